@@ -44,7 +44,10 @@ def gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n})
+    comptime if config.swapped:  # the kernel's rows are columns of the product
+        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, n, m})
+    else:
+        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n})
 
 
 @__llvm_metadata(

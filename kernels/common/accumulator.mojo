@@ -1,7 +1,7 @@
 """Where a tile is added up, and the boxes in which it becomes C."""
 
 from .block_scaling import ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS
-from .config import TMEM_COLUMNS, GemmConfig
+from .config import SWIZZLE_ROW_BYTES, TMEM_COLUMNS, GemmConfig
 from .epilogues import NONE, Fusion
 
 comptime TEAM = 128
@@ -89,8 +89,12 @@ __extension GemmConfig:
     def c_box(self) -> Tuple[Int, Int]:
         """Rows and columns of a TMA store of C."""
         if self.swapped:
-            return self.epilogue_width, self.block_rows()
+            return self.epilogue_width, min(self.swapped_columns(), SWIZZLE_ROW_BYTES // self.c_element_bytes())
         return self.block_rows(), self.c_width()
+
+    def swapped_columns(self) -> Int:
+        """Columns of C that the rows of a warpgroup become."""
+        return self.block_rows() * self.results // 8
 
     def c_column(self, column: Int32) -> Int32:
         """Where a column of the product, the first of 16, comes to lie in C."""

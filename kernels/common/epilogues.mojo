@@ -89,7 +89,7 @@ struct Swiglu(FusedEpilogue):
     @staticmethod
     @inline(.always)
     def apply(fragment: Fragment) -> SIMD[DType.float32, 4]:
-        return silu(fragment.values.slice[4]()) * fragment.values.slice[4, offset=4]()
+        return silu(fragment.gate()) * fragment.up()
 
 
 comptime EPILOGUES = TypeList.of[

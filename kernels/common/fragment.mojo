@@ -1,5 +1,5 @@
 """What a fused epilogue is, what it is given, fragments of the accumulator and operands beside it, and what it may call."""
-from .ptx import exp2, load_pair, reciprocal
+from .ptx import exp2, load_one, load_pair, reciprocal
 
 comptime Values = SIMD[DType.float32, 8]
 
@@ -22,39 +22,76 @@ comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0)
 
 
 @fieldwise_init
-struct Fragment[dtype: DType](TrivialRegisterPassable):
-    """What a thread holds of 16 rows x 16 columns of the product: value 4j + 2i + c, each 0 or 1, is in row `row` + 8i and
-    column `column` + 8j + c (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). Operands come in the same order, 0 beyond the edge of
-    the product, where nothing is read."""
+struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
+    """What a thread holds of 16 rows x 16 columns of an accumulator (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1), of the product or,
+    `swapped`, of its transpose. With value 4j + 2i + c, each 0 or 1, begin rows or columns 8j + c and columns or rows 8i
+    further than with value 0. Operands come in the same order, 0 beyond the edge of the product, where nothing is read.
+    """
 
     var values: Values
-    var row: UInt32
+    var row: UInt32  # of the product, of value 0
     var column: UInt32
     var operands: EpilogueOperands
+
+    @inline(.always)
+    def row_of[value: Int](self) -> UInt32:
+        """Of the product."""
+        return self.row + UInt32(8 * (value // 4) + value % 2 if Self.swapped else 8 * (value // 2 % 2))
+
+    @inline(.always)
+    def column_of[value: Int](self) -> UInt32:
+        return self.column + UInt32(8 * (value // 2 % 2) if Self.swapped else 8 * (value // 4) + value % 2)
 
     @inline(.always)
     def bias(self) -> Values:
         """That of each value's column."""
         var found = Values()
-        comptime for j in range(2):
-            var column = self.column + UInt32(8 * j)
-            var pair = load_pair[Self.dtype](self.operands.bias, UInt64(column), column < self.operands.columns)
-            comptime for i in range(2):
-                found = found.insert[offset=4 * j + 2 * i](pair)
+        comptime for n in range(2):
+            comptime if Self.swapped:
+                comptime first = 2 * n
+                var column = self.column_of[first]()
+                var inside = column < self.operands.columns
+                var one = load_one[Self.dtype](self.operands.bias, UInt64(column), inside)
+                comptime for other in [0, 1, 4, 5]:
+                    found[first + other] = one
+            else:
+                comptime first = 4 * n
+                var column = self.column_of[first]()
+                var inside = column < self.operands.columns
+                var pair = load_pair[Self.dtype](self.operands.bias, UInt64(column), inside)
+                found = found.insert[offset=first](pair.join(pair))
         return found
 
     @inline(.always)
     def residual(self) -> Values:
         """The element at each value's place."""
         var found = Values()
-        comptime for i in range(2):
-            var row = self.row + UInt32(8 * i)
-            comptime for j in range(2):
-                var column = self.column + UInt32(8 * j)
-                var place = UInt64(row) * UInt64(self.operands.columns) + UInt64(column)
-                var inside = row < self.operands.rows and column < self.operands.columns
-                found = found.insert[offset=4 * j + 2 * i](load_pair[Self.dtype](self.operands.residual, place, inside))
+        comptime for value in range(0, 8, 1 if Self.swapped else 2):
+            var row = self.row_of[value]()
+            var column = self.column_of[value]()
+            var place = UInt64(row) * UInt64(self.operands.columns) + UInt64(column)
+            var inside = row < self.operands.rows and column < self.operands.columns
+            comptime if Self.swapped:
+                found[value] = load_one[Self.dtype](self.operands.residual, place, inside)
+            else:
+                found = found.insert[offset=value](load_pair[Self.dtype](self.operands.residual, place, inside))
         return found
+
+    @inline(.always)
+    def gate(self) -> SIMD[DType.float32, 4]:
+        """The values of the first 8 of the product's 16 columns, for each of which `up` has the one 8 columns further.
+        """
+        comptime if Self.swapped:
+            return self.values.slice[2]().join(self.values.slice[2, offset=4]())
+        else:
+            return self.values.slice[4]()
+
+    @inline(.always)
+    def up(self) -> SIMD[DType.float32, 4]:
+        comptime if Self.swapped:
+            return self.values.slice[2, offset=2]().join(self.values.slice[2, offset=6]())
+        else:
+            return self.values.slice[4, offset=4]()
 
 
 trait FusedEpilogue:
@@ -62,7 +99,7 @@ trait FusedEpilogue:
     comptime takes_bias: Bool = False
     comptime takes_residual: Bool = False
     comptime results: Int = 8
-    """Of a fragment: 8, or 4 where columns 8 apart make one, and C has half as many columns as the product."""
+    """Of a fragment: 8, or 4 where `gate` and `up` make one, and C has half as many columns as the product."""
     comptime formula: StaticString = ""
     """Of an epilogue of your own: what the harness expects (docs/epilogues.md)."""
 

@@ -49,8 +49,10 @@ def load_shared_f32[offset: Int](address: UInt32) -> Float32:
 
 
 @inline(.always)
-def store_shared(address: UInt32, value: UInt32):
-    inlined_assembly["st.shared.b32 [$0], $1;", NoneType, constraints="r,r,~{memory}"](address, value)
+def store_shared[offset: Int = 0](address: UInt32, value: UInt32):
+    inlined_assembly[String("st.shared.b32 [$0+", offset, "], $1;"), NoneType, constraints="r,r,~{memory}"](
+        address, value
+    )
 
 
 @inline(.always)
@@ -116,6 +118,15 @@ def load_pair[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> S
         address + 2 * element, inside
     )
     return bitcast[dtype, 2](pair).cast[DType.float32]()
+
+
+@inline(.always)
+def load_one[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> Float32:
+    """One element, likewise, at any place."""
+    var one = inlined_assembly["mov.b16 $0, 0; @$2 ld.global.b16 $0, [$1];", UInt16, constraints="=&h,l,b,~{memory}"](
+        address + 2 * element, inside
+    )
+    return bitcast[dtype](one).cast[DType.float32]()
 
 
 @inline(.always)
@@ -256,16 +267,18 @@ def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
 
 @inline(.always)
 def store_matrices[
-    offset: Int, transposed: Bool = False
-](address: UInt32, m0: UInt32, m1: UInt32, m2: UInt32, m3: UInt32):
-    """Stores four 8x8 matrices of 16-bit elements, or their transposes; lane l gives the address of row l % 8 of what is
-    stored of matrix l / 8."""
+    count: SIMDLength, //, offset: Int, transposed: Bool = False
+](address: UInt32, matrices: SIMD[DType.uint32, count]):
+    """Stores two or four 8x8 matrices of 16-bit elements, or their transposes; lane l gives the address of row l % 8 of what
+    is stored of matrix l / 8."""
     comptime trans = ".trans" if transposed else ""
-    inlined_assembly[
-        String("stmatrix.sync.aligned.m8n8.x4", trans, ".shared.b16 [$0+", offset, "], {$1, $2, $3, $4};"),
-        NoneType,
-        constraints="r,r,r,r,r,~{memory}",
-    ](address, m0, m1, m2, m3)
+    comptime text = String("stmatrix.sync.aligned.m8n8.x", Int(count), trans, ".shared.b16 [$0+", offset, "], ")
+    comptime if count == 2:
+        inlined_assembly[text + "{$1, $2};", NoneType, constraints="r,r,r,~{memory}"](address, matrices[0], matrices[1])
+    else:
+        inlined_assembly[text + "{$1, $2, $3, $4};", NoneType, constraints="r,r,r,r,r,~{memory}"](
+            address, matrices[0], matrices[1], matrices[2], matrices[3]
+        )
 
 
 @inline(.always)

@@ -251,7 +251,7 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
             String(t"epilogue {config.fusion().name}: {config.kernel.name} stores the product as it is"),
             instead="kernel",
         )
-    if config.c_width() < 16:
+    if config.c_width() < 16 and not config.swapped:
         return ConfigError(
             "epilogue_width",
             String(
@@ -259,7 +259,7 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
             ),
             instead="epilogue",
         )
-    var bytes = config.c_width() * config.c_element_bytes()
+    var bytes = config.c_box()[1] * config.c_element_bytes()
     if bytes > SWIZZLE_ROW_BYTES:
         return ConfigError(
             "epilogue_width",
@@ -298,12 +298,8 @@ def swapped_error(config: GemmConfig) -> ConfigError:
     if config.consumer_m() > 64:
         var message = String(t"mma shape {config.mma_m}x{config.mma_n}, swapped: a warpgroup stores 64 columns of C")
         return ConfigError("mma_shape", message, instead="swapped")
-    if config.is_fused():
-        return ConfigError("epilogue", String(t"epilogue {config.fusion().name}: not with swapped"), instead="swapped")
     if config.promotes():
         return ConfigError("scales", String("scales block: not with swapped"), instead="swapped")
-    if config.c_element_bytes() != 2:
-        return ConfigError("out_dtype", String("out dtype f32: swapped, C has 16 bits"), instead="swapped")
     return ConfigError()
 
 

@@ -6,9 +6,10 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
     64 rows a CTA, in a pair     row r in lane r, the right half of the columns in lane r + 64
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
 """
+from ..common.box import BoxRows, word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
-from ..common.epilogue_store import BoxRows, Team, word
+from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import Fragment
 from ..common.pipeline import MBarrier

@@ -1,7 +1,8 @@
 """The epilogue of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
+from ..common.box import BoxRows, word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
-from ..common.epilogue_store import BoxRows, Team, word
+from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment, Values
 from ..common.ptx import mul_after_wait, pinned, tma_store
@@ -19,7 +20,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
-    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width(), Self.config.swapped]
+    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width(), Self.config.swapped, Self.config.results]
     comptime words = Self.blocks * Self.Rows.words
     comptime steps = Self.config.epilogue_steps()
 
@@ -73,11 +74,14 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
         var box = self.box + UInt32(buffer * Self.config.step_bytes())
-        var column = Self.config.c_column(self.column + Int32(step * Self.width))
+        var column = self.column + Int32(step * Self.width)
         comptime if Self.config.swapped:
-            tma_store(box, c_map, self.row, column)
+            comptime across = Self.config.c_box()[1]
+            comptime for part in range(Self.config.swapped_columns() // across):
+                var c_column = Self.config.c_column(self.row) + Int32(part * across)
+                tma_store(box + UInt32(part * Self.width * Self.Rows.pitch), c_map, c_column, column)
         else:
-            tma_store(box, c_map, column, self.row)
+            tma_store(box, c_map, Self.config.c_column(column), self.row)
 
     @inline(.always)
     def barrier(self):
@@ -96,17 +100,20 @@ def fused[
     comptime E = EPILOGUES[config.epilogue - 1]
     var results = Accumulator[config]()
     var part = warpgroup(cta) % UInt32(config.consumers_of_tile())
-    var row = UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(ROWS) + cta.lane // 4
-    var column = UInt32(tile.column) + cta.lane % 4 * 2
+    var first_row = (
+        UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(ROWS) + cta.lane // 4
+    )
+    var first_column = UInt32(tile.column) + cta.lane % 4 * 2
     comptime for block in range(product.blocks):
         comptime for first in range(0, product.registers, 8):
             var values = Values()
             comptime for i in range(8):
                 values[i] = pinned(product.values[block][first + i])  # below the wait for it
-            var fragment = Fragment[config.dtype](
-                values, row + UInt32(block * MMA_M), column + UInt32(2 * first), operands
-            )
-            var found = E.apply(fragment)
+            var row = first_row + UInt32(block * MMA_M)
+            var column = first_column + UInt32(2 * first)
+            comptime if config.swapped:
+                swap(row, column)
+            var found = E.apply(Fragment[config.dtype, config.swapped](values, row, column, operands))
             comptime for i in range(E.results):
                 results.values[block][first * E.results // 8 + i] = found[i]
     return results

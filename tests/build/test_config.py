@@ -174,9 +174,14 @@ def test_no_part_is_no_choice(arch):
 
 def test_what_cannot_be_swapped_takes_the_next_best():
     shape = Shape(16, 8192, 8192)
-    fused = make_config("kernel8", arch="sm_90a", shape=shape, epilogue="bias")
-    assert not fused.swapped and fused.mma_shape == (64, 64)
-    assert not make_config("kernel8", arch="sm_90a", shape=shape, out_dtype="f32").swapped
+    wide = make_config("kernel8", arch="sm_90a", shape=shape, epilogue_width=64)
+    assert not wide.swapped and wide.mma_shape == (64, 64)
+
+
+def test_an_epilogue_and_the_type_of_c_change_no_choice():
+    for asked in ({}, {"epilogue": "bias-gelu"}, {"epilogue": "swiglu"}, {"out_dtype": "f32"}):
+        found = make_config("kernel8", arch="sm_90a", shape=Shape(16, 4096, 14336), **asked)
+        assert (found.mma_shape, found.split_k, found.swapped) == ((64, 16), 2, True)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from kernel_faults import outcome, substitute
 from harness.build.config import make_config
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check, judge
+from harness.problem import OUT_TYPES
 
 SWAPPED = {"arch": "sm_90a", "swapped": True, "stages": 2}
 CONFIGS = [
@@ -19,6 +20,10 @@ CONFIGS = [
         {"mma_shape": (128, 48), "cluster": (1, 2), "epilogue_width": 16},
         {"mma_shape": (64, 64), "cluster": (2, 1), "ping_pong": True, "dtype": "fp16", "epilogue_width": 64},
         {"mma_shape": (64, 32), "cluster": (1, 1), "dtype": "e4m3"},
+        {"mma_shape": (128, 16), "cluster": (1, 1), "epilogue": "residual", "split_k": 3, "sms": 5},
+        {"mma_shape": (128, 48), "cluster": (1, 2), "epilogue": "bias", "out_dtype": "f32"},
+        {"mma_shape": (64, 16), "cluster": (1, 1), "epilogue": "swiglu"},
+        {"mma_shape": (64, 64), "cluster": (2, 1), "epilogue": "swiglu", "out_dtype": "f32", "ping_pong": True},
     )
 ]
 SIZES = ((200, 136, 7 * 64), (17, 72, 256), (1, 264, 384))
@@ -28,13 +33,16 @@ pytestmark = pytest.mark.xdist_group("swapped")
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
 def test_every_element_is_where_it_belongs(built, config):
     for size, schedule in zip(SIZES, ("random", "fifo", "random"), strict=True):
-        size = (*size[:2], size[2] * (2 if config.dtype == "e4m3" else 1))
+        pairs = config.epilogue == "swiglu"
+        size = (size[0], size[1] + 8 * pairs, size[2] * (2 if config.dtype == "e4m3" else 1))
         counters, validation = kernel_runs.run(built[config], size, "index", schedule=schedule, seed=size[0])
         assert validation.mismatches == 0, (size, validation.first_mismatches[:2])
-        assert counters["tma_global_bytes_written"] == 2 * size[0] * size[1]
+        assert validation.exact != pairs
+        columns = size[1] // (2 if pairs else 1)
+        assert counters["tma_global_bytes_written"] == OUT_TYPES[config.out_dtype].bytes * size[0] * columns
 
 
-@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("number", [0, 1, 3, 5])
 def test_its_synchronisation_is_sound(built, number):
     _, what = kernel_runs.problem(built[CONFIGS[number]], SIZES[0], "index")
     [checked] = check([what], CheckOptions(schedules=2))
@@ -43,23 +51,25 @@ def test_its_synchronisation_is_sound(built, number):
 
 STORE = r"(cp\.async\.bulk\.tensor\.2d\.global[^;]*\{)(%r\d+), (%r\d+)(\}[^;]*;)"
 FAULTS = {
-    "a matrix is not transposed": substitute(r"stmatrix([.\w]*)\.trans", r"stmatrix\1", count=0),
-    "rows and columns are exchanged once more": substitute(STORE, r"\1\3, \2\4", count=0),
-    "the swizzle is another": substitute(r"(stmatrix[^\[]*\[%r\d+\+)0(\])", r"\g<1>16\2", count=0),
+    "a matrix is not transposed": (2, substitute(r"stmatrix([.\w]*)\.trans", r"stmatrix\1", count=0)),
+    "rows and columns are exchanged once more": (2, substitute(STORE, r"\1\3, \2\4", count=0)),
+    "the swizzle is another": (2, substitute(r"(stmatrix[^\[]*\[%r\d+\+)0(\])", r"\g<1>16\2", count=0)),
+    "a residual of the next column": (5, substitute(r"(ld\.global\.b16 %rs\d+, \[%rd\d+)\]", r"\1+2]")),
+    "a bias of the next column": (6, substitute(r"(ld\.global\.b16 %rs\d+, \[%rd\d+)\]", r"\1+2]")),
+    "an f32 a row further": (6, substitute(r"(st\.shared\.b32 \[%r\d+\+)0\]", r"\g<1>128]", count=0)),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_seen(built, name):
-    assert outcome(built[CONFIGS[2]], FAULTS[name], SIZES[0], "fifo") != "right"
+    number, alter = FAULTS[name]
+    assert outcome(built[CONFIGS[number]], alter, SIZES[0], "fifo") != "right"
 
 
 WRONG = [
     ({"arch": "sm_100a"}, "swapped: kernel8 of sm_100a multiplies A . B"),
     ({"mma_shape": (256, 128)}, "mma shape 256x128, swapped: a warpgroup stores 64 columns of C"),
     ({"mma_shape": (128, 64), "ping_pong": True}, "mma shape 128x64, swapped: a warpgroup stores 64 columns of C"),
-    ({"epilogue": "bias"}, "epilogue bias: not with swapped; use none, or no swapped"),
-    ({"out_dtype": "f32"}, "out dtype f32: swapped, C has 16 bits"),
     ({"dtype": "e4m3", "scales": "block"}, "scales block: not with swapped"),
 ]
 

@@ -1,0 +1,93 @@
+"""Boxes of C in shared memory: what a TMA store reads, and how a warp fills its part of one from registers.
+
+Both tensor cores leave a 16-row part of the accumulator in a warp's registers the same way: register 4j + i of thread
+t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). Of 16-bit elements
+that is what stmatrix stores as 8x8 matrices, as they are or transposed; f32 are stored in pairs, or one by one.
+"""
+from .ptx import pack_pair, pinned, store_matrices, store_pair, store_shared
+from std.memory import bitcast
+
+
+def words_of(dtype: DType, registers: Int) -> Int:
+    """Words that so many accumulators take in the type of C."""
+    return registers if dtype == DType.float32 else registers // 2
+
+
+@inline(.always)
+def word[dtype: DType](low: Float32, high: Float32) -> UInt32:
+    """Two adjacent columns rounded to 16 bits; of f32, `low` as it is. Stays below the wait for both, for the compiler.
+    """
+    comptime if dtype == DType.float32:
+        return pinned(bitcast[DType.uint32](low))
+    else:
+        return pack_pair[dtype](low, high)
+
+
+struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int = 8](TrivialRegisterPassable):
+    """What one warp writes of a box of C that is `width` columns wide: 16 rows. `transposed`, where C has the accumulator's
+    rows as columns: 16 columns, or 8 where a fused epilogue makes 4 `results` of 8 values.
+
+    A box is swizzled over its whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
+    """
+
+    comptime is_f32 = Self.dtype == DType.float32
+    comptime element = 4 if Self.is_f32 else 2
+    comptime pitch = min(128, 8 * Self.results * Self.element) if Self.transposed else Self.width * Self.element
+    """Bytes of a row; `transposed`, four warps fill 64 or 32 columns, of f32 two boxes if 128 bytes do not hold them."""
+    comptime words = words_of(Self.dtype, Self.width // 2)
+
+    var address: UInt32  # where this lane's matrix row goes, or its first pair of f32
+
+    @inline(.always)
+    def __init__(out self, box: UInt32, row: UInt32, lane: UInt32):
+        """`row`, the first of the 16, is a multiple of 16: it leaves the swizzle pattern as it is."""
+        comptime if Self.transposed:
+            comptime across = UInt32(Self.results // 4)  # matrices side by side, of 8 columns of C
+            var c_row = lane % 4 * 2 if Self.is_f32 else lane // (8 * across) * 8 + lane % 8
+            var column = row // 16 * (8 * across) + (lane // 4 if Self.is_f32 else lane // 8 % across * 8)
+            var byte = column * UInt32(Self.element)
+            self.address = box + byte // UInt32(Self.pitch) * UInt32(Self.width * Self.pitch)
+            self.address += c_row * UInt32(Self.pitch) + (byte % UInt32(Self.pitch) ^ swizzle[Self.pitch](c_row))
+            return
+        var lane_row = lane // 4 if Self.is_f32 else lane % 16
+        var byte = lane % 4 * 8 if Self.is_f32 else lane // 16 * 16
+        self.address = box + (row + lane_row) * UInt32(Self.pitch) + (byte ^ swizzle[Self.pitch](lane_row))
+
+    @inline(.always)
+    def write[offset: Int](self, words: SIMD[DType.uint32, Self.words]):
+        """Stores the words of adjacent columns; `offset` bytes further is a box or a multiple of 16 rows further."""
+        comptime if Self.transposed:
+            self.write_transposed[offset](words)
+            return
+        comptime for group in range(Self.words // 4):
+            # 32 bytes of 16 rows: 16 columns as four matrices, rows 0-7 and 8-15 of the left 8 columns, then of the right
+            # 8; or 8 columns of f32, rows 0-7, then 8-15. 32 bytes further is an XOR, as the swizzle is one, of address
+            # bits that nothing else contributes to.
+            var address = self.address ^ UInt32(group * 32)
+            comptime first = 4 * group
+            comptime if Self.is_f32:
+                store_pair[offset](address, words[first], words[first + 1])
+                store_pair[offset + 8 * Self.pitch](address, words[first + 2], words[first + 3])
+            else:
+                store_matrices[offset](address, words.slice[4, offset=first]())
+
+    @inline(.always)
+    def write_transposed[offset: Int](self, words: SIMD[DType.uint32, Self.words]):
+        """Matrices side by side, then those 8 rows of C further, where the swizzle is the same."""
+        comptime across = Self.results // 4
+        comptime if Self.is_f32:
+            comptime for i in range(Self.words):
+                comptime down = i // (2 * across) * 8 + i % 2
+                var address = self.address ^ UInt32(i % 2 * 16) ^ UInt32(i // 2 % across * 32)
+                store_shared[offset + down * Self.pitch](address, words[i])
+        else:
+            comptime count = min(4, Self.words)
+            comptime for first in range(0, Self.words, count):
+                comptime down = first // across * 8
+                store_matrices[offset + down * Self.pitch, True](self.address, words.slice[count, offset=first]())
+
+
+@inline(.always)
+def swizzle[pitch: Int](row: UInt32) -> UInt32:
+    """What the byte in a row is XORed with."""
+    return row * UInt32(pitch) // 128 % UInt32(pitch // 16) * 16
