@@ -333,6 +333,11 @@ class Plan:
         return (columns, rows) if self.swapped else (rows, columns * self.output[1] // self.problem.n)
 
     @property
+    def layout(self) -> str:
+        """How A and B lie: see `harness.build.config.OPTIONS`."""
+        return str(self.config.get("layout", "nt"))
+
+    @property
     def swapped(self) -> bool:
         """Whether the kernel multiplies B . A^T and stores the transpose."""
         return bool(self.config.get("swapped"))  # a plan of an older commit does not say

@@ -140,7 +140,7 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
 def op_operands(config: KernelConfig, inputs: Inputs) -> tuple[list[NDArray[Any]], list[float]]:
     """What the MAX op takes beside C: arrays, A and B first, and numbers. In the place of one that it does not read
     stands something small."""
-    kept = operands(config.dtype, inputs).values()
+    kept = operands(config.dtype, inputs, config.layout).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
     if config.dtype in OUT_TYPES:
         if config.epilogue == NONE:

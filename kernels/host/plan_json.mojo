@@ -30,6 +30,7 @@ def config_json(config: GemmConfig) -> String:
             pair("sms", config.sms),
             pair("ping_pong", config.ping_pong),
             pair("split_k", config.split_k),
+            text("layout", config.layout),
             pair("swapped", config.swapped),
             pair("multicast", config.multicast),
             text("epilogue", config.fusion().name),
