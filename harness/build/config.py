@@ -209,8 +209,8 @@ OPTIONS = {
         Option("split_k", "number", "CTAs that each multiply a part of K of a tile.  [default: auto, by the problem]",
                written="auto|1..16", several="1,2,4", offered=tuple(range(1, 17)), takes_auto=True,
                distance=lambda one, other: abs(one - other), persistent=True, least=1),
-        Option("layout", "word", "How A and B lie, in the letters of BLAS: n is A [M, K] and B [K, N], t is A [K, M] and "
-               "B [N, K].  [default: nt]", several="nt,nn", choices=LAYOUTS, offered=LAYOUTS, default="nt"),
+        Option("layout", "word", "How A and B lie, in the letters of BLAS: n is A [M, K] and B [K, N], t is A [K, M] "
+               "and B [N, K].  [default: nt]", several="nt,nn", choices=LAYOUTS, offered=LAYOUTS, default="nt"),
         Option("swapped", "switch", "On sm_90a: rows of B along the MMA's M, those of A along its N.  [default: by the "
                "problem]", several="true,false", offered=(False,), off="--not-swapped", persistent=True),
         Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "

@@ -92,8 +92,8 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 
 def graph(config: KernelConfig, device: Any) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. What `op_operands` gives beside A and B
-    follows."""
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them; C is overwritten. What
+    `op_operands` gives beside A and B follows."""
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
@@ -103,8 +103,8 @@ def graph(config: KernelConfig, device: Any) -> Any:
     number = TensorType(DType.float32, [], device=DeviceRef.CPU())
     types = [
         BufferType(out, ["m", "columns"], device=where),
-        TensorType(dtype, ["m", "k"], device=where),
-        TensorType(dtype, ["n", "k"], device=where),
+        TensorType(dtype, ["m", "k"] if config.layout[0] == "n" else ["k", "m"], device=where),
+        TensorType(dtype, ["n", "k"] if config.layout[1] == "t" else ["k", "n"], device=where),
     ]
     if config.dtype == FP8:
         types += [TensorType(DType.float32, [f"{name}_blocks", f"{name}_factors"], device=where) for name in "mn"]

@@ -154,9 +154,7 @@ def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slice
         var per_byte = 8 // config.scaling.bits
         return TensorMap(name, "u8", 1, rows, k // per_byte, slices.box_rows(), config.block_k // per_byte)
     if slices.mn_major:
-        return TensorMap(
-            name, config.dtype_name(), ELEMENT_BYTES, k, rows, slices.box_lines(), slices.box_rows()
-        )
+        return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, k, rows, slices.box_lines(), slices.box_rows())
     return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, rows, k, slices.box_rows(), config.block_k)
 
 
