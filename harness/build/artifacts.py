@@ -264,7 +264,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     """
     dtype = plan.out_type
     buffers = {
-        **operands(plan.config["dtype"], inputs),
+        **operands(plan.config["dtype"], inputs, plan.layout),
         OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.output, Fill("nan")),
         **epilogue_buffers(plan, inputs),
     }
@@ -287,12 +287,14 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     )
 
 
-def operands(dtype: str, inputs: Inputs) -> dict[str, Buffer]:
-    """A, B, and the scale factors that they have, by the names of the plan's tensors."""
+def operands(dtype: str, inputs: Inputs, layout: str) -> dict[str, Buffer]:
+    """A, B, and the scale factors that they have, by the names of the plan's tensors, as they lie in memory."""
     block_format = FORMATS.get(dtype)
     element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else ELEMENT_TYPES[dtype].ptx]
     found = {}
-    for name, values in (("A", inputs.a), ("B", inputs.b)):
+    for name, values, k_major, letter in (("A", inputs.a, "n", layout[0]), ("B", inputs.b, "t", layout[1])):
+        if letter != k_major:
+            values = np.ascontiguousarray(values.T)
         found[name] = Buffer(name, element, values.shape, Fill("array", array=values))
     for operand, factors in zip("AB", inputs.factors or (), strict=False):
         name, kind = f"{operand} scales", DATA_TYPES["u8" if block_format else "f32"]

@@ -19,6 +19,7 @@ SCALES = ("tensor", "block", "none")
 SCHEDULERS = ("clc", "static", "dynamic", "none")
 STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
 LARGEST_CLUSTER = 16
+LAYOUTS = ("nt", "nn", "tn", "tt")
 
 
 @dataclass(frozen=True)

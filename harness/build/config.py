@@ -22,6 +22,7 @@ from harness.build.catalog import (
     EPILOGUE_WIDTHS,
     KERNELS,
     LARGEST_CLUSTER,
+    LAYOUTS,
     RASTER_GROUPS,
     SCALES,
     SCHEDULERS,
@@ -208,6 +209,8 @@ OPTIONS = {
         Option("split_k", "number", "CTAs that each multiply a part of K of a tile.  [default: auto, by the problem]",
                written="auto|1..16", several="1,2,4", offered=tuple(range(1, 17)), takes_auto=True,
                distance=lambda one, other: abs(one - other), persistent=True, least=1),
+        Option("layout", "word", "How A and B lie, in the letters of BLAS: n is A [M, K] and B [K, N], t is A [K, M] "
+               "and B [N, K].  [default: nt]", several="nt,nn", choices=LAYOUTS, offered=LAYOUTS, default="nt"),
         Option("swapped", "switch", "On sm_90a: rows of B along the MMA's M, those of A along its N.  [default: by the "
                "problem]", several="true,false", offered=(False,), off="--not-swapped", persistent=True),
         Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "
@@ -360,6 +363,7 @@ class KernelConfig:
     sms: int = 0
     ping_pong: bool = False
     split_k: int = 1
+    layout: str = "nt"
     swapped: bool = False
     epilogue: str = NONE
 
@@ -371,7 +375,7 @@ class KernelConfig:
         return (
             f"{self.kernel} {self.arch} {self.types}{blocks} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
             f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
-            f"{'' if self.multicast else ' no multicast'}{self._walk}"
+            f"{'' if self.multicast else ' no multicast'}{'' if self.layout == 'nt' else f' {self.layout}'}{self._walk}"
         )
 
     @property

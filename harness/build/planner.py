@@ -195,8 +195,8 @@ class Barrier:
 class Multicast:
     """What one CTA of the cluster sends to others, as masks with one bit per rank.
 
-    a, b: receivers of its slices of A and B; a_rows, b_rows: first rows of these slices in the tile; commit:
-    receivers of the message that a stage has been read.
+    a, b: receivers of its slices of A and B; a_rows, b_rows: first rows of these slices in the tile, of an operand that
+    is MN-major lines of shared memory; commit: receivers of the message that a stage has been read.
     """
 
     rank: int
@@ -331,6 +331,21 @@ class Plan:
         """Rows and columns of C that one CTA writes."""
         rows, columns = self.tile
         return (columns, rows) if self.swapped else (rows, columns * self.output[1] // self.problem.n)
+
+    @property
+    def layout(self) -> str:
+        """How A and B lie: see `harness.build.config.OPTIONS`."""
+        return str(self.config.get("layout", "nt"))
+
+    def operand(self, name: str) -> TensorMapArgument:
+        """The tensor map of the MMA's A or B; swapped, A is the tensor B."""
+        maps = (argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
+        return next(argument for argument in maps if argument.name == f"{name.lower()}_map")
+
+    def is_mn_major(self, name: str) -> bool:
+        """Whether the MMA's A or B lies so: a tensor A of [K, M], or B of [K, N]."""
+        tensor = self.operand(name).tensor
+        return self.layout["AB".index(tensor)] == ("t" if tensor == "A" else "n")
 
     @property
     def swapped(self) -> bool:

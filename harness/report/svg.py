@@ -25,6 +25,7 @@ from harness.report.text import (
     order_title,
     rows,
     slice_mark,
+    unit,
     warps,
 )
 
@@ -256,8 +257,8 @@ def _cta_sentence(plan: Plan, cta: Cta, commits: bool) -> str:
     if commits:
         return f"{who}: its MMA tells ranks {_listed(cta.commits_to)} that a stage has been read"
     return (
-        f"{who}: sends rows {rows(plan, 'A', cta.a_rows)} of A to ranks {_listed(cta.a_to)}, "
-        f"rows {rows(plan, 'B', cta.b_rows)} of B to ranks {_listed(cta.b_to)}"
+        f"{who}: sends {unit(plan, 'A')} {rows(plan, 'A', cta.a_rows)} of A to ranks {_listed(cta.a_to)}, "
+        f"{unit(plan, 'B')} {rows(plan, 'B', cta.b_rows)} of B to ranks {_listed(cta.b_to)}"
     )
 
 

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from harness.build.catalog import ARCHITECTURES
-from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
+from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TileOrder
 from harness.epilogues import NONE, find_epilogue
 
 Mark = Callable[["Cta", int], str]
@@ -291,7 +291,10 @@ def _cluster_text(plan: Plan, width: int) -> list[str]:
 def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
     """Returns the same as numbers, bit r for rank r, with the rows of a tile that each CTA loads."""
     lines = ["  the same as masks, and the rows of the receivers' tiles that each CTA loads"]
-    lines.append(f"  rank  {'A to':<8}{'rows of A':<28}{'B to':<8}{'rows of B':<28}commit to")
+    if any(map(plan.is_mn_major, "AB")):
+        lines.append("  lines of shared memory: line l has 64 rows, from 64 * (l // 64) on, at k = l % 64 of a stage")
+    a, b = (f"{unit(plan, name)} of {name}" for name in "AB")
+    lines.append(f"  rank  {'A to':<8}{a:<28}{'B to':<8}{b:<28}commit to")
     for cta, one in zip(found, plan.multicast, strict=True):
         told = f"{one.commit:#06x}" if cta.commits_to else "-"
         lines.append(
@@ -301,9 +304,14 @@ def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
     return lines
 
 
-def rows(plan: Plan, tensor: str, first_rows: tuple[int, ...]) -> str:
-    """Returns the rows that a CTA loads: boxes, rows of a box, first row, distance; as ``3 x 8 from 16 by 48``."""
-    [height] = (a.box[1] for a in plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
+def unit(plan: Plan, operand: str) -> str:
+    """Returns what is dealt out of an operand."""
+    return "lines" if plan.is_mn_major(operand) else "rows"
+
+
+def rows(plan: Plan, operand: str, first_rows: tuple[int, ...]) -> str:
+    """Returns the rows (or lines) a CTA loads: boxes, rows of a box, first row, distance: ``3 x 8 from 16 by 48``."""
+    height = plan.operand(operand).box[1]
     if not first_rows:
         return "none"
     if len(first_rows) == 1:

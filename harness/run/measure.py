@@ -113,8 +113,8 @@ def _contestants(config: KernelConfig, vendors: Sequence[str], notes: list[str])
         return (), None
     if "max" not in vendors:
         return vendors, None
-    if config.dtype not in OUT_TYPES or config.epilogue != NONE:
-        notes.append("max not timed: its matmul is of 16-bit A and B, without an epilogue")
+    if config.dtype not in OUT_TYPES or config.epilogue != NONE or config.layout != "nt":
+        notes.append("max not timed: its matmul is of 16-bit A [M, K] and B [N, K], without an epilogue")
         return [vendor for vendor in vendors if vendor != "max"], None
     try:
         return vendors, str(compile_vendor(config))

@@ -92,8 +92,8 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 
 def graph(config: KernelConfig, device: Any) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k]; C is overwritten. What `op_operands` gives beside A and B
-    follows."""
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them; C is overwritten. What
+    `op_operands` gives beside A and B follows."""
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
@@ -103,8 +103,8 @@ def graph(config: KernelConfig, device: Any) -> Any:
     number = TensorType(DType.float32, [], device=DeviceRef.CPU())
     types = [
         BufferType(out, ["m", "columns"], device=where),
-        TensorType(dtype, ["m", "k"], device=where),
-        TensorType(dtype, ["n", "k"], device=where),
+        TensorType(dtype, ["m", "k"] if config.layout[0] == "n" else ["k", "m"], device=where),
+        TensorType(dtype, ["n", "k"] if config.layout[1] == "t" else ["k", "n"], device=where),
     ]
     if config.dtype == FP8:
         types += [TensorType(DType.float32, [f"{name}_blocks", f"{name}_factors"], device=where) for name in "mn"]
@@ -140,7 +140,7 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
 def op_operands(config: KernelConfig, inputs: Inputs) -> tuple[list[NDArray[Any]], list[float]]:
     """What the MAX op takes beside C: arrays, A and B first, and numbers. In the place of one that it does not read
     stands something small."""
-    kept = operands(config.dtype, inputs).values()
+    kept = operands(config.dtype, inputs, config.layout).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
     if config.dtype in OUT_TYPES:
         if config.epilogue == NONE:

@@ -135,7 +135,7 @@ def _serve(request: Request) -> None:
     def ours(index: int) -> None:
         model.execute(*buffers[index])
 
-    cublas = _cublas(request.config, sets, numbers) if "cublas" in request.vendors else None
+    cublas = _cublas(request, sets, numbers) if "cublas" in request.vendors else None
     contestants = {"kernel": _batch(ours, len(sets), _max_events(device))}
     if cublas:
         contestants["cublas"] = _batch(cublas, len(sets), _torch_events(torch))
@@ -272,14 +272,15 @@ def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
 # ---- the vendor's ----
 
 
-def _cublas(config: KernelConfig, sets: list[list[Any]], numbers: list[float]) -> Callable[[int], None] | None:
+def _cublas(request: Request, sets: list[list[Any]], numbers: list[float]) -> Callable[[int], None] | None:
     """PyTorch's launch of the same problem by the number of a set, None where it has none, which is noted. A fused
     epilogue that cuBLASLt has, too, is in it; of others the product alone is."""
     import torch
 
     # Outputs of its own: what is in C after the timing has to be the kernel's.
+    config, size = request.config, (request.shape.m, request.shape.n)
     dtype = getattr(torch, OUT_TYPES[config.out_dtype].numpy.name)
-    outputs = [torch.empty((len(a), len(b)), dtype=dtype, device=a.device) for a, b, *_ in sets]
+    outputs = [torch.empty(size, dtype=dtype, device="cuda") for _ in sets]
 
     launches = [_by_pytorch(config, operands, numbers, c) for operands, c in zip(sets, outputs, strict=True)]
     try:
@@ -297,8 +298,9 @@ def _by_pytorch(config: KernelConfig, operands: list[Any], numbers: list[float],
     """One launch into c; all that can be made ready is."""
     import torch
 
-    a, b, *more = operands
-    b = b.t()
+    a, b, *more = operands  # as they lie in memory
+    a = a.t() if config.layout[0] == "t" else a
+    b = b.t() if config.layout[1] == "t" else b
     if config.dtype == FP8:
         return _scaled_mm(config, a, b, more[0], more[1], numbers[0], c)
     if config.epilogue == "bias":

@@ -8,6 +8,7 @@ from harness import fp8
 from harness.block_scaling import ATOM_ROWS
 from harness.build.artifacts import Artifact, launch_of, maps_of, workspace_buffer
 from harness.build.planner import Plan, TensorArgument, TensorMapArgument, WorkspaceArgument
+from harness.errors import UsageProblem
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
 from harness.problem import LARGEST
@@ -49,6 +50,8 @@ def simulate(
 
     Raises CannotRun if the kernel does not run to its end.
     """
+    if plan.layout != "nt":
+        raise UsageProblem(f"layout {plan.layout}: the model of time is of K-major A and B; use nt")
     statistics = artifact.statistics()
     gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
     spread = gemm.spread() if detail is None else gemm.spread(detail)

@@ -1,7 +1,7 @@
 """What a GEMM kernel is compiled for: types, tile, cluster, pipeline and schedule.
 
 `C[M, N] = A[M, K] . B[N, K]^T`, all row-major, A and B of 16-bit elements, e4m3 or block-scaled, f32 accumulation, C of
-16 or 32 bits. What follows from a configuration stands in extensions of `GemmConfig`: tile.mojo, accumulator.mojo,
+16 or 32 bits; A and B of 16 bits may be [K, M] and [K, N] in memory. What follows from a configuration stands in extensions of `GemmConfig`: tile.mojo, accumulator.mojo,
 shared_memory.mojo. All of it is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and
 the tests at run time.
 """
@@ -86,6 +86,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var epilogue: Int  # number of the fused epilogue
     var results: Int  # columns of C that 8 columns of the product become
     var split_k: Int  # parts of K that different CTAs multiply
+    var layout: StaticString  # how A and B lie, in the letters of BLAS: n as [M, K] and [K, N], t as [K, M] and [N, K]
     var swapped: Bool  # the kernel multiplies B . A^T, whose transpose it stores as C: few rows of A lie along the MMA's N
 
     def __init__(
@@ -115,6 +116,7 @@ struct GemmConfig(TrivialRegisterPassable):
         ping_pong: Bool = False,
         epilogue: StaticString = "none",
         split_k: Int = 1,
+        layout: StaticString = "nt",
         swapped: Bool = False,
     ):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
@@ -158,6 +160,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.epilogue = epilogue_number(epilogue)
         self.results = Fusion(self.epilogue).results
         self.split_k = split_k
+        self.layout = layout
         self.swapped = swapped
         if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:

@@ -5,7 +5,7 @@ A cluster is `cluster_m x cluster_n` CTAs, rank = x + y * cluster_m; bit r of a 
  - CTAs with equal y need the same columns of C. With one CTA per MMA (`cta_group` 1) they need the same rows of B; in
    pairs, the two CTAs of a pair hold different halves of B, so only CTAs of equal parity share.
 """
-from std.math import ceildiv
+from std.math import ceildiv, gcd
 
 
 @inline(.always)
@@ -98,8 +98,11 @@ struct Multicast(TrivialRegisterPassable):
 struct Slices(TrivialRegisterPassable):
     """How `rows` rows of an operand tile are dealt out to `parts` CTAs.
 
-    Each box is one TMA copy. Rows that divide evenly make one box a CTA, or several of 64 rows, so that few rows are loaded
-    where a tile lies partly outside of the tensor; otherwise boxes of one unit, by default the 8 rows that keep the
+    In shared memory a tile is as many lines of 128 bytes, and lines are what is dealt out. K-major, a line is a row. MN-major,
+    a line is 64 rows at one k: those of all 64 k of a stage, then those of the next 64 rows.
+
+    Each box is one TMA copy. Lines that divide evenly make one box a CTA, or several of 64 lines, so that few rows are loaded
+    where a tile lies partly outside of the tensor; otherwise boxes of one unit, by default the 8 lines that keep the
     128-byte swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
     """
 
@@ -108,23 +111,31 @@ struct Slices(TrivialRegisterPassable):
     var rows: Int
     var parts: Int
     var unit: Int
+    var mn_major: Bool
 
-    def __init__(out self, rows: Int, parts: Int, *, unit: Int = 8):
+    def __init__(out self, rows: Int, parts: Int, *, unit: Int = 8, mn_major: Bool = False):
         self.rows = rows
         self.parts = parts
         self.unit = unit
+        self.mn_major = mn_major
+
+    @inline(.always)
+    def box_lines(self) -> Int:
+        """MN-major they divide 64: a box does not go on to the next 64 rows."""
+        if self.rows % (self.unit * self.parts) != 0:
+            return self.unit
+        var lines = self.rows // self.parts
+        return gcd(lines, Self.most_rows) if self.mn_major or lines % Self.most_rows == 0 else lines
 
     @inline(.always)
     def box_rows(self) -> Int:
-        if self.rows % (self.unit * self.parts) != 0:
-            return self.unit
-        var rows = self.rows // self.parts
-        return Self.most_rows if rows % Self.most_rows == 0 else rows
+        """Of the tensor, along M or N."""
+        return Self.most_rows if self.mn_major else self.box_lines()
 
     @inline(.always)
     def boxes(self) -> Int:
         """Boxes of the whole tile; CTA number `part` loads boxes part, part + parts, ..."""
-        return self.rows // self.box_rows()
+        return self.rows // self.box_lines()
 
     @inline(.always)
     def boxes_per_part(self) -> Int:

@@ -11,11 +11,11 @@ from .scheduler import TileScheduler
 struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTES](TrivialRegisterPassable):
     """The slices of one operand tile that this CTA loads, and who receives them."""
 
-    comptime box_bytes = Self.slices.box_rows() * Self.row_bytes
+    comptime box_bytes = Self.slices.box_lines() * Self.row_bytes
 
     var map: UInt64
     var rows: Int32  # of the tensor
-    var row: Int32  # of the first box, in the tile
+    var line: Int32  # of the first box, in the tile
     var offset: UInt32  # of the first box, in the stage's tile
     var mask: UInt16
     var part: UInt32
@@ -24,7 +24,7 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
     def __init__(out self, map: UInt64, rows: UInt32, first_row: UInt32, part: UInt32, mask: UInt32):
         self.map = map
         self.rows = Int32(rows)
-        self.row = Int32(first_row + part * UInt32(Self.slices.box_rows()))
+        self.line = Int32(first_row + part * UInt32(Self.slices.box_lines()))
         self.offset = part * UInt32(Self.box_bytes)
         self.mask = UInt16(mask)
         self.part = part
@@ -36,13 +36,14 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
             comptime first = index * Self.slices.parts
             comptime everybody = first + Self.slices.parts <= Self.slices.boxes()
             if everybody or self.part < UInt32(Self.slices.boxes() - first):
+                var line = self.line + Int32(first * Self.slices.box_lines())
+                var row = line & ~63 if Self.slices.mn_major else line
+                row = self.inside(tile_row + row)
+                var column = k
+                comptime if Self.slices.mn_major:
+                    column, row = row, k + line % 64
                 tma_load[Self.cta_group, Self.slices.parts > 1](
-                    stage + self.offset + UInt32(first * Self.box_bytes),
-                    self.map,
-                    full.address,
-                    k,
-                    self.inside(tile_row + self.row + Int32(first * Self.slices.box_rows())),
-                    self.mask,
+                    stage + self.offset + UInt32(first * Self.box_bytes), self.map, full.address, column, row, self.mask
                 )
 
     @inline(.always)

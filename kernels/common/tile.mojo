@@ -1,7 +1,7 @@
 """Tiles of A and B and the stages that hold them: rows, slices for multicast, bytes."""
 
 from .block_scaling import ATOM_BYTES, ATOM_ROWS, F32_BLOCK
-from .config import SWIZZLE_ROW_BYTES, GemmConfig
+from .config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
 from .multicast import Multicast, Slices
 from std.math import ceildiv
 
@@ -31,11 +31,26 @@ __extension GemmConfig:
     def sharing(self) -> Multicast:
         return Multicast(self.cluster_m, self.cluster_n, self.cta_group, self.multicast)
 
+    def a_is_k_by_m(self) -> Bool:
+        """How the tensor A lies in memory; otherwise it is [M, K]."""
+        return self.layout == "tn" or self.layout == "tt"
+
+    def b_is_k_by_n(self) -> Bool:
+        """Otherwise it is [N, K]."""
+        return self.layout == "tn" or self.layout == "nn"
+
+    def a_mn_major(self) -> Bool:
+        """M is contiguous in the MMA's A, which swapped is the tensor B."""
+        return self.b_is_k_by_n() if self.swapped else self.a_is_k_by_m()
+
+    def b_mn_major(self) -> Bool:
+        return self.a_is_k_by_m() if self.swapped else self.b_is_k_by_n()
+
     def a_slices(self) -> Slices:
-        return Slices(self.cta_m(), self.sharing().a_parts())
+        return Slices(self.cta_m(), self.sharing().a_parts(), mn_major=self.a_mn_major())
 
     def b_slices(self) -> Slices:
-        return Slices(self.cta_b_rows(), self.sharing().b_parts())
+        return Slices(self.cta_b_rows(), self.sharing().b_parts(), mn_major=self.b_mn_major())
 
     def a_scale_slices(self) -> Slices:
         """In rows of atoms."""
@@ -78,3 +93,9 @@ __extension GemmConfig:
         row, too. On an H200 that gains 6 to 15 % where nothing else loads ahead, with one stage; with more stages it
         loses up to 6 %, as L2 moves 10 % more bytes."""
         return 256 if self.has_tmem() or self.stages == 1 else 128
+
+
+def k_advance(step: Int, mn_major: Bool) -> UInt64:
+    """From the first MMA of a stage to another, in an operand of 16-bit elements: 32 bytes of each line, or MN-major 16
+    lines, in the 16 bytes that a descriptor's address counts."""
+    return UInt64(step * (16 * SWIZZLE_ROW_BYTES if mn_major else MMA_K_BYTES) // 16)

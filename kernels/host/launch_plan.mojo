@@ -1,6 +1,6 @@
 """Everything a launch needs, computed once: the host launch code and the JSON for other programs both read this.
 
-Tensors are row-major: A is [M, K], B is [N, K], C is [M, N]. Tensor maps list dimensions innermost first, in
+Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]. Tensor maps list dimensions innermost first, in
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK
@@ -74,6 +74,8 @@ struct LaunchPlan(Copyable):
         self.m = m
         self.n = n
         self.k = k
+        if config.a_is_k_by_m():
+            check_size("M", m, 8)
         self.rows = n if config.swapped else m
         self.columns = m if config.swapped else n
         self.clusters_m = ceildiv(self.rows, config.cluster_rows())
@@ -151,6 +153,8 @@ def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slice
     if config.scaling.bits < 16:
         var per_byte = 8 // config.scaling.bits
         return TensorMap(name, "u8", 1, rows, k // per_byte, slices.box_rows(), config.block_k // per_byte)
+    if slices.mn_major:
+        return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, k, rows, slices.box_lines(), slices.box_rows())
     return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, rows, k, slices.box_rows(), config.block_k)
 
 

@@ -1,4 +1,5 @@
-"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], row-major.
+"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], row-major, or as the option `layout` says: nn B
+[K, N], tt A [K, M], tn both.
 
 `matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's, `matmul_fused_into` with what a fused epilogue
 makes of the product, `scaled_matmul_into` (scaled_matmul.mojo) multiplies numbers with scale factors. A and B are bf16 or
@@ -73,8 +74,7 @@ struct MatmulFusedInto:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
         comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"
         comptime fusion = config.fusion()
-        var m = a.dim_size(0)
-        var n = b.dim_size(0)
+        var m, n, _ = sizes[config](a, b)
         if fusion.takes_bias and bias.dim_size(0) != n:
             raise Error("matmul: bias is [", bias.dim_size(0), "], not [", n, "]")
         if fusion.takes_residual and (residual.dim_size(0) != m or residual.dim_size(1) != n):
@@ -91,6 +91,21 @@ struct MatmulFusedInto:
         )
 
 
+def sizes[
+    dtype: DType, //, config: GemmConfig
+](a: ManagedTensorSlice[dtype=dtype, rank=2, ...], b: ManagedTensorSlice[dtype=dtype, rank=2, ...]) raises -> Tuple[
+    Int, Int, Int
+]:
+    """M, N and K."""
+    comptime k_of_a = 0 if config.a_is_k_by_m() else 1
+    comptime k_of_b = 0 if config.b_is_k_by_n() else 1
+    var k = a.dim_size(k_of_a)
+    if b.dim_size(k_of_b) != k:
+        var both = String(t"A [{a.dim_size(0)}, {a.dim_size(1)}] and B [{b.dim_size(0)}, {b.dim_size(1)}]")
+        raise Error("matmul: ", both, " differ in K, with layout ", config.layout)
+    return a.dim_size(1 - k_of_a), b.dim_size(1 - k_of_b), k
+
+
 def multiply[
     out_dtype: DType, dtype: DType, //, target: StaticString, config: GemmConfig
 ](
@@ -101,13 +116,7 @@ def multiply[
     operands: EpilogueOperands = NO_OPERANDS,
 ) raises:
     """Checks the shapes and enqueues the kernel."""
-    var m = a.dim_size(0)
-    var n = b.dim_size(0)
-    var k = a.dim_size(1)
-    if b.dim_size(1) != k:
-        raise Error(
-            "matmul: A [", m, ", ", k, "] and B [", n, ", ", b.dim_size(1), "] differ in K, their last dimension"
-        )
+    var m, n, k = sizes[config](a, b)
     var columns = config.fusion().columns(n)
     if c.dim_size(0) != m or c.dim_size(1) != columns:
         raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", columns, "]")

@@ -77,6 +77,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         ping_pong=switch("ping_pong", False),
         epilogue=word[epilogue_names()]("epilogue", values.pop("epilogue", "none")),
         split_k=number("split_k").or_else(1),
+        layout=word[["nt", "nn", "tn", "tt"]]("layout", values.pop("layout", "nt")),
         swapped=switch("swapped", False),
     )
     for name in values:

@@ -30,6 +30,7 @@ def config_json(config: GemmConfig) -> String:
             pair("sms", config.sms),
             pair("ping_pong", config.ping_pong),
             pair("split_k", config.split_k),
+            text("layout", config.layout),
             pair("swapped", config.swapped),
             pair("multicast", config.multicast),
             text("epilogue", config.fusion().name),
@@ -87,13 +88,14 @@ def other_barriers_detail(config: GemmConfig) -> String:
 
 
 def multicast_json(config: GemmConfig) -> String:
-    """Masks of each CTA, and the first row of each box that it loads, within the tile that the receivers hold."""
+    """Masks of each CTA, and the first line (K-major: row) of each box that it loads, within the tile that the receivers
+    hold."""
     var sharing = config.sharing()
 
     def rows(slices: Slices, part: UInt32) -> String:
         var first_rows = List[String]()
         for box in range(Int(part), slices.boxes(), slices.parts):
-            first_rows.append(String(box * slices.box_rows()))
+            first_rows.append(String(box * slices.box_lines()))
         return array(first_rows)
 
     var ranks = List[String]()

@@ -57,6 +57,8 @@ def find_error(config: GemmConfig) -> ConfigError:
     if wrong.is_none():
         wrong = mma_error(config)
     if wrong.is_none():
+        wrong = layout_error(config)
+    if wrong.is_none():
         wrong = cluster_error(config)
     if wrong.is_none():
         wrong = schedule_error(config) if config.kernel.is_persistent else one_tile_error(config)
@@ -130,6 +132,21 @@ def mma_error(config: GemmConfig) -> ConfigError:
         )
     if config.block_k * config.scaling.bits != 8 * SWIZZLE_ROW_BYTES:
         return ConfigError("block_k", String(t"block K {config.block_k}: a stage is one 128-byte swizzle row deep"))
+    return ConfigError()
+
+
+def layout_error(config: GemmConfig) -> ConfigError:
+    """MN-major operands are loaded in boxes of 64 rows (PTX ISA 5.5.7) and of 16-bit elements (PTX ISA 9.7.15.5)."""
+    if config.layout != "nt" and config.scaling.bits < 16:
+        return ConfigError(
+            "layout", String(t"layout {config.layout}: {config.scaling.name} is multiplied as nt only"), instead="dtype"
+        )
+    if (config.a_mn_major() and config.cta_m() % 64 != 0) or (config.b_mn_major() and config.cta_b_rows() % 64 != 0):
+        var shown = String(t"mma shape {config.mma_m}x{config.mma_n} with layout {config.layout}")
+        var rows = config.cta_b_rows()
+        return ConfigError(
+            "mma_shape", String(t"{shown}: the {rows} columns of a CTA must be a multiple of 64"), instead="layout"
+        )
     return ConfigError()
 
 
@@ -304,7 +321,7 @@ def swapped_error(config: GemmConfig) -> ConfigError:
 
 
 def sharing_error(config: GemmConfig) -> ConfigError:
-    """A TMA box has at least the 8 rows of the swizzle's pattern."""
+    """A TMA box has at least the 8 lines of the swizzle's pattern."""
     var a_is_wrong = config.cta_m() < 8 * config.sharing().a_parts()
     if not a_is_wrong and config.cta_b_rows() >= 8 * config.sharing().b_parts():
         return ConfigError()

@@ -3,7 +3,7 @@
 Allocation, deallocation and loads are for whole warps and must stand in code that is uniform across the warp; MMA,
 commit and fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
 """
-from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
 from ..common.cta import Cta, Problem
 from ..common.pipeline import CONSUMER, PRODUCER, MBarrier
 from ..common.ptx import Registers, load_shared, operands, repeat
@@ -14,22 +14,26 @@ from std.sys._assembly import inlined_assembly
 
 # ---- descriptors ---------------------------------------------------------------------------------------------------
 def instruction_descriptor(config: GemmConfig) -> UInt32:
-    """Shape and types of an MMA of kind f16 with f32 accumulator, both operands K-major (PTX ISA 9.7.16.4.2)."""
+    """Shape, types and layouts of an MMA of kind f16 with f32 accumulator (PTX ISA 9.7.16.4.2)."""
     var accumulate_f32 = 1 << 4
     var bf16 = 1 if config.dtype == DType.bfloat16 else 0
-    return UInt32(accumulate_f32 | bf16 << 7 | bf16 << 10 | (config.mma_n // 8) << 17 | (config.mma_m // 16) << 24)
+    var types = accumulate_f32 | bf16 << 7 | bf16 << 10
+    var mn_major = (1 << 15 if config.a_mn_major() else 0) | (1 << 16 if config.b_mn_major() else 0)
+    return UInt32(types | mn_major | (config.mma_n // 8) << 17 | (config.mma_m // 16) << 24)
 
 
 @inline(.always)
-def operand_descriptor(tile: UInt32) -> UInt64:
-    """A K-major operand of 128-byte swizzled rows that starts at `tile` (PTX ISA 9.7.16.4.1).
+def operand_descriptor(tile: UInt32, mn_major: Bool = False) -> UInt64:
+    """An operand of 128-byte swizzled lines that starts at `tile` (PTX ISA 9.7.16.4.1).
 
-    The address field counts 16-byte units, so advancing K by 32 bytes adds 2 and the next stage adds its bytes / 16.
+    The address field counts 16-byte units: see `k_advance`; the next stage adds its bytes / 16. The leading dimension is
+    from 64 rows to the next if MN-major; K-major it is unused, as one line holds all of K.
     """
     comptime swizzle_128b = UInt64(2) << 61
     comptime version = UInt64(1) << 46
-    comptime group_of_8_rows = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
-    return swizzle_128b | version | group_of_8_rows | UInt64((tile & 0x3FFFF) >> 4)
+    comptime group_of_8_lines = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
+    var leading = UInt64(64 * SWIZZLE_ROW_BYTES // 16 if mn_major else 0) << 16
+    return swizzle_128b | version | group_of_8_lines | leading | UInt64((tile & 0x3FFFF) >> 4)
 
 
 # ---- tensor memory -------------------------------------------------------------------------------------------------
@@ -153,8 +157,8 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config]):
-        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a))
-        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
+        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a), Self.config.a_mn_major())
+        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b), Self.config.b_mn_major())
         self.tmem = tmem_address(cta)
 
     @inline(.always)
@@ -165,8 +169,9 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
         var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
         comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
-            comptime advance = UInt64(step * MMA_K_BYTES // 16)
-            mma[Self.config](tmem, a + advance, b + advance, accumulate or step > 0)
+            comptime a_advance = k_advance(step, Self.config.a_mn_major())
+            comptime b_advance = k_advance(step, Self.config.b_mn_major())
+            mma[Self.config](tmem, a + a_advance, b + b_advance, accumulate or step > 0)
 
 
 @inline(.always)

@@ -26,8 +26,10 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         self.group = warpgroup(cta)
         var part = self.group % UInt32(Self.config.consumers_of_tile())
         self.row = Int32(part) * Int32(Self.config.consumer_m())
-        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a) + part * UInt32(rows_bytes))
-        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
+        self.a = operand_descriptor(
+            cta.shared + UInt32(cta.layout.a) + part * UInt32(rows_bytes), Self.config.a_mn_major()
+        )
+        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b), Self.config.b_mn_major())
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
         self.empty = cta.empty().in_cta(rank)
         self.signals = cta.lane == rank and cta.stage_writers() >> rank & 1 == 1

@@ -3,7 +3,7 @@
 Everything here is for all 128 threads of a warpgroup, in code that is uniform across it. wgmma is asynchronous: between
 a multiplication and the wait for its group neither the accumulators may be touched nor the stage overwritten.
 """
-from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
 from max.gpu.compute.mma import (
     WGMMADescriptor,
     wgmma_async,
@@ -18,15 +18,16 @@ comptime MMA_M = 64
 
 
 @inline(.always)
-def operand_descriptor(tile: UInt32) -> UInt64:
-    """A K-major operand of 128-byte swizzled rows that starts at `tile` (PTX ISA 9.7.15.5.1.2.2).
+def operand_descriptor(tile: UInt32, mn_major: Bool) -> UInt64:
+    """An operand of 128-byte swizzled lines that starts at `tile` (PTX ISA 9.7.15.5.1.2.2).
 
-    The address field counts 16-byte units, so advancing K by 32 bytes adds 2 and the next stage adds its bytes / 16.
+    The address field counts 16-byte units: see `k_advance`; the next stage adds its bytes / 16. The leading dimension is
+    from 64 rows to the next if MN-major; K-major it is unused, as one line holds all of K.
     """
     comptime swizzle_128b = UInt64(1) << 62
-    comptime group_of_8_rows = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
-    comptime unused = UInt64(1) << 16  # the leading dimension: one swizzle row holds all of K
-    return swizzle_128b | group_of_8_rows | unused | UInt64((tile & 0x3FFFF) >> 4)
+    comptime group_of_8_lines = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
+    var leading = UInt64(64 * SWIZZLE_ROW_BYTES // 16 if mn_major else 1) << 16
+    return swizzle_128b | group_of_8_lines | leading | UInt64((tile & 0x3FFFF) >> 4)
 
 
 @inline(.always)
@@ -43,6 +44,8 @@ def multiply_slice[
         b_type=dtype,
         accum_type=DType.float32,
         scale_d=scale_d,
+        layout_a="col" if config.a_mn_major() else "row",
+        layout_b="row" if config.b_mn_major() else "col",
     ](WGMMADescriptor[dtype](Int64(a)), WGMMADescriptor[dtype](Int64(b)), values)
 
 
@@ -66,11 +69,12 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
         nothing, whatever the registers hold; so nobody has to set them to zero while the tensor core waits."""
         wgmma_fence_aligned()
         comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
-            comptime advance = UInt64(step * MMA_K_BYTES // 16)
+            comptime a_advance = k_advance(step, Self.config.a_mn_major())
+            comptime b_advance = k_advance(step, Self.config.b_mn_major())
             comptime for block in range(Self.blocks):
                 comptime rows = UInt64(block * MMA_M * SWIZZLE_ROW_BYTES // 16)
                 self.values[block] = multiply_slice[Self.config, Self.config.mma_n, 0 if anew and step == 0 else 1](
-                    a + advance + rows, b + advance, self.values[block]
+                    a + a_advance + rows, b + b_advance, self.values[block]
                 )
         wgmma_commit_group_sync()
 
