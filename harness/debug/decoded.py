@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from harness.debug.names import Names
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Operation
-from harness.emulator.memory.descriptors import Major, MatrixDescriptor, decode_instruction, decode_sm90, decode_sm100
+from harness.emulator.memory.descriptors import Major, MatrixDescriptor, decode_sm90, decode_sm100
 from harness.emulator.memory.swizzle import Swizzle
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.emulator.units.mma import Mma
-from harness.emulator.units.tensor_kinds import KindMma
+from harness.emulator.units.mma_instruction import Mma
 
 LANE_BITS = 16
 """An address of tensor memory has the lane above them and the column in them."""
@@ -32,21 +31,18 @@ def decoded(operation: Operation, names: Names) -> Iterator[str]:
         yield f"box at {names.box(box)}: {_map(box.tensor_map)}"
 
 
-def _mma(what: Mma | KindMma, ctas: tuple[int, ...], names: Names, cta: int) -> Iterator[str]:
-    shape = decode_instruction(what.idesc, what.cta_group) if isinstance(what, Mma) else what.shape()
-    a = what.a_descriptor if isinstance(what, Mma) else what.a
+def _mma(what: Mma, ctas: tuple[int, ...], names: Names, cta: int) -> Iterator[str]:
+    shape, a = what.shape(), what.a
     of = f"of CTA {ctas[0]}" if len(ctas) == 1 else f"of each of CTAs {' and '.join(map(str, ctas))}"
     how = "is added to" if what.accumulate else "replaces"
     yield f"{shape.m}x{shape.n}, {shape.a_type} and {shape.b_type} into {shape.d_type}"
     yield f"D {how} what lies from {_tensor(what.d_address)} {of}"
-    in_tensor = isinstance(what, KindMma) and what.a_in_tmem
-    yield f"A: {_tensor(a) if in_tensor else _matrix(decode_sm100(a), shape.a_major, names, cta)}"
+    yield f"A: {_tensor(a) if what.a_in_tmem else _matrix(decode_sm100(a), shape.a_major, names, cta)}"
     yield f"B: {_matrix(decode_sm100(what.b_descriptor), shape.b_major, names, cta)}"
-    if isinstance(what, KindMma) and what.vectors:
-        kind = what.shape()
-        for name, address, byte in zip("AB", what.scales, (kind.a_id, kind.b_id), strict=True):
+    if what.vectors:
+        for name, address, byte in zip("AB", what.scales, (shape.a_id, shape.b_id), strict=True):
             where = f"byte {byte} of {_tensor(address)}"
-            yield f"scale factors of {name}: {what.vectors} of {kind.scale} a row, from {where}"
+            yield f"scale factors of {name}: {what.vectors} of {shape.scale} a row, from {where}"
 
 
 def _matrix(of: MatrixDescriptor, major: Major, names: Names, cta: int) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from harness.emulator.machine.events import Operation
 from harness.emulator.memory.descriptors import Major
-from harness.emulator.units.mma import Mma, accumulator_layout
-from harness.emulator.units.operands import BITS
-from harness.emulator.units.tensor_kinds import QUADRANT, KindMma, scale_columns
+from harness.emulator.units.mma_instruction import QUADRANT, Mma, scale_columns
+from harness.emulator.units.operands import BITS, Operand
 from harness.emulator.units.wgmma import make_plan
 
 CHUNK = 16
@@ -54,26 +52,21 @@ def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Pr
         word = what.lane_mask[4 * ctas.index(cta) + lane // 32]
         if word >> lane % 32 & 1:
             return None
-    if isinstance(what, Mma):
-        plan = what.plan()
-        a, b, n = plan.a, plan.b, plan.idesc.n
-        blocks, _, _ = accumulator_layout(what.d_address, plan.idesc.m, n, what.cta_group)
-    else:
-        a, b = what.operands()
-        n = what.shape().n
-        blocks, _, _ = what.layout()
+    a, b = what.operands()
+    n = what.shape().n
+    blocks, _, _ = what.layout()
     for block in blocks:
         if block.lanes.start <= lane < block.lanes.stop and block.columns.start <= column < block.columns.stop:
             row = block.target[0].start + lane - block.lanes.start
             own = block.target[1].start + column - block.columns.start
             share = n // what.cta_group
             of_b = tuple(_runs(b, own % share, ctas[own // share]))
-            factors = tuple(_factors(what, cta, lane, (row, own))) if isinstance(what, KindMma) else ()
+            factors = tuple(_factors(what, cta, lane, (row, own)))
             return Product(None if a is None else tuple(_runs(a, row, cta)), of_b, what.accumulate, factors)
     return None
 
 
-def _factors(what: KindMma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[Factors]:
+def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[Factors]:
     """The scale factors of a row of A and of one of B, in the quadrant of a lane of D."""
     shape = what.shape()
     for number, address, byte in zip(numbers, what.scales, (shape.a_id, shape.b_id), strict=True):
@@ -92,10 +85,10 @@ def register_product(operation: Operation, warp: int, register: int, lane: int) 
     return Product(a, tuple(_runs(plan.b, column, cta)), bool(detail["keep"]))
 
 
-def _runs(operand: Any, row: int, cta: int) -> Iterator[Run]:
+def _runs(operand: Operand, row: int, cta: int) -> Iterator[Run]:
     """The elements of a row of an operand along K."""
     bits = BITS[operand.element]
-    size = CHUNK * 8 // (4 if getattr(operand, "packed", False) else max(8, bits))
+    size = CHUNK * 8 // (4 if operand.packed else max(8, bits))
     if operand.major is Major.K:
         for chunk in operand.positions[row].ravel().tolist():
             yield Run(cta, chunk, 0, size)

@@ -345,7 +345,8 @@ class Why:
         if write is None or copy is None or copy.kind != "tmem.copy":
             return [None] * of.count
         (source,) = (r for r in copy.reads if isinstance(r, events.SharedChunks) and r.cta == of.cta)
-        row = next(int(rows[lanes == of.lane][0]) for rows, lanes in copy.detail["lanes"] if of.lane in lanes)
+        rows, lanes = copy.detail["lanes"]
+        row = int(rows[lanes == of.lane][0])
         place, inside = divmod(4 * (of.column - write.region.columns.start) + of.byte, CHUNK)
         chunk = int(source.chunks[row].reshape(-1)[place])
         shared: Memory = ("shared", self._launch, cluster, of.cta)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.emulator.units.mma import Mma
-from harness.emulator.units.tensor_kinds import KindMma
+from harness.emulator.units.mma_instruction import Mma
 from harness.timing.constants import Gpu
 
 K_BYTES = 32
@@ -47,13 +46,10 @@ class MmaForm:
         return self.n // self.group * K_BYTES
 
 
-def form_of(what: Mma | KindMma) -> MmaForm:
+def form_of(what: Mma) -> MmaForm:
     """Returns the form of an instruction of the emulator."""
-    if isinstance(what, Mma):
-        shape = what.plan().idesc
-        return MmaForm(shape.m, shape.n, what.cta_group)
-    kind = what.shape()
-    return MmaForm(kind.m, kind.n, what.cta_group, what.a_in_tmem, what.vectors > 0)
+    shape = what.shape()
+    return MmaForm(shape.m, shape.n, what.cta_group, what.a_in_tmem, what.vectors > 0)
 
 
 class MmaTimes:

@@ -15,7 +15,7 @@ from harness.emulator.machine.events import PhaseCompleted
 from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.machine.warpgroup import Step
 from harness.emulator.memory.bytes import CHUNK
-from harness.emulator.units.mma import Mma
+from harness.emulator.units.mma_instruction import Mma
 from harness.timing.machine import TimedMachine
 
 NEAR = 1.0
@@ -291,10 +291,12 @@ class Recorder:
 def _operand(operation: AsyncOperation, cta: Cta) -> str:
     """The part of shared memory that A comes from, by its name."""
     subject = operation.subject
-    if (isinstance(subject, Step) and not subject.plan.form.a_in_registers) or isinstance(subject, Mma):
-        plan = subject.plan if isinstance(subject, Step) else subject.plan()
-        return whole(cta.grid.region_at(int(plan.a.positions.min()) * CHUNK))
-    return ""
+    a = None
+    if isinstance(subject, Mma):
+        a, _ = subject.operands()
+    elif isinstance(subject, Step) and not subject.plan.form.a_in_registers:
+        a = subject.plan.a
+    return "" if a is None else whole(cta.grid.region_at(int(a.positions.min()) * CHUNK))
 
 
 def whole(region: str) -> str:

@@ -15,8 +15,7 @@ from typing import Any
 
 from harness.emulator.machine.state import Cta
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.emulator.units.mma import Mma
-from harness.emulator.units.tensor_kinds import KindMma
+from harness.emulator.units.mma_instruction import Mma
 from harness.timing.boxes import LINE, SECTOR, alignment, in_a_row, lines_of, parts, row_of
 from harness.timing.constants import ENDLESS, Gpu
 from harness.timing.first_use import FirstUse
@@ -454,7 +453,7 @@ class Units:
         self.multiplied = (done - cycles, done)
         return done + self.tensor_latency
 
-    def mma(self, at: float, what: Mma | KindMma, sms: list[Sm]) -> float:
+    def mma(self, at: float, what: Mma, sms: list[Sm]) -> float:
         """Returns when a tcgen05.mma of one CTA or of a pair is done; both tensor cores work in step."""
         form = form_of(what)
         start = max(at, *(sm.tensor.free for sm in sms))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.emulator import Fault, Swizzle
-from harness.emulator.memory.descriptors import Major, decode_instruction, decode_sm90, decode_sm100
+from harness.emulator.memory.descriptors import Major, decode, decode_sm90, decode_sm100
 
 # ---- descriptors of matrices ----
 
@@ -64,7 +64,8 @@ def test_fields_at_their_largest():
 BASE = 1 << 4 | 8 << 24 | 8 << 17
 """f16 inputs, f32 result, M = 128, N = 64, both K-major."""
 DECODED = dict(
-    m=128, n=64, a_type="f16", b_type="f16", d_type="f32", a_major=Major.K, b_major=Major.K, negate=False
+    kind="f16", m=128, n=64, a_type="f16", b_type="f16", d_type="f32", a_major=Major.K, b_major=Major.K, negate=False,
+    saturate=False, scale="", a_id=0, b_id=0,
 )  # fmt: skip
 CHANGES: dict[int, dict[str, Any] | None] = {
     4: {"d_type": "f16"},
@@ -86,14 +87,14 @@ CHANGES: dict[int, dict[str, Any] | None] = {
 
 
 def test_every_bit_of_an_instruction_descriptor():
-    assert asdict(decode_instruction(BASE, 1)) == DECODED
+    assert asdict(decode("f16", BASE, 1)) == DECODED
     for bit in range(32):
         change = CHANGES.get(bit)
         if change is None:
             with pytest.raises(Fault):
-                decode_instruction(BASE ^ 1 << bit, 1)
+                decode("f16", BASE ^ 1 << bit, 1)
         else:
-            assert asdict(decode_instruction(BASE ^ 1 << bit, 1)) == DECODED | change, bit
+            assert asdict(decode("f16", BASE ^ 1 << bit, 1)) == DECODED | change, bit
 
 
 @pytest.mark.parametrize(("group", "shapes"), [(1, {64: 8, 128: 8}), (2, {128: 16, 256: 16})])
@@ -104,7 +105,7 @@ def test_shapes(group, shapes):
             value = 1 << 4 | n >> 3 << 17 | m >> 4 << 24
             legal = m in shapes and 0 < n <= 256 and n % shapes[m] == 0
             try:
-                decoded = decode_instruction(value, group)
+                decoded = decode("f16", value, group)
             except Fault:
                 assert not legal, (m, n)
             else:

@@ -11,7 +11,7 @@ from harness.emulator.errors import Fault
 from harness.emulator.memory.descriptors import (
     Major,
     MatrixDescriptor,
-    decode_instruction,
+    decode,
     decode_sm90,
     decode_sm100,
     operand_positions,
@@ -75,17 +75,17 @@ class TestInstructionDescriptor:
         ],
     )
     def test_known_values(self, value, cta_group, m, n, types):
-        decoded = decode_instruction(value, cta_group)
+        decoded = decode("f16", value, cta_group)
         assert (decoded.m, decoded.n, (decoded.a_type, decoded.b_type, decoded.d_type)) == (m, n, types)
         assert (decoded.a_major, decoded.b_major, decoded.negate) == (Major.K, Major.K, False)
 
     def test_transpose_and_negate(self):
         base = 0x08400490
-        assert decode_instruction(base | 1 << 15, 1).a_major is Major.MN
-        assert decode_instruction(base | 1 << 16, 1).b_major is Major.MN
-        assert decode_instruction(base | 1 << 13, 1).negate
-        assert decode_instruction(base | 1 << 14, 1).negate
-        assert not decode_instruction(base | 3 << 13, 1).negate
+        assert decode("f16", base | 1 << 15, 1).a_major is Major.MN
+        assert decode("f16", base | 1 << 16, 1).b_major is Major.MN
+        assert decode("f16", base | 1 << 13, 1).negate
+        assert decode("f16", base | 1 << 14, 1).negate
+        assert not decode("f16", base | 3 << 13, 1).negate
 
     @pytest.mark.parametrize(
         ("value", "cta_group", "message"),
@@ -99,17 +99,17 @@ class TestInstructionDescriptor:
             (0x084004A0, 1, "D type code 2"),
             (0x08400510, 1, "A type code 2"),
             (0x08400C90, 1, "B type code 3"),
-            (0x08400480, 1, "f16 result needs f16 inputs, got bf16 and bf16"),
+            (0x08400480, 1, "D type code 0 does not go with bf16 and bf16"),
             (0x04100490, 2, r"M = 64 must be one of \(128, 256\)"),
             (0x10400490, 1, r"M = 256 must be one of \(64, 128\)"),
             (0x08000490, 1, "N = 0"),
             (0x08420490, 1, "N = 264"),
-            (0x10020490, 2, r"N = 8 must be a multiple of 16"),
+            (0x10020490, 2, "N = 8 is not one that"),
         ],
     )
     def test_refusals(self, value, cta_group, message):
         with pytest.raises(Fault, match=message):
-            decode_instruction(value, cta_group)
+            decode("f16", value, cta_group)
 
 
 @pytest.mark.parametrize("name", list(SPAN_BYTES))

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Operation
-from harness.emulator.memory.descriptors import Major, MatrixDescriptor, decode_instruction, decode_sm100
+from harness.emulator.memory.descriptors import Major, MatrixDescriptor, decode, decode_sm100
 from harness.emulator.memory.tensor_map import TensorMap
 
 SHARED_BYTES = 1 << 18
@@ -227,10 +227,10 @@ class Replay:
         what, ranks = operation.detail["mma"], operation.detail["ctas"]
         group = len(ranks)
         assert group == what.cta_group
-        form = decode_instruction(what.idesc, group)
+        form = decode("f16", what.idesc, group)
         assert form.d_type == "f32"
         ctas = [self._ctas[operation.agent.cluster, rank] for rank in ranks]
-        a_places = _operand_places(decode_sm100(what.a_descriptor), form.m // group, form.a_major)
+        a_places = _operand_places(decode_sm100(what.a), form.m // group, form.a_major)
         b_places = _operand_places(decode_sm100(what.b_descriptor), form.n // group, form.b_major)
         a = np.concatenate([_elements(cta.shared, a_places, form.a_type) for cta in ctas])
         b = np.concatenate([_elements(cta.shared, b_places, form.b_type) for cta in ctas])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +28,17 @@ from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, SHARED_WINDOW, shared_from_generic
-from harness.emulator.memory.descriptors import NO_TYPE, SCALED, Major, decode_sm100, operand_positions
-from harness.emulator.memory.tmem import split_address
+from harness.emulator.memory.descriptors import (
+    NO_TYPE,
+    SCALED,
+    Major,
+    MatrixDescriptor,
+    decode_sm100,
+    operand_positions,
+)
+from harness.emulator.memory.tmem import LANES, split_address
 from harness.emulator.ptx.ast import Immediate, Instruction, Memory, Vector
-from harness.emulator.units.mma import Mma, accumulator_layout
-from harness.emulator.units.tensor_kinds import A_COLUMNS, KindMma, a_lanes, metadata_columns, multiply, scale_columns
-
-# ---- every kind and form but the commonest ----
+from harness.emulator.units.mma_instruction import A_COLUMNS, Mma, a_lanes, metadata_columns, scale_columns
 
 
 def pipe(f: Fragment, lane: int) -> object:
@@ -54,7 +58,7 @@ class Form(NamedTuple):
     sparse: bool = False
 
 
-def mma_of_kind(
+def mma(
     f: Fragment,
     site: Site,
     form: Form,
@@ -67,13 +71,13 @@ def mma_of_kind(
     scales: Sequence[Value],
     metadata: Value = 0,
 ) -> None:
-    """Every active lane issues one MMA."""
+    """``tcgen05.mma``: every active lane issues one MMA."""
     grid = f.grid
     ctas = f.cta.pair if form.group == 2 else (f.cta,)
     for lane in f.lanes:
         kept = [lane_value(m, lane) for m in masks or ()]
         factors = tuple(lane_value(s, lane) for s in scales)
-        what = KindMma(
+        what = Mma(
             form.kind,
             lane_value(destination, lane),
             lane_value(a, lane),
@@ -89,63 +93,69 @@ def mma_of_kind(
             (factors[0], factors[1]) if factors else (0, 0),
             lane_value(metadata, lane) if form.sparse else None,
         )
-        codes = {what.idesc >> 7 & 7, what.idesc >> 10 & 7}
-        if form.kind == "f8f6f4" and NO_TYPE in codes:
+        if form.kind == "f8f6f4" and NO_TYPE in (what.idesc >> 7 & 7, what.idesc >> 10 & 7):
             grid.findings.warn("type-code", site, f"type code {NO_TYPE} of A or B is that of no type; here it is e4m3")
         for member in ctas:
             member.mma_in_flight += 1
         grid.counters.mma_instructions += 1
-        operation = _tell_of_kind(f, site, ctas, what) if grid.sink is not None else None
-        run = partial(_multiply_of_kind, f, site, ctas, what, operation)
+        operation = None
+        if grid.sink is not None:
+            ranks = tuple([cta.rank for cta in ctas])
+            reads, writes = _regions(what, ranks)
+            operation = grid.operation("mma", f, site, reads=reads, writes=writes, mma=what, ctas=ranks)
+        run = partial(_multiply, f, site, ctas, what, operation)
         grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane), what))
 
 
-def _tell_of_kind(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma) -> Operation:
+Regions = tuple[events.Region, ...]
+
+
+@lru_cache(maxsize=4096)
+def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
+    """What an MMA of these CTAs reads and writes. Loops come back to the same few descriptors."""
     shape = what.shape()
     a, b = what.operands()
-    blocks, _, _ = what.layout()
     reads: list[events.Region] = []
-    for cta in ctas:
-        reads.append(events.SharedChunks(cta.rank, b.positions))
+    for rank in ranks:
         if a is not None:
-            reads.append(events.SharedChunks(cta.rank, a.positions))
-        else:
+            reads.append(events.SharedChunks(rank, a.positions))
+        reads.append(events.SharedChunks(rank, b.positions))
+        spans = []
+        if a is None:
             lanes, column = a_lanes(what), split_address(what.a)[1]
             span = range(int(lanes.min()), int(lanes.max()) + 1)
-            reads.append(events.TensorBlock(cta.rank, span, range(column, column + A_COLUMNS)))
+            reads.append(events.TensorBlock(rank, span, range(column, column + A_COLUMNS)))
         if what.metadata is not None:
-            columns = metadata_columns(what)
-            reads.append(events.TensorBlock(cta.rank, range(128), range(columns.start, columns.stop)))
-        for address, count in (
-            zip(what.scales, (shape.m // what.cta_group, shape.n), strict=True) if what.vectors else ()
-        ):
-            columns = scale_columns(address, count)
-            reads.append(events.TensorBlock(cta.rank, range(128), range(columns.start, columns.stop)))
+            spans.append(metadata_columns(what))
+        if what.vectors:
+            counts = (shape.m // what.cta_group, shape.n)
+            spans += [scale_columns(address, count) for address, count in zip(what.scales, counts, strict=True)]
+        reads += [events.TensorBlock(rank, range(LANES), range(s.start, s.stop)) for s in spans]
     d = tuple(
-        events.TensorBlock(c.rank, range(k.lanes.start, k.lanes.stop), range(k.columns.start, k.columns.stop))
-        for c in ctas
-        for k in blocks
+        events.TensorBlock(rank, range(k.lanes.start, k.lanes.stop), range(k.columns.start, k.columns.stop))
+        for rank in ranks
+        for k in what.layout()[0]
     )
-    read = (*reads, *d) if what.accumulate else tuple(reads)
-    return f.grid.operation("mma", f, site, reads=read, writes=d, mma=what, ctas=tuple(c.rank for c in ctas))
+    return (*reads, *d) if what.accumulate else tuple(reads), d
 
 
-def _multiply_of_kind(f: Fragment, site: Site, ctas: Sequence[Cta], what: KindMma, operation: Operation | None) -> None:
+def _multiply(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma, operation: Operation | None) -> None:
     grid = f.grid
-
-    def warn(rule: str, message: str) -> None:
-        grid.findings.warn(rule, site, message)
-
     for cta in ctas:
         cta.check_alive("an MMA uses")
     if operation is not None and grid.sink is not None:
         grid.sink(events.Started(operation))
     if grid.computes:
-        grid.counters.mma_flops += multiply(what, ctas, grid.mma_unit.accumulation, warn)
+        warn = partial(_warn, f, site)
+        grid.counters.mma_flops += grid.mma_unit.mma(ctas, what, warn)
     for cta in ctas:
         cta.mma_in_flight -= 1
     if operation is not None and grid.sink is not None:
         grid.sink(events.Finished(operation, operation.writes))
+
+
+def _warn(f: Fragment, site: Site, rule: str, message: str) -> None:
+    f.grid.findings.warn(rule, site, message)
 
 
 _KINDS = ("f16", "tf32", "f8f6f4", "i8", *SCALED)
@@ -166,8 +176,9 @@ def _kind(i: Instruction) -> str:
     return kind
 
 
-def _any_mma(i: Instruction, w: Translator) -> Effect:
-    """tcgen05.mma, but for what `tensor_core` does itself."""
+@instruction("tcgen05.mma.sp", operands=range(6, 10), writes=0, family="mma", targets=TENSOR_MEMORY)
+@instruction("tcgen05.mma", operands=range(5, 9), writes=0, family="mma", targets=TENSOR_MEMORY)
+def _mma(i: Instruction, w: Translator) -> Effect:
     kind, group = _kind(i), cta_group(i)
     sizes = [m for m in i.modifiers if m in ("block16", "block32") or m.startswith("scale_vec::")]
     sparse = i.has("sp")
@@ -209,13 +220,7 @@ def _effect(i: Instruction, w: Translator, form: Form, masks: str, accumulate: s
     operands = [w.pointer(memory(destination)), a_value, w.read(b, "b64"), w.read(descriptor, "b32")]
     factors = tuple_of(scales) if scales else "()"
     pointers = [w.pointer(memory(m)) for m in metadata]
-    return Effect(mma_of_kind, [w.constant(Form, *form), *operands, masks, accumulate, factors, *pointers])
-
-
-@instruction("tcgen05.mma.sp", operands=range(6, 10), writes=0, family="mma", targets=TENSOR_MEMORY)
-def _mma_sp(i: Instruction, w: Translator) -> Effect:
-    """A sparse A."""
-    return _any_mma(i, w)
+    return Effect(mma, [w.constant(Form, *form), *operands, masks, accumulate, factors, *pointers])
 
 
 @instruction("tcgen05.mma.ws.sp", operands=range(6, 8), writes=0, family="mma", targets=TENSOR_MEMORY)
@@ -246,13 +251,15 @@ _QUARTERS = {
 _ROWS_OF_4 = "4x256b"
 
 
-def _copied_lanes(shape: str) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Pairs of rows of the source and the lanes they go to."""
+@cache
+def _copied_lanes(shape: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows of the source, some of them several times, and the lane that each goes to."""
     if shape == _ROWS_OF_4:
         # One row a quadrant, as CuTe places them; the ISA shows it in a figure only.
-        return [(np.arange(4), 32 * np.arange(4))]
-    row = np.arange(32)
-    return [(row + 32 * n, row + 32 * q) for n, quadrants in enumerate(_QUARTERS[shape]) for q in quadrants]
+        return np.arange(4), 32 * np.arange(4)
+    ways = [(n, quadrant) for n, quadrants in enumerate(_QUARTERS[shape]) for quadrant in quadrants]
+    rows, lanes = (np.concatenate([np.arange(32) + 32 * way[end] for way in ways]) for end in (0, 1))
+    return rows, lanes
 
 
 def copy(f: Fragment, site: Site, shape: str, group: int, destination: Value, descriptor: Value) -> None:
@@ -278,7 +285,7 @@ def copy(f: Fragment, site: Site, shape: str, group: int, destination: Value, de
             )
         for member in ctas:
             member.mma_in_flight += 1
-        run = partial(_copy, f, ctas, shape, positions, columns, operation)
+        run = partial(_copy, f, ctas, shape, positions, (source, rows, nbytes), columns, operation)
         grid.submit(AsyncOperation("tmem.copy", run, f, site, pipe(f, lane)))
 
 
@@ -287,9 +294,11 @@ def _copy(
     ctas: Sequence[Cta],
     shape: str,
     positions: NDArray[np.intp],
+    key: tuple[MatrixDescriptor, int, int],
     columns: slice,
     operation: Operation | None,
 ) -> None:
+    """key: what the positions follow from."""
     grid = f.grid
     if operation is not None and grid.sink is not None:
         grid.sink(events.Started(operation))
@@ -300,10 +309,11 @@ def _copy(
         if not grid.computes:
             continue
         cta.tmem.settle(columns.start, columns.stop)
-        words = cta.shared.read_chunks(positions).view(np.uint32).reshape(len(positions), -1)
-        for rows, lanes in _copied_lanes(shape):
-            cta.tmem.data[lanes, columns] = words[rows]
-            cta.tmem.valid[lanes, columns] = True
+        cta.shared.check_chunks(positions, key)
+        words = cta.shared.chunks.take(positions).view(np.uint32).reshape(len(positions), -1)
+        rows, lanes = _copied_lanes(shape)
+        cta.tmem.data[lanes, columns] = words[rows]
+        cta.tmem.valid[lanes, columns] = True
     if operation is not None and grid.sink is not None:
         grid.sink(events.Finished(operation, operation.writes))
 
@@ -319,110 +329,7 @@ def _cp(i: Instruction, w: Translator) -> Effect:
     return Effect(copy, [repr(shape), str(group), *operands])
 
 
-# ---- the commonest: kind::f16 with both operands in shared memory ----
-
-
-def mma(
-    f: Fragment,
-    site: Site,
-    destination: Value,
-    a_descriptor: Value,
-    b_descriptor: Value,
-    instruction_descriptor: Value,
-    lane_masks: Sequence[Value] | None,
-    accumulate: Value,
-    group: int,
-) -> None:
-    """``tcgen05.mma.kind::f16``, both operands in shared memory: every active lane issues one MMA."""
-    grid = f.grid
-    ctas = f.cta.pair if group == 2 else (f.cta,)
-    for lane in f.lanes:
-        masks = [lane_value(m, lane) for m in lane_masks or ()]
-        what = Mma(
-            lane_value(destination, lane),
-            lane_value(a_descriptor, lane),
-            lane_value(b_descriptor, lane),
-            lane_value(instruction_descriptor, lane),
-            accumulate if isinstance(accumulate, bool) else bool(accumulate[lane]),
-            group,
-            tuple(masks) if any(masks) else None,
-        )
-        for member in ctas:
-            member.mma_in_flight += 1
-        grid.counters.mma_instructions += 1
-        operation = None
-        if grid.sink is not None:
-            operation = _tell(f, site, ctas, what)
-        run = partial(_multiply, f, ctas, what, operation)
-        grid.submit(AsyncOperation("mma", run, f, site, pipe(f, lane), what))
-
-
-def _tell(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma) -> Operation:
-    ranks = tuple([cta.rank for cta in ctas])
-    reads, writes = _regions(what, ranks)
-    return f.grid.operation("mma", f, site, reads=reads, writes=writes, mma=what, ctas=ranks)
-
-
-Regions = tuple[events.Region, ...]
-
-
-@lru_cache(maxsize=4096)
-def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
-    """What an MMA of these CTAs reads and writes. Loops come back to the same few descriptors."""
-    plan = what.plan()
-    blocks, _, _ = accumulator_layout(what.d_address, plan.idesc.m, plan.idesc.n, what.cta_group)
-    operands = tuple(events.SharedChunks(rank, o.positions) for rank in ranks for o in (plan.a, plan.b))
-    d = tuple(
-        events.TensorBlock(rank, range(b.lanes.start, b.lanes.stop), range(b.columns.start, b.columns.stop))
-        for rank in ranks
-        for b in blocks
-    )
-    return (*operands, *d) if what.accumulate else operands, d
-
-
-def _multiply(f: Fragment, ctas: Sequence[Cta], what: Mma, operation: Operation | None) -> None:
-    grid = f.grid
-    for cta in ctas:
-        cta.check_alive("an MMA uses")
-    if operation is not None and grid.sink is not None:
-        grid.sink(events.Started(operation))
-    if grid.computes:
-        grid.counters.mma_flops += grid.mma_unit.mma(ctas, *what)
-    for cta in ctas:
-        cta.mma_in_flight -= 1
-    if operation is not None and grid.sink is not None:
-        grid.sink(events.Finished(operation, operation.writes))
-
-
-def _is_common(i: Instruction) -> bool:
-    """kind::f16 with both operands in shared memory, and D taken as it is."""
-    simple = i.has("kind::f16") and not i.has("block_scale") and not isinstance(i.operands[1], Memory)
-    return simple and not (len(i.operands) > 5 and isinstance(i.operands[-1], Immediate) and not _last_is_flag(i))
-
-
-def _last_is_flag(i: Instruction) -> bool:
-    """Whether the last operand is the predicate and not a scale of D."""
-    return len(i.operands) == 5 + isinstance(i.operands[4], Vector)
-
-
-@instruction("tcgen05.mma", operands=range(5, 9), writes=0, family="mma", targets=TENSOR_MEMORY)
-def _mma(i: Instruction, w: Translator) -> Effect:
-    if not _is_common(i):
-        return _any_mma(i, w)
-    only(i, GROUPS, "kind::f16", "collector::a::fill", "collector::a::use", "collector::a::lastuse",
-         "collector::a::discard")  # fmt: skip
-    group = cta_group(i)
-    destination, a, b, descriptor, *rest = i.operands
-    masks = "None"
-    if isinstance(rest[0], Vector):
-        words = elements(rest.pop(0))
-        if len(words) != 4 * group:
-            raise Unsupported
-        masks = tuple_of(w.read(e, "b32") for e in words)
-    if len(rest) != 1:
-        raise Unsupported
-    operands = [w.pointer(memory(destination)), w.read(a, "b64"), w.read(b, "b64"), w.read(descriptor, "b32")]
-    return Effect(mma, [*operands, masks, w.read(rest[0], "pred"), str(group)])
+# ---- commits ----
 
 
 def commit(f: Fragment, site: Site, barrier: Value, mask: Value) -> None:

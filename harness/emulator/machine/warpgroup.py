@@ -22,7 +22,7 @@ from harness.emulator.machine.barriers import Wakeups
 from harness.emulator.machine.events import Operation
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.units.mma import MmaUnit
-from harness.emulator.units.wgmma import Accumulator, AnyPlan, M, Plan
+from harness.emulator.units.wgmma import Accumulator, M, Plan
 
 WARPS = 4
 _NOTHING = {type(None)}
@@ -90,7 +90,7 @@ class Step:
         "warps",
     )
 
-    def __init__(self, key: tuple[Any, ...], plan: Plan | AnyPlan, accumulator: Accumulator, keep: bool) -> None:
+    def __init__(self, key: tuple[Any, ...], plan: Plan, accumulator: Accumulator, keep: bool) -> None:
         self.key = key
         self.plan = plan
         self.accumulator = accumulator

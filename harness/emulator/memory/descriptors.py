@@ -98,68 +98,6 @@ def decode_sm90(value: int) -> MatrixDescriptor:
     return _common_fields(value, what, _SM90_SWIZZLES[_bits(value, 62, 63)])
 
 
-@dataclass(frozen=True)
-class InstructionDescriptor:
-    """The tcgen05.mma instruction descriptor of kind::f16. With cta_group 2, `m` is the pair's."""
-
-    m: int
-    n: int
-    a_type: str
-    b_type: str
-    d_type: str
-    a_major: Major
-    b_major: Major
-    negate: bool
-    """Whether the product changes sign: exactly one of A and B is negated."""
-
-
-_D_TYPES = {0: "f16", 1: "f32"}
-_AB_TYPES = {0: "f16", 1: "bf16"}
-_VALID_M = {1: (64, 128), 2: (128, 256)}
-_N_STEP = {1: 8, 2: 16}
-MAX_N = 256
-
-
-def _input_type(value: int, what: str, operand: str, first: int) -> str:
-    code = _bits(value, first, first + 2)
-    if code not in _AB_TYPES:
-        raise Fault(f"{what} {value:#x}: {operand} type code {code} must be 0 (f16) or 1 (bf16)")
-    return _AB_TYPES[code]
-
-
-@lru_cache(maxsize=256)
-def decode_instruction(value: int, cta_group: int) -> InstructionDescriptor:
-    """Decode for kind::f16. Fault on values the instruction does not have (shapes: PTX ISA 9.7.16.2.1)."""
-    what = "tcgen05.mma kind::f16 instruction descriptor"
-    if _bits(value, 2, 2):
-        raise Fault(f"{what} {value:#x}: sparse matrices (bit 2) are not supported")
-    _require_zero(value, what, (0, 1), (3, 3), (6, 6), (23, 23), (29, 31))
-    d_type = _D_TYPES.get(_bits(value, 4, 5))
-    a_type, b_type = _input_type(value, what, "A", 7), _input_type(value, what, "B", 10)
-    if d_type is None:
-        raise Fault(f"{what} {value:#x}: D type code {_bits(value, 4, 5)} must be 0 (f16) or 1 (f32)")
-    if d_type == "f16" and (a_type, b_type) != ("f16", "f16"):
-        raise Fault(f"{what} {value:#x}: an f16 result needs f16 inputs, got {a_type} and {b_type}")
-    m, n = _bits(value, 24, 28) << 4, _bits(value, 17, 22) << 3
-    if m not in _VALID_M[cta_group]:
-        raise Fault(f"{what} {value:#x}: M = {m} must be one of {_VALID_M[cta_group]} with cta_group::{cta_group}")
-    step = _N_STEP[cta_group]
-    if not step <= n <= MAX_N or n % step:
-        raise Fault(
-            f"{what} {value:#x}: N = {n} must be a multiple of {step} in {step}..{MAX_N} with cta_group::{cta_group}"
-        )
-    return InstructionDescriptor(
-        m=m,
-        n=n,
-        a_type=a_type,
-        b_type=b_type,
-        d_type=d_type,
-        a_major=Major.MN if _bits(value, 15, 15) else Major.K,
-        b_major=Major.MN if _bits(value, 16, 16) else Major.K,
-        negate=bool(_bits(value, 13, 13) ^ _bits(value, 14, 14)),
-    )
-
-
 @lru_cache(maxsize=4096)
 def operand_positions(
     descriptor: MatrixDescriptor, rows: int, k_elements: int, element_bytes: int, major: Major

@@ -1,15 +1,15 @@
 """Operands of the tensor core: how A and B come from shared memory, and the numbers that their chunks hold.
 
-Fetching an operand and multiplying it are separate steps: K slices of 16 are collected in panels, and several of
-them go through one BLAS call. Of other types than f16 and bf16 one instruction takes 32 bytes along K of every row: two
-chunks. Types of fewer than 8 bits lie there as TMA unpacks them, 16 elements to a chunk: ``b4x16_p64`` and
-``b6x16_p32`` (PTX ISA 9.7.16.3.2); those of the mxf4 kinds are packed.
+Fetching an operand and multiplying it are separate steps: K slices are collected in panels, and several of them go
+through one BLAS call. One instruction takes 32 bytes along K of every row: two chunks. Types of fewer than 8 bits lie
+there as TMA unpacks them, 16 elements to a chunk: ``b4x16_p64`` and ``b6x16_p32`` (PTX ISA 9.7.16.3.2); those of the
+mxf4 kinds are packed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -20,46 +20,10 @@ from harness.emulator.memory.descriptors import Major, MatrixDescriptor, operand
 from harness.emulator.units import numerics
 from harness.emulator.units.formats import FORMATS, decode
 
-K = 16
-"""Elements along K of one instruction: 32 bytes of 16-bit types."""
-
-_ROW_OF_SLICE = np.dtype((np.void, 2 * K))
-"""The 16 elements of one row of a K slice, for moving them as one item."""
-
 PANEL_SLICES = 32
-"""K slices collected before they are multiplied: K = 512 is long enough for BLAS."""
+"""K slices collected before they are multiplied: K of 512 and more is long enough for BLAS."""
 
 Accumulation = Literal["f32", "tensor_core"]
-
-
-@dataclass(frozen=True, eq=False)
-class Operand:
-    """How to fetch one CTA's share of A or B; also the key under which shared memory knows it valid.
-
-    positions: chunk numbers (shared address / 16); rows: rows of A or columns of B; element: "bf16" or "f16".
-    """
-
-    positions: NDArray[np.intp]
-    rows: int
-    major: Major
-    element: str
-
-    def values(self, raw: NDArray[np.uint16]) -> NDArray[np.float32]:
-        """Fetched 16-bit items [slices, CTAs, ..] -> f32 [CTAs * rows, slices * K]."""
-        slices, ctas = raw.shape[:2]
-        if self.major is Major.K:
-            rows = raw.reshape(slices, ctas, self.rows, K).view(_ROW_OF_SLICE)
-            ordered = np.ascontiguousarray(rows.transpose(1, 2, 0, 3)).view(np.uint16)
-        else:
-            ordered = raw.reshape(slices, ctas, K, self.rows).transpose(1, 3, 0, 2)
-        widen = numerics.bf16_to_f32 if self.element == "bf16" else numerics.f16_to_f32
-        return widen(ordered).reshape(ctas * self.rows, slices * K)
-
-
-@lru_cache(maxsize=4096)
-def operand(descriptor: MatrixDescriptor, rows: int, major: Major, element: str) -> Operand:
-    """The operand a decoded matrix descriptor names."""
-    return Operand(operand_positions(descriptor, rows, K, 2, major), rows, major, element)
 
 
 class Panels:
@@ -84,38 +48,64 @@ SLICE = 32
 
 
 @dataclass(frozen=True, eq=False)
-class AnyOperand:
-    """One CTA's share of A or B. positions: chunk numbers; k: elements along K; packed: two e2m1 to a byte."""
+class Operand:
+    """How to fetch one CTA's share of A or B; also the key under which shared memory knows it valid.
+
+    positions: chunk numbers (shared address / 16); rows: rows of A or columns of B; k: elements along K; packed: two
+    e2m1 to a byte.
+    """
 
     positions: NDArray[np.intp]
     rows: int
     k: int
     major: Major
     element: str
-    packed: bool
+    packed: bool = False
 
-    def numbers(self, chunks: NDArray[np.complex128]) -> NDArray[Any]:
-        """Fetched chunks, shaped like positions, as float64 (integers of i8 kinds as int64) [rows, k]."""
-        raw = np.ascontiguousarray(chunks).view(np.uint8)
-        if self.major is Major.MN:
-            size = BITS[self.element] // 8
-            raw = np.ascontiguousarray(raw.reshape(self.k, self.rows, size).transpose(1, 0, 2))
-        return to_numbers(raw.reshape(self.rows, -1), self.element, self.packed)
+    def numbers(self, chunks: NDArray[np.complex128]) -> NDArray[np.float32]:
+        """Fetched chunks [slices, CTAs, positions] as the numbers [CTAs * rows, slices * k] that they hold."""
+        slices, ctas = chunks.shape[:2]
+        ordered: NDArray[Any]
+        if self.major is Major.K:
+            row = np.dtype((np.void, self.positions.size // self.rows * CHUNK))
+            ordered = chunks.reshape(slices, ctas, -1).view(row).transpose(1, 2, 0)
+        else:
+            items = chunks.reshape(slices, ctas, -1).view(f"u{BITS[self.element] // 8}")
+            ordered = items.reshape(slices, ctas, self.k, self.rows).transpose(1, 3, 0, 2)
+        raw = np.ascontiguousarray(ordered).view(np.uint8).reshape(ctas * self.rows, -1)
+        return to_numbers(raw, self.element, self.packed)
+
+    def fetched(self, chunks: NDArray[np.complex128]) -> NDArray[np.float32]:
+        """The numbers [rows, k] of one slice of one CTA."""
+        return self.numbers(chunks[None, None])
 
 
-def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[Any]:
+@cache
+def table(element: str) -> NDArray[np.float32]:
+    """The numbers that the bytes of a type of at most 8 bits stand for."""
+    return decode(np.arange(256), FORMATS[element]).astype(np.float32)
+
+
+@cache
+def _pairs() -> NDArray[np.complex64]:
+    """The two numbers in a byte of packed e2m1, the low half's first."""
+    byte = np.arange(256)
+    return np.ascontiguousarray(table("e2m1").take(np.stack([byte & 15, byte >> 4], axis=-1))).view(np.complex64)[:, 0]
+
+
+def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[np.float32]:
     """Rows of bytes as numbers [rows, k]."""
-    bits = BITS[element]
-    rows = raw.shape[0]
-    if element in ("s8", "u8"):
-        return raw.view(np.int8 if element == "s8" else np.uint8).astype(np.int64)
+    bits, rows = BITS[element], raw.shape[0]
     if packed:
-        codes = np.stack([raw & 15, raw >> 4], axis=-1).reshape(rows, -1)
-    elif bits < 8:
-        codes = unpacked(raw.reshape(-1, CHUNK), bits).reshape(rows, -1)
-    else:
-        codes = raw.view(f"u{bits // 8}")
-    return decode(codes, FORMATS[element])
+        return _pairs().take(raw).view(np.float32)
+    if element in ("s8", "u8"):
+        return raw.view(np.int8 if element == "s8" else np.uint8).astype(np.float32)
+    if element in ("bf16", "f16"):
+        widen = numerics.bf16_to_f32 if element == "bf16" else numerics.f16_to_f32
+        return widen(raw.view(np.uint16))
+    if element == "tf32":
+        return (raw.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return table(element).take(raw if bits == 8 else unpacked(raw.reshape(-1, CHUNK), bits).reshape(rows, -1))
 
 
 def unpacked(chunks: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
@@ -128,12 +118,12 @@ def unpacked(chunks: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 @lru_cache(maxsize=2048)
-def any_operand(
+def operand(
     descriptor: MatrixDescriptor, rows: int, k: int, major: Major, element: str, packed: bool = False, slices: int = 1
-) -> AnyOperand:
+) -> Operand:
     """The operand a decoded matrix descriptor names. slices: of 32 bytes along K; two for the B of a sparse A."""
     nbytes = slices * SLICE
     size = nbytes // k if k <= nbytes else 1
     extent = k if k <= nbytes else nbytes
     positions = operand_positions(descriptor, rows, extent, size, major)
-    return AnyOperand(positions, rows, k, major, element, packed)
+    return Operand(positions, rows, k, major, element, packed)

@@ -1,6 +1,6 @@
 """How a tensor core adds up: the bits of D = A . B + C, of unscaled kinds and of block-scaled ones.
 
-In "f32" accumulation products and the sums of scaled blocks are exact, and are added in the host's float32. In
+In "f32" accumulation products are exact, and are added in the host's float32. In
 "tensor_core" accumulation each sum has the bits that a tensor core gives. What is published of both generations has
 one form: terms are *cut* at a quantum 2^q, that is, divided by it and cut toward zero; the integers are added exactly;
 an f32 result is cut toward zero, an f16 result rounded to nearest even. A sum that is or becomes zero is +0. The
@@ -88,7 +88,7 @@ def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     return result
 
 
-def integer_dot(a: NDArray[np.int64], b: NDArray[np.int64], c_bits: Bits, saturate: bool) -> Bits:
+def integer_dot(a: NDArray[Any], b: NDArray[Any], c_bits: Bits, saturate: bool) -> Bits:
     """D = A . B^T + C in s32: it wraps around, or stops at the ends of the range."""
     # float64 holds the sums of 8-bit products exactly, and has the faster multiplication.
     total = product(a.astype(np.float64), b.astype(np.float64)).astype(np.int64) + c_bits.view(np.int32)

@@ -1,136 +1,43 @@
-"""tcgen05.mma of every kind and form, one instruction at a time (PTX ISA 9.7.16.10).
+"""tcgen05.mma of every kind and form, done at once and by itself (PTX ISA 9.7.16.10).
 
-`mma` has the short way for what kernels do most: kind::f16, both operands in shared memory. Here is the rest: tf32, fp8
-and its relatives, integers, block scaling, A in tensor memory, ``.ws``, a scaled D.
+`mma` puts off and collects what it can. Here is the rest, and everything where the bits of single sums count: integers,
+results in f16, sparse A, A in tensor memory, ``.ws``, lane masks, a scaled D.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
-from harness.emulator.memory.descriptors import DEPTH, Shape, decode, decode_sm100
+from harness.emulator.memory.descriptors import Shape
 from harness.emulator.memory.tmem import LANES, TensorMemory, split_address
 from harness.emulator.units import formats, numerics, sums
-from harness.emulator.units.mma import Block, Cta, accumulator_layout
-from harness.emulator.units.operands import AnyOperand, any_operand, to_numbers
+from harness.emulator.units.mma_instruction import (
+    A_COLUMNS,
+    QUADRANT,
+    Block,
+    Cta,
+    Mma,
+    a_lanes,
+    metadata_columns,
+    scale_columns,
+)
+from harness.emulator.units.operands import Operand, table, to_numbers
 from harness.emulator.units.sparsity import chosen
 
-QUADRANT = 32
 CODES, TF32_CODES = (4, 8, 12, 9, 13, 6, 14), (4, 14)
 """Of sparsity metadata: two indices of two bits each. Others name elements, too, which need not be two."""
 SPARSE_ROWS = 16
 """Rows whose sparsity metadata stands together."""
-A_COLUMNS = 8
-"""32-bit columns that a row of A takes in tensor memory."""
-
-
 Warn = Callable[[str, str], None]
 
 
-class KindMma(NamedTuple):
-    """One instruction. a: descriptor, or tensor memory address if ``a_in_tmem``. vectors: scale factors a row and
-    operand, 0 without block scaling; scales: the addresses of those of A and B. shift: D is divided by 2^shift first.
-    metadata: address of what says which elements of a sparse A are kept.
-    """
-
-    kind: str
-    d_address: int
-    a: int
-    a_in_tmem: bool
-    b_descriptor: int
-    idesc: int
-    accumulate: bool
-    cta_group: int
-    lane_mask: tuple[int, ...] | None
-    shift: int = 0
-    weights: bool = False
-    vectors: int = 0
-    scales: tuple[int, int] = (0, 0)
-    metadata: int | None = None
-
-    def shape(self) -> Shape:
-        return decode(self.kind, self.idesc, self.cta_group, self.weights, self.sparse)
-
-    @property
-    def sparse(self) -> bool:
-        return self.metadata is not None
-
-    @property
-    def depth(self) -> int:
-        """Elements along K, of a sparse A before it was thinned out."""
-        return DEPTH[self.kind] * (2 if self.sparse else 1)
-
-    def operands(self) -> tuple[AnyOperand | None, AnyOperand]:
-        """A (None if it is in tensor memory) and B, of one CTA."""
-        shape = self.shape()
-        packed = self.kind in ("mxf4", "mxf4nvf4")
-        a = None
-        if not self.a_in_tmem:
-            rows = shape.m // self.cta_group
-            a = any_operand(decode_sm100(self.a), rows, DEPTH[self.kind], shape.a_major, shape.a_type, packed)
-        columns = shape.n // self.cta_group
-        b = any_operand(
-            decode_sm100(self.b_descriptor), columns, self.depth, shape.b_major, shape.b_type, packed, 1 + self.sparse
-        )
-        return a, b
-
-    def layout(self) -> tuple[list[Block], int, int]:
-        """The blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
-        shape = self.shape()
-        if self.weights and shape.m < LANES:
-            return _weights_layout(self.d_address, shape.m, shape.n)
-        if self.sparse and shape.m == 128 and self.cta_group == 2:
-            # Layout C: each CTA's 64 rows as those of M = 64.
-            return accumulator_layout(self.d_address, 64, shape.n, 1)
-        return accumulator_layout(self.d_address, shape.m, shape.n, self.cta_group)
-
-    @property
-    def flops(self) -> int:
-        shape = self.shape()
-        return 2 * shape.m * shape.n * self.depth
-
-
-@lru_cache(maxsize=256)
-def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, int]:
-    """Layouts E and G of ``.ws``: parts of the columns one above the other, as many as rows leave room for."""
-    lane, column = split_address(d_address)
-    if lane:
-        raise Fault(f"tcgen05.mma.ws D address {d_address:#x}: lane {lane} must be 0", "operand")
-    parts = LANES // m
-    width = n // parts
-    blocks = [
-        Block(
-            slice(m * p, m * (p + 1)), slice(column, column + width), (slice(0, m), slice(p * width, (p + 1) * width))
-        )
-        for p in range(parts)
-    ]
-    return blocks, column, column + width
-
-
-def a_lanes(what: KindMma) -> NDArray[np.intp]:
-    """Lanes of the rows of an A in tensor memory, [parts, rows]: each part of the columns of D has those of D itself.
-
-    So where parts stand one above the other, in ``.ws`` and in a pair with M = 128, there are as many A, which may
-    differ. FlashMLA's kernels for B200 multiply two halves of K at once that way (sparse prefill, 2026).
-    """
-    offset = split_address(what.a)[0] - split_address(what.d_address)[0]
-    parts: dict[int, list[NDArray[np.intp]]] = {}
-    for block in what.layout()[0]:
-        lanes = np.arange(block.lanes.start, block.lanes.stop) + offset
-        parts.setdefault(block.target[1].start, []).append(lanes)
-    return np.stack([np.concatenate(lanes) for lanes in parts.values()])
-
-
-def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> int:
+def multiply(what: Mma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> int:
     """Execute it on one CTA or a pair; returns the operations, 2 * M * N * K. warn: is told of a rule and a breach."""
-    if len(ctas) != what.cta_group:
-        raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
     shape = what.shape()
     a_operand, b_operand = what.operands()
     b = np.concatenate([_fetch(cta, b_operand) for cta in ctas])
@@ -144,7 +51,7 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) 
     rows = shape.m // len(ctas)
     old = np.zeros((shape.m, shape.n), np.uint32)
     for i, cta in enumerate(ctas):
-        _claim(cta.tmem, blocks, first, end, what.accumulate)
+        claim(cta.tmem, blocks, first, end, what.accumulate)
         if what.accumulate:
             for block in blocks:
                 old[i * rows : (i + 1) * rows][block.target] = cta.tmem.data[block.lanes, block.columns]
@@ -167,9 +74,9 @@ def multiply(what: KindMma, ctas: Sequence[Cta], accumulation: str, warn: Warn) 
     return what.flops
 
 
-def _fetch(cta: Cta, operand: AnyOperand) -> NDArray[Any]:
+def _fetch(cta: Cta, operand: Operand) -> NDArray[Any]:
     cta.shared.check_chunks(operand.positions, operand)
-    return operand.numbers(cta.shared.chunks.take(operand.positions))
+    return operand.fetched(cta.shared.chunks.take(operand.positions))
 
 
 def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp], what: str) -> NDArray[np.uint32]:
@@ -186,7 +93,7 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp]
     return np.ascontiguousarray(tmem.data[lanes, columns])
 
 
-def _fetch_from_tmem(tmem: TensorMemory, what: KindMma, shape: Shape) -> NDArray[Any]:
+def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any]:
     """A [parts, rows, K], for each part of the columns of D."""
     if shape.a_type in ("e2m3", "e3m2"):
         raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
@@ -197,13 +104,13 @@ def _fetch_from_tmem(tmem: TensorMemory, what: KindMma, shape: Shape) -> NDArray
     raw = words.reshape(-1, A_COLUMNS).view(np.uint8)
     if shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4"):
         # A byte each, of which bits 2 to 5 count, as in Triton's test_tcgen05_mma_scaled_lhs_tmem (2026).
-        numbers = formats.decode(raw >> 2, formats.E2M1)
+        numbers = table("e2m1").take(raw >> 2)
     else:
         numbers = to_numbers(raw, shape.a_type, what.kind in ("mxf4", "mxf4nvf4"))
     return numbers.reshape(*lanes.shape, -1)
 
 
-def _claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
+def claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
     """D must be allocated, and, if it is added to, written; what others have put off on it is done first."""
     tmem.check_allocated(first, end, "tcgen05.mma D")
     for write in [w for w in tmem.pending if w.first_column < end and first < w.end_column]:
@@ -213,21 +120,15 @@ def _claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumu
         tmem.check_accumulator(block.lanes, block.columns)
 
 
-def _kept(what: KindMma) -> NDArray[np.bool_] | None:
+def _kept(what: Mma) -> NDArray[np.bool_] | None:
     if what.lane_mask is None or not any(what.lane_mask):
         return None
     packed = np.array(what.lane_mask, "<u4").view(np.uint8)
     return np.unpackbits(packed, bitorder="little").astype(np.bool_).reshape(what.cta_group, LANES)
 
 
-def scale_columns(address: int, rows: int) -> slice:
-    """Columns that hold the scale factors of so many rows of A, or columns of B: 32 of them each."""
-    column = split_address(address)[1]
-    return slice(column, column + -(-rows // QUADRANT))
-
-
 def _compute_in_parts(
-    what: KindMma,
+    what: Mma,
     shape: Shape,
     ctas: Sequence[Cta],
     a: NDArray[Any],
@@ -244,7 +145,7 @@ def _compute_in_parts(
     """
     result = np.zeros_like(old)
     rows, step = shape.m // len(ctas), SPARSE_ROWS if what.sparse else QUADRANT
-    whole = not what.sparse and _same_scales(ctas, what, rows, shape.n)
+    whole = not what.sparse and same_scales(ctas, what, rows, shape.n)
     for i, cta in enumerate(ctas):
         for block in what.layout()[0]:
             columns = block.target[1]
@@ -269,17 +170,7 @@ def _compute_in_parts(
 # ---- a sparse A ----
 
 
-def metadata_columns(what: KindMma) -> slice:
-    """Columns that hold the metadata of an MMA: two, of types of 16 and 32 bits the one that the selector names."""
-    assert what.metadata is not None
-    column = split_address(what.metadata)[1]
-    if what.kind in ("f16", "tf32"):
-        column += what.idesc & 3
-        return slice(column, column + 1)
-    return slice(column, column + 2)
-
-
-def _kept_positions(tmem: TensorMemory, what: KindMma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
+def _kept_positions(tmem: TensorMemory, what: Mma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
     """Where the kept elements of the 16 rows of D from a lane on stand along K: [rows, kept].
 
     A code of four bits keeps two of four elements, of tf32 one of two, of mxf4 and mxf4nvf4 two of four pairs. Types of
@@ -329,7 +220,7 @@ def _match(
 # ---- scale factors ----
 
 
-def _same_scales(ctas: Sequence[Cta], what: KindMma, rows: int, n: int) -> bool:
+def same_scales(ctas: Sequence[Cta], what: Mma, rows: int, n: int) -> bool:
     """Whether all copies of all scale factors are there and the same."""
     for address, numbers, shared in ((what.scales[0], rows, False), (what.scales[1], n, True)):
         columns = scale_columns(address, numbers)
@@ -344,7 +235,7 @@ def _same_scales(ctas: Sequence[Cta], what: KindMma, rows: int, n: int) -> bool:
 def _scales(
     tmem: TensorMemory,
     lane: int,
-    what: KindMma,
+    what: Mma,
     shape: Shape,
     operand: int,
     numbers: NDArray[np.intp],

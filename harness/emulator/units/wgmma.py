@@ -18,7 +18,7 @@ from harness.emulator.memory.descriptors import Major, decode_sm90
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.units import numerics, sparsity, sums
 from harness.emulator.units.mma import MmaUnit
-from harness.emulator.units.operands import BITS, PANEL_SLICES, SLICE, AnyOperand, K, Operand, any_operand, operand
+from harness.emulator.units.operands import BITS, PANEL_SLICES, SLICE, Operand, operand
 
 M = 64
 WARP_ROWS = 16
@@ -47,9 +47,9 @@ class Form(NamedTuple):
     selector: int | None = None
 
     @property
-    def common(self) -> bool:
-        """16-bit inputs and f32 results: K slices are collected, and multiplied together."""
-        return self.element in ("f16", "bf16") and self.d_type == "f32" and self.selector is None
+    def collects(self) -> bool:
+        """Whether K slices may be collected and multiplied together: dense, with f32 results."""
+        return self.d_type == "f32" and self.selector is None
 
     @property
     def kept(self) -> int:
@@ -63,7 +63,7 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """An instruction with its descriptors decoded. flops: 2 * 64 * N * 16."""
+    """An instruction with its descriptors decoded. flops: 2 * 64 * N * K."""
 
     form: Form
     a: Operand
@@ -71,37 +71,16 @@ class Plan:
     flops: int
 
 
-@dataclass(frozen=True, eq=False)
-class AnyPlan:
-    """The plan of an instruction of other types. flops: 2 * 64 * N * K."""
-
-    form: Form
-    a: AnyOperand
-    b: AnyOperand
-    flops: int
-
-
 @lru_cache(maxsize=4096)
-def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan | AnyPlan:
+def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
     """Decode the descriptors (0 for an A in registers). Fault on invalid ones."""
-    if not form.common:
-        return _make_any_plan(form, a_descriptor, b_descriptor)
     if form.a_in_registers:
-        a = Operand(A_REGISTER_POSITIONS, M, Major.K, form.element)
+        a = Operand(A_REGISTER_POSITIONS, M, form.kept, Major.K, form.element)
     else:
-        a = operand(decode_sm90(a_descriptor), M, form.a_major, form.element)
-    b = operand(decode_sm90(b_descriptor), form.n, form.b_major, form.element)
-    return Plan(form, a, b, 2 * M * form.n * K)
-
-
-def _make_any_plan(form: Form, a_descriptor: int, b_descriptor: int) -> AnyPlan:
-    if form.a_in_registers:
-        a = AnyOperand(A_REGISTER_POSITIONS, M, form.kept, Major.K, form.element, False)
-    else:
-        a = any_operand(decode_sm90(a_descriptor), M, form.kept, form.a_major, form.element)
+        a = operand(decode_sm90(a_descriptor), M, form.kept, form.a_major, form.element)
     b_element, slices = form.b_element or form.element, form.k // form.kept
-    b = any_operand(decode_sm90(b_descriptor), form.n, form.k, form.b_major, b_element, slices=slices)
-    return AnyPlan(form, a, b, 2 * M * form.n * form.k)
+    b = operand(decode_sm90(b_descriptor), form.n, form.k, form.b_major, b_element, slices=slices)
+    return Plan(form, a, b, 2 * M * form.n * form.k)
 
 
 _FP8 = ("e4m3", "e5m2")
@@ -142,7 +121,7 @@ class Accumulator:
     def add(
         self,
         shared: SharedMemory,
-        plan: Plan | AnyPlan,
+        plan: Plan,
         a_registers: NDArray[np.complex128] | None,
         metadata: NDArray[np.uint32] | None = None,
     ) -> None:
@@ -150,14 +129,11 @@ class Accumulator:
 
         metadata: of a sparse A, the register of each lane [4 warps, 32].
         """
-        if isinstance(plan, AnyPlan):
-            self._execute_any(shared, plan, a_registers, metadata)
-            return
         if a_registers is None:
             shared.check_chunks(plan.a.positions, plan.a)
         shared.check_chunks(plan.b.positions, plan.b)
-        if self.unit.accumulation == "tensor_core":
-            self._execute(shared, plan, a_registers)
+        if self.unit.accumulation == "tensor_core" or not plan.form.collects:
+            self._execute(shared, plan, a_registers, metadata)
             return
         if plan.form != self._form:
             self._open_panels(plan)
@@ -181,13 +157,15 @@ class Accumulator:
         """Multiply what was collected."""
         if not self._count:
             return
-        a = self._plan.a.values(self._a_panel[: self._count].view(np.uint16))
-        b = self._plan.b.values(self._b_panel[: self._count].view(np.uint16))
+        a = self._plan.a.numbers(self._a_panel[: self._count])
+        b = self._plan.b.numbers(self._b_panel[: self._count])
         product = a @ b.T
         if self._plan.form.negate:
             self._values -= product
         else:
             self._values += product
+        if np.isnan(self._values).any():
+            self._values.view(np.uint32)[np.isnan(self._values)] = numerics.CANONICAL_NAN_F32
         self._count = 0
 
     def retire(self) -> None:
@@ -198,31 +176,19 @@ class Accumulator:
             self.unit.panels.give(self._b_panel)
             self._form = None
 
-    def _execute(self, shared: SharedMemory, plan: Plan, a_registers: NDArray[np.complex128] | None) -> None:
-        """One instruction by itself, for the bit-level model."""
-        raw = shared.chunks.take(plan.a.positions) if a_registers is None else a_registers
-        a = plan.a.values(raw[None, None].view(np.uint16))
-        b = plan.b.values(shared.chunks.take(plan.b.positions)[None, None].view(np.uint16))
-        element = plan.form.element
-        signed = -a if plan.form.negate else a
-        result = sums.tensor_core_dot(signed, b, self._values, element, element, "f32", sums.HOPPER)
-        self._values = result.view(np.float32)
-
-    def _execute_any(
+    def _execute(
         self,
         shared: SharedMemory,
-        plan: AnyPlan,
+        plan: Plan,
         a_registers: NDArray[np.complex128] | None,
         metadata: NDArray[np.uint32] | None,
     ) -> None:
-        """One instruction by itself, of any types."""
+        """One instruction by itself."""
         self.retire()
         form, accumulation = plan.form, self.unit.accumulation
         if a_registers is None:
-            shared.check_chunks(plan.a.positions, plan.a)
             a_registers = shared.chunks.take(plan.a.positions)
-        shared.check_chunks(plan.b.positions, plan.b)
-        a, b = plan.a.numbers(a_registers), plan.b.numbers(shared.chunks.take(plan.b.positions))
+        a, b = plan.a.fetched(a_registers), plan.b.fetched(shared.chunks.take(plan.b.positions))
         if form.selector is not None and metadata is not None:
             codes = [sparsity.codes_of_warp(words, form.selector, form.element, form.k) for words in metadata]
             b = sparsity.chosen(b, sparsity.kept_positions(np.concatenate(codes), form.element))
