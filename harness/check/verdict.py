@@ -65,7 +65,7 @@ def how_it_ended(error: BaseException | None) -> Word:
 class Verdict:
     """Says what came of a target. reasons: why it is not clean, each with the verdict that it leads to. findings: the
     checker's. compared: results that were. fidelity: of the kernels that were launched. checked: whether the
-    synchronisation was looked at.
+    synchronisation was looked at. smaller: the command that shows the same in a smaller case, if one was looked for.
     """
 
     target: str
@@ -76,6 +76,7 @@ class Verdict:
     compared: tuple[str, ...]
     fidelity: dict[Trust, dict[str, int]]
     checked: bool = True
+    smaller: str = ""
 
     @property
     def word(self) -> Word:
@@ -110,6 +111,7 @@ class Verdict:
                 "compared": list(self.compared),
                 "synchronisation": "checked" if self.checked else "not checked",
             },
+            **({"smaller": self.smaller} if self.smaller else {}),
         }
 
     def lines(self) -> list[str]:
@@ -124,6 +126,7 @@ class Verdict:
         schedules = f"{self.schedules} schedule{'' if self.schedules == 1 else 's'}"
         unchecked = "" if self.checked else "; the synchronisation was not checked"
         found.append(f"{launches}, {schedules}; compared: {', '.join(self.compared) or 'nothing'}{unchecked}")
+        found += [f"smaller: {self.smaller}"] if self.smaller else []
         return [*found, f"{self.target}: {self.word}"]
 
 

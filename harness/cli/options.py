@@ -418,6 +418,12 @@ engine_option = click.option(
     "is the same.",
 )
 
+resident_clusters_option = click.option(
+    "--resident-clusters",
+    type=click.IntRange(1),
+    help="Clusters resident on the emulated GPU at once.  [default: as many as fit]",
+)
+
 # How an emulated run goes.
 emulator_options = together(
     accumulation_option,
@@ -429,11 +435,7 @@ emulator_options = together(
         help="Worker processes.",
     ),
     engine_option,
-    click.option(
-        "--resident-clusters",
-        type=click.IntRange(1),
-        help="Clusters resident on the emulated GPU at once.  [default: as many as fit]",
-    ),
+    resident_clusters_option,
     click.option(
         "--max-steps",
         type=click.IntRange(1),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 
 from harness.build.config import OPTIONS, KernelConfig, find_kernel
+from harness.launch.launching import EmulationOptions
+from harness.problem import Shape
 from harness.run.runner import EMULATED_GPU, Request
 
 
 def command_of(request: Request) -> str:
     """``harness run`` with everything said, so that no default can change what it does."""
-    words = ["harness", "run", _kernel(request.config), *_config(request.config)]
-    words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
+    words = ["harness", "run", *kernel_words(request.config, request.shape)]
     if request.ptx:
         words += ["--ptx", str(request.ptx)]
     device = "gpu" if request.gpu else EMULATED_GPU if request.through_max else "emulator"
@@ -23,9 +24,23 @@ def command_of(request: Request) -> str:
 
 def check_command_of(request: Request, schedules: int) -> str:
     """``harness check`` of the same, wherever it ran itself."""
-    words = ["harness", "check", _kernel(request.config), *_config(request.config)]
-    words += ["--shape", f"{request.shape.m},{request.shape.n},{request.shape.k}"]
+    words = ["harness", "check", *kernel_words(request.config, request.shape)]
     return shlex.join([*words, "--inputs", request.inputs, "--seed", str(request.seed), "--schedules", str(schedules)])
+
+
+def kernel_words(config: KernelConfig, shape: Shape) -> list[str]:
+    """Returns a kernel, its configuration and a shape, with everything said."""
+    return [_kernel(config), *_config(config), "--shape", f"{shape.m},{shape.n},{shape.k}"]
+
+
+def verify_command_of(target: list[str], emulation: EmulationOptions) -> str:
+    """``harness verify`` of a target under one schedule."""
+    words = ["harness", "verify", *target, "--schedules", "1", "--schedule", emulation.schedule]
+    if emulation.schedule == "random":
+        words += ["--schedule-seed", str(emulation.seed)]
+    if emulation.accumulation != "f32":
+        words += ["--accumulation", emulation.accumulation]
+    return shlex.join([*words, *_limits(emulation, "resident_clusters", "timeout")])
 
 
 def _kernel(config: KernelConfig) -> str:
@@ -56,10 +71,16 @@ def _emulation(request: Request) -> list[str]:
         words += ["--engine", options.engine]
     if options.jobs > 1:
         words += ["--jobs", str(options.jobs)]
-    for name in ("resident_clusters", "max_steps", "timeout"):
-        value = getattr(options, name)
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+    words += _limits(options, "resident_clusters", "max_steps", "timeout")
     if not options.strict:
         words.append("--no-strict")
     return [*words, *(word for rule in options.allow for word in ("--allow", rule))]
+
+
+def _limits(options: EmulationOptions, *names: str) -> list[str]:
+    given = [(name, value) for name in names if (value := getattr(options, name)) is not None]
+    return [
+        word
+        for name, value in given
+        for word in (f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value))
+    ]

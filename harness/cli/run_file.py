@@ -31,7 +31,7 @@ def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | No
     """
     refuse_what_kernels_have(path, "seed")
     check_output(output.json_path, "--json")
-    check_schedules(run)
+    check_schedules(run.schedules, run.schedule, run.uninitialised)
     if run.device not in ("auto", "emulator", "gpu"):
         raise UsageProblem(f"--device {run.device} is for kernels that MAX launches; take emulator or gpu")
     what = read_launch_file(path)

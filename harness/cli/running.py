@@ -67,7 +67,7 @@ def make_requests(
             f"--resident-clusters {run.resident_clusters} is for launches by the harness itself; leave it out, or take "
             "--device emulator"
         )
-    check_schedules(run)
+    check_schedules(run.schedules, run.schedule, run.uninitialised)
     requests = [_request(kernel, shape, config, run) for kernel in kernels]
     if not output.no_save:
         try:
@@ -78,15 +78,15 @@ def make_requests(
     return requests
 
 
-def check_schedules(run: RunOptions) -> None:
+def check_schedules(schedules: int, schedule: str, uninitialised: str = "poison") -> None:
     """Refuses what would be ignored: a schedule together with several, a seed where nothing is random."""
-    if run.schedules > 1 and run.schedule != "fifo":
+    if schedules > 1 and schedule != "fifo":
         raise UsageProblem(
-            f"--schedules {run.schedules} runs fifo and {run.schedules - 1} random; leave --schedule {run.schedule} "
+            f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule {schedule} "
             "out, or run it alone"
         )
-    if run.schedules == 1:
-        refuse_seed_of_fifo(run.schedule, run.uninitialised, "schedule_seed", ", or --schedules N")
+    if schedules == 1:
+        refuse_seed_of_fifo(schedule, uninitialised, "schedule_seed", ", or --schedules N")
 
 
 def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | None, RunOptions]:

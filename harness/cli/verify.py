@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from xml.etree import ElementTree
 
 import click
 from rich.console import Console
 
+from harness.build.artifacts import build_with_notice, make_launchable
 from harness.check.findings import as_sarif
 from harness.check.verdict import Verdict
 from harness.cli.check import launchables
@@ -22,13 +24,23 @@ from harness.cli.options import (
     accumulation_option,
     check_output,
     config_options,
+    group,
     json_option,
     refuse_given,
+    resident_clusters_option,
+    schedule_option,
     shape_option,
     write_output,
 )
 from harness.cli.render import progress_bar, show_line
-from harness.cli.running import OF_KERNELS, one_launch_file, read_target, refuse_what_kernels_have
+from harness.cli.repeat import kernel_words, verify_command_of
+from harness.cli.running import (
+    OF_KERNELS,
+    check_schedules,
+    one_launch_file,
+    read_target,
+    refuse_what_kernels_have,
+)
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.log import judge as judge_program
@@ -37,25 +49,81 @@ from harness.driver.state import Gpu
 from harness.errors import EXIT_CANNOT_RUN, UsageProblem
 from harness.launch.check import CheckOptions, check, judge
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Accumulation, EmulationOptions
+from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
+from harness.launch.shrink import Numbers, of_launch_file, shrink, smaller_file
 from harness.problem import Shape
 
+INPUTS = "index"
+"""Of kernels: every element of A and B is another one, so that a wrong tile shows."""
+OF_LAUNCHES = ("schedules", "schedule", "schedule_seed", "resident_clusters", "smaller")
+"""Parameters of kernels and launch files: a program has one schedule, and its own launches."""
 _STYLES = {"clean": "bold green", "incomplete": "bold yellow"}
+
+
+@dataclass(frozen=True)
+class How:
+    """How to run what is looked at."""
+
+    schedules: int
+    schedule: Schedule
+    schedule_seed: int
+    resident_clusters: int | None
+    accumulation: Accumulation
+    timeout: float | None
+
+    @property
+    def emulation(self) -> EmulationOptions:
+        return EmulationOptions(
+            accumulation=self.accumulation,
+            schedule=self.schedule,
+            seed=self.schedule_seed,
+            resident_clusters=self.resident_clusters,
+            timeout=self.timeout,
+            strict=False,
+        )
+
+    @property
+    def options(self) -> CheckOptions:
+        return CheckOptions(self.schedules, self.emulation)
+
+
+_how_options = group(
+    "how",
+    How,
+    click.option(
+        "--schedules",
+        type=click.IntRange(1, MOST_SCHEDULES),
+        default=4,
+        show_default=True,
+        help="Number of schedules of a kernel or launch file: the first in the order of issue, the others random.",
+    ),
+    schedule_option,
+    click.option(
+        "--schedule-seed",
+        type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
+        default=1,
+        show_default=True,
+        help="Seed of the random schedule; of several, that of the first.",
+    ),
+    resident_clusters_option,
+    accumulation_option,
+    click.option(
+        "--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
+    ),
+)
 
 
 @click.command("verify")
 @click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="GPU of a program.")
 @shape_option
 @config_options
+@_how_options
 @click.option(
-    "--schedules",
-    type=click.IntRange(1, MOST_SCHEDULES),
-    default=4,
-    show_default=True,
-    help="Number of schedules of a kernel or launch file; a program has one.",
+    "--shrink",
+    "smaller",
+    is_flag=True,
+    help="Find a smaller case in which the same goes wrong, and the one schedule; print the command that shows it.",
 )
-@accumulation_option
-@click.option("--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]")
 @json_option
 @click.option("--sarif", "sarif_path", metavar="PATH", help="Write the findings there as SARIF 2.1.0.")
 @click.option("--junit", "junit_path", metavar="PATH", help="Write the verdict there as JUnit XML.")
@@ -64,9 +132,8 @@ def verify_command(
     gpu: str,
     shape: Shape,
     config: ConfigOptions,
-    schedules: int,
-    accumulation: Accumulation,
-    timeout: float | None,
+    how: How,
+    smaller: bool,
     json_path: str | None,
     sarif_path: str | None,
     junit_path: str | None,
@@ -82,15 +149,15 @@ def verify_command(
     """
     for name, path in (("--json", json_path), ("--sarif", sarif_path), ("--junit", junit_path)):
         check_output(path, name)
-    emulation = EmulationOptions(accumulation=accumulation, seed=1, timeout=timeout, strict=False)
     # What kind of thing is looked at decides which options mean something.
     words, is_program = read_target(words)
     if is_program:
-        refuse_given(f"{words[0]} is a program, which says itself what it launches", *OF_KERNELS, "schedules")
-        verdict, file = _of_program(words, gpu, emulation)
+        refuse_given(f"{words[0]} is a program, which says itself what it launches", *OF_KERNELS, *OF_LAUNCHES)
+        verdict, file = _of_program(words, gpu, how.emulation)
     else:
         refuse_given(f"{words[0]} is no program", "gpu")
-        verdict, file = _of_launchable(words, shape, config, schedules, emulation)
+        check_schedules(how.schedules, how.schedule)
+        verdict, file = _of_launchable(words, shape, config, how, smaller)
     files = []
     if sarif_path:
         files.append((sarif_path, json.dumps(as_sarif([(file, verdict.report)]), indent=2)))
@@ -105,7 +172,7 @@ def verify_command(
 
 
 def _of_launchable(
-    words: tuple[str, ...], shape: Shape, config: ConfigOptions, schedules: int, emulation: EmulationOptions
+    words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: How, smaller: bool
 ) -> tuple[Verdict, str]:
     if len(words) > 1:
         raise UsageProblem(f"verify looks at one kernel or launch file, and {len(words)} are named; name one")
@@ -114,10 +181,39 @@ def _of_launchable(
         refuse_what_kernels_have(path)
         what = read_launch_file(path)
     else:
-        [what] = launchables(words, shape, config, None, "index", 0, ptxas=True)
+        [what] = launchables(words, shape, config, None, INPUTS, 0, ptxas=True)
     with progress_bar(f"verifying {words[0]}", "schedules") as progress:
-        [checked] = check([what], CheckOptions(schedules, emulation), progress)
-    return judge(what, checked), str(what.ptx)
+        [checked] = check([what], how.options, progress)
+    verdict = judge(what, checked)
+    if smaller and verdict.word in ("hung", "wrong", "racy"):
+        verdict = replace(verdict, smaller=_smaller(path, words[0], shape, config, how))
+    return verdict, str(what.ptx)
+
+
+def _smaller(path: Path | None, kernel: str, shape: Shape, config: ConfigOptions, how: How) -> str:
+    """The command that shows the same in a smaller case, and how it differs; for a launch file it writes another."""
+    if path is not None:
+        numbers, target = of_launch_file(path), [str(path)]
+    else:
+        configured = config.configure(kernel, shape)
+        [artifact] = build_with_notice([configured])
+        numbers = Numbers(
+            {"M": shape.m, "N": shape.n, "K": shape.k},
+            lambda values: make_launchable(artifact, Shape(*values.values()), INPUTS, 0),
+            expects=True,
+        )
+    found = shrink(numbers, how.options)
+    if found is None:
+        return "not found: no single schedule shows an error that can be told again"
+    new = found.values
+    changed = [f"{name} {old} to {new[name]}" for name, old in numbers.values.items() if old != new[name]]
+    if path is None:
+        target = kernel_words(configured, Shape(*new.values()))
+    elif changed:
+        target = [str(path.with_name(f"{path.stem}-smaller.toml"))]
+        write_output(smaller_file(path, new), target[0])
+    differs = ", ".join(changed) or "no smaller numbers show the same"
+    return f"{verify_command_of(target, found.emulation)}  # {differs}; {found.runs} runs"
 
 
 def _of_program(words: tuple[str, ...], gpu: str, emulation: EmulationOptions) -> tuple[Verdict, str]:

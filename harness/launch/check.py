@@ -24,7 +24,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Says how to run a check. schedules: the first is fifo, the others are random, from the emulation's seed on.
+    """Says how to run a check. schedules: the first is fifo, the others are random, from the emulation's seed on; a
+    single one is the emulation's.
     redundant: look for synchronisation that could be left out, too.
 
     emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
@@ -51,7 +52,7 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
 
     Raises UsageProblem for what a launch file asks wrongly.
     """
-    work = [_work(what, options) for what in several]
+    work = [schedules_of(what, options) for what in several]
     every = [one for each in work for one in each]
     if progress:
         progress(0, len(every))
@@ -125,9 +126,9 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
     )
 
 
-def _work(what: Launchable, options: CheckOptions) -> list[Work]:
-    """The schedules of one launchable; see `CheckOptions`."""
-    emulation = replace(options.emulation, jobs=1, strict=False, schedule="fifo")
+def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
+    """Returns the schedules of one launchable; see `CheckOptions`."""
+    emulation = replace(options.emulation, jobs=1, strict=False)
     each = under_schedules(emulation, options.schedules)
     if emulation.resident_clusters is None and what.persistent and len(each) > 1:
         each[-1] = replace(each[-1], resident_clusters=1)
@@ -144,7 +145,7 @@ def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -
 
     def outcomes(ptx: str, sinks: tuple[Sink, ...]) -> object:
         found = []
-        work = _work(replace(what, text_given=ptx), options)
+        work = schedules_of(replace(what, text_given=ptx), options)
         for one in work[:1] + work[1:][-1:]:
             once = check_once(replace(one, more=sinks))
             found.append((once.failure, once.correct, {finding.rule for finding in once.report.findings}))

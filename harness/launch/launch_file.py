@@ -56,14 +56,23 @@ LARGEST_ADDRESS = 1 << 56
 
 def read_launch_file(path: Path) -> Launchable:
     """Reads a launch file. Raises UsageProblem that names the file, the key, its value, the rule and the fix."""
+    return read_launch(path, launch_file_data(path))
+
+
+def launch_file_data(path: Path) -> dict[str, Any]:
+    """Returns what a launch file holds. Raises UsageProblem if it cannot be read, or is not TOML."""
     try:
-        data = tomllib.loads(read_text_file(path))
+        return tomllib.loads(read_text_file(path))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         way_out = f"make one with: harness ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
         raise UsageProblem(f"cannot read {path}: {error.strerror}; {way_out}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageProblem(f"{path} is not TOML: {error}") from None
+
+
+def read_launch(path: Path, data: Mapping[str, Any]) -> Launchable:
+    """Reads what a launch file holds. Raises UsageProblem as `read_launch_file`."""
     top = Table(path, "", data)
     top.only("ptx", "buffers", "maps", "symbols", "launch", "expect")
     ptx = path.parent / top.text("ptx", 'the PTX file, relative to this file, for example ptx = "kernel.ptx"')

@@ -31,8 +31,9 @@ def launchables() -> list[tuple[str, Launchable]]:
         rows = config.mma_shape[0] // config.cta_group * config.cluster[0]
         columns = config.mma_shape[1] * config.cluster[1]
         deep = 64 * 16 // operand_bits(config.dtype)
-        tiles = 2 if config.kernel in ("kernel8", "kernel9") else 1
-        shape = Shape(rows, tiles * columns, deep * (config.stages + 2))
+        # Every ring goes round: the stages, and that of the tiles that launch control hands out.
+        tiles, steps = (4, 2) if config.kernel in ("kernel8", "kernel9") else (1, config.stages + 2)
+        shape = Shape(rows, tiles * columns, deep * steps)
         name = f"mojo-{config.kernel}-{config.arch}-{config.cluster[0]}x{config.cluster[1]}"
         found.append((name, make_launchable(artifact, shape, "index", 0)))
     return found

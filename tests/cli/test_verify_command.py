@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from ptx_programs import STORE_R1, WORDS, source
 
+from harness.build.artifacts import make_launchable
 from harness.check.verdict import EXIT_CODES, fidelity
 from harness.cli.main import main
 from harness.emulator import Module
@@ -138,3 +142,79 @@ def test_how_far_instructions_can_be_trusted():
         "bounded": {"ex2.approx.f32": 1},
         "by the ISA alone": {"tcgen05.wait::ld.sync.aligned": 1},
     }
+
+
+# ---- smaller cases ----
+
+COUNTED = "ld.param.u32 %r9, [p0]; {} L: sub.u32 %r9, %r9, 1; setp.ne.u32 %p0, %r9, 0; @%p0 bra L;"
+"""A loop of as many rounds as the argument says, behind a program."""
+
+
+def shrunk(folder: Path, body: str, *options: str) -> tuple[dict, dict, str]:
+    """The verdict with the smaller case that it names, that case's own verdict, and its launch file."""
+    path = launch_file(folder, "")
+    (folder / "kernel.ptx").write_text(source(COUNTED.format(body) + "ret;", WORDS, parameters=["u32 p0"]))
+    path.write_text(path.read_text().replace("grid = 1,", "grid = [6, 1],").replace('["out"]', '["out", 300]'))
+    done = verify(path, "--json", "-", "--shrink", *options)
+    assert done.exit_code in (1, 3, 4), done.output
+    found = json.loads(done.stdout)
+    again, command = verify_again(found["smaller"])
+    return found, again, Path(command[2]).read_text()
+
+
+def errors_of(found: dict) -> set[str]:
+    return {finding["rule"] for finding in found["findings"] if finding["severity"] == "error"}
+
+
+def verify_again(command: str) -> tuple[dict, list[str]]:
+    """What a command that was printed says, and its words."""
+    words = shlex.split(command, comments=True)
+    done = verify(*words[2:], "--json", "-")
+    assert words[:2] == ["harness", "verify"] and done.exit_code in (1, 3, 4), (words, done.output)
+    return json.loads(done.stdout), words
+
+
+@pytest.mark.parametrize("name", ["racy", "hung", "fault"])
+def test_a_smaller_case_goes_wrong_in_the_same_way(tmp_path, name):
+    found, again, text = shrunk(tmp_path, BODIES[name])
+    assert (again["verdict"], again["fidelity"]["schedules"]) == (found["verdict"], 1)
+    launch = tomllib.loads(text)["launch"]
+    assert (launch["grid"], launch["arguments"]) == ([1, 1], ["out", 1]) and "expect" not in text
+    assert errors_of(again) <= errors_of(found) and bool(errors_of(again)) == (name != "fault")
+
+
+def test_a_number_that_the_fault_needs_stays(tmp_path):
+    """Only from 20 rounds on: the next power of two is 32. And only in the third CTA. Few rounds are another fault."""
+    few = "setp.lt.u32 %p3, %r9, 4;\n@%p3 trap;\n"
+    needs = few + "mov.u32 %r8, %ctaid.x; setp.eq.u32 %p2, %r8, 2; setp.ge.and.u32 %p2, %r9, 20, %p2; @%p2 trap;"
+    _, again, text = shrunk(tmp_path, needs)
+    launch = tomllib.loads(text)["launch"]
+    assert (launch["grid"], launch["arguments"], again["verdict"]) == ([4, 1], ["out", 32], "wrong")
+
+
+def test_a_wrong_result_keeps_its_numbers(tmp_path):
+    """With fewer CTAs another result would be right; the command names the schedule alone, if even that is known."""
+    path = launch_file(tmp_path, BODIES["wrong"])
+    found = json.loads(verify(path, "--shrink", "--json", "-").stdout)
+    assert found["smaller"].startswith("not found") and not list(tmp_path.glob("*-smaller.toml"))
+    assert "smaller" not in json.loads(verify(launch_file(tmp_path, BODIES["clean"]), "--shrink", "--json", "-").stdout)
+
+
+def test_a_kernel_of_ours_with_a_fault_is_shown_by_a_smaller_product(monkeypatch, artifacts):
+    def without_wait(*arguments):
+        what = make_launchable(*arguments)
+        return replace(what, text_given=what.text.replace("cp.async.bulk.wait_group.read 1;", ""))
+
+    for module in ("check", "verify"):
+        monkeypatch.setattr(f"harness.cli.{module}.make_launchable", without_wait)
+    done = verify("kernel7", "--shape", "300,520,200", "--cluster", "2x1", "--shrink", "--json", "-")
+    found = json.loads(done.stdout)
+    again, command = verify_again(found["smaller"])
+    shape = [int(size) for size in command[command.index("--shape") + 1].split(",")]
+    assert shape < [300, 520, 200] and shape[2] <= 8, command
+    assert errors_of(found) & errors_of(again)
+
+
+def test_a_program_has_no_smaller_case():
+    done = verify("--shrink", "--", "true")
+    assert done.exit_code == 2 and "--shrink" in done.stderr
