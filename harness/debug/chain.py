@@ -20,6 +20,9 @@ SHOWN_STEPS = 10
 TOLERANCE = 0.02
 """By how much of a sum an element may differ from it, as it is rounded to its type."""
 
+ATOM_ROWS, ATOM_BLOCKS, ATOM_BYTES = 128, 4, 512
+"""What an atom holds: the scale factors of so many rows and blocks along K."""
+
 Element = tuple[Placed, tuple[int, ...]]
 """An element of a buffer."""
 
@@ -68,9 +71,9 @@ class Chain:
     """Whether some of what was multiplied is not known: threads have put it into the stage from their registers."""
 
 
-def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | None, expected: float | None) -> None:
-    """Finds the first K step that is not what must be; `KStep.wrong` and the verdict say why. got, expected: the
-    element in the end, None where it is poison, or not known.
+def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | None, is_right: bool) -> None:
+    """Finds the first K step that is not what must be; `KStep.wrong` and the verdict say why. got: the
+    element in the end, None where it is poison. is_right: whether it is known to be what must be.
     """
     axes = [_k_axis([step.a for step in chain.steps]), _k_axis([step.b for step in chain.steps])]
     wanted = [_wanted_row(chain, which, axes[which], placed, index) for which in range(2)]
@@ -100,6 +103,7 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
             elif k in done:
                 problem = problem or f"K = {k} is multiplied again, after step {done[k]}"
             done.setdefault(k, number)
+        problem = problem or ("" if is_right else _misplaced_factor(step, axes, wanted))
         problem = problem or _wrong_factor(step, number, scaled)
         sums = _sum(sums, step) if not chain.unknown and not any(step.factors) else None
         step.sum, step.wrong = sums, problem
@@ -109,7 +113,6 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
     missing = sorted(set(range(extent)) - done.keys()) if done and not chain.wrong_at else []
     if chain.uncertain and chain.wrong_at:
         chain.verdict = f"perhaps {chain.verdict}, if the way through registers above is the right one"
-    is_right = got is not None and expected is not None and not _differ(got, expected)
     if is_right and sums is not None and got is not None and _differ(got, sums):
         chain.links.append(Link(0, f"these products add up to {sums:.9g}, of which {got:.9g} is made, which is right"))
         sums = None
@@ -125,6 +128,27 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
         chain.wrong_at = chain.steps[-1].last
     elif not chain.wrong_at and done:
         chain.verdict = f"each of the {extent:,} places along K is multiplied once, with the right partner"
+
+
+def _misplaced_factor(step: KStep, axes: Sequence[int | None], wanted: Sequence[tuple[int, ...]]) -> str:
+    """A scale factor of another row, or of another block along K, than the elements that it scales."""
+    for elements, factors, axis, row in zip((step.a, step.b), step.factors, axes, wanted, strict=True):
+        block = len(elements) // len(factors) if factors else 0
+        for scaled, found in zip(elements[:: block or 1], factors, strict=False):
+            if scaled is None or found is None or axis is None or len(row) != 1:
+                continue
+            (buffer, index), k = found, scaled[1][axis]
+            if len(index) != 3 or buffer.shape[-1] != ATOM_BYTES:
+                continue
+            # As tcgen05.cp.32x128b takes them: "1D block scaling factors layout", cuBLAS 12.9.
+            lane, word, byte = index[2] // 16, index[2] % 16 // 4, index[2] % 4
+            of_row, of_k = ATOM_ROWS * index[0] + 32 * word + lane, (ATOM_BLOCKS * index[1] + byte) * block
+            name = f"scale factor {element(buffer.name, index)} is of"
+            if of_row != row[0]:
+                return f"{name} row {of_row} of {scaled[0].name}, not of row {row[0]}"
+            if of_k != k:
+                return f"{name} K = {of_k}, not of K = {k}"
+    return ""
 
 
 def _wrong_factor(step: KStep, number: int, scaled: dict[tuple[str, tuple[int, ...]], int]) -> str:

@@ -59,7 +59,7 @@ class Why:
         self._global(chain, address, max(1, placed.dtype.bits // 8), before)
         if chain.steps:
             at = tuple(index)
-            judge(chain, placed, at, self._value(placed, at), self._expected(placed, at))
+            judge(chain, placed, at, self._value(placed, at), self._is_right(placed, at))
         return chain
 
     def _title(self, placed: Placed, index: tuple[int, ...], before: int) -> str:
@@ -145,12 +145,10 @@ class Why:
         got, written = self._recording.contents[placed.name]
         return float(got[index]) if written[index] else None
 
-    def _expected(self, placed: Placed, index: tuple[int, ...]) -> float | None:
-        """What an element must be at the end; None where that is not known."""
-        if placed.name not in self._recording.differences:
-            return None
-        expected, _ = self._recording.differences[placed.name]
-        return float(expected[index])
+    def _is_right(self, placed: Placed, index: tuple[int, ...]) -> bool:
+        """Whether an element is known to be what must be at the end."""
+        _, wrong = self._recording.differences.get(placed.name, (None, None))
+        return wrong is not None and not wrong[index]
 
     def _stored(self, chain: Chain, write: Write, place: int) -> None:
         """A thread has stored it from a register."""

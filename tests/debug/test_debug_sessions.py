@@ -161,7 +161,11 @@ def test_a_scale_factor_that_is_used_twice():
     alter = substitute(r"\[%r17\], \[%r18\]", "[%r10], [%r18]")
     lines = session(altered(what, alter), ["continue wrong", "continue end", "why C[163,47]"])
     assert said(lines, "C[163,47] is", "and must be")
-    assert said(lines, "step 1 is the first that is wrong: scale factor scale_a[1,0,52] is used again, after step 1")
+    assert said(lines, "step 1 is the first that is wrong: scale factor scale_a[1,0,52] is of K = 0, not of K = 64")
+    # Where it is not known how they lie, each is used once.
+    flat = {**what.buffers, "scale_a": replace(what.buffers["scale_a"], shape=(2 * 16 * 512,))}
+    lines = session(altered(replace(what, buffers=flat), alter), ["continue", "why C[163,47]"])
+    assert said(lines, "step 1 is the first that is wrong: scale factor scale_a[8244] is used again, after step 1")
 
 
 def test_a_scale_factor_that_nobody_has_copied():
@@ -169,6 +173,73 @@ def test_a_scale_factor_that_nobody_has_copied():
     copies = substitute(r"tcgen05\.cp\S*\s*\[%r18\], %rd31;", "")
     lines = session(altered(what, copies), ["continue", "why C[163,47]"])
     assert said(lines, "step 1 is the first that is wrong: the scale factor in lane 47, column")
+
+
+KERNEL9 = make_config("kernel9", cluster=(2, 1))
+ONE_CTA = make_config("kernel9", dtype="mxfp8", cta_group=1, cluster=(1, 2), mma_shape=(128, 256), out_dtype="f32")
+FACTOR = r"(tcgen05\.mma[^;]*?, )\[(%r\d+)\](, \[%r\d+\], %p\d+;)"
+"""The address of scale factors of A in an MMA."""
+
+
+@pytest.fixture
+def scaled(builder):
+    return dict(zip((KERNEL9, ONE_CTA), builder("kernel9 to debug", [KERNEL9, ONE_CTA]), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("config", "alter", "index", "wrong"),
+    [
+        # The words of rows 32 to 63 lie a column further than those of rows 0 to 31 of the same 128.
+        (
+            KERNEL9,
+            substitute(FACTOR, r"{ .reg .b32 s; add.u32 s, \2, 1; \1[s]\3 }", count=0),
+            (131, 200),
+            "step 1 is the first that is wrong: scale factor A scales[1,0,52] is of row 163 of A, not of row 131",
+        ),
+        # Each atom holds four blocks along K, and the next but one is the first of the next stage's.
+        (
+            KERNEL9,
+            substitute(FACTOR, r"{ .reg .b32 s; xor.b32 s, \2, 8; \1[s]\3 }", count=0),
+            (3, 17),
+            "step 1 is the first that is wrong: scale factor A scales[0,2,48] is of K = 128, not of K = 0",
+        ),
+        (
+            ONE_CTA,
+            substitute(
+                r"(tcgen05\.mma[^;]*?, )(%r\d+)(, \[%r\d+\], \[%r\d+\], %p\d+;)",
+                r"{ .reg .b32 d; and.b32 d, \2, 0x9fffffcf; \1d\3 }",
+                count=0,
+            ),
+            (3, 17),
+            "step 1 is the first that is wrong: scale factor A scales[0,0,48] is of K = 0, not of K = 32",
+        ),
+    ],
+    ids=["another row", "another atom", "the first byte of each word"],
+)
+def test_scale_factors_of_another_place(scaled, config, alter, index, wrong):
+    row, column = index
+    _, what = problem(scaled[config], (512, 512, 512), "index")
+    right = session(what, ["continue", f"why C[{row},{column}]"])
+    assert right[-1] == "each of the 512 places along K is multiplied once, with the right partner"
+    lines = session(altered(what, alter), ["continue", f"why C[{row},{column}]"])
+    assert said(lines, f"C[{row},{column}] is", "and must be")
+    assert lines[-1] == wrong
+
+
+def test_scale_factors_are_followed_to_their_place(scaled):
+    """As cuBLASLt has them: row r and block b of 128 rows x 4 blocks in byte 16 * (r % 32) + 4 * (r // 32) + b."""
+    for config, artifact in scaled.items():
+        _, what = problem(artifact, (512, 512, 512), "integer")
+        with debug(what) as debugger:
+            debugger.run()
+            for place in ((0, 0), (300, 411), (511, 200), (97, 130)):
+                chain = debugger.chain(f"C[{place[0]},{place[1]}]")
+                for which, rank in enumerate(place):
+                    found = [index for step in chain.steps for _, index in step.factors[which]]
+                    blocks = 512 // (16 if config is KERNEL9 else 32)
+                    r = rank % 128
+                    byte = 16 * (r % 32) + 4 * (r // 32)
+                    assert found == [(rank // 128, b // 4, byte + b % 4) for b in range(blocks)], (config, place)
 
 
 RIGHT = ("triton_tma_matmul_sm90", "triton_tma_matmul_sm100", "cute_gemm_f16_pairs_sm100", "cute_gemm_fp8_sm100",
