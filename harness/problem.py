@@ -13,6 +13,9 @@ Block-scaled types: see `harness.block_scaling`; e4m3: `harness.fp8`. The refere
 float64. Hopper adds e4m3 with 13 fraction bits: ``integer`` is exact up to K = 2^16, where 2^14 is 9 standard
 deviations of a sum.
 
+With groups (docs/grouped.md) the rows of A and of C belong to groups, each with a B of its own, [N, K]; B is all of
+them, one after the other.
+
 A fused epilogue (`harness.epilogues`) makes C of the product. What it reads: a bias that tells columns apart and a
 residual that tells rows and columns apart, both small whole numbers where the inputs are exact; random ones as large
 as the product.
@@ -41,7 +44,7 @@ K / d errors add up as a walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,15 +64,18 @@ STRIDE_ELEMENTS = 8
 # Tensor coordinates are signed 32-bit (PTX ISA, cp.async.bulk.tensor), also those of CTAs outside the problem, as a
 # grid is rounded up to whole clusters. The same number is in kernels/host/launch_plan.mojo.
 LARGEST = 2**31 - 4096
+MOST_GROUPS = 1024
+"""The same number is in kernels/common/groups.mojo."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """M, N, K in elements."""
+    """M, N, K in elements. groups: rows of A that each group has, M in all; () if there are none, and one B."""
 
     m: int
     n: int
     k: int
+    groups: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("M", self.m), ("N", self.n), ("K", self.k)):
@@ -83,8 +89,41 @@ class Shape:
                     f"(TMA needs rows that are multiples of 16 bytes); use {name}={near}"
                 )
 
+        if self.groups and sum(self.groups) != self.m:
+            total = sum(self.groups)
+            raise UsageProblem(
+                f"groups {self.groups_text}: their rows add up to {total}, not to M={self.m}; use "
+                f"--shape {total},{self.n},{self.k}"
+            )
+        if len(self.groups) > MOST_GROUPS:
+            raise UsageProblem(f"there are {len(self.groups)} groups, and a launch has at most {MOST_GROUPS}")
+
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}"
+        return f"{self.m}x{self.n}x{self.k}{f' groups {self.groups_text}' if self.groups else ''}"
+
+    @property
+    def groups_text(self) -> str:
+        """As `parse_groups` reads it."""
+        return ",".join(map(str, self.groups))
+
+    @property
+    def title(self) -> str:
+        """As people read it."""
+        return f"C[{self.m},{self.n}], K={self.k}{f', groups {self.groups_text}' if self.groups else ''}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, which `from_dict` reads; groups only where there are some."""
+        sizes = {"m": self.m, "n": self.n, "k": self.k}
+        return sizes | ({"groups": list(self.groups)} if self.groups else {})
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Shape:
+        return cls(data["m"], data["n"], data["k"], tuple(data.get("groups", ())))
+
+    @property
+    def b_rows(self) -> int:
+        """Rows of B, of all groups together."""
+        return self.n * max(1, len(self.groups))
 
     @property
     def flops(self) -> int:
@@ -101,8 +140,18 @@ def parse_shape(text: str) -> Shape:
         )
     if any(len(part) > 12 for part in parts):
         raise UsageProblem(f"shape {text!r}: every size must be between 1 and {LARGEST}")
-    numbers = [int(part) for part in parts]
-    return Shape(*(numbers * 3 if len(numbers) == 1 else numbers))
+    m, n, k = (int(part) for part in (parts * 3 if len(parts) == 1 else parts))
+    return Shape(m, n, k)
+
+
+def parse_groups(text: str) -> tuple[int, ...]:
+    """Reads the rows of each group, ``40,0,248``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 12 for part in parts):
+        raise UsageProblem(
+            f"groups {text!r} are not rows of A, whole numbers from 0 on; write for example 40,0,248,1,77"
+        )
+    return tuple(map(int, parts))
 
 
 @dataclass(frozen=True)
@@ -157,8 +206,9 @@ EXACT_KINDS = ("integer", "index")
 
 @dataclass(frozen=True)
 class Inputs:
-    """A [M, K] and B [N, K], row-major, and how they were made. factors: the scale factors of A and of B, if they have
-    any; alpha: what C is multiplied by. epilogue: the fused one; given: what it reads, by the names in its formula.
+    """A [M, K] and B [N, K], with groups [groups * N, K], row-major, and how they were made. factors: the scale factors
+    of A and of B, if they have any; alpha: what C is multiplied by. epilogue: the fused one; given: what it reads, by
+    the names in its formula.
     """
 
     a: np.ndarray
@@ -169,6 +219,7 @@ class Inputs:
     alpha: float = 1.0
     epilogue: str = NONE
     given: Mapping[str, Any] = field(default_factory=dict)
+    groups: tuple[int, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -192,19 +243,21 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = 
         return Inputs(a, b, kind, seed, factors, float(np.float32(alpha_a * alpha_b)))
     numpy_type = ELEMENT_TYPES[dtype].numpy
     a = _DRAW[kind](shape.m, shape.k, rng).astype(numpy_type)
-    b = _DRAW[kind](shape.n, shape.k, rng).astype(numpy_type)
-    return Inputs(a, b, kind, seed, epilogue=epilogue, given=epilogue_operands(shape, dtype, kind, seed, epilogue))
+    b = _DRAW[kind](shape.b_rows, shape.k, rng).astype(numpy_type)
+    given = epilogue_operands(shape, dtype, kind, seed, epilogue)
+    return Inputs(a, b, kind, seed, epilogue=epilogue, given=given, groups=shape.groups)
 
 
 def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str) -> dict[str, Any]:
-    """Draws what an epilogue reads, by the names in its formula."""
+    """Draws what an epilogue reads, by the names in its formula; of groups, each has a bias."""
     if epilogue == NONE:
         return {}
     found = find_epilogue(epilogue)
     rows, columns = np.arange(shape.m)[:, None], np.arange(shape.n)
     exact = kind in EXACT_KINDS
+    of_b = np.arange(shape.b_rows).reshape(len(shape.groups), shape.n) if shape.groups else columns
     # 127 and 61 are primes: only columns, or rows, that many times as far apart are alike.
-    marks = {"bias": 4 * (37 * columns % 127) - 252, "residual": 4 * ((13 * rows + 5 * columns) % 61) - 120}
+    marks = {"bias": 4 * (37 * of_b % 127) - 252, "residual": 4 * ((13 * rows + 5 * columns) % 61) - 120}
     given: dict[str, Any] = {"alpha": 0.5, "beta": -2.0} if exact else {"alpha": 0.75, "beta": -1.25}
     rng = np.random.default_rng([seed, 1])
     for name, values in marks.items():
@@ -244,7 +297,8 @@ _DRAW = {"normal": _normal, "uniform": _uniform, "integer": _integer, "index": i
 
 @dataclass(frozen=True)
 class Reference:
-    """C [M, N] in f32 or f64, and the length of each row of A and of B, which bounds rounding errors.
+    """C [M, N] in f32 or f64, and the length of each row of A and of the row of B that makes each column, [1, N] or
+    with groups [M, N]: they bound rounding errors.
 
     exact: nothing before the output has a rounding error, so that it must be `values` rounded once. fp8_depth: of
     e4m3, the products that a tensor core adds up before f32 registers take over; 0 for other types. bound: with a
@@ -262,7 +316,7 @@ class Reference:
     @property
     def accumulation(self) -> Any:
         """How far each element of the product may be off."""
-        return accumulation_error(self) * (self.a_norms[:, None] * self.b_norms[None, :])
+        return accumulation_error(self) * (self.a_norms[:, None] * self.b_norms)
 
     def through(self, epilogue: str, given: Mapping[str, Any]) -> Reference:
         """Returns the same behind a fused epilogue. Of arrays of NumPy."""
@@ -280,12 +334,15 @@ class Reference:
             return self.values.astype(dtype.numpy).astype(np.float32)
 
 
+Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
 def _blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     product: np.ndarray = a @ b.T
     return product
 
 
-def compute_reference(inputs: Inputs, product: Callable[[np.ndarray, np.ndarray], np.ndarray] = _blas) -> Reference:
+def compute_reference(inputs: Inputs, product: Product = _blas) -> Reference:
     """A . B^T by the BLAS under NumPy, or another product of [M, K] and [N, K]: in f32 where that is exact, in f64 for
     random and scaled values."""
     a: np.ndarray
@@ -304,15 +361,27 @@ def compute_reference(inputs: Inputs, product: Callable[[np.ndarray, np.ndarray]
     else:
         work = np.float32 if inputs.exact else np.float64
         a, b = inputs.a.astype(work), inputs.b.astype(work)
+    b_norms = np.linalg.norm(b, axis=1)[None, :]
+    given = inputs.given
+    if inputs.groups:
+        of_row = np.repeat(np.arange(len(inputs.groups)), inputs.groups)
+        b_norms = b_norms.reshape(len(inputs.groups), -1)[of_row]
+        given = {name: value[of_row] if name == "bias" else value for name, value in given.items()}
     reference = Reference(
-        values=product(a, b),
+        values=_product_of_groups(a, b, inputs.groups, product) if inputs.groups else product(a, b),
         a_norms=np.linalg.norm(a, axis=1),
-        b_norms=np.linalg.norm(b, axis=1),
+        b_norms=b_norms,
         k=a.shape[1],
         exact=inputs.exact,
         fp8_depth=depth,
     )
-    return reference.through(inputs.epilogue, inputs.given)
+    return reference.through(inputs.epilogue, given)
+
+
+def _product_of_groups(a: np.ndarray, b: np.ndarray, groups: Sequence[int], product: Product) -> np.ndarray:
+    """Each group's rows of A by its own B."""
+    rows = np.split(a, np.cumsum(groups)[:-1])
+    return np.concatenate([product(*each) for each in zip(rows, np.split(b, len(groups)), strict=True)])
 
 
 def _has_bytes(factors: tuple[np.ndarray, np.ndarray] | None) -> bool:

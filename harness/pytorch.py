@@ -1,10 +1,11 @@
 """The kernels as PyTorch functions, on CUDA tensors, without copies.
 
-    from harness.pytorch import matmul, scaled_matmul
+    from harness.pytorch import grouped_matmul, matmul, scaled_matmul
     c = matmul(a, b)                                # a [M, K], b [N, K] -> a @ b.T, both bfloat16 or float16
     c = matmul(a, b, kernel="kernel6", cluster=(2, 1), out=c)
     c = matmul(a, b, bias=bias, activation="gelu", out_dtype=torch.float32)
     c = scaled_matmul(a, b, a_scales, b_scales)     # both float8_e4m3fn, float32 scale factors of blocks
+    c = grouped_matmul(a, b, group_sizes)           # b [groups, N, K], one for each group of rows of a
 
 Tensors go to MAX by DLPack (shared memory, not copied). The call is asynchronous like any other CUDA call: it runs
 after what is queued on PyTorch's current stream, and what is queued there afterwards runs after it. It is registered
@@ -65,24 +66,77 @@ def matmul(
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
+    return _multiply(a, b, None, bias, activation, residual, (alpha, beta), out_dtype, out, kernel, tuned, options)
+
+
+def grouped_matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    group_sizes: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """`matmul` of each group's rows of a by its own b, in one launch (docs/grouped.md).
+
+    Shapes: a [M, K], b [groups, N, K], group_sizes int32 [groups], on the device: rows of a that each group has, one
+    after the other; bias [groups, N]; residual and out as `matmul` has them. Nothing waits for the sizes: the host
+    looks at their number alone. They must be at least 0 and add up to M; rows of out that they do not reach are not
+    written.
+
+    Raises as `matmul`.
+    """
+    kernel = options.pop("kernel", "kernel8")
+    numbers = (alpha, beta)
+    return _multiply(a, b, group_sizes, bias, activation, residual, numbers, out_dtype, out, kernel, False, options)
+
+
+def _multiply(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    sizes: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    numbers: tuple[float, float],
+    out_dtype: torch.dtype | None,
+    out: torch.Tensor | None,
+    kernel: str,
+    tuned: bool,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """Both of them: without sizes there is one b."""
+    alpha, beta = numbers
     if a.dtype not in DTYPES:
         raise ValueError(f"a is {a.dtype}; it must be bfloat16 or float16")
     if residual is None and (alpha, beta) != (1.0, 1.0):
         raise ValueError(f"alpha {alpha} and beta {beta} are those of a residual; give one, or leave them out")
     _refuse(options)
     _check({"a": a, "b": b, "bias": bias, "residual": residual}, a, a.dtype)
+    _check({"group_sizes": sizes}, a, torch.int32)
     epilogue = _epilogue(bias, activation, residual)
-    m, n, k = _sizes(a, b)
+    m, n, k = _sizes(a, b, 2 if sizes is None else 3)
+    groups = () if sizes is None else (b.shape[0],)
+    _check_shape("group_sizes", sizes, groups)
     asked = options | ({"epilogue": epilogue} if epilogue != NONE else {})
     out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype)
-    for name, given, shape in (("bias", bias, (n,)), ("residual", residual, (m, n))):
+    for name, given, shape in (("bias", bias, (*groups, n)), ("residual", residual, (m, n))):
         _check_shape(name, given, shape)
-    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k), _asked(asked, out), tuned)
-    operands, numbers = [a, b], []
-    if epilogue != NONE:  # the op has a place for each operand
-        operands += [a[0] if bias is None else bias, a if residual is None else residual]
-        numbers = [alpha, beta]
-    torch.ops.blackwell_lab.gemm(out, operands, numbers, config)
+    if sizes is not None and m == 0:
+        return out
+    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k, *groups), _asked(asked, out), tuned)
+    operands = [a, b] if sizes is None else [a, b, sizes]
+    has_places = epilogue != NONE or sizes is not None  # the op has a place for each operand
+    if has_places:
+        nothing = a[0] if sizes is None else a
+        operands += [nothing if bias is None else bias, a if residual is None else residual]
+    torch.ops.blackwell_lab.gemm(out, operands, [alpha, beta] if has_places else [], config)
     return out
 
 
@@ -145,13 +199,14 @@ def _epilogue(bias: Any, activation: str | None, residual: Any) -> str:
     return name
 
 
-def _sizes(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
-    for name, tensor in {"a": a, "b": b}.items():
-        if tensor.dim() != 2:
-            raise ValueError(f"{name} has {tensor.dim()} dimensions; it must be a matrix")
-    if a.shape[1] != b.shape[1]:
+def _sizes(a: torch.Tensor, b: torch.Tensor, b_dimensions: int = 2) -> tuple[int, int, int]:
+    for name, tensor, dimensions in (("a", a, 2), ("b", b, b_dimensions)):
+        if tensor.dim() != dimensions:
+            must = "a matrix" if dimensions == 2 else "[groups, N, K]"
+            raise ValueError(f"{name} has {tensor.dim()} dimensions; it must be {must}")
+    if a.shape[1] != b.shape[-1]:
         raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} differ in K, their last dimension (b is [N, K])")
-    return a.shape[0], b.shape[0], a.shape[1]
+    return a.shape[0], b.shape[-2], a.shape[1]
 
 
 def _output(
@@ -208,15 +263,19 @@ def _configuration(
     kernel: str,
     device: torch.device,
     dtype: str,
-    problem: tuple[int, int, int],
+    problem: tuple[int, ...],
     options: tuple[tuple[str, Any], ...],
     tuned: bool,
 ) -> str:
-    """The configuration as text: a constant for torch.compile, which cannot trace how it is made."""
+    """The configuration as text: a constant for torch.compile, which cannot trace how it is made. problem: M, N, K, and
+    the number of groups if there are some, which are taken to be as large as one another.
+    """
     arch = arch_of_gpu(*torch.cuda.get_device_capability(device))
     asked = {"dtype": dtype, **dict(options)}
     try:
-        shape = Shape(*problem)
+        m, n, k, *groups = problem
+        sizes = tuple(m // count + (at < m % count) for count in groups for at in range(count))
+        shape = Shape(m, n, k, sizes)
         if tuned and asked.keys() <= {"dtype", "out_dtype"} and asked.get("out_dtype", dtype) == dtype:
             found = _tuned(kernel, arch, dtype, shape, kind_of(torch.cuda.get_device_name(device)))
             if found is not None:

@@ -1,4 +1,5 @@
-"""Matmul kernels. As a package of custom ops for MAX, this folder offers `matmul`, `matmul_into` and, of
-block-scaled A and B, `scaled_matmul_into`."""
+"""Matmul kernels. As a package of custom ops for MAX, this folder offers `matmul`, `matmul_into`, of
+block-scaled A and B `scaled_matmul_into`, and of groups `grouped_matmul_into`."""
+from .host.grouped_matmul import GroupedMatmulInto
 from .host.matmul import Matmul, MatmulInto
 from .host.scaled_matmul import ScaledMatmulInto

@@ -4,6 +4,7 @@ takes."""
 from .common.config import GemmConfig
 from .common.cta import Cta, Problem
 from .common.fragment import EpilogueOperands
+from .common.groups import Groups
 from .host.label import label
 from .common.ptx import tensor_map_address
 from .host.rules import config_error
@@ -38,6 +39,8 @@ def gemm[
     residual: UInt64,
     alpha: Float32,
     beta: Float32,
+    sizes: UInt64,
+    groups: UInt32,
 ):
     """C = A . B^T, or what the epilogue makes of it. LaunchPlan has the grid, the sizes and the tensor maps."""
     comptime assert not config.has_scale_factors(), "scaled_gemm has the tensor maps of scale factors"
@@ -45,9 +48,9 @@ def gemm[
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
     comptime if config.swapped:  # the kernel's rows are columns of the product
-        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, n, m})
+        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, n, m}, {sizes, groups})
     else:
-        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n})
+        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n}, {sizes, groups})
 
 
 @__llvm_metadata(
@@ -77,6 +80,8 @@ def scaled_gemm[
     residual: UInt64,
     alpha: Float32,
     beta: Float32,
+    sizes: UInt64,
+    groups: UInt32,
 ):
     """C = alpha * A . B^T, of A and B with scale factors."""
     var a = tensor_map_address(Pointer(to=a_map))
@@ -84,7 +89,9 @@ def scaled_gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
-    run[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n})
+    run[config](
+        a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n}, {sizes, groups}
+    )
 
 
 @inline(.always)
@@ -101,13 +108,16 @@ def run[
     n: UInt32,
     workspace: UInt64,
     operands: EpilogueOperands,
+    groups: Groups,
 ):
     """Any architecture's kernel."""
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
-    var problem = Problem(a, b, c, a_scales, b_scales, k_iterations, m, n, clusters_m, clusters_n, workspace, operands)
+    var problem = Problem(
+        a, b, c, a_scales, b_scales, k_iterations, m, n, clusters_m, clusters_n, workspace, operands, groups
+    )
     comptime if config.arch == "sm_100a":
         run_sm100(Cta[config](), problem)
     else:

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -266,7 +266,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     buffers = {
         **operands(plan.config["dtype"], inputs, plan.layout),
         OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.output, Fill("nan")),
-        **epilogue_buffers(plan, inputs),
+        **other_buffers(plan, inputs),
     }
     workspaces = [argument for argument in plan.arguments if isinstance(argument, WorkspaceArgument)]
     for workspace in workspaces:
@@ -303,15 +303,18 @@ def operands(dtype: str, inputs: Inputs, layout: str) -> dict[str, Buffer]:
     return found
 
 
-def epilogue_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
-    """What a fused epilogue reads. Raises UsageProblem if the formula of one of one's own lacks it."""
+def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
+    """What a fused epilogue reads, and the sizes of groups. Raises UsageProblem if the formula of one's own
+    lacks what it takes."""
+    given = {**inputs.given, "sizes": np.array(inputs.groups, np.int32)}
     found = {}
     for argument in plan.arguments:
         if isinstance(argument, TensorArgument):
-            if argument.name not in inputs.given:
+            if argument.name not in given:
                 raise UsageProblem(f"epilogue {inputs.epilogue} takes a {argument.name}, and its formula has none")
-            dtype = DATA_TYPES[ELEMENT_TYPES[argument.dtype].ptx]
-            array = inputs.given[argument.name]
+            element = ELEMENT_TYPES.get(argument.dtype)
+            dtype = DATA_TYPES[element.ptx if element else argument.dtype]
+            array = given[argument.name]
             found[argument.name] = Buffer(argument.name, dtype, argument.shape, Fill("array", array=array))
     return found
 
@@ -319,7 +322,7 @@ def epilogue_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
 def describe(artifact: Artifact, shape: Shape) -> tuple[str, dict[str, Any]]:
     """What is launched, in one line and as data."""
     config = artifact.config
-    about = {"kernel": config.kernel, "config": config.as_dict(), "problem": asdict(shape)}
+    about = {"kernel": config.kernel, "config": config.as_dict(), "problem": shape.as_dict()}
     return f"{config.label}, {shape}", about
 
 
@@ -360,6 +363,7 @@ def maps_of(plan: Plan) -> dict[str, Map]:
             strides=argument.strides,
             element=ELEMENT_TYPES[argument.dtype].ptx if argument.dtype in ELEMENT_TYPES else argument.dtype,
             swizzle=Swizzle.from_name(argument.swizzle),
+            offset=argument.offset,
             l2_promotion=argument.l2_promotion,
         )
         for argument in plan.arguments

@@ -83,7 +83,8 @@ def plan_json(options: Mapping[str, Any], shape: Shape) -> str:
 
 def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
     """As `plan_json`, of a planner that may be another commit's."""
-    return ask(program, shape.m, shape.n, shape.k, *_words(options))
+    groups = [f"groups={shape.groups_text}"] if shape.groups else []
+    return ask(program, shape.m, shape.n, shape.k, *groups, *_words(options))
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +220,8 @@ class TileOrder:
 @dataclass(frozen=True)
 class TensorMapArgument:
     """A tensor map over A, B or C. dims and box are innermost first, in elements; strides in bytes, of dims
-    1 and up. l2_promotion: bytes that a copy makes L2 fetch at once.
+    1 and up. l2_promotion: bytes that a copy makes L2 fetch at once. offset: bytes from the tensor's start to the
+    map's, which is before it in a map of windows (kernels/common/groups.mojo).
     """
 
     name: str
@@ -230,6 +232,7 @@ class TensorMapArgument:
     box: tuple[int, ...]
     swizzle: str
     l2_promotion: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,8 @@ class WorkspaceArgument:
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """The address of a row-major tensor that a fused epilogue reads, which is called as the argument is."""
+    """The address of a row-major tensor that a fused epilogue reads, or of the sizes of groups, which is called as the
+    argument is."""
 
     name: str
     dtype: str
@@ -323,8 +327,8 @@ class Plan:
     @property
     def output(self) -> tuple[int, int]:
         """Rows and columns of C, which a fused epilogue may make fewer."""
-        [columns, rows] = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
-        return rows, columns
+        dims = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
+        return self.problem.m, dims[0]
 
     @property
     def output_tile(self) -> tuple[int, int]:
@@ -396,7 +400,7 @@ def parse_plan(text: str) -> Plan:
             arch=data["arch"],
             entry=data["entry"],
             config=data["config"],
-            problem=Shape(**data["problem"]),
+            problem=Shape.from_dict(data["problem"]),
             grid=_three(data["grid"]),
             cluster=_three(data["cluster"]),
             block=_three(data["block"]),

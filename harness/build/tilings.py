@@ -71,7 +71,8 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
     found = [
         estimate(tiling, split, shape, arch, asked)
         for tiling in offered(kernel, arch, asked)
-        if tiling.most_m is None or shape.m <= tiling.most_m
+        if not (shape.groups and tiling.swapped)
+        if tiling.most_m is None or _rows(shape) <= tiling.most_m
         for split in _splits(tiling, shape, asked)
     ]
     return sorted(found, key=lambda one: one.cycles)
@@ -81,8 +82,15 @@ def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]
     wanted = asked.get("split_k")
     if wanted is not None:
         return [wanted] if wanted > 0 else []  # which the kernels refuse
+    if shape.groups:
+        return [1]
     steps = ceil(shape.k * _element_bytes(asked) / K_STEP)
     return [split for split in tiling.splits if split == 1 or steps >= LEAST_K_STEPS * split]
+
+
+def _rows(shape: Shape) -> int:
+    """Of A, or of each group if all had as many."""
+    return ceil(shape.m / max(1, len(shape.groups)))
 
 
 def _element_bytes(asked: Mapping[str, Any]) -> float:
@@ -93,9 +101,9 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     """All CTAs that fit compute a tile at the same time: what counts is how often, times what a tile takes."""
     gpu = usual_gpu(arch)
     sms = gpu.sms if asked.get("sms") is None else asked["sms"]
-    m, n = (shape.n, shape.m) if tiling.swapped else (shape.m, shape.n)
+    m, n = (shape.n, shape.m) if tiling.swapped else (_rows(shape), shape.n)
     (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
-    clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * split
+    clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * split * max(1, len(shape.groups))
     waves = ceil(clusters / max(1, sms // (cm * cn)))
     deep = shape.k / split * _element_bytes(asked)
     # Zeros beyond the edge of a tensor come out of one place of L2: they count twice.
@@ -107,5 +115,5 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     work = waves * max(multiply, filled * deep / gpu.l2_bytes) * outside
     partial = PARTIAL_SLOWER * 4 * rows * columns / gpu.l2_bytes
     handing_over = waves * (HAND_OVER + partial) + split * partial if split > 1 else 0
-    dram = (shape.m + shape.n) * shape.k * _element_bytes(asked) / DRAM_BYTES
+    dram = (shape.m + shape.b_rows) * shape.k * _element_bytes(asked) / DRAM_BYTES
     return Estimate(tiling, split, waves, work, dram, handing_over)

@@ -149,7 +149,7 @@ class OperationsInFlight:
     def access_global(self, region: Any, record: Record, observer: Observer) -> None:
         """Reads or writes boxes or ranges of global memory."""
         if isinstance(region, GlobalBox):
-            allocation = self.model.allocation(region.tensor_map.address)
+            allocation = self.model.allocation(region.tensor_map.first_inside(region.coordinates))
             if allocation is not None:
                 allocation.access(region, record, observer)
         else:

@@ -133,7 +133,7 @@ def show_comparison(
         *((figure.name, *(_value(column[figure.name]) for column in columns)) for figure in compare.FIGURES),
     ]
     devices = {entry.outcome.record["device"]["name"]: None for entry in entries if entry.outcome}
-    title = f"C[{shape.m},{shape.n}], K={shape.k} on {', '.join(devices) or 'nothing'}"
+    title = f"{shape.title} on {', '.join(devices) or 'nothing'}"
     show_table(console, title, ("", *(entry.name for entry in entries)), rows)
     for step in compare.steps(entries):
         show_line(console, "")

@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
@@ -31,7 +31,7 @@ from harness.emulator.rules import WARNINGS
 from harness.errors import UsageProblem
 from harness.files import write_text
 from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
-from harness.problem import KINDS, Shape, parse_shape
+from harness.problem import KINDS, Shape, parse_groups, parse_shape
 from harness.run.runner import CHOICES
 
 DEFAULT_SHAPE = "1024"
@@ -146,12 +146,24 @@ def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Com
     return decorate
 
 
-shape_option = click.option(
+plain_shape_option = click.option(
     "--shape",
     type=Parsed("M,N,K", parse_shape),
     default=DEFAULT_SHAPE,
     show_default=True,
     help="M,N,K or one number for all three.",
+)
+"""Of commands that do not look at groups."""
+
+shape_option = group(
+    "shape",
+    lambda shape, groups: replace(shape, groups=groups or ()),
+    plain_shape_option,
+    click.option(
+        "--groups",
+        type=Parsed("M0,M1,...", parse_groups),
+        help="Rows of A that each group has, M in all, for a B of its own: docs/grouped.md.",
+    ),
 )
 
 

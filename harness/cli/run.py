@@ -161,7 +161,7 @@ GRANTING = "--shape 4096,2048,512"
 def show_outcome(console: Console, outcome: Outcome) -> None:
     """Shows the report of one run."""
     request, record, validation = outcome.request, outcome.record, outcome.validation
-    title = f"{request.config.kernel}  C[{request.shape.m},{request.shape.n}], K={request.shape.k}"
+    title = f"{request.config.kernel}  {request.shape.title}"
     show_table(console, title, ("", "value"), _summary(outcome))
     if record["counters"]:
         show_table(console, "counters", ("counter", "count"), flatten_counters(record["counters"]))

@@ -204,6 +204,7 @@ def save(outcome: Outcome) -> Path | None:
 
 OF_KERNELS = (
     "shape",
+    "groups",
     "preset",
     *OPTIONS,
     "ptx_file",

@@ -19,7 +19,7 @@ from harness.cli.options import (
     check_output,
     config_options,
     given_options,
-    shape_option,
+    plain_shape_option,
     write_output,
 )
 from harness.cli.predict import for_gpu
@@ -70,7 +70,7 @@ class _Asked:
 
 @click.command("timeline")
 @click.argument("what", type=KERNEL_WORD, metavar="KERNEL|LAUNCH.toml|all")
-@shape_option
+@plain_shape_option
 @config_options
 @click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by --arch]")
 @click.option(
@@ -178,7 +178,7 @@ def _timelines(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) ->
 def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
     artifact = build_with_notice([for_gpu(config, asked.gpu).configure(kernel, shape)])[0]
     hertz = asked.gpu["clock.max"] if asked.steps else predict(artifact, shape, asked.gpu).clock.hertz
-    recorder = asked.recorder(f"{kernel}, C[{shape.m},{shape.n}], K={shape.k}", hertz)
+    recorder = asked.recorder(f"{kernel}, {shape.title}", hertz)
     gpu = asked.gpu.in_steps() if asked.steps else asked.gpu
     simulate(artifact, artifact.plan(shape), gpu, hertz, recorder)
     return recorder.finish()

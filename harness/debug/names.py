@@ -160,7 +160,7 @@ class Names:
 
     def box(self, box: events.GlobalBox) -> str:
         """The first element of a box, which may lie outside of the tensor."""
-        placed = self.buffer_at(box.tensor_map.address)
+        placed = self.buffer_at(box.tensor_map.first_inside(box.coordinates))
         name = placed.name if placed else f"0x{box.tensor_map.address:x}"
         return element(name, tuple(reversed(box.coordinates)))
 

@@ -80,7 +80,7 @@ class Job:
         return {
             "kernel": config.pop("kernel"),
             "config": config,
-            "problem": {"m": shape.m, "n": shape.n, "k": shape.k},
+            "problem": shape.as_dict(),
             "inputs": {"kind": self.inputs, "seed": self.seed},
             "job": {"key": self.key, "kind": self.kind, "device": self.device, "schedule_seed": self.schedule_seed},
         }

@@ -74,7 +74,7 @@ def maps(records: Iterable[Record]) -> list[Map]:
     for (kernel, dtype, device, figures), those in groupby(sorted(rows, key=_group), key=_group):
         by_shape: dict[Shape, dict[str, tuple[float, Record]]] = {}
         for (_, value), record in those:
-            best = by_shape.setdefault(Shape(**record["problem"]), {})
+            best = by_shape.setdefault(Shape.from_dict(record["problem"]), {})
             name = str(sorted(_choices(record["config"]).items()))
             if name not in best or value < best[name][0]:
                 best[name] = (value, record)

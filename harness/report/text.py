@@ -130,6 +130,11 @@ def launch_lines(plan: Plan) -> list[str]:
         f"grid {_by(plan.grid[:2])} CTAs (along M x along N){bands}, {clusters} of "
         f"{_by(plan.cluster[:2])}, {plan.block[0]} threads a CTA{columns_of_tmem}",
         *(["swapped: A below is the tensor B, and B the tensor A; the transpose is C"] if plan.swapped else []),
+        *(
+            [f"grouped: rows {problem.groups_text}, each group with its own B of {problem.n} rows"]
+            if problem.groups
+            else []
+        ),
         *([f"split-K: {split} CTAs add up a tile, each a part of K"] if split > 1 else []),
         *([f"epilogue {epilogue.name}: C[{plan.output[0]},{plan.output[1]}] = {epilogue.formula}"] if fused else []),
     ]

@@ -174,7 +174,7 @@ def _shown(
     compared = compare(*told)
     both = " and ".join(compared.sources)
     name = f"timeline-{config.kernel}-{gpu.name}"
-    title = f"{config.kernel} on an {gpu.title}, C[{shape.m},{shape.n}], K={shape.k}: {both}"
+    title = f"{config.kernel} on an {gpu.title}, {shape.title}: {both}"
     lanes = {
         "predicted": "The lane is hollow: predicted. Nothing of it was measured.",
         "measured": "The lane is solid: measured.",

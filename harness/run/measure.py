@@ -85,7 +85,7 @@ def measure(
                 "artifact": str(model),
                 "output": list(plan.output),
                 "tile": list(plan.output_tile),
-                "shape": [shape.m, shape.n, shape.k],
+                "shape": shape.as_dict(),
                 "inputs": inputs,
                 "seed": seed,
                 "folder": str(shared),
@@ -104,7 +104,9 @@ def measure(
 def _contestants(config: KernelConfig, vendors: Sequence[str], notes: list[str]) -> tuple[Sequence[str], str | None]:
     """The vendors whose GEMM of such a problem can be timed, and MAX's matmul, compiled; who is left out is noted."""
     left_out = ""
-    if config.dtype in FORMATS:
+    if config.grouped:
+        left_out = "they multiply one A and one B"
+    elif config.dtype in FORMATS:
         left_out = f"{config.dtype} is not timed through PyTorch"
     elif config.dtype in OUT_TYPES and config.out_dtype != config.dtype:
         left_out = f"their C is {config.dtype}, not {config.out_dtype}"

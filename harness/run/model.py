@@ -30,6 +30,8 @@ from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
+BESIDE = ("bias", "residual")
+"""Tensors that the ops with a fused epilogue take beside A and B."""
 
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
 
@@ -92,8 +94,8 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 
 def graph(config: KernelConfig, device: Any) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them; C is overwritten. What
-    `op_operands` gives beside A and B follows."""
+    """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them, with groups B [groups, n, k]; C
+    is overwritten. What `op_operands` gives beside A and B follows."""
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
@@ -104,9 +106,17 @@ def graph(config: KernelConfig, device: Any) -> Any:
     types = [
         BufferType(out, ["m", "columns"], device=where),
         TensorType(dtype, ["m", "k"] if config.layout[0] == "n" else ["k", "m"], device=where),
-        TensorType(dtype, ["n", "k"] if config.layout[1] == "t" else ["k", "n"], device=where),
+        TensorType(
+            dtype,
+            ["groups"] * config.grouped + (["n", "k"] if config.layout[1] == "t" else ["k", "n"]),
+            device=where,
+        ),
     ]
-    if config.dtype == FP8:
+    if config.grouped:
+        types += [TensorType(DType.int32, ["groups"], device=where)]
+        types += [TensorType(dtype, [f"{name}_rows", f"{name}_columns"], device=where) for name in BESIDE]
+        types += [number, number]
+    elif config.dtype == FP8:
         types += [TensorType(DType.float32, [f"{name}_blocks", f"{name}_factors"], device=where) for name in "mn"]
         types += [number]
     elif config.dtype in FORMATS:
@@ -124,6 +134,8 @@ def graph(config: KernelConfig, device: Any) -> Any:
 
 def operation(config: KernelConfig) -> str:
     """The name of the MAX custom op (``kernels/host``)."""
+    if config.grouped:
+        return "grouped_matmul_into"
     if config.dtype not in OUT_TYPES:
         return "scaled_matmul_into"
     return "matmul_into" if config.epilogue == NONE else "matmul_fused_into"
@@ -143,10 +155,13 @@ def op_operands(config: KernelConfig, inputs: Inputs) -> tuple[list[NDArray[Any]
     kept = operands(config.dtype, inputs, config.layout).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
     if config.dtype in OUT_TYPES:
-        if config.epilogue == NONE:
+        if config.epilogue == NONE and not config.grouped:
             return arrays, []
-        nothing = {"bias": np.zeros(1, arrays[0].dtype), "residual": np.zeros((1, 1), arrays[0].dtype)}
-        beside = [inputs.given.get(name, array) for name, array in nothing.items()]
+        if config.grouped:
+            arrays[1:] = [arrays[1].reshape(len(inputs.groups), -1, arrays[1].shape[1])]
+            arrays += [np.array(inputs.groups, np.int32)]
+        ranks = {name: 1 if name == "bias" and not config.grouped else 2 for name in BESIDE}
+        beside = [inputs.given.get(name, np.zeros((1,) * rank, arrays[0].dtype)) for name, rank in ranks.items()]
         return arrays + beside, [inputs.given.get(name, 1.0) for name in FACTORS]
     for at, buffer in enumerate(list(kept)[:2]):
         arrays[at] = buffer.dtype.to_memory(arrays[at]).reshape(len(arrays[at]), -1)

@@ -218,7 +218,7 @@ def _outcome(
     record = records.new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
-        problem={"m": request.shape.m, "n": request.shape.n, "k": request.shape.k},
+        problem=request.shape.as_dict(),
         inputs={"kind": request.inputs, "seed": request.seed},
         validation=validation.as_dict(),
         ptx=_about_ptx(artifact),
@@ -306,7 +306,7 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
 
 def check_memory(shape: Shape, dtype: str) -> None:
     """Refuses a problem that this machine cannot hold; to be asked before a kernel is built for it."""
-    operands = shape.m * shape.k + shape.n * shape.k
+    operands = shape.m * shape.k + shape.b_rows * shape.k
     bytes_each = operand_bits(dtype) / 8
     outputs = shape.m * shape.n
     # Operands: drawn in f32, kept twice (here and on the device), and once in f64 for the reference.

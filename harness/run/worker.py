@@ -70,7 +70,7 @@ def serve(raw: dict[str, Any]) -> None:
     end_with_parent()
     converted = {
         "config": KernelConfig.from_json(raw["config"]),
-        "shape": Shape(*raw["shape"]),
+        "shape": Shape.from_dict(raw["shape"]),
         "output": tuple(raw["output"]),
         "tile": tuple(raw["tile"]),
         "folder": Path(raw["folder"]),

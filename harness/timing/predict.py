@@ -102,6 +102,8 @@ def predict(
 
     Raises UsageProblem for what there is not, CannotRun if there is no result.
     """
+    if shape.groups:
+        raise UsageProblem(f"{shape}: the model of time knows no groups; leave them out")
     gpu = gpu.with_values(constants or {})
     plan = artifact.plan(shape)
     # The clock decides how much DRAM brings in a cycle, and the cycles which clock the power allows: once round.

@@ -88,6 +88,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var split_k: Int  # parts of K that different CTAs multiply
     var layout: StaticString  # how A and B lie, in the letters of BLAS: n as [M, K] and [K, N], t as [K, M] and [N, K]
     var swapped: Bool  # the kernel multiplies B . A^T, whose transpose it stores as C: few rows of A lie along the MMA's N
+    var grouped: Bool  # rows of A belong to groups, each with its own B: groups.mojo
 
     def __init__(
         out self,
@@ -118,12 +119,13 @@ struct GemmConfig(TrivialRegisterPassable):
         split_k: Int = 1,
         layout: StaticString = "nt",
         swapped: Bool = False,
+        grouped: Bool = False,
     ):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
         `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a; `epilogue_width` 64,
         but 32 where the epilogue is double-buffered or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
-        rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a,
+        rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a and if `grouped`,
         `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
         those of a B200 or H200 that such clusters can fill."""
         var blackwell = arch == "sm_100a"
@@ -162,6 +164,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.split_k = split_k
         self.layout = layout
         self.swapped = swapped
+        self.grouped = grouped
         if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2
@@ -169,7 +172,7 @@ struct GemmConfig(TrivialRegisterPassable):
             self.band_m = 2048 // max(1, self.mma_m)
         self.band_m = band_m.or_else(self.band_m)
         if kernel.is_persistent:
-            self.scheduler = "clc" if blackwell else "static"
+            self.scheduler = "clc" if blackwell and not grouped else "static"
             self.raster_group = 16 if ping_pong else 8
             self.accumulators = 2 if blackwell else 1
         self.scheduler = scheduler.or_else(self.scheduler)

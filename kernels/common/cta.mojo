@@ -2,6 +2,7 @@
 from .block_scaling import SCALE_SLOTS
 from .config import GemmConfig, SharedMemory, sms_filled
 from .fragment import EpilogueOperands
+from .groups import Groups
 from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
 from .ptx import griddepcontrol_wait, launch_dependents, prefetch_tensor_map
 from max.gpu import grid_dim, thread_idx
@@ -28,6 +29,14 @@ struct Problem(TrivialRegisterPassable):
     var clusters_n: UInt32
     var workspace: UInt64  # counters in global memory, then partial sums: split_k.mojo; 0 where none is needed
     var operands: EpilogueOperands
+    var groups: Groups
+
+    @inline(.always)
+    def operands_of(self, tile: Tile) -> EpilogueOperands:
+        """Each group has its own bias, as it has its own columns of B."""
+        var found = self.operands
+        found.bias += 2 * UInt64(tile.b_row - tile.column)
+        return found
 
 
 @fieldwise_init
@@ -36,6 +45,8 @@ struct Tile(TrivialRegisterPassable):
 
     var row: Int32  # first row of the product
     var column: Int32  # first column of the product, for the MMA
+    var end: Int32  # the row behind the last one that is stored: M, or where the tile's group ends
+    var b_row: Int32  # of B that makes the first column: another in each group
 
 
 struct Cta[config: GemmConfig](TrivialRegisterPassable):

@@ -68,7 +68,10 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         comptime sharing = Self.sharing
         self.a = {problem.a, problem.m, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
         var b_row = cta.in_pair() * UInt32(Self.config.cta_b_rows())
-        self.b = {problem.b, problem.n, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
+        var b_rows = problem.n
+        comptime if Self.config.grouped:
+            b_rows *= problem.groups.count
+        self.b = {problem.b, b_rows, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
         self.problem = problem
 
     @inline(.always)
@@ -84,7 +87,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
         """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
-        self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.column, k)
+        self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.b_row, k)
         comptime if Self.config.promotes():
             self.load_factors(cta, tile, stage, k // F32_BLOCK, full)
 

@@ -72,7 +72,12 @@ def fence_proxy_async():
     inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
 
 
-# ---- a counter in global memory ------------------------------------------------------------------------------------
+# ---- numbers in global memory --------------------------------------------------------------------------------------
+@inline(.always)
+def load_number(address: UInt64) -> UInt32:
+    return inlined_assembly["ld.global.u32 $0, [$1];", UInt32, constraints="=r,l,~{memory}"](address)
+
+
 @inline(.always)
 def next_number(counter: UInt64, last: UInt32) -> UInt32:
     """What the counter held. It counts up to `last`, and from there back to 0 (PTX ISA 9.7.13.6)."""
@@ -230,6 +235,16 @@ def tma_store(source: UInt32, map: UInt64, column: Int32, row: Int32):
         NoneType,
         constraints="r,l,r,r,~{memory}",
     ](source, map, column, row)
+
+
+@inline(.always)
+def tma_store_in_window(source: UInt32, map: UInt64, column: Int32, row: Int32, window: Int32):
+    """As `tma_store`, to a tensor of overlapping windows (groups.mojo)."""
+    inlined_assembly[
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [$1, {$2, $3, $4}], [$0];",
+        NoneType,
+        constraints="r,l,r,r,r,~{memory}",
+    ](source, map, column, row, window)
 
 
 @inline(.always)

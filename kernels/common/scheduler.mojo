@@ -1,6 +1,7 @@
 """Which part of C a CTA computes, which part comes next, and how a cluster fetches it for all of its roles."""
 from .config import GemmConfig
 from .cta import Cta, Problem, Tile
+from .groups import Group
 from .pipeline import CONSUMER, PRODUCER, Pipeline, address_in
 from .ptx import (
     NOTHING_CANCELED,
@@ -42,8 +43,10 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
     var tile: Tile  # the current one, if there is one
     var number: UInt32  # of the cluster tile
     var problem: Problem
-    var in_cluster: Tile  # where the CTA lies in a cluster tile
+    var row: Int32  # of the CTA in a cluster tile
+    var column: Int32
     var raster: Raster
+    var group: Group[Self.config]
     var responses: Pipeline[max(1, Self.config.response_slots())]
 
     @inline(.always)
@@ -52,20 +55,26 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         comptime cluster_m = UInt32(Self.config.cluster_m)
         self.problem = problem
         self.number = 0
-        self.in_cluster = {0, 0}
+        self.row = 0
+        self.column = 0
         self.raster = {UInt32(Self.config.raster_group), problem.clusters_m, problem.clusters_n}
+        self.group = {}
         self.responses = cta.responses(CONSUMER)
-        self.tile = {
-            # The grid is the tiles; z counts its bands along M: LaunchPlan
-            (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m()),
-            Int32(block_idx.y) * Int32(Self.config.mma_n),
-        }
+        # The grid is the tiles; z counts its bands along M: LaunchPlan
+        var row = (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m())
+        var column = Int32(block_idx.y) * Int32(Self.config.mma_n)
+        self.tile = {row, column, Int32(problem.m), column}
         comptime if Self.config.kernel.is_persistent:
             self.number = UInt32(block_idx.x) // cluster_m
-            self.in_cluster = {
-                Int32(cta.rank % cluster_m) * Int32(Self.config.cta_m()),
-                Int32(cta.rank // cluster_m) * Int32(Self.config.mma_n),
-            }
+            self.row = Int32(cta.rank % cluster_m) * Int32(Self.config.cta_m())
+            self.column = Int32(cta.rank // cluster_m) * Int32(Self.config.mma_n)
+            comptime if not Self.config.grouped:
+                self.find()
+
+    @inline(.always)
+    def begin(mut self):
+        """Finds the first tile of grouped problems, after the launch before, which may have computed their sizes."""
+        comptime if Self.config.grouped:
             self.find()
 
     @inline(.always)
@@ -97,6 +106,8 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def has_tile(self) -> Bool:
+        comptime if Self.config.grouped:
+            return self.group.number < self.problem.groups.count
         return self.number < self.count()
 
     @inline(.always)
@@ -118,7 +129,9 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
             self.number = self.next_response[whole_warp](cta)
         else:
             self.number = self.count()
-        comptime if Self.config.scheduler != "none":
+        comptime if Self.config.grouped:
+            self.find()
+        elif Self.config.scheduler != "none":
             if self.has_tile():
                 self.find()
 
@@ -149,17 +162,27 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def find(mut self):
-        """The tile with the current number."""
+        """The tile with the current number; with groups, if there is one."""
         comptime rows = Int32(Self.config.cluster_rows())
         comptime columns = Int32(Self.config.cluster_columns())
         var tile = self.number
         comptime if Self.config.splits_k():
             tile //= UInt32(Self.config.split_k)
+        comptime if Self.config.grouped:
+            var moved = self.group.seek(tile, self.problem.groups, self.problem.clusters_n)
+            if not self.has_tile():
+                return
+            if moved:
+                self.raster = {UInt32(Self.config.raster_group), self.group.tile_rows(), self.problem.clusters_n}
+            tile -= self.group.first_tile
         var found = self.raster.place(tile)
-        self.tile = {
-            Int32(found.row) * rows + self.in_cluster.row,
-            Int32(found.column) * columns + self.in_cluster.column,
-        }
+        self.tile.row = Int32(found.row) * rows + self.row
+        self.tile.column = Int32(found.column) * columns + self.column
+        self.tile.b_row = self.tile.column
+        comptime if Self.config.grouped:
+            self.tile.row += Int32(self.group.first_row)
+            self.tile.end = Int32(self.group.end_row)
+            self.tile.b_row += Int32(self.group.number * self.problem.n)
 
 
 @inline(.always)

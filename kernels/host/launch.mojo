@@ -2,6 +2,7 @@
 from ..common.config import GemmConfig
 from .launch_plan import LaunchPlan, TensorMap
 from ..common.fragment import EpilogueOperands
+from ..common.groups import NO_GROUPS, Groups
 from ..entry import gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
@@ -30,8 +31,26 @@ def tensor_map[
         raise Error(
             "tensor map of ", map.tensor, ": a box of ", map.swizzle_bytes(), "-byte rows, a swizzle of ", swizzle_bytes
         )
+    if map.windows > 0:
+        return window_map[config, swizzle_bytes](buffer, map)
     return create_tma_descriptor[dtype, 2, swizzle_mode(swizzle_bytes), l2_promotion=promotion(config.l2_promotion())](
         buffer, Index(map.rows, map.columns), Index(map.columns, 1), Index(map.box_rows, map.box_columns)
+    )
+
+
+def window_map[
+    dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
+](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
+    """Windows overlap, so their distance is that of rows. What lies before the tensor is not touched: see groups.mojo.
+    """
+    var first = DeviceBuffer[dtype](
+        buffer.context(), buffer.unsafe_ptr() - map.box_rows * map.columns, map.windows * map.columns, owning=False
+    )
+    return create_tma_descriptor[dtype, 3, swizzle_mode(swizzle_bytes), l2_promotion=promotion(config.l2_promotion())](
+        first,
+        Index(map.windows, map.box_rows, map.columns),
+        Index(map.columns, map.columns, 1),
+        Index(1, map.box_rows, map.box_columns),
     )
 
 
@@ -46,11 +65,12 @@ def launch[
     n: Int,
     k: Int,
     operands: EpilogueOperands,
+    groups: Groups = NO_GROUPS,
 ) raises:
     """Enqueues C = A . B^T, or what the fused epilogue makes of it; raises if the sizes cannot be addressed."""
     comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
     comptime assert config.scales == "none", "A and B with scale factors are the other launch's"
-    launch[config](ctx, a, b, c, a, b, m, n, k, operands)
+    launch[config](ctx, a, b, c, a, b, m, n, k, operands, groups)
 
 
 def launch[
@@ -66,19 +86,20 @@ def launch[
     n: Int,
     k: Int,
     operands: EpilogueOperands,
+    groups: Groups = NO_GROUPS,
 ) raises:
     """Enqueues C = alpha * A . B^T of A and B with scale factors, which are not looked at where the configuration has none.
     """
     comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
-    var plan = LaunchPlan(config, m, n, k)
+    var plan = LaunchPlan(config, m, n, k, Int(groups.count))
     comptime if config.counts_tiles() or config.splits_k():
         # One for each launch, as launches on several streams must not share it.
         var workspace = ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4)
         ctx.enqueue_memset(workspace.create_sub_buffer[DType.uint32](0, plan.counters), 0)
-        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, UInt64(Int(workspace.unsafe_ptr())), operands)
+        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, UInt64(Int(workspace.unsafe_ptr())), operands, groups)
         _ = workspace^  # not freed before the kernel is in the queue
     else:
-        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, 0, operands)
+        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, 0, operands, groups)
 
 
 def enqueue[
@@ -93,6 +114,7 @@ def enqueue[
     b_scales: DeviceBuffer[scale_dtype],
     workspace: UInt64,
     operands: EpilogueOperands,
+    groups: Groups,
 ) raises:
     var a_map = tensor_map[config, 128](b if config.swapped else a, plan.a)
     var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
@@ -123,6 +145,8 @@ def enqueue[
             operands.residual,
             operands.alpha,
             operands.beta,
+            groups.sizes,
+            groups.count,
             grid_dim=grid,
             block_dim=plan.block,
             cluster_dim=cluster,
@@ -143,6 +167,8 @@ def enqueue[
             operands.residual,
             operands.alpha,
             operands.beta,
+            groups.sizes,
+            groups.count,
             grid_dim=grid,
             block_dim=plan.block,
             cluster_dim=cluster,

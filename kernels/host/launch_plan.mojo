@@ -5,6 +5,7 @@ elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTens
 """
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK
 from ..common.config import ELEMENT_BYTES, TEAM, GemmConfig, partials_offset
+from ..common.groups import MOST_GROUPS
 from ..common.multicast import Slices
 from std.math import align_up, ceildiv
 
@@ -31,6 +32,7 @@ struct TensorMap(Copyable):
     var columns: Int
     var box_rows: Int
     var box_columns: Int
+    var windows: Int  # of box_rows rows each, if the map is one of windows (groups.mojo); else 0
 
     def row_bytes(self) -> Int:
         return self.columns * self.element_bytes
@@ -46,7 +48,8 @@ struct LaunchPlan(Copyable):
     var k: Int
     var rows: Int  # of the product: M, swapped N
     var columns: Int
-    var clusters_m: Int  # cluster tiles along M
+    var groups: Int  # 0: there is one A and one B
+    var clusters_m: Int  # cluster tiles along M, with groups the most that they can have
     var clusters_n: Int
     var grid_x: Int  # CTAs along M in a band, a multiple of the cluster; or of all clusters, where tiles have numbers
     var grid_y: Int  # CTAs along N
@@ -61,8 +64,11 @@ struct LaunchPlan(Copyable):
     var counters: Int  # words of 4 bytes at the start of the workspace that are 0 before a launch and after it
     var workspace: Int  # bytes of global memory; 0 where none is needed
 
-    def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int) raises:
-        """Raises if TMA cannot address the sizes."""
+    def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int, groups: Int = 0) raises:
+        """Raises if TMA cannot address the sizes, or the problem is not grouped as the configuration is."""
+        if config.grouped != (groups > 0) or groups > MOST_GROUPS:
+            var of = String("1 to ", MOST_GROUPS) if config.grouped else String("no")
+            raise Error("the problem has ", groups, " groups, and the kernel is compiled for ", of)
         var k_multiple = 128 // config.scaling.bits  # 16 bytes of a row
         var also: StaticString = ""
         if config.kernel.is_block_scaled:
@@ -76,9 +82,14 @@ struct LaunchPlan(Copyable):
         self.k = k
         if config.a_is_k_by_m():
             check_size("M", m, 8)
+        self.groups = groups
         self.rows = n if config.swapped else m
         self.columns = m if config.swapped else n
         self.clusters_m = ceildiv(self.rows, config.cluster_rows())
+        if config.grouped:
+            check_size("N times the groups", n * groups, 1)
+            # A group has a tile that is not full at most, and a row at least if it has a tile.
+            self.clusters_m = min(m, (m + groups * (config.cluster_rows() - 1)) // config.cluster_rows())
         self.clusters_n = ceildiv(self.columns, config.cluster_columns())
         if config.kernel.is_persistent:
             var clusters = self.clusters_m * self.clusters_n * config.split_k
@@ -111,7 +122,7 @@ struct LaunchPlan(Copyable):
         var a: StaticString = "B" if config.swapped else "A"
         var b: StaticString = "A" if config.swapped else "B"
         self.a = operand_map(config, a, self.rows, k, config.a_slices())
-        self.b = operand_map(config, b, self.columns, k, config.b_slices())
+        self.b = operand_map(config, b, self.columns * max(1, groups), k, config.b_slices())
         self.c = TensorMap(
             "C",
             config.c_dtype_name(),
@@ -120,15 +131,16 @@ struct LaunchPlan(Copyable):
             config.fusion().columns(n),
             config.c_box()[0],
             config.c_box()[1],
+            m + 1 if config.grouped else 0,
         )
         self.scales = []
         if config.promotes():
             var blocks = ceildiv(k, F32_BLOCK)
             # Rows of 16 bytes.
-            self.scales.append(TensorMap("A scales", "f32", 4, blocks, align_up(m, 4), 1, config.cta_m()))
+            self.scales.append(TensorMap("A scales", "f32", 4, blocks, align_up(m, 4), 1, config.cta_m(), 0))
             var b_rows = ceildiv(config.mma_n, F32_BLOCK)
             self.scales.append(
-                TensorMap("B scales", "f32", 4, ceildiv(n, F32_BLOCK), align_up(blocks, 4), b_rows, 128 // 4)
+                TensorMap("B scales", "f32", 4, ceildiv(n, F32_BLOCK), align_up(blocks, 4), b_rows, 128 // 4, 0)
             )
         elif config.has_scale_factors():
             self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
@@ -152,10 +164,10 @@ def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slice
     """A stage is as wide as one box."""
     if config.scaling.bits < 16:
         var per_byte = 8 // config.scaling.bits
-        return TensorMap(name, "u8", 1, rows, k // per_byte, slices.box_rows(), config.block_k // per_byte)
+        return TensorMap(name, "u8", 1, rows, k // per_byte, slices.box_rows(), config.block_k // per_byte, 0)
     if slices.mn_major:
-        return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, k, rows, slices.box_lines(), slices.box_rows())
-    return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, rows, k, slices.box_rows(), config.block_k)
+        return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, k, rows, slices.box_lines(), slices.box_rows(), 0)
+    return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, rows, k, slices.box_rows(), config.block_k, 0)
 
 
 def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
@@ -163,7 +175,7 @@ def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices:
     comptime words = ATOM_BYTES // 8
     var atoms = ceildiv(k, config.scaling.block() * ATOM_BLOCKS)
     var box = words * config.scaling.atoms()
-    return TensorMap(name, "u64", 8, ceildiv(rows, ATOM_ROWS), words * atoms, slices.box_rows(), box)
+    return TensorMap(name, "u64", 8, ceildiv(rows, ATOM_ROWS), words * atoms, slices.box_rows(), box, 0)
 
 
 def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:

@@ -2,7 +2,8 @@
 [K, N], tt A [K, M], tn both.
 
 `matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's, `matmul_fused_into` with what a fused epilogue
-makes of the product, `scaled_matmul_into` (scaled_matmul.mojo) multiplies numbers with scale factors. A and B are bf16 or
+makes of the product, `scaled_matmul_into` (scaled_matmul.mojo) multiplies numbers with scale factors, `grouped_matmul_into`
+(grouped_matmul.mojo) groups of rows. A and B are bf16 or
 fp16, C may be f32, too. The one parameter, `options`, is a configuration as text (options.mojo), such as
 "kernel=kernel8 cluster_m=2 cluster_n=1". What is no configuration of the device's architecture does not compile. All raise
 on shapes that do not match, on sizes that TMA cannot address, on a bias or residual that does not begin at 4 bytes, and on

@@ -79,6 +79,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         split_k=number("split_k").or_else(1),
         layout=word[["nt", "nn", "tn", "tt"]]("layout", values.pop("layout", "nt")),
         swapped=switch("swapped", False),
+        grouped=switch("grouped", False),
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")

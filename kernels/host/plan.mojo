@@ -7,6 +7,7 @@
 
     mojo build -I REPOSITORY driver.mojo -o plan
     plan M N K kernel=kernel6 cluster_m=4 cluster_n=4 dtype=fp16 multicast=false ...
+    plan M N K groups=40,0,248 kernel=kernel8 grouped=true ...
     plan configs
 
 Options are those of options.mojo. One line of JSON on standard output, as from a driver of `emit_main` but
@@ -65,11 +66,15 @@ def run() raises:
     var m = whole_number("M", arguments[1])
     var n = whole_number("N", arguments[2])
     var k = whole_number("K", arguments[3])
+    var sizes = List[Int]()
+    if len(arguments) > 4 and arguments[4].startswith("groups="):
+        for size in arguments.pop(4).split("=")[1].split(","):
+            sizes.append(whole_number("groups", String(size)))
     var config = configuration(List[String](arguments[4:]))
     var wrong = find_error(config)
     if not wrong.is_none():
         raise Error(wrong.message)
-    print(plan_json(config, LaunchPlan(config, m, n, k), String()))
+    print(plan_json(config, LaunchPlan(config, m, n, k, len(sizes)), String(), sizes))
 
 
 def plan_main():

@@ -8,6 +8,7 @@ from ..common.multicast import Slices
 from .barriers import barriers_json
 from .roles import roles_json
 from ..common.raster import Raster
+from std.math import ceildiv
 
 
 def config_json(config: GemmConfig) -> String:
@@ -32,6 +33,7 @@ def config_json(config: GemmConfig) -> String:
             pair("split_k", config.split_k),
             text("layout", config.layout),
             pair("swapped", config.swapped),
+            pair("grouped", config.grouped),
             pair("multicast", config.multicast),
             text("epilogue", config.fusion().name),
             text("label", label(config)),
@@ -117,33 +119,44 @@ def multicast_json(config: GemmConfig) -> String:
     return array(ranks)
 
 
-def tiles_json(config: GemmConfig, plan: LaunchPlan) -> String:
+def tiles_json(config: GemmConfig, plan: LaunchPlan, sizes: List[Int]) -> String:
     """The first tiles in the order in which they are computed, as [row, column] in cluster tiles; null without one.
-    With split-K each is computed in as many parts of K, one after the other."""
+    With split-K each is computed in as many parts of K, one after the other; with groups each has rows of its own."""
     if not config.kernel.is_persistent:
         return "null"
     comptime most = 512
-    var raster = Raster(UInt32(config.raster_group), UInt32(plan.clusters_m), UInt32(plan.clusters_n))
     var order = List[String]()
-    for number in range(min(most, plan.clusters_m * plan.clusters_n)):
-        var found = raster.place(UInt32(number))
-        order.append(numbers(Int(found.row), Int(found.column)))
-    return object([pair("rows", plan.clusters_m), pair("columns", plan.clusters_n), pair("order", array(order))])
+    var above = 0
+    for size in sizes.copy() if len(sizes) > 0 else [plan.rows]:
+        var rows = ceildiv(size, config.cluster_rows())
+        var raster = Raster(UInt32(config.raster_group), UInt32(max(1, rows)), UInt32(plan.clusters_n))
+        for number in range(min(most - len(order), rows * plan.clusters_n)):
+            var found = raster.place(UInt32(number))
+            order.append(numbers(above + Int(found.row), Int(found.column)))
+        above += rows
+    return object([pair("rows", above), pair("columns", plan.clusters_n), pair("order", array(order))])
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     var promotion = config.l2_promotion()
 
     def map(name: StaticString, map: TensorMap) {imm promotion} -> String:
+        var rows = map.row_bytes()
+        var dims, strides = numbers(map.columns, map.rows), numbers(rows)
+        var box = numbers(map.box_columns, map.box_rows)
+        if map.windows > 0:
+            dims, strides = numbers(map.columns, map.box_rows, map.windows), numbers(rows, rows)
+            box = numbers(map.box_columns, map.box_rows, 1)
         return object(
             [
                 text("name", name),
                 text("kind", "tensor_map"),
                 text("tensor", map.tensor),
                 text("dtype", map.dtype),
-                pair("dims", numbers(map.columns, map.rows)),
-                pair("strides", numbers(map.row_bytes())),
-                pair("box", numbers(map.box_columns, map.box_rows)),
+                pair("dims", dims),
+                pair("strides", strides),
+                pair("box", box),
+                pair("offset", -map.box_rows * rows if map.windows > 0 else 0),
                 text("swizzle", String(map.swizzle_bytes(), "B") if map.swizzle_bytes() > 0 else String("none")),
                 pair("l2_promotion", promotion),
             ]
@@ -152,8 +165,8 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     def scalar(name: StaticString, value: Int, type: StaticString = "u32") -> String:
         return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
 
-    def address(name: StaticString, is_taken: Bool, shape: List[Int]) {imm config} -> String:
-        """Of a tensor that a fused epilogue reads."""
+    def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: StaticString) -> String:
+        """Of a tensor that is read as it lies in memory."""
         if not is_taken:
             return scalar(name, 0, "u64")
         var sizes = List[String]()
@@ -163,7 +176,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             [
                 text("name", name),
                 text("kind", "tensor"),
-                text("dtype", config.dtype_name()),
+                text("dtype", dtype),
                 pair("shape", array(sizes)),
             ]
         )
@@ -187,15 +200,22 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(scalar("m", plan.rows))
     found.append(scalar("n", plan.columns))
     found.append(workspace^)
-    found.append(address("bias", config.fusion().takes_bias, [plan.n]))
-    found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n]))
+    var bias: List[Int] = [plan.groups, plan.n] if config.grouped else [plan.n]
+    found.append(address("bias", config.fusion().takes_bias, bias, config.dtype_name()))
+    found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n], config.dtype_name()))
     found.append(scalar("alpha", 1, "f32"))
     found.append(scalar("beta", 0, "f32"))
+    found.append(address("sizes", config.grouped, [plan.groups], "s32"))
+    found.append(scalar("groups", plan.groups))
     return array(found)
 
 
-def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String) -> String:
-    """`entry` is empty where the kernel has not been compiled."""
+def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[Int] = []) -> String:
+    """`entry` is empty where the kernel has not been compiled. `sizes`: the rows of groups, which a launch does not know.
+    """
+    var groups = List[String]()
+    for size in sizes:
+        groups.append(String(size))
     return object(
         [
             pair("schema", 1),
@@ -203,14 +223,17 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String) -> String:
             text("arch", config.arch),
             pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
             pair("config", config_json(config)),
-            pair("problem", object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k)])),
+            pair(
+                "problem",
+                object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]),
+            ),
             pair("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
             pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
             pair("block", numbers(plan.block, 1, 1)),
             pair("dynamic_smem", plan.dynamic_shared_memory),
             pair("shared_memory", shared_memory_json(config)),
             pair("tmem_columns", config.tmem_columns()),
-            pair("tiles", tiles_json(config, plan)),
+            pair("tiles", tiles_json(config, plan, sizes)),
             pair("roles", roles_json(config)),
             pair("barriers", barriers_json(config)),
             pair("multicast", multicast_json(config)),

@@ -67,6 +67,8 @@ def find_error(config: GemmConfig) -> ConfigError:
     if wrong.is_none():
         wrong = swapped_error(config)
     if wrong.is_none():
+        wrong = grouped_error(config)
+    if wrong.is_none():
         wrong = epilogue_error(config)
     if wrong.is_none():
         wrong = sharing_error(config)
@@ -317,6 +319,25 @@ def swapped_error(config: GemmConfig) -> ConfigError:
         return ConfigError("mma_shape", message, instead="swapped")
     if config.promotes():
         return ConfigError("scales", String("scales block: not with swapped"), instead="swapped")
+    return ConfigError()
+
+
+def grouped_error(config: GemmConfig) -> ConfigError:
+    if not config.grouped:
+        return ConfigError()
+    if not config.kernel.fuses():
+        return ConfigError("kernel", String(t"groups: {config.kernel.name} multiplies one A and one B"))
+    if not config.is_static():
+        var rule: StaticString = "with groups a cluster has a fixed list of tiles"
+        return ConfigError("scheduler", String(t"scheduler {config.scheduler}: {rule}"))
+    if config.scaling.bits < 16:
+        return ConfigError("dtype", String(t"dtype {config.dtype_name()}: with groups A and B have 16 bits"))
+    if config.layout != "nt":
+        return ConfigError("layout", String(t"layout {config.layout}: with groups A is [M, K] and each B [N, K]"))
+    if config.splits_k():
+        return ConfigError("split_k", String(t"split k {config.split_k}: with groups a CTA adds up all of K"))
+    if config.swapped:
+        return ConfigError("swapped", String("swapped: with groups rows of A lie along the MMA's M"))
     return ConfigError()
 
 

@@ -11,9 +11,9 @@ from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
-from ..common.fragment import Fragment
+from ..common.fragment import EpilogueOperands, Fragment
+from ..common.groups import store_rows
 from ..common.pipeline import MBarrier
-from ..common.ptx import tma_store
 from .tcgen05 import fence_after_thread_sync, tmem_address, tmem_load
 from max.gpu.sync import named_barrier
 
@@ -38,6 +38,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     var rows: Self.Rows
     var column: Int32  # of the product, where the CTA's tile starts
     var row: Int32
+    var end: Int32  # of the rows that are stored
     var warp: UInt32
     var values_row: UInt32  # of the product, of this thread's first value
     var values_column: UInt32
@@ -52,7 +53,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         return values
 
     @inline(.always)
-    def fused[step: Int](self, product: Self.Values, problem: Problem) -> Self.Values:
+    def fused[step: Int](self, product: Self.Values, operands: EpilogueOperands) -> Self.Values:
         """One step through the fused epilogue. Where C has fewer columns, the values behind them mean nothing."""
         comptime E = EPILOGUES[Self.config.epilogue - 1]
         var results = Self.Values()
@@ -61,7 +62,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
             comptime right = step * Self.width + first % (Self.width // 2) * 2
             var values = product.slice[8, offset=first]()
             var fragment = Fragment[Self.config.dtype](
-                values, self.values_row + UInt32(down), self.values_column + UInt32(right), problem.operands
+                values, self.values_row + UInt32(down), self.values_column + UInt32(right), operands
             )
             results = results.insert[offset=first * E.results // 8](E.apply(fragment))
         return results
@@ -99,11 +100,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     def store[step: Int, buffer: Int](self, c_map: UInt64):
         comptime for box in range(Self.config.blocks_per_step()):
             var column = self.column + Int32(box * Self.config.warp_columns() + step * Self.width)
-            tma_store(
+            store_rows[Self.config](
                 self.boxes + UInt32(buffer * Self.config.step_bytes() + box * Self.config.block_bytes()),
                 c_map,
                 Self.config.c_column(column),
                 self.row,
+                self.end,
             )
 
     @inline(.always)
@@ -139,4 +141,4 @@ def wait_for_accumulator[
     var rows = E.Rows(boxes + box * UInt32(config.block_bytes()), row, cta.lane)
     var values_row = UInt32(tile.row) + row + cta.lane // 4
     var values_column = UInt32(tile.column) + box * UInt32(config.warp_columns()) + cta.lane % 4 * 2
-    return {tmem, empty, boxes, rows, tile.column, tile.row, cta.warp, values_row, values_column}
+    return {tmem, empty, boxes, rows, tile.column, tile.row, tile.end, cta.warp, values_row, values_column}

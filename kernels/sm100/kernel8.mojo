@@ -86,7 +86,7 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
                     comptime if step == last:
                         release(epilogue)
                 comptime if config.is_fused():
-                    values = epilogue.fused[step](values, problem)
+                    values = epilogue.fused[step](values, problem.operands_of(tiles.tile))
                 write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)

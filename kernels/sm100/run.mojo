@@ -62,6 +62,7 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     """All threads."""
     var tiles = TileScheduler[config](cta, problem)
     start(cta, problem)
+    tiles.begin()
     comptime if config.kernel.name == "kernel5":
         kernel5(cta, problem, tiles)
     elif config.kernel.name == "kernel6":

@@ -5,6 +5,7 @@ from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment, Values
+from ..common.groups import store_rows
 from ..common.ptx import mul_after_wait, pinned, tma_store
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
@@ -29,6 +30,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     var rows: Self.Rows
     var column: Int32  # of the product, where the warpgroup's part starts
     var row: Int32
+    var end: Int32  # of the rows that are stored
     var group: UInt32
     var warp: UInt32
 
@@ -59,6 +61,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         self.column = tile.column
         var part = self.group % UInt32(Self.config.consumers_of_tile())
         self.row = tile.row + Int32(part) * Int32(Self.config.consumer_m())
+        self.end = tile.end
 
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
@@ -81,7 +84,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
                 var c_column = Self.config.c_column(self.row) + Int32(part * across)
                 tma_store(box + UInt32(part * Self.width * Self.Rows.pitch), c_map, c_column, column)
         else:
-            tma_store(box, c_map, Self.config.c_column(column), self.row)
+            store_rows[Self.config](box, c_map, Self.config.c_column(column), self.row, self.end)
 
     @inline(.always)
     def barrier(self):

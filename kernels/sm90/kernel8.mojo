@@ -106,7 +106,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
                 if not add_parts(cta, partial, accumulator, consumer.group):
                     continue
             comptime if config.is_fused():
-                accumulator = fused(cta, tile, accumulator, problem.operands)
+                accumulator = fused(cta, tile, accumulator, problem.operands_of(tile))
             var epilogue = Epilogue[config](cta, tile, accumulator, problem.operands.alpha)
             comptime if config.defers_epilogue():
                 deferred.begin(epilogue)

@@ -40,7 +40,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def owns_rows(self, tile: Tile, problem: Problem) -> Bool:
         """Whether any row of this warpgroup's is in bounds."""
-        return tile.row + self.row < Int32(problem.m) and tile.column < Int32(problem.n)
+        return tile.row + self.row < tile.end and tile.column < Int32(problem.n)
 
     @inline(.always)
     def multiply[*, anew: Bool = False](self, mut accumulator: Accumulator[Self.config], stage: UInt32):

@@ -62,7 +62,7 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             order.arrive()
             finish_tile(consumer, accumulator, last)
             comptime if config.is_fused():
-                accumulator = fused(cta, tiles.tile, accumulator, problem.operands)
+                accumulator = fused(cta, tiles.tile, accumulator, problem.operands_of(tiles.tile))
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.operands.alpha)
             write_double_buffered[config](epilogue, problem.c)
         else:

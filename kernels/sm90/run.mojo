@@ -16,6 +16,7 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     if tiles.cluster_is_out_of_bounds():
         return  # the whole cluster, so no CTA waits for it
     start(cta, problem)
+    tiles.begin()
     comptime if config.kernel.name == "kernel5":
         kernel5(cta, problem, tiles)
     elif config.kernel.name == "kernel6":

@@ -60,7 +60,7 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
 def test_measured_time_beside_the_vendors(gpu_run):
     result, record, [request] = gpu_run(answer(RIGHT, SAMPLES))
     assert result.exit_code == 0, result.output
-    assert request["inputs"] == "normal" and request["shape"] == [256, 256, 256]
+    assert request["inputs"] == "normal" and request["shape"] == {"m": 256, "n": 256, "k": 256}
     timing = record["timing"]
     assert timing["seconds"] == pytest.approx(1e-5) and timing["tflops"] == pytest.approx(2 * 256**3 / 1e-5 / 1e12)
     assert timing["vendor"]["cublas"]["ratio"] == pytest.approx(0.8)

@@ -44,7 +44,12 @@ def test_a_failure_that_the_process_explains_itself():
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
 def test_an_unexpected_failure_is_one_line_of_plain_words():
     """An exception of torch itself could not be read by a parent that does not load torch."""
-    request = {"config": make_config("kernel6").to_json(), "shape": [128, 128, 64], "tile": [128, 128], "artifact": "x"}
+    request = {
+        "config": make_config("kernel6").to_json(),
+        "shape": {"m": 128, "n": 128, "k": 64},
+        "tile": [128, 128],
+        "artifact": "x",
+    }
     request |= {"inputs": "normal", "seed": 0, "cap_seconds": 1.0, "vendors": [], "time": False, "folder": "."}
     request |= {"output": [128, 128]}
     outcome = supervise({**request, "vendor_model": None}, 30)

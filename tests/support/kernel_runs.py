@@ -20,9 +20,7 @@ from harness.problem import Inputs, Shape, Validation, make_inputs
 BLOCK_K = 64
 
 
-def run(
-    artifact: Artifact, size: tuple[int, int, int], kind: str, ptx: str | None = None, **options
-) -> tuple[dict, Validation]:
+def run(artifact: Artifact, size: tuple, kind: str, ptx: str | None = None, **options) -> tuple[dict, Validation]:
     """Counters and verdict. ptx: run this in place of the artifact's. options: those of `EmulationOptions`."""
     plan, what = problem(artifact, size, kind)
     found = judged(
@@ -47,16 +45,17 @@ def check_bits(artifact: Artifact, size: Shape, wanted: Callable[[Inputs, int, i
 
 
 @lru_cache(maxsize=2)
-def problem(artifact: Artifact, size: tuple[int, int, int], kind: str) -> tuple[Plan, Launchable]:
-    """What is the same whenever a kernel runs on a problem again, in another order of events."""
+def problem(artifact: Artifact, size: tuple, kind: str) -> tuple[Plan, Launchable]:
+    """What is the same whenever a kernel runs on a problem again, in another order of events. size: of a `Shape`, also
+    with groups."""
     plan = plan_of(artifact, size)
     config = artifact.config
-    inputs = make_inputs(Shape(*size), config.dtype, kind, sum(size), config.epilogue, config.scales)
+    inputs = make_inputs(Shape(*size), config.dtype, kind, sum(size[:3]), config.epilogue, config.scales)
     return plan, to_launchable(artifact, plan, inputs)
 
 
 @lru_cache(maxsize=8)
-def plan_of(artifact: Artifact, size: tuple[int, int, int]) -> Plan:
+def plan_of(artifact: Artifact, size: tuple) -> Plan:
     """The compiled program is asked, which is a process of its own."""
     return artifact.plan(Shape(*size))
 

@@ -296,6 +296,10 @@ class TensorMap:
         """Bytes between neighbours along every dimension, the innermost included."""
         return (self.global_bytes, *self.strides)
 
+    def first_inside(self, coordinates: Sequence[int]) -> int:
+        """The address of a box, where it lies inside: that of the map may lie before all that it touches."""
+        return self.address + sum(max(0, at) * pitch for at, pitch in zip(coordinates, self.pitches, strict=True))
+
     @cached_property
     def span_bytes(self) -> int:
         """Bytes from the first byte of the tensor to just behind its last one."""

@@ -1,0 +1,82 @@
+"""Grouped GEMM: one launch multiplies the rows of many groups, each with its own B.
+
+    A [sum of sizes, K]   the groups' rows one after the other, without padding; C [sum of sizes, N] likewise
+    B [groups * N, K]     that of each group, one after the other
+
+The sizes lie in global memory, as the kernel before may have computed them: the host knows how many there are and what they
+add up to. Tiles are numbered group after group, and no tile has rows of two groups, so a group has
+ceil(size / rows of a cluster tile) rows of tiles, an empty one none. Every role walks forward through the sizes as its
+numbers grow.
+
+The last tile of a group reads rows of the next one, which nobody stores: C is described by a tensor map of *windows*. A
+window has the rows of one box and begins a row further than the one before, the first as many rows before C. What a box has
+beyond the end of its window is not stored, so a box of which only `inside` rows belong to the group is put that many rows
+before the end of the window that ends with the group. Nothing is stored beyond the windows, whatever the sizes are.
+"""
+from .config import GemmConfig
+from .ptx import load_number, tma_store, tma_store_in_window
+from std.math import ceildiv
+
+comptime MOST_GROUPS = 1024
+"""Every CTA walks through the sizes of all groups before its tiles."""
+
+
+@fieldwise_init
+struct Groups(TrivialRegisterPassable):
+    """Of a launch."""
+
+    var sizes: UInt64  # address of their rows, a word of 4 bytes each
+    var count: UInt32  # 0: not grouped
+
+
+comptime NO_GROUPS = Groups(0, 0)
+
+
+struct Group[config: GemmConfig](TrivialRegisterPassable):
+    """One group, by the tiles and rows that it has of all."""
+
+    var number: UInt32
+    var first_tile: UInt32
+    var end_tile: UInt32
+    var first_row: UInt32
+    var end_row: UInt32
+
+    @inline(.always)
+    def __init__(out self):
+        """Before the first."""
+        self.number = ~UInt32(0)
+        self.first_tile = 0
+        self.end_tile = 0
+        self.first_row = 0
+        self.end_row = 0
+
+    @inline(.always)
+    def tile_rows(self) -> UInt32:
+        """Of cluster tiles, along M."""
+        return ceildiv(self.end_row - self.first_row, UInt32(Self.config.cluster_rows()))
+
+    @inline(.always)
+    def seek(mut self, tile: UInt32, groups: Groups, tiles_across: UInt32) -> Bool:
+        """Forward to the group of this tile, or behind the last one. Whether it is another than before."""
+        var moved = tile >= self.end_tile
+        while tile >= self.end_tile:
+            self.number += 1
+            if self.number >= groups.count:
+                break
+            self.first_tile = self.end_tile
+            self.first_row = self.end_row
+            self.end_row += load_number(groups.sizes + 4 * UInt64(self.number))
+            self.end_tile += self.tile_rows() * tiles_across
+        return moved
+
+
+@inline(.always)
+def store_rows[config: GemmConfig](box: UInt32, c_map: UInt64, column: Int32, row: Int32, end: Int32):
+    """Starts the TMA store of a box whose first row is `row`, up to row `end`, where C or the group ends. One thread.
+    """
+    comptime if config.grouped:
+        comptime rows = Int32(config.block_rows())
+        var inside = min(rows, end - row)
+        tma_store_in_window(box, c_map, column, rows - inside, row + inside)
+    else:
+        tma_store(box, c_map, column, row)
