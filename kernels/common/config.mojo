@@ -123,7 +123,7 @@ struct GemmConfig(TrivialRegisterPassable):
     ):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
-        `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a; `epilogue_width` 64,
+        `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a and if `grouped`; `epilogue_width` 64,
         but 32 where the epilogue is double-buffered or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
         rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a and if `grouped`,
         `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
@@ -146,8 +146,8 @@ struct GemmConfig(TrivialRegisterPassable):
         self.mma_n = mma_n
         self.block_k = block_k.or_else(8 * SWIZZLE_ROW_BYTES // scaling.bits)
         self.stages = 1
-        self.cluster_m = cluster_m.or_else(4 if blackwell else 2)
-        self.cluster_n = cluster_n.or_else(4 if blackwell else 1)
+        self.cluster_m = cluster_m.or_else(4 if blackwell and not grouped else 2)
+        self.cluster_n = cluster_n.or_else(4 if blackwell and not grouped else 1)
         self.epilogue_width = epilogue_width.or_else(
             32 if kernel.double_buffers_epilogue or self.out_dtype == DType.float32 else 64
         )
