@@ -19,8 +19,8 @@ SAMPLE = {"arch": "sm_90a", "dtype": "fp16", "multicast": False, "ping_pong": Fa
 VALUES = {name: SAMPLE.get(name, option.offered[0] if option.offered else None) for name, option in OPTIONS.items()}
 
 
-def test_a_configuration_has_the_options_and_its_kernel():
-    assert [field.name for field in fields(KernelConfig)] == ["kernel", *OPTIONS]
+def test_a_configuration_has_the_options_its_kernel_and_whether_there_are_groups():
+    assert [field.name for field in fields(KernelConfig)] == ["kernel", *OPTIONS, "grouped"]
 
 
 @pytest.mark.parametrize("name", OPTIONS)
