@@ -120,6 +120,16 @@ class Shape:
     def from_dict(cls, data: Mapping[str, Any]) -> Shape:
         return cls(data["m"], data["n"], data["k"], tuple(data.get("groups", ())))
 
+    def numbers(self) -> dict[str, int]:
+        """Each size by its name; with groups the rows of each in the place of M."""
+        rows = {f"group {number}": size for number, size in enumerate(self.groups)} or {"M": self.m}
+        return {**rows, "N": self.n, "K": self.k}
+
+    def with_numbers(self, values: Mapping[str, int]) -> Shape:
+        """The same with other sizes, as `numbers` has them."""
+        *rows, n, k = values.values()
+        return Shape(sum(rows), n, k, tuple(rows) if self.groups else ())
+
     @property
     def b_rows(self) -> int:
         """Rows of B, of all groups together."""

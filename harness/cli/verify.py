@@ -198,8 +198,8 @@ def _smaller(path: Path | None, kernel: str, shape: Shape, config: ConfigOptions
         configured = config.configure(kernel, shape)
         [artifact] = build_with_notice([configured])
         numbers = Numbers(
-            {"M": shape.m, "N": shape.n, "K": shape.k},
-            lambda values: make_launchable(artifact, Shape(*values.values()), INPUTS, 0),
+            shape.numbers(),
+            lambda values: make_launchable(artifact, shape.with_numbers(values), INPUTS, 0),
             expects=True,
         )
     found = shrink(numbers, how.options)
@@ -208,7 +208,7 @@ def _smaller(path: Path | None, kernel: str, shape: Shape, config: ConfigOptions
     new = found.values
     changed = [f"{name} {old} to {new[name]}" for name, old in numbers.values.items() if old != new[name]]
     if path is None:
-        target = kernel_words(configured, Shape(*new.values()))
+        target = kernel_words(configured, shape.with_numbers(new))
     elif changed:
         target = [str(path.with_name(f"{path.stem}-smaller.toml"))]
         write_output(smaller_file(path, new), target[0])
