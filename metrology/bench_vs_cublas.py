@@ -11,7 +11,8 @@ operands as `harness survey` does it.
 
 A kernel with a fused epilogue (``--kernel "kernel8 epilogue=bias-gelu"``) stands beside what PyTorch does for the same
 ("torch bias-gelu"): cuBLASLt's own bias, bias with GELU, and beta times a residual, or else a second kernel of
-PyTorch's. "cublas" is the plain product everywhere.
+PyTorch's. "cublas" is the plain product everywhere. So do groups (``--groups 40,0,248``, each with its own B; "cublas"
+multiplies one after the other). What lies in memory otherwise (``layout=tn``) needs a folder of its own.
 
 e4m3 (``--kernel "kernel8 dtype=e4m3 scales=block"``) stands beside cuBLASLt's with one factor for A and one for B,
 added up the fast way as kernels with `scales=tensor` do, and, where it can, with the same factors of blocks
@@ -36,6 +37,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -46,8 +48,20 @@ import click
 if not (Path(__file__).resolve().parent / "harness").exists():  # in a checkout; a packed folder has its own
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from harness.epilogues import NONE
 from harness.run.driver import Driver
-from metrology.survey.kernels import ALPHA, FUSED, SCALE_BLOCK, Packed, check, draw_sets, epilogue_of, set_count
+from metrology.survey.kernels import (
+    ALPHA,
+    FUSED,
+    SCALE_BLOCK,
+    Packed,
+    check,
+    draw_sets,
+    epilogue_of,
+    groups_of,
+    matrices,
+    set_count,
+)
 
 ARCH = "sm_90a"
 SAMPLE_SECONDS = 0.025
@@ -63,16 +77,17 @@ INPUTS = ("normal", "-1, 0, 1")
 
 
 # ---- where the compiler is -------------------------------------------------------------------------------------------
-def pack_all(asked: list[tuple[str, str]], folder: Path) -> None:
+def pack_all(asked: list[tuple[str, str]], groups: str | None, folder: Path) -> None:
     """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder, with the code that
     launches it. A kernel is given as its name and options of `make_config`."""
-    from harness.problem import parse_shape
+    from harness.problem import parse_groups, parse_shape
     from metrology.survey import HOLD_OUT
     from metrology.survey.bundle import copy_code
     from metrology.survey.pack import pack
     from metrology.survey.runs import Run
 
-    runs = [Run(*parse_kernel(text), parse_shape(shape), HOLD_OUT) for shape, text in asked]
+    rows = parse_groups(groups) if groups else ()
+    runs = [Run(*parse_kernel(text), replace(parse_shape(shape), groups=rows), HOLD_OUT) for shape, text in asked]
     pack(runs, ARCH, folder)
     copy_code(folder)
 
@@ -105,25 +120,38 @@ class Kernel:
         return lambda: launch(torch.cuda.current_stream().cuda_stream)
 
 
-def cublas(tensors: dict[str, Any]) -> Callable[[], Any]:
+def cublas(run: dict[str, Any], tensors: dict[str, Any]) -> Callable[[], Any]:
+    """The plain product; of groups, one after the other."""
     import torch
 
     if "A scales" in tensors:
         one, alpha = (torch.tensor(value, device="cuda") for value in (1.0, ALPHA["tensor"]))
         return _scaled_mm(tensors, alpha, one, fast=True)
-    a, b = tensors["A"], tensors["B"].t()
-    out = tensors["C"] if tensors["C"].shape[1] == b.shape[1] else torch.empty_like(a @ b)
-    return lambda: torch.matmul(a, b, out=out)
+    a, b = matrices(run, tensors["A"], tensors["B"])
+    groups, c = groups_of(run), tensors["C"]
+    out = c if c.shape[1] == b.shape[-1] else torch.empty((a.shape[0], b.shape[-1]), device="cuda", dtype=c.dtype)
+    if not groups:
+        return lambda: torch.matmul(a, b, out=out)
+    each = [(x, y, z) for x, y, z in zip(a.split(groups), b, out.split(groups), strict=True) if len(x)]
+
+    def one_by_one() -> None:
+        for x, y, z in each:
+            torch.matmul(x, y, out=z)
+
+    return one_by_one
 
 
-def torch_fused(name: str, tensors: dict[str, Any]) -> Callable[[], Any] | None:
-    """What PyTorch does for a fused epilogue; None for one that it has no word for."""
+def torch_fused(run: dict[str, Any], tensors: dict[str, Any]) -> Callable[[], Any] | None:
+    """What PyTorch does for groups, or for a fused epilogue; None for what it has no word for."""
     import torch
     from torch.nn.functional import silu
 
-    a, b, c = tensors["A"], tensors["B"].t(), tensors["C"]
-    half = b.shape[1] // 2
-    gate_up = torch.empty_like(a @ b)
+    a, b = matrices(run, tensors["A"], tensors["B"])
+    name, c, half = epilogue_of(run).name, tensors["C"], b.shape[-1] // 2
+    if groups_of(run):
+        ends = tensors["sizes"].cumsum(0, dtype=torch.int32)
+        return (lambda: torch._grouped_mm(a, b, ends)) if name == NONE else None
+    gate_up = torch.empty((a.shape[0], b.shape[-1]), device="cuda", dtype=c.dtype)
 
     def product() -> Any:
         return torch.matmul(a, b, out=gate_up)
@@ -187,17 +215,18 @@ def graphs_of(kernels: list[Kernel], kind: str) -> tuple[dict[str, Any], int, in
     import torch
 
     count = set_count(kernels[0].run)
-    by_epilogue = {epilogue_of(kernel.run).name: draw_sets(kind, kernel.run, count) for kernel in kernels}
-    sets = next(iter(by_epilogue.values()))
-    contestants = {"cublas": [cublas(s) for s in sets]}
+    by_epilogue = {epilogue_of(kernel.run).name: kernel.run for kernel in kernels}
+    drawn = {name: draw_sets(kind, run, count) for name, run in by_epilogue.items()}
+    sets = next(iter(drawn.values()))
+    contestants = {"cublas": [cublas(kernels[0].run, s) for s in sets]}
     if any(kernel.run["plan"]["config"]["scales"] == "block" for kernel in kernels):
         with_blocks = [launch for launch in takewhile(bool, map(cublas_blocks, sets)) if launch]
         contestants |= {"cublas-blocks": with_blocks} if len(with_blocks) == len(sets) else {}
-    for name, drawn in by_epilogue.items():
-        fused = [launch for launch in (torch_fused(name, s) for s in drawn) if launch]
-        contestants |= {f"torch {name}": fused} if fused else {}
+    for name, run in by_epilogue.items():
+        fused = [launch for launch in (torch_fused(run, s) for s in drawn[name]) if launch]
+        contestants |= {f"torch {name if name != NONE else 'grouped'}": fused} if fused else {}
     for kernel in kernels:
-        contestants[kernel.name] = [kernel.prepare(s) for s in by_epilogue[epilogue_of(kernel.run).name]]
+        contestants[kernel.name] = [kernel.prepare(s) for s in drawn[epilogue_of(kernel.run).name]]
     for launches in contestants.values():
         launches[0]()
     torch.cuda.synchronize()
@@ -333,10 +362,11 @@ def main() -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--shape", "shapes", multiple=True, required=True, help="M,N,K or one number for all three.")
+@click.option("--groups", help="Rows of A that each group has, as harness run takes them; of every shape.")
 @click.option("--kernel", "kernels", multiple=True, required=True, help='Such as "kernel8 raster_group=4".')
-def pack(folder: Path, shapes: tuple[str, ...], kernels: tuple[str, ...]) -> None:
+def pack(folder: Path, shapes: tuple[str, ...], groups: str | None, kernels: tuple[str, ...]) -> None:
     """Compile every kernel for every shape."""
-    pack_all([(shape, kernel) for shape in shapes for kernel in kernels], folder)
+    pack_all([(shape, kernel) for shape in shapes for kernel in kernels], groups, folder)
     (folder / "bench_vs_cublas.py").write_text(Path(__file__).read_text(encoding="utf-8"))
 
 
@@ -447,7 +477,7 @@ def once(folder: Path, inputs: str) -> None:
 
     for kernels in load(folder).values():
         [tensors] = draw_sets(inputs, kernels[0].run, 1)
-        for launch in (cublas(tensors), *(kernel.prepare(tensors) for kernel in kernels)):
+        for launch in (cublas(kernels[0].run, tensors), *(kernel.prepare(tensors) for kernel in kernels)):
             for _ in range(2):
                 launch()
                 torch.cuda.synchronize()

@@ -94,7 +94,7 @@ class Packed:
     def _parameter(self, argument: dict[str, Any], run: dict[str, Any], operands: Operands) -> Parameter:
         if argument["kind"] == "tensor_map":
             return self.driver.tensor_map(
-                operands[argument["tensor"]],
+                operands[argument["tensor"]] + argument["offset"],
                 argument["dtype"],
                 argument["dims"],
                 argument["strides"],
@@ -123,11 +123,17 @@ def epilogue_of(run: dict[str, Any]) -> Epilogue:
     return find_epilogue(run["plan"]["config"]["epilogue"])
 
 
+def groups_of(run: dict[str, Any]) -> list[int]:
+    """Rows of each; empty if there are none, and one B."""
+    groups: list[int] = run["plan"]["problem"].get("groups", [])
+    return groups
+
+
 def _factors(run: dict[str, Any]) -> dict[str, float]:
     """alpha and beta."""
     if epilogue_of(run).name != NONE:
         return FUSED
-    return {"alpha": ALPHA.get(run["plan"]["config"]["scales"], 1.0)}
+    return {"alpha": ALPHA.get(run["plan"]["config"]["scales"], 1.0), "beta": 0.0}
 
 
 class Clocks:
@@ -204,17 +210,38 @@ def draw_sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]
     if run["plan"]["config"]["dtype"] == "e4m3":
         return [_draw_fp8(kind, (m, n, k)) for _ in range(count)]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[run["plan"]["config"]["dtype"]]
-    epilogue = epilogue_of(run)
-    sizes = {"A": (m, k), "B": (n, k), "bias": (n,), "residual": (m, n)}
+    epilogue, groups, (of_a, of_b) = epilogue_of(run), groups_of(run), run["plan"]["config"]["layout"]
+    b_rows = n * max(1, len(groups))
+    sizes: dict[str, tuple[int, ...]] = {"A": (m, k) if of_a == "n" else (k, m), "residual": (m, n)}
+    sizes |= {"B": (b_rows, k) if of_b == "t" else (k, b_rows), "bias": (len(groups), n) if groups else (n,)}
     drawn = [name for name in sizes if name in "AB" or epilogue.takes(name)]
     columns = n // 2 if epilogue.halves else n
+    rows_of_groups = torch.tensor(groups, device="cuda", dtype=torch.int32)
     return [
         {
             **{name: _draw(kind, sizes[name], dtype) for name in drawn},
             "C": torch.full((m, columns), float("nan"), device="cuda", dtype=dtype),
+            "sizes": rows_of_groups,
         }
         for _ in range(count)
     ]
+
+
+def matrices(run: dict[str, Any], a: Any, b: Any) -> tuple[Any, Any]:
+    """A as [M, K] and B as [K, N], with groups as [groups, K, N], however they lie."""
+    of_a, of_b = run["plan"]["config"]["layout"]
+    a = a if of_a == "n" else a.t()
+    if groups := groups_of(run):
+        return a, b.view(len(groups), -1, b.shape[1]).transpose(1, 2)
+    return a, b.t() if of_b == "t" else b
+
+
+def _product(run: dict[str, Any], a: Any, b: Any) -> Any:
+    import torch
+
+    a, b = matrices(run, a, b)
+    groups = groups_of(run)
+    return torch.cat([x @ y for x, y in zip(a.split(groups), b, strict=True)]) if groups else a @ b
 
 
 def _addresses(tensors: dict[str, Any]) -> Operands:
@@ -234,7 +261,7 @@ def check(packed: Packed, run: dict[str, Any]) -> str | None:
     [tensors] = draw_sets("-1, 0, 1", run, 1)
     scales, epilogue = run["plan"]["config"]["scales"], epilogue_of(run)
     a, b = (_numbers(tensors, name, scales) for name in "AB")
-    product, bound = a @ b.t(), 0.0
+    product, bound = _product(run, a, b), 0.0
     if epilogue.name == NONE:
         expected = (ALPHA.get(scales, 1.0) * product).to(tensors["C"].dtype)
     else:
@@ -266,7 +293,8 @@ def _graph(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[
 def set_count(run: dict[str, Any]) -> int:
     m, n, k = _size(run)
     operand = 1 if run["plan"]["config"]["dtype"] == "e4m3" else 2
-    return max(2, -(-2 * L2_BYTES // (operand * (m * k + n * k) + 2 * m * n)) + 1)
+    b_rows = n * max(1, len(groups_of(run)))
+    return max(2, -(-2 * L2_BYTES // (operand * (m * k + b_rows * k) + 2 * m * n)) + 1)
 
 
 def time_run(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[str, Any]]) -> dict[str, Any]:
