@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.debug.names import Names, line_of
+from harness.debug.names import Names, line_of, mnemonic
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, Site
 
@@ -166,7 +166,7 @@ class Status:
 
     def waits_for(self, waits: events.Suspended) -> str:
         if waits.mbarrier is None:
-            return waits.what
+            return f"{waits.what} ({mnemonic(waits.site)})"
         return f"{waits.what} ({self.names.barrier(waits.mbarrier[0])}, phase {waits.mbarrier[1]})"
 
     def barrier_lines(self, of: tuple[int, int] | None) -> Iterator[str]:

@@ -73,6 +73,7 @@ def test_warps_and_barriers_of_one_cta(debugger):
     commands = Commands(debugger)
     assert commands.do("warps") == ["no warp has started yet"] and commands.do("barriers") == ["there is none yet"]
     commands.do("continue tcgen05.mma")
+    assert "warp 3 of CTA 0: waits (bar.sync), PTX line " in commands.do("warps")[-1]
     for what, count in (("warps", 4), ("barriers", 5)):
         assert len(commands.do(what)) == len(commands.do(f"{what} cta 0")) == count
 
@@ -201,6 +202,14 @@ def test_counts_of_steps_are_above_0(debugger):
     for move in (debugger.step, debugger.step_back, debugger.next, debugger.next_back):
         with pytest.raises(UsageProblem, match="-3: how often is a whole number above 0"):
             move(-3)
+
+
+def test_operations_are_places_by_their_kind(debugger):
+    """As events call them; by their instruction they are the same, and stores by the same instruction are none."""
+    loads = debugger.target("tma.load").positions
+    boxes = [debugger.names.event(debugger.recording.events[n - 1]) for n in loads]
+    assert boxes and all("issues tma.load of the box at " in text for text in boxes)
+    assert set(loads) < set(debugger.target("cp.async.bulk.tensor").positions)
 
 
 def test_descriptors_are_decoded(debugger):
