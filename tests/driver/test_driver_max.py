@@ -78,6 +78,15 @@ def test_scale_factors_of_blocks(monkeypatch, config):
     assert "A scales" in outcome.record["counters"]["tma_global_bytes_read_by_tensor"]
 
 
+@pytest.mark.slow
+def test_groups(monkeypatch):
+    """Their sizes are on the device, and each has its bias; the tensor map of C is one of windows."""
+    config = make_config("kernel8", arch="sm_90a", mma_shape=(64, 64), cluster=(1, 1), grouped=True, epilogue="bias")
+    outcome, launch = run_through_max(monkeypatch, config, (135, 72, 136, (40, 0, 70, 1, 24)), "integer")
+    assert outcome.validation.passed and outcome.validation.exact
+    assert_as_planned(launch, outcome.plan)
+
+
 SERIES = {
     "b200": [
         (make_config("kernel5", arch="sm_100a"), (384, 512, 200)),

@@ -60,6 +60,31 @@ def test_what_matmul_launches(launched, options, epilogue, operands, columns, nu
         assert tensors[3] is RESIDUAL
 
 
+GROUPS = 3
+OF_GROUPS, SIZES = bf16(GROUPS, N, K), torch.zeros(GROUPS, dtype=torch.int32)
+BIASES = bf16(GROUPS, N)
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": BIASES, "activation": "gelu"}], ids=["plain", "bias-gelu"])
+def test_what_grouped_matmul_launches(launched, options):
+    out = functions.grouped_matmul(A, OF_GROUPS, SIZES, **options)
+    c, (a, b, sizes, bias, residual), numbers, config = launched[0]
+    assert c is out and tuple(out.shape) == (M, N) and a is A and b is OF_GROUPS and sizes is SIZES
+    assert bias is options.get("bias", A) and residual is A and numbers == [1.0, 1.0]
+    found = json.loads(config)
+    assert found["grouped"] and found["scheduler"] == "static" and found["kernel"] == "kernel8"
+
+
+def test_a_batch_is_the_case_of_equal_groups(launched):
+    batch = bf16(GROUPS, M, K)
+    functions.grouped_matmul(batch.flatten(0, 1), OF_GROUPS, torch.full((GROUPS,), M, dtype=torch.int32))
+    assert tuple(launched[0][0].shape) == (GROUPS * M, N)
+
+
+def test_no_rows_are_no_launch(launched):
+    assert tuple(functions.grouped_matmul(A[:0], OF_GROUPS, SIZES).shape) == (0, N) and not launched
+
+
 @pytest.mark.parametrize(("factors", "scales"), [((), "tensor"), ((OF_A, OF_B), "block")])
 def test_what_scaled_matmul_launches(launched, factors, scales):
     functions.scaled_matmul(A8, B8, *factors, alpha=0.25, out_dtype=torch.float16)
@@ -96,6 +121,11 @@ def test_what_scaled_matmul_launches(launched, factors, scales):
             r"b_scales is \(1, 2\); .* \(1, 4\)",
         ),
         (lambda: functions.scaled_matmul(A8, B8, dtype="e5m2"), "dtype 'e5m2': it must be one of e4m3, nvfp4"),
+        (lambda: functions.grouped_matmul(A, B, SIZES), r"b has 2 dimensions; it must be \[groups, N, K\]"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES.long()), "group_sizes is torch.int64"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES[:2]), r"group_sizes is \(2,\); it must be \(3,\)"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, bias=BIAS), r"bias is \(48,\); it must be \(3, 48\)"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, split_k=2), "split k 2: with groups"),
         (lambda: functions.scaled_matmul(A, B), "a is torch.bfloat16; it must be torch.float8_e4m3fn"),
     ],
 )
