@@ -264,8 +264,8 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     """
     dtype = plan.out_type
     buffers = {
-        **operands(plan.config["dtype"], inputs, plan.layout),
-        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.output, Fill("nan")),
+        **operands(plan.config["dtype"], inputs, plan.layout, plan.problem.ld),
+        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.stored_output, Fill("nan")),
         **other_buffers(plan, inputs),
     }
     workspaces = [argument for argument in plan.arguments if isinstance(argument, WorkspaceArgument)]
@@ -287,14 +287,20 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     )
 
 
-def operands(dtype: str, inputs: Inputs, layout: str) -> dict[str, Buffer]:
-    """A, B, and the scale factors that they have, by the names of the plan's tensors, as they lie in memory."""
+def operands(dtype: str, inputs: Inputs, layout: str, ld: Sequence[int] = ()) -> dict[str, Buffer]:
+    """A, B, and the scale factors that they have, by the names of the plan's tensors, as they lie in memory. Between
+    rows that are further apart than they are long is NaN.
+    """
     block_format = FORMATS.get(dtype)
     element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else ELEMENT_TYPES[dtype].ptx]
     found = {}
-    for name, values, k_major, letter in (("A", inputs.a, "n", layout[0]), ("B", inputs.b, "t", layout[1])):
-        if letter != k_major:
+    for name, values, as_drawn, letter, apart in zip(
+        "AB", (inputs.a, inputs.b), "nt", layout, ld or (0, 0), strict=False
+    ):
+        if letter != as_drawn:
             values = np.ascontiguousarray(values.T)
+        if apart:
+            values = np.pad(values, ((0, 0), (0, apart - values.shape[1])), constant_values=np.nan)
         found[name] = Buffer(name, element, values.shape, Fill("array", array=values))
     for operand, factors in zip("AB", inputs.factors or (), strict=False):
         name, kind = f"{operand} scales", DATA_TYPES["u8" if block_format else "f32"]

@@ -70,20 +70,22 @@ def measure(
     a child is ended.
     """
     notes: list[str] = []
-    vendors, vendor_model = _contestants(artifacts[0].config, vendors if time else (), notes)
+    vendors, vendor_model = _contestants(artifacts[0].config, vendors if time else (), notes, shape.ld)
     with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
         series = []
         for number, artifact in enumerate(artifacts):
             config, plan = artifact.config, artifact.plan(shape)
             major, minor = (int(part) for part in gpu.compute_capability.split("."))
             check_arch(config.arch, major, minor, gpu.name)
-            model, compiled_now = (artifact.model, False) if artifact.model else compile_artifact(config)
+            model, compiled_now = (
+                (artifact.model, False) if artifact.model else compile_artifact(config, views=bool(shape.ld))
+            )
             shared = Path(folder, str(number))
             shared.mkdir()
             request = {
                 "config": config.to_json(),
                 "artifact": str(model),
-                "output": list(plan.output),
+                "output": list(plan.stored_output),
                 "tile": list(plan.output_tile),
                 "shape": shape.as_dict(),
                 "inputs": inputs,
@@ -101,7 +103,9 @@ def measure(
     return [one.combine(shape) for one in series]
 
 
-def _contestants(config: KernelConfig, vendors: Sequence[str], notes: list[str]) -> tuple[Sequence[str], str | None]:
+def _contestants(
+    config: KernelConfig, vendors: Sequence[str], notes: list[str], ld: Sequence[int] = ()
+) -> tuple[Sequence[str], str | None]:
     """The vendors whose GEMM of such a problem can be timed, and MAX's matmul, compiled; who is left out is noted."""
     left_out = ""
     if config.grouped:
@@ -115,8 +119,8 @@ def _contestants(config: KernelConfig, vendors: Sequence[str], notes: list[str])
         return (), None
     if "max" not in vendors:
         return vendors, None
-    if config.dtype not in OUT_TYPES or config.epilogue != NONE or config.layout != "nt":
-        notes.append("max not timed: its matmul is of 16-bit A [M, K] and B [N, K], without an epilogue")
+    if config.dtype not in OUT_TYPES or config.epilogue != NONE or config.layout != "nt" or ld:
+        notes.append("max not timed: its matmul is of 16-bit A [M, K] and B [N, K] without gaps or an epilogue")
         return [vendor for vendor in vendors if vendor != "max"], None
     try:
         return vendors, str(compile_vendor(config))

@@ -51,7 +51,10 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
         """Where a box begins: one that would lie wholly out of bounds takes its last rows, as nobody stores what
         they are multiplied to. L2 serves what is out of bounds for all SMs from one place, and on an H200 a few such boxes hold up
         everybody (docs/hopper-kernel8.md)."""
-        return row if row < self.rows else max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
+        var last = max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
+        comptime if Self.slices.mn_major:
+            last &= ~7  # 16 bytes: an H200 traps on a box that begins elsewhere along its rows of memory
+        return row if row < self.rows else last
 
 
 struct Loader[config: GemmConfig](TrivialRegisterPassable):

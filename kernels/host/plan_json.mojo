@@ -216,6 +216,9 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[I
     var groups = List[String]()
     for size in sizes:
         groups.append(String(size))
+    var problem: List[String] = [pair("m", plan.m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]
+    if plan.ld.a > 0 or plan.ld.b > 0 or plan.ld.c > 0:
+        problem.append(pair("ld", numbers(plan.ld.a, plan.ld.b, plan.ld.c)))
     return object(
         [
             pair("schema", 1),
@@ -223,10 +226,7 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[I
             text("arch", config.arch),
             pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
             pair("config", config_json(config)),
-            pair(
-                "problem",
-                object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]),
-            ),
+            pair("problem", object(problem)),
             pair("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
             pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
             pair("block", numbers(plan.block, 1, 1)),

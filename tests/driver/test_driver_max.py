@@ -147,7 +147,7 @@ def test_what_max_says_of_a_launch_that_has_failed_is_left_out(monkeypatch, capf
         gpu.log.launches.append(emulated.LaunchRecord(0, "kernel", (1, 1, 1), (1, 1, 1), (1, 1, 1), 0, 1, error=error))
         return 1
 
-    monkeypatch.setattr(emulated, "compile_artifact", lambda config, ptx: (Path("model"), False))
+    monkeypatch.setattr(emulated, "compile_artifact", lambda config, **_: (Path("model"), False))
     monkeypatch.setattr(emulated, "run_program", run)
     config, shape = make_config("kernel7", arch="sm_100a", cluster=(2, 1)), Shape(8, 8, 8)
     artifact = build([config])[0]
