@@ -338,7 +338,7 @@ def _tuned(kernel: str, arch: str, dtype: str, shape: Shape, gpu: str) -> str | 
     return found.to_json() if found else None
 
 
-@custom_op("blackwell_lab::gemm", mutates_args=("out",), device_types="cuda", tags=torch.Tag.needs_exact_strides)
+@custom_op("blackwell_lab::gemm", mutates_args=("out",), device_types="cuda", tags=(torch.Tag.needs_exact_strides,))
 def _gemm(
     out: torch.Tensor,
     operands: Sequence[torch.Tensor],
