@@ -180,7 +180,7 @@ def test_sizes_and_commands_that_do_not_take_it():
         (
             0,
             Shape(263, 328, 168, ld=(260, 0, 0)),
-            "ld of A 260 is less than the 263 elements of a row, use 263 or more",
+            "ld of A 260 is less than the 263 elements of a row, use 263",
         ),
         (0, Shape(263, 328, 168, ld=(268, 0, 0)), "ld of A 268 is not a multiple of 8: .* pad to 272"),
         (6, Shape(264, 328, 168, ld=(0, 0, 330)), "ld of C 330 is not a multiple of 4: .* pad to 332"),
