@@ -70,8 +70,8 @@ MOST_GROUPS = 1024
 
 @dataclass(frozen=True)
 class Shape:
-    """M, N, K in elements. groups: rows of A that each group has, M in all; () if there are none, and one B. ld: of A, B
-    and C the elements from one row in memory to the next, where that is more than a row has, else 0; () if all lie
+    """M, N, K in elements. groups: rows of A that each group has, M in all; () if there are none, and one B. ld: of A,
+    B and C the elements from one row in memory to the next, where that is more than a row has, else 0; () if all lie
     without gaps.
     """
 

@@ -143,8 +143,8 @@ def _multiply(
         nothing = a[:1, :1]
         operands += [(nothing[0] if sizes is None else nothing) if bias is None else bias]
         operands += [nothing if residual is None else residual]
-    numbers = [alpha, beta] if has_places else []
-    torch.ops.blackwell_lab.gemm(out, operands, numbers, config, [m, n, k, *ld] if ld else [])
+    given = [alpha, beta] if has_places else []
+    torch.ops.blackwell_lab.gemm(out, operands, given, config, [m, n, k, *ld] if ld else [])
     return out
 
 

@@ -100,8 +100,8 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
     """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them, with groups B [groups, n, k]; C
-    is overwritten. What `op_operands` gives beside A and B follows. views: of leading dimensions, with C, A and B as flat
-    memory.
+    is overwritten. What `op_operands` gives beside A and B follows. views: of leading dimensions, with C, A and B as
+    flat memory.
     """
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops

@@ -164,7 +164,9 @@ struct LaunchPlan(Copyable):
             var b_row = align_up(blocks, 4)
             self.scales.append(TensorMap("A scales", "f32", 4, blocks, a_row, a_row, 1, config.cta_m(), 0))
             var b_rows = ceildiv(config.mma_n, F32_BLOCK)
-            self.scales.append(TensorMap("B scales", "f32", 4, ceildiv(n, F32_BLOCK), b_row, b_row, b_rows, 128 // 4, 0))
+            self.scales.append(
+                TensorMap("B scales", "f32", 4, ceildiv(n, F32_BLOCK), b_row, b_row, b_rows, 128 // 4, 0)
+            )
         elif config.has_scale_factors():
             self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
             self.scales.append(scale_map(config, "B scales", n, k, config.b_scale_slices()))
