@@ -90,7 +90,9 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
         """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
-        self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.b_row, k)
+        self.b.load(
+            cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, self.problem.b_row(tile), k
+        )
         comptime if Self.config.promotes():
             self.load_factors(cta, tile, stage, k // F32_BLOCK, full)
 
