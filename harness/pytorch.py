@@ -36,7 +36,7 @@ from harness.run.tuned import configuration_for
 
 DEVICE = "cuda"
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
+TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items() if name != FP8}
 OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 
 
@@ -143,8 +143,8 @@ def _multiply(
         nothing = a[:1, :1]
         operands += [(nothing[0] if sizes is None else nothing) if bias is None else bias]
         operands += [nothing if residual is None else residual]
-    numbers = [alpha, beta] if has_places else []
-    torch.ops.blackwell_lab.gemm(out, operands, numbers, config, [m, n, k, *ld] if ld else [])
+    factors = [alpha, beta] if has_places else []
+    torch.ops.blackwell_lab.gemm(out, operands, factors, config, [m, n, k, *ld] if ld else [])
     return out
 
 

@@ -67,6 +67,7 @@ def run() raises:
     var m = whole_number("M", arguments[1])
     var n = whole_number("N", arguments[2])
     var k = whole_number("K", arguments[3])
+
     def numbers(name: String) raises {mut arguments} -> List[Int]:
         """Of `name=40,0,248`, the next argument; none if it is another."""
         var found = List[Int]()
