@@ -217,8 +217,10 @@ FP8 = "e4m3"
 DTYPES = (*ELEMENT_TYPES, FP8, *FORMATS)
 """Of A and B."""
 
-OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32)}
-"""Of C. What NumPy calls them, `ElementType.numpy.name`, PyTorch, MAX and Mojo call them, too."""
+E4M3 = ElementType(FP8, FP8, fp8.ELEMENT.numpy, 2.0**-4, 2.0**-6)
+OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32, E4M3)}
+"""Of C; e4m3 has a scale factor for each 128 columns of a row. What NumPy calls them, `ElementType.numpy.name`,
+PyTorch, MAX and Mojo call them, too."""
 
 
 def check_dtype(name: str) -> None:
@@ -362,6 +364,26 @@ class Reference:
         bound = None if exact else found.bound(product, error, given)
         return replace(self, values=found.of(product, given), exact=exact, bound=bound)
 
+    def quantised(self) -> tuple[Reference, Reference]:
+        """Returns the elements of C as e4m3, each in units of the scale factor that is expected, and the factors as
+        they lie in memory (`harness.fp8`). An error of the largest of a block is one of its factor, so of all of it.
+        """
+        _, factors, _ = fp8.quantise(self.values, "A", "block")
+        assert factors is not None
+        each = fp8.factor_of_each(factors, "A", self.values.shape)
+        elements = replace(self, values=(self.values / each).astype(np.float32))
+        if self.exact:
+            return elements, replace(self, values=fp8.in_memory(factors, "A"))
+        error = self.accumulation if self.bound is None else self.bound
+        starts = np.arange(0, error.shape[1], fp8.BLOCK)
+        of_factor = np.maximum.reduceat(error, starts, axis=1) / fp8.LARGEST + 2.0**-23 * factors
+        moved = np.repeat(of_factor / factors, fp8.BLOCK, axis=1)[:, : error.shape[1]]
+        # A tenth more: for the rounding of what is off, and for products of errors.
+        bound = 1.1 * (error / each + moved * np.abs(elements.values))
+        return replace(elements, bound=bound), replace(
+            self, values=fp8.in_memory(factors, "A"), bound=fp8.in_memory(of_factor, "A")
+        )
+
     def rounded(self, dtype: ElementType) -> np.ndarray:
         """`values` rounded to nearest even in the output type, as f32."""
         with np.errstate(over="ignore"):
@@ -457,7 +479,8 @@ class WrongTile:
 
 @dataclass(frozen=True)
 class Validation:
-    """The verdict. Errors are against the reference rounded to the output type, over the finite elements.
+    """The verdict. Errors are against the reference rounded to the output type, over the finite elements. buffer: C, or
+    the scale factors of C.
 
     relative_frobenius_error: length of the error over length of the reference, both taken as vectors.
     """
@@ -474,6 +497,7 @@ class Validation:
     tiles: int
     wrong_tiles: list[WrongTile] = field(default_factory=list)
     first_mismatches: list[Mismatch] = field(default_factory=list)
+    buffer: str = "C"
 
     @classmethod
     def from_plain(cls, values: dict) -> Validation:
@@ -511,8 +535,8 @@ class Validation:
 
 @dataclass(frozen=True)
 class Matmul:
-    """C should hold the product: a `harness.launch.spec.Expectation`. tile: rows and columns that one CTA writes. What
-    lies between rows that are further apart than they are long must stay NaN.
+    """C should hold the product, or another buffer the scale factors of C: a `harness.launch.spec.Expectation`. tile:
+    rows and columns that one CTA writes. What lies between rows further apart than they are long must stay NaN.
     """
 
     buffer: str
@@ -523,7 +547,7 @@ class Matmul:
     def judge(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> Validation:
         """first: not needed, the reference has been computed."""
         columns = self.reference.values.shape[1]
-        found = validate(got[:, :columns], self.reference, self.dtype, self.tile)
+        found = replace(validate(got[:, :columns], self.reference, self.dtype, self.tile), buffer=self.buffer)
         written = ~np.isnan(got[:, columns:].astype(np.float32))
         if not written.any():
             return found
@@ -551,7 +575,8 @@ def wrong_elements(got: np.ndarray, expected: np.ndarray, reference: Reference, 
     """Returns which elements are further off than allowed. expected: the reference, rounded to the output type."""
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(got - (expected if reference.exact else reference.values)) <= allowed
-        wrong: np.ndarray = ~(near | (got == expected))  # a NaN is wrong; infinity is right where C cannot hold the sum
+        # A NaN is wrong, but where a row is padded; infinity is right where C cannot hold the sum.
+        wrong: np.ndarray = ~(near | (got == expected) | np.isnan(reference.values))
     return wrong
 
 

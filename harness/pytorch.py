@@ -36,7 +36,7 @@ from harness.run.tuned import configuration_for
 
 DEVICE = "cuda"
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
+TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items() if name != FP8}
 OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 
 

@@ -21,7 +21,7 @@ from harness.build.config import KernelConfig
 from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import check_arch
-from harness.problem import OUT_TYPES, Shape, Validation
+from harness.problem import ELEMENT_TYPES, Shape, Validation
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
@@ -112,14 +112,14 @@ def _contestants(
         left_out = "they multiply one A and one B"
     elif config.dtype in FORMATS:
         left_out = f"{config.dtype} is not timed through PyTorch"
-    elif config.dtype in OUT_TYPES and config.out_dtype != config.dtype:
+    elif config.dtype in ELEMENT_TYPES and config.out_dtype != config.dtype:
         left_out = f"their C is {config.dtype}, not {config.out_dtype}"
     if vendors and left_out:
         notes.append(f"{' and '.join(vendors)} not timed: {left_out}")
         return (), None
     if "max" not in vendors:
         return vendors, None
-    if config.dtype not in OUT_TYPES or config.epilogue != NONE or config.layout != "nt" or ld:
+    if config.dtype not in ELEMENT_TYPES or config.epilogue != NONE or config.layout != "nt" or ld:
         notes.append("max not timed: its matmul is of 16-bit A [M, K] and B [N, K] without gaps or an epilogue")
         return [vendor for vendor in vendors if vendor != "max"], None
     try:

@@ -24,9 +24,9 @@ from harness.build.config import KernelConfig, make_config
 from harness.build.planner import options_text
 from harness.driver.toolchains import toolchain_variables
 from harness.epilogues import NONE
-from harness.errors import CannotRun
+from harness.errors import CannotRun, UsageProblem
 from harness.gpus import kind_of
-from harness.problem import FP8, OUT_TYPES, Inputs, Shape
+from harness.problem import ELEMENT_TYPES, FP8, OUT_TYPES, Inputs, Shape
 from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
@@ -46,8 +46,13 @@ def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = Fals
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
     ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. views: it takes leading
-    dimensions. Raises CannotRun if MAX cannot compile it.
+    dimensions. Raises CannotRun if MAX cannot compile it, UsageProblem if no op does what is asked for.
     """
+    if config.out_dtype == FP8:
+        raise UsageProblem(
+            f"out dtype {FP8}: the MAX ops have no place for scale factors of C; use bf16, fp16 or f32, "
+            "or --device emulator"
+        )
     what = "views" if views else "kernel"
     return _compile(artifact_path(config, ptx, views), config.arch, what, config.to_json(), config.label, ptx)
 
@@ -107,7 +112,7 @@ def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
 
     where = DeviceRef.from_device(device)
     out = getattr(DType, OUT_TYPES[config.out_dtype].numpy.name)
-    dtype = getattr(DType, OUT_TYPES[config.dtype].numpy.name) if config.dtype in OUT_TYPES else DType.uint8
+    dtype = getattr(DType, OUT_TYPES[config.dtype].numpy.name) if config.dtype in ELEMENT_TYPES else DType.uint8
     number = TensorType(DType.float32, [], device=DeviceRef.CPU())
     types = [
         BufferType(out, ["m", "columns"], device=where),
@@ -147,7 +152,7 @@ def operation(config: KernelConfig, views: bool = False) -> str:
         return "grouped_matmul_into"
     if views:
         return "matmul_views_into"
-    if config.dtype not in OUT_TYPES:
+    if config.dtype not in ELEMENT_TYPES:
         return "scaled_matmul_into"
     return "matmul_into" if config.epilogue == NONE else "matmul_fused_into"
 
@@ -155,7 +160,7 @@ def operation(config: KernelConfig, views: bool = False) -> str:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """The parameter of the MAX custom op. It takes the types from its tensors, but for what is given as bytes."""
     options = config.options()
-    for name in ("arch", "out_dtype", *(("dtype",) if config.dtype in OUT_TYPES else ())):
+    for name in ("arch", "out_dtype", *(("dtype",) if config.dtype in ELEMENT_TYPES else ())):
         del options[name]
     return {"options": options_text(options)}
 
@@ -167,7 +172,7 @@ def op_operands(
     stands something small. With leading dimensions A and B are flat."""
     kept = operands(config.dtype, inputs, config.layout, ld).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
-    if config.dtype in OUT_TYPES:
+    if config.dtype in ELEMENT_TYPES:
         if config.epilogue == NONE and not config.grouped and not ld:
             return arrays, []
         if config.grouped:

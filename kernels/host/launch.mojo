@@ -93,6 +93,7 @@ def launch[
     """Enqueues C = alpha * A . B^T of A and B with scale factors, which are not looked at where the configuration has none.
     """
     comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
+    comptime assert not config.quantises(), "the ops have no place for scale factors of C"
     var plan = LaunchPlan(config, m, n, k, Int(groups.count), ld)
     comptime if config.counts_tiles() or config.splits_k():
         # One for each launch, as launches on several streams must not share it.
@@ -147,6 +148,7 @@ def enqueue[
             operands.residual,
             operands.alpha,
             operands.beta,
+            operands.factors,
             groups.sizes,
             groups.count,
             grid_dim=grid,
@@ -169,6 +171,7 @@ def enqueue[
             operands.residual,
             operands.alpha,
             operands.beta,
+            operands.factors,
             groups.sizes,
             groups.count,
             grid_dim=grid,

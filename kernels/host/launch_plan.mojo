@@ -75,6 +75,7 @@ struct LaunchPlan(Copyable):
     var b: TensorMap
     var c: TensorMap
     var scales: List[TensorMap]  # of A and of B, with block scaling
+    var factors: List[Int]  # sizes of those of C, where it has any: rows of 16 bytes
     var k_iterations: Int
     var counters: Int  # words of 4 bytes at the start of the workspace that are 0 before a launch and after it
     var workspace: Int  # bytes of global memory; 0 where none is needed
@@ -96,7 +97,10 @@ struct LaunchPlan(Copyable):
             also = ", and of whole blocks with scale factors"
         var rows_of_k = (ld.a == 0 and not config.a_is_k_by_m()) or (ld.b == 0 and not config.b_is_k_by_n())
         check_size("M", m, 8 if ld.a == 0 and config.a_is_k_by_m() else 1)
-        check_size("N", n, 64 // config.fusion().results, ", also in C, which has half as many columns")
+        var halved: StaticString = (
+            ", also in C, which has half as many columns" if config.results == 4 else ", also in C"
+        )
+        check_size("N", n, (128 if config.quantises() else 64) // config.results, halved)
         check_size("K", k, k_multiple if rows_of_k else 1, also)
         self.m = m
         self.n = n
@@ -170,6 +174,7 @@ struct LaunchPlan(Copyable):
         elif config.has_scale_factors():
             self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
             self.scales.append(scale_map(config, "B scales", n, k, config.b_scale_slices()))
+        self.factors = [ceildiv(config.fusion().columns(n), F32_BLOCK), align_up(m, 4)]
         self.k_iterations = ceildiv(k, config.block_k)
         self.counters = 1 if config.counts_tiles() else 0
         self.workspace = 4 * self.counters

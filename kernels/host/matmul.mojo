@@ -102,7 +102,7 @@ def fused_operands[
     if fusion.takes_residual and Int(residual.unsafe_ptr()) % 4 != 0:
         raise Error("matmul: residual begins at an odd element; it is read two at a time, from 4 bytes on")
     var places = (UInt64(Int(bias.unsafe_ptr())), UInt64(Int(residual.unsafe_ptr())))
-    return {places[0], places[1], alpha, beta, UInt32(m), UInt32(n)}
+    return {places[0], places[1], alpha, beta, UInt32(m), UInt32(n), 0}
 
 
 def sizes[

@@ -166,7 +166,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
         return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
 
     def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: StaticString) -> String:
-        """Of a tensor that is read as it lies in memory."""
+        """Of a tensor that is read or written as it lies in memory."""
         if not is_taken:
             return scalar(name, 0, "u64")
         var sizes = List[String]()
@@ -205,6 +205,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n], config.dtype_name()))
     found.append(scalar("alpha", 1, "f32"))
     found.append(scalar("beta", 0, "f32"))
+    found.append(address("factors", config.quantises(), plan.factors, "f32"))
     found.append(address("sizes", config.grouped, [plan.groups], "s32"))
     found.append(scalar("groups", plan.groups))
     return array(found)
