@@ -21,8 +21,9 @@ from test_check_handovers_tensor import (
     pair_commit,
     pair_load,
 )
+from test_check_handovers_tensor import TABLES as HANDOVERS
 
-from harness.emulator import Device, TensorMap
+from harness.emulator import Device, Module, TensorMap
 
 ARM_AND_LOAD = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], {4 * BOX};" + LOAD.format(0, "data", "bars")
 SPIN_TEST = "SPIN: mbarrier.test_wait.parity.shared::cta.b64 %p14, [bars], 0; @!%p14 bra SPIN;"
@@ -156,6 +157,16 @@ TOLERATED = [
           arguments=operands(64)),
 ]  # fmt: skip
 TABLES = TOLERATED
+
+
+def test_loads_that_nobody_waits_for_are_told_to_be_waited_for():
+    """The MMA of the next tile and the deallocation come too early, and not the loads themselves."""
+    [table] = [table for table in HANDOVERS if table.name == "two accumulators in turn"]
+    module = Module.from_text(table.text("sm_100a", 1).replace(WAIT_LD.removesuffix(";"), ""))
+    report, _ = table.report(Device(), module, "setting0")
+    assert {finding.rule for finding in report.errors} == {"tmem-race", "tmem-alloc-order"}
+    for finding in report.errors:
+        assert finding.mend.startswith("tcgen05.wait::ld after the load"), finding
 
 
 @pytest.mark.parametrize("table", TOLERATED, ids=lambda table: table.name)
