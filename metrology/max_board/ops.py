@@ -122,12 +122,13 @@ BF16, F16, TF32 = 2.0**-6, 2.0**-9, 2.0**-5
 _BATCHES = (Input((3, -1, 40), "bfloat16"), Input((3, 40, 72), "bfloat16"))
 _HEADS = (Input((1, -1, 2, 64), "bfloat16"),) * 3
 _IMAGE, _FILTER = Input((1, -1, 9, 16)), Input((3, 3, 16, 24))
+_CUBLAS = ("h100 incomplete", "h200 incomplete")
 _CHOSEN = Input((-1, 1), "int64", below=50)
 
 OPS: dict[str, Op] = {
     "matmul bf16": _product("bfloat16", BF16),
-    "matmul f16": _product("float16", F16, known=("b200 incomplete",)),
-    "matmul f32": _product("float32", TF32),
+    "matmul f16": _product("float16", F16, known=(*_CUBLAS, "b200 incomplete")),
+    "matmul f32": _product("float32", TF32, known=_CUBLAS),
     "matmul of one column, bf16": _product("bfloat16", BF16, columns=1),
     "matmul, bias, gelu, bf16": Op(
         (Input((-1, 64), "bfloat16"), Input((64, 128), "bfloat16"), Input((128,), "bfloat16")),
@@ -156,7 +157,7 @@ OPS: dict[str, Op] = {
         rows=FEW,
     ),
     "attention of single ops": Op((Input((1, -1, 2, 32)),) * 3, _attention_ops, _attention, 2.0**-8, FEW),
-    "flash attention bf16": Op(_HEADS, _flash, _attention, BF16, FEW, ("b200 wrong",)),
+    "flash attention bf16": Op(_HEADS, _flash, _attention, BF16, FEW, ("b200 wrong", "h100 wrong", "h200 wrong")),
     "rope": Op((Input((-1, 4, 64)), Input((32,)), Input((32,))), _rope_ops, _rope),
     "conv2d": Op((_IMAGE, _FILTER), lambda ops, x, f: ops.conv2d(x, f, padding=(1,) * 4), _conv, 2.0**-8, (1, 7, 17)),
     "max pool": Op(
