@@ -70,18 +70,24 @@ MOST_GROUPS = 1024
 
 @dataclass(frozen=True)
 class Shape:
-    """M, N, K in elements. groups: rows of A that each group has, M in all; () if there are none, and one B."""
+    """M, N, K in elements. groups: rows of A that each group has, M in all; () if there are none, and one B. ld: of A,
+    B and C the elements from one row in memory to the next, where that is more than a row has, else 0; () if all lie
+    without gaps.
+    """
 
     m: int
     n: int
     k: int
     groups: tuple[int, ...] = ()
+    ld: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("M", self.m), ("N", self.n), ("K", self.k)):
             if not 1 <= value <= LARGEST:
                 raise UsageProblem(f"shape {self}: {name}={value} must be between 1 and {LARGEST}")
         for name, value in (("N", self.n), ("K", self.k)):
+            if name == "K" and self.ld:  # what begins where then says the planner
+                continue
             if value % STRIDE_ELEMENTS:
                 near = min(-(-value // STRIDE_ELEMENTS), LARGEST // STRIDE_ELEMENTS) * STRIDE_ELEMENTS
                 raise UsageProblem(
@@ -99,7 +105,11 @@ class Shape:
             raise UsageProblem(f"there are {len(self.groups)} groups, and a launch has at most {MOST_GROUPS}")
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}{f' groups {self.groups_text}' if self.groups else ''}"
+        return f"{self.m}x{self.n}x{self.k}{self._more(' ')}"
+
+    def _more(self, before: str) -> str:
+        groups = f"{before}groups {self.groups_text}" if self.groups else ""
+        return groups + (f"{before}ld {self.ld_text}" if self.ld else "")
 
     @property
     def groups_text(self) -> str:
@@ -107,18 +117,28 @@ class Shape:
         return ",".join(map(str, self.groups))
 
     @property
+    def ld_text(self) -> str:
+        return ",".join(map(str, self.ld))
+
+    @property
+    def as_option(self) -> str:
+        """As `parse_shape` reads it."""
+        return f"{self.m},{self.n},{self.k}{f'@{self.ld_text}' if self.ld else ''}"
+
+    @property
     def title(self) -> str:
         """As people read it."""
-        return f"C[{self.m},{self.n}], K={self.k}{f', groups {self.groups_text}' if self.groups else ''}"
+        return f"C[{self.m},{self.n}], K={self.k}{self._more(', ')}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, which `from_dict` reads; groups only where there are some."""
-        sizes = {"m": self.m, "n": self.n, "k": self.k}
-        return sizes | ({"groups": list(self.groups)} if self.groups else {})
+        """Plain data for JSON, which `from_dict` reads; groups and ld only where there are some."""
+        more = {"groups": list(self.groups), "ld": list(self.ld)}
+        return {"m": self.m, "n": self.n, "k": self.k, **{name: value for name, value in more.items() if value}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Shape:
-        return cls(data["m"], data["n"], data["k"], tuple(data.get("groups", ())))
+        more = (tuple(data.get(name, ())) for name in ("groups", "ld"))
+        return cls(data["m"], data["n"], data["k"], *more)
 
     def numbers(self) -> dict[str, int]:
         """Each size by its name; with groups the rows of each in the place of M."""
@@ -128,7 +148,7 @@ class Shape:
     def with_numbers(self, values: Mapping[str, int]) -> Shape:
         """The same with other sizes, as `numbers` has them."""
         *rows, n, k = values.values()
-        return Shape(sum(rows), n, k, tuple(rows) if self.groups else ())
+        return Shape(sum(rows), n, k, tuple(rows) if self.groups else (), self.ld)
 
     @property
     def b_rows(self) -> int:
@@ -142,7 +162,11 @@ class Shape:
 
 
 def parse_shape(text: str) -> Shape:
-    """Reads ``M,N,K``, or one number for a cube."""
+    """Reads ``M,N,K``, or one number for a cube; ``M,N,K@LDA,LDB,LDC`` with leading dimensions, 0: none."""
+    text, at, ld_text = text.partition("@")
+    ld = [part.strip() for part in ld_text.split(",")] if at else []
+    if at and (len(ld) != 3 or not all(part.isascii() and part.isdecimal() and len(part) <= 12 for part in ld)):
+        raise UsageProblem(f"ld {ld_text!r} are not three whole numbers; write for example 500,512,512@512,0,0")
     parts = [part.strip() for part in text.split(",")]
     if len(parts) not in (1, 3) or not all(part.isascii() and part.isdecimal() for part in parts):
         raise UsageProblem(
@@ -151,7 +175,7 @@ def parse_shape(text: str) -> Shape:
     if any(len(part) > 12 for part in parts):
         raise UsageProblem(f"shape {text!r}: every size must be between 1 and {LARGEST}")
     m, n, k = (int(part) for part in (parts * 3 if len(parts) == 1 else parts))
-    return Shape(m, n, k)
+    return Shape(m, n, k, ld=tuple(map(int, ld)))
 
 
 def parse_groups(text: str) -> tuple[int, ...]:
@@ -193,8 +217,10 @@ FP8 = "e4m3"
 DTYPES = (*ELEMENT_TYPES, FP8, *FORMATS)
 """Of A and B."""
 
-OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32)}
-"""Of C. What NumPy calls them, `ElementType.numpy.name`, PyTorch, MAX and Mojo call them, too."""
+E4M3 = ElementType(FP8, FP8, fp8.ELEMENT.numpy, 2.0**-4, 2.0**-6)
+OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32, E4M3)}
+"""Of C; e4m3 has a scale factor for each 128 columns of a row. What NumPy calls them, `ElementType.numpy.name`,
+PyTorch, MAX and Mojo call them, too."""
 
 
 def check_dtype(name: str) -> None:
@@ -338,6 +364,26 @@ class Reference:
         bound = None if exact else found.bound(product, error, given)
         return replace(self, values=found.of(product, given), exact=exact, bound=bound)
 
+    def quantised(self) -> tuple[Reference, Reference]:
+        """Returns the elements of C as e4m3, each in units of the scale factor that is expected, and the factors as
+        they lie in memory (`harness.fp8`). An error of the largest of a block is one of its factor, so of all of it.
+        """
+        _, factors, _ = fp8.quantise(self.values, "A", "block")
+        assert factors is not None
+        each = fp8.factor_of_each(factors, "A", self.values.shape)
+        elements = replace(self, values=(self.values / each).astype(np.float32))
+        if self.exact:
+            return elements, replace(self, values=fp8.in_memory(factors, "A"))
+        error = self.accumulation if self.bound is None else self.bound
+        starts = np.arange(0, error.shape[1], fp8.BLOCK)
+        of_factor = np.maximum.reduceat(error, starts, axis=1) / fp8.LARGEST + 2.0**-23 * factors
+        moved = np.repeat(of_factor / factors, fp8.BLOCK, axis=1)[:, : error.shape[1]]
+        # A tenth more: for the rounding of what is off, and for products of errors.
+        bound = 1.1 * (error / each + moved * np.abs(elements.values))
+        return replace(elements, bound=bound), replace(
+            self, values=fp8.in_memory(factors, "A"), bound=fp8.in_memory(of_factor, "A")
+        )
+
     def rounded(self, dtype: ElementType) -> np.ndarray:
         """`values` rounded to nearest even in the output type, as f32."""
         with np.errstate(over="ignore"):
@@ -433,7 +479,8 @@ class WrongTile:
 
 @dataclass(frozen=True)
 class Validation:
-    """The verdict. Errors are against the reference rounded to the output type, over the finite elements.
+    """The verdict. Errors are against the reference rounded to the output type, over the finite elements. buffer: C, or
+    the scale factors of C.
 
     relative_frobenius_error: length of the error over length of the reference, both taken as vectors.
     """
@@ -450,6 +497,7 @@ class Validation:
     tiles: int
     wrong_tiles: list[WrongTile] = field(default_factory=list)
     first_mismatches: list[Mismatch] = field(default_factory=list)
+    buffer: str = "C"
 
     @classmethod
     def from_plain(cls, values: dict) -> Validation:
@@ -479,7 +527,7 @@ class Validation:
             "wrong_tiles": len(self.wrong_tiles),
             "first_wrong_tiles": [[tile.row, tile.column] for tile in self.wrong_tiles[:SHOWN]],
             "first_mismatches": [
-                {"row": m.row, "column": m.column, "got": json_number(m.got), "expected": m.expected}
+                {"row": m.row, "column": m.column, "got": json_number(m.got), "expected": json_number(m.expected)}
                 for m in self.first_mismatches
             ],
         }
@@ -487,7 +535,9 @@ class Validation:
 
 @dataclass(frozen=True)
 class Matmul:
-    """C should hold the product: a `harness.launch.spec.Expectation`. tile: rows and columns that one CTA writes."""
+    """C should hold the product, or another buffer the scale factors of C: a `harness.launch.spec.Expectation`. tile:
+    rows and columns that one CTA writes. What lies between rows further apart than they are long must stay NaN.
+    """
 
     buffer: str
     dtype: ElementType
@@ -496,21 +546,37 @@ class Matmul:
 
     def judge(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> Validation:
         """first: not needed, the reference has been computed."""
-        return validate(got, self.reference, self.dtype, self.tile)
+        columns = self.reference.values.shape[1]
+        found = replace(validate(got[:, :columns], self.reference, self.dtype, self.tile), buffer=self.buffer)
+        written = ~np.isnan(got[:, columns:].astype(np.float32))
+        if not written.any():
+            return found
+        places = [
+            Mismatch(int(row), columns + int(column), float(got[row, columns + column]), np.nan, 0.0)
+            for row, column in np.argwhere(written)[:SHOWN]
+        ]
+        return replace(
+            found,
+            passed=False,
+            mismatches=found.mismatches + int(np.count_nonzero(written)),
+            first_mismatches=[*found.first_mismatches, *places][:SHOWN],
+        )
 
     def differences(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
         """Returns what each element should be, and which are not."""
         expected = self.reference.rounded(self.dtype)
-        return expected, wrong_elements(
-            got.astype(np.float32), expected, self.reference, allowed_error(self.reference, self.dtype)
-        )
+        columns, got = expected.shape[1], got.astype(np.float32)
+        wrong = wrong_elements(got[:, :columns], expected, self.reference, allowed_error(self.reference, self.dtype))
+        between = got[:, columns:]
+        return np.hstack([expected, np.full_like(between, np.nan)]), np.hstack([wrong, ~np.isnan(between)])
 
 
 def wrong_elements(got: np.ndarray, expected: np.ndarray, reference: Reference, allowed: np.ndarray) -> np.ndarray:
     """Returns which elements are further off than allowed. expected: the reference, rounded to the output type."""
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(got - (expected if reference.exact else reference.values)) <= allowed
-        wrong: np.ndarray = ~(near | (got == expected))  # a NaN is wrong; infinity is right where C cannot hold the sum
+        # A NaN is wrong, but where a row is padded; infinity is right where C cannot hold the sum.
+        wrong: np.ndarray = ~(near | (got == expected) | np.isnan(reference.values))
     return wrong
 
 

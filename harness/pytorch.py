@@ -4,6 +4,7 @@
     c = matmul(a, b)                                # a [M, K], b [N, K] -> a @ b.T, both bfloat16 or float16
     c = matmul(a, b, kernel="kernel6", cluster=(2, 1), out=c)
     c = matmul(a, b, bias=bias, activation="gelu", out_dtype=torch.float32)
+    c = matmul(x[:, :K], w.t())                     # views: x [M, more than K], w [K, N]
     c = scaled_matmul(a, b, a_scales, b_scales)     # both float8_e4m3fn, float32 scale factors of blocks
     c = grouped_matmul(a, b, group_sizes)           # b [groups, N, K], one for each group of rows of a
 
@@ -16,10 +17,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-import numpy as np
 import torch
 from torch.library import custom_op
 
@@ -30,12 +31,12 @@ from harness.epilogues import EPILOGUES, NONE
 from harness.errors import UsageProblem
 from harness.gpus import arch_of_gpu, kind_of
 from harness.problem import FP8, OUT_TYPES, Shape
-from harness.run.model import compile_artifact
+from harness.run.model import compile_artifact, scalar
 from harness.run.tuned import configuration_for
 
 DEVICE = "cuda"
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
+TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items() if name != FP8}
 OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 
 
@@ -57,8 +58,10 @@ def matmul(
     """C = A . B^T on the GPU that holds the tensors, or what a fused epilogue makes of it (docs/epilogues.md):
     activation(A . B^T + bias); with `residual` alpha * A . B^T + beta * residual.
 
-    Shapes: a [M, K], b [N, K], bias [N], residual [M, N], out [M, N], with `swiglu` [M, N / 2]; contiguous, on one CUDA
-    device, of one dtype, bfloat16 or float16, but for out, whose dtype may also be float32; K and N multiples of 8.
+    Shapes: a [M, K], b [N, K], bias [N], residual [M, N], out [M, N], with `swiglu` [M, N / 2]; on one CUDA device, of
+    one dtype, bfloat16 or float16, but for out, whose dtype may also be float32; N a multiple of 8, and K if a and b
+    are contiguous. a and b may be views, transposed or slices of others, and out a slice, as long as rows of memory
+    begin at multiples of 16 bytes (docs/tile.md, Layouts); bias and residual are contiguous.
     activation: relu, gelu (its tanh form), silu or swiglu. ``options``: of ``harness.build.config.make_config`` those
     that the arguments do not say (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has
     found for this GPU and problem, if it has; tuned=False: the default.
@@ -118,26 +121,67 @@ def _multiply(
     if residual is None and (alpha, beta) != (1.0, 1.0):
         raise ValueError(f"alpha {alpha} and beta {beta} are those of a residual; give one, or leave them out")
     _refuse(options)
-    _check({"a": a, "b": b, "bias": bias, "residual": residual}, a, a.dtype)
+    _check({"a": a, "b": b}, a, a.dtype, strided=sizes is None)
+    _check({"bias": bias, "residual": residual}, a, a.dtype)
     _check({"group_sizes": sizes}, a, torch.int32)
     epilogue = _epilogue(bias, activation, residual)
     m, n, k = _sizes(a, b, 2 if sizes is None else 3)
     groups = () if sizes is None else (b.shape[0],)
     _check_shape("group_sizes", sizes, groups)
     asked = options | ({"epilogue": epilogue} if epilogue != NONE else {})
-    out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype)
+    out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype, strided=sizes is None)
     for name, given, shape in (("bias", bias, (*groups, n)), ("residual", residual, (m, n))):
         _check_shape(name, given, shape)
     if sizes is not None and m == 0:
         return out
-    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k, *groups), _asked(asked, out), tuned)
+    layout, ld = ("nt", ()) if sizes is not None else _views(a, b, out)
+    asked |= {"layout": layout} if layout != "nt" else {}
+    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k, *groups), _asked(asked, out), tuned, ld)
     operands = [a, b] if sizes is None else [a, b, sizes]
-    has_places = epilogue != NONE or sizes is not None  # the op has a place for each operand
+    has_places = epilogue != NONE or sizes is not None or len(ld) > 0  # the op has a place for each operand
     if has_places:
-        nothing = a[0] if sizes is None else a
-        operands += [nothing if bias is None else bias, a if residual is None else residual]
-    torch.ops.blackwell_lab.gemm(out, operands, [alpha, beta] if has_places else [], config)
+        nothing = a[:1, :1]
+        operands += [(nothing[0] if sizes is None else nothing) if bias is None else bias]
+        operands += [nothing if residual is None else residual]
+    view_sizes = [m, n, k, *ld] if ld else []
+    torch.ops.blackwell_lab.gemm(out, operands, [alpha, beta] if has_places else [], config, view_sizes)
     return out
+
+
+def _views(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+    """The layout of A and B, and the leading dimensions, if not all is contiguous."""
+    views = [_view(name, each) for name, each in {"a": a, "b": b, "out": out}.items()]
+    layout = ("t" if views[0].transposed else "n") + ("n" if views[1].transposed else "t")
+    plain = all(each.is_contiguous() for each in (a, b, out))
+    return layout, () if plain else tuple(view.ld for view in views)
+
+
+@dataclass(frozen=True)
+class _View:
+    """How a matrix lies in memory: whether its columns are contiguous, not its rows, and how far apart these begin."""
+
+    transposed: bool
+    ld: int
+
+
+def _view(name: str, x: torch.Tensor) -> _View:
+    """Raises ValueError for what TMA cannot address, and for an output whose columns are contiguous."""
+    strides = tuple(x.stride())
+    transposed = strides[1] != 1
+    if strides[transposed ^ 1] != 1 or (transposed and name == "out"):
+        rule = "one of them must be 1" if name != "out" else "the last must be 1, as C is stored by rows"
+        raise ValueError(f"{name} has strides {strides}: {rule}; call {name}.contiguous() first")
+    length, ld = x.shape[transposed ^ 1], strides[int(transposed)]
+    ld = length if x.shape[int(transposed)] == 1 else ld
+    if ld < length or ld * x.element_size() % 16:
+        rule = f"rows of memory must be {length} elements or more apart, by a multiple of 16 bytes"
+        raise ValueError(f"{name} has strides {strides}: {rule}; call {name}.contiguous() first")
+    return _View(transposed, ld)
+
+
+def _memory(x: torch.Tensor) -> torch.Tensor:
+    """All that lies from the first element of a view to its last, which MAX takes in its place."""
+    return x.as_strided((sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1,), (1,))
 
 
 def scaled_matmul(
@@ -181,12 +225,12 @@ def scaled_matmul(
     config = _configuration(kernel, a.device, dtype, (m, n, k), _asked(asked, out), False)
     none = torch.empty((1, 1), dtype=torch.float32, device=a.device) if a_scales is None else None
     operands = [a.view(torch.uint8), b.view(torch.uint8), *(none if x is None else x for x in (a_scales, b_scales))]
-    torch.ops.blackwell_lab.gemm(out, operands, [alpha], config)
+    torch.ops.blackwell_lab.gemm(out, operands, [alpha], config, [])
     return out
 
 
 def _refuse(options: dict[str, Any]) -> None:
-    for name in ("arch", "dtype", "scales", "out_dtype", "epilogue"):
+    for name in ("arch", "dtype", "scales", "out_dtype", "epilogue", "layout"):
         if name in options:
             raise ValueError(f"{name} is no option here: the tensors and the other arguments say it; leave it out")
 
@@ -215,6 +259,7 @@ def _output(
     out: torch.Tensor | None,
     asked: torch.dtype | None,
     usual: torch.dtype,
+    strided: bool = False,
 ) -> torch.Tensor:
     dtype = asked or (usual if out is None else out.dtype)
     if dtype not in OUT_DTYPES:
@@ -222,7 +267,7 @@ def _output(
     if out is None:
         return torch.empty(shape, dtype=dtype, device=a.device)
     _check_shape("out", out, shape)
-    _check({"out": out}, a, dtype)
+    _check({"out": out}, a, dtype, strided=strided)
     return out
 
 
@@ -239,7 +284,7 @@ def _check_shape(name: str, tensor: torch.Tensor | None, shape: tuple[int, ...])
         raise ValueError(f"{name} is {tuple(tensor.shape)}; it must be {shape}")
 
 
-def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.dtype) -> None:
+def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.dtype, strided: bool = False) -> None:
     for name, tensor in named.items():
         if tensor is None:
             continue
@@ -249,7 +294,7 @@ def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.
             raise ValueError(f"{name} is on {tensor.device} and a on {a.device}; move them to one device")
         if tensor.dtype != dtype:
             raise ValueError(f"{name} is {tensor.dtype}; it must be {dtype}")
-        if not tensor.is_contiguous():
+        if not strided and not tensor.is_contiguous():
             raise ValueError(f"{name} has strides {tuple(tensor.stride())}; call {name}.contiguous() first")
 
 
@@ -266,6 +311,7 @@ def _configuration(
     problem: tuple[int, ...],
     options: tuple[tuple[str, Any], ...],
     tuned: bool,
+    ld: tuple[int, ...] = (),
 ) -> str:
     """The configuration as text: a constant for torch.compile, which cannot trace how it is made. problem: M, N, K, and
     the number of groups if there are some, which are taken to be as large as one another.
@@ -275,7 +321,7 @@ def _configuration(
     try:
         m, n, k, *groups = problem
         sizes = tuple(m // count + (at < m % count) for count in groups for at in range(count))
-        shape = Shape(m, n, k, sizes)
+        shape = Shape(m, n, k, sizes, ld)
         if tuned and asked.keys() <= {"dtype", "out_dtype"} and asked.get("out_dtype", dtype) == dtype:
             found = _tuned(kernel, arch, dtype, shape, kind_of(torch.cuda.get_device_name(device)))
             if found is not None:
@@ -292,24 +338,35 @@ def _tuned(kernel: str, arch: str, dtype: str, shape: Shape, gpu: str) -> str | 
     return found.to_json() if found else None
 
 
-@custom_op("blackwell_lab::gemm", mutates_args=("out",), device_types="cuda")
-def _gemm(out: torch.Tensor, operands: Sequence[torch.Tensor], numbers: Sequence[float], config: str) -> None:
+@custom_op("blackwell_lab::gemm", mutates_args=("out",), device_types="cuda", tags=(torch.Tag.needs_exact_strides,))
+def _gemm(
+    out: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    config: str,
+    sizes: Sequence[int],
+) -> None:
+    """sizes: of views M, N, K and the leading dimensions; none if all is contiguous."""
     from max.driver import Buffer
 
     _check_places(out, operands, fused=len(numbers) == 2)
-    model, device = _model(config, out.device.index or 0)
+    model, device = _model(config, out.device.index or 0, bool(sizes))
     queue = torch.cuda.ExternalStream(device.default_queue.native_stream_handle, device=out.device)
     current = torch.cuda.current_stream(out.device)
     queue.wait_stream(current)
-    scalars = [Buffer.from_numpy(np.array(number, np.float32)) for number in numbers]
-    model.execute(*(Buffer.from_dlpack(tensor.detach()) for tensor in (out, *operands)), *scalars)
+    scalars = [Buffer.from_numpy(scalar(number)) for number in (*sizes, *numbers)]
+    tensors = [tensor.detach() for tensor in (out, *operands)]
+    if sizes:
+        tensors[:3] = map(_memory, tensors[:3])
+    model.execute(*map(Buffer.from_dlpack, tensors), *scalars)
     current.wait_stream(queue)
 
 
 def _check_places(out: torch.Tensor, operands: Sequence[torch.Tensor], *, fused: bool) -> None:
     """When the operator runs, as a trace of torch.compile has no addresses. TMA starts at multiples of 16 bytes."""
     more = (("bias", 4), ("residual", 4)) if fused else (("a_scales", 16), ("b_scales", 16))
-    places = (("out", 16), ("a", 16), ("b", 16), *more)
+    groups = (("group_sizes", 4),) if len(operands) == 5 else ()
+    places = (("out", 16), ("a", 16), ("b", 16), *groups, *more)
     for (name, multiple), tensor in zip(places, (out, *operands), strict=False):
         if tensor.data_ptr() % multiple:
             rule = f"it must be a multiple of {multiple} bytes: copy it"
@@ -317,13 +374,19 @@ def _check_places(out: torch.Tensor, operands: Sequence[torch.Tensor], *, fused:
 
 
 @_gemm.register_fake
-def _(out: torch.Tensor, operands: Sequence[torch.Tensor], numbers: Sequence[float], config: str) -> None:
+def _(
+    out: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    config: str,
+    sizes: Sequence[int],
+) -> None:
     return None
 
 
 @functools.cache
-def _model(config: str, index: int) -> tuple[Any, Any]:
-    artifact, _ = compile_artifact(KernelConfig.from_json(config))
+def _model(config: str, index: int, views: bool) -> tuple[Any, Any]:
+    artifact, _ = compile_artifact(KernelConfig.from_json(config), views=views)
     session, device = _session(index)
     return session.load(artifact), device
 

@@ -39,6 +39,7 @@ def gemm[
     residual: UInt64,
     alpha: Float32,
     beta: Float32,
+    factors: UInt64,
     sizes: UInt64,
     groups: UInt32,
 ):
@@ -48,9 +49,13 @@ def gemm[
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
     comptime if config.swapped:  # the kernel's rows are columns of the product
-        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, n, m}, {sizes, groups})
+        run[config](
+            a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, n, m, factors}, {sizes, groups}
+        )
     else:
-        run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n}, {sizes, groups})
+        run[config](
+            a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n, factors}, {sizes, groups}
+        )
 
 
 @__llvm_metadata(
@@ -80,6 +85,7 @@ def scaled_gemm[
     residual: UInt64,
     alpha: Float32,
     beta: Float32,
+    factors: UInt64,
     sizes: UInt64,
     groups: UInt32,
 ):
@@ -90,7 +96,17 @@ def scaled_gemm[
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
     run[config](
-        a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n}, {sizes, groups}
+        a,
+        b,
+        c,
+        a_scales,
+        b_scales,
+        k_iterations,
+        m,
+        n,
+        workspace,
+        {bias, residual, alpha, beta, m, n, factors},
+        {sizes, groups},
     )
 
 

@@ -57,7 +57,9 @@ from harness.launch.launching import Outcome
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar, WarpRole
 from harness.launch.spec import Argument as LaunchArgument
 from harness.problem import (
+    E4M3,
     ELEMENT_TYPES,
+    F32,
     FP8,
     Inputs,
     Matmul,
@@ -245,6 +247,8 @@ def _kernel_folder(config: KernelConfig) -> Path:
 
 
 OUTPUT = "C"
+FACTORS_OF_C = "factors"
+"""The scale factors of C, by the name of their argument."""
 FACTORS = ("alpha", "beta")
 COUNTER_TYPE = DATA_TYPES["u32"]
 NAN = 0x7FFFFFFF
@@ -264,21 +268,26 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     """
     dtype = plan.out_type
     buffers = {
-        **operands(plan.config["dtype"], inputs, plan.layout),
-        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.output, Fill("nan")),
+        **operands(plan.config["dtype"], inputs, plan.layout, plan.problem.ld),
+        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.stored_output, Fill("nan")),
         **other_buffers(plan, inputs),
     }
+    reference, tile = compute_reference(inputs), plan.output_tile
+    expected = [Matmul(OUTPUT, dtype, tile, reference)]
+    if dtype == E4M3:
+        elements, factors = reference.quantised()
+        of_factors = Matmul(FACTORS_OF_C, F32, (-(-tile[1] // fp8.BLOCK), tile[0]), factors)
+        expected = [Matmul(OUTPUT, dtype, tile, elements), of_factors]
     workspaces = [argument for argument in plan.arguments if isinstance(argument, WorkspaceArgument)]
     for workspace in workspaces:
         buffers[workspace.name] = workspace_buffer(workspace)
-    matmul = Matmul(OUTPUT, dtype, plan.output_tile, compute_reference(inputs))
     label, about = describe(artifact, plan.problem)
     return Launchable(
         artifact.ptx_file,
         buffers,
         maps_of(plan),
         (launch_of(plan, {"alpha": inputs.alpha, **inputs.given}),),
-        (matmul, *(_left_at_zero(workspace) for workspace in workspaces)),
+        (*expected, *(_left_at_zero(workspace) for workspace in workspaces)),
         text_given=artifact.ptx,
         label=label,
         about=about,
@@ -287,14 +296,20 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     )
 
 
-def operands(dtype: str, inputs: Inputs, layout: str) -> dict[str, Buffer]:
-    """A, B, and the scale factors that they have, by the names of the plan's tensors, as they lie in memory."""
+def operands(dtype: str, inputs: Inputs, layout: str, ld: Sequence[int] = ()) -> dict[str, Buffer]:
+    """A, B, and the scale factors that they have, by the names of the plan's tensors, as they lie in memory. Between
+    rows that are further apart than they are long is NaN.
+    """
     block_format = FORMATS.get(dtype)
     element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else ELEMENT_TYPES[dtype].ptx]
     found = {}
-    for name, values, k_major, letter in (("A", inputs.a, "n", layout[0]), ("B", inputs.b, "t", layout[1])):
-        if letter != k_major:
+    for name, values, as_drawn, letter, apart in zip(
+        "AB", (inputs.a, inputs.b), "nt", layout, ld or (0, 0), strict=False
+    ):
+        if letter != as_drawn:
             values = np.ascontiguousarray(values.T)
+        if apart:
+            values = np.pad(values, ((0, 0), (0, apart - values.shape[1])), constant_values=np.nan)
         found[name] = Buffer(name, element, values.shape, Fill("array", array=values))
     for operand, factors in zip("AB", inputs.factors or (), strict=False):
         name, kind = f"{operand} scales", DATA_TYPES["u8" if block_format else "f32"]
@@ -304,12 +319,14 @@ def operands(dtype: str, inputs: Inputs, layout: str) -> dict[str, Buffer]:
 
 
 def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
-    """What a fused epilogue reads, and the sizes of groups. Raises UsageProblem if the formula of one's own
-    lacks what it takes."""
+    """What an epilogue reads, scale factors that it writes, and the sizes of groups. Raises UsageProblem if the formula
+    of one's own lacks what it takes."""
     given = {**inputs.given, "sizes": np.array(inputs.groups, np.int32)}
     found = {}
     for argument in plan.arguments:
-        if isinstance(argument, TensorArgument):
+        if isinstance(argument, TensorArgument) and argument.name == FACTORS_OF_C:
+            found[argument.name] = Buffer(argument.name, DATA_TYPES[argument.dtype], argument.shape, Fill("nan"))
+        elif isinstance(argument, TensorArgument):
             if argument.name not in given:
                 raise UsageProblem(f"epilogue {inputs.epilogue} takes a {argument.name}, and its formula has none")
             element = ELEMENT_TYPES.get(argument.dtype)
@@ -406,10 +423,11 @@ class Judged:
 
 
 def judged(outcome: Outcome, plan: Plan) -> Judged:
-    """Raises CannotRun if the kernel has not left its counters at 0."""
-    validation, *others = outcome.verdicts
-    assert isinstance(validation, Validation)
-    for other in others:
+    """The verdict on C, or on its scale factors where those are wrong. Raises CannotRun if the kernel has not left its
+    counters at 0."""
+    validations = [verdict for verdict in outcome.verdicts if isinstance(verdict, Validation)]
+    validation = next((one for one in reversed(validations) if not one.passed), validations[0])
+    for other in outcome.verdicts:
         if isinstance(other, Comparison) and not other.passed:
             raise CannotRun(
                 f"argument {other.buffer}: the kernel left {other.mistakes[0].got:g} in counter "

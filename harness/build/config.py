@@ -32,7 +32,7 @@ from harness.build.planner import ConfigError
 from harness.build.tilings import OF_TILING, estimates, offered
 from harness.epilogues import EPILOGUES, NONE, find_epilogue
 from harness.errors import UsageProblem
-from harness.problem import BF16, DTYPES, FP8, OUT_TYPES, Shape, check_dtype
+from harness.problem import BF16, DTYPES, ELEMENT_TYPES, FP8, OUT_TYPES, Shape, check_dtype
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
 """What an option that is on or off can be written as."""
@@ -383,7 +383,7 @@ class KernelConfig:
     @property
     def types(self) -> str:
         """The type of A and B, and that of C if it is not the usual one."""
-        usual = self.dtype if self.dtype in OUT_TYPES else BF16.name
+        usual = self.dtype if self.dtype in ELEMENT_TYPES else BF16.name
         return self.dtype if self.out_dtype == usual else f"{self.dtype} to {self.out_dtype}"
 
     @property

@@ -83,8 +83,9 @@ def plan_json(options: Mapping[str, Any], shape: Shape) -> str:
 
 def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
     """As `plan_json`, of a planner that may be another commit's."""
-    groups = [f"groups={shape.groups_text}"] if shape.groups else []
-    return ask(program, shape.m, shape.n, shape.k, *groups, *_words(options))
+    more = [f"groups={shape.groups_text}"] if shape.groups else []
+    more += [f"ld={shape.ld_text}"] if shape.ld else []
+    return ask(program, shape.m, shape.n, shape.k, *more, *_words(options))
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,6 +330,12 @@ class Plan:
         """Rows and columns of C, which a fused epilogue may make fewer."""
         dims = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
         return self.problem.m, dims[0]
+
+    @property
+    def stored_output(self) -> tuple[int, int]:
+        """Rows of C in memory, and elements from one to the next."""
+        rows, columns = self.output
+        return rows, (self.problem.ld or (0, 0, 0))[2] or columns
 
     @property
     def output_tile(self) -> tuple[int, int]:

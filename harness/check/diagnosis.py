@@ -188,10 +188,12 @@ def tensor_unordered(conflict: Conflict) -> Diagnosis:
     life = [r for r in (old, new) if r.kind in ("alloc", "free")]
     if life:
         does = "allocates" if life[0].kind == "alloc" else "frees"
+        user = _other(conflict, life[0])
+        waits = "tcgen05.wait::ld after the load, and " if user.kind == "load" else ""
         return Diagnosis(
             "tmem-alloc-order", "error",
-            f"tensor memory is used by {_name(_other(conflict, life[0]))} while another warp {does} it",
-            "no path between the two", "a cluster barrier (or a CTA barrier without pairs) between them",
+            f"tensor memory is used by {_name(user)} while another warp {does} it",
+            "no path between the two", f"{waits}a cluster barrier (or a CTA barrier without pairs) between them",
             _comes_first(new) > _comes_first(old),
         )  # fmt: skip
     if new.kind == "cp" and old.kind == "mma" and (old.who, old.space) == (new.who, new.space):

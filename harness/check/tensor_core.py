@@ -245,7 +245,12 @@ Life = TensorMemoryAllocated | TensorMemoryFreed
 
 
 class TensorMemoryLife:
-    """Checks that tensor memory is allocated and freed in order: by each CTA for itself, or by both CTAs of a pair."""
+    """Checks that tensor memory is allocated and freed in order: by each CTA for itself, or by both CTAs of a pair.
+
+    A pair allocates together: the first warp may wait for the second one (PTX ISA 9.7.16.5), and kernels that run well
+    use both tensor memories as soon as their own allocation has returned. So the even CTA's, which the odd one's waits
+    for here, stands for both.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -253,14 +258,17 @@ class TensorMemoryLife:
         self._freed: dict[tuple[int, int, int], Record] = {}
 
     def allocated(self, event: TensorMemoryAllocated) -> None:
-        record = self._act(event, "alloc")
         agent = event.agent
-        key = (agent.cluster, agent.cta, event.column)
-        self._made[key] = record
+        peer = agent.cta ^ 1
+        both: tuple[int, ...] = (agent.cta, peer) if agent.cta < peer else ()
+        record = self._act(event, "alloc", both if _in_pair(event) else (agent.cta,))
+        self._made[agent.cluster, agent.cta, event.column] = record
         if not _in_pair(event):
             return
-        peer = agent.cta ^ 1
         thread = self.model.threads.of(agent)
+        if not both:
+            made = self._made[agent.cluster, peer, event.column]
+            thread.own_clock().set(made.who, made.time, slice(ORDER, ORDER + 1))
         if not has_started(thread.clock, self.model.threads.cta(agent.cluster, peer)):
             self.model.say(
                 "tmem-alloc-order", "warning", f"allocates tensor memory with CTA {peer}, which may not have started",
@@ -272,8 +280,8 @@ class TensorMemoryLife:
             self._too_soon(record, freed)
 
     def freed(self, event: TensorMemoryFreed) -> None:
-        record = self._act(event, "free")
         agent = event.agent
+        record = self._act(event, "free", (agent.cta,))
         self._freed[agent.cluster, agent.cta, event.column] = record
         if not _in_pair(event):
             return
@@ -282,14 +290,15 @@ class TensorMemoryLife:
         if made is not None and not clock.knows(made.space, made.who, made.time, ORDER):
             self._too_soon(made, record)
 
-    def _act(self, event: Life, kind: str) -> Record:
-        """Accesses columns that change hands: whoever uses them must do so afterwards, or before."""
+    def _act(self, event: Life, kind: str, ctas: tuple[int, ...]) -> Record:
+        """Accesses columns of CTAs that change hands: whoever uses them must do so afterwards, or before."""
         agent = event.agent
         thread = self.model.threads.of(agent)
         clock = thread.release()
         made = Record(clock.space, thread.own, thread.time - 1, kind, True, agent, event.site, clock.rows[ORDER].copy())
         columns = range(event.column, event.column + event.columns)
-        self.model.tensor[agent.cluster, agent.cta].access(range(LANES), columns, made, Observer(clock))
+        for cta in ctas:
+            self.model.tensor[agent.cluster, cta].access(range(LANES), columns, made, Observer(clock))
         return made
 
     def _too_soon(self, made: Record, freed: Record) -> None:

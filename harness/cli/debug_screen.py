@@ -174,8 +174,9 @@ class DebugScreen(App[None]):
         listing.border_subtitle = next(d.where()).replace("[", r"\[")
         stops = {self._line_of(position) for stop in d.breakpoints.values() for position in stop.positions}
         listing.show(lines, self._line_of(d.position), stops)
+        of = f" cta {d.warp[1]}" if d.warp else ""
         for name in ("warps", "barriers"):
-            self.query_one(f"#{name}", Static).update("\n".join(self._commands.do(name)) or "none yet")
+            self.query_one(f"#{name}", Static).update("\n".join(self._commands.do(name + of)))
 
     def _line_of(self, position: int) -> int:
         """The line of what is shown that an event is of; 0: it is of none."""

@@ -151,7 +151,7 @@ plain_shape_option = click.option(
     type=Parsed("M,N,K", parse_shape),
     default=DEFAULT_SHAPE,
     show_default=True,
-    help="M,N,K or one number for all three.",
+    help="M,N,K or one number for all three; M,N,K@LDA,LDB,LDC with leading dimensions, 0: none.",
 )
 """Of commands that do not look at groups."""
 

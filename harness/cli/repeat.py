@@ -31,7 +31,7 @@ def check_command_of(request: Request, schedules: int) -> str:
 def kernel_words(config: KernelConfig, shape: Shape) -> list[str]:
     """Returns a kernel, its configuration and a shape, with everything said."""
     groups = ["--groups", shape.groups_text] if shape.groups else []
-    return [_kernel(config), *_config(config), "--shape", f"{shape.m},{shape.n},{shape.k}", *groups]
+    return [_kernel(config), *_config(config), "--shape", shape.as_option, *groups]
 
 
 def verify_command_of(target: list[str], emulation: EmulationOptions) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice
+from harness.build.artifacts import OUTPUT, build_with_notice
 from harness.cli.main import try_write
 from harness.cli.options import (
     ConfigOptions,
@@ -180,7 +180,8 @@ def show_mistakes(console: Console, validation: Validation) -> None:
     wrong = validation.wrong_tiles
     show_table(
         console,
-        f"wrong tiles: {len(wrong)} of {validation.tiles} (a tile is {rows} rows x {columns} columns)",
+        f"wrong tiles{'' if validation.buffer == OUTPUT else f' of {validation.buffer}'}: {len(wrong)} of "
+        f"{validation.tiles} (a tile is {rows} rows x {columns} columns)",
         ("tile", "rows", "columns", "wrong elements"),
         (
             (

@@ -55,11 +55,14 @@ def dense_of(tmap: TensorMap, coordinates: tuple[int, ...], address: int) -> int
     for at, extent, step, pitch in reversed(
         list(zip(coordinates, tmap.box_shape, tmap.steps, tmap.pitches, strict=True))
     ):
-        place, offset = divmod(offset, pitch)
+        # Where a dimension has one index in the box, it may be that of overlapping parts: not by the address.
+        place, offset = divmod(offset, pitch) if extent > 1 else (at, offset - at * pitch)
         number, rest = divmod(place - at, step)
         if rest or not 0 <= number < extent:
             return None
         index.append(number)
+    if not 0 <= offset < tmap.global_bytes:
+        return None
     dense = 0
     for number, extent in zip(index, reversed(tmap.box_shape), strict=True):
         dense = dense * extent + number

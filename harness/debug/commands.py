@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from harness.check.findings import by_cause
 from harness.debug.debugger import Debugger
 from harness.debug.decoded import decoded
-from harness.debug.reading import whole
+from harness.debug.reading import qualified, whole
 from harness.debug.recording import Placed
 from harness.debug.shows import registers, show
 from harness.debug.targets import FORMS
@@ -27,7 +27,7 @@ why C[3,517]          what has made an element, and the first step at which it i
 why-waits             for each waiting warp: on which barrier, who would have to arrive, and where that thread is
 where                 the event, and the PTX around it
 operands              of an MMA or a TMA copy: its descriptors and tensor map, decoded
-warps, barriers       where all warps are; the mbarriers, and who has arrived
+warps, barriers [cta N]   where all warps are; the mbarriers, and who has arrived
 findings              what the checker finds in this schedule
 show C[3,517] [ROWSxCOLUMNS]   elements of a buffer here
 show %r1 %p2          registers of the selected warp;  registers: all that it may still read
@@ -54,26 +54,33 @@ class Commands:
         self._debugger = debugger
         self._known: dict[str, Callable[[str], Iterator[str]]] = {
             "continue": self._continue, "c": self._continue, "run": self._continue, "back": self._back,
-            "step": self._step, "next": self._next, "break": self._break, "breakpoints": self._breakpoints,
+            "step": self._step, "next": self._next, "break": self._break,
             "watch": lambda rest: self._break(f"watch {rest}"),
-            "delete": self._delete, "warp": self._warp, "why": self._why, "why-waits": self._why_waits,
-            "where": lambda rest: self._debugger.where(), "warps": lambda rest: self._debugger.status.warp_lines(),
-            "barriers": lambda rest: self._debugger.status.barrier_lines(), "findings": self._findings,
-            "show": lambda rest: show(self._debugger, rest), "operands": self._operands,
-            "registers": lambda rest: registers(self._debugger, rest.split()),
-            "buffer": self._buffer, "buffers": self._buffers,
-            "help": lambda rest: iter(HELP.split("\n")), "quit": self._quit,
+            "delete": self._delete, "warp": self._warp, "why": self._why,
+            "warps": self._warps, "barriers": self._barriers,
+            "show": lambda rest: show(self._debugger, rest),
+            "registers": lambda rest: registers(self._debugger, rest.split()), "buffer": self._buffer,
         }  # fmt: skip
+        self._alone: dict[str, Callable[[], Iterator[str]]] = {
+            "where": self._debugger.where, "why-waits": self._why_waits, "findings": self._findings,
+            "operands": self._operands, "breakpoints": self._breakpoints, "buffers": self._buffers,
+            "help": lambda: iter(HELP.split("\n")), "quit": self._quit,
+        }  # fmt: skip
+        """Those that take nothing behind them."""
 
     @property
     def names(self) -> list[str]:
-        return list(self._known)
+        return [*self._known, *self._alone]
 
     def do(self, line: str) -> list[str]:
         """Carries out one line. Raises UsageProblem for what is no command, Quit for quit."""
         word, _, rest = line.partition("#")[0].strip().partition(" ")
         if not word:
             return []
+        if word in self._alone:
+            if rest.strip():
+                raise UsageProblem(f"{word} takes nothing behind it, not '{rest.strip()}'")
+            return "\n".join(self._alone[word]()).splitlines()
         if word not in self._known:
             raise UsageProblem(f"'{word}' is no command; help lists them")
         return "\n".join(self._known[word](rest.strip())).splitlines()
@@ -110,7 +117,7 @@ class Commands:
         count = len(self._debugger.breakpoints[number].positions)
         yield f"breakpoint {number}: {to}, {f'{count:,} times in this run' if count != 1 else 'once in this run'}"
 
-    def _breakpoints(self, rest: str) -> Iterator[str]:
+    def _breakpoints(self) -> Iterator[str]:
         for number, target in self._debugger.breakpoints.items():
             yield f"breakpoint {number}: {target.what}, at {len(target.positions):,} events"
 
@@ -131,20 +138,37 @@ class Commands:
             d.warp = cluster, cta, warp
         if d.warp is None:
             raise UsageProblem("no warp is selected; write warp CTA:WARP")
-        status = d.status
-        agents = [agent for agent in status.warps if agent[:3] == d.warp]
-        yield from status.warp_lines(agents) if agents else iter([f"{d.names.warp(*d.warp)} has done nothing yet"])
+        said = list(d.status.warp_lines(lambda agent: agent[:3] == d.warp))
+        yield from said or [f"{d.names.warp(*d.warp)} has done nothing yet"]
+
+    def _warps(self, rest: str) -> Iterator[str]:
+        d, of = self._debugger, self._cta("warps", rest)
+        said = list(d.status.warp_lines(lambda agent: not d.status.warps[agent].left and of in (None, agent[:2])))
+        yield from said or ["all warps have left" if d.status.warps else "no warp has started yet"]
+
+    def _barriers(self, rest: str) -> Iterator[str]:
+        of = self._cta("barriers", rest)
+        yield from list(self._debugger.status.barrier_lines(of)) or ["there is none yet"]
+
+    def _cta(self, word: str, rest: str) -> tuple[int, int] | None:
+        """``cta 1``: that one of the selected warp's cluster; None: all."""
+        d, text = self._debugger, f"{word} {rest}"
+        words, asked = qualified(rest.split(), text, "cta")
+        if words:
+            raise UsageProblem(f"{text}: nothing but cta NUMBER may follow")
+        d.names.check_cta(asked.get("cta"), text)
+        return ((d.warp or (0,))[0], asked["cta"]) if asked else None
 
     # ---- why ----
 
     def _why(self, text: str) -> Iterator[str]:
         yield from self._debugger.why(text)
 
-    def _why_waits(self, rest: str) -> Iterator[str]:
+    def _why_waits(self) -> Iterator[str]:
         said = list(self._debugger.status.waits())
         yield from said or ["nobody waits here"]
 
-    def _findings(self, rest: str) -> Iterator[str]:
+    def _findings(self) -> Iterator[str]:
         found = self._debugger.recording.findings
         at = {id(finding): event for event, finding in found}
         for cause in by_cause(finding for _, finding in found):
@@ -158,7 +182,7 @@ class Commands:
 
     # ---- shows ----
 
-    def _operands(self, rest: str) -> Iterator[str]:
+    def _operands(self) -> Iterator[str]:
         operation = getattr(self._debugger.event, "operation", None)
         said = list(decoded(operation, self._debugger.names)) if operation is not None else []
         if not said:
@@ -175,7 +199,7 @@ class Commands:
         shape = tuple(whole(extent, f"buffer {text}") for extent in words[3].split("x"))
         yield self._said(self._debugger.name_buffer(words[0], words[1], dtype, shape))
 
-    def _buffers(self, rest: str) -> Iterator[str]:
+    def _buffers(self) -> Iterator[str]:
         d = self._debugger
         yield from (self._said(placed) for placed in d.recording.placed.values())
         yield from (f"{name} points to {d.names.address(address)}" for name, address in d.pointers)
@@ -183,5 +207,5 @@ class Commands:
     def _said(self, placed: Placed) -> str:
         return f"{placed.name}: {'x'.join(map(str, placed.shape))} {placed.dtype.name} at 0x{placed.address:x}"
 
-    def _quit(self, rest: str) -> Iterator[str]:
+    def _quit(self) -> Iterator[str]:
         raise Quit

@@ -169,7 +169,7 @@ class Debugger:
         return self._to(text, forward=False)
 
     def step(self, count: int = 1) -> str:
-        """Goes on to the next event of the selected warp. Where none is selected, that whose event comes next is."""
+        """Goes on to the next event of the selected warp. Where none is selected, the warp of the nearest event is."""
         return self._step(count, lines=False, forward=True)
 
     def step_back(self, count: int = 1) -> str:
@@ -219,9 +219,9 @@ class Debugger:
         if count < 1:
             raise UsageProblem(f"{count}: how often is a whole number above 0")
         if self.warp is None:
-            threads = (n for n, event in enumerate(self.recording.events, 1) if _is_step(event) and n > self.position)
-            first = next(threads, None)
-            self.warp = agent_of(self.recording.events[first - 1])[:3] if first else None  # type: ignore[index]
+            steps = tuple(n for n, event in enumerate(self.recording.events, 1) if _is_step(event))
+            nearest = (_following if forward else _preceding)(steps, self.position)
+            self.warp = self.recording.events[nearest - 1].agent[:3] if nearest else None
         stops = [n for n, begins in self._stops() if begins or not lines]
         place = bisect_right(stops, self.position) + count - 1 if forward else bisect_left(stops, self.position) - count
         if 0 <= place < len(stops):

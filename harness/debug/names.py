@@ -203,10 +203,10 @@ def line_of(site: Site) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A number with six digits, or as many as tell it from its neighbours of the same type."""
+    """A number with six digits, or as many as tell it from its neighbours in f32 (or in f64, if it is one)."""
     if isinstance(value, int | np.integer):
         return str(int(value))
     exact = float(value)
-    kind = type(value) if isinstance(value, np.generic) else float
+    kind = float if isinstance(value, float) else np.float32
     texts = (f"{exact:.{digits}g}" for digits in range(6, 18))
     return next((text for text in texts if float(kind(float(text))) == exact), f"{exact:g}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.debug.names import Names, line_of
+from harness.debug.names import Names, line_of, mnemonic
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, Site
 
@@ -153,11 +153,9 @@ class Status:
 
     # ---- shown ----
 
-    def warp_lines(self, agents: Sequence[Agent] | None = None) -> Iterator[str]:
-        for agent in sorted(self.warps if agents is None else agents):
-            state = self.warps[agent]
-            if not (state.left and agents is None):
-                yield f"{self.names.agent(agent)}: {self.where(state)}"
+    def warp_lines(self, wanted: Callable[[Agent], bool]) -> Iterator[str]:
+        for agent in sorted(filter(wanted, self.warps)):
+            yield f"{self.names.agent(agent)}: {self.where(self.warps[agent])}"
 
     def where(self, state: WarpState) -> str:
         if state.left:
@@ -168,12 +166,14 @@ class Status:
 
     def waits_for(self, waits: events.Suspended) -> str:
         if waits.mbarrier is None:
-            return waits.what
+            return f"{waits.what} ({mnemonic(waits.site)})"
         return f"{waits.what} ({self.names.barrier(waits.mbarrier[0])}, phase {waits.mbarrier[1]})"
 
-    def barrier_lines(self) -> Iterator[str]:
+    def barrier_lines(self, of: tuple[int, int] | None) -> Iterator[str]:
+        """of: cluster and CTA; None: all."""
         for barrier in sorted(self.barriers.values(), key=lambda b: b.key):
-            yield self.barrier(barrier)
+            if of in (None, barrier.key[:2]):
+                yield self.barrier(barrier)
 
     def barrier(self, barrier: BarrierState) -> str:
         cluster, cta, offset = barrier.key
@@ -181,7 +181,8 @@ class Status:
         pending = [f"{barrier.pending} of {barrier.expected} arrivals"] if barrier.pending else []
         pending += [f"{barrier.nbytes:,} bytes"] if barrier.nbytes else []
         who = sorted({self.names.agent(a.agent) for a in barrier.arrived})
-        arrived = f"; has got something from {', '.join(who)}" if who else ""
+        more = f" and {len(who) - SHOWN} more" if len(who) > SHOWN else ""
+        arrived = f"; has got something from {', '.join(who[:SHOWN])}{more}" if who else ""
         return (
             f"{self.names.barrier(offset)} of CTA {cta}{of}: phase {barrier.phase}, "
             f"pending: {' and '.join(pending) or 'nothing'}{arrived}"

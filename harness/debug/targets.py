@@ -24,7 +24,7 @@ FORMS = """\
   full[0] [phase 3] [cta 1]   the end of a phase of an mbarrier, by its name or as 0x400
   line 120              an instruction of this PTX line
   kernel7.mojo:210      an instruction of this source line (.loc)
-  tcgen05.mma           an instruction that begins so, and has been seen to execute
+  tcgen05.mma           an instruction that begins so, and has been seen to execute; tma.load: an operation of this kind
   watch C[3,517]        where its value changes; also shared A stage 0 bf16 [cta 1]
   wrong                 the first write of a value that differs from the expectation
   finding               what the checker finds in this schedule
@@ -112,7 +112,10 @@ class Targets:
         if re.fullmatch(r"[^:]+:\d+", text):
             return self._source(text)
         found = tuple(
-            n for n, e in enumerate(recording.events, 1) if (site := _site(e)) and mnemonic(site).startswith(text)
+            n
+            for n, e in enumerate(recording.events, 1)
+            if (site := _site(e))
+            and (mnemonic(site).startswith(text) or (type(e) is events.Issued and e.operation.kind == text))
         )
         if not found:
             there = ", ".join([*recording.placed, *sorted({r.name for r in names.regions if r.nbytes == 8})])

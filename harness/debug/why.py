@@ -81,7 +81,9 @@ class Why:
     def _global(self, chain: Chain, address: int, nbytes: int, before: int) -> None:
         write = self._writers.last(("global",), address, address + nbytes, before)
         if write is None:
-            chain.links.append(Link(0, f"nothing has written {self._names.address(address)} by event {before}"))
+            name, later = self._names.address(address), self._writers.all_to(("global",), address, address + nbytes)
+            hint = f"; continue {name} goes there" if later and "[" in name else ""
+            chain.links.append(Link(0, f"nothing has written {name} by event {before}{hint}"))
             return
         if write.access is not None:
             self._stored(chain, write, address)

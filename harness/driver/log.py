@@ -125,7 +125,9 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
     for name, count in sorted(log.unhandled.items()):
         reasons.append(("incomplete", f"{name} is not supported, called {count} times"))
-    if not log.launches:
+    for name in sorted(log.computed if not log.launches else ()):
+        reasons.append(("incomplete", f"{name} is computed by NumPy, and nothing else was launched"))
+    if not log.launches and not log.computed:
         reasons.append(("incomplete", "the program has launched nothing on the emulated GPU"))
     kernels = {launch.kernel: launch.kernel_read for launch in log.launches if launch.kernel_read is not None}
     findings = tuple(finding for launch in log.launches for finding in launch.findings)

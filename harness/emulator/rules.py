@@ -106,7 +106,7 @@ _ERRORS = {
         "`wgmma.fence`, `wgmma.wait_group`",
     ),
     "registers": (
-        "Warps of a warpgroup ask for the same registers, and the CTA has them.",
+        "Warps of a warpgroup ask for registers as often as one another, and the CTA has them.",
         "`setmaxnreg`",
     ),
     "exit": (
@@ -170,6 +170,10 @@ _WARNINGS = {
     "sparse-metadata": (
         "The sparsity metadata of an MMA has codes that keep two elements of four, or one of two of tf32.",
         "`tcgen05.mma.sp`: Sparse matrices",
+    ),
+    "registers-differ": (
+        "The four warps of a warpgroup ask for the same registers.",
+        "`setmaxnreg`",
     ),
     "type-code": (
         "Instruction descriptors of kind::f8f6f4 name a type that exists: code 2 is none.",

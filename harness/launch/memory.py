@@ -142,8 +142,8 @@ def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
 def index_words(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
     """The words of `index_operand` without the scales of rows: 1 and -1."""
     words = _walsh_words()
-    drawn = rng.integers(0, len(words), size=(rows, k // CHUNK), dtype=np.uint8)
-    return words[drawn].reshape(rows, k)
+    drawn = rng.integers(0, len(words), size=(rows, -(-k // CHUNK)), dtype=np.uint8)
+    return words[drawn].reshape(rows, -1)[:, :k]
 
 
 def row_scales(rows: int) -> np.ndarray:

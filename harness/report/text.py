@@ -13,8 +13,9 @@ from textwrap import wrap
 from typing import Any
 
 from harness.build.catalog import ARCHITECTURES
-from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TileOrder
+from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
 from harness.epilogues import NONE, find_epilogue
+from harness.problem import OUT_TYPES
 
 Mark = Callable[["Cta", int], str]
 """What a CTA's picture of the cluster shows in the place of a rank."""
@@ -129,6 +130,7 @@ def launch_lines(plan: Plan) -> list[str]:
         f"{plan.config['block_k']}",
         f"grid {_by(plan.grid[:2])} CTAs (along M x along N){bands}, {clusters} of "
         f"{_by(plan.cluster[:2])}, {plan.block[0]} threads a CTA{columns_of_tmem}",
+        *([_memory_line(plan)] if plan.layout != "nt" or problem.ld else []),
         *(["swapped: A below is the tensor B, and B the tensor A; the transpose is C"] if plan.swapped else []),
         *(
             [f"grouped: rows {problem.groups_text}, each group with its own B of {problem.n} rows"]
@@ -138,6 +140,17 @@ def launch_lines(plan: Plan) -> list[str]:
         *([f"split-K: {split} CTAs add up a tile, each a part of K"] if split > 1 else []),
         *([f"epilogue {epilogue.name}: C[{plan.output[0]},{plan.output[1]}] = {epilogue.formula}"] if fused else []),
     ]
+
+
+def _memory_line(plan: Plan) -> str:
+    """Returns how A, B and C lie in memory."""
+    maps = [a for a in plan.arguments if isinstance(a, TensorMapArgument) and a.tensor in "ABC"]
+    said = []
+    for one in sorted(maps, key=lambda each: each.tensor):
+        across, down = one.dims
+        apart = one.strides[0] // OUT_TYPES[one.dtype].bytes
+        said.append(f"{one.tensor} [{down}, {across}]{f' in rows of {apart}' if apart > across else ''}")
+    return f"layout {plan.layout}, in memory: {', '.join(said)}"
 
 
 def budget_note(plan: Plan) -> str:

@@ -11,7 +11,9 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +47,7 @@ def run_on_emulated_gpu(
 
     Raises CannotRun if there is no output, or if MAX launched something else than the plan says.
     """
-    model, _ = compile_artifact(artifact.config, ptx=True)
+    model, _ = compile_artifact(artifact.config, ptx=True, views=bool(plan.problem.ld))
     gpu = gpu_for(plan.arch)
     log = Log(quiet=True)
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as temporary:
@@ -69,7 +71,7 @@ def run_on_emulated_gpu(
     for warning in launch.warnings:
         if options.strict and warning.rule not in options.allow:
             raise CannotRun(f"{warning.rule}: {warning.message}")
-    output = bits.view(plan.out_type.numpy)
+    output = bits.view(plan.out_type.numpy).reshape(plan.stored_output)
     result = LaunchResult(_with_arguments(launch.counters, plan), launch.seconds, launch.warnings)
     launched = Launched(what.launches[0].where, launch.kernel, plan.grid, result)
     [matmul] = [each for each in what.expectations if each.buffer == OUTPUT]
@@ -79,8 +81,9 @@ def run_on_emulated_gpu(
 
 
 def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs) -> None:
-    arrays, numbers = op_operands(config, inputs)
-    request = {"model": str(model), "out_dtype": config.out_dtype, "output": plan.output, "numbers": numbers}
+    arrays, numbers = op_operands(config, inputs, plan.problem.ld)
+    output = [prod(plan.stored_output)] if plan.problem.ld else plan.output
+    request: dict[str, Any] = {"model": str(model), "out_dtype": config.out_dtype, "output": output, "numbers": numbers}
     request["types"] = [array.dtype.name for array in arrays]
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     np.savez(folder / "operands.npz", *(array.view(f"u{array.itemsize}") for array in arrays))

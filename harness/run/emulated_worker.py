@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.problem import OUT_TYPES
+from harness.run.model import scalar
 
 
 def main(folder: Path) -> None:
@@ -36,7 +37,7 @@ def main(folder: Path) -> None:
     words = np.uint32 if out.itemsize == 4 else np.uint16
     # What the kernel does not write stays NaN, and is found as wrong.
     c = upload(np.full(request["output"], np.nan, out).view(words), out.name)
-    numbers = [Buffer.from_numpy(np.array(number, np.float32)) for number in request["numbers"]]
+    numbers = [Buffer.from_numpy(scalar(number)) for number in request["numbers"]]
     model.execute(c, *operands, *numbers)
     device.synchronize()
     host = c.to(CPU())

@@ -21,7 +21,7 @@ from harness.build.config import KernelConfig
 from harness.epilogues import NONE
 from harness.errors import CannotRun
 from harness.gpus import check_arch
-from harness.problem import OUT_TYPES, Shape, Validation
+from harness.problem import ELEMENT_TYPES, Shape, Validation
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
@@ -70,20 +70,22 @@ def measure(
     a child is ended.
     """
     notes: list[str] = []
-    vendors, vendor_model = _contestants(artifacts[0].config, vendors if time else (), notes)
+    vendors, vendor_model = _contestants(artifacts[0].config, vendors if time else (), notes, shape.ld)
     with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
         series = []
         for number, artifact in enumerate(artifacts):
             config, plan = artifact.config, artifact.plan(shape)
             major, minor = (int(part) for part in gpu.compute_capability.split("."))
             check_arch(config.arch, major, minor, gpu.name)
-            model, compiled_now = (artifact.model, False) if artifact.model else compile_artifact(config)
+            model, compiled_now = (
+                (artifact.model, False) if artifact.model else compile_artifact(config, views=bool(shape.ld))
+            )
             shared = Path(folder, str(number))
             shared.mkdir()
             request = {
                 "config": config.to_json(),
                 "artifact": str(model),
-                "output": list(plan.output),
+                "output": list(plan.stored_output),
                 "tile": list(plan.output_tile),
                 "shape": shape.as_dict(),
                 "inputs": inputs,
@@ -101,22 +103,24 @@ def measure(
     return [one.combine(shape) for one in series]
 
 
-def _contestants(config: KernelConfig, vendors: Sequence[str], notes: list[str]) -> tuple[Sequence[str], str | None]:
+def _contestants(
+    config: KernelConfig, vendors: Sequence[str], notes: list[str], ld: Sequence[int] = ()
+) -> tuple[Sequence[str], str | None]:
     """The vendors whose GEMM of such a problem can be timed, and MAX's matmul, compiled; who is left out is noted."""
     left_out = ""
     if config.grouped:
         left_out = "they multiply one A and one B"
     elif config.dtype in FORMATS:
         left_out = f"{config.dtype} is not timed through PyTorch"
-    elif config.dtype in OUT_TYPES and config.out_dtype != config.dtype:
+    elif config.dtype in ELEMENT_TYPES and config.out_dtype != config.dtype:
         left_out = f"their C is {config.dtype}, not {config.out_dtype}"
     if vendors and left_out:
         notes.append(f"{' and '.join(vendors)} not timed: {left_out}")
         return (), None
     if "max" not in vendors:
         return vendors, None
-    if config.dtype not in OUT_TYPES or config.epilogue != NONE or config.layout != "nt":
-        notes.append("max not timed: its matmul is of 16-bit A [M, K] and B [N, K], without an epilogue")
+    if config.dtype not in ELEMENT_TYPES or config.epilogue != NONE or config.layout != "nt" or ld:
+        notes.append("max not timed: its matmul is of 16-bit A [M, K] and B [N, K] without gaps or an epilogue")
         return [vendor for vendor in vendors if vendor != "max"], None
     try:
         return vendors, str(compile_vendor(config))

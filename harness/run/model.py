@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from harness.build.config import KernelConfig, make_config
 from harness.build.planner import options_text
 from harness.driver.toolchains import toolchain_variables
 from harness.epilogues import NONE
-from harness.errors import CannotRun
+from harness.errors import CannotRun, UsageProblem
 from harness.gpus import kind_of
-from harness.problem import FP8, OUT_TYPES, Inputs, Shape
+from harness.problem import ELEMENT_TYPES, FP8, OUT_TYPES, Inputs, Shape
 from harness.processes.program import run as run_program
 from harness.run.tuned import configuration_for
 
@@ -36,18 +37,24 @@ BESIDE = ("bias", "residual")
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
 
 
-def artifact_path(config: KernelConfig, ptx: bool = False) -> Path:
+def artifact_path(config: KernelConfig, ptx: bool = False, views: bool = False) -> Path:
     """Where the compiled model of a configuration is kept."""
-    return cache.place("models", f"{model_key(config)}{'-ptx' if ptx else ''}.mef")
+    return cache.place("models", f"{model_key(config)}{'-views' if views else ''}{'-ptx' if ptx else ''}.mef")
 
 
-def compile_artifact(config: KernelConfig, ptx: bool = False) -> tuple[Path, bool]:
+def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = False) -> tuple[Path, bool]:
     """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
 
-    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. Raises CannotRun
-    if MAX cannot compile it.
+    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. views: it takes leading
+    dimensions. Raises CannotRun if MAX cannot compile it, UsageProblem if no op does what is asked for.
     """
-    return _compile(artifact_path(config, ptx), config.arch, "kernel", config.to_json(), config.label, ptx)
+    if config.out_dtype == FP8:
+        raise UsageProblem(
+            f"out dtype {FP8}: the MAX ops have no place for scale factors of C; use bf16, fp16 or f32, "
+            "or --device emulator"
+        )
+    what = "views" if views else "kernel"
+    return _compile(artifact_path(config, ptx, views), config.arch, what, config.to_json(), config.label, ptx)
 
 
 def compile_vendor(config: KernelConfig) -> Path:
@@ -87,21 +94,25 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
     driver.set_virtual_cpu_target("x86-64-v3")
     device = driver.Accelerator()
     session = InferenceSession(devices=[device])
-    made = graph(KernelConfig.from_json(about), device) if what == "kernel" else vendor_graph(about, device)
+    if what == "vendor":
+        made = vendor_graph(about, device)
+    else:
+        made = graph(KernelConfig.from_json(about), device, views=what == "views")
     session.compile(made).export_mef(target)
     # The stand-in device does not survive an ordinary exit.
     os._exit(0)
 
 
-def graph(config: KernelConfig, device: Any) -> Any:
+def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
     """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them, with groups B [groups, n, k]; C
-    is overwritten. What `op_operands` gives beside A and B follows."""
+    is overwritten. What `op_operands` gives beside A and B follows. views: of leading dimensions, with C, A and B flat.
+    """
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
     out = getattr(DType, OUT_TYPES[config.out_dtype].numpy.name)
-    dtype = getattr(DType, OUT_TYPES[config.dtype].numpy.name) if config.dtype in OUT_TYPES else DType.uint8
+    dtype = getattr(DType, OUT_TYPES[config.dtype].numpy.name) if config.dtype in ELEMENT_TYPES else DType.uint8
     number = TensorType(DType.float32, [], device=DeviceRef.CPU())
     types = [
         BufferType(out, ["m", "columns"], device=where),
@@ -112,6 +123,8 @@ def graph(config: KernelConfig, device: Any) -> Any:
             device=where,
         ),
     ]
+    if views:
+        types = [BufferType(out, ["c"], device=where), *(TensorType(dtype, [name], device=where) for name in "ab")]
     if config.grouped:
         types += [TensorType(DType.int32, ["groups"], device=where)]
         types += [TensorType(dtype, [f"{name}_rows", f"{name}_columns"], device=where) for name in BESIDE]
@@ -122,21 +135,24 @@ def graph(config: KernelConfig, device: Any) -> Any:
     elif config.dtype in FORMATS:
         types += [TensorType(dtype, [f"{name}_atoms", "k_atoms", ATOM_BYTES], device=where) for name in "mn"]
         types += [number]
-    elif config.epilogue != NONE:
-        types += [TensorType(dtype, ["x"], device=where), TensorType(dtype, ["y", "z"], device=where), number, number]
+    elif views or config.epilogue != NONE:
+        types += [TensorType(dtype, ["x"], device=where), TensorType(dtype, ["y", "z"], device=where)]
+        types += [TensorType(DType.int64, [], device=DeviceRef.CPU())] * (6 if views else 0) + [number, number]
     with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
         c, *others = made.inputs
         values = [c.buffer, *(other.tensor for other in others)]
-        ops.inplace_custom(operation(config), where, values, parameters=op_parameters(config))
+        ops.inplace_custom(operation(config, views), where, values, parameters=op_parameters(config))
         made.output()
     return made
 
 
-def operation(config: KernelConfig) -> str:
+def operation(config: KernelConfig, views: bool = False) -> str:
     """The name of the MAX custom op (``kernels/host``)."""
     if config.grouped:
         return "grouped_matmul_into"
-    if config.dtype not in OUT_TYPES:
+    if views:
+        return "matmul_views_into"
+    if config.dtype not in ELEMENT_TYPES:
         return "scaled_matmul_into"
     return "matmul_into" if config.epilogue == NONE else "matmul_fused_into"
 
@@ -144,28 +160,39 @@ def operation(config: KernelConfig) -> str:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """The parameter of the MAX custom op. It takes the types from its tensors, but for what is given as bytes."""
     options = config.options()
-    for name in ("arch", "out_dtype", *(("dtype",) if config.dtype in OUT_TYPES else ())):
+    for name in ("arch", "out_dtype", *(("dtype",) if config.dtype in ELEMENT_TYPES else ())):
         del options[name]
     return {"options": options_text(options)}
 
 
-def op_operands(config: KernelConfig, inputs: Inputs) -> tuple[list[NDArray[Any]], list[float]]:
+def op_operands(
+    config: KernelConfig, inputs: Inputs, ld: Sequence[int] = ()
+) -> tuple[list[NDArray[Any]], list[int | float]]:
     """What the MAX op takes beside C: arrays, A and B first, and numbers. In the place of one that it does not read
-    stands something small."""
-    kept = operands(config.dtype, inputs, config.layout).values()
+    stands something small. With leading dimensions A and B are flat."""
+    kept = operands(config.dtype, inputs, config.layout, ld).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
-    if config.dtype in OUT_TYPES:
-        if config.epilogue == NONE and not config.grouped:
+    if config.dtype in ELEMENT_TYPES:
+        if config.epilogue == NONE and not config.grouped and not ld:
             return arrays, []
         if config.grouped:
             arrays[1:] = [arrays[1].reshape(len(inputs.groups), -1, arrays[1].shape[1])]
             arrays += [np.array(inputs.groups, np.int32)]
         ranks = {name: 1 if name == "bias" and not config.grouped else 2 for name in BESIDE}
         beside = [inputs.given.get(name, np.zeros((1,) * rank, arrays[0].dtype)) for name, rank in ranks.items()]
-        return arrays + beside, [inputs.given.get(name, 1.0) for name in FACTORS]
+        factors = [inputs.given.get(name, 1.0) for name in FACTORS]
+        if ld:
+            (m, k), n = inputs.a.shape, len(inputs.b)
+            return [*(each.reshape(-1) for each in arrays), *beside], [m, n, k, *ld, *factors]
+        return arrays + beside, factors
     for at, buffer in enumerate(list(kept)[:2]):
         arrays[at] = buffer.dtype.to_memory(arrays[at]).reshape(len(arrays[at]), -1)
     return (arrays if len(arrays) > 2 else arrays + [np.zeros((1, 1), np.float32)] * 2), [inputs.alpha]
+
+
+def scalar(number: int | float) -> NDArray[Any]:
+    """A number as the MAX ops take it: sizes are whole ones."""
+    return np.array(number, np.int64 if isinstance(number, int) else np.float32)
 
 
 def tuned_parameters(

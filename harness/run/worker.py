@@ -22,11 +22,11 @@ from harness import fp8
 from harness.build.config import KernelConfig
 from harness.epilogues import NONE
 from harness.errors import CannotRun, HarnessError
-from harness.problem import FP8, OUT_TYPES, Inputs, Shape, compute_reference, make_inputs, validate
+from harness.problem import FP8, OUT_TYPES, Inputs, Matmul, Shape, compute_reference, make_inputs
 from harness.processes.program import end_with_parent
 from harness.processes.worker import tell
 from harness.run import statistics, telemetry
-from harness.run.model import op_operands
+from harness.run.model import op_operands, scalar
 
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
@@ -41,7 +41,7 @@ BATCH_SECONDS = 0.02
 
 @dataclass
 class Request:
-    """One kernel on one problem. output, tile: sizes of C, and of the part of it that a CTA writes. folder: what the
+    """One kernel on one problem. output, tile: sizes of C in memory, and of what a CTA writes of it. folder: what the
     processes of a series share. vendors: see `harness.run.measure`; vendor_model: MAX's own matmul.
     """
 
@@ -105,15 +105,15 @@ def _serve(request: Request) -> None:
     emit("loaded", seconds=time.perf_counter() - start)
 
     inputs = _inputs(request)
-    arrays, numbers = op_operands(request.config, inputs)
+    arrays, numbers = op_operands(request.config, inputs, request.shape.ld)
     first = [_on_gpu(array) for array in arrays]
     dtype = getattr(torch, OUT_TYPES[request.config.out_dtype].numpy.name)
     # Where the operands lie differs, so that no launch finds its own in L2; what they are does not.
     sets = [first, *([tensor.clone() for tensor in first] for _ in range(_set_count(first, request.output) - 1))]
     outputs = [torch.empty(request.output, dtype=dtype, device="cuda") for _ in sets]
-    scalars = [Buffer.from_numpy(np.array(number, np.float32)) for number in numbers]
+    scalars = [Buffer.from_numpy(scalar(number)) for number in numbers]
     buffers = [
-        (*(Buffer.from_dlpack(tensor) for tensor in (c, *operands)), *scalars)
+        (*(Buffer.from_dlpack(tensor) for tensor in (c.view(-1) if request.shape.ld else c, *operands)), *scalars)
         for c, operands in zip(outputs, sets, strict=True)
     ]
     _poison(outputs)
@@ -258,7 +258,8 @@ def _validate(request: Request, inputs: Inputs, c: Any) -> dict[str, Any]:
     """By the harness's own rules, with all that it says of errors; the product is the GPU's, in float64."""
     dtype = OUT_TYPES[request.config.out_dtype]
     output = _bits(c).cpu().numpy().view(dtype.numpy)
-    return asdict(validate(output, compute_reference(inputs, _product), dtype, request.tile))
+    found = Matmul("C", dtype, request.tile, compute_reference(inputs, _product)).judge(output, {})
+    return asdict(found)
 
 
 def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
@@ -282,7 +283,7 @@ def _cublas(request: Request, sets: list[list[Any]], numbers: list[float]) -> Ca
     dtype = getattr(torch, OUT_TYPES[config.out_dtype].numpy.name)
     outputs = [torch.empty(size, dtype=dtype, device="cuda") for _ in sets]
 
-    launches = [_by_pytorch(config, operands, numbers, c) for operands, c in zip(sets, outputs, strict=True)]
+    launches = [_by_pytorch(request, operands, numbers, c) for operands, c in zip(sets, outputs, strict=True)]
     try:
         launches[0]()
         torch.cuda.synchronize()
@@ -294,13 +295,18 @@ def _cublas(request: Request, sets: list[list[Any]], numbers: list[float]) -> Ca
     return lambda index: launches[index]()
 
 
-def _by_pytorch(config: KernelConfig, operands: list[Any], numbers: list[float], c: Any) -> Callable[[], Any]:
+def _by_pytorch(request: Request, operands: list[Any], numbers: list[float], c: Any) -> Callable[[], Any]:
     """One launch into c; all that can be made ready is."""
     import torch
 
+    config, shape, ld = request.config, request.shape, request.shape.ld or (0, 0)
     a, b, *more = operands  # as they lie in memory
-    a = a.t() if config.layout[0] == "t" else a
-    b = b.t() if config.layout[1] == "t" else b
+    if config.dtype in OUT_TYPES:
+        a = _matrix(a, shape.m, shape.k, ld[0], config.layout[0] == "t")
+        b = _matrix(b, shape.k, shape.n, ld[1], config.layout[1] == "t")
+    else:
+        b = b.t()
+    numbers = numbers[-2:]  # behind the sizes of views
     if config.dtype == FP8:
         return _scaled_mm(config, a, b, more[0], more[1], numbers[0], c)
     if config.epilogue == "bias":
@@ -311,6 +317,13 @@ def _by_pytorch(config: KernelConfig, operands: list[Any], numbers: list[float],
     if config.epilogue == "residual":
         return lambda: torch.addmm(more[1], a, b, alpha=numbers[0], beta=numbers[1], out=c)
     return lambda: torch.matmul(a, b, out=c)
+
+
+def _matrix(memory: Any, rows: int, columns: int, ld: int, transposed: bool) -> Any:
+    """The matrix [rows, columns] that lies there, or whose transpose does."""
+    if transposed:
+        return _matrix(memory, columns, rows, ld, False).t()
+    return memory.view(rows, ld or columns)[:, :columns]
 
 
 def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha: float, c: Any) -> Callable[[], Any]:

@@ -11,7 +11,7 @@ from harness.build.planner import Plan, TensorArgument, TensorMapArgument, Works
 from harness.errors import UsageProblem
 from harness.launch.launching import EmulationOptions, run
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
-from harness.problem import LARGEST
+from harness.problem import ELEMENT_TYPES, LARGEST
 from harness.timing.cache import Hits, hits
 from harness.timing.constants import Gpu
 from harness.timing.first_use import FirstUse
@@ -52,6 +52,8 @@ def simulate(
     """
     if plan.layout != "nt":
         raise UsageProblem(f"layout {plan.layout}: the model of time is of K-major A and B; use nt")
+    if plan.problem.ld:
+        raise UsageProblem(f"shape {plan.problem}: the model of time is of rows without gaps; leave ld out")
     statistics = artifact.statistics()
     gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
     spread = gemm.spread() if detail is None else gemm.spread(detail)
@@ -97,7 +99,8 @@ def simulate(
     for workspace in (a for a in plan.arguments if isinstance(a, WorkspaceArgument)):
         buffers[workspace.name] = workspace_buffer(workspace, gemm.first_counts(spread))
     for read in (a for a in plan.arguments if isinstance(a, TensorArgument)):  # by plain loads, which take values
-        buffers[read.name] = Buffer(read.name, DATA_TYPES["u16"], read.shape, Fill("zeros"))
+        words = DATA_TYPES["u16" if read.dtype in ELEMENT_TYPES else "u32"]
+        buffers[read.name] = Buffer(read.name, words, read.shape, Fill("zeros"))
     what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)
     sinks = () if trace is None else (trace.event,)
     run(what, EmulationOptions(strict=False, resident_clusters=spread.slots, sinks=sinks), device=device, keep=())

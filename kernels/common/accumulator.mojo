@@ -1,5 +1,6 @@
 """Where a tile is added up, and the boxes in which it becomes C."""
 
+from .box import size_of
 from .block_scaling import ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS
 from .config import SWIZZLE_ROW_BYTES, TMEM_COLUMNS, GemmConfig
 from .epilogues import NONE, Fusion
@@ -70,7 +71,7 @@ __extension GemmConfig:
         return self.block_rows() * self.mma_n // TEAM
 
     def c_element_bytes(self) -> Int:
-        return 4 if self.out_dtype == DType.float32 else 2
+        return size_of(self.out_dtype)
 
     def block_rows(self) -> Int:
         """Rows of one box of C: those of the warps that write out together, four of the CTA or a warpgroup."""
@@ -78,6 +79,10 @@ __extension GemmConfig:
 
     def is_fused(self) -> Bool:
         return self.epilogue != NONE
+
+    def quantises(self) -> Bool:
+        """C is e4m3 with scale factors of blocks of its rows."""
+        return self.out_dtype == DType.float8_e4m3fn
 
     def fusion(self) -> Fusion:
         return Fusion(self.epilogue)

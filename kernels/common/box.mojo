@@ -2,25 +2,34 @@
 
 Both tensor cores leave a 16-row part of the accumulator in a warp's registers the same way: register 4j + i of thread
 t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). Of 16-bit elements
-that is what stmatrix stores as 8x8 matrices, as they are or transposed; f32 are stored in pairs, or one by one.
+that is what stmatrix stores as 8x8 matrices, as they are or transposed; f32 and e4m3 are stored in pairs, or one by one.
 """
-from .ptx import pack_pair, pinned, store_matrices, store_pair, store_shared
+from .ptx import pack_four, pack_pair, pinned, store_halves, store_matrices, store_pair, store_shared
 from std.memory import bitcast
 
 
 def words_of(dtype: DType, registers: Int) -> Int:
     """Words that so many accumulators take in the type of C."""
-    return registers if dtype == DType.float32 else registers // 2
+    return registers * size_of(dtype) // 4
+
+
+def size_of(dtype: DType) -> Int:
+    """Bytes of an element of C."""
+    if dtype == DType.float32:
+        return 4
+    return 1 if dtype == DType.float8_e4m3fn else 2
 
 
 @inline(.always)
-def word[dtype: DType](low: Float32, high: Float32) -> UInt32:
-    """Two adjacent columns rounded to 16 bits; of f32, `low` as it is. Stays below the wait for both, for the compiler.
-    """
+def word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]) -> UInt32:
+    """An f32 as it is, two adjacent columns rounded to 16 bits, or to e4m3 those of a row and of the one 8 rows further.
+    Stays below the wait for them, for the compiler."""
     comptime if dtype == DType.float32:
-        return pinned(bitcast[DType.uint32](low))
+        return pinned(bitcast[DType.uint32](values[0]))
+    elif dtype == DType.float8_e4m3fn:
+        return pack_four(values[0], values[1], values[2], values[3])
     else:
-        return pack_pair[dtype](low, high)
+        return pack_pair[dtype](values[0], values[1])
 
 
 struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int = 8](TrivialRegisterPassable):
@@ -30,13 +39,13 @@ struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int 
     A box is swizzled over its whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
     """
 
-    comptime is_f32 = Self.dtype == DType.float32
-    comptime element = 4 if Self.is_f32 else 2
+    comptime element = size_of(Self.dtype)
+    comptime is_f32 = Self.element == 4
     comptime pitch = min(128, 8 * Self.results * Self.element) if Self.transposed else Self.width * Self.element
     """Bytes of a row; `transposed`, four warps fill 64 or 32 columns, of f32 two boxes if 128 bytes do not hold them."""
     comptime words = words_of(Self.dtype, Self.width // 2)
 
-    var address: UInt32  # where this lane's matrix row goes, or its first pair of f32
+    var address: UInt32  # where this lane's matrix row goes, or its first pair of f32 or e4m3
 
     @inline(.always)
     def __init__(out self, box: UInt32, row: UInt32, lane: UInt32):
@@ -49,8 +58,8 @@ struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int 
             self.address = box + byte // UInt32(Self.pitch) * UInt32(Self.width * Self.pitch)
             self.address += c_row * UInt32(Self.pitch) + (byte % UInt32(Self.pitch) ^ swizzle[Self.pitch](c_row))
             return
-        var lane_row = lane // 4 if Self.is_f32 else lane % 16
-        var byte = lane % 4 * 8 if Self.is_f32 else lane // 16 * 16
+        var lane_row = lane % 16 if Self.element == 2 else lane // 4
+        var byte = lane // 16 * 16 if Self.element == 2 else lane % 4 * UInt32(2 * Self.element)
         self.address = box + (row + lane_row) * UInt32(Self.pitch) + (byte ^ swizzle[Self.pitch](lane_row))
 
     @inline(.always)
@@ -58,6 +67,10 @@ struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int 
         """Stores the words of adjacent columns; `offset` bytes further is a box or a multiple of 16 rows further."""
         comptime if Self.transposed:
             self.write_transposed[offset](words)
+            return
+        comptime if Self.element == 1:
+            comptime for i in range(Self.words):  # 8 columns
+                store_halves[offset, offset + 8 * Self.pitch](self.address ^ UInt32(8 * i), words[i])
             return
         comptime for group in range(Self.words // 4):
             # 32 bytes of 16 rows: 16 columns as four matrices, rows 0-7 and 8-15 of the left 8 columns, then of the right

@@ -34,20 +34,24 @@ def dtype_names() -> List[StaticString]:
     return names + block_scaled_names()
 
 
-comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32"]
+comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32", E4M3.name]
 """Of C."""
 
 
 def float_type(name: StaticString) -> DType:
-    """The type of a name: bf16 for what is neither fp16 nor f32."""
+    """The type of a name: bf16 for what is none of `OUT_DTYPES`."""
     if name == "f32":
         return DType.float32
+    if name == E4M3.name:
+        return DType.float8_e4m3fn
     return DType.float16 if name == "fp16" else DType.bfloat16
 
 
 def float_name(dtype: DType) -> StaticString:
     if dtype == DType.float32:
         return "f32"
+    if dtype == DType.float8_e4m3fn:
+        return E4M3.name
     return "bf16" if dtype == DType.bfloat16 else "fp16"
 
 
@@ -124,7 +128,7 @@ struct GemmConfig(TrivialRegisterPassable):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
         `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a and if `grouped`; `epilogue_width` 64,
-        but 32 where the epilogue is double-buffered or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
+        but 32 where the epilogue is double-buffered and C not e4m3, or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
         rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a and if `grouped`,
         `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
         those of a B200 or H200 that such clusters can fill."""
@@ -148,9 +152,9 @@ struct GemmConfig(TrivialRegisterPassable):
         self.stages = 1
         self.cluster_m = cluster_m.or_else(4 if blackwell and not grouped else 2)
         self.cluster_n = cluster_n.or_else(4 if blackwell and not grouped else 1)
-        self.epilogue_width = epilogue_width.or_else(
-            32 if kernel.double_buffers_epilogue or self.out_dtype == DType.float32 else 64
-        )
+        var is_e4m3 = self.out_dtype == DType.float8_e4m3fn
+        var few = self.out_dtype == DType.float32 or (kernel.double_buffers_epilogue and not is_e4m3)
+        self.epilogue_width = epilogue_width.or_else(32 if few else 64)
         self.multicast = multicast
         self.band_m = 0
         self.scheduler = "none"

@@ -33,10 +33,15 @@ struct Problem(TrivialRegisterPassable):
 
     @inline(.always)
     def operands_of(self, tile: Tile) -> EpilogueOperands:
-        """Each group has its own bias, as it has its own columns of B."""
+        """Each group has its own bias."""
         var found = self.operands
-        found.bias += 2 * UInt64(tile.b_row - tile.column)
+        found.bias += 2 * UInt64(tile.group * self.n)
         return found
+
+    @inline(.always)
+    def b_row(self, tile: Tile) -> Int32:
+        """The row of B that makes the first column of a tile: the B of groups lie one after the other."""
+        return tile.column + Int32(tile.group * self.n)
 
 
 @fieldwise_init
@@ -46,7 +51,7 @@ struct Tile(TrivialRegisterPassable):
     var row: Int32  # first row of the product
     var column: Int32  # first column of the product, for the MMA
     var end: Int32  # the row behind the last one that is stored: M, or where the tile's group ends
-    var b_row: Int32  # of B that makes the first column: another in each group
+    var group: UInt32  # of its rows; 0 if there are none
 
 
 struct Cta[config: GemmConfig](TrivialRegisterPassable):

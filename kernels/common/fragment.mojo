@@ -6,8 +6,8 @@ comptime Values = SIMD[DType.float32, 8]
 
 @fieldwise_init
 struct EpilogueOperands(TrivialRegisterPassable):
-    """What an epilogue can read beside the accumulator; elements are of the type of A and B. An address is 0 where it has
-    no use.
+    """What an epilogue can read beside the accumulator, elements of the type of A and B, and where it stores scale factors of
+    C. An address is 0 where it has no use.
     """
 
     var bias: UInt64  # [columns]
@@ -16,9 +16,10 @@ struct EpilogueOperands(TrivialRegisterPassable):
     var beta: Float32
     var rows: UInt32  # of the product
     var columns: UInt32
+    var factors: UInt64  # f32, [blocks of C's columns, rows], rows padded to 16 bytes
 
 
-comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0)
+comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0, 0)
 
 
 @fieldwise_init

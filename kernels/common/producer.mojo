@@ -51,7 +51,10 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
         """Where a box begins: one that would lie wholly out of bounds takes its last rows, as nobody stores what
         they are multiplied to. L2 serves what is out of bounds for all SMs from one place, and on an H200 a few such boxes hold up
         everybody (docs/hopper-kernel8.md)."""
-        return row if row < self.rows else max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
+        var last = max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
+        comptime if Self.slices.mn_major:
+            last &= ~7  # 16 bytes: an H200 traps on a box that begins elsewhere along its rows of memory
+        return row if row < self.rows else last
 
 
 struct Loader[config: GemmConfig](TrivialRegisterPassable):
@@ -87,7 +90,9 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
         """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
-        self.b.load(cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, tile.b_row, k)
+        self.b.load(
+            cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, self.problem.b_row(tile), k
+        )
         comptime if Self.config.promotes():
             self.load_factors(cta, tile, stage, k // F32_BLOCK, full)
 

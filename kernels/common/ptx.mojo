@@ -104,6 +104,11 @@ def store_global[offset: Int](address: UInt64, values: SIMD[DType.float32, 4]):
 
 
 @inline(.always)
+def store_global(address: UInt64, value: Float32):
+    inlined_assembly["st.global.f32 [$0], $1;", NoneType, constraints="l,f,~{memory}"](address, value)
+
+
+@inline(.always)
 def load_global[offset: Int](address: UInt64) -> SIMD[DType.float32, 4]:
     """16 bytes, at a multiple of 16."""
     var found = inlined_assembly[
@@ -269,6 +274,20 @@ def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
 
 
 @inline(.always)
+def pack_four(first: Float32, second: Float32, third: Float32, fourth: Float32) -> UInt32:
+    """Rounds to e4m3, the nearest that is finite, ties to even, and packs them, `first` in the lowest byte; likewise.
+    """
+    return inlined_assembly[
+        (
+            "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;"
+            " mov.b32 $0, {low, high}; }"
+        ),
+        UInt32,
+        constraints="=r,f,f,f,f",
+    ](first, second, third, fourth)
+
+
+@inline(.always)
 def mul_after_wait(a: Float32, b: Float32) -> Float32:
     """Multiplies; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
     return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
@@ -302,6 +321,22 @@ def store_pair[offset: Int](address: UInt32, low: UInt32, high: UInt32):
     inlined_assembly[String("st.shared.v2.b32 [$0+", offset, "], {$1, $2};"), NoneType, constraints="r,r,r,~{memory}"](
         address, low, high
     )
+
+
+@inline(.always)
+def store_halves[low: Int, high: Int](address: UInt32, word: UInt32):
+    """The lower 16 bits at one offset, the upper at another."""
+    inlined_assembly[
+        String(
+            "{ .reg .b16 low, high; mov.b32 {low, high}, $1; st.shared.b16 [$0+",
+            low,
+            "], low; st.shared.b16 [$0+",
+            high,
+            "], high; }",
+        ),
+        NoneType,
+        constraints="r,r,~{memory}",
+    ](address, word)
 
 
 @inline(.always)

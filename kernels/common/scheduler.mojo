@@ -63,7 +63,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         # The grid is the tiles; z counts its bands along M: LaunchPlan
         var row = (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m())
         var column = Int32(block_idx.y) * Int32(Self.config.mma_n)
-        self.tile = {row, column, Int32(problem.m), column}
+        self.tile = {row, column, Int32(problem.m), 0}
         comptime if Self.config.kernel.is_persistent:
             self.number = UInt32(block_idx.x) // cluster_m
             self.row = Int32(cta.rank % cluster_m) * Int32(Self.config.cta_m())
@@ -178,11 +178,10 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         var found = self.raster.place(tile)
         self.tile.row = Int32(found.row) * rows + self.row
         self.tile.column = Int32(found.column) * columns + self.column
-        self.tile.b_row = self.tile.column
         comptime if Self.config.grouped:
             self.tile.row += Int32(self.group.first_row)
             self.tile.end = Int32(self.group.end_row)
-            self.tile.b_row += Int32(self.group.number * self.problem.n)
+            self.tile.group = self.group.number
 
 
 @inline(.always)

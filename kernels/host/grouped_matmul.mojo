@@ -70,7 +70,7 @@ struct GroupedMatmulInto:
                 m,
                 n,
                 k,
-                EpilogueOperands(places[0], places[1], alpha, beta, UInt32(m), UInt32(n)),
+                EpilogueOperands(places[0], places[1], alpha, beta, UInt32(m), UInt32(n), 0),
                 Groups(UInt64(Int(sizes.unsafe_ptr())), UInt32(groups)),
             )
         else:

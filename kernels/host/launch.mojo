@@ -1,6 +1,6 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
-from .launch_plan import LaunchPlan, TensorMap
+from .launch_plan import DENSE, LaunchPlan, LeadingDimensions, TensorMap
 from ..common.fragment import EpilogueOperands
 from ..common.groups import NO_GROUPS, Groups
 from ..entry import gemm, scaled_gemm
@@ -34,7 +34,7 @@ def tensor_map[
     if map.windows > 0:
         return window_map[config, swizzle_bytes](buffer, map)
     return create_tma_descriptor[dtype, 2, swizzle_mode(swizzle_bytes), l2_promotion=promotion(config.l2_promotion())](
-        buffer, Index(map.rows, map.columns), Index(map.columns, 1), Index(map.box_rows, map.box_columns)
+        buffer, Index(map.rows, map.columns), Index(map.pitch, 1), Index(map.box_rows, map.box_columns)
     )
 
 
@@ -66,11 +66,12 @@ def launch[
     k: Int,
     operands: EpilogueOperands,
     groups: Groups = NO_GROUPS,
+    ld: LeadingDimensions = DENSE,
 ) raises:
     """Enqueues C = A . B^T, or what the fused epilogue makes of it; raises if the sizes cannot be addressed."""
     comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
     comptime assert config.scales == "none", "A and B with scale factors are the other launch's"
-    launch[config](ctx, a, b, c, a, b, m, n, k, operands, groups)
+    launch[config](ctx, a, b, c, a, b, m, n, k, operands, groups, ld)
 
 
 def launch[
@@ -87,11 +88,13 @@ def launch[
     k: Int,
     operands: EpilogueOperands,
     groups: Groups = NO_GROUPS,
+    ld: LeadingDimensions = DENSE,
 ) raises:
     """Enqueues C = alpha * A . B^T of A and B with scale factors, which are not looked at where the configuration has none.
     """
     comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
-    var plan = LaunchPlan(config, m, n, k, Int(groups.count))
+    comptime assert not config.quantises(), "the ops have no place for scale factors of C"
+    var plan = LaunchPlan(config, m, n, k, Int(groups.count), ld)
     comptime if config.counts_tiles() or config.splits_k():
         # One for each launch, as launches on several streams must not share it.
         var workspace = ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4)
@@ -145,6 +148,7 @@ def enqueue[
             operands.residual,
             operands.alpha,
             operands.beta,
+            operands.factors,
             groups.sizes,
             groups.count,
             grid_dim=grid,
@@ -167,6 +171,7 @@ def enqueue[
             operands.residual,
             operands.alpha,
             operands.beta,
+            operands.factors,
             groups.sizes,
             groups.count,
             grid_dim=grid,

@@ -1,6 +1,7 @@
 """Everything a launch needs, computed once: the host launch code and the JSON for other programs both read this.
 
-Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]. Tensor maps list dimensions innermost first, in
+Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]; their rows may lie further apart than
+they are long. Tensor maps list dimensions innermost first, in
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK
@@ -21,6 +22,18 @@ comptime LARGEST_WORKSPACE = 1 << 32
 
 
 @fieldwise_init
+struct LeadingDimensions(TrivialRegisterPassable):
+    """Elements of A, B and C from one row in memory to the next; 0: as many as a row has."""
+
+    var a: Int
+    var b: Int
+    var c: Int
+
+
+comptime DENSE = LeadingDimensions(0, 0, 0)
+
+
+@fieldwise_init
 struct TensorMap(Copyable):
     """A [rows, columns] tensor and the box one copy moves, in elements of the map: a block-scaled operand is bytes to it,
     a row of scale-factor atoms words of 8 bytes. f32 scale factors of A are [K, M], those of B [N, K], in blocks."""
@@ -30,12 +43,13 @@ struct TensorMap(Copyable):
     var element_bytes: Int
     var rows: Int
     var columns: Int
+    var pitch: Int  # elements from one row to the next
     var box_rows: Int
     var box_columns: Int
     var windows: Int  # of box_rows rows each, if the map is one of windows (groups.mojo); else 0
 
     def row_bytes(self) -> Int:
-        return self.columns * self.element_bytes
+        return self.pitch * self.element_bytes
 
     def swizzle_bytes(self) -> Int:
         """Boxes are as wide as their swizzle, but those of scale factors, which are not swizzled: 0."""
@@ -46,6 +60,7 @@ struct LaunchPlan(Copyable):
     var m: Int
     var n: Int
     var k: Int
+    var ld: LeadingDimensions
     var rows: Int  # of the product: M, swapped N
     var columns: Int
     var groups: Int  # 0: there is one A and one B
@@ -60,29 +75,38 @@ struct LaunchPlan(Copyable):
     var b: TensorMap
     var c: TensorMap
     var scales: List[TensorMap]  # of A and of B, with block scaling
+    var factors: List[Int]  # sizes of those of C, where it has any: rows of 16 bytes
     var k_iterations: Int
     var counters: Int  # words of 4 bytes at the start of the workspace that are 0 before a launch and after it
     var workspace: Int  # bytes of global memory; 0 where none is needed
 
-    def __init__(out self, config: GemmConfig, m: Int, n: Int, k: Int, groups: Int = 0) raises:
+    def __init__(
+        out self, config: GemmConfig, m: Int, n: Int, k: Int, groups: Int = 0, ld: LeadingDimensions = DENSE
+    ) raises:
         """Raises if TMA cannot address the sizes, or the problem is not grouped as the configuration is."""
         if config.grouped != (groups > 0) or groups > MOST_GROUPS:
             var of = String("1 to ", MOST_GROUPS) if config.grouped else String("no")
             raise Error("the problem has ", groups, " groups, and the kernel is compiled for ", of)
+        if (config.scaling.bits < 16 or config.grouped) and (ld.a > 0 or ld.b > 0 or ld.c > 0):
+            var what = String("what has groups" if config.grouped else config.dtype_name())
+            raise Error("leading dimensions: ", what, " lies without gaps, leave ld out")
         var k_multiple = 128 // config.scaling.bits  # 16 bytes of a row
         var also: StaticString = ""
         if config.kernel.is_block_scaled:
             k_multiple = max(k_multiple, config.scaling.block())
             also = ", and of whole blocks with scale factors"
-        check_size("M", m, 1)
-        check_size("N", n, 64 // config.fusion().results, ", also in C, which has half as many columns")
-        check_size("K", k, k_multiple, also)
+        var rows_of_k = (ld.a == 0 and not config.a_is_k_by_m()) or (ld.b == 0 and not config.b_is_k_by_n())
+        check_size("M", m, 8 if ld.a == 0 and config.a_is_k_by_m() else 1)
+        var halved: StaticString = (
+            ", also in C, which has half as many columns" if config.results == 4 else ", also in C"
+        )
+        check_size("N", n, (128 if config.quantises() else 64) // config.results, halved)
+        check_size("K", k, k_multiple if rows_of_k else 1, also)
         self.m = m
         self.n = n
         self.k = k
-        if config.a_is_k_by_m():
-            check_size("M", m, 8)
         self.groups = groups
+        self.ld = ld
         self.rows = n if config.swapped else m
         self.columns = m if config.swapped else n
         self.clusters_m = ceildiv(self.rows, config.cluster_rows())
@@ -121,14 +145,17 @@ struct LaunchPlan(Copyable):
         self.dynamic_shared_memory = config.shared_memory_bytes()
         var a: StaticString = "B" if config.swapped else "A"
         var b: StaticString = "A" if config.swapped else "B"
-        self.a = operand_map(config, a, self.rows, k, config.a_slices())
-        self.b = operand_map(config, b, self.columns * max(1, groups), k, config.b_slices())
+        self.a = operand_map(config, a, self.rows, k, config.a_slices(), ld.b if config.swapped else ld.a)
+        var b_rows_of_all = self.columns * max(1, groups)
+        self.b = operand_map(config, b, b_rows_of_all, k, config.b_slices(), ld.a if config.swapped else ld.b)
+        var c_columns = config.fusion().columns(n)
         self.c = TensorMap(
             "C",
             config.c_dtype_name(),
             config.c_element_bytes(),
             m,
-            config.fusion().columns(n),
+            c_columns,
+            pitch("C", c_columns, ld.c, config.c_element_bytes()),
             config.c_box()[0],
             config.c_box()[1],
             m + 1 if config.grouped else 0,
@@ -137,14 +164,17 @@ struct LaunchPlan(Copyable):
         if config.promotes():
             var blocks = ceildiv(k, F32_BLOCK)
             # Rows of 16 bytes.
-            self.scales.append(TensorMap("A scales", "f32", 4, blocks, align_up(m, 4), 1, config.cta_m(), 0))
+            var a_row = align_up(m, 4)
+            var b_row = align_up(blocks, 4)
+            self.scales.append(TensorMap("A scales", "f32", 4, blocks, a_row, a_row, 1, config.cta_m(), 0))
             var b_rows = ceildiv(config.mma_n, F32_BLOCK)
             self.scales.append(
-                TensorMap("B scales", "f32", 4, ceildiv(n, F32_BLOCK), align_up(blocks, 4), b_rows, 128 // 4, 0)
+                TensorMap("B scales", "f32", 4, ceildiv(n, F32_BLOCK), b_row, b_row, b_rows, 128 // 4, 0)
             )
         elif config.has_scale_factors():
             self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
             self.scales.append(scale_map(config, "B scales", n, k, config.b_scale_slices()))
+        self.factors = [ceildiv(config.fusion().columns(n), F32_BLOCK), align_up(m, 4)]
         self.k_iterations = ceildiv(k, config.block_k)
         self.counters = 1 if config.counts_tiles() else 0
         self.workspace = 4 * self.counters
@@ -160,14 +190,26 @@ struct LaunchPlan(Copyable):
                 raise Error("split k ", config.split_k, ": the parts of C take ", self.workspace, " bytes, use fewer")
 
 
-def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
-    """A stage is as wide as one box."""
+def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices, ld: Int) raises -> TensorMap:
+    """A stage is as wide as one box, K-major; MN-major as deep."""
     if config.scaling.bits < 16:
         var per_byte = 8 // config.scaling.bits
-        return TensorMap(name, "u8", 1, rows, k // per_byte, slices.box_rows(), config.block_k // per_byte, 0)
-    if slices.mn_major:
-        return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, k, rows, slices.box_lines(), slices.box_rows(), 0)
-    return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, rows, k, slices.box_rows(), config.block_k, 0)
+        var bytes = k // per_byte
+        return TensorMap(name, "u8", 1, rows, bytes, bytes, slices.box_rows(), config.block_k // per_byte, 0)
+    var down, across = k if slices.mn_major else rows, rows if slices.mn_major else k
+    var box_columns = slices.box_rows() if slices.mn_major else config.block_k
+    var apart = pitch(name, across, ld, ELEMENT_BYTES)
+    return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, down, across, apart, slices.box_lines(), box_columns, 0)
+
+
+def pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> Int:
+    """Elements from one row of so many to the next."""
+    if ld == 0:
+        return row
+    if ld < row:
+        raise Error("ld of ", name, " ", ld, " is less than the ", row, " elements of a row, use ", row, " or more")
+    check_size(String("ld of ", name), ld, 16 // element_bytes)
+    return ld
 
 
 def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
@@ -175,7 +217,8 @@ def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices:
     comptime words = ATOM_BYTES // 8
     var atoms = ceildiv(k, config.scaling.block() * ATOM_BLOCKS)
     var box = words * config.scaling.atoms()
-    return TensorMap(name, "u64", 8, ceildiv(rows, ATOM_ROWS), words * atoms, slices.box_rows(), box, 0)
+    var row = words * atoms
+    return TensorMap(name, "u64", 8, ceildiv(rows, ATOM_ROWS), row, row, slices.box_rows(), box, 0)
 
 
 def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
@@ -195,7 +238,7 @@ def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
     return best * config.cluster_m, ceildiv(clusters, best)
 
 
-def check_size(name: StaticString, size: Int, multiple: Int, also: StaticString = "") raises:
+def check_size(name: String, size: Int, multiple: Int, also: StaticString = "") raises:
     """`also`: why it is more than 16 bytes of 16-bit elements."""
     if size < 1:
         raise Error(name, " ", size, " is not at least 1")

@@ -15,6 +15,7 @@ from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
 from ..common.fragment import NO_OPERANDS, EpilogueOperands
 from .launch import launch
+from .launch_plan import DENSE, LeadingDimensions
 from .options import op_configuration
 from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
@@ -74,22 +75,34 @@ struct MatmulFusedInto:
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
         comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"
-        comptime fusion = config.fusion()
         var m, n, _ = sizes[config](a, b)
-        if fusion.takes_bias and bias.dim_size(0) != n:
-            raise Error("matmul: bias is [", bias.dim_size(0), "], not [", n, "]")
-        if fusion.takes_residual and (residual.dim_size(0) != m or residual.dim_size(1) != n):
-            raise Error(
-                "matmul: residual is [", residual.dim_size(0), ", ", residual.dim_size(1), "], not [", m, ", ", n, "]"
-            )
-        if fusion.takes_bias and Int(bias.unsafe_ptr()) % 4 != 0:
-            raise Error("matmul: bias begins at an odd element; it is read two at a time, from 4 bytes on")
-        if fusion.takes_residual and Int(residual.unsafe_ptr()) % 4 != 0:
-            raise Error("matmul: residual begins at an odd element; it is read two at a time, from 4 bytes on")
-        var places = (UInt64(Int(bias.unsafe_ptr())), UInt64(Int(residual.unsafe_ptr())))
-        multiply[target, config](
-            c, a, b, ctx, EpilogueOperands(places[0], places[1], alpha, beta, UInt32(m), UInt32(n))
+        multiply[target, config](c, a, b, ctx, fused_operands[config](bias, residual, alpha, beta, m, n))
+
+
+def fused_operands[
+    dtype: DType, //, config: GemmConfig
+](
+    bias: ManagedTensorSlice[dtype=dtype, rank=1, ...],
+    residual: ManagedTensorSlice[dtype=dtype, rank=2, ...],
+    alpha: Float32,
+    beta: Float32,
+    m: Int,
+    n: Int,
+) raises -> EpilogueOperands:
+    """Checks what a fused epilogue reads; what it does not take is ignored."""
+    comptime fusion = config.fusion()
+    if fusion.takes_bias and bias.dim_size(0) != n:
+        raise Error("matmul: bias is [", bias.dim_size(0), "], not [", n, "]")
+    if fusion.takes_residual and (residual.dim_size(0) != m or residual.dim_size(1) != n):
+        raise Error(
+            "matmul: residual is [", residual.dim_size(0), ", ", residual.dim_size(1), "], not [", m, ", ", n, "]"
         )
+    if fusion.takes_bias and Int(bias.unsafe_ptr()) % 4 != 0:
+        raise Error("matmul: bias begins at an odd element; it is read two at a time, from 4 bytes on")
+    if fusion.takes_residual and Int(residual.unsafe_ptr()) % 4 != 0:
+        raise Error("matmul: residual begins at an odd element; it is read two at a time, from 4 bytes on")
+    var places = (UInt64(Int(bias.unsafe_ptr())), UInt64(Int(residual.unsafe_ptr())))
+    return {places[0], places[1], alpha, beta, UInt32(m), UInt32(n), 0}
 
 
 def sizes[
@@ -121,9 +134,25 @@ def multiply[
     var columns = config.fusion().columns(n)
     if c.dim_size(0) != m or c.dim_size(1) != columns:
         raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", columns, "]")
+    enqueue[target, config](c, a, b, ctx, m, n, k, operands, DENSE)
+
+
+def enqueue[
+    out_dtype: DType, dtype: DType, //, target: StaticString, config: GemmConfig
+](
+    c: ManagedTensorSlice[dtype=out_dtype, ...],
+    a: ManagedTensorSlice[dtype=dtype, ...],
+    b: ManagedTensorSlice[dtype=dtype, ...],
+    ctx: DeviceContext,
+    m: Int,
+    n: Int,
+    k: Int,
+    operands: EpilogueOperands,
+    ld: LeadingDimensions,
+) raises:
     comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
         launch[config](
-            ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k, operands
+            ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k, operands, ld=ld
         )
     else:
         raise Error(

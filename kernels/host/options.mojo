@@ -55,7 +55,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
     var config = GemmConfig(
         word[kernel_names()]("kernel", values.pop("kernel", "kernel6")),
         arch=word[["sm_100a", "sm_90a"]]("arch", values.pop("arch", "sm_100a")),
-        dtype=float_type(dtype),
+        dtype=float_type(dtype) if find_scaling(dtype).bits == 16 else DType.bfloat16,
         scaling=find_scaling(dtype),
         scales=scales,
         out_dtype=out_dtype,

@@ -6,6 +6,7 @@
         plan_main()
 
     mojo build -I REPOSITORY driver.mojo -o plan
+    plan M N K ld=520,512,0 kernel=kernel8 ...
     plan M N K kernel=kernel6 cluster_m=4 cluster_n=4 dtype=fp16 multicast=false ...
     plan M N K groups=40,0,248 kernel=kernel8 grouped=true ...
     plan configs
@@ -17,7 +18,7 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 "instead", "message"}}, as `ConfigError` in rules.mojo; or {"error": message} for what is no configuration at all.
 """
 from .json import object, pair, text
-from .launch_plan import LaunchPlan
+from .launch_plan import DENSE, LaunchPlan, LeadingDimensions
 from .options import configuration, split_options, whole_number
 from .plan_json import config_json, plan_json
 from .rules import ConfigError, find_error
@@ -66,15 +67,23 @@ def run() raises:
     var m = whole_number("M", arguments[1])
     var n = whole_number("N", arguments[2])
     var k = whole_number("K", arguments[3])
-    var sizes = List[Int]()
-    if len(arguments) > 4 and arguments[4].startswith("groups="):
-        for size in arguments.pop(4).split("=")[1].split(","):
-            sizes.append(whole_number("groups", String(size)))
+
+    def numbers(name: String) raises {mut arguments} -> List[Int]:
+        """Of `name=40,0,248`, the next argument; none if it is another."""
+        var found = List[Int]()
+        if len(arguments) > 4 and arguments[4].startswith(name + "="):
+            for size in arguments.pop(4).split("=")[1].split(","):
+                found.append(whole_number(name, String(size)))
+        return found^
+
+    var sizes = numbers("groups")
+    var given = numbers("ld")
+    var ld = DENSE if len(given) == 0 else LeadingDimensions(given[0], given[1], given[2])
     var config = configuration(List[String](arguments[4:]))
     var wrong = find_error(config)
     if not wrong.is_none():
         raise Error(wrong.message)
-    print(plan_json(config, LaunchPlan(config, m, n, k, len(sizes)), String(), sizes))
+    print(plan_json(config, LaunchPlan(config, m, n, k, len(sizes), ld), String(), sizes))
 
 
 def plan_main():

@@ -166,7 +166,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
         return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
 
     def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: StaticString) -> String:
-        """Of a tensor that is read as it lies in memory."""
+        """Of a tensor that is read or written as it lies in memory."""
         if not is_taken:
             return scalar(name, 0, "u64")
         var sizes = List[String]()
@@ -205,6 +205,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n], config.dtype_name()))
     found.append(scalar("alpha", 1, "f32"))
     found.append(scalar("beta", 0, "f32"))
+    found.append(address("factors", config.quantises(), plan.factors, "f32"))
     found.append(address("sizes", config.grouped, [plan.groups], "s32"))
     found.append(scalar("groups", plan.groups))
     return array(found)
@@ -216,6 +217,9 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[I
     var groups = List[String]()
     for size in sizes:
         groups.append(String(size))
+    var problem: List[String] = [pair("m", plan.m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]
+    if plan.ld.a > 0 or plan.ld.b > 0 or plan.ld.c > 0:
+        problem.append(pair("ld", numbers(plan.ld.a, plan.ld.b, plan.ld.c)))
     return object(
         [
             pair("schema", 1),
@@ -223,10 +227,7 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[I
             text("arch", config.arch),
             pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
             pair("config", config_json(config)),
-            pair(
-                "problem",
-                object([pair("m", plan.m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]),
-            ),
+            pair("problem", object(problem)),
             pair("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
             pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
             pair("block", numbers(plan.block, 1, 1)),

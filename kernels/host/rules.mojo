@@ -42,7 +42,9 @@ def find_error(config: GemmConfig) -> ConfigError:
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
         return ConfigError("dtype", String(t"dtype {config.dtype} is not bfloat16 or float16"))
     if float_type(config.c_dtype_name()) != config.out_dtype:
-        return ConfigError("out_dtype", String(t"out dtype {config.out_dtype} is not bfloat16, float16 or float32"))
+        return ConfigError(
+            "out_dtype", String(t"out dtype {config.out_dtype} is not bfloat16, float16, float32 or e4m3")
+        )
     if config.kernel.is_block_scaled != (config.scaling.factors > 0):
         var takes = String("bf16 or fp16")
         if config.kernel.is_block_scaled:
@@ -66,6 +68,8 @@ def find_error(config: GemmConfig) -> ConfigError:
         wrong = split_error(config)
     if wrong.is_none():
         wrong = swapped_error(config)
+    if wrong.is_none() and config.quantises():
+        wrong = quantised_error(config)
     if wrong.is_none():
         wrong = grouped_error(config)
     if wrong.is_none():
@@ -279,6 +283,10 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
             instead="epilogue",
         )
     var bytes = config.c_box()[1] * config.c_element_bytes()
+    if bytes < 32:
+        return ConfigError(
+            "epilogue_width", String(t"epilogue width {width}: {bytes} bytes of C, a swizzled row has at least 32")
+        )
     if bytes > SWIZZLE_ROW_BYTES:
         return ConfigError(
             "epilogue_width",
@@ -338,6 +346,22 @@ def grouped_error(config: GemmConfig) -> ConfigError:
         return ConfigError("split_k", String(t"split k {config.split_k}: with groups a CTA adds up all of K"))
     if config.swapped:
         return ConfigError("swapped", String("swapped: with groups rows of A lie along the MMA's M"))
+    return ConfigError()
+
+
+def quantised_error(config: GemmConfig) -> ConfigError:
+    """Factors are those that e4m3 has with scales block."""
+    if config.has_tmem() or not config.kernel.fuses():
+        var message = String(t"out dtype e4m3: {config.kernel.name} of {config.arch} has no scale factors of C")
+        return ConfigError("out_dtype", message, instead="arch")
+    if config.swapped:
+        return ConfigError("out_dtype", String("out dtype e4m3: not with swapped"), instead="swapped")
+    var columns = config.mma_n * config.results // 8
+    if columns % F32_BLOCK != 0:
+        var message = String(
+            t"mma shape {config.mma_m}x{config.mma_n}: {columns} columns of C, of which {F32_BLOCK} share"
+        )
+        return ConfigError("mma_shape", message + " a scale factor of e4m3", instead="out_dtype")
     return ConfigError()
 
 

@@ -72,7 +72,7 @@ struct ScaledMatmulInto:
                 m,
                 n,
                 k,
-                EpilogueOperands(0, 0, alpha, 0, UInt32(m), UInt32(n)),
+                EpilogueOperands(0, 0, alpha, 0, UInt32(m), UInt32(n), 0),
             )
         else:
             raise Error(

@@ -73,7 +73,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         comptime each = Self.halves * Self.config.c_width() // 2 // Self.words  # values in a word
         var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
-            words[i] = word[Self.config.out_dtype](alpha * values[each * i], alpha * values[each * i + each - 1])
+            words[i] = word[Self.config.out_dtype](alpha * values.slice[each, offset=each * i]())
         return words
 
     @inline(.always)

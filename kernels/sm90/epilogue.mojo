@@ -38,7 +38,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     def __init__(
         out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config], alpha: Float32 = 1
     ):
-        """`alpha`: what C is multiplied by, where it has `scales`."""
+        """`alpha`: what C is multiplied by, where it has `scales`; what is quantised has been."""
         comptime count = Self.Rows.words
         comptime each = Self.config.c_width() // 2 // count  # values in a word
         self.tile = {fill = SIMD[DType.uint32, Self.words](0)}
@@ -46,13 +46,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
             var words = SIMD[DType.uint32, Self.words]()
             comptime for block in range(Self.blocks):
                 comptime for i in range(count):
-                    comptime register = each * (step * count + i)
-                    var low = accumulator.values[block][register]
-                    var high = accumulator.values[block][register + each - 1]
-                    comptime if Self.config.scales != "none":
-                        low = mul_after_wait(low, alpha)
-                        high = mul_after_wait(high, alpha)
-                    words[block * count + i] = word[Self.config.out_dtype](low, high)
+                    var values = SIMD[DType.float32, each]()
+                    comptime for value in range(each):
+                        values[value] = accumulator.values[block][each * (step * count + i) + value]
+                        comptime if Self.config.scales != "none" and not Self.config.quantises():
+                            values[value] = mul_after_wait(values[value], alpha)
+                    words[block * count + i] = word[Self.config.out_dtype](values)
             self.tile[step] = words
         self.group = warpgroup(cta)
         self.warp = warp_of_group(cta)
@@ -96,23 +95,26 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
 
 @inline(.always)
+def first_row[config: GemmConfig](cta: Cta[config], tile: Tile) -> UInt32:
+    """Of the product, in this thread's registers."""
+    var part = warpgroup(cta) % UInt32(config.consumers_of_tile())
+    return UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(ROWS) + cta.lane // 4
+
+
+@inline(.always)
 def fused[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, product: Accumulator[config], operands: EpilogueOperands) -> Accumulator[config]:
     """A finished tile through the fused epilogue. Where C has fewer columns, the registers behind them mean nothing."""
     comptime E = EPILOGUES[config.epilogue - 1]
     var results = Accumulator[config]()
-    var part = warpgroup(cta) % UInt32(config.consumers_of_tile())
-    var first_row = (
-        UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(ROWS) + cta.lane // 4
-    )
     var first_column = UInt32(tile.column) + cta.lane % 4 * 2
     comptime for block in range(product.blocks):
         comptime for first in range(0, product.registers, 8):
             var values = Values()
             comptime for i in range(8):
                 values[i] = pinned(product.values[block][first + i])  # below the wait for it
-            var row = first_row + UInt32(block * MMA_M)
+            var row = first_row(cta, tile) + UInt32(block * MMA_M)
             var column = first_column + UInt32(2 * first)
             comptime if config.swapped:
                 swap(row, column)

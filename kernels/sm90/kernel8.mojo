@@ -24,6 +24,7 @@ from .epilogue import Epilogue, fused
 from .kernel6 import give_registers, is_producer, take_registers
 from .mainloop import Consumer, SideJob, finish_tile, skip_tile, start_tile
 from .ping_pong import consume_ping_pong
+from .quantise import quantised
 from .wgmma import Accumulator
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -107,6 +108,8 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
                     continue
             comptime if config.is_fused():
                 accumulator = fused(cta, tile, accumulator, problem.operands_of(tile))
+            comptime if config.quantises():
+                accumulator = quantised(cta, tile, accumulator, problem)
             var epilogue = Epilogue[config](cta, tile, accumulator, problem.operands.alpha)
             comptime if config.defers_epilogue():
                 deferred.begin(epilogue)

@@ -19,6 +19,7 @@ from ..common.scheduler import TileScheduler
 from .cta import WARPGROUP, warp_of_group, warpgroup
 from .epilogue import Epilogue, fused
 from .mainloop import Consumer, NoSideJob, finish_tile, skip_tile, start_tile
+from .quantise import quantised
 from .wgmma import Accumulator
 from max.gpu.sync import named_barrier, named_barrier_arrive
 
@@ -63,6 +64,8 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             finish_tile(consumer, accumulator, last)
             comptime if config.is_fused():
                 accumulator = fused(cta, tiles.tile, accumulator, problem.operands_of(tiles.tile))
+            comptime if config.quantises():
+                accumulator = quantised(cta, tiles.tile, accumulator, problem)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.operands.alpha)
             write_double_buffered[config](epilogue, problem.c)
         else:

@@ -178,9 +178,11 @@ def copy_and_store(form: str) -> str:
     )  # fmt: skip
 
 
-def beside_a_box(form: str) -> str:
+def beside_a_box(form: str, start: int = 8) -> str:
     """A box hangs over the edge of its tensor; another thread writes the last word inside or the first one outside."""
-    store = "mov.b32 %r20, 8; cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%m0, {%r20}], [data];"
+    store = (
+        f"mov.b32 %r20, {start}; cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%m0, {{%r20}}], [data];"
+    )
     word = {"outside": 24, "inside": 23}[form]
     return (
         OWN
@@ -194,6 +196,13 @@ def part_of_an_allocation(device: Device) -> list[TensorMap | int]:
     """A tensor of 24 words at the beginning of 32."""
     address = device.alloc(4 * BOX)
     return [TensorMap.tiled(address, "u32", (24,), (BOX,)), address]
+
+
+def before_an_allocation(device: Device) -> list[TensorMap | int]:
+    """The same words by a map that begins a box in front of them, in another allocation."""
+    device.alloc(4 * BOX)
+    address = device.alloc(4 * BOX)
+    return [TensorMap.tiled(address - 4 * BOX, "u32", (BOX + 24,), (BOX,)), address]
 
 
 def store_and_copy(form: str) -> str:
@@ -337,6 +346,8 @@ EDGES = [
          arguments=tensor_of_words),
     edge("stored and loaded", {"": "", ".read": "race-global"}, store_and_copy, arguments=tensor_of_words),
     edge("box over the edge", {"outside": "", "inside": "race-global"}, beside_a_box, arguments=part_of_an_allocation),
+    edge("box of a map that begins before what it touches", {"outside": "", "inside": "race-global"},
+         lambda form: beside_a_box(form, BOX + 8), arguments=before_an_allocation),
     edge("bytes announced by another thread", {"before the arrival": ""}, bytes_by_another,
          arguments=tensor_of_words),
     edge("commit", {"own": "", "another's": "tmem-race"}, commit_by, **CTA_OF_96),

@@ -6,7 +6,10 @@ import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
 from test_check_handovers_copies import BOX, CLEAR, LOAD, STORE, target, words
 from test_check_handovers_tensor import (
+    AFTER,
+    BEFORE,
     LD,
+    PAIR_BYTES,
     PREPARED,
     WAIT_LD,
     allocated,
@@ -16,9 +19,11 @@ from test_check_handovers_tensor import (
     mma,
     operands,
     pair_commit,
+    pair_load,
 )
+from test_check_handovers_tensor import TABLES as HANDOVERS
 
-from harness.emulator import Device, TensorMap
+from harness.emulator import Device, Module, TensorMap
 
 ARM_AND_LOAD = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], {4 * BOX};" + LOAD.format(0, "data", "bars")
 SPIN_TEST = "SPIN: mbarrier.test_wait.parity.shared::cta.b64 %p14, [bars], 0; @!%p14 bra SPIN;"
@@ -118,6 +123,27 @@ def clean(s):
 
 
 NO_SWITCH = {"form": ("as it is",)}
+
+
+def pair_allocates_and_multiplies(s) -> str:
+    """An MMA of the pair as soon as its own CTA has allocated: what orders that after the peer's is the allocation."""
+    return (
+        only("%thread eq 0", initialise(1, 1))
+        + "bar.warp.sync -1;"
+        + CLUSTER_BARRIER
+        + only("%thread eq 32", only(
+            "%rank eq 0", f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], {PAIR_BYTES};"
+        ) + pair_load("bars"))
+        + only("%warp eq 0", "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [slot], 32;")
+        + CTA_BARRIER
+        + "ld.shared.b32 %r10, [slot];"
+        + only("%thread eq 64", only("%rank eq 0", wait("bars") + mma(2, 128, 32) + pair_commit("bars+8", 3)))
+        + only("%warp eq 0", wait("bars+8") + AFTER + LD + WAIT_LD + BEFORE)
+        + CLUSTER_BARRIER
+        + freed(2)
+    )  # fmt: skip
+
+
 TOLERATED = [
     Table("waits of several kinds", {"form": (wait("bars"), wait("bars") + wait("bars"), SPIN_TEST, WAIT_WITH_HINT)},
           lambda s: copied(s.form), clean, arguments=words, targets=("sm_100a", "sm_90a")),
@@ -127,8 +153,20 @@ TOLERATED = [
     Table("commits in order, no last barrier", NO_SWITCH, commits_in_order, clean, threads=32, grid=2, cluster=2),
     Table("a warp waits, one lane issues", NO_SWITCH, everybody_waits, clean, arguments=operands(128)),
     Table("registers before their wait", NO_SWITCH, registers_without_wait, clean),
+    Table("a pair allocates together", NO_SWITCH, pair_allocates_and_multiplies, clean, threads=96, grid=2, cluster=2,
+          arguments=operands(64)),
 ]  # fmt: skip
 TABLES = TOLERATED
+
+
+def test_loads_that_nobody_waits_for_are_told_to_be_waited_for():
+    """The MMA of the next tile and the deallocation come too early, and not the loads themselves."""
+    [table] = [table for table in HANDOVERS if table.name == "two accumulators in turn"]
+    module = Module.from_text(table.text("sm_100a", 1).replace(WAIT_LD.removesuffix(";"), ""))
+    report, _ = table.report(Device(), module, "setting0")
+    assert {finding.rule for finding in report.errors} == {"tmem-race", "tmem-alloc-order"}
+    for finding in report.errors:
+        assert finding.mend.startswith("tcgen05.wait::ld after the load"), finding
 
 
 @pytest.mark.parametrize("table", TOLERATED, ids=lambda table: table.name)

@@ -72,6 +72,7 @@ BAD_REQUESTS = [
         ["kernel9", "--shape", "8,8,520"],
         "K 520 is not a multiple of 32: rows must be a multiple of 16 bytes for TMA, and",
     ),
+    (["kernel8", "--shape", "40,64,64", "--groups", "40,2"], "groups 40,2: their rows add up to 42, not to M=40"),
     (["kernel9", "--shape", "8,8,40", "--dtype", "mxfp8", "--device", "emulated-gpu"], "of whole blocks with scale"),
     (
         ["kernel8", "--arch", "sm_90a", "--dtype", "e4m3", "--shape", "64,64,24"],

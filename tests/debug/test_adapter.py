@@ -209,10 +209,10 @@ def test_places_as_function_breakpoints_and_a_hang_as_an_exception(client, tmp_p
     (tmp_path / "hang.ptx").write_text(text.replace("24576", "24592", 1), "utf-8")
     (tmp_path / "hang.toml").write_text(launch, encoding="utf-8")
     client.launch(tmp_path / "hang.toml")
-    names = [{"name": "tma.load"}, {"name": "watch shared 0x400 bf16"}, {"name": "cp.async.bulk.tensor"}]
+    names = [{"name": "tma.lod"}, {"name": "watch shared 0x400 bf16"}, {"name": "cp.async.bulk.tensor"}]
     none, watched, load = client.ask("setFunctionBreakpoints", breakpoints=names)["breakpoints"]
     assert watched["verified"]
-    assert not none["verified"] and "'tma.load' is nothing that there is here" in none["message"]
+    assert not none["verified"] and "'tma.lod' is nothing that there is here" in none["message"]
     stopped = client.goes("configurationDone")
     assert stopped["reason"] == "function breakpoint" and load["verified"]
     client.ask("setFunctionBreakpoints", breakpoints=[])

@@ -57,6 +57,27 @@ def test_back_undoes_step(debugger):
     assert "start" in debugger.run_back() and debugger.position == 0
 
 
+def test_without_a_selected_warp_it_is_the_nearest_that_steps(debugger):
+    """From the end the one that was last, from the start the one that is first."""
+    debugger.run()
+    debugger.step_back()
+    last = debugger.position
+    assert debugger.warp == debugger.event.agent[:3]
+    assert not any(getattr(e, "agent", None) for e in debugger.recording.events[last:] if hasattr(e, "site"))
+    debugger.position, debugger.warp = 0, None
+    debugger.step()
+    assert debugger.warp == debugger.event.agent[:3] and debugger.position < 10
+
+
+def test_warps_and_barriers_of_one_cta(debugger):
+    commands = Commands(debugger)
+    assert commands.do("warps") == ["no warp has started yet"] and commands.do("barriers") == ["there is none yet"]
+    commands.do("continue tcgen05.mma")
+    assert "warp 3 of CTA 0: waits (bar.sync), PTX line " in commands.do("warps")[-1]
+    for what, count in (("warps", 4), ("barriers", 5)):
+        assert len(commands.do(what)) == len(commands.do(f"{what} cta 0")) == count
+
+
 def test_a_recording_is_the_same_every_time(recorded):
     again = debug(MATMUL).recording
     assert [type(e) for e in again.events] == [type(e) for e in recorded.recording.events]
@@ -169,13 +190,26 @@ B = { dtype = "f32", shape = [1], init = "uninitialised" }
         said = [commands.do(f"continue watch {name}[0]")[0] for _ in range(2)]
         assert said == [f"{name}[0]: {values[0]}", f"{name}[0]: {values[0]} -> {values[1]}"]
         assert commands.do(f"show {name}[0]")[0].split() == [values[1]]
-        assert commands.do(f"why {name}[0]")[0] == f"{name}[0]"
+        commands.do("back start")
+        said = commands.do(f"why {name}[0]")
+        assert said == [
+            f"{name}[0]",
+            f"{'':>15}  nothing has written {name}[0] by event 0; continue {name}[0] goes there",
+        ]
 
 
 def test_counts_of_steps_are_above_0(debugger):
     for move in (debugger.step, debugger.step_back, debugger.next, debugger.next_back):
         with pytest.raises(UsageProblem, match="-3: how often is a whole number above 0"):
             move(-3)
+
+
+def test_operations_are_places_by_their_kind(debugger):
+    """As events call them; by their instruction they are the same, and stores by the same instruction are none."""
+    loads = debugger.target("tma.load").positions
+    boxes = [debugger.names.event(debugger.recording.events[n - 1]) for n in loads]
+    assert boxes and all("issues tma.load of the box at " in text for text in boxes)
+    assert set(loads) < set(debugger.target("cp.async.bulk.tensor").positions)
 
 
 def test_descriptors_are_decoded(debugger):
@@ -204,9 +238,9 @@ def test_a_watch_stops_where_the_value_changes(debugger):
     commands = Commands(debugger)
     assert commands.do("watch shared 0x400 bf16 cta 0")[0].endswith("3 times in this run")
     said = [commands.do("continue")[0] for _ in range(3)]
-    assert said[1:] == [f"shared 0x400 bf16 cta 0: {a:g} -> {b:g}" for a, b in ((0, first), (first, last))]
+    assert said[1:] == [f"shared 0x400 bf16 cta 0: {a:.9g} -> {b:.9g}" for a, b in ((0, first), (first, last))]
     assert commands.do("back")[0] == said[1]
-    assert commands.do("continue watch C[0,0]")[0] == f"C[0,0]: {last:g}"
+    assert commands.do("continue watch C[0,0]")[0] == f"C[0,0]: {last:.9g}"
     assert "st.shared" not in commands.do("where")[0] and "tma.store" in commands.do("where")[0]
 
 
@@ -250,6 +284,9 @@ def test_a_watch_stops_where_the_value_changes(debugger):
         ("show tensor 500,0", "tensor memory has lanes 0-127 and columns 0-511"),
         ("show 0x400 bf16 cta 0 cta 0", "cta is said twice"),
         ("show 0x400 bf16 cta 9", "there is no CTA 9; clusters are of 1"),
+        ("warps cta 1", "there is no CTA 1; clusters are of 1"),
+        ("barriers full", "barriers full: nothing but cta NUMBER may follow"),
+        ("where C", "where takes nothing behind it, not 'C'"),
         ("buffer D C f32 99999999999999999999x9", "are not all memory of one buffer"),
         ("buffer D C f32 " + "x".join("1" * 70), "write name, place, type and shape"),
         ("buffer D[0] C bf16 4", "'D[0]' is no name for a buffer"),

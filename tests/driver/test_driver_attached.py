@@ -73,6 +73,7 @@ def test_each_section_has_its_verdict(module):
         with emulated_gpu("b200", check=True) as gpu:
             from kernels import *
             assert launched("right") == RIGHT
+            assert ctypes.CDLL("libcublas.so.12").cublasCreate_v2 and ctypes.CDLL("libcublas.so.13").cublasCreate_v2
             print(gpu.verdict.word, len(gpu.launches), gpu.counters["ctas"])
         for name in ("racy", "fault", "right"):
             with emulated_gpu("b200", check=True) as gpu:

@@ -78,6 +78,15 @@ def test_scale_factors_of_blocks(monkeypatch, config):
     assert "A scales" in outcome.record["counters"]["tma_global_bytes_read_by_tensor"]
 
 
+@pytest.mark.slow
+def test_groups(monkeypatch):
+    """Their sizes are on the device, and each has its bias; the tensor map of C is one of windows."""
+    config = make_config("kernel8", arch="sm_90a", mma_shape=(64, 64), cluster=(1, 1), grouped=True, epilogue="bias")
+    outcome, launch = run_through_max(monkeypatch, config, (135, 72, 136, (40, 0, 70, 1, 24)), "integer")
+    assert outcome.validation.passed and outcome.validation.exact
+    assert_as_planned(launch, outcome.plan)
+
+
 SERIES = {
     "b200": [
         (make_config("kernel5", arch="sm_100a"), (384, 512, 200)),
@@ -138,7 +147,7 @@ def test_what_max_says_of_a_launch_that_has_failed_is_left_out(monkeypatch, capf
         gpu.log.launches.append(emulated.LaunchRecord(0, "kernel", (1, 1, 1), (1, 1, 1), (1, 1, 1), 0, 1, error=error))
         return 1
 
-    monkeypatch.setattr(emulated, "compile_artifact", lambda config, ptx: (Path("model"), False))
+    monkeypatch.setattr(emulated, "compile_artifact", lambda config, **_: (Path("model"), False))
     monkeypatch.setattr(emulated, "run_program", run)
     config, shape = make_config("kernel7", arch="sm_100a", cluster=(2, 1)), Shape(8, 8, 8)
     artifact = build([config])[0]

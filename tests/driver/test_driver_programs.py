@@ -532,6 +532,7 @@ def test_products_of_cublas_are_computed_by_numpy_and_said_to_be(capfd):
     assert log.computed == {"cublasSgemm_v2": 1, "cublasGemmEx": 1, "cublasSgemmStridedBatched": 1}
     verdict = judge(log, "program", "", False)
     assert verdict.fidelity["computed by NumPy"] == log.computed
+    assert ("incomplete", "cublasGemmEx is computed by NumPy, and nothing else was launched") in verdict.reasons
 
 
 def test_a_program_that_was_refused_something_and_fails_is_not_called_wrong():

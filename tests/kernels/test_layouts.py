@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kernel_faults import outcome, substitute
 
-from harness.build.artifacts import OUTPUT, Artifact, plan_json
+from harness.build.artifacts import OUTPUT, Artifact, plan_json, to_launchable
 from harness.build.compiler import Refused
 from harness.build.config import make_config
 from harness.build.planner import parse_plan
@@ -17,8 +17,9 @@ from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check, judge
 from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
-from harness.problem import Shape
+from harness.problem import Shape, make_inputs
 from harness.report.text import as_text
+from harness.run.emulated import run_on_emulated_gpu
 from harness.timing.simulate import simulate
 
 HOPPER = {"arch": "sm_90a", "stages": 2}
@@ -74,6 +75,46 @@ def test_every_element_is_where_it_belongs(built, config):
 def test_the_other_layouts_likewise(builder):
     for artifact in builder("layouts", NIGHTLY):
         check_all_elements(artifact)
+
+
+def of_views(artifact, shape):
+    config = artifact.config
+    inputs = make_inputs(shape, config.dtype, "index", 3, config.epilogue)
+    return artifact.plan(shape), inputs
+
+
+@pytest.mark.parametrize(
+    ("number", "shape"),
+    [
+        (0, Shape(263, 328, 167, ld=(280, 336, 344))),  # [K, M] and [K, N]: the rows are M and N
+        (3, Shape(9, 72, 165, ld=(168, 80, 0))),  # [M, K] and [K, N], swapped
+        (5, Shape(267, 328, 165, ld=(272, 176, 336))),  # [K, M] and [N, K], with a residual
+    ],
+    ids=["sm_90a", "swapped", "sm_100a"],
+)
+def test_rows_may_lie_further_apart_than_they_are_long(built, number, shape):
+    """What lies between them is NaN: read, it would make C wrong; in C it stays."""
+    plan, inputs = of_views(built[DAILY[number]], shape)
+    what = to_launchable(built[DAILY[number]], plan, inputs)
+    found = launch(what, EmulationOptions(schedule="random", seed=number), keep=(OUTPUT,))
+    assert all(verdict.passed for verdict in found.verdicts), found.verdicts[0]
+    memory = found.contents[OUTPUT].copy()
+    assert memory.shape == (shape.m, shape.ld[2] or shape.n)
+    if shape.ld[2]:
+        memory[7, shape.n] = 0
+        verdict = what.expectations[0].judge(memory, {})
+        assert (verdict.passed, verdict.mismatches) == (False, 1)
+        _, wrong = what.expectations[0].differences(memory, {})
+        assert np.argwhere(wrong).tolist() == [[7, shape.n]]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("number", "shape"), [(1, Shape(*SIZES[0])), (5, Shape(267, 328, 165, ld=(272, 176, 336)))])
+def test_max_launches_the_same(built, number, shape):
+    artifact = built[DAILY[number]]
+    plan, inputs = of_views(artifact, shape)
+    found = run_on_emulated_gpu(artifact, plan, to_launchable(artifact, plan, inputs), inputs, EmulationOptions())
+    assert all(verdict.passed for verdict in found.verdicts), found.verdicts[0]
 
 
 @pytest.mark.parametrize("number", [2, 4], ids=["sm_90a", "sm_100a"])
@@ -135,6 +176,20 @@ def test_what_has_no_such_layout(options, message):
 
 def test_sizes_and_commands_that_do_not_take_it():
     config = DAILY[0]
+    for number, shape, message in (
+        (
+            0,
+            Shape(263, 328, 168, ld=(260, 0, 0)),
+            "ld of A 260 is less than the 263 elements of a row, use 263",
+        ),
+        (0, Shape(263, 328, 168, ld=(268, 0, 0)), "ld of A 268 is not a multiple of 8: .* pad to 272"),
+        (6, Shape(264, 328, 168, ld=(0, 0, 330)), "ld of C 330 is not a multiple of 4: .* pad to 332"),
+        (3, Shape(263, 328, 165, ld=(0, 336, 0)), "K 165 is not a multiple of 8"),
+    ):
+        with pytest.raises(Refused, match=message):
+            plan_json(DAILY[number], shape)
+    with pytest.raises(Refused, match="leading dimensions: e4m3 lies without gaps, leave ld out"):
+        plan_json(make_config("kernel8", arch="sm_90a", dtype="e4m3"), Shape(256, 256, 256, ld=(0, 0, 512)))
     with pytest.raises(Refused, match=r"M 262 is not a multiple of 8: rows .* pad to 264"):
         parse_plan(plan_json(config, Shape(262, 328, 168)))
     with pytest.raises(UsageProblem, match="layout tn: the model of time is of K-major A and B; use nt"):

@@ -131,6 +131,7 @@ def test_pytorch_function_respects_the_current_stream(kernel):
         ({"epilogue": "bias-gelu"}, "normal"),
         ({"epilogue": "swiglu", "dtype": "fp16", "out_dtype": "f32"}, "normal"),
         ({"epilogue": "residual"}, "index"),
+        ({"layout": "tn"}, "index"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value.values()),
 )
@@ -216,6 +217,35 @@ def test_pytorch_functions_with_more_operands():
             (scaled_matmul(a8, b8, of_a, of_b, out_dtype=torch.float32), with_factors),
         ]:
             assert (got.double() - expected).abs().max() <= 2.0**-7 * expected.abs().max()
+
+
+@needs_gpu
+def test_pytorch_functions_with_views_and_groups():
+    """Small integers: every sum is exact. Sizes of groups are computed on the GPU, just before."""
+    torch = pytest.importorskip("torch")
+    from harness.pytorch import grouped_matmul, matmul
+
+    def draw(*size):
+        return torch.randint(-3, 4, size, device="cuda").bfloat16()
+
+    m, n, k = 200, 264, 136
+    bias, wide = draw(n), draw(m, 2 * k)
+    for a, b in [
+        (draw(k, m).t(), draw(n, k)),
+        (wide[:, k:], draw(k, n).t()),
+        (draw(k, m + 8)[:, 8:].t(), draw(k, n).t()),
+    ]:
+        assert torch.equal(matmul(a, b), (a.double() @ b.double().t()).bfloat16())
+        assert torch.equal(matmul(a, b, bias=bias), (a.double() @ b.double().t() + bias.double()).bfloat16())
+    groups = torch.tensor([40, 0, 248, 1, 77], device="cuda", dtype=torch.int32)
+    a, b, biases = draw(366, k), draw(5, n, k), draw(5, n)
+    each = [x.double() @ y.double().t() for x, y in zip(a.split(groups.tolist()), b, strict=True)]
+    out = torch.full((366, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+    for _ in range(3):
+        grouped_matmul(a, b, groups * 2 // 2, out=out)
+        assert torch.equal(out, torch.cat(each).bfloat16())
+    with_bias = torch.cat([x + y.double() for x, y in zip(each, biases, strict=True)])
+    assert torch.equal(grouped_matmul(a, b, groups, bias=biases), with_bias.bfloat16())
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
         requests = []
         monkeypatch.setattr("harness.run.runner.find_gpus", lambda: [B200])
         monkeypatch.setattr("harness.run.runner.package_version", lambda name: "2.13")
-        monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config: (Path("model.mef"), True))
+        monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config, **_: (Path("model.mef"), True))
         monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr(
             "harness.run.measure.supervise", lambda request, timeout: requests.append(request) or outcome
@@ -94,7 +94,7 @@ def measured(artifacts, monkeypatch):
 
     def run(*answers: Outcome):
         waiting = list(answers)
-        monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config: (Path("model.mef"), True))
+        monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config, **_: (Path("model.mef"), True))
         monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr("harness.run.measure.supervise", lambda request, timeout: waiting.pop(0))
         [result] = measure(
@@ -194,12 +194,16 @@ def test_the_gpus_that_a_program_sees(monkeypatch, tmp_path, visible, names):
     assert [gpu.name for gpu in find_gpus()] == names
 
 
+OF_MAX = "max not timed: its matmul is of 16-bit A [M, K] and B [N, K] without gaps or an epilogue"
+
+
 @pytest.mark.parametrize(
     ("options", "left", "said"),
     [
         ({"dtype": "bf16"}, ["cublas"], []),
-        ({"dtype": "e4m3"}, ["cublas"], ["max not timed: its matmul is of 16-bit A and B, without an epilogue"]),
-        ({"epilogue": "bias"}, ["cublas"], ["max not timed: its matmul is of 16-bit A and B, without an epilogue"]),
+        ({"dtype": "e4m3"}, ["cublas"], [OF_MAX]),
+        ({"epilogue": "bias"}, ["cublas"], [OF_MAX]),
+        ({"layout": "nn"}, ["cublas"], [OF_MAX]),
         ({"out_dtype": "f32"}, [], ["cublas and max not timed: their C is bf16, not f32"]),
     ],
 )

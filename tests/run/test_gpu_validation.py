@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,20 @@ def test_the_vendor_multiplies_the_same(tmp_path, options):
     arrays, numbers = op_operands(request.config, worker._inputs(request))
     right = right_output(request)
     c = torch.full_like(right, float("nan"))
-    worker._by_pytorch(request.config, [worker._on_gpu(array) for array in arrays], numbers, c)()
+    worker._by_pytorch(request, [worker._on_gpu(array) for array in arrays], numbers, c)()
+    assert torch.equal(c, right)
+
+
+def test_the_vendor_reads_a_and_b_as_they_lie(tmp_path):
+    """A [K, M] and B [K, N], both in rows that are longer."""
+    request = request_for(tmp_path, "integer", mma_shape=(128, 128), layout="tn")
+    request = replace(request, shape=replace(SHAPE, ld=(104, 160, 0)))
+    arrays, numbers = op_operands(request.config, worker._inputs(request), request.shape.ld)
+    assert [array.shape for array in arrays[:2]] == [(SHAPE.k * 104,), (SHAPE.k * 160,)]
+    assert numbers == [SHAPE.m, SHAPE.n, SHAPE.k, 104, 160, 0, 1.0, 1.0]
+    right = right_output(request)
+    c = torch.full_like(right, float("nan"))
+    worker._by_pytorch(request, [worker._on_gpu(array) for array in arrays], numbers, c)()
     assert torch.equal(c, right)
 
 
@@ -132,7 +146,7 @@ def test_the_vendor_has_the_scale_factors_of_a_matrix(tmp_path):
     arrays, numbers = op_operands(request.config, worker._inputs(request))
     right = right_output(request)
     c = torch.full_like(right, float("nan"))
-    worker._by_pytorch(request.config, [worker._on_gpu(array) for array in arrays], numbers, c)()
+    worker._by_pytorch(request, [worker._on_gpu(array) for array in arrays], numbers, c)()
     assert (c.double() - right.double()).abs().max() <= 2.0**-7 * right.double().abs().max()
 
 
@@ -141,6 +155,6 @@ def test_what_the_vendor_needs_is_made_before_it_is_timed(tmp_path, monkeypatch)
     request = request_for(tmp_path, "integer", dtype="e4m3")
     arrays, numbers = op_operands(request.config, worker._inputs(request))
     operands, c = [worker._on_gpu(array) for array in arrays], right_output(request)
-    launch = worker._by_pytorch(request.config, operands, numbers, c)
+    launch = worker._by_pytorch(request, operands, numbers, c)
     monkeypatch.setattr(torch, "full", lambda *_, **__: pytest.fail("made while it is timed"))
     launch()

@@ -49,7 +49,8 @@ OF_A, OF_B = torch.zeros(2, M), torch.zeros(1, 4)
 )
 def test_what_matmul_launches(launched, options, epilogue, operands, columns, numbers):
     out = functions.matmul(A, B, **options)
-    c, tensors, given, config = launched[0]
+    c, tensors, given, config, sizes = launched[0]
+    assert not sizes
     found = json.loads(config)
     assert c is out and tuple(out.shape) == (M, columns) and found["epilogue"] == epilogue
     assert out.dtype == options.get("out_dtype", torch.bfloat16)
@@ -60,10 +61,56 @@ def test_what_matmul_launches(launched, options, epilogue, operands, columns, nu
         assert tensors[3] is RESIDUAL
 
 
+GROUPS = 3
+OF_GROUPS, SIZES = bf16(GROUPS, N, K), torch.zeros(GROUPS, dtype=torch.int32)
+BIASES = bf16(GROUPS, N)
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": BIASES, "activation": "gelu"}], ids=["plain", "bias-gelu"])
+def test_what_grouped_matmul_launches(launched, options):
+    out = functions.grouped_matmul(A, OF_GROUPS, SIZES, **options)
+    c, (a, b, sizes, bias, _), numbers, config, ld = launched[0]
+    assert c is out and tuple(out.shape) == (M, N) and a is A and b is OF_GROUPS and sizes is SIZES
+    assert ("bias" not in options or bias is BIASES) and numbers == [1.0, 1.0] and not ld
+    found = json.loads(config)
+    assert found["grouped"] and found["scheduler"] == "static" and found["kernel"] == "kernel8"
+
+
+def test_a_batch_is_the_case_of_equal_groups(launched):
+    batch = bf16(GROUPS, M, K)
+    functions.grouped_matmul(batch.flatten(0, 1), OF_GROUPS, torch.full((GROUPS,), M, dtype=torch.int32))
+    assert tuple(launched[0][0].shape) == (GROUPS * M, N)
+
+
+def test_no_rows_are_no_launch(launched):
+    assert tuple(functions.grouped_matmul(A[:0], OF_GROUPS, SIZES).shape) == (0, N) and not launched
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out", "layout", "sizes"),
+    [
+        (bf16(K, M).t(), B, None, "tt", [M, N, K, M, K, N]),
+        (A, bf16(K, N).t(), None, "nn", [M, N, K, K, N, N]),
+        (bf16(K, 64)[:, 8 : 8 + M].t(), bf16(K, N).t(), bf16(M, 72)[:, 16 : 16 + N], "tn", [M, N, K, 64, N, 72]),
+        (bf16(2 * M, K)[::2, :100], bf16(N, 104)[:, :100], None, "nt", [M, N, 100, 2 * K, 104, N]),
+        (A[:1], bf16(N, 2, K)[:, 1], None, "nt", [1, N, K, K, 2 * K, N]),
+    ],
+)
+def test_views_are_launched_as_they_lie(launched, a, b, out, layout, sizes):
+    found = functions.matmul(a, b, out=out)
+    c, tensors, numbers, config, given = launched[0]
+    assert c is found and (out is None or found is out)
+    assert tensors[0] is a and tensors[1] is b and len(tensors) == 4 and numbers == [1.0, 1.0]
+    assert json.loads(config)["layout"] == layout and given == sizes
+    memory = functions._memory(a)
+    rows, ld = (a.shape[1] if layout[0] == "t" else a.shape[0]), sizes[3]
+    assert memory.data_ptr() == a.data_ptr() and len(memory) == (rows - 1) * ld + a.numel() // rows
+
+
 @pytest.mark.parametrize(("factors", "scales"), [((), "tensor"), ((OF_A, OF_B), "block")])
 def test_what_scaled_matmul_launches(launched, factors, scales):
     functions.scaled_matmul(A8, B8, *factors, alpha=0.25, out_dtype=torch.float16)
-    c, tensors, numbers, config = launched[0]
+    c, tensors, numbers, config, _ = launched[0]
     assert c.dtype == torch.float16 and len(tensors) == 4 and numbers == [0.25]
     assert {name: json.loads(config)[name] for name in ("dtype", "scales")} == {"dtype": "e4m3", "scales": scales}
     assert tensors[0].dtype == torch.uint8 and all(
@@ -77,7 +124,18 @@ def test_what_scaled_matmul_launches(launched, factors, scales):
         (lambda: functions.matmul(A.float(), B), "a is torch.float32"),
         (lambda: functions.matmul(A, B.half()), "b is torch.float16; it must be torch.bfloat16"),
         (lambda: functions.matmul(A, B[:, :128].contiguous()), "differ in K"),
-        (lambda: functions.matmul(A, B[:, :128]), "strides"),
+        (
+            lambda: functions.matmul(A[::, ::2], B[:, :128]),
+            r"a has strides \(256, 2\): one of them must be 1; call a.con",
+        ),
+        (lambda: functions.matmul(bf16(M, 260)[:, :K], B), r"a has strides \(260, 1\): .* by a multiple of 16 bytes"),
+        (
+            lambda: functions.matmul(bf16(1, K).expand(M, K), B),
+            r"a has strides \(0, 1\): .* 256 elements or more apart",
+        ),
+        (lambda: functions.matmul(A, B, out=bf16(N, M).t()), r"out has strides \(1, 40\): the last must be 1"),
+        (lambda: functions.matmul(A, B, residual=bf16(N, M).t()), "residual has strides"),
+        (lambda: functions.matmul(A, B, layout="nn"), "layout is no option here"),
         (lambda: functions.matmul(A, B, bias=bf16(N + 8)), r"bias is \(56,\); it must be \(48,\)"),
         (lambda: functions.matmul(A, B, bias=BIAS, activation="silu"), "there is no fused epilogue bias-silu"),
         (lambda: functions.matmul(A, B, alpha=2.0), "alpha 2.0 and beta 1.0 are those of a residual"),
@@ -96,6 +154,11 @@ def test_what_scaled_matmul_launches(launched, factors, scales):
             r"b_scales is \(1, 2\); .* \(1, 4\)",
         ),
         (lambda: functions.scaled_matmul(A8, B8, dtype="e5m2"), "dtype 'e5m2': it must be one of e4m3, nvfp4"),
+        (lambda: functions.grouped_matmul(A, B, SIZES), r"b has 2 dimensions; it must be \[groups, N, K\]"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES.long()), "group_sizes is torch.int64"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES[:2]), r"group_sizes is \(2,\); it must be \(3,\)"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, bias=BIAS), r"bias is \(48,\); it must be \(3, 48\)"),
+        (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, split_k=2), "split k 2: with groups"),
         (lambda: functions.scaled_matmul(A, B), "a is torch.bfloat16; it must be torch.float8_e4m3fn"),
     ],
 )

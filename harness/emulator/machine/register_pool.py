@@ -53,18 +53,15 @@ class RegisterPool:
         self._requests: dict[int, list[int]] = {}
         self._made: dict[int, int] = {}
 
-    def check_request(self, warp: int, count: int) -> None:
-        """All warps of a warpgroup must execute the same setmaxnreg instructions."""
+    def differs(self, warp: int, count: int) -> int | None:
+        """Returns what another warp of the warpgroup asked for, where all four must execute the same setmaxnreg; None:
+        the same.
+        """
         requests = self._requests.setdefault(warp // WARPS, [])
         turn = self._made.get(warp, 0)
         if turn == len(requests):
             requests.append(count)
-        elif requests[turn] != count:
-            raise Fault(
-                f"setmaxnreg to {count} registers, but another warp of the warpgroup asked for "
-                f"{requests[turn]}; all four must execute the same",
-                "registers",
-            )
+        return requests[turn] if requests[turn] != count else None
 
     def note(self, warp: int, count: int) -> None:
         """A request has been granted."""

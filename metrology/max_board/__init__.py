@@ -1,0 +1,1 @@
+"""Verdicts on MAX's own graph ops."""
