@@ -380,7 +380,8 @@ def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_pat
     assert np.array_equal(a @ b.T, reference)
     assert np.argwhere(output != reference.astype(output.dtype)).tolist() == [[130, 300]]
     assert (folder / "kernel6" / "kernel.ptx").read_text() == artifacts[2, 1].ptx
-    assert json.loads((folder / "kernel6" / "plan.json").read_text())["problem"] == {"m": 256, "n": 512, "k": 128}
+    problem = json.loads((folder / "kernel6" / "plan.json").read_text())["problem"]
+    assert problem == {"m": 256, "n": 512, "k": 128, "groups": []}
     assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
     result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", "/proc/nowhere")
     assert result.exit_code == 4 and "cannot write to /proc/nowhere/kernel6: No such file" in result.stderr

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from exact_floats import rounded, value
-from kernel_faults import Alteration, outcome, substitute
+from kernel_faults import Alteration, outcome, parameter, substitute
 from kernel_runs import check_bits, cluster_tile, run
 from published_sums import cut, number, to_f32
 
@@ -155,7 +155,7 @@ FAILURES: dict[str, Alteration] = {
     ),
     "the tensor core adds on from stage to stage": without_promotion,
     "C is not multiplied by alpha": substitute(
-        r"ld\.param::entry\.b32 *\t*(%r\d+), \[\w*_param_9\];", r"mov.b32 \1, 0f3F800000;"
+        rf"ld\.param::entry\.b32 *\t*(%r\d+), \[\w*{parameter('alpha', 'scaled_gemm')}\];", r"mov.b32 \1, 0f3F800000;"
     ),
 }  # fmt: skip
 

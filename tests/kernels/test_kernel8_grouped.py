@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from kernel_faults import substitute
+from kernel_faults import parameter, substitute
 from kernel_runs import plan_of, problem, run
 
 from harness.build.compiler import Refused
@@ -94,7 +94,7 @@ def first_row_of_b(put: str):
     """put: what is computed in place of the number of the group times N."""
 
     def alter(ptx: str) -> str:
-        n = re.search(r"ld\.param\S*\s+(%r\d+), \[\S+_param_5\];", ptx)
+        n = re.search(rf"ld\.param\S*\s+(%r\d+), \[\S+{parameter('n')}\];", ptx)
         assert n
         return substitute(rf"mul\.lo\.s32\s+(%r\d+), (%r\d+), {n[1]};", put.replace("N", n[1]), count=0)(ptx)
 
@@ -102,7 +102,7 @@ def first_row_of_b(put: str):
 
 
 def count_of_groups(change: int):
-    return substitute(r"(ld\.param\S*\s+(%r\d+), \[\S+_param_12\];)", rf"\1 add.s32 \2, \2, {change};")
+    return substitute(rf"(ld\.param\S*\s+(%r\d+), \[\S+{parameter('groups')}\];)", rf"\1 add.s32 \2, \2, {change};")
 
 
 def one_role(ptx: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_faults import Alteration, outcome, substitute
+from kernel_faults import Alteration, outcome, parameter, substitute
 from kernel_runs import check_bits, cluster_tile, run
 from published_sums import Sum, published
 
@@ -160,6 +160,8 @@ def copies_dropped(ptx: str) -> str:
     return ptx
 
 
+ALPHA = parameter("alpha", "scaled_gemm")
+
 FAILURES = {
     "one slice of scale factors for all blocks of K": ("nvfp4 2x1", copies_dropped),
     "ids of scale factors wrap": ("mxfp8 one CTA", scale_ids),
@@ -168,7 +170,7 @@ FAILURES = {
     "scale factors are not copied": ("nvfp4 2x1", substitute(r"tcgen05\.cp[^;]*;", "", count=0)),
     "C is not multiplied by alpha": (
         "nvfp4 2x1",
-        substitute(r"ld\.param::entry\.b32 *\t*(%r\d+), \[\w*_param_9\];", r"mov.b32 \1, 0f3F800000;"),
+        substitute(rf"ld\.param::entry\.b32 *\t*(%r\d+), \[\w*{ALPHA}\];", r"mov.b32 \1, 0f3F800000;"),
     ),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from kernel_runs import run
 
+from harness import paths
 from harness.build.artifacts import Artifact
 from harness.errors import CannotRun
 
@@ -23,6 +24,14 @@ def outcome(artifact: Artifact, alter: Alteration, size: tuple[int, int, int], s
     except CannotRun as error:
         return str(error)
     return "right" if validation.passed else "wrong"
+
+
+def parameter(name: str, entry: str = "gemm") -> str:
+    """The end of a parameter's name in PTX, where it has a number: its place in the entry point."""
+    source = (paths.ROOT / "kernels" / "entry.mojo").read_text()
+    [signature] = re.findall(rf"^def {entry}\[\n.*?\]\(\n(.*?)^\):", source, re.M | re.S)
+    names = re.findall(r"^ *(\w+):", signature, re.M)
+    return f"_param_{names.index(name)}"
 
 
 def substitute(pattern: str, replacement: str | Callable[[re.Match[str]], str], count: int = 1) -> Alteration:
