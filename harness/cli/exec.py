@@ -15,13 +15,13 @@ from harness.cli.options import (
     engine_option,
     group,
     launch_timeout_option,
+    profile_option,
     program_seed_option,
     refuse_seed_of_fifo,
     schedule_option,
     uninitialised_option,
     write_output,
 )
-from harness.cli.profile import profile_option
 from harness.driver.gpu_model import gpu_model, gpu_names
 from harness.driver.log import Log
 from harness.driver.recording import Recorder

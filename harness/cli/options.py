@@ -389,6 +389,31 @@ launch_timeout_option = click.option(
 )
 
 
+TABLES_ONLY = "no file"
+"""What ``--profile`` has where it names none."""
+
+
+def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option, and what it does around a command: that comes last, and is the outermost of its decorators."""
+
+    @wraps(command)
+    def profiled(profile: str | None, **values: Any) -> Any:
+        if profile is None:
+            return command(**values)
+        from harness.cli.profile import run_profiled  # what few ask for is loaded when they do
+
+        return run_profiled(command, profile, values)
+
+    return click.option(
+        "--profile",
+        metavar="[FILE.json]",
+        is_flag=False,
+        flag_value=TABLES_ONLY,
+        help="Say on standard error where the emulator's time goes, by kernel, unit and PTX line; FILE.json is for "
+        "https://www.speedscope.app. Put it last if you name no file.",
+    )(profiled)
+
+
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Returns one decorator for several options, shown in this order."""
 

@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-import click
 from rich.console import Console
 
-from harness.cli.options import check_output, write_output
+from harness.cli.options import TABLES_ONLY, check_output, write_output
 from harness.cli.render import show_line, show_table
 from harness.emulator.names import short_name
 from harness.emulator.profile import Profile, profiling
 from harness.errors import UsageProblem
 
 LINES, TEXT = 20, 60
-_TABLES_ONLY = "no file"
 
 
-def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option, and what it does around a command: that comes last, and is the outermost of its decorators."""
-
-    @wraps(command)
-    def profiled(profile: str | None, **values: Any) -> Any:
-        if profile is None:
-            return command(**values)
-        _check(profile, values)
-        with profiling() as found:
-            code = command(**values)
-        show(Console(stderr=True), found)
-        if profile != _TABLES_ONLY:
-            write_output(json.dumps(found.speedscope()) + "\n", profile)
-        return code
-
-    return click.option(
-        "--profile",
-        metavar="[FILE.json]",
-        is_flag=False,
-        flag_value=_TABLES_ONLY,
-        help="Say on standard error where the emulator's time goes, by kernel, unit and PTX line; FILE.json is for "
-        "https://www.speedscope.app. Put it last if you name no file.",
-    )(profiled)
+def run_profiled(command: Callable[..., Any], profile: str, values: dict[str, Any]) -> Any:
+    """Runs a command with these values of its options, and says where the time went. profile: a file or TABLES_ONLY."""
+    _check(profile, values)
+    with profiling() as found:
+        code = command(**values)
+    show(Console(stderr=True), found)
+    if profile != TABLES_ONLY:
+        write_output(json.dumps(found.speedscope()) + "\n", profile)
+    return code
 
 
 def _check(profile: str, values: dict[str, Any]) -> None:
-    if profile != _TABLES_ONLY:
+    if profile != TABLES_ONLY:
         if not profile.endswith(".json"):
             raise UsageProblem(f"--profile {profile}: the file must end in .json; to name none, put --profile last")
         check_output(profile, "--profile")

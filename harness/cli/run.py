@@ -20,13 +20,13 @@ from harness.cli.options import (
     check_folder,
     config_options,
     output_options,
+    profile_option,
     ptx_option,
     run_options,
     shape_option,
     what_argument,
     write_output,
 )
-from harness.cli.profile import profile_option
 from harness.cli.render import by, flatten_counters, show_line, show_table
 from harness.cli.repeat import command_of
 from harness.cli.run_file import run_file

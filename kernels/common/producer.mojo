@@ -11,7 +11,9 @@ from .scheduler import TileScheduler
 struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTES](TrivialRegisterPassable):
     """The slices of one operand tile that this CTA loads, and who receives them."""
 
-    comptime box_bytes = Self.slices.box_lines() * Self.row_bytes
+    comptime box_lines = Self.slices.box_lines()
+    comptime box_rows = Int32(Self.slices.box_rows())
+    comptime box_bytes = Self.box_lines * Self.row_bytes
 
     var map: UInt64
     var rows: Int32  # of the tensor
@@ -24,7 +26,7 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
     def __init__(out self, map: UInt64, rows: UInt32, first_row: UInt32, part: UInt32, mask: UInt32):
         self.map = map
         self.rows = Int32(rows)
-        self.line = Int32(first_row + part * UInt32(Self.slices.box_lines()))
+        self.line = Int32(first_row + part * UInt32(Self.box_lines))
         self.offset = part * UInt32(Self.box_bytes)
         self.mask = UInt16(mask)
         self.part = part
@@ -35,8 +37,9 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
         comptime for index in range(Self.slices.boxes_per_part()):
             comptime first = index * Self.slices.parts
             comptime everybody = first + Self.slices.parts <= Self.slices.boxes()
-            if everybody or self.part < UInt32(Self.slices.boxes() - first):
-                var line = self.line + Int32(first * Self.slices.box_lines())
+            comptime left = UInt32(Self.slices.boxes() - first)
+            if everybody or self.part < left:
+                var line = self.line + Int32(first * Self.box_lines)
                 var row = line & ~63 if Self.slices.mn_major else line
                 row = self.inside(tile_row + row)
                 var column = k
@@ -51,7 +54,7 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
         """Where a box begins: one that would lie wholly out of bounds takes its last rows, as nobody stores what
         they are multiplied to. L2 serves what is out of bounds for all SMs from one place, and on an H200 a few such boxes hold up
         everybody (docs/hopper-kernel8.md)."""
-        var last = max(Int32(0), self.rows - Int32(Self.slices.box_rows()))
+        var last = max(Int32(0), self.rows - Self.box_rows)
         comptime if Self.slices.mn_major:
             last &= ~7  # 16 bytes: an H200 traps on a box that begins elsewhere along its rows of memory
         return row if row < self.rows else last

@@ -107,9 +107,6 @@ def test_a_launch_with_leaders_takes_less():
     assert with_leaders < 0.7 * without
 
 
-@pytest.mark.xfail(
-    reason="since kernels take layouts, the SMs of this launch end 240 cycles apart with either", strict=True
-)
 def test_sms_of_a_launch_wait_differently_where_rows_lie_in_two_lines():
     [artifact] = build([configure("kernel7", arch="sm_90a", multicast=False)])
 
