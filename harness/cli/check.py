@@ -14,7 +14,6 @@ from harness.check.findings import RULES
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import (
-    MOST_SCHEDULES,
     ConfigOptions,
     FiniteRange,
     NamedPath,
@@ -22,6 +21,8 @@ from harness.cli.options import (
     emulator_options,
     group,
     ptxas_option,
+    schedules_option,
+    seed_of_schedules,
     seed_option,
     shape_option,
     what_argument,
@@ -34,7 +35,7 @@ from harness.emulator.native.library import Engine
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions
+from harness.launch.launching import Accumulation, EmulationOptions
 from harness.launch.spec import Launchable
 from harness.problem import KINDS, Shape
 from harness.run.edited import put_in_place, read_edited
@@ -83,20 +84,10 @@ class How:
 _how_options = group(
     "how",
     How,
-    click.option(
-        "--schedules",
-        type=click.IntRange(1, MOST_SCHEDULES),
-        default=4,
-        show_default=True,
-        help="Number of schedules: the first in the order of issue, the others random.",
-    ),
+    schedules_option(4, "4"),
     click.option("--inputs", type=click.Choice(KINDS), default="integer", show_default=True, help="Values of A and B."),
     seed_option,
-    click.option(
-        "--schedule-seed",
-        type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-        help="Seed of the random schedule; of several, that of the first.  [default: 1, or one more than the inputs']",
-    ),
+    seed_of_schedules("--schedule-seed", default=None, shown="1, or one more than the inputs'"),
     emulator_options,
     click.option("--timeout", type=FiniteRange(1), help="Time limit of a run, in seconds."),
     click.option(

@@ -126,7 +126,7 @@ def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
 
 def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Returns one decorator for several options, shown in this order. The command gets them as one argument of this
-    name, a what ``into`` makes of their values: a dataclass that has a field for each of them; its other fields keep
+    name, what ``into`` makes of their values: a dataclass that has a field for each of them; its other fields keep
     their defaults.
     """
 
@@ -340,19 +340,18 @@ def schedules_option(default: int | None, shown: str) -> Callable[[Command], Com
     )
 
 
-def _seed_of_schedules(*names: str) -> Callable[[Command], Command]:
+def seed_of_schedules(*names: str, default: int | None = 0, shown: str = "") -> Callable[[Command], Command]:
     return click.option(
         *names,
         type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-        default=0,
-        show_default=True,
-        help="Seed of the random schedule; of several, that of the first.",
+        default=default,
+        help=f"Seed of the random schedule; of several, that of the first.  [default: {shown or default}]",
     )
 
 
-schedule_seed_option = _seed_of_schedules("--schedule-seed")
+schedule_seed_option = seed_of_schedules("--schedule-seed")
 """Where ``--seed`` is for the inputs."""
-program_seed_option = _seed_of_schedules("--schedule-seed", "--seed", "seed")
+program_seed_option = seed_of_schedules("--schedule-seed", "--seed", "seed")
 """Of programs, which have inputs of their own."""
 
 

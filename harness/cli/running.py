@@ -83,7 +83,7 @@ def check_schedules(schedules: int, schedule: str, uninitialised: str = "poison"
     if schedules > 1 and schedule != "fifo":
         raise UsageProblem(
             f"--schedules {schedules} runs fifo and {schedules - 1} random; leave --schedule {schedule} "
-            "out, or run it alone"
+            "out, or take --schedules 1"
         )
     if schedules == 1:
         refuse_seed_of_fifo(schedule, uninitialised, "schedule_seed", ", or --schedules N")

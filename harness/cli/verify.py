@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import click
@@ -18,17 +19,18 @@ from harness.check.verdict import Verdict
 from harness.cli.check import launchables
 from harness.cli.main import try_write
 from harness.cli.options import (
-    MOST_SCHEDULES,
     ConfigOptions,
-    FiniteRange,
     accumulation_option,
     check_output,
     config_options,
     group,
     json_option,
+    launch_timeout_option,
     refuse_given,
     resident_clusters_option,
     schedule_option,
+    schedules_option,
+    seed_of_schedules,
     shape_option,
     write_output,
 )
@@ -49,7 +51,7 @@ from harness.driver.state import Gpu
 from harness.errors import EXIT_CANNOT_RUN, UsageProblem
 from harness.launch.check import CheckOptions, check, judge
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
+from harness.launch.launching import EmulationOptions
 from harness.launch.shrink import Numbers, of_launch_file, shrink, smaller_file
 from harness.problem import Shape
 
@@ -60,56 +62,18 @@ OF_LAUNCHES = ("schedules", "schedule", "schedule_seed", "resident_clusters", "s
 _STYLES = {"clean": "bold green", "incomplete": "bold yellow"}
 
 
-@dataclass(frozen=True)
-class How:
-    """How to run what is looked at."""
-
-    schedules: int
-    schedule: Schedule
-    schedule_seed: int
-    resident_clusters: int | None
-    accumulation: Accumulation
-    timeout: float | None
-
-    @property
-    def emulation(self) -> EmulationOptions:
-        return EmulationOptions(
-            accumulation=self.accumulation,
-            schedule=self.schedule,
-            seed=self.schedule_seed,
-            resident_clusters=self.resident_clusters,
-            timeout=self.timeout,
-            strict=False,
-        )
-
-    @property
-    def options(self) -> CheckOptions:
-        return CheckOptions(self.schedules, self.emulation)
+def _emulation(schedule_seed: int, **more: Any) -> EmulationOptions:
+    return EmulationOptions(seed=schedule_seed, strict=False, **more)
 
 
-_how_options = group(
-    "how",
-    How,
-    click.option(
-        "--schedules",
-        type=click.IntRange(1, MOST_SCHEDULES),
-        default=4,
-        show_default=True,
-        help="Number of schedules of a kernel or launch file: the first in the order of issue, the others random.",
-    ),
+_emulation_options = group(
+    "emulation",
+    _emulation,
     schedule_option,
-    click.option(
-        "--schedule-seed",
-        type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-        default=1,
-        show_default=True,
-        help="Seed of the random schedule; of several, that of the first.",
-    ),
+    seed_of_schedules("--schedule-seed", default=1),
     resident_clusters_option,
     accumulation_option,
-    click.option(
-        "--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
-    ),
+    launch_timeout_option,
 )
 
 
@@ -117,7 +81,8 @@ _how_options = group(
 @click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="GPU of a program.")
 @shape_option
 @config_options
-@_how_options
+@schedules_option(4, "4")
+@_emulation_options
 @click.option(
     "--shrink",
     "smaller",
@@ -132,7 +97,8 @@ def verify_command(
     gpu: str,
     shape: Shape,
     config: ConfigOptions,
-    how: How,
+    schedules: int,
+    emulation: EmulationOptions,
     smaller: bool,
     json_path: str | None,
     sarif_path: str | None,
@@ -153,11 +119,11 @@ def verify_command(
     words, is_program = read_target(words)
     if is_program:
         refuse_given(f"{words[0]} is a program, which says itself what it launches", *OF_KERNELS, *OF_LAUNCHES)
-        verdict, file = _of_program(words, gpu, how.emulation)
+        verdict, file = _of_program(words, gpu, emulation)
     else:
         refuse_given(f"{words[0]} is no program", "gpu")
-        check_schedules(how.schedules, how.schedule)
-        verdict, file = _of_launchable(words, shape, config, how, smaller)
+        check_schedules(schedules, emulation.schedule)
+        verdict, file = _of_launchable(words, shape, config, CheckOptions(schedules, emulation), smaller)
     files = []
     if sarif_path:
         files.append((sarif_path, json.dumps(as_sarif([(file, verdict.report)]), indent=2)))
@@ -172,7 +138,7 @@ def verify_command(
 
 
 def _of_launchable(
-    words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: How, smaller: bool
+    words: tuple[str, ...], shape: Shape, config: ConfigOptions, options: CheckOptions, smaller: bool
 ) -> tuple[Verdict, str]:
     if len(words) > 1:
         raise UsageProblem(f"verify looks at one kernel or launch file, and {len(words)} are named; name one")
@@ -183,14 +149,14 @@ def _of_launchable(
     else:
         [what] = launchables(words, shape, config, None, INPUTS, 0, ptxas=True)
     with progress_bar(f"verifying {words[0]}", "schedules") as progress:
-        [checked] = check([what], how.options, progress)
+        [checked] = check([what], options, progress)
     verdict = judge(what, checked)
     if smaller and verdict.word in ("hung", "wrong", "racy"):
-        verdict = replace(verdict, smaller=_smaller(path, words[0], shape, config, how))
+        verdict = replace(verdict, smaller=_smaller(path, words[0], shape, config, options))
     return verdict, str(what.ptx)
 
 
-def _smaller(path: Path | None, kernel: str, shape: Shape, config: ConfigOptions, how: How) -> str:
+def _smaller(path: Path | None, kernel: str, shape: Shape, config: ConfigOptions, options: CheckOptions) -> str:
     """The command that shows the same in a smaller case, and how it differs; for a launch file it writes another."""
     if path is not None:
         numbers, target = of_launch_file(path), [str(path)]
@@ -202,17 +168,18 @@ def _smaller(path: Path | None, kernel: str, shape: Shape, config: ConfigOptions
             lambda values: make_launchable(artifact, shape.with_numbers(values), INPUTS, 0),
             expects=True,
         )
-    found = shrink(numbers, how.options)
+    found = shrink(numbers, options)
     if found is None:
-        return "not found: no single schedule shows an error that can be told again"
+        return "not found: no schedule shows an error that would be recognised in a smaller case"
     new = found.values
     changed = [f"{name} {old} to {new[name]}" for name, old in numbers.values.items() if old != new[name]]
+    differs = ", ".join(changed) or "no smaller numbers show the same"
     if path is None:
         target = kernel_words(configured, shape.with_numbers(new))
     elif changed:
         target = [str(path.with_name(f"{path.stem}-smaller.toml"))]
-        write_output(smaller_file(path, new), target[0])
-    differs = ", ".join(changed) or "no smaller numbers show the same"
+        if not try_write(partial(write_output, smaller_file(path, new), target[0])):
+            return f"found, but {target[0]} could not be written: {differs}"
     return f"{verify_command_of(target, found.emulation)}  # {differs}; {found.runs} runs"
 
 

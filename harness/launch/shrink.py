@@ -128,7 +128,7 @@ def _at(data: Any, place: tuple[Any, ...]) -> Any:
 def _as_toml(value: Any) -> str:
     """A value in one line."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_as_toml(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_as_toml(key)} = {_as_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_as_toml, value)) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

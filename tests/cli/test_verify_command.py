@@ -192,6 +192,19 @@ def test_a_number_that_the_fault_needs_stays(tmp_path):
     assert (launch["grid"], launch["arguments"], again["verdict"]) == ([4, 1], ["out", 32], "wrong")
 
 
+def test_any_name_is_written_and_a_place_that_is_taken_leaves_the_verdict(tmp_path):
+    path = launch_file(tmp_path, BODIES["racy"])
+    (tmp_path / "kernel.ptx").rename(tmp_path / "\U0001f600.ptx")
+    path.write_text(path.read_text().replace("kernel.ptx", "\U0001f600.ptx").replace("grid = 1,", "grid = 6,"))
+    again, _ = verify_again(json.loads(verify(path, "--shrink", "--json", "-").stdout)["smaller"])
+    assert again["verdict"] == "racy"
+    (tmp_path / "launch-smaller.toml").unlink()
+    (tmp_path / "launch-smaller.toml").mkdir()
+    done = verify(path, "--shrink")
+    assert done.exit_code == 1 and "launch-smaller.toml could not be written: launch.grid 6 to 1" in done.stdout
+    assert "Is a directory" in done.stderr
+
+
 def test_a_wrong_result_keeps_its_numbers(tmp_path):
     """With fewer CTAs another result would be right; the command names the schedule alone, if even that is known."""
     path = launch_file(tmp_path, BODIES["wrong"])
