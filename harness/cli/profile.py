@@ -12,7 +12,7 @@ from harness.cli.options import TABLES_ONLY, check_output, write_output
 from harness.cli.render import show_line, show_table
 from harness.emulator.names import short_name
 from harness.emulator.profile import Profile, profiling
-from harness.errors import UsageProblem
+from harness.errors import CannotRun, UsageProblem
 
 LINES, TEXT = 20, 60
 
@@ -21,11 +21,19 @@ def run_profiled(command: Callable[..., Any], profile: str, values: dict[str, An
     """Runs a command with these values of its options, and says where the time went. profile: a file or TABLES_ONLY."""
     _check(profile, values)
     with profiling() as found:
-        code = command(**values)
+        try:
+            code = command(**values)
+        except (CannotRun, KeyboardInterrupt):  # what hangs or is given up has taken time, too
+            _tell(found, profile)
+            raise
+    _tell(found, profile)
+    return code
+
+
+def _tell(found: Profile, profile: str) -> None:
     show(Console(stderr=True), found)
     if profile != TABLES_ONLY:
         write_output(json.dumps(found.speedscope()) + "\n", profile)
-    return code
 
 
 def _check(profile: str, values: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ SWITCH = 0.0005
 _PACKAGE = Path(__file__).parent
 _NATIVE = {Stretches._call.__code__, Engine._answer.__code__}
 """They do little else than call native code."""
-_MMA = ("mma", "operands", "sparsity", "sums", "tensor_kinds", "warp_mma", "wgmma")
+_MMA = ("mma", "mma_instruction", "operands", "sparsity", "sums", "tensor_kinds", "warp_mma", "wgmma")
 _UNITS = {
     **{f"units/{name}.py": "MMA" for name in _MMA},
     **{f"instructions/{name}.py": "MMA" for name in ("tensor_core", "warp_mma", "wgmma", "wmma")},

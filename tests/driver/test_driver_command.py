@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from ptx_programs import source
 
 from harness.cli.main import main
 
@@ -93,3 +97,14 @@ def test_a_seed_is_for_random_bytes_too():
     refused = CliRunner().invoke(main, ["exec", "--seed", "3", "--", "true"])
     assert refused.exit_code == 2 and "--schedule random" in refused.output
     assert CliRunner().invoke(main, ["exec", "--seed", "3", "--uninitialised", "random", "--", "true"]).exit_code == 0
+
+
+def test_a_profile_of_what_a_program_launches(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
+    text = source("mov.u32 %r9, 1000000; L: sub.u32 %r9, %r9, 1; setp.ne.u32 %p0, %r9, 0; @%p0 bra L; ret;")
+    program = f"from driver_client import *\nstart()\nlaunch(*load({text!r}, 'kernel'), 1, 32, c_uint64(0))"
+    words = ["--profile", str(tmp_path / "found.json"), "--", sys.executable, "-c", program]
+    done = CliRunner().invoke(main, ["exec", *words])
+    assert done.exit_code == 0 and "s of emulation, sampled" in done.stderr, done.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert any("sub.u32 %r9" in frame["name"] for frame in found["shared"]["frames"])

@@ -169,6 +169,17 @@ locks = "locks"
     assert result.exit_code == 2 and "cannot run with several workers" in result.stderr
 
 
+@pytest.mark.parametrize(("limit", "code"), [((), 0), (("--max-steps", "1000000"), 3)])
+def test_a_profile_also_of_a_run_that_is_stopped(write, tmp_path, limit, code):
+    loop = "mov.u32 %r9, 1000000; L: sub.u32 %r9, %r9, 1; setp.ne.u32 %p0, %r9, 0; @%p0 bra L; ret;"
+    (tmp_path / "loop.ptx").write_text(source(loop))
+    path = write('ptx = "loop.ptx"\n[launch]\nkernel = "kernel"\ngrid = 1\nblock = 32\narguments = [0]\n')
+    done = command(path, *limit, "--profile", tmp_path / "found.json")
+    assert done.exit_code == code and "s of emulation, sampled" in done.stderr, done.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert any("sub.u32 %r9" in frame["name"] for frame in found["shared"]["frames"])
+
+
 WARNS = WORDS + ".visible .entry unused(.param .u64 x) { frobnicate.u32 %r1; }"
 TWICE = "mov.b32 %r3, words; mbarrier.init.shared::cta.b64 [%r3], 1; mov.u32 %r1, %r0;" + STORE_R1 + "ret;"
 
