@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from ptx_programs import STORE_R1, WORDS, launch, run
 
-from harness.emulator import Deadlock, Fault
+from harness.emulator import Deadlock, Device, Fault
+from harness.emulator.native.library import library_for
 
 LANES = np.arange(32)
 SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(8))]
@@ -167,6 +168,44 @@ def test_a_warp_barrier_that_nobody_else_reaches_is_reported():
 def test_a_lane_outside_the_mask_of_its_warp_barrier_is_reported():
     with pytest.raises(Fault, match=r"bar\.warp\.sync 0x0000ffff"):
         run("bar.warp.sync 0x0000ffff; ret;")
+
+
+# ---- instructions that carry values ----
+
+APART = """
+mov.b32 %r1, 99;
+setp.ge.u32 %p1, %r0, 12;
+@%p1 bra HIGH;
+setp.lt.u32 %p2, %r0, {first};
+@%p2 bra JOIN;
+{low}
+bra JOIN;
+HIGH:
+{high}
+JOIN:
+"""
+"""The sides of a branch: of the lanes below 12 those from ``first`` on do what ``low`` says."""
+
+
+@pytest.fixture(params=["python", "native"])
+def engine(request):
+    library = library_for(request.param)
+    if request.param == "native" and library is None:
+        pytest.skip("no Mojo compiler")
+    return library
+
+
+def with_engine(body: str, engine, schedule: str = "fifo", seed: int = 0) -> np.ndarray:
+    device = Device(schedule=schedule, seed=seed, library=engine)
+    return launch(body + STORE_R1 + "ret;", device=device, initial=np.full(32, 7), module_scope=WORDS).words(32)
+
+
+@pytest.mark.parametrize("text", ["vote.sync.ballot.b32 %r1, %p1, -1;", "shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1;",
+                                  "redux.sync.add.u32 %r1, %r0, -1;", "match.any.sync.b32 %r1, %r0, -1;"])  # fmt: skip
+def test_lanes_that_exchange_values_with_lanes_elsewhere_are_refused(text, engine):
+    for schedule in SCHEDULES[:3]:
+        with pytest.raises(Fault, match=r"lanes 0x(fffff000|00000fff)"):
+            with_engine(APART.format(first=0, low=text, high=text), engine, *schedule)
 
 
 # ---- waits on different mbarriers ----

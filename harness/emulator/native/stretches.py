@@ -240,7 +240,7 @@ class Stretches:
         self._visit(f.cta)
         table, number = self._table, f.native.number
         base = FIELDS * number
-        table[base + Its.MASK] = f.mask
+        table[base + Its.MASK], table[base + Its.ALIVE] = f.mask, f.warp.alive
         table[base + Its.WARP] = self._warp_number(f)
         table[base + Its.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
         status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
