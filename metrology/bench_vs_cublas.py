@@ -19,8 +19,8 @@ added up the fast way as kernels with `scales=tensor` do, and, where it can, wit
 ("cublas-blocks"). Give it a folder of its own.
 
 A sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
-that none finds its operands there. Every result is first compared with that of cuBLAS on small integers, where both are
-exact.
+that none finds its operands there (``--warm``: one set, which is found there as far as it fits). Every result is first
+compared with that of cuBLAS on small integers, where both are exact.
 
 `time` lets the contestants take turns graph by graph, in an order that is drawn anew each time, as at the power limit
 who ran before counts: they share one clock. The first quarter of the samples is warm-up: `ratios` leaves it out.
@@ -210,11 +210,11 @@ def seconds_of(graph: Any, while_it_runs: Callable[[], None] = lambda: None) -> 
     return start.elapsed_time(end) / 1000
 
 
-def graphs_of(kernels: list[Kernel], kind: str) -> tuple[dict[str, Any], int, int]:
+def graphs_of(kernels: list[Kernel], kind: str, warm: bool = False) -> tuple[dict[str, Any], int, int]:
     """A graph of launches for cuBLAS and for each kernel; how many launches each has, and how many sets of inputs."""
     import torch
 
-    count = set_count(kernels[0].run)
+    count = 1 if warm else set_count(kernels[0].run)
     by_epilogue = {epilogue_of(kernel.run).name: kernel.run for kernel in kernels}
     drawn = {name: draw_sets(kind, run, count) for name, run in by_epilogue.items()}
     sets = next(iter(drawn.values()))
@@ -235,11 +235,11 @@ def graphs_of(kernels: list[Kernel], kind: str) -> tuple[dict[str, Any], int, in
     return {name: graph_of(launches, count) for name, launches in contestants.items()}, count, len(sets)
 
 
-def measure(kernels: list[Kernel], kind: str) -> dict[str, Any]:
+def measure(kernels: list[Kernel], kind: str, warm: bool) -> dict[str, Any]:
     """Samples of cuBLAS and of each kernel, taken in turn: seconds a launch."""
     import pynvml
 
-    graphs, count, sets = graphs_of(kernels, kind)
+    graphs, count, sets = graphs_of(kernels, kind, warm)
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
     telemetry: list[tuple[int, int]] = []
@@ -374,19 +374,23 @@ def pack(folder: Path, shapes: tuple[str, ...], groups: str | None, kernels: tup
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--inputs", type=click.Choice(INPUTS), multiple=True, default=INPUTS)
 @click.option("--processes", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--warm", is_flag=True, help="One set of inputs: what fits into the L2 cache is found there.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the samples there.")
 @click.option("--child", type=int, hidden=True)
-def time_them(folder: Path, inputs: tuple[str, ...], processes: int, json_path: Path | None, child: int | None) -> None:
+def time_them(
+    folder: Path, inputs: tuple[str, ...], processes: int, warm: bool, json_path: Path | None, child: int | None
+) -> None:
     """Check, then time, in so many processes, one after the other."""
     if child is not None:
         for shape, kernels in load_checked(folder).items():
             for kind in inputs:
                 about = {"process": child, "shape": shape, "inputs": kind}
-                print(json.dumps(about | measure(kernels, kind)), flush=True)
+                print(json.dumps(about | measure(kernels, kind, warm)), flush=True)
         return
     found = []
     for process in range(processes):
         words = [word for kind in inputs for word in ("--inputs", kind)]
+        words += ["--warm"] if warm else []
         command = [sys.executable, __file__, "time", str(folder), *words, "--child", str(process)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         found += [json.loads(line) for line in done.stdout.splitlines()]
