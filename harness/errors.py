@@ -34,6 +34,7 @@ EXTRAS = {
     "sweep": ("distributed", "pyarrow"),
     "exec": ("zstandard",),
     "debug": ("textual",),
+    "variables": ("elftools",),
 }
 """The packages of each extra of pyproject.toml that a command needs."""
 

@@ -19,7 +19,9 @@ from harness.debug.names import element, lanes_of
 from harness.debug.protocol import Connection, given, given_list
 from harness.debug.shows import matrix, register_text
 from harness.debug.targets import Target
+from harness.debug.variables import values_of
 from harness.emulator.machine.events import Agent, Site
+from harness.emulator.machine.state import Fragment
 from harness.errors import CannotRun, UsageProblem
 
 Arguments = dict[str, Any]
@@ -330,8 +332,9 @@ class Adapter:
         number = given(asked, "frameId", int)
         if not 0 < number <= len(self._frames):
             raise UsageProblem(f"frameId {number}: there is no such frame here; `stackTrace` lists them")
-        of = self._frames[number - 1]
+        of, text = self._frames[number - 1], self._debugger.recording.what.text
         scopes: dict[str, tuple[bool, Callable[[], Iterable[Arguments]]]] = {
+            **({"Variables": (True, lambda: self._source_variables(of))} if ".debug_info" in text else {}),
             "Registers": (True, lambda: self._registers(of)),
             "Barriers": (False, lambda: self._barriers(of)),
             "Tiles": (True, lambda: self._tiles(of)),
@@ -357,15 +360,22 @@ class Adapter:
         first = given(asked, "start", int, 0)
         return {"variables": found[first : first + (given(asked, "count", int, 0) or len(found))]}
 
+    def _source_variables(self, frame: Agent | Warp) -> Iterator[Arguments]:
+        for fragment in self._fragments(frame):
+            for of, place, value in values_of(self._debugger.stopped, fragment):
+                text = register_text(value, "", fragment) + (place and f" ({place})")
+                yield {"name": of.name, "value": text, "type": of.type, "evaluateName": of.name}
+
     def _registers(self, of: Agent | Warp) -> Iterator[Arguments]:
+        for fragment in self._fragments(of):
+            for name, kind, value in self._debugger.stopped.registers(fragment, ()):
+                text = register_text(value, kind, fragment)
+                yield {"name": name, "value": text, "type": f".{kind}", "evaluateName": name}
+
+    def _fragments(self, of: Agent | Warp) -> list[Fragment]:
         d = self._debugger
-        if not d.position:
-            return
-        for fragment in d.stopped.fragments(*of[:3]):
-            if not isinstance(of, Agent) or fragment.agent.lanes & of.lanes:
-                for name, kind, value in d.stopped.registers(fragment, ()):
-                    text = register_text(value, kind, fragment)
-                    yield {"name": name, "value": text, "type": f".{kind}", "evaluateName": name}
+        found = d.stopped.fragments(*of[:3]) if d.position else []
+        return [f for f in found if not isinstance(of, Agent) or f.agent.lanes & of.lanes]
 
     def _barriers(self, of: Agent | Warp) -> Iterator[Arguments]:
         status = self._debugger.status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +31,7 @@ class Stopped:
 
     def __init__(self, recording: Recording, position: int) -> None:
         self.device = Watched(recording.options)
-        self._running: tuple[Agent, dict[str, Any]] | None = None
+        self._running: tuple[Agent, int, dict[str, Any]] | None = None
         count = 0
 
         def watch(event: Any) -> None:
@@ -56,7 +57,8 @@ class Stopped:
         filename = self.machine.code.filename if self.device.machines else ""
         while agent is not None and frame is not None:
             if frame.f_code.co_filename == filename:
-                self._running = agent, dict(frame.f_locals)
+                index = self.machine.code.instruction_at[frame.f_lineno - 1]
+                self._running = agent, -1 if index is None else index, dict(frame.f_locals)
                 return
             frame = frame.f_back  # type: ignore[assignment]
 
@@ -94,8 +96,7 @@ class Stopped:
         any more.
         """
         code = self.machine.code
-        local = self._running[1] if self._running is not None and self._running[0] == fragment.agent else {}
-        live = set(code.live_in[fragment.block]) if fragment.block >= 0 else set()
+        _, live, local = self.place(fragment)
         held = live | {int(name[1:]) for name in local if name[0] == "v" and name[1:].isdecimal()}
         known: dict[int, tuple[str, str]] = {}
         for instruction in code.kernel.instructions:
@@ -106,5 +107,20 @@ class Stopped:
         if wanted and not known:
             raise UsageProblem(f"{' '.join(wanted)}: the kernel has no such register")
         for slot, (name, kind) in sorted(known.items()):
-            kept = fragment.registers[slot] if slot in live or fragment.block < 0 else GONE
-            yield name, kind, local.get(f"v{slot}", kept)
+            yield name, kind, self.value(fragment, slot)
+
+    def value(self, fragment: Fragment, slot: int) -> Any:
+        """What a register holds, as `registers` gives it."""
+        index, live, local = self.place(fragment)
+        return local.get(f"v{slot}", fragment.registers[slot] if slot in live or index < 0 else GONE)
+
+    def place(self, fragment: Fragment) -> tuple[int, set[int], dict[str, Any]]:
+        """The instruction that a fragment carries out, or that comes next, -1: it has left the kernel; the registers
+        that may be read from the start of its block on; the local variables of the block's function, in its middle.
+        """
+        code = self.machine.code
+        index, local = code.first[fragment.block] if fragment.block >= 0 else -1, dict[str, Any]()
+        if self._running is not None and self._running[0] == fragment.agent:
+            # It may be in a later block than its own: several run in a row.
+            index, local = self._running[1:]
+        return index, set(code.live_in[bisect_right(code.first, index) - 1]) if index >= 0 else set(), local

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,8 @@ class Code:
 
     families: histogram of each block's instructions by family, for the counters. live_in: registers that may be read at
     or after the start of each block. dtypes: of a register's array. initial: registers of a warp that starts.
-    local_bytes: of a thread's frame. symbols: variables of the device that the kernel names. native: gives the plan of
+    local_bytes: of a thread's frame. symbols: variables of the device that the kernel names. places: state space and
+    offset in it of each variable and parameter, of global ones only the space. native: gives the plan of
     what can run natively, or None; it is made when it is first asked for.
     instruction_at: for each line of the generated source, the instruction it belongs to.
     """
@@ -47,6 +48,7 @@ class Code:
     static_shared: int
     local_bytes: int
     symbols: Sequence[str]
+    places: Mapping[str, tuple[str, int]]
     native: Callable[[], Any]
     uses_launch_control: bool
     between_clusters: str

@@ -81,6 +81,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         static_shared=layout.static_shared,
         local_bytes=kernel.local_bytes,
         symbols=layout.symbols,
+        places=layout.places,
         native=cache(make_plan),
         uses_launch_control=any(i.opcode == "clusterlaunchcontrol" for i in instructions),
         between_clusters=next(
