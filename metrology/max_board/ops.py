@@ -157,7 +157,7 @@ OPS: dict[str, Op] = {
         rows=FEW,
     ),
     "attention of single ops": Op((Input((1, -1, 2, 32)),) * 3, _attention_ops, _attention, 2.0**-8, FEW),
-    "flash attention bf16": Op(_HEADS, _flash, _attention, BF16, FEW, ("b200 wrong", "h100 wrong", "h200 wrong")),
+    "flash attention bf16": Op(_HEADS, _flash, _attention, BF16, FEW, ("b200 wrong",)),
     "rope": Op((Input((-1, 4, 64)), Input((32,)), Input((32,))), _rope_ops, _rope),
     "conv2d": Op((_IMAGE, _FILTER), lambda ops, x, f: ops.conv2d(x, f, padding=(1,) * 4), _conv, 2.0**-8, (1, 7, 17)),
     "max pool": Op(

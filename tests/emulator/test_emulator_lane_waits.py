@@ -1,6 +1,8 @@
-"""Lanes of one warp that wait apart: at different places, or on different barriers, each released by its own."""
+"""Lanes of one warp that wait apart: for one another, or on different barriers, each released by its own."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -170,7 +172,7 @@ def test_a_lane_outside_the_mask_of_its_warp_barrier_is_reported():
         run("bar.warp.sync 0x0000ffff; ret;")
 
 
-# ---- instructions that carry values ----
+# ---- elect.sync, and instructions that carry values ----
 
 APART = """
 mov.b32 %r1, 99;
@@ -200,12 +202,84 @@ def with_engine(body: str, engine, schedule: str = "fifo", seed: int = 0) -> np.
     return launch(body + STORE_R1 + "ret;", device=device, initial=np.full(32, 7), module_scope=WORDS).words(32)
 
 
-@pytest.mark.parametrize("text", ["vote.sync.ballot.b32 %r1, %p1, -1;", "shfl.sync.bfly.b32 %r1, %r0, 1, 31, -1;",
-                                  "redux.sync.add.u32 %r1, %r0, -1;", "match.any.sync.b32 %r1, %r0, -1;"])  # fmt: skip
-def test_lanes_that_exchange_values_with_lanes_elsewhere_are_refused(text, engine):
-    for schedule in SCHEDULES[:3]:
-        with pytest.raises(Fault, match=r"lanes 0x(fffff000|00000fff)"):
-            with_engine(APART.format(first=0, low=text, high=text), engine, *schedule)
+ELECT = "elect.sync %r1|%p2, -1; @%p2 add.u32 %r1, %r1, 100;"
+SOME = ELECT.replace("-1", "0xff00")
+ELECTIONS = {
+    "all": (0, ELECT, ELECT, np.where(LANES == 0, 100, 0)),
+    "some": (8, SOME, "setp.ge.u32 %p3, %r0, 16; @%p3 bra JOIN;" + SOME,
+             np.where(LANES == 8, 108, np.where((LANES > 8) & (LANES < 16), 8, 99))),
+    "one exits": (0, ELECT, "setp.eq.u32 %p3, %r0, 20; @%p3 bra END;" + ELECT + "bra JOIN; END: exit;",
+                  np.where(LANES == 0, 100, np.where(LANES == 20, 7, 0))),
+    "all others exit": (0, ELECT, "exit;", np.where(LANES >= 12, 7, np.where(LANES == 0, 100, 0))),
+    "the elected one exits then": (0, ELECT + "exit;", ELECT, np.where(LANES < 12, 7, 0)),
+}  # fmt: skip
+"""From where on, what lanes below 12 do, what the others do, and what lanes then hold; 7 is what was there."""
+
+
+@pytest.mark.parametrize("name", ELECTIONS)
+def test_lanes_that_elect_wait_for_those_that_come_later(name, engine):
+    first, low, high, expected = ELECTIONS[name]
+    for lane, delays in itertools.product(("%r1", "_"), (("", ""), (DELAY, ""), ("", DELAY))):
+        body = APART.format(first=first, low=delays[0] + low, high=delays[1] + high)
+        body = body.replace("elect.sync %r1", f"mov.b32 %r1, {first}; elect.sync {lane}")
+        for schedule in SCHEDULES[:4]:
+            assert (with_engine(body, engine, *schedule) == expected).all()
+
+
+def test_an_election_and_a_warp_barrier_do_not_meet(engine):
+    with pytest.raises(Deadlock) as said:
+        with_engine(APART.format(first=0, low=ELECT, high="bar.warp.sync -1;"), engine)
+    for lanes, others, what in (("00000fff", "fffff000", "elect"), ("fffff000", "00000fff", "bar.warp")):
+        assert f"lanes 0x{lanes}: waits for lanes 0x{others}, PTX line" in str(said.value)
+        assert f"{what}.sync of warp 0" in str(said.value)
+
+
+def test_an_election_that_some_never_come_to_is_a_deadlock_that_names_them(engine):
+    """Lanes from 12 on wait for an mbarrier that nobody completes; lane 20 has come."""
+    high = "setp.ne.u32 %p3, %r0, 20; @%p3 bra AGAIN;" + ELECT + "bra JOIN;"
+    high += "AGAIN: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra AGAIN;"
+    ready = "mov.b32 %r3, words; setp.ne.u32 %p1, %r0, 0; @%p1 bra READY; mbarrier.init.shared.b64 [%r3], 1; READY:"
+    with pytest.raises(Deadlock) as said:
+        with_engine(ready + "bar.warp.sync -1;" + APART.format(first=0, low=ELECT, high=high), engine)
+    for lanes in ("00000fff", "00100000"):
+        assert f"lanes 0x{lanes}: waits for lanes 0xffeff000, PTX line" in str(said.value)
+
+
+EXCHANGES = {
+    "vote.sync.ballot.b32 %r1, %p1, M;": lambda here: sum(1 << lane for lane in here if lane >= 12),
+    "vote.sync.all.pred %p3, %p1, M; selp.b32 %r1, 1, 0, %p3;": lambda here: min(here) >= 12,
+    "shfl.sync.idx.b32 %r1, %r2, 31, 31, M;": lambda here: SQUARES[31],
+    "shfl.sync.down.b32 %r1|%p3, %r2, 1, 31, M; selp.b32 %r1, %r1, 99, %p3;":
+        lambda here: np.where(here == 31, 99, SQUARES[here + 1 & 31]),
+    "redux.sync.add.u32 %r1, %r2, M;": lambda here: SQUARES[here].sum(),
+    "match.any.sync.b32 %r1, %r2, M;":
+        lambda here: [sum(1 << m for m in here if SQUARES[m] == SQUARES[n]) for n in here],
+    "cvt.u64.u32 %rd3, %r2; match.all.sync.b64 %r1|%p3, %rd3, M;": lambda here: 0,
+}  # fmt: skip
+"""What lanes do with the members of a mask, and what those then hold."""
+SQUARES = LANES * LANES % 11
+
+
+@pytest.mark.parametrize("first", [0, 8, 11], ids=["all", "four and the others", "one and the others"])
+@pytest.mark.parametrize("text", EXCHANGES)
+def test_lanes_that_exchange_values_wait_for_those_that_come_later(text, first, engine):
+    here, expected = LANES[first:], LANES * 0 + 99
+    expected[here] = EXCHANGES[text](here)
+    squares = "mul.lo.u32 %r2, %r0, %r0; rem.u32 %r2, %r2, 11;"
+    for low, high in (("", ""), (DELAY, ""), ("", DELAY)):
+        for schedule in SCHEDULES[:3]:
+            now = text.replace("M", str(sum(1 << lane for lane in here.tolist())))
+            body = squares + APART.format(first=first, low=low + now, high=high + now)
+            assert (with_engine(body, engine, *schedule) == expected).all()
+
+
+def test_values_that_are_not_all_defined_are_exchanged_by_lanes_apart(engine):
+    """Lanes 0 and 1 have written no value, and nobody but they themselves gets it."""
+    text = "setp.ge.u32 %p3, %r0, 2; @%p3 mov.b32 %r2, %r0; shfl.sync.bfly.b32 %r1, %r2, 1, 31, -1;"
+    body = APART.format(first=0, low=text, high=text) + "@!%p3 mov.b32 %r1, 0;"
+    assert (with_engine(body, engine) == np.where(LANES < 2, 0, LANES ^ 1)).all()
+    with pytest.raises(Fault, match="register %r2, which was never written in lanes 0x00000003"):
+        with_engine(APART.format(first=0, low=text, high=text), engine)
 
 
 # ---- waits on different mbarriers ----

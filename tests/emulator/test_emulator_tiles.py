@@ -56,11 +56,12 @@ def test_each_tile_by_itself(text, size):
         assert (out.words(32) == of_tiles(size, CASES[text])).all()
 
 
-def test_lanes_of_a_tile_that_name_others_are_not_with_them():
+def test_lanes_of_a_tile_that_name_others_do_not_wait_for_them():
     # Lanes 0 to 7 name all lanes below 16, which name themselves alone.
     body = "setp.lt.u32 %p0, %r0, 8; selp.b32 %r3, 65535, -1, %p0; vote.sync.any.pred %p1, %p0, %r3; ret;"
-    with pytest.raises(Fault, match="are not converged with the others"):
+    with pytest.raises(Fault, match="until lanes 0x0000ff00 execute it with member mask 0x0000ffff; that") as said:
         launch(body)
+    assert said.value.rule == "unsupported"
 
 
 def test_a_shuffle_across_tiles_is_refused():

@@ -14,7 +14,7 @@ import numpy as np
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.floats import extremum
 from harness.emulator.instructions.table import Effect, Micro, Translator, Unsupported, instruction, only, only_form
-from harness.emulator.machine.divergence import complete_meeting, part
+from harness.emulator.machine.divergence import complete_meeting, merge_values, part
 from harness.emulator.machine.events import Site, WarpSynced
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
 from harness.emulator.machine.poison import Poison, made
@@ -35,68 +35,95 @@ def _groups(f: Fragment, mask: Value) -> list[Fragment]:
     return [f] if len(named) == 1 else [part(f, lanes) for lanes in named.values()]
 
 
-def by_group(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a ``.sync`` instruction executed by each group of lanes whose member masks are the same, by itself.
+def together(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Has the living lanes of a ``.sync`` instruction's member mask meet, wherever in the program each of them is.
 
-    run: of one group, with the member mask as its last argument; returns a value or a tuple of them.
+    run: of lanes that have met, with what they pass but the member mask; returns a value or a tuple of them. Groups of
+    lanes whose member masks differ execute it each by itself. What is returned suspends its fragment, whose lanes wait
+    for others, with the values that they bring as its token.
     """
 
     @wraps(run)
     def each(f: Fragment, site: Site, *arguments: Any) -> Any:
+        if (met := f.tokens.pop(f.warp, None)) is not None:
+            everybody = part(f, sum(other.mask for other, _ in met))
+            passed = [_joined([(other, its[n]) for other, its in met], np.uint64) for n in range(len(arguments) - 1)]
+            return _of_each(lambda value: _own(f, value), run(everybody, *passed))
         groups = _groups(f, arguments[-1])
+        members = [_members(group, site, arguments[-1]) for group in groups]
+        if len(groups) == 1 and members[0] & f.warp.alive & ~f.mask:
+            suspended = f.grid.wakeups.suspend(f, f"{_name(site)} of {f.warp}", "", site)
+            meeting = (_name(site), members[0])
+            f.warp.meetings.setdefault(meeting, []).append((f, arguments))
+            complete_meeting(f.warp, meeting)
+            return suspended
+        for group, named in zip(groups, members, strict=True):
+            _check_all_here(group, site, named)
+        found = [run(group, *arguments[:-1]) for group in groups]
         if len(groups) == 1:
-            return run(f, site, *arguments)
-        found = [(group, run(group, site, *arguments)) for group in groups]
-        if not isinstance(found[0][1], tuple):
-            return _joined([(group, value) for group, value in found])
-        return tuple(_joined([(group, values[n]) for group, values in found]) for n in range(len(found[0][1])))
+            return found[0]
+        return _of_each(lambda *values: _joined(list(zip(groups, values, strict=True)), np.uint32), *found)
 
     return each
 
 
-def _joined(found: list[tuple[Fragment, Value]]) -> np.ndarray:
-    """One array of what groups have computed, each for its lanes."""
-    dtype = np.bool_ if isinstance(found[0][1], bool) or getattr(found[0][1], "dtype", None) == np.bool_ else np.uint32
-    joined: np.ndarray = np.zeros(WARP_SIZE, dtype)
-    for group, value in found:
-        joined[group.lane_index] = value if isinstance(value, int) else value[group.lane_index]
-    return joined
+def _of_each(function: Callable[..., Value], *results: Any) -> Any:
+    """A function of the one value, or of each of the values, that instructions have returned."""
+    return tuple(map(function, *results)) if isinstance(results[0], tuple) else function(*results)
 
 
-def check_members(f: Fragment, site: Site, mask: Value) -> int:
-    """The member mask of a ``.sync`` instruction: all its living lanes must execute it together."""
+def _name(site: Site) -> str:
+    return ".".join((site.opcode, *site.modifiers))
+
+
+def _members(f: Fragment, site: Site, mask: Value) -> int:
+    """The member mask of a ``.sync`` instruction, which names whoever executes it."""
     members = f.uniform(mask, "the member mask")
-    what = f"{site.opcode}.{site.modifiers[0]}" if site.modifiers else site.opcode
     if f.mask & ~members:
         raise Fault(
-            f"{what} is executed by lanes 0x{f.mask:08x}, which are not all in its member mask 0x{members:08x}",
+            f"{_name(site)} is executed by lanes 0x{f.mask:08x}, which are not all in its member mask 0x{members:08x}",
             "convergence",
         )
-    absent = members & f.warp.alive & ~f.mask
-    if absent:
-        raise Fault(
-            f"{what} names lanes 0x{members:08x}, but lanes 0x{absent:08x} are not converged with the others",
-            "convergence",
-        )
-    if f.grid.sink is not None:
-        f.grid.sink(WarpSynced(f.agent, site, members))
     return members
 
 
-def shuffle(f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value) -> tuple[Value, Value]:
+def _check_all_here(f: Fragment, site: Site, members: int) -> None:
+    absent = members & f.warp.alive & ~f.mask
+    if absent:
+        raise Fault(
+            f"{_name(site)} of lanes 0x{f.mask:08x} would wait until lanes 0x{absent:08x} execute it with member mask "
+            f"0x{members:08x}; that is not implemented where lanes that are together name different members",
+            "unsupported",
+        )
+    if f.grid.sink is not None:
+        f.grid.sink(WarpSynced(f.agent, site, members))
+
+
+def _joined(found: list[tuple[Fragment, Any]], dtype: type) -> Any:
+    """One value of what fragments have, each in its lanes; dtype: of what is no predicate."""
+    first = found[0][1]
+    if isinstance(first, str):
+        return first  # the mode of an instruction
+    if any(value is None for _, value in found):
+        return None
+    is_predicate = isinstance(first, bool) or getattr(first, "dtype", None) == np.bool_
+    return merge_values(found, np.bool_ if is_predicate else dtype)
+
+
+def _own(f: Fragment, value: Any) -> Any:
+    """What a fragment has of a value of more lanes."""
+    if f.single < 0 or not isinstance(value, np.ndarray | Poison):
+        return value
+    return value.of_lane(f.single) if isinstance(value, Poison) else value.item(f.single)
+
+
+@together
+def shuffle(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Value, Value]:
     """``shfl.sync``: (value, in-range predicate) per lane."""
-    planes = (value.value, value.undefined) if isinstance(value, Poison) else (value,)
-    groups, found = _groups(f, mask), []
-    for group in groups:
-        check_members(group, site, mask)
-        moved = [_move(group, mode, plane, b, c) for plane in planes]
-        found.append((group, (moved[0][1], *(plane for plane, _ in moved))))
-    results = found[0][1]
-    if len(groups) > 1:
-        results = tuple(_joined([(group, parts[n]) for group, parts in found]) for n in range(len(results)))
-    if isinstance(value, Poison):
-        return made(results[1], results[2], value.origin, value.rule), results[0]
-    return results[1], results[0]
+    if not isinstance(value, Poison):
+        return _move(f, mode, value, b, c)
+    moved, inside = _move(f, mode, value.value, b, c)
+    return made(moved, _move(f, mode, value.undefined, b, c)[0], value.origin, value.rule), inside
 
 
 def _move(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Value, Value]:
@@ -134,12 +161,7 @@ def _check_source(f: Fragment, lane: int, source: int) -> None:
         raise Fault(f"lane {lane} reads lane {source} by shfl.sync, which does not take part", "convergence")
 
 
-def shuffle_value(f: Fragment, site: Site, mode: str, value: Value, b: Value, c: Value, mask: Value) -> Value:
-    """The value that `shuffle` gives, where nobody asks for the predicate."""
-    return shuffle(f, site, mode, value, b, c, mask)[0]
-
-
-@instruction("shfl", operands=5)
+@instruction("shfl", operands=5, blocks=True)
 def _shfl(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "idx", "up", "down", "bfly", "b32")
     if len(i.modifiers) != 3 or i.modifiers[0] != "sync":
@@ -152,13 +174,12 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
         return Effect(shuffle, arguments, (destination.first, destination.second))
     sources = tuple((o, "b32") for o in i.operands[1:])
     native = Micro(f"shfl.{i.modifiers[1]}", destination, sources)
-    return Effect(shuffle_value, arguments, (destination,), micro=(native,))
+    return Effect(shuffle, arguments, (destination, Sink()), micro=(native,))
 
 
-@by_group
-def vote(f: Fragment, site: Site, mode: str, predicate: Value, mask: Value) -> Value:
+@together
+def vote(f: Fragment, mode: str, predicate: Value) -> Value:
     """``vote.sync``: all, any, uni or ballot over the member lanes."""
-    check_members(f, site, mask)
     ballot = mask_of(predicate) & f.mask
     if mode == "ballot":
         return ballot
@@ -166,7 +187,7 @@ def vote(f: Fragment, site: Site, mode: str, predicate: Value, mask: Value) -> V
     return {"all": every, "any": ballot != 0, "uni": every or ballot == 0}[mode]
 
 
-@instruction("vote.sync", operands=3)
+@instruction("vote.sync", operands=3, blocks=True)
 def _vote(i: Instruction, w: Translator) -> Effect:
     only(i, "all", "any", "uni", "ballot")
     predicate, mask = w.read(i.operands[1], "pred"), w.read(i.operands[2], "b32")
@@ -174,10 +195,9 @@ def _vote(i: Instruction, w: Translator) -> Effect:
     return Effect(vote, [repr(i.modifiers[1]), predicate, mask], i.operands[:1], micro=(native,))
 
 
-@by_group
-def reduce(f: Fragment, site: Site, operation: str, is_signed: bool, value: Value, mask: Value) -> int:
+@together
+def reduce(f: Fragment, operation: str, is_signed: bool, value: Value) -> int:
     """``redux.sync`` on 32-bit integers."""
-    check_members(f, site, mask)
     values = [lane_value(value, lane) for lane in f.lanes]
     if is_signed and operation in ("min", "max"):
         values = [v - (1 << 32) if v >> 31 else v for v in values]
@@ -188,12 +208,9 @@ def reduce(f: Fragment, site: Site, operation: str, is_signed: bool, value: Valu
     return result & 0xFFFFFFFF
 
 
-@by_group
-def reduce_floats(
-    f: Fragment, site: Site, operation: str, magnitudes: bool, nan: bool, value: Value, mask: Value
-) -> int:
+@together
+def reduce_floats(f: Fragment, operation: str, magnitudes: bool, nan: bool, value: Value) -> int:
     """``redux.sync`` of f32: min or max, as the instructions of these names have it."""
-    check_members(f, site, mask)
     result = lane_value(value, f.lanes[0])
     if magnitudes:
         result &= 0x7FFFFFFF
@@ -220,7 +237,7 @@ def _native_reduction(i: Instruction, name: str) -> Micro:
     return Micro(name, i.operands[0], tuple((o, "b32") for o in i.operands[1:]))
 
 
-@instruction("redux.sync", operands=3)
+@instruction("redux.sync", operands=3, blocks=True)
 def _redux(i: Instruction, w: Translator) -> Effect:
     if i.modifiers[-1] == "f32":
         return _redux_floats(i, w)
@@ -234,34 +251,31 @@ def _redux(i: Instruction, w: Translator) -> Effect:
     return Effect(reduce, arguments, i.operands[:1], micro=(_native_reduction(i, name),))
 
 
-@by_group
-def match_any(f: Fragment, site: Site, value: Value, mask: Value) -> Value:
+@together
+def match_any(f: Fragment, value: Value) -> Value:
     """``match.any.sync``: for each lane, the lanes that have the same value."""
-    members = check_members(f, site, mask) & f.mask
-    lanes = [lane for lane in f.lanes if members >> lane & 1]
     same: dict[int, int] = {}
-    for lane in lanes:
+    for lane in f.lanes:
         held = lane_value(value, lane)
         same[held] = same.get(held, 0) | 1 << lane
     if f.single >= 0:
         return 1 << f.single
     found = np.zeros(WARP_SIZE, np.uint32)
-    for lane in lanes:
+    for lane in f.lanes:
         found[lane] = same[lane_value(value, lane)]
     return found
 
 
-@by_group
-def match_all(f: Fragment, site: Site, value: Value, mask: Value) -> tuple[int, bool]:
+@together
+def match_all(f: Fragment, value: Value) -> tuple[int, bool]:
     """``match.all.sync``: the mask, without lanes that there are not, and true if all lanes have the same value, else 0
     and false.
     """
-    members = check_members(f, site, mask) & f.mask
     alike = len({lane_value(value, lane) for lane in f.lanes}) == 1
-    return members if alike else 0, alike
+    return f.mask if alike else 0, alike
 
 
-@instruction("match.any", "match.all", operands=3)
+@instruction("match.any", "match.all", operands=3, blocks=True)
 def _match(i: Instruction, w: Translator) -> Effect:
     only_form(i, *(f"{m}.sync.{t}" for m in ("any", "all") for t in ("b32", "b64")))
     arguments = [w.read(i.operands[1], i.modifiers[-1]), w.read(i.operands[2], "b32")]
@@ -284,15 +298,13 @@ def _activemask(i: Instruction, w: Translator) -> Effect:
     return Effect(active_mask, [], i.operands[:1])
 
 
-@by_group
-def elect(f: Fragment, site: Site, mask: Value) -> tuple[int, Value]:
-    """``elect.sync``: the lowest lane of the mask. Returns (its lane, the predicate)."""
-    members = check_members(f, site, mask) & f.mask
-    leader = (members & -members).bit_length() - 1
-    return leader, True if f.single >= 0 else _ONE_HOT[leader]
+@together
+def elect(f: Fragment) -> tuple[int, Value]:
+    """``elect.sync``: the lowest lane of those that meet. Returns (its lane, the predicate)."""
+    return f.lanes[0], True if f.single >= 0 else _ONE_HOT[f.lanes[0]]
 
 
-@instruction("elect.sync", operands=2, family="barrier")
+@instruction("elect.sync", operands=2, blocks=True, family="barrier")
 def _elect(i: Instruction, w: Translator) -> Effect:
     destination = i.operands[0]
     if not isinstance(destination, Dual) or len(i.modifiers) != 1:
@@ -306,31 +318,9 @@ def _elect(i: Instruction, w: Translator) -> Effect:
     )
 
 
-def warp_sync(f: Fragment, site: Site, mask: Value) -> object:
-    """``bar.warp.sync``: the living lanes of the mask meet, wherever in the program each of them is."""
-    groups = _groups(f, mask)
-    if len(groups) > 1:
-        # Tiles of a warp, each of which is here already.
-        for group in groups:
-            check_members(group, site, mask)
-        return None
-    members = f.uniform(mask, "the member mask")
-    if f.mask & ~members:
-        raise Fault(
-            f"bar.warp.sync is executed by lanes 0x{f.mask:08x}, not all in its member mask 0x{members:08x}",
-            "convergence",
-        )
-    if f.tokens.pop(f.warp, None) is not None:
-        return None
-    if members & f.warp.alive & ~f.mask:
-        f.tokens[f.warp] = members
-        f.warp.meetings.setdefault(members, []).append(f)
-        suspended = f.grid.wakeups.suspend(f, f"bar.warp.sync of {f.warp}", f"waits for lanes 0x{members:08x}", site)
-        complete_meeting(f.warp, members)
-        return suspended
-    if f.grid.sink is not None:
-        f.grid.sink(WarpSynced(f.agent, site, members))
-    return None
+@together
+def warp_sync(f: Fragment) -> None:
+    """``bar.warp.sync``: the living lanes of the mask meet."""
 
 
 @instruction("bar.warp", operands=1, writes=0, blocks=True, family="barrier")

@@ -112,26 +112,27 @@ def leave(f: Fragment) -> None:
     for join in reversed(f.joins):
         join.mask &= ~f.mask
         _complete_join(join)
-    for members in list(warp.meetings):
-        complete_meeting(warp, members)
+    for meeting in list(warp.meetings):
+        complete_meeting(warp, meeting)
 
 
-def complete_meeting(warp: Warp, members: int) -> bool:
-    """Let go the fragments in a bar.warp.sync if all living lanes of its mask have arrived."""
-    waiting = warp.meetings[members]
-    arrived = 0
-    for fragment in waiting:
-        arrived |= fragment.mask
-    if members & warp.alive & ~arrived:
-        return False
-    del warp.meetings[members]
-    sink = warp.cta.grid.sink
-    if sink is not None:
-        for fragment in waiting:
-            assert fragment.waiting is not None
+def complete_meeting(warp: Warp, meeting: tuple[str, int]) -> None:
+    """Let go the fragments in an instruction if all living lanes of its mask have arrived; their token is who met."""
+    met, members, sink = warp.meetings[meeting], meeting[1], warp.cta.grid.sink
+    absent = members & warp.alive
+    for fragment, _ in met:
+        absent &= ~fragment.mask
+    for fragment, _ in met:
+        assert fragment.waiting is not None
+        if absent:
+            fragment.waiting.what = f"waits for lanes 0x{absent:08x}"
+            continue
+        fragment.tokens[warp] = met
+        if sink is not None:
             sink(events.WarpSynced(fragment.agent, fragment.waiting.site, members))
-    warp.cta.grid.wakeups.resume_all(waiting)
-    return True
+    if not absent:
+        del warp.meetings[meeting]
+        warp.cta.grid.wakeups.resume_all(fragment for fragment, _ in met)
 
 
 def go_on_alone(join: JoinPoint) -> bool:
@@ -182,7 +183,7 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
             if isinstance(before, np.ndarray) and _is_unchanged(parts, slot, before):
                 value = before
             else:
-                value = _merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
+                value = merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
         registers[slot] = value
     merged = Fragment(first.warp, join.mask, registers, join.block, first.joins)
     for fragment in parts:
@@ -209,7 +210,8 @@ def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
     return True
 
 
-def _merge_values(parts: list[tuple[Fragment, Value]], dtype: type) -> Value:
+def merge_values(parts: list[tuple[Fragment, Value]], dtype: type) -> Value:
+    """One value of what fragments hold, each in its lanes."""
     first = parts[0][1]
     if all(value is first for _, value in parts):
         return first

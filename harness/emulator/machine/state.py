@@ -406,8 +406,8 @@ class Warp:
         """The queues of the warp's cp.async copies, from the first one on."""
         self.member: Member | None = None
         """Its part in a warpgroup, once it has executed a wgmma instruction."""
-        self.meetings: dict[int, list[Fragment]] = {}
-        """The fragments that wait in a bar.warp.sync for the other lanes, by member mask."""
+        self.meetings: dict[tuple[str, int], list[tuple[Fragment, tuple[Value, ...]]]] = {}
+        """The fragments that wait for other lanes, and what they bring, by ``.sync`` instruction and member mask."""
 
     def own_local(self) -> LocalMemory:
         """The local memory, which is there for what a thread allocates if the kernel has no variables in it."""
@@ -503,8 +503,9 @@ class Fragment:
         self.joins = joins
         self.join_block = joins[-1].block if joins else None
         self.waiting: Waiting | None = None
-        self.tokens: dict[object, int] = {}
-        """Per barrier object: the generation this fragment has arrived for."""
+        self.tokens: dict[object, Any] = {}
+        """Per barrier object: the generation this fragment has arrived for. Of the warp: whom it has met, and what they
+        have brought."""
         self.observed: dict[MBarrier, int] = {}
         """Per mbarrier: the last phase this fragment has seen the end of."""
         self.pending_loads: list[PendingLoad] = []
