@@ -53,6 +53,7 @@ FORMATS = {
     for found in (
         BlockFormat("nvfp4", DATA_TYPES["e2m1"], DATA_TYPES["e4m3"], 16, 2, 6.0),
         BlockFormat("mxfp8", DATA_TYPES["e4m3"], DATA_TYPES["ue8m0"], 32, 8, 448.0),
+        BlockFormat("mxfp8-e5m2", DATA_TYPES["e5m2"], DATA_TYPES["ue8m0"], 32, 15, 57344.0),
         BlockFormat("mxfp4", DATA_TYPES["e2m1"], DATA_TYPES["ue8m0"], 32, 2, 6.0),
     )
 }
@@ -127,8 +128,7 @@ def draw(kind: str, block_format: BlockFormat, rows: int, k: int, rng: np.random
             return _typed(index_words(rows, k, rng), factors, block_format), 0.5
     assert kind == "codes", kind
     codes = rng.integers(0, 1 << block_format.bits, (rows, k), dtype=np.uint8)
-    if block_format.bits == 8:
-        codes[codes & 0x7F == 0x7F] = 0  # NaN
+    codes[~np.isfinite(codes.view(block_format.element.numpy).astype(np.float32))] = 0
     first, end = (127 - 8, 127 + 8) if block_format.powers else (0, 0x7F)
     factors = rng.integers(first, end, (rows, blocks), dtype=np.uint8)
     return Scaled(codes.view(block_format.element.numpy), factors.view(block_format.scale.numpy)), 0.75

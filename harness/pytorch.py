@@ -200,9 +200,9 @@ def scaled_matmul(
 
     e4m3, on sm_90a: a [M, K] and b [N, K] float8_e4m3fn; no scale factors but alpha, or float32 ones, a_scales
     [ceil(K / 128), M] and b_scales [ceil(N / 128), ceil(K / 128)], rows padded to 16 bytes.
-    nvfp4, mxfp8, mxfp4, on sm_100a: a [M, K] and b [N, K] uint8, of 4 bits [M, K / 2] and [N, K / 2]; scale factors
-    uint8 in atoms, as `harness.block_scaling.to_atoms` has them. Contiguous, on one CUDA device. out: bfloat16, float16
-    or float32 [M, N].
+    nvfp4, mxfp8, mxfp8-e5m2, mxfp4, on sm_100a: a [M, K] and b [N, K] uint8, of 4 bits [M, K / 2] and [N, K / 2];
+    scale factors uint8 in atoms, as `harness.block_scaling.to_atoms` has them. Contiguous, on one CUDA device. out:
+    bfloat16, float16 or float32 [M, N].
 
     Raises as `matmul`.
     """

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.block_scaling import FORMATS
 from harness.gpus import GpuFacts, usual_gpu
 
 ELEMENT_BYTES = 2
@@ -195,7 +196,7 @@ KERNELS = {
             name="kernel9",
             summary="+ block scaling: A and B of 4 or 8 bits, with a scale factor for each block",
             archs=("sm_100a",),
-            dtypes=("nvfp4", "mxfp8", "mxfp4"),
+            dtypes=tuple(FORMATS),
             is_persistent=True,
             space=SPACE_9,
         ),

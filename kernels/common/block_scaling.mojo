@@ -57,6 +57,7 @@ comptime F32_BLOCK = 128
 comptime BLOCK_SCALED = [
     BlockScaling("nvfp4", "mxf4nvf4", bits=4, factors=4, element_code=1, scale_code=0),
     BlockScaling("mxfp8", "mxf8f6f4", bits=8, factors=1, element_code=0, scale_code=1),
+    BlockScaling("mxfp8-e5m2", "mxf8f6f4", bits=8, factors=1, element_code=1, scale_code=1),
     BlockScaling("mxfp4", "mxf4", bits=4, factors=2, element_code=1, scale_code=1),
 ]
 

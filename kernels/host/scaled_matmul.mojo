@@ -3,7 +3,7 @@
 A and B are bytes of the type that `dtype` among the options names: [M, K / elements in a byte] and [N, likewise],
 row-major, the first element in the lower half of a byte. `alpha` is a rank-0 tensor on the CPU. Scale factors:
 
-    nvfp4, mxfp8, mxfp4     bytes in atoms (common/block_scaling.mojo), [rows / 128, blocks of K / 4, 512], rounded up
+    block-scaled            bytes in atoms (common/block_scaling.mojo), [rows / 128, blocks of K / 4, 512], rounded up
     e4m3, scales=block      f32, of A [K / 128, M], of B [N / 128, K / 128], rounded up and rows to 16 bytes
     e4m3, scales=tensor     none: alpha is the product of both; what is given in their place is ignored
 

@@ -26,14 +26,24 @@ CONFIGS = {
     "mxfp8 one CTA": make_config(
         "kernel9", dtype="mxfp8", cta_group=1, cluster=(1, 2), mma_shape=(128, 256), out_dtype="f32"
     ),
+    "mxfp8-e5m2 narrow": make_config(
+        "kernel9", dtype="mxfp8-e5m2", cluster=(2, 1), mma_shape=(256, 128), stages=3, out_dtype="f32"
+    ),
     "nvfp4 one accumulator": make_config(
-        "kernel9", cta_group=1, cluster=(1, 1), mma_shape=(128, 128), accumulators=1, scheduler="static", sms=2
+        "kernel9",
+        cta_group=1,
+        cluster=(1, 1),
+        mma_shape=(128, 128),
+        accumulators=1,
+        scheduler="static",
+        sms=2,
+        out_dtype="f32",
     ),
     "mxfp4 narrow, each for itself": make_config(
         "kernel9", dtype="mxfp4", cluster=(4, 2), mma_shape=(256, 128), multicast=False, out_dtype="fp16"
     ),
 }
-KIND = {"nvfp4": "mxf4nvf4", "mxfp8": "mxf8f6f4", "mxfp4": "mxf4"}
+KIND = {"nvfp4": "mxf4nvf4", "mxfp8": "mxf8f6f4", "mxfp8-e5m2": "mxf8f6f4", "mxfp4": "mxf4"}
 SUMS = 24
 """Elements of C that are summed once more by the published rule."""
 

@@ -1,7 +1,10 @@
-"""Triton kernels for the emulator's tests, and how their PTX is made: ``python kernels.py`` with Triton 3.6, no GPU."""
+"""Triton kernels for the emulator's tests, and how their PTX is made: ``python kernels.py`` with Triton, no GPU;
+``python kernels.py NAME ...`` makes only those.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import triton
@@ -73,6 +76,39 @@ def scaled_matmul(
 
 
 @triton.jit
+def factors(atoms, row, block, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
+    """The scale factors [ROWS, BLOCKS] from `row` and `block` on, of atoms of 128 rows x 4 blocks."""
+    parts = atoms.load([row // 128, block // 4, 0, 0]).reshape(ROWS // 128, BLOCKS // 4, 32, 4, 4)
+    return parts.trans(0, 3, 2, 1, 4).reshape(ROWS, BLOCKS)
+
+
+@triton.jit
+def scaled_tma_matmul(
+    a,
+    b,
+    a_scales,
+    b_scales,
+    c,
+    k,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    PACK: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """C = A @ B.T by tensor descriptors, of block-scaled numbers whose scale factors lie in atoms."""
+    row, column = tl.program_id(0) * M, tl.program_id(1) * N
+    total = tl.zeros((M, N), dtype=tl.float32)
+    for first in range(0, k, K):
+        left, right = a.load([row, first // PACK]), b.load([column, first // PACK])
+        left_scale = factors(a_scales, row, first // BLOCK, M, K // BLOCK)
+        right_scale = factors(b_scales, column, first // BLOCK, N, K // BLOCK)
+        total = tl.dot_scaled(left, left_scale, FORMAT, right.T, right_scale, FORMAT, total)
+    c.store([row, column], total)
+
+
+@triton.jit
 def softmax(x, y, columns, W: tl.constexpr):
     """Of each row of f32."""
     row = tl.program_id(0)
@@ -103,6 +139,21 @@ def split_sum(x, total, count, W: tl.constexpr):
     tl.atomic_add(total, tl.sum(tl.load(x + at, mask=at < count, other=0.0), axis=0))
 
 
+def scaled_tma(element: str, scale: str, form: str, pack: int, block: int) -> tuple:
+    """A tile of 128 x 128, and 128 bytes of each row a step."""
+    k = 128 * pack
+    operand, atoms = f"tensordesc<{element}[128,128]>", f"tensordesc<{scale}[1,{k // block // 4},2,256]>"
+    signature = {"a": operand, "b": operand, "a_scales": atoms, "b_scales": atoms, "c": "tensordesc<fp32[128,128]>"}
+    sizes = {"M": 128, "N": 128, "K": k, "FORMAT": form, "PACK": pack, "BLOCK": block}
+    return scaled_tma_matmul, {**signature, "k": "i32"}, sizes
+
+
+ATOMS = {
+    "nvfp4": ("u8", "fp8e4nv", "e2m1", 2, 16),
+    "mxfp4": ("u8", "u8", "e2m1", 2, 32),
+    "mxfp8": ("fp8e4nv", "u8", "e4m3", 1, 32),
+    "mxfp8-e5m2": ("fp8e5", "u8", "e5m2", 1, 32),
+}
 TILES = {"M": 64, "N": 64, "K": 32}
 KERNELS = {
     "matmul_f16": (matmul, {"a": "*fp16", "b": "*fp16", "c": "*fp32", "m": "i32", "n": "i32", "k": "i32"}, TILES),
@@ -121,6 +172,7 @@ KERNELS = {
     "scaled_nvfp4": (scaled_matmul, {"a": "*u8", "a_scale": "*fp8e4nv", "b": "*u8", "b_scale": "*fp8e4nv",
                                      "c": "*fp32", "k": "i32"},
                      {"M": 128, "N": 64, "K": 128, "FORMAT": "e2m1", "PACK": 2, "BLOCK": 16}),
+    **{f"scaled_tma_{name}": scaled_tma(*how) for name, how in ATOMS.items()},
     "softmax": (softmax, {"x": "*fp32", "y": "*fp32", "columns": "i32"}, {"W": 256}),
     "layer_norm": (layer_norm, {"x": "*fp16", "weight": "*fp32", "bias": "*fp32", "y": "*fp16", "columns": "i32",
                                 "epsilon": "fp32"}, {"W": 512}),
@@ -130,7 +182,8 @@ KERNELS = {
 
 def main() -> None:
     folder = Path(__file__).parent
-    for name, (kernel, signature, constants) in KERNELS.items():
+    for name in sys.argv[1:] or KERNELS:
+        kernel, signature, constants = KERNELS[name]
         # Hopper has no block scaling.
         for arch in (100,) if name.startswith("scaled") else (90, 100):
             full = {**signature, **dict.fromkeys(constants, "constexpr")}
