@@ -109,7 +109,10 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
     engine = Engine(library(), grid, plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
     cta = SimpleNamespace(shared=SharedMemory(1024), window=0)
-    fragment = SimpleNamespace(native=None, registers=registers, mask=FULL, join_block=None, cta=cta)
+    warp = SimpleNamespace(alive=FULL)
+    fragment = SimpleNamespace(
+        native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={}
+    )
     assert engine.run(fragment, 0, 64) == (0, -1, 0)
     return registers[DESTINATION]
 

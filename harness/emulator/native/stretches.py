@@ -177,7 +177,7 @@ class Stretches:
 
     def _hand_in(self, f: Fragment, rows: list[tuple[int, int, int]]) -> int:
         """Give the interpreter these registers, and whose they are. Returns what that costs; 0: there is no way to."""
-        if f.warp in f.tokens:
+        if f.tokens and f.warp in f.tokens:
             # Lanes have met, and Python has not gone on yet in the instruction where they did.
             return 0
         file: File | None = f.native
