@@ -166,7 +166,7 @@ def test_box_in_shared_memory_is_swizzled_by_address(name, element, offset):
     tmap = TensorMap.tiled(256, kind, (64, 1024), (32, span // kind.bytes), name)
     dense = np.random.default_rng(3).integers(0, 256, tmap.box_bytes, dtype=np.uint8)
     shared = SharedMemory(16384)
-    tma.write_box(shared, tmap, offset, dense)
+    tma.write_boxes([shared], tmap, offset, dense)
     for byte in range(0, dense.size, 7):
         assert shared.load_int(swizzled(offset + byte, name), 1) == dense[byte]
     assert shared.valid.sum() == dense.size
@@ -180,7 +180,7 @@ def test_rows_of_a_box_narrower_than_the_span_lie_a_span_apart(name, inner):
     assert (tmap.box_bytes, tmap.shared_bytes) == (5 * inner, 5 * SPAN_BYTES[name])
     dense = np.random.default_rng(4).integers(0, 256, 5 * inner, dtype=np.uint8)
     shared = SharedMemory(4096)
-    tma.write_box(shared, tmap, 2048 + 128, dense)
+    tma.write_boxes([shared], tmap, 2048 + 128, dense)
     for row, byte in itertools.product(range(5), range(inner)):
         address = swizzled(2048 + 128 + row * SPAN_BYTES[name] + byte, name)
         assert shared.load_int(address, 1) == dense[row * inner + byte]
@@ -273,7 +273,7 @@ class TestTmaFaults:
     def test_bad_shared_address(self, offset, message):
         tmap = TensorMap.tiled(256, "f32", (32, 32), (16, 32), "128B")
         for access in (
-            lambda shared: tma.write_box(shared, tmap, offset, np.zeros(tmap.box_bytes, np.uint8)),
+            lambda shared: tma.write_boxes([shared], tmap, offset, np.zeros(tmap.box_bytes, np.uint8)),
             lambda shared: tma.read_box(shared, tmap, offset),
         ):
             with pytest.raises(Fault, match=message):
@@ -282,7 +282,7 @@ class TestTmaFaults:
     def test_unwritten_shared_bytes(self):
         tmap = TensorMap.tiled(256, "f32", (32, 32), (16, 32), "128B")
         shared = SharedMemory(4096)
-        tma.write_box(shared, tmap, 2048, np.zeros(tmap.box_bytes, np.uint8))
+        tma.write_boxes([shared], tmap, 2048, np.zeros(tmap.box_bytes, np.uint8))
         shared.poison(3000, 1)
         with pytest.raises(Fault, match=r"0xbb8 is read but was never written"):
             tma.read_box(shared, tmap, 2048)

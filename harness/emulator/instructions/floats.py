@@ -92,13 +92,14 @@ def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
 
 
 def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
-    """The same as a micro-operation, of f32 rounded to nearest."""
-    if kind != "f32" or any(i.has(m) for m in ("rz", "rm", "rp", "sat")) or operation not in _NATIVE:
+    """The same as a micro-operation, of one f32 or two, rounded to nearest."""
+    if any(i.has(m) for m in ("rz", "rm", "rp", "sat")) or operation not in _NATIVE.get(kind, ()):
         return ()
-    return (micro(f"{operation}{'.ftz' if i.has('ftz') else ''}.f32", i.operands[0], kind, *i.operands[1:]),)
+    return (micro(f"{operation}{'.ftz' if i.has('ftz') else ''}.{kind}", i.operands[0], kind, *i.operands[1:]),)
 
 
-_NATIVE = ("add", "sub", "mul", "fma", "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2")
+_PACKED = ("add", "sub", "mul", "fma")
+_NATIVE = {"f32": (*_PACKED, "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2"), "f32x2": _PACKED}
 
 
 _SUM_MODIFIERS: dict[str, tuple[str, ...]] = {

@@ -210,6 +210,10 @@ def _operations() -> list[Operation]:
         flushed = re.sub(r"\b([abc])\b", r"flush(\1)", mojo)
         flushed = flushed if nearly else f"flush({flushed})"
         add(f"{name}.ftz.f32", "f32", kinds, flushed, _function_lane(name, True), nearly=nearly)
+        for form, one, ftz in (("", mojo, False), (".ftz", flushed, True)) if name in _PACKED else ():
+            low, high = (re.sub(r"\b([abc])\b", rf"{half}(\1)", one) for half in ("low_number", "high_number"))
+            lane = _packed_lane(_function_lane(name, ftz))
+            add(f"{name}{form}.f32x2", "u64", kinds.replace("f32", "u64"), f"pair({low}, {high})", lane)
     for kind in ("s32", "u32"):
         whole = (lambda a: signed(a, 32)) if kind == "s32" else (lambda a: a)
         rounded = lambda a, whole=whole: f32_bits(np.float32(whole(a)))  # noqa: E731
@@ -218,6 +222,8 @@ def _operations() -> list[Operation]:
 
 
 _NEARLY = ("ex2", "lg2")
+_PACKED = ("add", "sub", "mul", "fma")
+"""What is there for two f32 in a row, too."""
 _FLOAT_FUNCTIONS = (
     ("add", 2, "a + b"),
     ("sub", 2, "a - b"),
@@ -251,6 +257,10 @@ def _function_lane(name: str, ftz: bool) -> Callable[..., int]:
         return int(float_math.finish(result, F32, "rn", ftz=ftz))
 
     return lane
+
+
+def _packed_lane(lane: Callable[..., int]) -> Callable[..., int]:
+    return lambda *both: lane(*(b & M32 for b in both)) | lane(*(b >> 32 for b in both)) << 32
 
 
 def _bit_field(value: int, position: int, length: int) -> int:

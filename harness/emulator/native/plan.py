@@ -119,10 +119,6 @@ class Plan:
     workspaces: list[Any] = field(default_factory=list)
     """The memory of launches that have ended, if there is some."""
 
-    @property
-    def native_instructions(self) -> int:
-        return sum(piece.last - piece.first for pieces in self.pieces for piece in pieces if piece.start >= 0)
-
 
 class _Rows:
     """The rows of a fragment's registers, of values between micro-operations, of literals and of special registers."""

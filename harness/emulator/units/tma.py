@@ -201,13 +201,8 @@ def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
     return _place_of(tmap, offset).positions
 
 
-def write_box(shared: SharedMemory, tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
-    """Put a dense box into one CTA's shared memory at `offset`, swizzled as the map says."""
-    write_boxes([shared], tmap, offset, dense)
-
-
 def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
-    """Write a box at one offset of several CTAs."""
+    """Put a dense box into the shared memory of several CTAs at one offset, swizzled as the map says."""
     place = _place_of(tmap, offset)
     items = dense.view(CHUNK_DTYPE)
     if not place.solid:

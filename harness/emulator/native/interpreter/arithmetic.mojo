@@ -46,6 +46,21 @@ def canonical(a: Floats) -> Lanes:
 
 
 @inline(.always)
+def low_number(a: Pairs) -> Floats:
+    return Floats(from_bits=a.cast[DType.uint32]())
+
+
+@inline(.always)
+def high_number(a: Pairs) -> Floats:
+    return Floats(from_bits=(a >> 32).cast[DType.uint32]())
+
+
+@inline(.always)
+def pair(low: Floats, high: Floats) -> Pairs:
+    return canonical(low).cast[DType.uint64]() | (canonical(high).cast[DType.uint64]() << 32)
+
+
+@inline(.always)
 def flush(a: Floats) -> Floats:
     """Subnormal numbers as zeros of their sign."""
     var bits = a.to_bits[DType.uint32]()

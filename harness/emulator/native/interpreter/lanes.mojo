@@ -17,6 +17,7 @@ comptime RESERVED = UInt64(1024)
 comptime STORED = 1
 comptime Floats = SIMD[DType.float32, 32]
 comptime Doubles = SIMD[DType.float64, 32]
+comptime Pairs = SIMD[DType.uint64, 32]
 
 # Flags of a micro-operation.
 comptime NEGATED = 1
