@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from harness.driver.attached import EmulatedGpu
 
 _SECTION = pytest.StashKey["EmulatedGpu"]()
+_RUNS = pytest.StashKey[bool]()
+"""Whether the test runs: what is reported meanwhile is of its subtests, which have no verdict of their own."""
 _WORD, _REASONS = "emulated_gpu", "emulated_gpu_reasons"
 """Properties of a report, which JUnit XML has, too."""
 
@@ -82,12 +84,21 @@ def emulated_gpu(request: pytest.FixtureRequest) -> EmulatedGpu:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    item.stash[_RUNS] = True
+    try:
+        yield
+    finally:
+        item.stash[_RUNS] = False
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     section = item.stash.get(_SECTION, None)
-    if section is None or (report.when == "setup" and report.passed):
+    if section is None or item.stash.get(_RUNS, False) or (report.when == "setup" and report.passed):
         return report
     failure = "the test failed" if report.failed else ""
     verdict = section.end(failure)

@@ -166,7 +166,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
             max_steps=gpu.options.max_steps,
             timeout=gpu.options.timeout,
         )
-    except (LaunchError, ValueError) as error:
+    except LaunchError as error:
         raise DriverError("INVALID_VALUE", f"launch of kernel '{record.kernel}': {error}") from error
     except PtxSyntaxError:
         raise

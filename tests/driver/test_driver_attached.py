@@ -201,6 +201,22 @@ def test_a_suite_gets_a_verdict_for_each_test(module, workers):
     assert "3 clean, 1 incomplete, 2 racy, 1 wrong" in done.stdout
 
 
+def test_subtests_share_the_verdict_of_their_test(module):
+    suite = """
+        import unittest
+        from kernels import *
+
+        class TestIt(unittest.TestCase):
+            def test_it(self):
+                for name in ("right", "racy", "right"):
+                    with self.subTest(name):
+                        assert launched(name) == RIGHT
+        """
+    done = pytest_of(module, suite, "--emulated-gpu", "b200", "--check", "--junit-xml", "out.xml")
+    assert outcomes(module)["test_it"] == ("failure", "racy"), done.stdout
+    assert done.stdout.splitlines()[-2].startswith("FAILED") and "\n1 racy\n" in done.stdout
+
+
 def test_without_check_races_are_not_looked_for_and_that_is_said(module):
     done = pytest_of(module, SUITE, "--emulated-gpu", "b200", "-vv", "-k", "racy or expected or elsewhere")
     assert "test_racy PASSED (clean)" in done.stdout and "test_expected PASSED (racy)" in done.stdout

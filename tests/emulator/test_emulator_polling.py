@@ -7,9 +7,10 @@ import re
 import numpy as np
 import pytest
 from cuda_programs import cuda
-from ptx_programs import STORE_R1, run
+from ptx_programs import STORE_R1, launch, run
 
 from harness.emulator import Deadlock, Device, Livelock
+from harness.emulator.native.library import library_for
 
 SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(6))]
 in_every_schedule = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
@@ -346,3 +347,16 @@ def test_a_long_computation_is_no_livelock():
 def test_waiting_for_a_long_computation_is_no_livelock(schedule, seed):
     p = Polling(schedule, seed)
     assert p.launch("wait_for_volatile", p.word, p.results, 20_000, 7)[1] == 7
+
+
+def test_a_register_may_be_uniform_in_one_round_of_a_loop_and_not_in_the_next():
+    """A long loop is looked at as one that may be polling: its registers are compared with what they were."""
+    body = """
+    mov.u32 %r1, 5; mov.u32 %r2, 0; mov.u32 %r4, 0;
+    AGAIN: xor.b32 %r4, %r4, %r1; and.b32 %r3, %r2, 2; setp.eq.u32 %p0, %r3, 0;
+    @%p0 bra UNIFORM; mov.u32 %r1, %r0; bra NEXT;
+    UNIFORM: mov.u32 %r1, 5;
+    NEXT: add.u32 %r2, %r2, 1; setp.ne.u32 %p1, %r2, 2048; @%p1 bra AGAIN;
+    """
+    device = Device(library=library_for("python"))
+    assert (launch(body + STORE_R1 + "ret;", device=device).words(32) == np.arange(32)).all()

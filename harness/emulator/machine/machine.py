@@ -651,7 +651,7 @@ def _rare_collections() -> Iterator[None]:
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Poison) or isinstance(b, Poison):
         return a is b or (type(a) is type(b) and _same(a.value, b.value) and _same(a.undefined, b.undefined))
-    return a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b)
+    return a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a == b)
 
 
 class _Watch:
