@@ -8,12 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.driver.device_attributes import NUMBERS
 from harness.gpus import facts
 
 FOLDER = Path(__file__).parent / "gpus"
 DRIVER = "driver"
 """The file with what the emulated driver answers differently, whichever GPU it shows."""
+
+
+def _read(name: str) -> dict[str, Any]:
+    with (FOLDER / f"{name}.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+NUMBERS = {name: number for number, name in enumerate(_read("h200")["attributes"], 1)}
+"""The numbers of device attributes (CUdevice_attribute) by their names: one GPU was asked for them all, in their order."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class GpuModel:
     heap_bytes: int
 
     def __getitem__(self, name: str) -> int:
-        """An attribute by its name in `device_attributes.NAMES`."""
+        """An attribute by its name, a key of `NUMBERS`."""
         return self.attributes[NUMBERS[name]]
 
     @property
@@ -77,8 +85,3 @@ def _table(name: str) -> dict[str, Any]:
         return table
     base = _table(like)
     return {**base, **table, "attributes": {**base["attributes"], **table["attributes"]}}
-
-
-def _read(name: str) -> dict[str, Any]:
-    with (FOLDER / f"{name}.toml").open("rb") as file:
-        return tomllib.load(file)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.build.catalog import ARCHITECTURES
-from harness.driver.device_attributes import NAMES, NUMBERS
-from harness.driver.gpu_model import DRIVER, FOLDER, gpu_model, gpu_names
+from harness.driver.gpu_model import DRIVER, FOLDER, NUMBERS, gpu_model, gpu_names
 from harness.emulator.machine import grid
 from harness.emulator.memory.address_space import RESERVED_SHARED
 
@@ -21,7 +20,7 @@ def test_the_h200_is_as_recorded_but_for_what_the_emulated_driver_has_not():
     recorded = {int(number): value for number, value in FACTS["attributes"].items()}
     differing = {number for number, value in recorded.items() if model.attributes[number] != value}
     assert differing <= {NUMBERS[name] for name in own}
-    assert set(model.attributes) == set(recorded) == set(range(1, len(NAMES) + 1))
+    assert set(model.attributes) == set(recorded) == set(range(1, len(NUMBERS) + 1))
     assert (model.name, model.memory_bytes) == (FACTS["name"], FACTS["total_memory"])
     assert [model.stack_bytes, model.printf_bytes, model.heap_bytes] == [FACTS["limits"][n] for n in "012"]
 
