@@ -58,15 +58,13 @@ class Where:
         return self.jobs or os.cpu_count() or 1
 
     def engine(self, device: str, say: Callable[[str], None]) -> Engine:
-        """Returns who does the jobs: one process alone needs no cluster, nor does a single GPU."""
+        """Returns who does the jobs: processes of this machine, or the workers of a cluster."""
         if self.cluster_address is not None:
             return Cluster(self.cluster_address, say=say)
         gpus = _own_gpus() if device == "gpu" else []
         if device == "gpu" and not gpus:
             raise NoDevice("no NVIDIA GPU was found (nvidia-smi lists none); --cluster-address uses those of others")
-        if self.count == 1 and len(gpus) <= 1:
-            return Processes(1)
-        return Cluster(workers=self.count, gpus=gpus, say=say)
+        return Processes(self.count, gpus)
 
 
 def _own_gpus() -> list[str]:

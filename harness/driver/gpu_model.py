@@ -21,7 +21,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 NUMBERS = {name: number for number, name in enumerate(_read("h200")["attributes"], 1)}
-"""The numbers of device attributes (CUdevice_attribute) by their names: one GPU was asked for them all, in their order."""
+"""The numbers of device attributes (CUdevice_attribute) by their names: that GPU was asked for all, in their order."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any, Generic, Protocol, TypeVar
@@ -75,39 +75,43 @@ class Engine(Protocol):
 
 
 class Processes:
-    """An `Engine` of so many worker processes."""
+    """An `Engine` of so many worker processes, and one more for each of these GPUs, as ``CUDA_VISIBLE_DEVICES`` names
+    them; without a name it is the one that this process would use.
+    """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._idle: list[WorkerProcess] = []
+    def __init__(self, count: int, gpus: Sequence[str] = ()) -> None:
+        self._places = {"CPU": [""] * count, "GPU": list(gpus) or [""]}
+        self._idle: list[tuple[str, WorkerProcess]] = []
 
     def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, *exception: object) -> None:
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[1].close()
 
     def map(
         self, function: Callable[[T], Any], items: Iterable[T], limit: float | None = None, needs: str = "CPU"
     ) -> Iterator[Done[T]]:
-        """See `Engine.map`. Where a GPU is needed one worker does it all: what is timed never shares the GPU."""
-        count = 1 if needs == "GPU" else self.count
+        """See `Engine.map`. Where a GPU is needed each has one worker: what is timed never shares it."""
+        free = list(self._places[needs])
         source, again = iter(items), deque[Attempt[T]]()
-        busy: dict[WorkerProcess, Attempt[T]] = {}
+        busy: dict[WorkerProcess, tuple[str, Attempt[T]]] = {}
         try:
             while True:
-                while len(busy) < count and (attempt := _next(again, source)):
-                    worker = self._worker()
-                    busy[worker] = attempt
+                while free and (attempt := next_attempt(again, source)):
+                    gpu = free.pop()
+                    worker = self._worker(gpu)
+                    busy[worker] = (gpu, attempt)
                     worker.submit(request(function, attempt.item, limit), limit)
                 if not busy:
                     return
                 for worker in _ready(list(busy)):
-                    attempt = busy.pop(worker)
+                    gpu, attempt = busy.pop(worker)
+                    free.append(gpu)
                     reply = worker.result()
                     if worker.is_alive:
-                        self._idle.append(worker)
+                        self._idle.append((gpu, worker))
                     else:
                         worker.close()
                     done = attempt.after(reply, limit)
@@ -119,16 +123,18 @@ class Processes:
             for worker in busy:
                 worker.close()
 
-    def _worker(self) -> WorkerProcess:
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.is_alive:
-                return worker
-            worker.close()
-        return WorkerProcess()
+    def _worker(self, gpu: str) -> WorkerProcess:
+        """Returns one that waits and sees this GPU alone, or a new one."""
+        for idle in [(name, worker) for name, worker in self._idle if name == gpu]:
+            self._idle.remove(idle)
+            if idle[1].is_alive:
+                return idle[1]
+            idle[1].close()
+        return WorkerProcess({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
 
 
-def _next(again: deque[Attempt[T]], source: Iterator[T]) -> Attempt[T] | None:
+def next_attempt(again: deque[Attempt[T]], source: Iterator[T]) -> Attempt[T] | None:
+    """Returns what is to be done next, first what is to be done again; None: there is nothing left."""
     if again:
         return again.popleft()
     for item in source:
