@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -30,12 +31,10 @@ from harness.cli.options import (
 from harness.cli.render import progress_bar
 from harness.cli.run_file import require_accepted
 from harness.cli.running import kernels_named, launch_files_named, refuse_what_kernels_have
-from harness.emulator.memory.unwritten import Uninitialised
-from harness.emulator.native.library import Engine
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import Accumulation, EmulationOptions
+from harness.launch.launching import EmulationOptions
 from harness.launch.spec import Launchable
 from harness.problem import KINDS, Shape
 from harness.run.edited import put_in_place, read_edited
@@ -51,39 +50,22 @@ def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool)
 
 @dataclass(frozen=True)
 class How:
-    """How to run what is checked. seed: of the inputs; those of the random schedules follow it, unless given."""
+    """How to run what is checked. inputs, seed: of A and B."""
 
-    schedules: int
     inputs: str
     seed: int
-    schedule_seed: int | None
-    accumulation: Accumulation
-    jobs: int
-    engine: Engine
-    resident_clusters: int | None
-    max_steps: int | None
-    uninitialised: Uninitialised
-    timeout: float | None
-    redundant: bool
+    options: CheckOptions
 
-    @property
-    def options(self) -> CheckOptions:
-        emulation = EmulationOptions(
-            accumulation=self.accumulation,
-            seed=self.seed + 1 if self.schedule_seed is None else self.schedule_seed,
-            jobs=self.jobs,
-            engine=self.engine,
-            resident_clusters=self.resident_clusters,
-            max_steps=self.max_steps,
-            timeout=self.timeout,
-            uninitialised=self.uninitialised,
-        )
-        return CheckOptions(self.schedules, emulation, self.redundant)
+
+def _how(schedules: int, inputs: str, seed: int, schedule_seed: int | None, redundant: bool, **emulation: Any) -> How:
+    """The seeds of the random schedules follow that of the inputs, unless given."""
+    first = seed + 1 if schedule_seed is None else schedule_seed
+    return How(inputs, seed, CheckOptions(schedules, EmulationOptions(seed=first, **emulation), redundant))
 
 
 _how_options = group(
     "how",
-    How,
+    _how,
     schedules_option(4, "4"),
     click.option("--inputs", type=click.Choice(KINDS), default="integer", show_default=True, help="Values of A and B."),
     seed_option,
@@ -144,7 +126,7 @@ def check_command(
         several = launchables(kernels_named(kernels, config.dtype), shape, config, ptx, how.inputs, how.seed, ptxas)
     with progress_bar(f"checking {', '.join(map(str, kernels))}", "schedules") as progress:
         found = check(several, how.options, progress)
-    return tell(found, replace(shown, notes=shown.notes or how.redundant))
+    return tell(found, replace(shown, notes=shown.notes or how.options.redundant))
 
 
 def launchables(

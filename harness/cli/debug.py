@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
@@ -39,12 +40,11 @@ from harness.driver.log import Log
 from harness.driver.recording import OneLaunch
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
-from harness.emulator.memory.unwritten import Uninitialised
 from harness.emulator.names import short_name
 from harness.errors import CannotRun, UsageProblem, needs
 from harness.files import read_text_file
 from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions, Schedule
+from harness.launch.launching import EmulationOptions
 from harness.problem import KINDS, Shape
 
 PROMPT = "(debug) "
@@ -59,29 +59,16 @@ class _How:
     ptx: Path | None
     inputs: str
     seed: int
-    schedule: Schedule
-    schedule_seed: int
-    uninitialised: Uninitialised
-    resident_clusters: int | None
-    max_steps: int | None
-    timeout: float | None
+    emulation: EmulationOptions
 
-    @property
-    def options(self) -> EmulationOptions:
-        refuse_seed_of_fifo(self.schedule, self.uninitialised, "schedule_seed")
-        return EmulationOptions(
-            schedule=self.schedule,
-            seed=self.schedule_seed,
-            uninitialised=self.uninitialised,
-            resident_clusters=self.resident_clusters,
-            max_steps=self.max_steps,
-            timeout=self.timeout,
-        )
+
+def _how(gpu: str, launch: str, ptx: Path | None, inputs: str, seed: int, schedule_seed: int, **emulation: Any) -> _How:
+    return _How(gpu, launch, ptx, inputs, seed, EmulationOptions(seed=schedule_seed, **emulation))
 
 
 _how_options = group(
     "how",
-    _How,
+    _how,
     click.option("--gpu", type=click.Choice(gpu_names()), default="b200", show_default=True, help="GPU of a program."),
     click.option(
         "--launch",
@@ -192,6 +179,7 @@ def _load(words: list[str]) -> Debugger:
 def _debugger(words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: _How) -> Debugger:
     # What kind of thing is looked at decides which options mean something.
     words, is_program = read_target(words)
+    refuse_seed_of_fifo(how.emulation.schedule, how.emulation.uninitialised, "schedule_seed")
     if is_program:
         why = f"{words[0]} is a program, which says itself what it launches"
         refuse_given(why, *OF_KERNELS, "ptx", "inputs", "seed", "resident_clusters")
@@ -206,7 +194,7 @@ def _debugger(words: tuple[str, ...], shape: Shape, config: ConfigOptions, how: 
             raise UsageProblem(f"debug looks at one kernel or launch file, and {len(words)} are named; name one")
         else:
             [what] = launchables(words, shape, config, how.ptx, how.inputs, how.seed, ptxas=False)
-    return Debugger(record(what, how.options))
+    return Debugger(record(what, how.emulation))
 
 
 def _launch_of(words: tuple[str, ...], how: _How) -> Path:
@@ -217,7 +205,7 @@ def _launch_of(words: tuple[str, ...], how: _How) -> Path:
     log = Log()
     recorder = OneLaunch(folder, how.launch)
     # As exec has it: programs that run well read memory that nobody has written, and do not use what they get.
-    options = replace(how.options, uninitialised="report")
+    options = replace(how.emulation, uninitialised="report")
     code = run_program(words, Gpu(gpu_model(how.gpu), options, log, recorder), os.environ)
     if recorder.kept is not None:
         return recorder.kept

@@ -296,38 +296,22 @@ class RunOptions:
     inputs: str | None
     seed: int
     schedules: int
-    schedule: Schedule
-    schedule_seed: int
-    accumulation: Accumulation
-    jobs: int
-    engine: Engine
-    resident_clusters: int | None
-    max_steps: int | None
-    timeout: float | None
-    strict: bool
-    allow: tuple[str, ...]
-    uninitialised: Uninitialised
+    emulation: EmulationOptions
     tuned: bool = True
     ptxas: bool = True
 
-    @property
-    def emulation(self) -> EmulationOptions:
-        return self.emulation_with(self.strict)
 
-    def emulation_with(self, strict: bool) -> EmulationOptions:
-        return EmulationOptions(
-            accumulation=self.accumulation,
-            schedule=self.schedule,
-            seed=self.schedule_seed,
-            jobs=self.jobs,
-            engine=self.engine,
-            resident_clusters=self.resident_clusters,
-            max_steps=self.max_steps,
-            timeout=self.timeout,
-            strict=strict,
-            allow=self.allow,
-            uninitialised=self.uninitialised,
-        )
+def _run_options(
+    device: str,
+    inputs: str | None,
+    seed: int,
+    schedules: int,
+    schedule_seed: int,
+    tuned: bool,
+    ptxas: bool,
+    **emulation: Any,
+) -> RunOptions:
+    return RunOptions(device, inputs, seed, schedules, EmulationOptions(seed=schedule_seed, **emulation), tuned, ptxas)
 
 
 def schedules_option(default: int | None, shown: str) -> Callable[[Command], Command]:
@@ -497,7 +481,7 @@ json_option = click.option(
 
 run_options = group(
     "run",
-    RunOptions,
+    _run_options,
     click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
     click.option(
         "--inputs",

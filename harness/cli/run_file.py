@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | No
     """
     refuse_what_kernels_have(path, "seed")
     check_output(output.json_path, "--json")
-    check_schedules(run.schedules, run.schedule, run.uninitialised)
+    check_schedules(run.schedules, run.emulation.schedule, run.emulation.uninitialised)
     if run.device not in ("auto", "emulator", "gpu"):
         raise UsageProblem(f"--device {run.device} is for kernels that MAX launches; take emulator or gpu")
     what = read_launch_file(path)
@@ -41,8 +42,7 @@ def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | No
     if run.device == "gpu":
         tried = [_on_gpu(what, run, keep)]
     else:
-        strict = run.strict and bool(given_options("strict"))
-        options = run.emulation_with(strict)
+        options = replace(run.emulation, strict=run.emulation.strict and bool(given_options("strict")))
         with progress_bar(f"emulating {path.name}", "clusters") as progress:
             tried = list(run_schedules(what, options, run.schedules, progress, keep))
     outcome = _first_failure(tried)
@@ -70,7 +70,7 @@ def _on_gpu(what: Launchable, run: RunOptions, keep: Sequence[str] | None) -> Tr
     if given:
         raise UsageProblem(f"{', '.join(given)} is for the emulator; leave it out, or take --device emulator")
     with Processes(1) as engine:
-        [done] = engine.map(partial(run_on_gpu, keep=keep), [what], run.timeout or GPU_SILENCE, needs="GPU")
+        [done] = engine.map(partial(run_on_gpu, keep=keep), [what], run.emulation.timeout or GPU_SILENCE, needs="GPU")
     return Tried(EmulationOptions(), done.result())
 
 

@@ -62,12 +62,13 @@ def make_requests(
 ) -> list[Request]:
     """Returns a request for each kernel. What would make a run fail later is found here, before anything is built."""
     check_output(output.json_path, "--json")
-    if run.device == EMULATED_GPU and run.resident_clusters is not None:
+    emulation = run.emulation
+    if run.device == EMULATED_GPU and emulation.resident_clusters is not None:
         raise UsageProblem(
-            f"--resident-clusters {run.resident_clusters} is for launches by the harness itself; leave it out, or take "
-            "--device emulator"
+            f"--resident-clusters {emulation.resident_clusters} is for launches by the harness itself; leave it out, "
+            "or take --device emulator"
         )
-    check_schedules(run.schedules, run.schedule, run.uninitialised)
+    check_schedules(run.schedules, emulation.schedule, emulation.uninitialised)
     requests = [_request(kernel, shape, config, run) for kernel in kernels]
     if not output.no_save:
         try:
@@ -110,7 +111,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         gpu, arch = choose_device(run.device, find_kernel(kernel), config.wanted_arch(kernel))
     except NoDevice as error:
         raise CannotRun(f"{error}; use --device emulator") from None
-    if gpu and (run.schedules > 1 or run.schedule != "fifo"):
+    if gpu and (run.schedules > 1 or run.emulation.schedule != "fifo"):
         raise UsageProblem(f"schedules are the emulator's, and {gpu.name} would run the kernel; add --device emulator")
     request = Request(
         config=_configuration(kernel, shape, config.but(arch=arch), gpu, run.tuned),
@@ -121,7 +122,7 @@ def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) 
         through_max=run.device == EMULATED_GPU,
         schedules=run.schedules,
         gpu=gpu,
-        timeout=run.timeout or GPU_SILENCE,
+        timeout=run.emulation.timeout or GPU_SILENCE,
         ptxas=run.ptxas,
     )
     check_kind(request.inputs, request.config.dtype)
