@@ -4,7 +4,6 @@
     builds/kernels/<key>/kernel.ptx, ...     configurations
     builds/models/<key>.mef                  MAX models
     builds/native/<key>.so                   the emulator's native engine
-    builds/timelines/<key>.json              what the timing model predicts of a kernel, for the report
     builds/tmp/                              what is being made
 
 A key is a hash of all that can change the result. FILE.sha256 holds the SHA-256 of FILE in hexadecimal. A file that
@@ -44,7 +43,7 @@ def root() -> Path:
 
 
 def place(kind: str, name: str) -> Path:
-    """Where something is kept, or will be. kind: programs, kernels, models, native or timelines."""
+    """Where something is kept, or will be. kind: programs, kernels, models, native or drivers."""
     return root() / kind / name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -15,45 +15,42 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.build.artifacts import is_built
 from harness.cli import bench_output as output
 from harness.cli.main import try_write
-from harness.cli.options import FiniteRange, check_output, group, offering, schedule_seed_option, schedules_option
+from harness.cli.options import (
+    FiniteRange,
+    check_output,
+    group,
+    offering,
+    schedule_seed_option,
+    schedules_option,
+    write_output,
+)
 from harness.cli.render import several, show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem, needs
 from harness.experiments import bench as runs
-from harness.experiments.history import (
-    LAST,
-    check_name,
-)
+from harness.experiments.history import LAST, check_name
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.suite import DEFAULT, Case, Suite, load_suite, suite_names
 from harness.experiments.times import MIN_PROCESSES, THRESHOLD
 from harness.experiments.verdict import EXIT_REGRESSION, Judgement
-from harness.files import write_text
 
 PROCESSES = 5
 SCHEDULES = 4
 """A kernel that is right by luck under one schedule is found under others: each case has to be right under all."""
 
 
-@dataclass(frozen=True)
-class Files:
-    """Where the outcome goes, by format; - is the screen."""
+Files = dict[str, str]
+"""Where the outcome goes, by format; - is the screen."""
 
-    json: str | None
-    csv: str | None
-    markdown: str | None
-    junit: str | None
 
-    def by_format(self) -> dict[str, str]:
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {form: path for form, path in found.items() if path is not None}
+def _files(**paths: str | None) -> Files:
+    return {form: path for form, path in paths.items() if path is not None}
 
 
 file_options = group(
     "files",
-    Files,
+    _files,
     click.option("--json", metavar="PATH|-", help="Write everything as JSON; - is the screen, instead of the table."),
-    click.option("--csv", metavar="PATH|-", help="One line per case."),
     click.option("--markdown", metavar="PATH|-", help="A Markdown table, for a comment on a pull request."),
     click.option("--junit", metavar="PATH|-", help="JUnit XML, for continuous integration."),
 )
@@ -270,24 +267,17 @@ def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
 
 
 def _check_files(files: Files) -> None:
-    paths = files.by_format()
-    if list(paths.values()).count("-") > 1:
-        raise UsageProblem("only one of --json, --csv, --markdown and --junit can be - (the screen)")
-    for form, path in paths.items():
+    if list(files.values()).count("-") > 1:
+        raise UsageProblem("only one of --json, --markdown and --junit can be - (the screen)")
+    for form, path in files.items():
         check_output(path, f"--{form}")
 
 
 def _write(outcome: output.Outcome, files: Files, show_all: bool) -> bool:
     """Writes files before the screen, whose reader may go away. Tells whether all could be written."""
-    paths = files.by_format()
-    results = [
-        try_write(partial(write_text, path, output.FORMATS[form](outcome)))
-        for form, path in paths.items()
-        if path != "-"
-    ]
-    for form, path in paths.items():
-        if path == "-":
-            results.append(try_write(partial(click.echo, output.FORMATS[form](outcome), nl=False)))
-    console = Console(stderr="-" in paths.values())
+    results = []
+    for form, path in sorted(files.items(), key=lambda item: item[1] == "-"):
+        results.append(try_write(partial(write_output, output.FORMATS[form](outcome), path)))
+    console = Console(stderr="-" in files.values())
     results.append(try_write(lambda: output.show(console, outcome, show_all)))
     return all(results)

@@ -1,9 +1,7 @@
-"""The outcome of a benchmark for people and for programs: table, JSON, CSV, Markdown, JUnit."""
+"""The outcome of a benchmark for people and for programs: table, JSON, Markdown, JUnit."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -94,7 +92,7 @@ def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
         groups = [_change_row(group, outcome) for group in changed[:SHOWN]]
         show_table(console, "what changed", CHANGE_COLUMNS, groups)
     if len(changed) > SHOWN:
-        show_line(console, f"... and {len(changed) - SHOWN} more; --json, --csv and --markdown have them all")
+        show_line(console, f"... and {len(changed) - SHOWN} more; --json and --markdown have them all")
     for note in outcome.notes:
         show_line(console, note)
     style = "bold red" if outcome.exit_code in (1, 4) else "bold"
@@ -136,41 +134,6 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
 
 def to_json(outcome: Outcome) -> str:
     return json.dumps(as_dict(outcome), indent=2, allow_nan=False) + "\n"
-
-
-def to_csv(outcome: Outcome) -> str:
-    """Writes one line per case."""
-    text = io.StringIO()
-    columns = (
-        "case",
-        "verdict",
-        "reason",
-        "seconds",
-        "tflops",
-        "ratio",
-        "low",
-        "high",
-        "baseline",
-        "changes",
-    )
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for judgement in outcome.judgements:
-        timing, interval = _timing(judgement), judgement.time and judgement.time.interval
-        times = (interval.ratio, interval.low, interval.high) if interval else ("", "", "")
-        writer.writerow(
-            (
-                judgement.case.id,
-                judgement.verdict,
-                judgement.reason,
-                timing.get("seconds") or "",
-                timing.get("tflops") or "",
-                *times,
-                _commit(judgement.baseline),
-                "; ".join(map(str, judgement.changes)),
-            )
-        )
-    return text.getvalue()
 
 
 def to_markdown(outcome: Outcome) -> str:
@@ -226,7 +189,7 @@ def to_junit(outcome: Outcome) -> str:
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-FORMATS = {"json": to_json, "csv": to_csv, "markdown": to_markdown, "junit": to_junit}
+FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}
 
 
 def _row(judgement: Judgement, columns: int) -> list[str]:

@@ -66,6 +66,8 @@ def explain(
         write_output(_why(config.configure(kernel, shape), asked, shape), output)
         return
     if hand_overs:
+        if form == "svg":
+            raise UsageProblem("--protocol is text or JSON, and no picture; leave --format svg out")
         _explain_protocol(config.configure(kernel, shape), shape, form, output)
         return
     text = plan_json(config.configure(kernel, shape), shape)
@@ -120,9 +122,7 @@ def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str
     what = make_launchable(artifact, shape, "integer", seed=0)
     seen = Protocol(what.roles)
     run(what, EmulationOptions(sinks=(seen,)), keep=())
-    if form == "svg":
-        write_output(protocol.as_svg(seen, f"Hand-offs of {config.label}, {shape}"), output)
-    elif form == "json":
+    if form == "json":
         write_output(json.dumps(protocol_as_dict(seen), indent=2) + "\n", output)
     else:
         write_output(protocol.as_text(seen, _width(output)) + "\n", output)

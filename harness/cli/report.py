@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,15 +77,19 @@ def report(output: Path, results: Path | None) -> None:
         figures = [*draw_all(found.devices, published, confront_shipped()), *map(draw, maps)]
         launched = _launched(found)
         planned = plan_timelines(folder, {arch for _, arch in launched} | {one.arch for one in maps})
-        done = _Counter(progress, len(figures) + planned.count + len(launched))
+        numbers, total = count(1), len(figures) + planned.count + len(launched)
+
+        def one_more() -> None:
+            progress(next(numbers), total)
+
         try:
             output.mkdir(parents=True, exist_ok=True)
             written = []
             for figure in figures:
                 written += figure.save(output)
-                done.one_more()
-            timelines = planned.draw(done.one_more)
-            pictures = _pictures(launched, errors, done.one_more)
+                one_more()
+            timelines = planned.draw(one_more)
+            pictures = _pictures(launched, errors, one_more)
             tuned = tuned_tables(folder)
             write_text(output / "index.html", page(found, figures, published, pictures, timelines, tuned))
         except OSError as error:
@@ -96,18 +101,6 @@ def report(output: Path, results: Path | None) -> None:
     )
     show_line(console, f"{output / 'index.html'}: {drawn}")
     show_line(console, f"{several(len(written), 'figure file')} in the same folder")
-
-
-class _Counter:
-    """Moves a progress bar on, if there is one."""
-
-    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def one_more(self) -> None:
-        self.done += 1
-        if self.progress:
-            self.progress(self.done, self.total)
 
 
 def _launched(found: Results) -> list[tuple[str, str]]:

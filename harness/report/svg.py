@@ -71,9 +71,9 @@ class Page:
         named = f' class="{style}"' if style else ""
         self.elements.append(f'<text x="{x:g}" y="{self.y + down:g}"{named}>{escape(content)}</text>')
 
-    def box(self, x: float, y: float, width: float, height: float, style: str, radius: float = 2) -> None:
+    def box(self, x: float, y: float, width: float, height: float, style: str) -> None:
         self.elements.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" class="{style}"/>'
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" class="{style}"/>'
         )
 
     def paragraph(self, x: float, content: str, style: str = "") -> None:

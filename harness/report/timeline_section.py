@@ -7,20 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.build.artifacts import build, is_built
 from harness.build.catalog import kernels_of
 from harness.build.config import KernelConfig, configure
 from harness.errors import CannotRun, HarnessError
 from harness.gpus import usual_gpu
 from harness.problem import Shape
-from harness.report.predicted import CTA, predicted_timeline
 from harness.report.timeline_picture import picture
 from harness.report.timelines import compare
 from harness.timing.constants import Gpu, find_gpu, gpu_names
 from harness.timing.measured import Trace, find_traces, parse_run, read_trace
 from harness.timing.measured import timeline as measured_timeline
+from harness.timing.simulate import simulate
 from harness.timing.survey_archive import Survey
-from harness.timing.timeline import Timeline
+from harness.timing.timeline import CtaKey, Recorder, Timeline
 
+CTA: CtaKey = (0, 0)
+"""The CTA that is shown: the first of the first cluster."""
 ARCHIVES = "*.tar.gz"
 SHAPE = Shape(4096, 4096, 4096)
 """The problem where nothing was measured."""
@@ -136,6 +139,19 @@ def _of_kernel(kernel: str, gpu: Gpu, survey: Survey | None) -> KernelTimeline |
     if not told:
         return [f"{kernel} has no timeline. {sentence}" for sentence in missing]
     return _shown(config, shape, gpu, trace, told, missing)
+
+
+def predicted_timeline(config: KernelConfig, shape: Shape, gpu: Gpu, hertz: float) -> Timeline:
+    """Simulates `CTA` at that clock. Raises CannotRun for a kernel that is not compiled: a report compiles nothing."""
+    if not is_built(config):
+        raise CannotRun(
+            f"{config.label} has not been compiled here; `harness predict {config.kernel} --gpu {gpu.name} "
+            f"--shape {shape.m},{shape.n},{shape.k}` does that"
+        )
+    artifact = build([config])[0]
+    recorder = Recorder(f"{config.kernel}, {shape}: predicted for {gpu.title}", hertz, {CTA})
+    simulate(artifact, artifact.plan(shape), gpu, hertz, recorder)
+    return recorder.finish()
 
 
 def _default(kernel: str, gpu: Gpu) -> KernelConfig:

@@ -114,15 +114,15 @@ def test_an_output_that_does_not_fit_leaves_nothing(artifacts, tmp_path, command
 
 
 def test_a_bench_goes_on_without_its_history(artifacts, tmp_path):
-    suite, table = tmp_path / "small.toml", tmp_path / "table.csv"
+    suite, table = tmp_path / "small.toml", tmp_path / "table.md"
     suite.write_text(
         'schema = 1\nkernels = "kernel6"\nclusters = ["2x1", "2x2"]\nshapes = "256,512,64"\ndtypes = "bf16"\n'
         'inputs = "index"\n[[cases]]\n'
     )
-    done = full_after(1000, "bench", "--suite", suite, "--schedules", 1, "--csv", table)
+    done = full_after(1000, "bench", "--suite", suite, "--schedules", 1, "--markdown", table)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("NEW") == 3 and "cannot write the record" in done.stdout
-    assert table.read_text().count("NEW") == 2
+    assert table.read_text().count("| NEW |") == 2
     done = full_after(1000, "bench", "--suite", suite, "--schedules", 1, "--json", tmp_path / "out")
     assert done.returncode == 3
     assert not (tmp_path / "out").exists() and "2 NEW" in done.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import os
 import re
@@ -243,7 +241,7 @@ WRONG = [
     (["--filter", "kernel99"], "matches no case of suite small; --list shows them"),
     (["--baseline", "nothing"], "is not last, a saved name or a commit"),
     (["--save-baseline", "last"], "baseline name 'last'"),
-    (["--json", "-", "--csv", "-"], "only one of"),
+    (["--json", "-", "--junit", "-"], "only one of"),
     (["--schedules", "0"], "0 is not in the range"),
     (["--junit", "/nowhere/x.xml"], "is not a file in an existing folder"),
     (["--threshold", "-1"], "--threshold"),
@@ -261,16 +259,13 @@ def test_usage(bench, monkeypatch, arguments, message):
 def test_files(bench, one_more_instruction, tmp_path):
     bench()
     one_more_instruction()
-    files = {name: tmp_path / f"x.{name}" for name in ("json", "csv", "markdown", "junit")}
+    files = {name: tmp_path / f"x.{name}" for name in ("json", "markdown", "junit")}
     code, text, _ = bench(*(word for name, path in files.items() for word in (f"--{name}", path)))
     assert code == 1 and "2 WORSE" in text
     data = json.loads(files["json"].read_text())
     assert data["exit_code"] == 1
     named = {"name": "PTX fence.proxy.async.shared::cta", "old": 1, "new": 2, "direction": "changed"}
     assert all(named in case["changes"] for case in data["cases"])
-    rows = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
-    assert [(row["case"], row["verdict"]) for row in rows] == [(case, "WORSE") for case in CASES]
-    assert "PTX fence.proxy.async.shared::cta 1 -> 2" in rows[0]["changes"]
     markdown = files["markdown"].read_text()
     assert markdown.startswith("### Benchmark `small`") and f"| {CASES[0]} | WORSE |" in markdown
     junit = ET.parse(files["junit"]).getroot()

@@ -212,6 +212,10 @@ def test_why_shows_the_choice_among_others():
     ("arguments", "message"),
     [
         (["kernel8", "--why", "--format", "json"], "--why is text about the choice; leave --format and --protocol out"),
+        (
+            ["kernel8", "--protocol", "--format", "svg"],
+            "--protocol is text or JSON, and no picture; leave --format svg out",
+        ),
         (["kernel99"], "there is no kernel 'kernel99'"),
         (["kernel6", "--stages", "6"], "more than the 232448 bytes of shared memory"),
         (["kernel6", "--format", "png"], "'png' is not one of 'text', 'svg', 'json'"),

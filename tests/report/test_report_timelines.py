@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import tarfile
 from dataclasses import replace
@@ -11,14 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness import cache
 from harness.build.config import make_config
 from harness.paths import ROOT
 from harness.problem import Shape
-from harness.report import predicted, timeline_section
-from harness.report.predicted import CTA, predicted_timeline
+from harness.report import timeline_section
 from harness.report.timeline_picture import PLOT, picture
-from harness.report.timeline_section import plan_timelines
+from harness.report.timeline_section import CTA, plan_timelines, predicted_timeline
 from harness.report.timelines import WINDOW, compare
 from harness.timing.constants import find_gpu
 from harness.timing.measured import Trace, find_traces, read_trace
@@ -146,7 +143,7 @@ def test_what_is_missing_is_said(folder, monkeypatch):
     """A survey that is broken, and kernels that nobody has compiled: sentences, one each."""
     (folder / ARCHIVE).write_bytes(b"no archive")
     monkeypatch.setattr(timeline_section, "predicted_timeline", predicted_timeline)
-    monkeypatch.setattr(predicted, "is_built", lambda _: False)
+    monkeypatch.setattr(timeline_section, "is_built", lambda _: False)
     [found] = plan_timelines(folder, {"sm_90a"}).draw(lambda: None)
     assert found.kernels == () and len(found.missing) == 6
     assert found.missing[0].startswith(f"{ARCHIVE} is not shown: ")
@@ -187,24 +184,10 @@ def test_a_survey_of_another_default_is_not_laid_over(folder, monkeypatch):
     assert all(one.status == ("predicted",) and "default no more" in one.missing[0] for one in found.kernels)
 
 
-def test_predictions_are_kept(artifacts, monkeypatch, tmp_path):
-    """The second time nothing is simulated, and the answer is the same; another clock is another question."""
+def test_what_is_compiled_is_predicted(artifacts):
     config, shape = make_config("kernel5", arch="sm_90a"), Shape(256, 256, 128)
-    places = []
-    monkeypatch.setattr(cache, "place", lambda kind, name, place=cache.place: _elsewhere(place, tmp_path, kind, name))
-    simulate = predicted.simulate
-    monkeypatch.setattr(predicted, "simulate", lambda *words: places.append(words[3]) or simulate(*words))
-    first = predicted_timeline(config, shape, find_gpu("h200"), 1.5e9)
-    again = predicted_timeline(config, shape, find_gpu("h200"), 1.5e9)
-    assert first == again and first.spans and places == [1.5e9]
-    predicted_timeline(config, shape, find_gpu("h200"), 1.6e9)
-    assert places == [1.5e9, 1.6e9]
-    [kept, _] = sorted(tmp_path.glob("timelines/*.json"))
-    assert json.loads(kept.read_text())["names"]
-
-
-def _elsewhere(place, folder, kind, name):
-    return folder / kind / name if kind == "timelines" else place(kind, name)
+    found = predicted_timeline(config, shape, find_gpu("h200"), 1.5e9)
+    assert found.hertz == 1.5e9 and {span.cta for span in found.spans} == {CTA}
 
 
 def test_the_committed_survey_has_a_trace_of_each_kernel():
