@@ -24,7 +24,6 @@ from harness.report.data import Results, load_results
 from harness.report.published import published_figures
 from harness.report.svg import as_svg
 from harness.report.timeline_section import plan_timelines
-from harness.report.tuned import tuned_tables
 from harness.silicon.times import confront_shipped
 
 if TYPE_CHECKING:
@@ -90,8 +89,7 @@ def report(output: Path, results: Path | None) -> None:
                 one_more()
             timelines = planned.draw(one_more)
             pictures = _pictures(launched, errors, one_more)
-            tuned = tuned_tables(folder)
-            write_text(output / "index.html", page(found, figures, published, pictures, timelines, tuned))
+            write_text(output / "index.html", page(found, figures, published, pictures, timelines))
         except OSError as error:
             raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -32,7 +31,7 @@ SHARED_CLOCK = (
 def draw_all(
     devices: Sequence[Device],
     published: Sequence[PublishedFigure],
-    confrontations: Mapping[str, Sequence[Confrontation]] = MappingProxyType({}),
+    confrontations: Mapping[str, Sequence[Confrontation]],
 ) -> list[Figure]:
     """Every figure that there are numbers for; GPUs have one each, as their times share no axis. confrontations: with
     published tables, by GPU.

@@ -19,8 +19,6 @@ from harness.report.figure import DARK, LIGHT, VENDORS, Figure, css_variables, f
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
 from harness.report.timeline_section import GpuTimelines
-from harness.report.tuned import COLUMNS as TUNED
-from harness.report.tuned import Tuned
 from harness.run.compare import multicast_factor
 from harness.timing.timeline import KINDS
 
@@ -54,12 +52,10 @@ def page(
     results: Results,
     figures: Sequence[Figure],
     published: Sequence[PublishedFigure],
-    pictures: Sequence[PlanPicture] = (),
-    timelines: Sequence[GpuTimelines] = (),
-    tuned: Sequence[Tuned] = (),
+    pictures: Sequence[PlanPicture],
+    timelines: Sequence[GpuTimelines],
 ) -> str:
-    """Renders the whole page. figures: those drawn from these results. pictures: of launch plans. tuned: what tuning
-    has kept, by GPU."""
+    """Renders the whole page. figures: those drawn from these results. pictures: of launch plans."""
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -78,7 +74,6 @@ def page(
     links = {
         **({"changes": "What changed"} if changes else {}),
         "figures": "Figures",
-        **({"tuned": "What tuning found"} if tuned else {}),
         "timelines": "Timelines",
         "model": "How wrong the model is",
         **{kernel: kernel for kernel in kernels},
@@ -92,8 +87,6 @@ def page(
         links=links,
         figures=figures,
         timelines=timelines,
-        tuned=tuned,
-        tuned_columns=TUNED,
         kinds={name: kind.words for name, kind in KINDS.items()},
         kernels=[_kernel(kernel, results.devices, pictures) for kernel in kernels],
         published=published,

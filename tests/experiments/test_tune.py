@@ -27,6 +27,7 @@ from harness.experiments.job import compile_together
 from harness.experiments.race import race
 from harness.experiments.space import geometry, space_of
 from harness.experiments.tune import How, tune
+from harness.paths import ROOT
 from harness.problem import Shape
 from harness.processes.engine import Done
 from harness.processes.worker_process import JobTimeout
@@ -291,6 +292,12 @@ def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
     path.write_text("[[tuned]")
     with pytest.raises(CannotRun, match="--no-tuned"):
         store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE)
+
+
+def test_what_is_kept_in_the_project_can_still_be():
+    """A kernel that has changed its options would leave entries behind that nothing uses."""
+    kept = [entry for path in (ROOT / "results" / "tuned").glob("*.toml") for entry in store.load(path)]
+    assert kept and all(entry.configuration().kernel == entry.kernel for entry in kept)
 
 
 def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
