@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -253,7 +253,7 @@ def _case(judgement: Judgement) -> dict[str, Any]:
         "commit": _commit(record),
         "seconds": timing.get("seconds"),
         "tflops": timing.get("tflops"),
-        "time": judgement.time.as_dict() if judgement.time else None,
+        "time": asdict(judgement.time) if judgement.time else None,
         "soundness": record.get("soundness"),
         "baseline": _baseline(judgement.baseline),
         "changes": [{"name": c.name, "old": c.old, "new": c.new, "direction": c.direction} for c in judgement.changes],

@@ -6,7 +6,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -83,10 +83,7 @@ def examine() -> list[Finding]:
 
 def as_dict(findings: list[Finding]) -> dict[str, object]:
     """Returns plain data for JSON. able: whether kernels can be run."""
-    rows = [
-        {"name": f.name, "found": f.found, "use": f.use, "needed": f.needed, "problem": f.problem} for f in findings
-    ]
-    return {"schema": 1, "able": is_able(findings), "findings": rows}
+    return {"schema": 1, "able": is_able(findings), "findings": [asdict(finding) for finding in findings]}
 
 
 def is_able(findings: list[Finding]) -> bool:

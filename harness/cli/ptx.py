@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from os.path import relpath
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def corpus(folder: Path, jobs: int, timeout: float | None, json_path: str | None
         rows = look_through(folder, EmulationOptions(strict=False, timeout=timeout), jobs, progress)
     written = True
     if json_path:
-        text = json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
+        text = json.dumps([asdict(row) for row in rows], indent=2) + "\n"
         written &= try_write(lambda: write_output(text, json_path))
     if json_path != "-":
         written &= try_write(lambda: output.show_corpus(Console(), folder, rows))

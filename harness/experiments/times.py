@@ -14,7 +14,7 @@ within the threshold (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987). A
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,6 @@ class TimeVerdict:
     beside: str | None = None
     time: float | None = None
     reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare_times(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import ceil
 
 from harness.build.compiler import versions
@@ -257,7 +257,7 @@ def as_dict(found: Tuned) -> Record:
         "kernel": found.choices.kernel,
         "shape": [found.shape.m, found.shape.n, found.shape.k],
         "device": found.how.device,
-        "verdict": found.verdict.as_dict() if found.verdict else None,
+        "verdict": asdict(found.verdict) if found.verdict else None,
         "heats": [
             {
                 "what": heat.what,

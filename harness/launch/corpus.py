@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from harness.emulator import LaunchError
 from harness.emulator.names import find_name, readable_name
@@ -45,10 +44,6 @@ class Row:
     reason: str = ""
     warnings: int | None = None
     seconds: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns plain data for JSON."""
-        return asdict(self)
 
 
 def look_through(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.emulator import PtxSyntaxError
@@ -79,26 +79,8 @@ class Listing:
             "version": self.version,
             "compiler": self.compiler,
             "symbols": [{"space": space, "name": name, "bytes": size} for space, name, size in self.symbols],
-            "kernels": [_kernel_dict(kernel) for kernel in self.kernels],
+            "kernels": [{**asdict(kernel), "problem": kernel.problem or None} for kernel in self.kernels],
         }
-
-
-def _kernel_dict(kernel: ListedKernel) -> dict[str, Any]:
-    return {
-        "name": kernel.name,
-        "readable": kernel.readable,
-        "line": kernel.line,
-        "parameters": [
-            {"index": p.index, "name": p.name, "bytes": p.bytes, "align": p.align, "seems": p.seems}
-            for p in kernel.parameters
-        ],
-        "directives": {name: list(numbers) for name, numbers in kernel.directives.items()},
-        "static_shared": kernel.static_shared,
-        "dynamic_shared": kernel.dynamic_shared,
-        "instructions": kernel.instructions,
-        "unimplemented": [{"line": r.line, "text": r.text, "why": r.why} for r in kernel.unimplemented],
-        "problem": kernel.problem or None,
-    }
 
 
 def list_kernels(text: str) -> Listing:

@@ -7,7 +7,7 @@ Everything is computed from the plan that the kernel is launched with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from textwrap import wrap
 from typing import Any
@@ -203,16 +203,7 @@ def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "plan": plan_data,
-        "shared_memory": {
-            "used": found.used,
-            "limit": found.limit,
-            "free": found.free,
-            "stage": found.stage,
-            "output": found.output,
-            "whole_tile": found.whole_tile,
-            "stages": found.stages,
-            "stages_with_whole_tile": found.stages_with_whole_tile,
-        },
+        "shared_memory": {**asdict(found), "free": found.free},
         "cluster": [vars(cta) for cta in ctas(plan)],
     }
 

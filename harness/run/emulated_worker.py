@@ -1,7 +1,7 @@
 """The child process that launches a kernel through MAX on the emulated GPU. Its one argument is a folder.
 
 It finds there ``model.mef``'s place in ``request.json`` and the operands, A and B first, in ``operands.npz``, and
-leaves C in ``c.npy`` and what it learned of the device in ``device.json``. Neither torch nor a GPU is needed.
+leaves C in ``c.npy``. Neither torch nor a GPU is needed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ def main(folder: Path) -> None:
 
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     device = Accelerator()
-    about = {"api": device.api, "architecture": device.architecture_name}
-    (folder / "device.json").write_text(json.dumps(about), encoding="utf-8")
     model = InferenceSession(devices=[device]).load(request["model"])
     out = OUT_TYPES[request["out_dtype"]].numpy
 

@@ -10,9 +10,9 @@ import statistics as standard
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.block_scaling import FORMATS
 from harness.build.artifacts import Artifact
@@ -28,6 +28,7 @@ from harness.run import statistics, worker
 from harness.run.model import compile_artifact, compile_vendor
 from harness.run.records import VENDORS
 
+T = TypeVar("T")
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""
 
@@ -82,20 +83,20 @@ def measure(
             )
             shared = Path(folder, str(number))
             shared.mkdir()
-            request = {
-                "config": config.to_json(),
-                "artifact": str(model),
-                "output": list(plan.stored_output),
-                "tile": list(plan.output_tile),
-                "shape": shape.as_dict(),
-                "inputs": inputs,
-                "seed": seed,
-                "folder": str(shared),
-                "cap_seconds": CAP_SECONDS,
-                "vendors": list(vendors),
-                "time": time,
-                "vendor_model": vendor_model,
-            }
+            request = worker.Request(
+                config=config,
+                artifact=str(model),
+                output=plan.stored_output,
+                tile=plan.output_tile,
+                shape=shape,
+                inputs=inputs,
+                seed=seed,
+                folder=shared,
+                cap_seconds=CAP_SECONDS,
+                vendors=vendors,
+                time=time,
+                vendor_model=vendor_model,
+            )
             series.append(_Series(request, gpu, timeout, processes, compiled_now, notes))
         for _ in range(processes):
             for one in series:
@@ -133,7 +134,7 @@ def _contestants(
 class _Series:
     """The processes of one build. failure: of the last of them, which ends the series, as does a wrong result."""
 
-    request: dict[str, Any]
+    request: worker.Request
     gpu: Gpu
     timeout: float
     processes: int
@@ -237,7 +238,7 @@ def _describe_process(samples: dict[str, list[float]]) -> dict[str, Any]:
 
 def _summarize(medians: list[float], samples: list[float], flops: int) -> dict[str, Any]:
     seconds = standard.median(medians)
-    summary = statistics.summarize(samples).as_dict()
+    summary = asdict(statistics.summarize(samples))
     return {"seconds": seconds, "tflops": flops / seconds / 1e12, "summary": summary, "samples": samples}
 
 
@@ -276,9 +277,7 @@ class Outcome:
             self.phase = name
 
 
-def supervise(
-    request: dict[str, Any], timeout: float, serve: Callable[[dict[str, Any]], None] = worker.serve
-) -> Outcome:
+def supervise(request: T, timeout: float, serve: Callable[[T], None] = worker.serve) -> Outcome:
     """Serves one request in a process of its own. timeout: seconds between two events, after which it is ended.
 
     A process that crashes, hangs or raises makes a failure in the outcome; what it reported before is kept.

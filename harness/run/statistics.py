@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 MIN_SAMPLES = 10
 MIN_SECONDS = 1.0
@@ -26,9 +26,6 @@ class Summary:
     slowest: float
     relative_error: float
     samples: int
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def summarize(samples: Sequence[float]) -> Summary:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ BATCH_SECONDS = 0.02
 """A sample times launches for about this long, so that the start of a batch and event resolution vanish."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Request:
     """One kernel on one problem. output, tile: sizes of C in memory, and of what a CTA writes of it. folder: what the
     processes of a series share. vendors: see `harness.run.measure`; vendor_model: MAX's own matmul.
@@ -54,7 +54,7 @@ class Request:
     seed: int
     folder: Path
     cap_seconds: float
-    vendors: list[str]
+    vendors: Sequence[str]
     time: bool
     vendor_model: str | None
 
@@ -64,19 +64,12 @@ def emit(event: str, **fields: Any) -> None:
     tell((event, json.loads(json.dumps(fields))))
 
 
-def serve(raw: dict[str, Any]) -> None:
+def serve(request: Request) -> None:
     """Serves a request of `harness.run.measure`, in a worker process that ends with its parent, however that ends:
     nothing else may be on a GPU that times."""
     end_with_parent()
-    converted = {
-        "config": KernelConfig.from_json(raw["config"]),
-        "shape": Shape.from_dict(raw["shape"]),
-        "output": tuple(raw["output"]),
-        "tile": tuple(raw["tile"]),
-        "folder": Path(raw["folder"]),
-    }
     try:
-        _serve(Request(**{**raw, **converted}))
+        _serve(request)
     except HarnessError:
         raise
     except Exception as error:  # of a library that the parent does not load

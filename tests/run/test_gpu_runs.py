@@ -60,7 +60,7 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
 def test_measured_time_beside_the_vendors(gpu_run):
     result, record, [request] = gpu_run(answer(RIGHT, SAMPLES))
     assert result.exit_code == 0, result.output
-    assert request["inputs"] == "normal" and request["shape"] == {"m": 256, "n": 256, "k": 256}
+    assert request.inputs == "normal" and request.shape == Shape(256, 256, 256)
     timing = record["timing"]
     assert timing["seconds"] == pytest.approx(1e-5) and timing["tflops"] == pytest.approx(2 * 256**3 / 1e-5 / 1e12)
     assert timing["vendor"]["cublas"]["ratio"] == pytest.approx(0.8)
@@ -111,8 +111,8 @@ def test_builds_take_turns_and_one_that_fails_does_not_end_the_other(artifacts, 
     asked = []
 
     def supervise(request, timeout):
-        asked.append(request["artifact"])
-        return waiting[request["artifact"]].pop(0)
+        asked.append(request.artifact)
+        return waiting[request.artifact].pop(0)
 
     monkeypatch.setattr("harness.run.measure.supervise", supervise)
     monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))

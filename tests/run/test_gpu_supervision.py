@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import random
 import statistics as standard
+from pathlib import Path
 
 import pytest
 import work
 
 from harness.build.config import make_config
+from harness.problem import Shape
 from harness.run import statistics
 from harness.run.measure import supervise
+from harness.run.worker import Request
 
 
 def serve(then: str, timeout: float = 30):
@@ -44,15 +47,10 @@ def test_a_failure_that_the_process_explains_itself():
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
 def test_an_unexpected_failure_is_one_line_of_plain_words():
     """An exception of torch itself could not be read by a parent that does not load torch."""
-    request = {
-        "config": make_config("kernel6").to_json(),
-        "shape": {"m": 128, "n": 128, "k": 64},
-        "tile": [128, 128],
-        "artifact": "x",
-    }
-    request |= {"inputs": "normal", "seed": 0, "cap_seconds": 1.0, "vendors": [], "time": False, "folder": "."}
-    request |= {"output": [128, 128]}
-    outcome = supervise({**request, "vendor_model": None}, 30)
+    problem = {"config": make_config("kernel6"), "shape": Shape(128, 128, 64), "inputs": "normal", "seed": 0}
+    sizes = {"output": (128, 128), "tile": (128, 128)}
+    how = {"artifact": "x", "cap_seconds": 1.0, "vendors": [], "time": False, "folder": Path(), "vendor_model": None}
+    outcome = supervise(Request(**problem, **sizes, **how), 30)
     assert outcome.failure == "ModuleNotFoundError: No module named 'torch'"
 
 
