@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -29,7 +29,7 @@ from harness.cli.predict import show as show_predictions
 from harness.cli.render import show_line, show_table
 from harness.cli.repeat import command_of
 from harness.cli.run import show_mistakes
-from harness.cli.running import attempt_all, edited_pair, exit_code, kernels_named, make_requests, read_edited_for, save
+from harness.cli.running import attempt_all, exit_code, kernels_named, make_requests, read_edited_for, save
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK
 from harness.problem import Shape
 from harness.report.published import PublishedFigure, published_figures
@@ -69,10 +69,10 @@ def compare_command(
     compiled = build_with_notice([request.config for request in requests])
     in_place = put_in_place(edited, compiled, shape) if edited else {}
     pairs = []
-    for position, pair in enumerate(zip(requests, compiled, strict=True)):
-        pairs.append(pair)
+    for position, (request, artifact) in enumerate(zip(requests, compiled, strict=True)):
+        pairs.append((request, artifact))
         if position in in_place:
-            pairs.append(edited_pair(pair[0], in_place[position]))
+            pairs.append((replace(request, ptx=in_place[position].edited), in_place[position]))
     entries = []
     labels = [f"{compare.name_of(request.config.kernel, request.ptx)}: " for request, _ in pairs]
     for entry in attempt_all(pairs, labels):
@@ -85,7 +85,7 @@ def compare_command(
 
 
 def _report_comparison(
-    shape: Shape, entries: list[compare.Entry], json_path: str | None, predictions: Sequence[Prediction] = ()
+    shape: Shape, entries: list[compare.Entry], json_path: str | None, predictions: Sequence[Prediction]
 ) -> bool:
     """Whether all could be written. The file first: a reader of the screen that goes away must not cost it."""
     published = published_figures()
@@ -108,22 +108,8 @@ def _show_comparison(
     predictions: Sequence[Prediction],
     json_path: str | None,
 ) -> None:
+    """Shows kernels side by side, what each step changes, what others have published, and what is predicted."""
     console = Console()
-    show_comparison(console, shape, entries, published)
-    if predictions:
-        console.print()
-        show_predictions(console, predictions)
-    for entry in entries:
-        if entry.outcome and not entry.outcome.validation.passed:
-            show_line(console, f"to repeat: {command_of(entry.outcome.request)}")
-    if json_path:
-        show_line(console, f"comparison written to {json_path}")
-
-
-def show_comparison(
-    console: Console, shape: Shape, entries: Sequence[compare.Entry], published: Sequence[PublishedFigure]
-) -> None:
-    """Shows kernels side by side, what each step changes, and what others have published."""
     columns = [compare.figures(entry) for entry in entries]
     speeds = [dict(compare.performance(entry)) for entry in entries]
     names = dict.fromkeys(name for speed in speeds for name in speed)
@@ -150,6 +136,14 @@ def show_comparison(
         if entry.outcome and not entry.outcome.validation.passed:
             show_line(console, f"\n{entry.config.label}: WRONG RESULT", "bold red")
             show_mistakes(console, entry.outcome.validation)
+    if predictions:
+        console.print()
+        show_predictions(console, predictions)
+    for entry in entries:
+        if entry.outcome and not entry.outcome.validation.passed:
+            show_line(console, f"to repeat: {command_of(entry.outcome.request)}")
+    if json_path:
+        show_line(console, f"comparison written to {json_path}")
 
 
 def show_published(console: Console, published: Sequence[PublishedFigure]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from harness.cli.repeat import command_of
 from harness.cli.run_file import run_file
 from harness.cli.running import (
     attempt_all,
-    edited_pair,
     exit_code,
     kernels_named,
     make_requests,
@@ -92,7 +92,7 @@ def run_command(
     pairs = list(zip(requests, compiled, strict=True))
     if edited:
         for position, artifact in put_in_place(edited, compiled, shape).items():
-            pairs[position] = edited_pair(requests[position], artifact)
+            pairs[position] = (replace(requests[position], ptx=artifact.edited), artifact)
     entries: list[compare.Entry] = []
     written = True
     labels = [_label(request, len(requests)) for request, _ in pairs]

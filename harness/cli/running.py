@@ -43,6 +43,7 @@ from harness.run.runner import (
     EMULATED_GPU,
     NoDevice,
     Outcome,
+    Progress,
     Request,
     ScheduleProblem,
     check_memory,
@@ -101,11 +102,6 @@ def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | Non
     return read_edited(path), replace(run, device="emulator")
 
 
-def edited_pair(request: Request, artifact: Artifact) -> tuple[Request, Artifact]:
-    """Returns what is run for an artifact whose PTX was edited."""
-    return replace(request, ptx=artifact.edited), artifact
-
-
 def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) -> Request:
     try:
         gpu, arch = choose_device(run.device, find_kernel(kernel), config.wanted_arch(kernel))
@@ -147,46 +143,39 @@ def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | N
 
 
 def attempt_all(pairs: Sequence[tuple[Request, Artifact]], labels: Sequence[str]) -> Iterator[Entry]:
-    """Runs each, in this order; the processes of ``--jobs`` share them if there are several. labels: as of `attempt`.
-
-    What is timed on a GPU is timed alone.
+    """Runs each, in this order, and says which have no result, with its label; the processes of ``--jobs`` share them
+    if there are several. What is timed on a GPU is timed alone.
     """
     jobs = min(pairs[0][0].emulation.jobs, len(pairs))
-    if jobs == 1 or pairs[0][0].gpu:
-        for (request, artifact), label in zip(pairs, labels, strict=True):
-            yield attempt(request, artifact, label)
-        return
+    several = jobs > 1 and not pairs[0][0].gpu
+    for entry, label in zip(_side_by_side(pairs, jobs) if several else map(_alone, pairs), labels, strict=True):
+        if entry.failure:
+            print_error(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
+        yield entry
+
+
+def _side_by_side(pairs: Sequence[tuple[Request, Artifact]], jobs: int) -> Iterator[Entry]:
     alone = [(replace(request, emulation=replace(request.emulation, jobs=1)), artifact) for request, artifact in pairs]
     with progress_bar("emulating", "kernels") as report:
-        for number, (entry, label) in enumerate(zip(in_order(_run_or_reason, alone, jobs), labels, strict=True), 1):
+        for number, entry in enumerate(in_order(_attempt, alone, jobs), 1):
             report(number, len(alone))
-            if entry.failure:
-                print_error(f"{label}{entry.failure}", EXIT_CANNOT_RUN)
             yield entry
 
 
-def _run_or_reason(pair: tuple[Request, Artifact]) -> Entry:
+def _alone(pair: tuple[Request, Artifact]) -> Entry:
+    request = pair[0]
+    doing = "running" if request.gpu or request.through_max else "emulating"
+    with progress_bar(f"{doing} {request.config.kernel}", "clusters") as report:
+        return _attempt(pair, report)
+
+
+def _attempt(pair: tuple[Request, Artifact], progress: Progress | None = None) -> Entry:
     request, artifact = pair
     try:
-        return Entry(request.config, run_request(request, artifact), edited=request.ptx)
+        return Entry(request.config, run_request(request, artifact, progress=progress), edited=request.ptx)
     except CannotRun as error:
-        return Entry(request.config, None, _with_repeat(error), request.ptx)
-
-
-def _with_repeat(error: CannotRun) -> str:
-    again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
-    return f"{error}{again}"
-
-
-def attempt(request: Request, artifact: Artifact, label: str = "") -> Entry:
-    """Runs, and shows how far that is. Says so if there is no result; label: of what."""
-    try:
-        doing = "running" if request.gpu or request.through_max else "emulating"
-        with progress_bar(f"{doing} {request.config.kernel}", "clusters") as report:
-            return Entry(request.config, run_request(request, artifact, progress=report), edited=request.ptx)
-    except CannotRun as error:
-        print_error(f"{label}{_with_repeat(error)}", EXIT_CANNOT_RUN)
-        return Entry(request.config, None, str(error), request.ptx)
+        again = f"\nto repeat: {command_of(error.request)}" if isinstance(error, ScheduleProblem) else ""
+        return Entry(request.config, None, f"{error}{again}", request.ptx)
 
 
 def save(outcome: Outcome) -> Path | None:

@@ -17,7 +17,6 @@ from typing import Any
 
 from harness import paths
 from harness.errors import CannotRun
-from harness.files import FileLock
 from harness.run import records
 from harness.run.records import DamagedLine
 
@@ -43,7 +42,10 @@ class Journal:
         self.path, self.patience, self.say = path, patience, say
         self._queue: Queue[Record | None] = Queue(WAITING)
         self._error: CannotRun | None = None
-        self._lock = self._take()
+        try:
+            self._lock = records.lock_of(path, wait=False)
+        except BlockingIOError:
+            raise CannotRun(f"the sweep {path} is under way in another process; wait for it, or end it") from None
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
@@ -53,17 +55,6 @@ class Journal:
     def __exit__(self, kind: object, *rest: object) -> None:
         with nullcontext() if kind is None else suppress(CannotRun):
             self.close()
-
-    def _take(self) -> FileLock:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            return FileLock(self.path.with_suffix(".lock"), wait=False)
-        except BlockingIOError:
-            raise CannotRun(f"the sweep {self.path} is under way in another process; wait for it, or end it") from None
-        except OSError as error:
-            raise CannotRun(
-                f"cannot write to {self.path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
-            ) from None
 
     def done(self) -> dict[str, str]:
         """Returns the keys of the jobs that the file has, each with its verdict; of several records the last counts."""

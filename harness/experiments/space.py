@@ -92,12 +92,9 @@ class Choices:
 
     def variants(self, base: KernelConfig) -> list[KernelConfig]:
         """Returns configurations that differ from base in one option that is no part of the form."""
-        return self._changed(base, [name for name in self.values if name not in FORM])
-
-    def _changed(self, base: KernelConfig, names: Sequence[str]) -> list[KernelConfig]:
         found: dict[KernelConfig, None] = {}
         own = {field.name: getattr(base, field.name) for field in fields(KernelConfig)}
-        for name in names:
+        for name in [name for name in self.values if name not in FORM]:
             # Who else hands out the tiles has settings of their own, and what fits is found anew.
             following = dict.fromkeys(FOLLOWING.get(name, ()))
             for value in self.values[name]:

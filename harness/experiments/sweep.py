@@ -52,14 +52,7 @@ class Plan:
         sweep = self.sweep
         names = list(sweep.options)
         for text in sweep.shapes:
-            shapes = parse_shapes(text)
-            while True:
-                try:
-                    shape = next(shapes)
-                except StopIteration:
-                    break
-                except UsageProblem as error:  # ends the generator: this range has sizes that cannot be
-                    raise UsageProblem(f"--shape {text}: {error}") from None
+            for shape in _shapes(text):
                 seen = set()
                 for kernel, values in product(sweep.kernels, product(*sweep.options.values())):
                     asked = (*zip(names, values, strict=True), ("arch", self.archs[kernel]))
@@ -83,6 +76,13 @@ class Plan:
     def _config(self, kernel: str, asked: tuple[tuple[str, Any], ...], shape: Shape) -> KernelConfig:
         chooses = find_kernel(kernel).tilings.get(self.archs[kernel])
         return _configured(kernel, self.sweep.preset, asked, shape if chooses else None)
+
+
+def _shapes(text: str) -> Iterator[Shape]:
+    try:
+        yield from parse_shapes(text)
+    except UsageProblem as error:  # this range has sizes that cannot be
+        raise UsageProblem(f"--shape {text}: {error}") from None
 
 
 def plan(sweep: Sweep) -> Plan:
@@ -133,9 +133,7 @@ def _configured(
     return try_config(kernel, shape=shape, **options)
 
 
-@lru_cache(maxsize=16384)
-def _check_memory(shape: Shape, dtype: str) -> None:
-    check_memory(shape, dtype)
+_check_memory = lru_cache(maxsize=16384)(check_memory)
 
 
 @dataclass

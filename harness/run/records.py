@@ -20,6 +20,7 @@ from typing import Any
 
 from harness import paths
 from harness.errors import CannotRun
+from harness.files import FileLock
 from harness.paths import git
 
 SCHEMA = 1
@@ -79,6 +80,20 @@ def append(path: Path, *several: dict) -> None:
             raise CannotRun(_not_writable(beside, error)) from error
         _append(beside, samples)
     _append(path, [record for record, _ in pairs])
+
+
+def lock_of(path: Path, wait: bool = True) -> FileLock:
+    """Returns the lock of a file that is changed, and not only added to. wait: for another process that has it; else
+    `BlockingIOError` is raised."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path.with_suffix(".lock"), wait)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise CannotRun(
+            f"cannot write to {path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
+        ) from None
 
 
 def is_timed(record: Mapping[str, Any]) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 from harness import paths
 from harness.build.config import KernelConfig, try_config
 from harness.errors import CannotRun, UsageProblem
-from harness.files import FileLock, write_text
+from harness.files import write_text
 from harness.problem import Shape
+from harness.run.records import lock_of
 
 SCHEMA = 1
 _NAMED = ("kernel", "arch", "dtype")
@@ -140,22 +141,11 @@ def _entry(table: Mapping[str, Any]) -> Entry:
 def keep(device_kind: str, entry: Entry) -> Path:
     """Puts an entry into its file, in place of an older one for the same."""
     path = file_of(device_kind)
-    with _alone(path):
+    with lock_of(path):
         others = [one for one in load(path) if one.place != entry.place]
         entries = sorted([*others, entry], key=lambda one: (one.kernel, one.arch, one.dtype, str(one.shapes)))
         write_text(path, _as_toml(entries))
     return path
-
-
-def _alone(path: Path) -> FileLock:
-    """One process at a time may change a file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path.with_suffix(".lock"))
-    except OSError as error:
-        raise CannotRun(
-            f"cannot write to {path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
-        ) from None
 
 
 def _as_toml(entries: Sequence[Entry]) -> str:
