@@ -35,9 +35,9 @@ from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check
 from harness.launch.launch_file import read_launch_file
 from harness.launch.launching import EmulationOptions
-from harness.launch.spec import Launchable
+from harness.launch.spec import Launchable, read_ptx
 from harness.problem import KINDS, Shape
-from harness.run.edited import put_in_place, read_edited
+from harness.run.edited import put_in_place
 from harness.run.runner import check_memory
 
 
@@ -139,13 +139,13 @@ def launchables(
         raise UsageProblem(
             f"--ptx {ptx} takes the place of one kernel's PTX, and {len(names)} kernels are named; name one"
         )
-    edited = None if ptx is None else read_edited(ptx)
+    edited = None if ptx is None else read_ptx(ptx)
     configs = [config.configure(name, shape) for name in names]
     for each in configs:
         check_memory(shape, each.dtype)
     artifacts = build_with_notice(configs)
-    if edited:
-        artifacts = [put_in_place(edited, artifacts, shape)[0]]
+    if ptx is not None and edited is not None:
+        artifacts = [put_in_place(ptx, edited, artifacts, shape)[0]]
     for artifact in artifacts if ptxas else ():
         artifact.require_accepted()
     return [make_launchable(artifact, shape, inputs, seed) for artifact in artifacts]

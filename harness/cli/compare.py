@@ -67,7 +67,7 @@ def compare_command(
     edited, run = read_edited_for(ptx_file, run)
     requests = make_requests(kernels_named(kernels, config.dtype), shape, config, run, output)
     compiled = build_with_notice([request.config for request in requests])
-    in_place = put_in_place(edited, compiled, shape) if edited else {}
+    in_place = put_in_place(ptx_file, edited, compiled, shape) if ptx_file and edited else {}
     pairs = []
     for position, (request, artifact) in enumerate(zip(requests, compiled, strict=True)):
         pairs.append((request, artifact))
@@ -116,7 +116,7 @@ def _show_comparison(
     rows = [
         ("result", *(compare.verdict(entry) for entry in entries)),
         *((name, *(speed.get(name, "-") for speed in speeds)) for name in names),
-        *((figure.name, *(_value(column[figure.name]) for column in columns)) for figure in compare.FIGURES),
+        *((name, *(_value(column[name]) for column in columns)) for name in compare.FIGURES),
     ]
     devices = {entry.outcome.record["device"]["name"]: None for entry in entries if entry.outcome}
     title = f"{shape.title} on {', '.join(devices) or 'nothing'}"

@@ -75,15 +75,6 @@ def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, clic
     return lambda context, parameter, typed: [word for word in find() if word.startswith(typed)]
 
 
-class KernelWord(click.ParamType):
-    """A kernel's name, or a Mojo file with a kernel of one's own, which becomes its name."""
-
-    name = "kernel"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return own_or_named(value)
-
-
 def own_or_named(word: str) -> str:
     """The name of the kernel in a Mojo file, which is known from now on; any other word as it is."""
     if not word.endswith(".mojo"):
@@ -93,7 +84,8 @@ def own_or_named(word: str) -> str:
     return take_in(word)
 
 
-KERNEL_WORD = KernelWord()
+KERNEL_WORD = Parsed("kernel", own_or_named)
+"""A kernel's name, or a Mojo file with a kernel of one's own, which becomes its name."""
 kernel_argument = click.argument("kernel", type=KERNEL_WORD, shell_complete=offering(lambda: KERNELS))
 kernels_argument = click.argument(
     "kernels",
@@ -124,6 +116,17 @@ def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
     return [parameter.name for parameter in getattr(command, "__click_params__", [])]
 
 
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Returns one decorator for several options, shown in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Returns one decorator for several options, shown in this order. The command gets them as one argument of this
     name, what ``into`` makes of their values: a dataclass that has a field for each of them; its other fields keep
@@ -138,10 +141,7 @@ def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Com
             mine = into(**{name: values.pop(name) for name in names})
             return command(**values, **{name: mine})
 
-        decorated: Command = gathering
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated
+        return together(*options)(gathering)
 
     return decorate
 
@@ -395,17 +395,6 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Say on standard error where the emulator's time goes, by kernel, unit and PTX line; FILE.json is for "
         "https://www.speedscope.app. Put it last if you name no file.",
     )(profiled)
-
-
-def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Returns one decorator for several options, shown in this order."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 accumulation_option = click.option(

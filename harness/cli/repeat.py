@@ -29,9 +29,10 @@ def check_command_of(request: Request, schedules: int) -> str:
 
 
 def kernel_words(config: KernelConfig, shape: Shape) -> list[str]:
-    """Returns a kernel, its configuration and a shape, with everything said."""
+    """Returns a kernel (its name, or the file of one's own), its configuration and a shape, with everything said."""
     groups = ["--groups", shape.groups_text] if shape.groups else []
-    return [_kernel(config), *_config(config), "--shape", shape.as_option, *groups]
+    kernel = find_kernel(config.kernel).file or config.kernel
+    return [kernel, *_config(config), "--shape", shape.as_option, *groups]
 
 
 def verify_command_of(target: list[str], emulation: EmulationOptions) -> str:
@@ -42,11 +43,6 @@ def verify_command_of(target: list[str], emulation: EmulationOptions) -> str:
     if emulation.accumulation != "f32":
         words += ["--accumulation", emulation.accumulation]
     return shlex.join([*words, *_limits(emulation, "resident_clusters", "timeout")])
-
-
-def _kernel(config: KernelConfig) -> str:
-    """Its name, or the file of a kernel of one's own."""
-    return find_kernel(config.kernel).file or config.kernel
 
 
 def _config(config: KernelConfig) -> list[str]:

@@ -90,8 +90,8 @@ def run_command(
         raise UsageProblem("--dump keeps what the emulator computed, and a GPU would run this; add --device emulator")
     compiled = build_with_notice([request.config for request in requests])
     pairs = list(zip(requests, compiled, strict=True))
-    if edited:
-        for position, artifact in put_in_place(edited, compiled, shape).items():
+    if ptx_file and edited:
+        for position, artifact in put_in_place(ptx_file, edited, compiled, shape).items():
             pairs[position] = (replace(requests[position], ptx=artifact.edited), artifact)
     entries: list[compare.Entry] = []
     written = True

@@ -34,11 +34,11 @@ from harness.cli.options import (
 from harness.cli.render import progress_bar, show_line
 from harness.cli.repeat import command_of
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from harness.launch.spec import read_ptx
 from harness.problem import Shape, check_kind
 from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.compare import Entry
-from harness.run.edited import EditedPtx, read_edited
 from harness.run.runner import (
     EMULATED_GPU,
     NoDevice,
@@ -91,7 +91,7 @@ def check_schedules(schedules: int, schedule: str, uninitialised: str = "poison"
         refuse_seed_of_fifo(schedule, uninitialised, "schedule_seed", ", or --schedules N")
 
 
-def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | None, RunOptions]:
+def read_edited_for(path: Path | None, run: RunOptions) -> tuple[str | None, RunOptions]:
     """Returns the PTX to run in place of the compiled one, if any; on a GPU MAX compiles and launches the kernels
     itself.
     """
@@ -99,7 +99,7 @@ def read_edited_for(path: Path | None, run: RunOptions) -> tuple[EditedPtx | Non
         return None, run
     if run.device in ("gpu", EMULATED_GPU):
         raise UsageProblem(f"--ptx {path} runs on the emulator only; leave out --device {run.device}")
-    return read_edited(path), replace(run, device="emulator")
+    return read_ptx(path), replace(run, device="emulator")
 
 
 def _request(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) -> Request:

@@ -144,13 +144,6 @@ grid_options = together(*map(_grid, TUNABLE.values()))
 def sweep(
     what: tuple[str, ...],
     shapes: tuple[str, ...],
-    preset: str | None,
-    arch: str | None,
-    kind: str | None,
-    device: str | None,
-    inputs: str | None,
-    seeds: str | None,
-    schedule_seeds: str | None,
     timeout: float,
     where: Where,
     resume: bool,
@@ -159,7 +152,7 @@ def sweep(
     table_path: Path | None,
     rank: int | None,
     json_path: str | None,
-    **grid: str | None,
+    **asked: str | None,
 ) -> int:
     """Run all combinations of KERNELs, shapes and configurations.
 
@@ -178,10 +171,7 @@ def sweep(
         table.check_name(table_path)
     if table_path is not None or rank is not None:
         needs("sweep")
-    asked = dict(
-        preset=preset, arch=arch, kind=kind, device=device, inputs=inputs, seeds=seeds, schedule_seeds=schedule_seeds
-    )
-    found = _sweep(what, shapes, grid, {name: value for name, value in asked.items() if value is not None})
+    found = _sweep(what, shapes, {name: text for name, text in asked.items() if text is not None})
     console = Console(stderr=True)
     start = time.monotonic()
     planned = plan(found)
@@ -210,8 +200,9 @@ def sweep(
     return EXIT_CANNOT_RUN if tally.failed else EXIT_FINDINGS if tally.unsound else EXIT_OK
 
 
-def _sweep(what: Sequence[str], shapes: Sequence[str], grid: dict[str, str | None], asked: dict[str, str]) -> Sweep:
-    options = {name.removeprefix("grid_"): text for name, text in grid.items() if text is not None}
+def _sweep(what: Sequence[str], shapes: Sequence[str], given: dict[str, str]) -> Sweep:
+    options = {name.removeprefix("grid_"): text for name, text in given.items() if name.startswith("grid_")}
+    asked: dict[str, Any] = {name: text for name, text in given.items() if not name.startswith("grid_")}
     if ":" in options.get("scheduler", ""):
         raise UsageProblem(
             f"--scheduler {options['scheduler']!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, "

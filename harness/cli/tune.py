@@ -148,10 +148,10 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
 
 def _show(console: Console, found: Tuned, explain: bool) -> None:
     if explain:
-        for heat in found.heats:
-            rows = [_row(runner, found) for runner in heat.runners]
+        for decided, runners in found.heats.items():
+            rows = [_row(runner, found) for runner in runners]
             what = f"{FIGURES[found.how.device]} {found.unit}"
-            show_table(console, heat.what, ("configuration", what, "runs", "out in round"), rows)
+            show_table(console, decided, ("configuration", what, "runs", "out in round"), rows)
         _show_why(console, differences(found.default, found.best, found.shape))
     for reason, count in Counter(reason.partition("\n")[0] for reason in found.failures.values()).most_common():
         show_line(console, f"{count} without a result: {reason}", "red")

@@ -18,6 +18,7 @@ from harness.build.compiler import find_gpus, mojo_version, package_version
 from harness.build.config import KernelConfig
 from harness.errors import CannotRun
 from harness.experiments.soundness import as_field
+from harness.gpus import usual_gpu
 from harness.launch.check import Work, check_once
 from harness.launch.launching import EmulationOptions
 from harness.problem import Shape
@@ -30,8 +31,6 @@ Record = dict[str, Any]
 Kind = Literal["run", "check", "predict"]
 KINDS: tuple[Kind, ...] = ("run", "check", "predict")
 Device = Literal["emulator", "gpu", "model"]
-USUAL = {"sm_100a": "b200", "sm_90a": "h200"}
-"""GPUs of the architectures by their names in the timing model."""
 LOG_CHARACTERS = 4000
 MOST_TOGETHER = 16
 """Configurations of one compilation: what they have in common is compiled once, but another worker could do some."""
@@ -195,7 +194,7 @@ def predict_seconds(config: KernelConfig, shape: Shape) -> float:
     from harness.timing.constants import find_gpu
     from harness.timing.predict import predict
 
-    return predict(_artifact(config), shape, find_gpu(USUAL[config.arch])).seconds
+    return predict(_artifact(config), shape, find_gpu(usual_gpu(config.arch).name)).seconds
 
 
 @lru_cache(maxsize=64)

@@ -37,14 +37,6 @@ class How:
 
 
 @dataclass
-class Heat:
-    """One race. what: is decided in it."""
-
-    what: str
-    runners: list[Runner[KernelConfig]]
-
-
-@dataclass
 class Tuned:
     """What came of it. gain: the default's figure over the best one's, above 1 if the best one is better. verdict: of a
     race on GPUs, the winner against the default in fresh processes; where it is not FASTER, the default is the best.
@@ -56,7 +48,7 @@ class Tuned:
     best: KernelConfig
     figures: dict[KernelConfig, float]
     gain: float
-    heats: list[Heat] = field(default_factory=list)
+    heats: dict[str, list[Runner[KernelConfig]]] = field(default_factory=dict)
     winner: KernelConfig | None = None
     verdict: TimeVerdict | None = None
     record: Record = field(default_factory=dict)
@@ -80,13 +72,13 @@ def tune(choices: Choices, shape: Shape, how: How, engine: Engine, say: Say = la
     field_ = _Field(shape, how, engine, say)
     rounds = MOST_ROUNDS if how.device == "gpu" else 1
     forms = [choices.default, *choices.forms[: ceil(how.budget / 2)]]
-    heats = [Heat("tile and cluster", field_.race(forms, rounds))]
+    heats = {"tile and cluster": field_.race(forms, rounds)}
     if choices.default in field_.failures:
         raise CannotRun(f"the default has no result: {field_.failures[choices.default]}")
-    first = heats[0].runners[0].candidate
+    first = heats["tile and cluster"][0].candidate
     variants = [first, *_spread(choices.variants(first), how.budget // 2)]
-    heats.append(Heat("the other options", field_.race(variants, rounds)))
-    winner = heats[1].runners[0].candidate
+    heats["the other options"] = field_.race(variants, rounds)
+    winner = heats["the other options"][0].candidate
     figures = {config: value for config, value in field_.figures.items() if config in (winner, choices.default)}
     found = Tuned(
         choices, shape, how, winner, figures, figures[choices.default] / figures[winner], heats, winner,
@@ -229,7 +221,7 @@ def evidence_of(found: Tuned) -> Record:
         "default_seconds": found.figures[found.default],
         "default": found.default.label,
         "gain": round(found.gain, 4),
-        "candidates": len({runner.candidate for heat in found.heats for runner in heat.runners}),
+        "candidates": len({runner.candidate for runners in found.heats.values() for runner in runners}),
         "toolchain": {name: version for name, version in versions().items() if version},
     }
     if verdict is not None and verdict.interval is not None:
@@ -260,10 +252,10 @@ def as_dict(found: Tuned) -> Record:
         "verdict": asdict(found.verdict) if found.verdict else None,
         "heats": [
             {
-                "what": heat.what,
-                "ranking": [{"label": r.candidate.label, "values": r.values, "out": r.out} for r in heat.runners],
+                "what": what,
+                "ranking": [{"label": r.candidate.label, "values": r.values, "out": r.out} for r in runners],
             }
-            for heat in found.heats
+            for what, runners in found.heats.items()
         ],
         "failures": {config.label: reason for config, reason in found.failures.items()},
     }

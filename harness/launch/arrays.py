@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,12 @@ from numpy.typing import NDArray
 from harness.check.verdict import Verdict
 from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check, judge
-from harness.launch.expectation import Comparison, compare, differences
+from harness.launch.expectation import Holds
 from harness.launch.launching import EmulationOptions, run
-from harness.launch.memory import as_numbers
 from harness.launch.spec import (
     DATA_TYPES,
     Argument,
     Buffer,
-    DataType,
-    Differences,
     Fill,
     Launch,
     Launchable,
@@ -31,26 +27,6 @@ from harness.launch.spec import (
 )
 
 Sizes = int | tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Equals:
-    """A buffer should hold what an array holds; tolerance: 0, or absolute and relative at once."""
-
-    buffer: str
-    dtype: DataType
-    wanted: NDArray[Any]
-    tolerance: float
-
-    def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
-        return compare(self.buffer, "the array given", got, as_numbers(self.wanted), self.dtype, self._error)
-
-    def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
-        return differences(got, as_numbers(self.wanted), self.dtype, self._error)
-
-    @property
-    def _error(self) -> tuple[float, float] | None:
-        return (self.tolerance, self.tolerance) if self.tolerance else None
 
 
 def run_ptx(
@@ -98,7 +74,17 @@ def run_ptx(
         if buffer is None or np.shape(wanted) != buffer.shape:
             has = f"has shape {list(buffer.shape or ())}" if buffer else "is no array"
             raise UsageProblem(f"expect[{place}] of shape {list(np.shape(wanted))}: argument {place} {has}")
-        expectations.append(_Equals(buffer.name, buffer.dtype, np.asarray(wanted), tolerance))
+        expectations.append(
+            Holds(
+                buffer.name,
+                buffer.dtype,
+                "the array given",
+                values=np.asarray(wanted),
+                exact=not tolerance,
+                absolute=tolerance,
+                relative=tolerance,
+            )
+        )
     launch = Launch(kernel, _sizes(grid), _optional(cluster), _optional(block), dynamic_shared, tuple(given))
     what = Launchable(
         Path("kernel.ptx"), buffers, {}, (launch,), tuple(expectations), text_given=ptx, label=kernel or "the kernel"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Holds:
-    """A buffer should hold the value of an expression over the first values of buffers, or of a .npy file.
+    """A buffer should hold the value of an expression over the first values of buffers, or of a .npy file, or of an
+    array.
 
     An element x may be off by absolute + relative * \\|x\\|; exact: it must be x rounded once to the buffer's type.
     where: the place of the expectation in the launch file, for messages. size: how many elements of a vector it is
@@ -37,6 +38,7 @@ class Holds:
     relative: float = 0.0
     where: str = ""
     size: int | None = None
+    values: NDArray[Any] | None = field(default=None, compare=False, repr=False)
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
         """Judges a buffer: see `harness.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks
@@ -57,6 +59,8 @@ class Holds:
         return None if self.exact else (self.absolute, self.relative)
 
     def _expected(self, shape: tuple[int, ...], first: Mapping[str, NDArray[Any] | None]) -> NDArray[Any]:
+        if self.values is not None:
+            return as_numbers(self.values)
         if self.expression is None:
             assert self.file
             return as_numbers(load_file(self.file, self.dtype, shape, self.where))

@@ -232,9 +232,7 @@ def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
     cluster = table.sizes("cluster", "CTAs of a cluster along x, y, z", most_entries=3)
     block = table.sizes("block", "threads along x, y, z", most_entries=3)
     shared = table.whole("dynamic_shared", 0, LARGEST_SHARED, "bytes of dynamic shared memory", default=0)
-    cooperative = table.take("cooperative", False)
-    if not isinstance(cooperative, bool):
-        table.fail("cooperative", cooperative, "must be true or false: whether all CTAs run at once, for grid.sync")
+    cooperative = table.truth("cooperative", "whether all CTAs run at once, for grid.sync", default=False)
     given = table.take("arguments", [])
     if not isinstance(given, list | dict):
         table.fail("arguments", given, "must be an array in the kernel's order, or a table by parameter name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -157,18 +158,12 @@ def in_order(function: Callable[[T], R], items: Iterable[T], jobs: int = 1) -> I
     results: dict[int, Done[tuple[int, T]]] = {}
     wanted = 0
     with Processes(jobs) as engine:
-        for done in engine.map(_Numbered(function), enumerate(items)):
+        for done in engine.map(partial(_of_numbered, function), enumerate(items)):
             results[done.item[0]] = done
             while wanted in results:
                 yield results.pop(wanted).result()
                 wanted += 1
 
 
-class _Numbered:
-    """A function of the second part of a pair."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-
-    def __call__(self, pair: tuple[int, Any]) -> Any:
-        return self.function(pair[1])
+def _of_numbered(function: Callable[[T], R], pair: tuple[int, T]) -> R:
+    return function(pair[1])

@@ -35,14 +35,6 @@ def name_of(kernel: str, edited: Path | None) -> str:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One row of the table. value: None where it is not known."""
-
-    name: str
-    value: Callable[[Outcome], Value]
-
-
-@dataclass(frozen=True)
 class Step:
     """What differs between one kernel and the next: (figure, before, after)."""
 
@@ -111,34 +103,35 @@ def _cluster(outcome: Outcome) -> Value:
     return f"{cm}x{cn}{'' if outcome.request.config.multicast else ', no multicast'}"
 
 
-FIGURES = (
-    Figure("dtype", lambda outcome: outcome.request.config.dtype),
-    Figure("MMA", _mma),
-    Figure("cluster", _cluster),
-    Figure("stages", lambda outcome: outcome.request.config.stages),
-    Figure("tiles come from", _scheduler),
-    Figure("accumulators", lambda outcome: outcome.request.config.accumulators),
-    Figure("CTAs started", _counter("ctas")),
-    Figure("barriers initialised", _launched(lambda outcome: sum(b.count for b in outcome.plan.barriers))),
-    Figure("TMEM allocations", _launched(lambda outcome: int(outcome.plan.tmem_columns > 0))),
-    Figure("warps", lambda outcome: outcome.plan.block[0] // 32),
-    Figure("shared memory, bytes", lambda outcome: outcome.plan.dynamic_smem),
-    Figure("of it for C", _output_bytes),
-    Figure("TMEM columns", lambda outcome: outcome.plan.tmem_columns),
-    Figure("registers a thread", _ptxas("registers")),
-    Figure("spilled bytes", _ptxas("spill_store_bytes", "spill_load_bytes")),
-    Figure("global bytes read", _counter("tma_global_bytes_read")),
-    Figure("of A", _bytes_read("A")),
-    Figure("of B", _bytes_read("B")),
-    Figure("shared bytes written", _counter("tma_shared_bytes_written")),
-    Figure("multicast factor", lambda outcome: multicast_factor(outcome.record["counters"] or {})),
-    Figure("MMA instructions", _counter("mma_instructions")),
-    Figure("barrier waits", _counter("mbarrier_waits")),
-    Figure("of them suspended", _counter("mbarrier_stalls")),
-    Figure("TMA stores", _counter("tma_stores")),
-    Figure("stores in flight", _counter("max_stores_in_flight")),
-    Figure("warp instructions", _instructions),
-)
+FIGURES: dict[str, Callable[[Outcome], Value]] = {
+    "dtype": lambda outcome: outcome.request.config.dtype,
+    "MMA": _mma,
+    "cluster": _cluster,
+    "stages": lambda outcome: outcome.request.config.stages,
+    "tiles come from": _scheduler,
+    "accumulators": lambda outcome: outcome.request.config.accumulators,
+    "CTAs started": _counter("ctas"),
+    "barriers initialised": _launched(lambda outcome: sum(b.count for b in outcome.plan.barriers)),
+    "TMEM allocations": _launched(lambda outcome: int(outcome.plan.tmem_columns > 0)),
+    "warps": lambda outcome: outcome.plan.block[0] // 32,
+    "shared memory, bytes": lambda outcome: outcome.plan.dynamic_smem,
+    "of it for C": _output_bytes,
+    "TMEM columns": lambda outcome: outcome.plan.tmem_columns,
+    "registers a thread": _ptxas("registers"),
+    "spilled bytes": _ptxas("spill_store_bytes", "spill_load_bytes"),
+    "global bytes read": _counter("tma_global_bytes_read"),
+    "of A": _bytes_read("A"),
+    "of B": _bytes_read("B"),
+    "shared bytes written": _counter("tma_shared_bytes_written"),
+    "multicast factor": lambda outcome: multicast_factor(outcome.record["counters"] or {}),
+    "MMA instructions": _counter("mma_instructions"),
+    "barrier waits": _counter("mbarrier_waits"),
+    "of them suspended": _counter("mbarrier_stalls"),
+    "TMA stores": _counter("tma_stores"),
+    "stores in flight": _counter("max_stores_in_flight"),
+    "warp instructions": _instructions,
+}
+"""The rows of the table: None where it is not known."""
 
 
 def verdict(entry: Entry) -> str:
@@ -163,7 +156,7 @@ def performance(entry: Entry) -> list[tuple[str, str]]:
 
 def figures(entry: Entry) -> dict[str, Value]:
     """The rows of one kernel's column."""
-    return {figure.name: figure.value(entry.outcome) if entry.outcome else None for figure in FIGURES}
+    return {name: value(entry.outcome) if entry.outcome else None for name, value in FIGURES.items()}
 
 
 def steps(entries: Sequence[Entry]) -> list[Step]:

@@ -21,23 +21,17 @@ from harness import paths
 from harness.build.artifacts import OUTPUT, Artifact
 from harness.build.config import KernelConfig
 from harness.build.planner import Plan, TensorMapArgument
-from harness.driver.gpu_model import GpuModel, gpu_model
+from harness.driver.gpu_model import gpu_model
 from harness.driver.log import LaunchRecord, Log
 from harness.driver.server import run_program
 from harness.driver.state import Gpu
 from harness.emulator import Counters, LaunchResult
 from harness.errors import CannotRun
+from harness.gpus import usual_gpu
 from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
 from harness.launch.spec import Launchable
 from harness.problem import Inputs
 from harness.run.model import compile_artifact, op_operands
-
-GPU_OF_ARCH = {"sm_100a": "b200", "sm_90a": "h200"}
-
-
-def gpu_for(arch: str) -> GpuModel:
-    """The emulated GPU that runs kernels for an architecture."""
-    return gpu_model(GPU_OF_ARCH[arch])
 
 
 def run_on_emulated_gpu(
@@ -48,7 +42,7 @@ def run_on_emulated_gpu(
     Raises CannotRun if there is no output, or if MAX launched something else than the plan says.
     """
     model, _ = compile_artifact(artifact.config, ptx=True, views=bool(plan.problem.ld))
-    gpu = gpu_for(plan.arch)
+    gpu = gpu_model(usual_gpu(plan.arch).name)
     log = Log(quiet=True)
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as temporary:
         folder = Path(temporary)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.block_scaling import FORMATS
 from harness.build.artifacts import Artifact
@@ -26,9 +26,8 @@ from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
 from harness.run.model import compile_artifact, compile_vendor
-from harness.run.records import VENDORS
+from harness.run.runner import Request
 
-T = TypeVar("T")
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""
 
@@ -52,26 +51,17 @@ class Measurement:
     launches: list[dict[str, Any]] = field(default_factory=list)
 
 
-def measure(
-    artifacts: Sequence[Artifact],
-    shape: Shape,
-    gpu: Gpu,
-    *,
-    inputs: str,
-    seed: int,
-    timeout: float,
-    time: bool = True,
-    vendors: Sequence[str] = VENDORS,
-    processes: int = 1,
-) -> list[Measurement]:
-    """Measures builds of one kernel, each in child processes until one fails or is wrong. Several builds take turns,
-    process by process, so that all meet the same machine.
+def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True) -> list[Measurement]:
+    """Measures builds of one kernel on the GPU that is asked for, each in child processes until one fails or is wrong.
+    Several builds take turns, process by process, so that all meet the same machine.
 
-    ``vendors``: whose GEMMs are timed in turn with the kernel. ``timeout``: seconds without a sign of life after which
-    a child is ended.
+    Of ``asked`` the vendors are those whose GEMMs are timed in turn with the kernel, and the timeout is the seconds
+    without a sign of life after which a child is ended.
     """
+    gpu, shape = asked.gpu, asked.shape
+    assert gpu is not None
     notes: list[str] = []
-    vendors, vendor_model = _contestants(artifacts[0].config, vendors if time else (), notes, shape.ld)
+    vendors, vendor_model = _contestants(artifacts[0].config, asked.vendors if time else (), notes, shape.ld)
     with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
         series = []
         for number, artifact in enumerate(artifacts):
@@ -89,16 +79,16 @@ def measure(
                 output=plan.stored_output,
                 tile=plan.output_tile,
                 shape=shape,
-                inputs=inputs,
-                seed=seed,
+                inputs=asked.inputs,
+                seed=asked.seed,
                 folder=shared,
                 cap_seconds=CAP_SECONDS,
                 vendors=vendors,
                 time=time,
                 vendor_model=vendor_model,
             )
-            series.append(_Series(request, gpu, timeout, processes, compiled_now, notes))
-        for _ in range(processes):
+            series.append(_Series(request, gpu, asked.timeout, asked.processes, compiled_now, notes))
+        for _ in range(asked.processes):
             for one in series:
                 one.run_next()
     return [one.combine(shape) for one in series]
@@ -277,7 +267,7 @@ class Outcome:
             self.phase = name
 
 
-def supervise(request: T, timeout: float, serve: Callable[[T], None] = worker.serve) -> Outcome:
+def supervise(request: Any, timeout: float, serve: Callable[[Any], None] = worker.serve) -> Outcome:
     """Serves one request in a process of its own. timeout: seconds between two events, after which it is ended.
 
     A process that crashes, hangs or raises makes a failure in the outcome; what it reported before is kept.
@@ -301,36 +291,28 @@ def supervise(request: T, timeout: float, serve: Callable[[T], None] = worker.se
 
 
 def run_through_max(
-    artifacts: Sequence[Artifact],
-    shape: Shape,
-    gpu: Gpu,
-    *,
-    inputs: str,
-    seed: int,
-    timeout: float,
-    processes: int = 1,
-    vendors: Sequence[str] = VENDORS,
+    artifacts: Sequence[Artifact], request: Request
 ) -> list[tuple[Validation, dict[str, Any]] | CannotRun]:
     """Of each build, which take turns: (the verdict, the fields of the record that depend on the device).
 
     CannotRun if it gave no output to judge; what was measured before a later failure is kept in the record, with the
     failure as the reason.
     """
-    measured = measure(
-        artifacts, shape, gpu, inputs=inputs, seed=seed, timeout=timeout, processes=processes, vendors=vendors
-    )
+    measured = measure(artifacts, request)
     found: list[tuple[Validation, dict[str, Any]] | CannotRun] = []
     for artifact, one in zip(artifacts, measured, strict=True):
         try:
-            found.append(_describe(artifact, shape, gpu, one))
+            found.append(_describe(artifact, request, one))
         except CannotRun as error:
             found.append(error)
     return found
 
 
-def _describe(artifact: Artifact, shape: Shape, gpu: Gpu, measured: Measurement) -> tuple[Validation, dict[str, Any]]:
+def _describe(artifact: Artifact, request: Request, measured: Measurement) -> tuple[Validation, dict[str, Any]]:
+    gpu = request.gpu
+    assert gpu is not None
     if measured.validation is None:
-        label = f"{artifact.config.label} on {gpu.name}, C[{shape.m},{shape.n}], K={shape.k}"
+        label = f"{artifact.config.label} on {gpu.name}, C[{request.shape.m},{request.shape.n}], K={request.shape.k}"
         raise CannotRun(f"{label}: {measured.failure or 'the GPU process reported nothing'}")
     timing: dict[str, Any] = {"seconds": None, "reason": measured.failure or "not measured: wrong result"}
     if measured.timing:

@@ -185,17 +185,7 @@ def run_in_turns(
         return found
     from harness.run.measure import run_through_max  # only here: what a GPU needs is not for the emulator
 
-    answers = run_through_max(
-        artifacts,
-        request.shape,
-        request.gpu,
-        inputs=request.inputs,
-        seed=request.seed,
-        timeout=request.timeout,
-        processes=request.processes,
-        vendors=request.vendors,
-    )
-    for artifact, answer in zip(artifacts, answers, strict=True):
+    for artifact, answer in zip(artifacts, run_through_max(artifacts, request), strict=True):
         if isinstance(answer, CannotRun):
             found.append(answer)
         else:

@@ -15,6 +15,7 @@ from harness.launch.launching import run as launch
 from harness.problem import Shape, make_inputs
 from harness.run.measure import measure
 from harness.run.model import op_operands
+from harness.run.runner import Request
 
 GPUS = find_gpus()
 pytestmark = pytest.mark.gpu
@@ -43,7 +44,7 @@ needs_gpu = pytest.mark.skipif(ARCH is None, reason="no GPU here that runs sm_90
 def test_right_and_launched_as_planned(kernel, size, inputs):
     artifact = build([make_config(kernel, arch=ARCH)])[0]
     shape = Shape(*size)
-    [result] = measure([artifact], shape, GPUS[0], inputs=inputs, seed=1, timeout=60, time=False)
+    [result] = measure([artifact], Request(artifact.config, shape, inputs, seed=1, gpu=GPUS[0]), time=False)
     assert result.failure is None and result.validation["passed"], result
     plan = artifact.plan(shape)
     launch = next(launch for launch in result.launches if kernel in launch["name"])
@@ -55,7 +56,7 @@ def test_right_and_launched_as_planned(kernel, size, inputs):
 @needs_gpu
 def test_timing_comes_with_the_vendors():
     artifact = build([make_config("kernel7", arch=ARCH)])[0]
-    [result] = measure([artifact], Shape(2048, 2048, 2048), GPUS[0], inputs="normal", seed=1, timeout=60)
+    [result] = measure([artifact], Request(artifact.config, Shape(2048, 2048, 2048), "normal", seed=1, gpu=GPUS[0]))
     timing = result.timing
     assert timing["tflops"] > 50 and timing["vendor"]["cublas"]["tflops"] > 50
     assert 0.1 < timing["vendor"]["cublas"]["ratio"] < 3
@@ -66,7 +67,7 @@ def test_timing_comes_with_the_vendors():
 def test_many_tiles_a_cta(size):
     """Three tiles and more for each CTA, and fewer than CTAs."""
     artifact = build([make_config("kernel8", arch=ARCH, mma_shape=(128, 128))])[0]
-    [result] = measure([artifact], Shape(*size), GPUS[0], inputs="integer", seed=1, timeout=60, time=False)
+    [result] = measure([artifact], Request(artifact.config, Shape(*size), seed=1, gpu=GPUS[0]), time=False)
     assert result.failure is None and result.validation["passed"], result
 
 
@@ -139,7 +140,8 @@ def test_scale_factors_and_epilogues_are_right_and_timed(options, inputs):
     if ARCH == "sm_100a" and options.get("dtype") == "e4m3":
         pytest.skip("e4m3 is kernel 8's of sm_90a")
     artifact = build([make_config("kernel8", arch=ARCH, **options)])[0]
-    [result] = measure([artifact], Shape(1000, 1040, 1040), GPUS[0], inputs=inputs, seed=1, timeout=60, processes=2)
+    shape = Shape(1000, 1040, 1040)
+    [result] = measure([artifact], Request(artifact.config, shape, inputs, seed=1, gpu=GPUS[0], processes=2))
     assert result.failure is None and result.validation["passed"], result
     assert len(result.timing["processes"]) == 2
     # PyTorch has no C of another type, and wants whole blocks of K.

@@ -15,6 +15,7 @@ from harness.cli.main import main
 from harness.problem import Mismatch, Shape, Validation, WrongTile
 from harness.run import measure as measuring
 from harness.run.measure import Outcome, measure
+from harness.run.runner import Request
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
 RIGHT = Validation(True, False, 65536, 0, 0, 0.25, 1e-3, "some", (128, 256), 2)
@@ -88,6 +89,10 @@ def test_a_hang_while_timing_keeps_what_was_measured(gpu_run):
     assert "ended early" in result.stdout
 
 
+def request_of(artifact, processes: int) -> Request:
+    return Request(artifact.config, Shape(256, 256, 256), "normal", gpu=B200, processes=processes)
+
+
 @pytest.fixture
 def measured(artifacts, monkeypatch):
     """Measures with canned answers, one for each process."""
@@ -97,9 +102,7 @@ def measured(artifacts, monkeypatch):
         monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config, **_: (Path("model.mef"), True))
         monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr("harness.run.measure.supervise", lambda request, timeout: waiting.pop(0))
-        [result] = measure(
-            [artifacts[2, 1]], Shape(256, 256, 256), B200, inputs="normal", seed=0, timeout=60, processes=len(answers)
-        )
+        [result] = measure([artifacts[2, 1]], request_of(artifacts[2, 1], processes=len(answers)))
         return result, len(answers) - len(waiting)
 
     return run
@@ -117,7 +120,7 @@ def test_builds_take_turns_and_one_that_fails_does_not_end_the_other(artifacts, 
     monkeypatch.setattr("harness.run.measure.supervise", supervise)
     monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
     builds = [replace(artifacts[2, 1], model=Path(name)) for name in waiting]
-    old, new = measure(builds, Shape(256, 256, 256), B200, inputs="normal", seed=0, timeout=60, processes=3)
+    old, new = measure(builds, request_of(builds[0], processes=3))
     assert asked == ["old.mef", "new.mef", "old.mef", "new.mef", "old.mef"]
     assert old.failure is None and len(old.timing["processes"]) == 3 and old.timing["seconds"] == pytest.approx(2e-5)
     assert "process 2 of 3" in new.failure and new.timing["seconds"] == pytest.approx(1e-5)
