@@ -26,13 +26,13 @@ from harness.cli.options import (
 )
 from harness.cli.render import several, show_line, show_table
 from harness.cli.repeat import check_command_of, command_of
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem, needs
+from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem, needs
 from harness.experiments import bench as runs
 from harness.experiments.history import LAST, check_name
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.suite import DEFAULT, Case, Suite, load_suite, suite_names
 from harness.experiments.times import MIN_PROCESSES, THRESHOLD
-from harness.experiments.verdict import EXIT_REGRESSION, Judgement
+from harness.experiments.verdict import Judgement
 
 PROCESSES = 5
 SCHEDULES = 4
@@ -152,7 +152,7 @@ def bench(
     outcome = output.Outcome(suite.name, run_id, past.label, threshold / 100, judgements, notes)
     if not _write(outcome, files, show_all):
         return outcome.exit_code or EXIT_CANNOT_RUN
-    if baseline_name != LAST and outcome.exit_code != EXIT_REGRESSION and not any(j.baseline for j in judgements):
+    if baseline_name != LAST and outcome.exit_code != EXIT_FINDINGS and not any(j.baseline for j in judgements):
         raise CannotRun(f"nothing could be compared: {judgements[0].reason}")
     return outcome.exit_code
 

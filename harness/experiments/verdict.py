@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT
+from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
 from harness.experiments.facts import Change, changes, not_compared
 from harness.experiments.history import is_right
 from harness.experiments.soundness import what_is_unsound
 from harness.experiments.suite import Case
 from harness.experiments.times import THRESHOLD, TimeVerdict, compare_times
 from harness.run.records import is_timed
-
-EXIT_REGRESSION = 1
 
 MEANINGS = {
     "SAME": "no difference that is real and matters; exact figures are equal",
@@ -132,7 +130,7 @@ def exit_code(judgements: Sequence[Judgement]) -> int:
     if "WRONG" in verdicts:
         return EXIT_WRONG_RESULT
     if verdicts & set(REGRESSIONS):
-        return EXIT_REGRESSION
+        return EXIT_FINDINGS
     return EXIT_CANNOT_RUN if "NOT MEASURED" in verdicts else EXIT_OK
 
 

@@ -120,21 +120,18 @@ class Figure:
     def by_others(self) -> bool:
         return self.status == "published"
 
-    def svg(self) -> str:
-        return self._svg
-
     def save(self, folder: Path) -> list[Path]:
         """Writes NAME.svg and NAME.png."""
         import matplotlib
 
         svg, png = folder / f"{self.name}.svg", folder / f"{self.name}.png"
-        svg.write_text(self.svg(), encoding="utf-8")
+        svg.write_text(self.svg, encoding="utf-8")
         with matplotlib.rc_context(SETTINGS):
             self.canvas.savefig(png, metadata={"Title": self.title, "Description": self.description})
         return [svg, png]
 
     @cached_property
-    def _svg(self) -> str:
+    def svg(self) -> str:
         """Draws once: the file and the page have the same. What the layout has found then stays for the PNG."""
         import matplotlib
 

@@ -136,7 +136,7 @@ def _kernel(kernel: str, devices: Sequence[Device], pictures: Sequence[PlanPictu
 
 
 def _drawing(figure: Figure) -> Markup:
-    return Markup(for_page(figure.svg(), figure.name, figure.title, figure.description))
+    return Markup(for_page(figure.svg, figure.name, figure.title, figure.description))
 
 
 def _code(sentence: str) -> Markup:

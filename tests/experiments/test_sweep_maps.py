@@ -96,7 +96,7 @@ def test_a_large_map_has_numbers_for_its_configurations():
     found = [record(c, s, seconds[c.stages] if s.k == 512 else 1 / seconds[c.stages]) for s in shapes for c in CONFIGS]
     figure = draw(maps(found)[0])
     assert "1 is 128x256 2x1 s3, 2 is 128x256 2x1 s4" in figure.description
-    text = figure.svg()
+    text = figure.svg
     assert text.count(">1</text>") == text.count(">2</text>") == 18 and "s3</text>" not in text
 
 
@@ -110,7 +110,7 @@ def test_the_figure_and_the_table(records, tmp_path):
         with (tmp_path / "sweeps" / "y.jsonl").open("a") as file:
             file.write(json.dumps(older) + "\n")
     figure = draw(load_maps(tmp_path)[0])
-    assert len(figure.rows) == 4 and "+11.1 %" in figure.svg() and "the default" in figure.svg()
+    assert len(figure.rows) == 4 and "+11.1 %" in figure.svg and "the default" in figure.svg
     rows = table.load(path)
     assert rows.num_rows == 8 and math.isclose(min(rows["measured_seconds"].to_pylist()), 0.9e-4)
     assert set(rows["config_mma_shape"].to_pylist()) == {"x".join(map(str, CONFIGS[0].mma_shape))}
