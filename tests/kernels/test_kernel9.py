@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -61,15 +62,40 @@ def sizes(artifact: Artifact) -> dict[str, tuple[int, int, int]]:
         "tiles round the ring": (m, 3 * n, step * 3),
         "ragged, K of whole atoms and a half": (m - 37, n - 24, step + step // 2 + 32),
         "one block": (m // 2 + 1, 136, 32),
+        "more rows of tiles than a cluster, K less than a stage": (m + 1, n + 8, step - 32),
+        "K several times round the ring": (37, 72, step * (2 * artifact.config.stages + 1) + 32),
     }
+
+
+def check_exact(artifact: Artifact, shapes: int, schedule: str) -> None:
+    """Of the first so many shapes, index inputs and, once, whole numbers."""
+    kinds = ("index", "integer", "index", "index", "index")
+    for kind, size in zip(kinds[:shapes], sizes(artifact).values(), strict=False):
+        _, validation = run(artifact, size, kind, schedule=schedule, seed=3, resident_clusters=2)
+        assert validation.exact and validation.mismatches == 0, (size, validation)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
 def test_exact(built, name, schedule):
-    for kind, size in zip(("index", "integer", "index"), sizes(built[name]).values(), strict=True):
-        _, validation = run(built[name], size, kind, schedule=schedule, seed=3, resident_clusters=2)
-        assert validation.exact and validation.mismatches == 0, (size, validation)
+    check_exact(built[name], 3, schedule)
+
+
+EVERYWHERE = [
+    make_config("kernel9", dtype=dtype, cluster=cluster, mma_shape=(256, columns), stages=3)
+    for (cluster, columns), dtype in zip(
+        product(((2, 1), (2, 2), (4, 1), (4, 4)), (256, 128)), (*FORMATS, *reversed(FORMATS)), strict=True
+    )
+]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("config", EVERYWHERE, ids=lambda c: f"{c.dtype}-{c.cluster}-{c.mma_shape[1]}")
+@pytest.mark.parametrize("schedule", ["fifo", "random"])
+def test_exact_in_all_clusters_with_both_widths(builder, config, schedule):
+    artifacts = builder("kernel 9 everywhere", EVERYWHERE)
+    check_exact(artifacts[EVERYWHERE.index(config)], 5, schedule)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -42,6 +42,8 @@ from harness.problem import Shape, operand_bits
 
 KERNELS = ("kernel5", "kernel6", "kernel7", "kernel8", "kernel9")
 SHAPES = (("sm_100a", (2, 1)), ("sm_100a", (2, 2)), ("sm_100a", (4, 2)), ("sm_90a", (2, 1)))
+OF_SCALED = (*SHAPES, ("sm_100a", (4, 1)), ("sm_100a", (4, 4)))
+"""Of kernel 9, whose scale factors go other ways than A and B: those of B to both CTAs of every pair."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,15 @@ class Verdict:
 
 
 def config_of(kernel: str, arch: str, cluster: tuple[int, int]) -> KernelConfig:
-    """Kernels 8 and 9 with few stages: their K loop is short then, and goes round its ring all the same."""
-    stages = {"stages": 3} if kernel in ("kernel8", "kernel9") else {}
+    """Kernels 8 and 9 with few stages: their K loop is short then, and goes round its ring all the same. The largest
+    cluster has narrow tiles: it multiplies half as much.
+    """
+    options: dict[str, Any] = {"stages": 3} if kernel in ("kernel8", "kernel9") else {}
     if kernel == "kernel8" and arch == "sm_90a":
-        stages["sms"] = cluster[0] * cluster[1]
-    return make_config(kernel, arch=arch, cluster=cluster, **stages)
+        options["sms"] = cluster[0] * cluster[1]
+    if cluster == (4, 4):
+        options["mma_shape"] = (256, 128)
+    return make_config(kernel, arch=arch, cluster=cluster, **options)
 
 
 def name_of(config: KernelConfig) -> str:
@@ -156,7 +162,8 @@ def size_of(config: KernelConfig) -> tuple[int, int, int]:
     m, n = cluster_tile(config)
     if config.kernel == "kernel9":
         # Three steps: with two, the wait for the accumulator would cover that for a slot of scale factors.
-        return m, 5 * n, 3 * BLOCK_K * 16 // operand_bits(config.dtype)
+        tiles = 3 if config.cluster == (4, 4) else 5
+        return m, tiles * n, 3 * BLOCK_K * 16 // operand_bits(config.dtype)
     if config.kernel == "kernel8":
         # On sm_90a a tile is stored during the K loop of the next one, a slice in each step.
         return (m, 3 * n, BLOCK_K * 9) if config.arch == "sm_90a" else (m, 5 * n, BLOCK_K * 2)
@@ -270,7 +277,7 @@ def main(kernels: tuple[str, ...], arch: str, cluster: str, kind: str, sample: i
     configs = [
         config_of(kernel, its_arch, shape)
         for kernel in kernels
-        for its_arch, shape in SHAPES
+        for its_arch, shape in (OF_SCALED if kernel == "kernel9" else SHAPES)
         if its_arch in find_kernel(kernel).archs
         and its_arch.startswith(arch)
         and cluster in ("", f"{shape[0]}x{shape[1]}")
