@@ -1,6 +1,4 @@
-"""Kernel 9: kernel 8 with block-scaled A and B, whose scale factors (block_scaling.mojo) go with them.
-
-What is new:
+"""Kernel 9: kernel 8 with block-scaled A and B, whose scale factors (block_scaling.mojo) go with them. What is new:
 
     producer   a stage also holds scale factors, and its full barrier counts their bytes too
     MMA        copies a stage's scale factors to a slot of tensor memory, once the MMAs that used the slot are done, as

@@ -1,7 +1,7 @@
 """Leaves out, weakens or misplaces every synchronising instruction of compiled kernels, one at a time, and says whether
 `harness check` reports it.
 
-    python tests/mutation/kernel_mutants.py                                every mutant of kernels 5 to 8
+    python tests/mutation/kernel_mutants.py                                every mutant of kernels 5 to 9
     python tests/mutation/kernel_mutants.py --kernel kernel7 --cluster 2x2 --sample 50
     python tests/mutation/kernel_mutants.py --kind "relaxed arrival"
 
@@ -162,8 +162,7 @@ def size_of(config: KernelConfig) -> tuple[int, int, int]:
     m, n = cluster_tile(config)
     if config.kernel == "kernel9":
         # Three steps: with two, the wait for the accumulator would cover that for a slot of scale factors.
-        tiles = 3 if config.cluster == (4, 4) else 5
-        return m, tiles * n, 3 * BLOCK_K * 16 // operand_bits(config.dtype)
+        return m, 5 * n, 3 * BLOCK_K * 16 // operand_bits(config.dtype)
     if config.kernel == "kernel8":
         # On sm_90a a tile is stored during the K loop of the next one, a slice in each step.
         return (m, 3 * n, BLOCK_K * 9) if config.arch == "sm_90a" else (m, 5 * n, BLOCK_K * 2)
