@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -57,10 +58,8 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        counts = {verdict: 0 for verdict in MEANINGS}
-        for judgement in self.judgements:
-            counts[judgement.verdict] += 1
-        found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        counts = Counter(judgement.verdict for judgement in self.judgements)
+        found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in MEANINGS if counts[verdict])
         return f"{several(len(self.judgements), 'case')} against {self.baseline}: {found or 'nothing'}"
 
 

@@ -79,11 +79,6 @@ def functions() -> tuple[Function, ...]:
     return tuple(_function(line, number) for number, line in enumerate(lines))
 
 
-@cache
-def by_name() -> dict[str, Function]:
-    return {function.name: function for function in functions()}
-
-
 def refused_of_runtime() -> list[str]:
     """Returns the names of functions of the CUDA runtime API that are refused."""
     return [line for line in _RUNTIME.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]

@@ -89,13 +89,6 @@ def case_of(record: Mapping[str, Any]) -> str:
     return record["bench"]["case"]
 
 
-def key_of(record: Mapping[str, Any]) -> tuple:
-    """Returns what a measurement is a measurement of: GPU, driver, toolchain, and the case."""
-    toolchain = record.get("toolchain") or {}
-    versions = tuple((name, toolchain.get(name)) for name in ("mojo", "max"))
-    return (machine_of(record), versions, case_of(record))
-
-
 def is_edited(record: Mapping[str, Any]) -> bool:
     """Tells whether PTX edited by hand was run: such a record says nothing of the kernel."""
     return bool((record.get("ptx") or {}).get("edited"))

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from harness.driver import session  # noqa: F401  the handlers register themselves
-from harness.driver.api import HANDLERS, OWN, by_name, functions
+from harness.driver.api import HANDLERS, OWN, functions
 from harness.driver.library import SOURCES, header, runtime_stubs, stubs
 from harness.driver.protocol import BadMessage, decode, encode_answer
 
+BY_NAME = {function.name: function for function in functions()}
 HEADER = Path("/usr/local/cuda-13.0/include/cuda.h")
 
 
@@ -37,7 +38,7 @@ def test_functions_have_as_many_parameters_as_in_the_header_and_none_is_missing(
     compared = 0
     for name, parameters in declared:
         assert re.sub(r"_v\d+$", "", name) in bases, name
-        function = by_name().get(renamed.get(name, name))
+        function = BY_NAME.get(renamed.get(name, name))
         if function is not None and function.disposition != "refused":
             count = 0 if parameters.strip() in ("", "void") else parameters.count(",") + 1
             given = [p for p in function.parameters if p.kind != "image"]
@@ -61,12 +62,12 @@ def test_the_sources_compile_without_a_warning(compiler, tmp_path):
 
 
 def test_a_call_is_read_as_it_was_written():
-    function = by_name()["cuModuleGetFunction"]
+    function = BY_NAME["cuModuleGetFunction"]
     payload = struct.pack("=QQQ", 8, 0x1000, 3) + b"add"
     request = decode(function, payload)
     assert (request.inputs, request.room) == ((0x1000, "add"), (8,))
     assert encode_answer(request, 0, (0x2000,)) == struct.pack("=iIIIQQ", 0, 0, 16, 0, 8, 0x2000)
-    signed = decode(by_name()["cuDeviceGetAttribute"], struct.pack("=QqQ", 4, -3, 0))
+    signed = decode(BY_NAME["cuDeviceGetAttribute"], struct.pack("=QqQ", 4, -3, 0))
     assert signed.inputs == (-3, 0)
 
 
@@ -81,7 +82,7 @@ def test_a_call_is_read_as_it_was_written():
 )
 def test_messages_that_are_none_are_refused(name, payload):
     with pytest.raises(BadMessage, match=name):
-        decode(by_name()[name], payload)
+        decode(BY_NAME[name], payload)
 
 
 def test_the_librarys_own_functions_are_not_exported():
