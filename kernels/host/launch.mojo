@@ -1,6 +1,6 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
-from .launch_plan import DENSE, LaunchPlan, LeadingDimensions, TensorMap
+from .launch_plan import LaunchPlan, TensorMap
 from ..common.fragment import EpilogueOperands
 from ..common.groups import NO_GROUPS, Groups
 from ..entry import gemm, scaled_gemm
@@ -58,43 +58,38 @@ def launch[
     dtype: DType, out_dtype: DType, //, config: GemmConfig
 ](
     ctx: DeviceContext,
+    plan: LaunchPlan,
     a: DeviceBuffer[dtype],
     b: DeviceBuffer[dtype],
     c: DeviceBuffer[out_dtype],
-    m: Int,
-    n: Int,
-    k: Int,
     operands: EpilogueOperands,
     groups: Groups = NO_GROUPS,
-    ld: LeadingDimensions = DENSE,
 ) raises:
-    """Enqueues C = A . B^T, or what the fused epilogue makes of it; raises if the sizes cannot be addressed."""
+    """Enqueues C = A . B^T, or what the fused epilogue makes of it."""
     comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
     comptime assert config.scales == "none", "A and B with scale factors are the other launch's"
-    launch[config](ctx, a, b, c, a, b, m, n, k, operands, groups, ld)
+    launch[config](ctx, plan, a, b, c, a, b, operands, groups)
 
 
 def launch[
     dtype: DType, out_dtype: DType, scale_dtype: DType, //, config: GemmConfig
 ](
     ctx: DeviceContext,
+    plan: LaunchPlan,
     a: DeviceBuffer[dtype],
     b: DeviceBuffer[dtype],
     c: DeviceBuffer[out_dtype],
     a_scales: DeviceBuffer[scale_dtype],
     b_scales: DeviceBuffer[scale_dtype],
-    m: Int,
-    n: Int,
-    k: Int,
     operands: EpilogueOperands,
     groups: Groups = NO_GROUPS,
-    ld: LeadingDimensions = DENSE,
 ) raises:
     """Enqueues C = alpha * A . B^T of A and B with scale factors, which are not looked at where the configuration has none.
     """
-    comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
-    comptime assert not config.quantises(), "the ops have no place for scale factors of C"
-    var plan = LaunchPlan(config, m, n, k, Int(groups.count), ld)
+    comptime assert config.c_element_bytes() == size_of[out_dtype](), "the configuration and C differ in dtype"
+    comptime if config.quantises():
+        if operands.factors == 0:
+            raise Error("C of e4m3 has scale factors: the op is matmul_quantised_into or scaled_matmul_quantised_into")
     comptime if config.counts_tiles() or config.splits_k():
         # One for each launch, as launches on several streams must not share it.
         var workspace = ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4)
