@@ -121,10 +121,24 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, group_sizes: torch.Tensor, 
     after the other; bias [groups, N]; all others as `matmul` has them, a, b and out contiguous. Nothing waits for the
     sizes: the host looks at their number alone. They must be at least 0 and add up to M; rows of out that they do not
     reach are not written.
+    Masked: a [groups, rows, K], and residual and out likewise. Of each group's rows the first, as many as its size
+    says, are multiplied and stored; the others of out are left as they are.
 
     Raises as `matmul`.
     """
-    return matmul(a, b, group_sizes=group_sizes, **others)
+    if a.dim() != 3:
+        return matmul(a, b, group_sizes=group_sizes, **others)
+    flat = {}
+    for name, each in {"a": a, **{name: others.get(name) for name in ("residual", "out")}}.items():
+        if each is None:
+            continue
+        if each.dim() != 3 or each.shape[:2] != (len(b), a.shape[1]) or not each.is_contiguous():
+            rule = f"it must be [{len(b)}, {a.shape[1]}, columns], contiguous, for {len(b)} masked groups"
+            raise ValueError(f"{name} is {tuple(each.shape)} with strides {tuple(each.stride())}; {rule}")
+        flat[name] = each.view(-1, each.shape[2])
+    c = matmul(b=b, group_sizes=group_sizes, masked=True, **{**others, **flat})
+    assert isinstance(c, torch.Tensor), "e4m3 has been refused"
+    return c.view(*a.shape[:2], c.shape[1])
 
 
 def _launch(

@@ -50,11 +50,31 @@ def gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     comptime if config.swapped:  # the kernel's rows are columns of the product
         run[config](
-            a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, n, m, factors}, {sizes, groups}
+            a,
+            b,
+            c,
+            0,
+            0,
+            k_iterations,
+            m,
+            n,
+            workspace,
+            {bias, residual, alpha, beta, n, m, factors},
+            {sizes, groups, 0},
         )
     else:
         run[config](
-            a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n, factors}, {sizes, groups}
+            a,
+            b,
+            c,
+            0,
+            0,
+            k_iterations,
+            m,
+            n,
+            workspace,
+            {bias, residual, alpha, beta, m, n, factors},
+            {sizes, groups, 0},
         )
 
 
@@ -106,7 +126,7 @@ def scaled_gemm[
         n,
         workspace,
         {bias, residual, alpha, beta, m, n, factors},
-        {sizes, groups},
+        {sizes, groups, 0},
     )
 
 
@@ -124,11 +144,13 @@ def run[
     n: UInt32,
     workspace: UInt64,
     operands: EpilogueOperands,
-    groups: Groups,
+    var groups: Groups,
 ):
     """Any architecture's kernel."""
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
+    comptime if config.masked:
+        groups.apart = m // groups.count
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
     var problem = Problem(

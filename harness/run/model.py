@@ -185,7 +185,9 @@ def op_operands(
             arrays[1:] = [arrays[1].reshape(len(inputs.groups), -1, arrays[1].shape[1])]
             arrays += [np.array(inputs.groups, np.int32)]
         ranks = {name: 1 if name == "bias" and not config.grouped else 2 for name in BESIDE}
-        beside = [inputs.given.get(name, np.zeros((1,) * rank, arrays[0].dtype)) for name, rank in ranks.items()]
+        beside = [
+            inputs.given_in_memory.get(name, np.zeros((1,) * rank, arrays[0].dtype)) for name, rank in ranks.items()
+        ]
         factors = [inputs.given.get(name, 1.0) for name in FACTORS]
         if ld:
             (m, k), n = inputs.a.shape, len(inputs.b)

@@ -2,7 +2,8 @@
 
 A is [M, K], B [groups, N, K], C [M, N], row-major; `sizes` int32 [groups] on the device, rows of A that each group has, one
 after the other, M in all. The host does not read them. Behind a fused epilogue: `bias` [groups, N], `residual` [M, N]; an
-operand that it does not take is ignored.
+operand that it does not take is ignored. With masked=true among the options A is [groups * rows, K] and C likewise, and of
+each group's rows the first `sizes` say are multiplied and stored.
 
 Raises as `matmul` does. Rows that sizes do not reach are not written, and nothing is beyond C.
 """
@@ -40,4 +41,4 @@ struct GroupedMatmulInto:
         check_shape("B", b, [groups, plan.n, k])
         check_shape("C", c, [plan.m, config.fusion().columns(plan.n)])
         var operands = fused_operands[config](plan, bias, residual, alpha, beta)
-        enqueue[target, config](c, a, b, ctx, plan, operands, {UInt64(Int(sizes.unsafe_ptr())), UInt32(groups)})
+        enqueue[target, config](c, a, b, ctx, plan, operands, {UInt64(Int(sizes.unsafe_ptr())), UInt32(groups), 0})

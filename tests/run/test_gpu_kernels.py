@@ -255,6 +255,11 @@ def test_pytorch_functions_with_views_and_groups():
         assert torch.equal(out, torch.cat(each).bfloat16())
     with_bias = torch.cat([x + y.double() for x, y in zip(each, biases, strict=True)])
     assert torch.equal(grouped_matmul(a, b, groups, bias=biases), with_bias.bfloat16())
+    masked, before = draw(5, 256, k), draw(5, 256, n)
+    after = grouped_matmul(masked, b, groups, out=before.clone())
+    for number, size in enumerate(groups.tolist()):
+        product = (masked[number, :size].double() @ b[number].double().t()).bfloat16()
+        assert torch.equal(after[number], torch.cat([product, before[number, size:]]))
 
 
 @pytest.mark.parametrize(

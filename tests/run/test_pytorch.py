@@ -76,6 +76,15 @@ def test_what_grouped_matmul_launches(launched, options):
     assert found["grouped"] and found["scheduler"] == "static" and found["kernel"] == "kernel8"
 
 
+def test_masked_groups_are_launched_as_they_lie(launched):
+    a, out, residual = bf16(GROUPS, 8, K), bf16(GROUPS, 8, N), bf16(GROUPS, 8, N)
+    found = functions.grouped_matmul(a, OF_GROUPS, SIZES, residual=residual, beta=2.0, out=out)
+    c, _, (flat, b, sizes, _, added), numbers, config, _ = launched[0]
+    assert found.shape == out.shape and found.data_ptr() == c.data_ptr() == out.data_ptr() and numbers == [1.0, 2.0]
+    assert tuple(flat.shape) == (GROUPS * 8, K) and flat.data_ptr() == a.data_ptr() and b is OF_GROUPS
+    assert added.data_ptr() == residual.data_ptr() and sizes is SIZES and json.loads(config)["masked"]
+
+
 def test_a_batch_is_the_case_of_equal_groups(launched):
     batch = bf16(GROUPS, M, K)
     functions.grouped_matmul(batch.flatten(0, 1), OF_GROUPS, torch.full((GROUPS,), M, dtype=torch.int32))
@@ -171,6 +180,14 @@ def test_c_of_e4m3_comes_with_its_scale_factors_which_the_next_product_reads(lau
         ),
         (lambda: functions.scaled_matmul(A8, B8, dtype="e5m2"), "dtype 'e5m2': it must be one of e4m3, nvfp4"),
         (lambda: functions.grouped_matmul(A, B, SIZES), r"b has 2 dimensions; it must be \[groups, N, K\]"),
+        (
+            lambda: functions.grouped_matmul(bf16(2, 8, K), OF_GROUPS, SIZES),
+            r"a is \(2, 8, 256\) .* must be \[3, 8, columns\]",
+        ),
+        (
+            lambda: functions.grouped_matmul(bf16(3, 8, K), OF_GROUPS, SIZES, out=bf16(3, 8, 2 * N)[..., :N]),
+            r"out is \(3, 8, 48\) with strides \(768, 96, 1\)",
+        ),
         (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES.long()), "group_sizes is torch.int64"),
         (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES[:2]), r"group_sizes is \(2,\); it must be \(3,\)"),
         (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, bias=BIAS), r"bias is \(48,\); it must be \(3, 48\)"),
