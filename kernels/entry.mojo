@@ -48,34 +48,9 @@ def gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    comptime if config.swapped:  # the kernel's rows are columns of the product
-        run[config](
-            a,
-            b,
-            c,
-            0,
-            0,
-            k_iterations,
-            m,
-            n,
-            workspace,
-            {bias, residual, alpha, beta, n, m, factors},
-            {sizes, groups, 0},
-        )
-    else:
-        run[config](
-            a,
-            b,
-            c,
-            0,
-            0,
-            k_iterations,
-            m,
-            n,
-            workspace,
-            {bias, residual, alpha, beta, m, n, factors},
-            {sizes, groups, 0},
-        )
+    comptime swapped = config.swapped  # the kernel's rows are columns of the product
+    var operands = EpilogueOperands(bias, residual, alpha, beta, n if swapped else m, m if swapped else n, factors)
+    run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 
 @__llvm_metadata(
@@ -115,19 +90,8 @@ def scaled_gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
-    run[config](
-        a,
-        b,
-        c,
-        a_scales,
-        b_scales,
-        k_iterations,
-        m,
-        n,
-        workspace,
-        {bias, residual, alpha, beta, m, n, factors},
-        {sizes, groups, 0},
-    )
+    var operands = EpilogueOperands(bias, residual, alpha, beta, m, n, factors)
+    run[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 
 @inline(.always)

@@ -41,4 +41,6 @@ struct GroupedMatmulInto:
         check_shape("B", b, [groups, plan.n, k])
         check_shape("C", c, [plan.m, config.fusion().columns(plan.n)])
         var operands = fused_operands[config](plan, bias, residual, alpha, beta)
-        enqueue[target, config](c, a, b, ctx, plan, operands, {UInt64(Int(sizes.unsafe_ptr())), UInt32(groups), 0})
+        enqueue[target, config](
+            c, a, b, a, b, ctx, plan, operands, {UInt64(Int(sizes.unsafe_ptr())), UInt32(groups), 0}
+        )

@@ -24,10 +24,6 @@ from std.sys.info import _has_sm_9x, _has_sm_100x
 comptime ARCH = "sm_90a" if _has_sm_9x() else "sm_100a"
 """That of the device the op is compiled for."""
 
-comptime NOT_HERE: StaticString = (
-    " runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0 (sm_100a: B200); this device is not one"
-)
-
 
 @extensibility.register("matmul")
 struct Matmul:
@@ -109,24 +105,43 @@ def multiply[
     operands: EpilogueOperands = NO_OPERANDS,
 ) raises:
     """Checks the shape of C and enqueues the kernel."""
+    comptime assert config.scales == "none", "matmul: A and B with scale factors are scaled_matmul_into's"
     check_shape("C", c, [plan.m, config.fusion().columns(plan.n)])
-    enqueue[target, config](c, a, b, ctx, plan, operands)
+    enqueue[target, config](c, a, b, a, b, ctx, plan, operands)
 
 
 def enqueue[
-    out_dtype: DType, dtype: DType, //, target: StaticString, config: GemmConfig
+    out_dtype: DType, dtype: DType, scale_dtype: DType, //, target: StaticString, config: GemmConfig
 ](
     c: ManagedTensorSlice[dtype=out_dtype, ...],
     a: ManagedTensorSlice[dtype=dtype, ...],
     b: ManagedTensorSlice[dtype=dtype, ...],
+    a_scales: ManagedTensorSlice[dtype=scale_dtype, ...],
+    b_scales: ManagedTensorSlice[dtype=scale_dtype, ...],
     ctx: DeviceContext,
     plan: LaunchPlan,
     operands: EpilogueOperands,
     groups: Groups = NO_GROUPS,
 ) raises:
+    """Where A and B have no scale factors, they stand in the place of them."""
     comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
         launch[config](
-            ctx, plan, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), operands, groups
+            ctx,
+            plan,
+            a.to_device_buffer(ctx),
+            b.to_device_buffer(ctx),
+            c.to_device_buffer(ctx),
+            a_scales.to_device_buffer(ctx),
+            b_scales.to_device_buffer(ctx),
+            operands,
+            groups,
         )
     else:
-        raise Error("matmul: ", config.kernel.name, NOT_HERE)
+        raise Error(
+            "matmul: ",
+            config.kernel.name,
+            (
+                " runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0"
+                " (sm_100a: B200); this device is not one"
+            ),
+        )

@@ -38,11 +38,12 @@ struct MatmulViewsInto:
         ctx: DeviceContext,
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
+        comptime assert config.scales == "none", "matmul_views_into: A and B have 16 bits"
         var plan = LaunchPlan(config, Int(m), Int(n), Int(k), ld={Int(lda), Int(ldb), Int(ldc)})
         check_memory(plan.b if config.swapped else plan.a, a.dim_size(0), Int(a.unsafe_ptr()))
         check_memory(plan.a if config.swapped else plan.b, b.dim_size(0), Int(b.unsafe_ptr()))
         check_memory(plan.c, c.dim_size(0), Int(c.unsafe_ptr()))
-        enqueue[target, config](c, a, b, ctx, plan, fused_operands[config](plan, bias, residual, alpha, beta))
+        enqueue[target, config](c, a, b, a, b, ctx, plan, fused_operands[config](plan, bias, residual, alpha, beta))
 
 
 def check_memory(map: TensorMap, elements: Int, address: Int) raises:

@@ -15,14 +15,12 @@ from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS
 from ..common.config import GemmConfig
 from ..common.fragment import EpilogueOperands
-from .launch import launch
 from .launch_plan import LaunchPlan
-from .matmul import ARCH, NOT_HERE, plan_of
+from .matmul import ARCH, enqueue, plan_of
 from .operands import check_shape
 from .options import op_configuration
 from max.gpu.host import DeviceContext
 from std.math import ceildiv
-from std.sys.info import _has_sm_9x, _has_sm_100x
 
 
 @extensibility.register("scaled_matmul_into")
@@ -66,19 +64,8 @@ def multiply_scaled[
             raise Error("matmul: the scale factors of A and B are ", scale_dtype, ", not ", kind)
         check_shape("the scale factors of A", a_scales, scale_shape(config, plan, 0, plan.m))
         check_shape("the scale factors of B", b_scales, scale_shape(config, plan, 1, plan.n))
-    comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
-        launch[config](
-            ctx,
-            plan,
-            a.to_device_buffer(ctx),
-            b.to_device_buffer(ctx),
-            c.to_device_buffer(ctx),
-            a_scales.to_device_buffer(ctx),
-            b_scales.to_device_buffer(ctx),
-            EpilogueOperands(0, 0, alpha, 0, UInt32(plan.m), UInt32(plan.n), factors),
-        )
-    else:
-        raise Error("matmul: ", config.kernel.name, NOT_HERE)
+    var operands = EpilogueOperands(0, 0, alpha, 0, UInt32(plan.m), UInt32(plan.n), factors)
+    enqueue[target, config](c, a, b, a_scales, b_scales, ctx, plan, operands)
 
 
 def scale_shape(config: GemmConfig, plan: LaunchPlan, operand: Int, rows: Int) -> List[Int]:
