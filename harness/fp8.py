@@ -39,6 +39,14 @@ def in_memory(factors: NDArray[np.float32], operand: str) -> NDArray[np.float32]
     return np.pad(found, ((0, 0), (0, -found.shape[1] % 4)), constant_values=np.nan)
 
 
+def shape_in_memory(operand: str, rows: int, k: int) -> tuple[int, int]:
+    """Of the factors of a matrix [rows, K], with what rows are padded to."""
+    down, across = -(-k // BLOCK), rows
+    if operand == "B":
+        down, across = -(-rows // BLOCK), -(-k // BLOCK)
+    return down, across + -across % 4
+
+
 def quantise(values: NDArray[np.floating], operand: str, scales: str) -> Drawn:
     """A matrix near `values` [rows, K]: the largest of those that share a factor becomes 448, e4m3's largest."""
     size = np.abs(values.astype(np.float64))

@@ -14,7 +14,7 @@ float64. Hopper adds e4m3 with 13 fraction bits: ``integer`` is exact up to K = 
 deviations of a sum.
 
 With groups (docs/grouped.md) the rows of A and of C belong to groups, each with a B of its own, [N, K]; B is all of
-them, one after the other.
+them, one after the other. With masked groups each has as many rows in memory, of which the first are A's and C's.
 
 A fused epilogue (`harness.epilogues`) makes C of the product. What it reads: a bias that tells columns apart and a
 residual that tells rows and columns apart, both small whole numbers where the inputs are exact; random ones as large
@@ -72,7 +72,8 @@ MOST_GROUPS = 1024
 class Shape:
     """M, N, K in elements. groups: rows of A that each group has, M in all; () if there are none, and one B. ld: of A,
     B and C the elements from one row in memory to the next, where that is more than a row has, else 0; () if all lie
-    without gaps.
+    without gaps. masked: rows of A and C from the first of a group to the first of the next; 0 if there are no others
+    between them.
     """
 
     m: int
@@ -80,6 +81,7 @@ class Shape:
     k: int
     groups: tuple[int, ...] = ()
     ld: tuple[int, ...] = ()
+    masked: int = 0
 
     def __post_init__(self) -> None:
         for name, value in (("M", self.m), ("N", self.n), ("K", self.k)):
@@ -101,6 +103,12 @@ class Shape:
                 f"groups {self.groups_text}: their rows add up to {total}, not to M={self.m}; use "
                 f"--shape {total},{self.n},{self.k}"
             )
+        if self.masked and not self.groups:
+            raise UsageProblem(f"masked {self.masked}: of groups; say their rows with --groups")
+        if self.masked and max(self.groups) > self.masked:
+            raise UsageProblem(f"masked {self.masked}: a group has {max(self.groups)} rows; use {max(self.groups)}")
+        if self.rows_in_memory > LARGEST:
+            raise UsageProblem(f"{self}: A has {self.rows_in_memory} rows in memory, and at most {LARGEST}")
         if len(self.groups) > MOST_GROUPS:
             raise UsageProblem(f"there are {len(self.groups)} groups, and a launch has at most {MOST_GROUPS}")
 
@@ -109,6 +117,7 @@ class Shape:
 
     def _more(self, before: str) -> str:
         groups = f"{before}groups {self.groups_text}" if self.groups else ""
+        groups += f"{before}masked {self.masked}" if self.masked else ""
         return groups + (f"{before}ld {self.ld_text}" if self.ld else "")
 
     @property
@@ -131,14 +140,14 @@ class Shape:
         return f"C[{self.m},{self.n}], K={self.k}{self._more(', ')}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, which `from_dict` reads; groups and ld only where there are some."""
-        more = {"groups": list(self.groups), "ld": list(self.ld)}
+        """Plain data for JSON, which `from_dict` reads; groups, ld and masked only where there are some."""
+        more = {"groups": list(self.groups), "ld": list(self.ld), "masked": self.masked}
         return {"m": self.m, "n": self.n, "k": self.k, **{name: value for name, value in more.items() if value}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Shape:
-        more = (tuple(data.get(name, ())) for name in ("groups", "ld"))
-        return cls(data["m"], data["n"], data["k"], *more)
+        groups, ld = (tuple(data.get(name, ())) for name in ("groups", "ld"))
+        return cls(data["m"], data["n"], data["k"], groups, ld, data.get("masked", 0))
 
     def numbers(self) -> dict[str, int]:
         """Each size by its name; with groups the rows of each in the place of M."""
@@ -148,12 +157,17 @@ class Shape:
     def with_numbers(self, values: Mapping[str, int]) -> Shape:
         """The same with other sizes, as `numbers` has them."""
         *rows, n, k = values.values()
-        return Shape(sum(rows), n, k, tuple(rows) if self.groups else (), self.ld)
+        return Shape(sum(rows), n, k, tuple(rows) if self.groups else (), self.ld, self.masked)
 
     @property
     def b_rows(self) -> int:
         """Rows of B, of all groups together."""
         return self.n * max(1, len(self.groups))
+
+    @property
+    def rows_in_memory(self) -> int:
+        """Of A and C."""
+        return len(self.groups) * self.masked or self.m
 
     @property
     def flops(self) -> int:
@@ -256,6 +270,28 @@ class Inputs:
     epilogue: str = NONE
     given: Mapping[str, Any] = field(default_factory=dict)
     groups: tuple[int, ...] = ()
+    masked: int = 0
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """Of A and C in memory those that count, if there are others: of masked groups."""
+        if not self.masked:
+            return None
+        return np.concatenate([at * self.masked + np.arange(size) for at, size in enumerate(self.groups)])
+
+    def in_memory(self, values: np.ndarray) -> np.ndarray:
+        """A, or what else has its rows, as it lies there. Rows that do not count are 1, so that what is made of them is
+        not NaN, and is seen in C."""
+        if self.rows is None:
+            return values
+        found = np.ones((len(self.groups) * self.masked, values.shape[1]), values.dtype)
+        found[self.rows] = values
+        return found
+
+    @property
+    def given_in_memory(self) -> dict[str, Any]:
+        """`given`, where what has rows of C has them as they lie."""
+        return {name: self.in_memory(each) if name == "residual" else each for name, each in self.given.items()}
 
     @property
     def exact(self) -> bool:
@@ -281,7 +317,7 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = 
     a = _DRAW[kind](shape.m, shape.k, rng).astype(numpy_type)
     b = _DRAW[kind](shape.b_rows, shape.k, rng).astype(numpy_type)
     given = epilogue_operands(shape, dtype, kind, seed, epilogue)
-    return Inputs(a, b, kind, seed, epilogue=epilogue, given=given, groups=shape.groups)
+    return Inputs(a, b, kind, seed, epilogue=epilogue, given=given, groups=shape.groups, masked=shape.masked)
 
 
 def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str) -> dict[str, Any]:
@@ -536,23 +572,27 @@ class Validation:
 @dataclass(frozen=True)
 class Matmul:
     """C should hold the product, or another buffer the scale factors of C: a `harness.launch.spec.Expectation`. tile:
-    rows and columns that one CTA writes. What lies between rows further apart than they are long must stay NaN.
+    rows and columns that one CTA writes. rows: those of the buffer that are C's, all if None. What lies between, and
+    behind each where they are further apart than they are long, must stay NaN.
     """
 
     buffer: str
     dtype: ElementType
     tile: tuple[int, int]
     reference: Reference
+    rows: np.ndarray | None = None
 
     def judge(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> Validation:
         """first: not needed, the reference has been computed."""
-        columns = self.reference.values.shape[1]
-        found = replace(validate(got[:, :columns], self.reference, self.dtype, self.tile), buffer=self.buffer)
-        written = ~np.isnan(got[:, columns:].astype(np.float32))
+        found = replace(validate(got[self._places], self.reference, self.dtype, self.tile), buffer=self.buffer)
+        if self.rows is not None:
+            in_memory = [replace(each, row=int(self.rows[each.row])) for each in found.first_mismatches]
+            found = replace(found, first_mismatches=in_memory)
+        written = self._written_elsewhere(got)
         if not written.any():
             return found
         places = [
-            Mismatch(int(row), columns + int(column), float(got[row, columns + column]), np.nan, 0.0)
+            Mismatch(int(row), int(column), float(got[row, column]), np.nan, 0.0)
             for row, column in np.argwhere(written)[:SHOWN]
         ]
         return replace(
@@ -564,11 +604,25 @@ class Matmul:
 
     def differences(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
         """Returns what each element should be, and which are not."""
-        expected = self.reference.rounded(self.dtype)
-        columns, got = expected.shape[1], got.astype(np.float32)
-        wrong = wrong_elements(got[:, :columns], expected, self.reference, allowed_error(self.reference, self.dtype))
-        between = got[:, columns:]
-        return np.hstack([expected, np.full_like(between, np.nan)]), np.hstack([wrong, ~np.isnan(between)])
+        rounded = self.reference.rounded(self.dtype)
+        expected, wrong = np.full(got.shape, np.nan, np.float32), self._written_elsewhere(got)
+        expected[self._places] = rounded
+        here = got[self._places].astype(np.float32)
+        wrong[self._places] = wrong_elements(here, rounded, self.reference, allowed_error(self.reference, self.dtype))
+        return expected, wrong
+
+    @property
+    def _places(self) -> tuple[Any, slice]:
+        """Of C in the buffer."""
+        rows = slice(None) if self.rows is None else self.rows
+        return rows, slice(self.reference.values.shape[1])
+
+    def _written_elsewhere(self, got: np.ndarray) -> np.ndarray:
+        """Which elements are neither C's nor NaN."""
+        others = np.ones(got.shape, bool)
+        others[self._places] = False
+        others[others] = ~np.isnan(got[others].astype(np.float32))
+        return others
 
 
 def wrong_elements(got: np.ndarray, expected: np.ndarray, reference: Reference, allowed: np.ndarray) -> np.ndarray:

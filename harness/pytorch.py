@@ -6,6 +6,8 @@
     c = matmul(a, b, bias=bias, activation="gelu", out_dtype=torch.float32)
     c = matmul(x[:, :K], w.t())                     # views: x [M, more than K], w [K, N]
     c = scaled_matmul(a, b, a_scales, b_scales)     # both float8_e4m3fn, float32 scale factors of blocks
+    h, of_h = scaled_matmul(a, b, a_scales, b_scales, out_dtype=torch.float8_e4m3fn)
+    c = scaled_matmul(h, w, of_h, w_scales)         # C with its scale factors is A of the next product
     c = grouped_matmul(a, b, group_sizes)           # b [groups, N, K], one for each group of rows of a
 
 Tensors go to MAX by DLPack (shared memory, not copied). The call is asynchronous like any other CUDA call: it runs
@@ -19,7 +21,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.library import custom_op
@@ -36,14 +38,18 @@ from harness.run.tuned import configuration_for
 
 DEVICE = "cuda"
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items() if name != FP8}
+TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
 OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
+
+Product: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+"""C; of e4m3 C and its scale factors, float32 [ceil(columns / 128), M], rows padded to 16 bytes."""
 
 
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
     *,
+    group_sizes: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     activation: str | None = None,
     residual: torch.Tensor | None = None,
@@ -54,14 +60,15 @@ def matmul(
     kernel: str = "kernel8",
     tuned: bool = True,
     **options: Any,
-) -> torch.Tensor:
+) -> Product:
     """C = A . B^T on the GPU that holds the tensors, or what a fused epilogue makes of it (docs/epilogues.md):
     activation(A . B^T + bias); with `residual` alpha * A . B^T + beta * residual.
 
     Shapes: a [M, K], b [N, K], bias [N], residual [M, N], out [M, N], with `swiglu` [M, N / 2]; on one CUDA device, of
-    one dtype, bfloat16 or float16, but for out, whose dtype may also be float32; N a multiple of 8, and K if a and b
-    are contiguous. a and b may be views, transposed or slices of others, and out a slice, as long as rows of memory
-    begin at multiples of 16 bytes (docs/tile.md, Layouts); bias and residual are contiguous.
+    one dtype, bfloat16 or float16, but for out, whose dtype may also be float32 or, on sm_90a, float8_e4m3fn: then C is
+    returned with its scale factors (`Product`). N is a multiple of 8, and K if a and b are contiguous. a and b may be
+    views, transposed or slices of others, and out a slice, as long as rows of memory begin at multiples of 16 bytes
+    (docs/tile.md, Layouts); bias and residual are contiguous. group_sizes: `grouped_matmul`.
     activation: relu, gelu (its tanh form), silu or swiglu. ``options``: of ``harness.build.config.make_config`` those
     that the arguments do not say (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has
     found for this GPU and problem, if it has; tuned=False: the default.
@@ -69,83 +76,81 @@ def matmul(
     Raises ValueError for tensors or options that do not fit, CannotRun if MAX cannot compile or load the kernel. The
     first call of a configuration compiles it, which takes some ten seconds; the result is cached on disk.
     """
-    return _multiply(a, b, None, bias, activation, residual, (alpha, beta), out_dtype, out, kernel, tuned, options)
-
-
-def grouped_matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    group_sizes: torch.Tensor,
-    *,
-    bias: torch.Tensor | None = None,
-    activation: str | None = None,
-    residual: torch.Tensor | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-    out: torch.Tensor | None = None,
-    **options: Any,
-) -> torch.Tensor:
-    """`matmul` of each group's rows of a by its own b, in one launch (docs/grouped.md).
-
-    Shapes: a [M, K], b [groups, N, K], group_sizes int32 [groups], on the device: rows of a that each group has, one
-    after the other; bias [groups, N]; residual and out as `matmul` has them. Nothing waits for the sizes: the host
-    looks at their number alone. They must be at least 0 and add up to M; rows of out that they do not reach are not
-    written.
-
-    Raises as `matmul`.
-    """
-    kernel = options.pop("kernel", "kernel8")
-    numbers = (alpha, beta)
-    return _multiply(a, b, group_sizes, bias, activation, residual, numbers, out_dtype, out, kernel, False, options)
-
-
-def _multiply(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    sizes: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    activation: str | None,
-    residual: torch.Tensor | None,
-    numbers: tuple[float, float],
-    out_dtype: torch.dtype | None,
-    out: torch.Tensor | None,
-    kernel: str,
-    tuned: bool,
-    options: dict[str, Any],
-) -> torch.Tensor:
-    """Both of them: without sizes there is one b."""
-    alpha, beta = numbers
     if a.dtype not in DTYPES:
         raise ValueError(f"a is {a.dtype}; it must be bfloat16 or float16")
     if residual is None and (alpha, beta) != (1.0, 1.0):
         raise ValueError(f"alpha {alpha} and beta {beta} are those of a residual; give one, or leave them out")
     _refuse(options)
-    _check({"a": a, "b": b}, a, a.dtype, strided=sizes is None)
+    grouped = group_sizes is not None
+    _check({"a": a, "b": b}, a, a.dtype, strided=not grouped)
     _check({"bias": bias, "residual": residual}, a, a.dtype)
-    _check({"group_sizes": sizes}, a, torch.int32)
+    _check({"group_sizes": group_sizes}, a, torch.int32)
     epilogue = _epilogue(bias, activation, residual)
-    m, n, k = _sizes(a, b, 2 if sizes is None else 3)
-    groups = () if sizes is None else (b.shape[0],)
-    _check_shape("group_sizes", sizes, groups)
-    asked = options | ({"epilogue": epilogue} if epilogue != NONE else {})
-    out = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype, strided=sizes is None)
-    for name, given, shape in (("bias", bias, (*groups, n)), ("residual", residual, (m, n))):
+    m, n, k = _sizes(a, b, 3 if grouped else 2)
+    groups = (b.shape[0],) if grouped else ()
+    for name, given, shape in (
+        ("group_sizes", group_sizes, groups),
+        ("bias", bias, (*groups, n)),
+        ("residual", residual, (m, n)),
+    ):
         _check_shape(name, given, shape)
-    if sizes is not None and m == 0:
-        return out
-    layout, ld = ("nt", ()) if sizes is not None else _views(a, b, out)
+    c, factors = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype, strided=not grouped)
+    if grouped and m == 0:
+        return c if factors is None else (c, factors)
+    layout, ld = ("nt", ()) if grouped else _views(a, b, c)
+    if factors is not None and (grouped or ld):
+        raise ValueError(f"out is to be {c.dtype}, which has scale factors: that needs one contiguous a, b and out")
+    asked = options | ({"epilogue": epilogue} if epilogue != NONE else {})
     asked |= {"layout": layout} if layout != "nt" else {}
-    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k, *groups), _asked(asked, out), tuned, ld)
-    operands = [a, b] if sizes is None else [a, b, sizes]
-    has_places = epilogue != NONE or sizes is not None or len(ld) > 0  # the op has a place for each operand
-    if has_places:
+    tuned = tuned and not grouped
+    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k, *groups), _asked(asked, c), tuned, ld)
+    operands = [a, b, *([] if group_sizes is None else [group_sizes])]
+    numbers: list[float] = []
+    if epilogue != NONE or grouped or ld or factors is not None:  # the op has a place for each operand
         nothing = a[:1, :1]
-        operands += [(nothing[0] if sizes is None else nothing) if bias is None else bias]
+        operands += [nothing if grouped else nothing[0]] if bias is None else [bias]
         operands += [nothing if residual is None else residual]
-    view_sizes = [m, n, k, *ld] if ld else []
-    torch.ops.blackwell_lab.gemm(out, operands, [alpha, beta] if has_places else [], config, view_sizes)
-    return out
+        numbers = [alpha, beta]
+    return _launch(c, factors, operands, numbers, config, [m, n, k, *ld] if ld else [])
+
+
+def grouped_matmul(a: torch.Tensor, b: torch.Tensor, group_sizes: torch.Tensor, **others: Any) -> Product:
+    """`matmul` of each group's rows of a by its own b, in one launch (docs/grouped.md).
+
+    Shapes: a [M, K], b [groups, N, K], group_sizes int32 [groups], on the device: rows of a that each group has, one
+    after the other; bias [groups, N]; all others as `matmul` has them, a, b and out contiguous. Nothing waits for the
+    sizes: the host looks at their number alone. They must be at least 0 and add up to M; rows of out that they do not
+    reach are not written.
+    Masked: a [groups, rows, K], and residual and out likewise. Of each group's rows the first, as many as its size
+    says, are multiplied and stored; the others of out are left as they are.
+
+    Raises as `matmul`.
+    """
+    if a.dim() != 3:
+        return matmul(a, b, group_sizes=group_sizes, **others)
+    flat = {}
+    for name, each in {"a": a, **{name: others.get(name) for name in ("residual", "out")}}.items():
+        if each is None:
+            continue
+        if each.dim() != 3 or each.shape[:2] != (len(b), a.shape[1]) or not each.is_contiguous():
+            rule = f"it must be [{len(b)}, {a.shape[1]}, columns], contiguous, for {len(b)} masked groups"
+            raise ValueError(f"{name} is {tuple(each.shape)} with strides {tuple(each.stride())}; {rule}")
+        flat[name] = each.view(-1, each.shape[2])
+    c = matmul(b=b, group_sizes=group_sizes, masked=True, **{**others, **flat})
+    assert isinstance(c, torch.Tensor), "e4m3 has been refused"
+    return c.view(*a.shape[:2], c.shape[1])
+
+
+def _launch(
+    c: torch.Tensor,
+    factors: torch.Tensor | None,
+    operands: list[torch.Tensor],
+    numbers: list[float],
+    config: str,
+    sizes: list[int],
+) -> Product:
+    torch.ops.blackwell_lab.gemm(c, factors, operands, numbers, config, sizes)
+    return c if factors is None else (c, factors)
 
 
 def _views(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[str, tuple[int, ...]]:
@@ -195,14 +200,15 @@ def scaled_matmul(
     out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
     **options: Any,
-) -> torch.Tensor:
+) -> Product:
     """C = alpha * A . B^T of matrices with scale factors, on the GPU that holds the tensors (docs/block-scaling.md).
 
     e4m3, on sm_90a: a [M, K] and b [N, K] float8_e4m3fn; no scale factors but alpha, or float32 ones, a_scales
     [ceil(K / 128), M] and b_scales [ceil(N / 128), ceil(K / 128)], rows padded to 16 bytes.
     nvfp4, mxfp8, mxfp8-e5m2, mxfp4, on sm_100a: a [M, K] and b [N, K] uint8, of 4 bits [M, K / 2] and [N, K / 2];
     scale factors uint8 in atoms, as `harness.block_scaling.to_atoms` has them. Contiguous, on one CUDA device. out:
-    bfloat16, float16 or float32 [M, N].
+    bfloat16, float16 or float32 [M, N]; on sm_90a float8_e4m3fn, too: then C is returned with its scale factors
+    (`Product`), which the next product reads as a and a_scales.
 
     Raises as `matmul`.
     """
@@ -217,16 +223,15 @@ def scaled_matmul(
     k = stored if dtype == FP8 else stored * 8 // FORMATS[dtype].bits
     for name, given, rows in (("a_scales", a_scales, m), ("b_scales", b_scales, n)):
         _check_shape(name, given, _scale_shape(dtype, name, rows, k))
-    out = _output(a, (m, n), out, out_dtype, torch.bfloat16)
+    c, factors = _output(a, (m, n), out, out_dtype, torch.bfloat16)
     asked = {"dtype": dtype, **options}
     if dtype == FP8:
         asked["scales"] = "tensor" if a_scales is None else "block"
     kernel = "kernel8" if dtype == FP8 else "kernel9"
-    config = _configuration(kernel, a.device, dtype, (m, n, k), _asked(asked, out), False)
+    config = _configuration(kernel, a.device, dtype, (m, n, k), _asked(asked, c), False)
     none = torch.empty((1, 1), dtype=torch.float32, device=a.device) if a_scales is None else None
     operands = [a.view(torch.uint8), b.view(torch.uint8), *(none if x is None else x for x in (a_scales, b_scales))]
-    torch.ops.blackwell_lab.gemm(out, operands, [alpha], config, [])
-    return out
+    return _launch(c, factors, operands, [alpha], config, [])
 
 
 def _refuse(options: dict[str, Any]) -> None:
@@ -260,22 +265,25 @@ def _output(
     asked: torch.dtype | None,
     usual: torch.dtype,
     strided: bool = False,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """C, and its scale factors where it is e4m3."""
     dtype = asked or (usual if out is None else out.dtype)
     if dtype not in OUT_DTYPES:
-        raise ValueError(f"out is to be {dtype}; it must be bfloat16, float16 or float32")
+        raise ValueError(
+            f"out is to be {dtype}; it must be {', '.join(found.numpy.name for found in OUT_TYPES.values())}"
+        )
     if out is None:
-        return torch.empty(shape, dtype=dtype, device=a.device)
+        out = torch.empty(shape, dtype=dtype, device=a.device)
     _check_shape("out", out, shape)
     _check({"out": out}, a, dtype, strided=strided)
-    return out
+    if OUT_DTYPES[dtype] != FP8:
+        return out, None
+    return out, torch.empty(fp8.shape_in_memory("A", *shape), dtype=torch.float32, device=a.device)
 
 
 def _scale_shape(dtype: str, name: str, rows: int, k: int) -> tuple[int, ...]:
     if dtype == FP8:
-        blocks = ceil(k / fp8.BLOCK)
-        down, across = (blocks, rows) if name == "a_scales" else (ceil(rows / fp8.BLOCK), blocks)
-        return down, ceil(across / 4) * 4
+        return fp8.shape_in_memory(name[0].upper(), rows, k)
     return ceil(rows / ATOM_ROWS), ceil(k / (FORMATS[dtype].block * ATOM_BLOCKS)), ATOM_BYTES
 
 
@@ -338,15 +346,18 @@ def _tuned(kernel: str, arch: str, dtype: str, shape: Shape, gpu: str) -> str | 
     return found.to_json() if found else None
 
 
-@custom_op("blackwell_lab::gemm", mutates_args=("out",), device_types="cuda", tags=(torch.Tag.needs_exact_strides,))
+@custom_op(
+    "blackwell_lab::gemm", mutates_args=("out", "factors"), device_types="cuda", tags=(torch.Tag.needs_exact_strides,)
+)
 def _gemm(
     out: torch.Tensor,
+    factors: torch.Tensor | None,
     operands: Sequence[torch.Tensor],
     numbers: Sequence[float],
     config: str,
     sizes: Sequence[int],
 ) -> None:
-    """sizes: of views M, N, K and the leading dimensions; none if all is contiguous."""
+    """factors: of C of e4m3. sizes: of views M, N, K and the leading dimensions; none if all is contiguous."""
     from max.driver import Buffer
 
     _check_places(out, operands, fused=len(numbers) == 2)
@@ -358,6 +369,8 @@ def _gemm(
     tensors = [tensor.detach() for tensor in (out, *operands)]
     if sizes:
         tensors[:3] = map(_memory, tensors[:3])
+    if factors is not None:
+        tensors[:1] = [tensors[0].view(torch.uint8), factors]
     model.execute(*map(Buffer.from_dlpack, tensors), *scalars)
     current.wait_stream(queue)
 
@@ -376,6 +389,7 @@ def _check_places(out: torch.Tensor, operands: Sequence[torch.Tensor], *, fused:
 @_gemm.register_fake
 def _(
     out: torch.Tensor,
+    factors: torch.Tensor | None,
     operands: Sequence[torch.Tensor],
     numbers: Sequence[float],
     config: str,

@@ -48,14 +48,9 @@ def gemm[
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    comptime if config.swapped:  # the kernel's rows are columns of the product
-        run[config](
-            a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, n, m, factors}, {sizes, groups}
-        )
-    else:
-        run[config](
-            a, b, c, 0, 0, k_iterations, m, n, workspace, {bias, residual, alpha, beta, m, n, factors}, {sizes, groups}
-        )
+    comptime swapped = config.swapped  # the kernel's rows are columns of the product
+    var operands = EpilogueOperands(bias, residual, alpha, beta, n if swapped else m, m if swapped else n, factors)
+    run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 
 @__llvm_metadata(
@@ -95,19 +90,8 @@ def scaled_gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
-    run[config](
-        a,
-        b,
-        c,
-        a_scales,
-        b_scales,
-        k_iterations,
-        m,
-        n,
-        workspace,
-        {bias, residual, alpha, beta, m, n, factors},
-        {sizes, groups},
-    )
+    var operands = EpilogueOperands(bias, residual, alpha, beta, m, n, factors)
+    run[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 
 @inline(.always)
@@ -124,11 +108,13 @@ def run[
     n: UInt32,
     workspace: UInt64,
     operands: EpilogueOperands,
-    groups: Groups,
+    var groups: Groups,
 ):
     """Any architecture's kernel."""
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
+    comptime if config.masked:
+        groups.apart = m // groups.count
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
     var problem = Problem(

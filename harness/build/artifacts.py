@@ -273,7 +273,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
         **other_buffers(plan, inputs),
     }
     reference, tile = compute_reference(inputs), plan.output_tile
-    expected = [Matmul(OUTPUT, dtype, tile, reference)]
+    expected = [Matmul(OUTPUT, dtype, tile, reference, inputs.rows)]
     if dtype == E4M3:
         elements, factors = reference.quantised()
         of_factors = Matmul(FACTORS_OF_C, F32, (-(-tile[1] // fp8.BLOCK), tile[0]), factors)
@@ -304,7 +304,7 @@ def operands(dtype: str, inputs: Inputs, layout: str, ld: Sequence[int] = ()) ->
     element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else ELEMENT_TYPES[dtype].ptx]
     found = {}
     for name, values, as_drawn, letter, apart in zip(
-        "AB", (inputs.a, inputs.b), "nt", layout, ld or (0, 0), strict=False
+        "AB", (inputs.in_memory(inputs.a), inputs.b), "nt", layout, ld or (0, 0), strict=False
     ):
         if letter != as_drawn:
             values = np.ascontiguousarray(values.T)
@@ -321,7 +321,7 @@ def operands(dtype: str, inputs: Inputs, layout: str, ld: Sequence[int] = ()) ->
 def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
     """What an epilogue reads, scale factors that it writes, and the sizes of groups. Raises UsageProblem if the formula
     of one's own lacks what it takes."""
-    given = {**inputs.given, "sizes": np.array(inputs.groups, np.int32)}
+    given = {**inputs.given_in_memory, "sizes": np.array(inputs.groups, np.int32)}
     found = {}
     for argument in plan.arguments:
         if isinstance(argument, TensorArgument) and argument.name == FACTORS_OF_C:

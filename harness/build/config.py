@@ -341,8 +341,8 @@ def _bound(option: str) -> str:
 class KernelConfig:
     """One complete configuration of a kernel, as `make_config` makes it: everything the compiler needs to know.
 
-    The fields after kernel are `harness.build.config.OPTIONS`, where each is explained; but grouped, which the problem
-    says: whether it has groups (docs/grouped.md). A kernel that has no use for
+    The fields after kernel are `harness.build.config.OPTIONS`, where each is explained; but grouped and masked, which
+    the problem says: whether it has groups, and how they lie (docs/grouped.md). A kernel that has no use for
     an option has its default here: clc_depth is 0 unless the scheduler is clc, sms 0 unless the launch is persistent.
     """
 
@@ -368,6 +368,7 @@ class KernelConfig:
     swapped: bool = False
     epilogue: str = NONE
     grouped: bool = False
+    masked: bool = False
 
     @property
     def label(self) -> str:
@@ -396,7 +397,7 @@ class KernelConfig:
             f" {self.scheduler}{details} group {self.raster_group}"
             f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
             f"{f' split-K {self.split_k}' if self.split_k > 1 else ''}{' swapped' if self.swapped else ''}"
-            f"{' grouped' if self.grouped else ''}"
+            f"{' masked' if self.masked else ' grouped' if self.grouped else ''}"
             f"{'' if self.epilogue == NONE else f' with {self.epilogue}'}"
         )
 
@@ -422,11 +423,13 @@ class KernelConfig:
         return cls(**options)
 
 
-def make_config(kernel: str, *, shape: Shape | None = None, grouped: bool = False, **asked: Any) -> KernelConfig:
+def make_config(
+    kernel: str, *, shape: Shape | None = None, grouped: bool = False, masked: bool = False, **asked: Any
+) -> KernelConfig:
     """A configuration of the named kernel, with defaults where nothing is asked for: None, or ``auto`` as arch.
 
     asked: values by the names of `OPTIONS`. shape: the problem, for kernels that choose their tile and cluster for it,
-    among those that are asked for. grouped: for problems with groups, as it is anyway if the shape has some.
+    among those that are asked for. grouped, masked: for problems with such groups, as it is anyway if the shape has.
     """
     unknown = asked.keys() - OPTIONS.keys()
     if unknown:
@@ -434,7 +437,8 @@ def make_config(kernel: str, *, shape: Shape | None = None, grouped: bool = Fals
     given = {name: option.default if asked.get(name) is None else asked[name] for name, option in OPTIONS.items()}
     options = {
         "kernel": kernel,
-        "grouped": grouped,
+        "grouped": grouped or masked,
+        "masked": masked,
         **given,
         "arch": None if given["arch"] == "auto" else given["arch"],
     }
@@ -468,11 +472,12 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
     dtype = asked["dtype"] or kernel.dtypes[0]
     check_dtype(dtype)
     grouped = bool(asked.get("grouped") or (shape and shape.groups))
-    fixed = {"arch": arch, "dtype": dtype, "grouped": grouped}
+    masked = bool(asked.get("masked") or (shape and shape.masked))
+    fixed = {"arch": arch, "dtype": dtype, "grouped": grouped, "masked": masked}
     found = fixed | _first_allowed({**asked, **fixed, **tiling} for tiling in tilings(kernel, arch, asked, shape))
     options: dict[str, Any] = {name: found[name] for name in OPTIONS}
     options |= {name: tuple(value[:2]) for name, value in options.items() if OPTIONS[name].kind == "pair"}
-    return KernelConfig(kernel=kernel.name, **options, grouped=grouped)
+    return KernelConfig(kernel=kernel.name, **options, grouped=grouped, masked=masked)
 
 
 def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

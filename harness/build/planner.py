@@ -85,7 +85,7 @@ def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
     """As `plan_json`, of a planner that may be another commit's."""
     more = [f"groups={shape.groups_text}"] if shape.groups else []
     more += [f"ld={shape.ld_text}"] if shape.ld else []
-    return ask(program, shape.m, shape.n, shape.k, *more, *_words(options))
+    return ask(program, shape.rows_in_memory, shape.n, shape.k, *more, *_words(options))
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,7 +329,7 @@ class Plan:
     def output(self) -> tuple[int, int]:
         """Rows and columns of C, which a fused epilogue may make fewer."""
         dims = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
-        return self.problem.m, dims[0]
+        return self.problem.rows_in_memory, dims[0]
 
     @property
     def stored_output(self) -> tuple[int, int]:

@@ -157,12 +157,18 @@ plain_shape_option = click.option(
 
 shape_option = group(
     "shape",
-    lambda shape, groups: replace(shape, groups=groups or ()),
+    lambda shape, groups, masked: replace(shape, groups=groups or (), masked=masked or 0),
     plain_shape_option,
     click.option(
         "--groups",
         type=Parsed("M0,M1,...", parse_groups),
         help="Rows of A that each group has, M in all, for a B of its own: docs/grouped.md.",
+    ),
+    click.option(
+        "--masked",
+        type=click.IntRange(min=1),
+        metavar="ROWS",
+        help="Each group has so many rows in memory, of which --groups says how many count: the first.",
     ),
 )
 

@@ -31,6 +31,7 @@ def check_command_of(request: Request, schedules: int) -> str:
 def kernel_words(config: KernelConfig, shape: Shape) -> list[str]:
     """Returns a kernel (its name, or the file of one's own), its configuration and a shape, with everything said."""
     groups = ["--groups", shape.groups_text] if shape.groups else []
+    groups += ["--masked", str(shape.masked)] if shape.masked else []
     kernel = find_kernel(config.kernel).file or config.kernel
     return [kernel, *_config(config), "--shape", shape.as_option, *groups]
 

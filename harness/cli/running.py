@@ -195,6 +195,7 @@ def save(outcome: Outcome) -> Path | None:
 OF_KERNELS = (
     "shape",
     "groups",
+    "masked",
     "preset",
     *OPTIONS,
     "ptx_file",

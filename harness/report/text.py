@@ -122,6 +122,7 @@ def launch_lines(plan: Plan) -> list[str]:
     clusters = f"{number} cluster{'s' if number > 1 else ''}"
     epilogue = find_epilogue(plan.config["epilogue"])
     fused, split = epilogue.name != NONE, plan.split_k
+    in_memory = f" of {problem.masked} in memory" if problem.masked else ""
     down, across = plan.product
     what = "B . A^T " if plan.swapped else "product " if fused else "C"
     steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument) and a.name == "k_iterations"), None)
@@ -133,7 +134,7 @@ def launch_lines(plan: Plan) -> list[str]:
         *([_memory_line(plan)] if plan.layout != "nt" or problem.ld else []),
         *(["swapped: A below is the tensor B, and B the tensor A; the transpose is C"] if plan.swapped else []),
         *(
-            [f"grouped: rows {problem.groups_text}, each group with its own B of {problem.n} rows"]
+            [f"grouped: rows {problem.groups_text}{in_memory}, each group with its own B of {problem.n} rows"]
             if problem.groups
             else []
         ),

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness import paths
-from harness.build.artifacts import OUTPUT, Artifact
+from harness.build.artifacts import Artifact
 from harness.build.config import KernelConfig
 from harness.build.planner import Plan, TensorMapArgument
 from harness.driver.gpu_model import gpu_model
@@ -30,7 +30,7 @@ from harness.errors import CannotRun
 from harness.gpus import usual_gpu
 from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
 from harness.launch.spec import Launchable
-from harness.problem import Inputs
+from harness.problem import Inputs, Matmul
 from harness.run.model import compile_artifact, op_operands
 
 
@@ -46,7 +46,7 @@ def run_on_emulated_gpu(
     log = Log(quiet=True)
     with tempfile.TemporaryDirectory(prefix="emulated-gpu-run-") as temporary:
         folder = Path(temporary)
-        _hand_over(folder, model, artifact.config, plan, inputs)
+        _hand_over(folder, model, artifact.config, plan, inputs, what)
         with open(folder / "stderr", "wb") as said:
             code = run_program(
                 [sys.executable, "-m", "harness.run.emulated_worker", str(folder)],
@@ -60,24 +60,29 @@ def run_on_emulated_gpu(
         sys.stderr.write((folder / "stderr").read_text(encoding="utf-8", errors="replace"))
         if code:
             raise CannotRun(f"the process that runs MAX on the emulated {gpu.name} ended with code {code}")
-        bits = np.load(folder / "c.npy")
+        with np.load(folder / "outputs.npz") as kept:
+            contents = {
+                name: kept[name].view(what.buffers[name].dtype.numpy).reshape(what.buffers[name].shape) for name in kept
+            }
     launch = _the_launch(log, plan)
     for warning in launch.warnings:
         if options.strict and warning.rule not in options.allow:
             raise CannotRun(f"{warning.rule}: {warning.message}")
-    output = bits.view(plan.out_type.numpy).reshape(plan.stored_output)
     result = LaunchResult(_with_arguments(launch.counters, plan), launch.seconds, launch.warnings)
     launched = Launched(what.launches[0].where, launch.kernel, plan.grid, result)
-    [matmul] = [each for each in what.expectations if each.buffer == OUTPUT]
-    verdicts = (matmul.judge(output, {}),)
+    verdicts = tuple(each.judge(contents[each.buffer], {}) for each in what.expectations if isinstance(each, Matmul))
     about = about_device(plan.arch, options, launch.seconds)
-    return Outcome(what, about, plan.arch, (launched,), verdicts, launch.seconds, {OUTPUT: output})
+    return Outcome(what, about, plan.arch, (launched,), verdicts, launch.seconds, contents)
 
 
-def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs) -> None:
+def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs, what: Launchable) -> None:
     arrays, numbers = op_operands(config, inputs, plan.problem.ld)
-    output = [prod(plan.stored_output)] if plan.problem.ld else plan.output
-    request: dict[str, Any] = {"model": str(model), "out_dtype": config.out_dtype, "output": output, "numbers": numbers}
+    outputs = [what.buffers[each.buffer] for each in what.expectations if isinstance(each, Matmul)]
+    request: dict[str, Any] = {"model": str(model), "numbers": numbers}
+    request["outputs"] = [
+        [each.name, each.dtype.numpy.name, [prod(each.shape or ())] if plan.problem.ld else each.shape]
+        for each in outputs
+    ]
     request["types"] = [array.dtype.name for array in arrays]
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     np.savez(folder / "operands.npz", *(array.view(f"u{array.itemsize}") for array in arrays))

@@ -19,9 +19,9 @@ from harness.build.artifacts import Artifact
 from harness.build.compiler import Gpu
 from harness.build.config import KernelConfig
 from harness.epilogues import NONE
-from harness.errors import CannotRun
+from harness.errors import CannotRun, UsageProblem
 from harness.gpus import check_arch
-from harness.problem import ELEMENT_TYPES, Shape, Validation
+from harness.problem import ELEMENT_TYPES, FP8, Shape, Validation
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
@@ -61,6 +61,8 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
     gpu, shape = asked.gpu, asked.shape
     assert gpu is not None
     notes: list[str] = []
+    if artifacts[0].config.out_dtype == FP8:
+        raise UsageProblem(f"out dtype {FP8} is not timed; use bf16, fp16 or f32, or --device emulated-gpu or emulator")
     vendors, vendor_model = _contestants(artifacts[0].config, asked.vendors if time else (), notes, shape.ld)
     with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
         series = []

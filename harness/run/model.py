@@ -48,10 +48,10 @@ def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = Fals
     ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. views: it takes leading
     dimensions. Raises CannotRun if MAX cannot compile it, UsageProblem if no op does what is asked for.
     """
-    if config.out_dtype == FP8:
+    if config.out_dtype == FP8 and (config.grouped or views):
         raise UsageProblem(
-            f"out dtype {FP8}: the MAX ops have no place for scale factors of C; use bf16, fp16 or f32, "
-            "or --device emulator"
+            f"out dtype {FP8}: the MAX ops of groups and of leading dimensions have no place for scale factors of C; "
+            "use bf16, fp16 or f32, or --device emulator"
         )
     what = "views" if views else "kernel"
     return _compile(artifact_path(config, ptx, views), config.arch, what, config.to_json(), config.label, ptx)
@@ -105,13 +105,15 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
     """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them, with groups B [groups, n, k]; C
-    is overwritten. What `op_operands` gives beside A and B follows. views: of leading dimensions, with C, A and B flat.
+    is overwritten, and of e4m3 its scale factors behind it. What `op_operands` gives beside A and B follows. views: of
+    leading dimensions, with C, A and B flat.
     """
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    out = getattr(DType, OUT_TYPES[config.out_dtype].numpy.name)
+    quantises = config.out_dtype == FP8
+    out = DType.uint8 if quantises else getattr(DType, OUT_TYPES[config.out_dtype].numpy.name)
     dtype = getattr(DType, OUT_TYPES[config.dtype].numpy.name) if config.dtype in ELEMENT_TYPES else DType.uint8
     number = TensorType(DType.float32, [], device=DeviceRef.CPU())
     types = [
@@ -135,12 +137,15 @@ def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
     elif config.dtype in FORMATS:
         types += [TensorType(dtype, [f"{name}_atoms", "k_atoms", ATOM_BYTES], device=where) for name in "mn"]
         types += [number]
-    elif views or config.epilogue != NONE:
+    elif views or quantises or config.epilogue != NONE:
         types += [TensorType(dtype, ["x"], device=where), TensorType(dtype, ["y", "z"], device=where)]
         types += [TensorType(DType.int64, [], device=DeviceRef.CPU())] * (6 if views else 0) + [number, number]
+    written = 1
+    if quantises:
+        types[1:1] = [BufferType(DType.float32, ["c_blocks", "c_factors"], device=where)]
+        written = 2
     with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
-        c, *others = made.inputs
-        values = [c.buffer, *(other.tensor for other in others)]
+        values = [each.buffer if at < written else each.tensor for at, each in enumerate(made.inputs)]
         ops.inplace_custom(operation(config, views), where, values, parameters=op_parameters(config))
         made.output()
     return made
@@ -152,9 +157,10 @@ def operation(config: KernelConfig, views: bool = False) -> str:
         return "grouped_matmul_into"
     if views:
         return "matmul_views_into"
-    if config.dtype not in ELEMENT_TYPES:
-        return "scaled_matmul_into"
-    return "matmul_into" if config.epilogue == NONE else "matmul_fused_into"
+    name = "matmul" if config.dtype in ELEMENT_TYPES else "scaled_matmul"
+    if config.out_dtype == FP8:
+        return f"{name}_quantised_into"
+    return f"{name}_into" if config.epilogue == NONE else "matmul_fused_into"
 
 
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
@@ -173,13 +179,15 @@ def op_operands(
     kept = operands(config.dtype, inputs, config.layout, ld).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
     if config.dtype in ELEMENT_TYPES:
-        if config.epilogue == NONE and not config.grouped and not ld:
+        if config.epilogue == NONE and config.out_dtype != FP8 and not config.grouped and not ld:
             return arrays, []
         if config.grouped:
             arrays[1:] = [arrays[1].reshape(len(inputs.groups), -1, arrays[1].shape[1])]
             arrays += [np.array(inputs.groups, np.int32)]
         ranks = {name: 1 if name == "bias" and not config.grouped else 2 for name in BESIDE}
-        beside = [inputs.given.get(name, np.zeros((1,) * rank, arrays[0].dtype)) for name, rank in ranks.items()]
+        beside = [
+            inputs.given_in_memory.get(name, np.zeros((1,) * rank, arrays[0].dtype)) for name, rank in ranks.items()
+        ]
         factors = [inputs.given.get(name, 1.0) for name in FACTORS]
         if ld:
             (m, k), n = inputs.a.shape, len(inputs.b)

@@ -251,7 +251,7 @@ def _validate(request: Request, inputs: Inputs, c: Any) -> dict[str, Any]:
     """By the harness's own rules, with all that it says of errors; the product is the GPU's, in float64."""
     dtype = OUT_TYPES[request.config.out_dtype]
     output = _bits(c).cpu().numpy().view(dtype.numpy)
-    found = Matmul("C", dtype, request.tile, compute_reference(inputs, _product)).judge(output, {})
+    found = Matmul("C", dtype, request.tile, compute_reference(inputs, _product), inputs.rows).judge(output, {})
     return asdict(found)
 
 

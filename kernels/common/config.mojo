@@ -93,6 +93,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var layout: StaticString  # how A and B lie, in the letters of BLAS: n as [M, K] and [K, N], t as [K, M] and [N, K]
     var swapped: Bool  # the kernel multiplies B . A^T, whose transpose it stores as C: few rows of A lie along the MMA's N
     var grouped: Bool  # rows of A belong to groups, each with its own B: groups.mojo
+    var masked: Bool  # groups have as many rows in memory, of which the first count
 
     def __init__(
         out self,
@@ -124,6 +125,7 @@ struct GemmConfig(TrivialRegisterPassable):
         layout: StaticString = "nt",
         swapped: Bool = False,
         grouped: Bool = False,
+        masked: Bool = False,
     ):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
@@ -169,6 +171,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.layout = layout
         self.swapped = swapped
         self.grouped = grouped
+        self.masked = masked
         if not epilogue_width:
             while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
                 self.epilogue_width //= 2

@@ -3,6 +3,9 @@
     A [sum of sizes, K]   the groups' rows one after the other, without padding; C [sum of sizes, N] likewise
     B [groups * N, K]     that of each group, one after the other
 
+`masked`, each group has as many rows of A and C in memory, M / groups, of which its size says how many count: the first. The
+others are not stored, and nothing else is different.
+
 The sizes lie in global memory, as the kernel before may have computed them: the host knows how many there are and what they
 add up to. Tiles are numbered group after group, and no tile has rows of two groups, so a group has
 ceil(size / rows of a cluster tile) rows of tiles, an empty one none. Every role walks forward through the sizes as its
@@ -27,9 +30,10 @@ struct Groups(TrivialRegisterPassable):
 
     var sizes: UInt64  # address of their rows, a word of 4 bytes each
     var count: UInt32  # 0: not grouped
+    var apart: UInt32  # masked: rows from the first of a group to the first of the next
 
 
-comptime NO_GROUPS = Groups(0, 0)
+comptime NO_GROUPS = Groups(0, 0, 0)
 
 
 struct Group[config: GemmConfig](TrivialRegisterPassable):
@@ -64,8 +68,8 @@ struct Group[config: GemmConfig](TrivialRegisterPassable):
             if self.number >= groups.count:
                 break
             self.first_tile = self.end_tile
-            self.first_row = self.end_row
-            self.end_row += load_number(groups.sizes + 4 * UInt64(self.number))
+            self.first_row = self.number * groups.apart if Self.config.masked else self.end_row
+            self.end_row = self.first_row + load_number(groups.sizes + 4 * UInt64(self.number))
             self.end_tile += self.tile_rows() * tiles_across
         return moved
 

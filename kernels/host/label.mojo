@@ -21,5 +21,5 @@ def label(config: GemmConfig) -> String:
     name += "_pp" if config.ping_pong else ""
     name += String(t"_k{config.split_k}") if config.splits_k() else String()
     name += "_swapped" if config.swapped else ""
-    name += "_grouped" if config.grouped else ""
+    name += "_masked" if config.masked else "_grouped" if config.grouped else ""
     return name if not config.is_fused() else name + "_" + config.fusion().name.replace("-", "_")

@@ -1,8 +1,8 @@
 """Host launch code: tensor maps and launch attributes straight from the launch plan."""
 from ..common.config import GemmConfig
-from .launch_plan import DENSE, LaunchPlan, LeadingDimensions, TensorMap
+from .launch_plan import LaunchPlan, TensorMap
 from ..common.fragment import EpilogueOperands
-from ..common.groups import NO_GROUPS, Groups
+from ..common.groups import Groups
 from ..entry import gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
@@ -55,57 +55,6 @@ def window_map[
 
 
 def launch[
-    dtype: DType, out_dtype: DType, //, config: GemmConfig
-](
-    ctx: DeviceContext,
-    a: DeviceBuffer[dtype],
-    b: DeviceBuffer[dtype],
-    c: DeviceBuffer[out_dtype],
-    m: Int,
-    n: Int,
-    k: Int,
-    operands: EpilogueOperands,
-    groups: Groups = NO_GROUPS,
-    ld: LeadingDimensions = DENSE,
-) raises:
-    """Enqueues C = A . B^T, or what the fused epilogue makes of it; raises if the sizes cannot be addressed."""
-    comptime assert config.dtype == dtype, "the configuration and the buffers differ in dtype"
-    comptime assert config.scales == "none", "A and B with scale factors are the other launch's"
-    launch[config](ctx, a, b, c, a, b, m, n, k, operands, groups, ld)
-
-
-def launch[
-    dtype: DType, out_dtype: DType, scale_dtype: DType, //, config: GemmConfig
-](
-    ctx: DeviceContext,
-    a: DeviceBuffer[dtype],
-    b: DeviceBuffer[dtype],
-    c: DeviceBuffer[out_dtype],
-    a_scales: DeviceBuffer[scale_dtype],
-    b_scales: DeviceBuffer[scale_dtype],
-    m: Int,
-    n: Int,
-    k: Int,
-    operands: EpilogueOperands,
-    groups: Groups = NO_GROUPS,
-    ld: LeadingDimensions = DENSE,
-) raises:
-    """Enqueues C = alpha * A . B^T of A and B with scale factors, which are not looked at where the configuration has none.
-    """
-    comptime assert config.out_dtype == out_dtype, "the configuration and C differ in dtype"
-    comptime assert not config.quantises(), "the ops have no place for scale factors of C"
-    var plan = LaunchPlan(config, m, n, k, Int(groups.count), ld)
-    comptime if config.counts_tiles() or config.splits_k():
-        # One for each launch, as launches on several streams must not share it.
-        var workspace = ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4)
-        ctx.enqueue_memset(workspace.create_sub_buffer[DType.uint32](0, plan.counters), 0)
-        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, UInt64(Int(workspace.unsafe_ptr())), operands, groups)
-        _ = workspace^  # not freed before the kernel is in the queue
-    else:
-        enqueue[config](ctx, plan, a, b, c, a_scales, b_scales, 0, operands, groups)
-
-
-def enqueue[
     dtype: DType, out_dtype: DType, scale_dtype: DType, //, config: GemmConfig
 ](
     ctx: DeviceContext,
@@ -115,10 +64,22 @@ def enqueue[
     c: DeviceBuffer[out_dtype],
     a_scales: DeviceBuffer[scale_dtype],
     b_scales: DeviceBuffer[scale_dtype],
-    workspace: UInt64,
     operands: EpilogueOperands,
     groups: Groups,
 ) raises:
+    """Enqueues C = A . B^T, or what the fused epilogue makes of it, or alpha * A . B^T of A and B with scale factors, which
+    are not looked at where the configuration has none."""
+    comptime assert config.c_element_bytes() == size_of[out_dtype](), "the configuration and C differ in dtype"
+    comptime if config.quantises():
+        if operands.factors == 0:
+            raise Error("C of e4m3 has scale factors: the op is matmul_quantised_into or scaled_matmul_quantised_into")
+    var workspace = List[DeviceBuffer[DType.uint32]]()
+    var place: UInt64 = 0
+    comptime if config.counts_tiles() or config.splits_k():
+        # One for each launch, as launches on several streams must not share it.
+        workspace.append(ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4))
+        ctx.enqueue_memset(workspace[0].create_sub_buffer[DType.uint32](0, plan.counters), 0)
+        place = UInt64(Int(workspace[0].unsafe_ptr()))
     var a_map = tensor_map[config, 128](b if config.swapped else a, plan.a)
     var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
     var c_map = tensor_map[config, config.c_element_bytes() * config.c_box()[1]](c, plan.c)
@@ -143,7 +104,7 @@ def enqueue[
             k_iterations,
             rows,
             columns,
-            workspace,
+            place,
             operands.bias,
             operands.residual,
             operands.alpha,
@@ -166,7 +127,7 @@ def enqueue[
             k_iterations,
             rows,
             columns,
-            workspace,
+            place,
             operands.bias,
             operands.residual,
             operands.alpha,
@@ -181,3 +142,4 @@ def enqueue[
             func_attribute=limit,
             attributes=overlap^,
         )
+    _ = workspace^  # not freed before the kernel is in the queue

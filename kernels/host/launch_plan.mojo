@@ -112,6 +112,8 @@ struct LaunchPlan(Copyable):
         self.clusters_m = ceildiv(self.rows, config.cluster_rows())
         if config.grouped:
             check_size("N times the groups", n * groups, 1)
+            if config.masked and m % groups != 0:
+                raise Error("masked: M ", m, " must be as many rows for each of ", groups, " groups")
             # A group has a tile that is not full at most, and a row at least if it has a tile.
             self.clusters_m = min(m, (m + groups * (config.cluster_rows() - 1)) // config.cluster_rows())
         self.clusters_n = ceildiv(self.columns, config.cluster_columns())

@@ -2,9 +2,8 @@
 [K, N], tt A [K, M], tn both.
 
 `matmul` returns a new C, `matmul_into` overwrites a buffer of the caller's, `matmul_fused_into` with what a fused epilogue
-makes of the product, `scaled_matmul_into` (scaled_matmul.mojo) multiplies numbers with scale factors, `grouped_matmul_into`
-(grouped_matmul.mojo) groups of rows. A and B are bf16 or
-fp16, C may be f32, too. The one parameter, `options`, is a configuration as text (options.mojo), such as
+makes of the product; `matmul_quantised_into`, `scaled_matmul_into`, `grouped_matmul_into` and `matmul_views_into` have
+files of their own. A and B are bf16 or fp16, C may be f32, too. The one parameter, `options`, is a configuration as text (options.mojo), such as
 "kernel=kernel8 cluster_m=2 cluster_n=1". What is no configuration of the device's architecture does not compile. All raise
 on shapes that do not match, on sizes that TMA cannot address, on a bias or residual that does not begin at 4 bytes, and on
 devices the kernels are not written for.
@@ -14,8 +13,10 @@ from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
 from ..common.fragment import NO_OPERANDS, EpilogueOperands
+from ..common.groups import NO_GROUPS, Groups
 from .launch import launch
-from .launch_plan import DENSE, LeadingDimensions
+from .launch_plan import LaunchPlan
+from .operands import check_shape, fused_operands
 from .options import op_configuration
 from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
@@ -37,7 +38,7 @@ struct Matmul:
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
         comptime assert not config.is_fused(), "matmul: an epilogue is matmul_fused_into's"
-        multiply[target, config](c, a, b, ctx)
+        multiply[target, config](c, a, b, ctx, plan_of[config](a, b))
 
 
 @extensibility.register("matmul_into")
@@ -53,7 +54,7 @@ struct MatmulInto:
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
         comptime assert not config.is_fused(), "matmul: an epilogue is matmul_fused_into's"
-        multiply[target, config](c, a, b, ctx)
+        multiply[target, config](c, a, b, ctx, plan_of[config](a, b))
 
 
 @extensibility.register("matmul_fused_into")
@@ -75,49 +76,22 @@ struct MatmulFusedInto:
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
         comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"
-        var m, n, _ = sizes[config](a, b)
-        multiply[target, config](c, a, b, ctx, fused_operands[config](bias, residual, alpha, beta, m, n))
+        var plan = plan_of[config](a, b)
+        multiply[target, config](c, a, b, ctx, plan, fused_operands[config](plan, bias, residual, alpha, beta))
 
 
-def fused_operands[
-    dtype: DType, //, config: GemmConfig
-](
-    bias: ManagedTensorSlice[dtype=dtype, rank=1, ...],
-    residual: ManagedTensorSlice[dtype=dtype, rank=2, ...],
-    alpha: Float32,
-    beta: Float32,
-    m: Int,
-    n: Int,
-) raises -> EpilogueOperands:
-    """Checks what a fused epilogue reads; what it does not take is ignored."""
-    comptime fusion = config.fusion()
-    if fusion.takes_bias and bias.dim_size(0) != n:
-        raise Error("matmul: bias is [", bias.dim_size(0), "], not [", n, "]")
-    if fusion.takes_residual and (residual.dim_size(0) != m or residual.dim_size(1) != n):
-        raise Error(
-            "matmul: residual is [", residual.dim_size(0), ", ", residual.dim_size(1), "], not [", m, ", ", n, "]"
-        )
-    if fusion.takes_bias and Int(bias.unsafe_ptr()) % 4 != 0:
-        raise Error("matmul: bias begins at an odd element; it is read two at a time, from 4 bytes on")
-    if fusion.takes_residual and Int(residual.unsafe_ptr()) % 4 != 0:
-        raise Error("matmul: residual begins at an odd element; it is read two at a time, from 4 bytes on")
-    var places = (UInt64(Int(bias.unsafe_ptr())), UInt64(Int(residual.unsafe_ptr())))
-    return {places[0], places[1], alpha, beta, UInt32(m), UInt32(n), 0}
-
-
-def sizes[
-    dtype: DType, //, config: GemmConfig
-](a: ManagedTensorSlice[dtype=dtype, rank=2, ...], b: ManagedTensorSlice[dtype=dtype, rank=2, ...]) raises -> Tuple[
-    Int, Int, Int
-]:
-    """M, N and K."""
+def plan_of[
+    config: GemmConfig
+](a: ManagedTensorSlice[rank=2, ...], b: ManagedTensorSlice[rank=2, ...]) raises -> LaunchPlan:
+    """Of A and B, which must agree in K."""
+    comptime in_a_byte = 8 // min(config.scaling.bits, 8)
     comptime k_of_a = 0 if config.a_is_k_by_m() else 1
     comptime k_of_b = 0 if config.b_is_k_by_n() else 1
     var k = a.dim_size(k_of_a)
     if b.dim_size(k_of_b) != k:
         var both = String(t"A [{a.dim_size(0)}, {a.dim_size(1)}] and B [{b.dim_size(0)}, {b.dim_size(1)}]")
         raise Error("matmul: ", both, " differ in K, with layout ", config.layout)
-    return a.dim_size(1 - k_of_a), b.dim_size(1 - k_of_b), k
+    return LaunchPlan(config, a.dim_size(1 - k_of_a), b.dim_size(1 - k_of_b), k * in_a_byte)
 
 
 def multiply[
@@ -127,32 +101,40 @@ def multiply[
     a: ManagedTensorSlice[dtype=dtype, rank=2, ...],
     b: ManagedTensorSlice[dtype=dtype, rank=2, ...],
     ctx: DeviceContext,
+    plan: LaunchPlan,
     operands: EpilogueOperands = NO_OPERANDS,
 ) raises:
-    """Checks the shapes and enqueues the kernel."""
-    var m, n, k = sizes[config](a, b)
-    var columns = config.fusion().columns(n)
-    if c.dim_size(0) != m or c.dim_size(1) != columns:
-        raise Error("matmul: C is [", c.dim_size(0), ", ", c.dim_size(1), "], not [", m, ", ", columns, "]")
-    enqueue[target, config](c, a, b, ctx, m, n, k, operands, DENSE)
+    """Checks the shape of C and enqueues the kernel."""
+    comptime assert config.scales == "none", "matmul: A and B with scale factors are scaled_matmul_into's"
+    check_shape("C", c, [plan.m, config.fusion().columns(plan.n)])
+    enqueue[target, config](c, a, b, a, b, ctx, plan, operands)
 
 
 def enqueue[
-    out_dtype: DType, dtype: DType, //, target: StaticString, config: GemmConfig
+    out_dtype: DType, dtype: DType, scale_dtype: DType, //, target: StaticString, config: GemmConfig
 ](
     c: ManagedTensorSlice[dtype=out_dtype, ...],
     a: ManagedTensorSlice[dtype=dtype, ...],
     b: ManagedTensorSlice[dtype=dtype, ...],
+    a_scales: ManagedTensorSlice[dtype=scale_dtype, ...],
+    b_scales: ManagedTensorSlice[dtype=scale_dtype, ...],
     ctx: DeviceContext,
-    m: Int,
-    n: Int,
-    k: Int,
+    plan: LaunchPlan,
     operands: EpilogueOperands,
-    ld: LeadingDimensions,
+    groups: Groups = NO_GROUPS,
 ) raises:
+    """Where A and B have no scale factors, they stand in the place of them."""
     comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
         launch[config](
-            ctx, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), m, n, k, operands, ld=ld
+            ctx,
+            plan,
+            a.to_device_buffer(ctx),
+            b.to_device_buffer(ctx),
+            c.to_device_buffer(ctx),
+            a_scales.to_device_buffer(ctx),
+            b_scales.to_device_buffer(ctx),
+            operands,
+            groups,
         )
     else:
         raise Error(

@@ -7,9 +7,9 @@ last, and M, N, K and the leading dimensions beside them, in elements. Raises as
 import extensibility
 from extensibility import InputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
-from ..common.fragment import NO_OPERANDS
-from .launch_plan import LaunchPlan, LeadingDimensions, TensorMap
-from .matmul import ARCH, enqueue, fused_operands
+from .launch_plan import LaunchPlan, TensorMap
+from .matmul import ARCH, enqueue
+from .operands import fused_operands
 from .options import op_configuration
 from max.gpu.host import DeviceContext
 
@@ -38,15 +38,12 @@ struct MatmulViewsInto:
         ctx: DeviceContext,
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
-        var ld = LeadingDimensions(Int(lda), Int(ldb), Int(ldc))
-        var plan = LaunchPlan(config, Int(m), Int(n), Int(k), ld=ld)
+        comptime assert config.scales == "none", "matmul_views_into: A and B have 16 bits"
+        var plan = LaunchPlan(config, Int(m), Int(n), Int(k), ld={Int(lda), Int(ldb), Int(ldc)})
         check_memory(plan.b if config.swapped else plan.a, a.dim_size(0), Int(a.unsafe_ptr()))
         check_memory(plan.a if config.swapped else plan.b, b.dim_size(0), Int(b.unsafe_ptr()))
         check_memory(plan.c, c.dim_size(0), Int(c.unsafe_ptr()))
-        var operands = NO_OPERANDS
-        comptime if config.is_fused():
-            operands = fused_operands[config](bias, residual, alpha, beta, plan.m, plan.n)
-        enqueue[target, config](c, a, b, ctx, plan.m, plan.n, plan.k, operands, ld)
+        enqueue[target, config](c, a, b, a, b, ctx, plan, fused_operands[config](plan, bias, residual, alpha, beta))
 
 
 def check_memory(map: TensorMap, elements: Int, address: Int) raises:

@@ -80,6 +80,7 @@ def configuration(options: List[String]) raises -> GemmConfig:
         layout=word[["nt", "nn", "tn", "tt"]]("layout", values.pop("layout", "nt")),
         swapped=switch("swapped", False),
         grouped=switch("grouped", False),
+        masked=switch("masked", False),
     )
     for name in values:
         raise Error("'", name, "' is not a parameter of a configuration")

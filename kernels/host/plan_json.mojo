@@ -34,6 +34,7 @@ def config_json(config: GemmConfig) -> String:
             text("layout", config.layout),
             pair("swapped", config.swapped),
             pair("grouped", config.grouped),
+            pair("masked", config.masked),
             pair("multicast", config.multicast),
             text("epilogue", config.fusion().name),
             text("label", label(config)),
@@ -217,7 +218,14 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[I
     var groups = List[String]()
     for size in sizes:
         groups.append(String(size))
-    var problem: List[String] = [pair("m", plan.m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]
+    var m = plan.m
+    if config.masked:  # rows in memory
+        m = 0
+        for size in sizes:
+            m += size
+    var problem: List[String] = [pair("m", m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]
+    if config.masked:
+        problem.append(pair("masked", plan.m // plan.groups))
     if plan.ld.a > 0 or plan.ld.b > 0 or plan.ld.c > 0:
         problem.append(pair("ld", numbers(plan.ld.a, plan.ld.b, plan.ld.c)))
     return object(

@@ -332,7 +332,9 @@ def swapped_error(config: GemmConfig) -> ConfigError:
 
 def grouped_error(config: GemmConfig) -> ConfigError:
     if not config.grouped:
-        return ConfigError()
+        return ConfigError("masked", String("masked: there are no groups")) if config.masked else ConfigError()
+    if config.masked and config.quantises():
+        return ConfigError("out_dtype", String("out dtype e4m3: not with masked groups"))
     if not config.kernel.fuses():
         return ConfigError("kernel", String(t"groups: {config.kernel.name} multiplies one A and one B"))
     if not config.is_static():

@@ -20,7 +20,7 @@ VALUES = {name: SAMPLE.get(name, option.offered[0] if option.offered else None) 
 
 
 def test_a_configuration_has_the_options_its_kernel_and_whether_there_are_groups():
-    assert [field.name for field in fields(KernelConfig)] == ["kernel", *OPTIONS, "grouped"]
+    assert [field.name for field in fields(KernelConfig)] == ["kernel", *OPTIONS, "grouped", "masked"]
 
 
 @pytest.mark.parametrize("name", OPTIONS)

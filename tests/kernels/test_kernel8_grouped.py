@@ -28,8 +28,11 @@ CONFIGS = [
         # Rows in half of the lanes of tensor memory, or split by columns.
         {**BLACKWELL, "cta_group": 1, "mma_shape": (64, 64), "cluster": (2, 2), "sms": 8, "epilogue": "bias"},
         {**BLACKWELL, "mma_shape": (128, 64), "cluster": (2, 1), "sms": 6},
+        {**HOPPER, "mma_shape": (128, 64), "cluster": (2, 1), "sms": 8, "masked": True, "epilogue": "residual"},
+        {**BLACKWELL, "cta_group": 1, "mma_shape": (64, 64), "cluster": (2, 2), "sms": 8, "masked": True},
     )
 ]  # fmt: skip
+CONTIGUOUS, MASKED = CONFIGS[:5], CONFIGS[5:]
 RAGGED = (40, 0, 0, 130, 1, 77, 0, 16)
 ONE_TILE_AND_MORE = (0, 0, 300)
 BATCH = (96, 96, 96)
@@ -43,7 +46,7 @@ def sized(groups, n: int, k: int):
 SIZES = (sized(RAGGED, 80, 200), sized(ONE_TILE_AND_MORE, 48, 64), sized(BATCH, 64, 136))
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
+@pytest.mark.parametrize("config", CONTIGUOUS, ids=lambda config: config.label.replace(" ", "_"))
 def test_each_row_meets_the_b_of_its_group(built, config):
     kind = "normal" if config.epilogue == "swiglu" else "index" if config.epilogue == "none" else "integer"
     for size, schedule in zip(SIZES, ("random", "fifo", "random"), strict=True):
@@ -51,6 +54,22 @@ def test_each_row_meets_the_b_of_its_group(built, config):
         assert validation.mismatches == 0, (size, schedule, validation.first_mismatches[:2])
         bytes_of_c = (4 if config.out_dtype == "f32" else 2) * validation.elements
         assert counters["tma_global_bytes_written"] == bytes_of_c  # each element once
+
+
+@pytest.mark.parametrize("config", MASKED, ids=lambda config: config.arch)
+def test_of_masked_groups_the_first_rows_are_stored_and_no_others(built, config):
+    """A row that does not count stays NaN in C: `harness.problem.Matmul`."""
+    artifact = built[config]
+    for groups, masked, schedule in (
+        ((40, 0, 0, 130, 1, 77), 130, "random"),
+        ((96, 96), 96, "fifo"),
+        ((0, 5), 9, "random"),
+    ):
+        size = (*sized(groups, 80, 200), (), masked)
+        counters, validation = run(artifact, size, "integer", schedule=schedule, seed=masked)
+        assert validation.mismatches == 0, (size, validation.first_mismatches[:2])
+        assert counters["tma_global_bytes_written"] == 2 * validation.elements == 2 * sum(groups) * 80
+    assert findings(artifact, MASKED_FEW, artifact.ptx, schedules=2) == set()
 
 
 @pytest.mark.parametrize("number", [0, 2, 3], ids=["sm_90a-2x1", "sm_90a-ping-pong", "sm_100a-2x2"])
@@ -141,6 +160,7 @@ SEEN_AS = {
 }
 """A rule, or how the run ends: of the others with a wrong result."""
 FEW = sized((40, 0, 0, 70, 1, 0, 16), 72, 64)
+MASKED_FEW = (*FEW, (), 72)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -149,6 +169,29 @@ def test_a_fault_is_seen(built, number, name):
     artifact = built[CONFIGS[number]]
     found = findings(artifact, FEW, FAULTS[name](artifact.ptx))
     assert any(SEEN_AS.get(name, "wrong") in each for each in found), found
+
+
+def rows_apart(put: str):
+    """put: what is computed in place of the rows from a group to the next."""
+    return substitute(r"div\.u32\s+(%r\d+), (%r\d+), (%r\d+);", rf"div.u32 \1, \2, \3; {put}")
+
+
+OF_MASKED = {
+    "groups are a row closer": rows_apart(r"sub.s32 \1, \1, 1;"),
+    "groups are a row further apart": rows_apart(r"add.s32 \1, \1, 1;"),
+    "groups lie one after the other": rows_apart(r"mov.b32 \1, 0;"),
+    "all rows of a group are stored": load(r"mov.b32 \1, 72;"),
+    "a group has a row more": FAULTS["a group has a row more"],
+    "all rows of a box are stored": FAULTS["all rows of a box are stored"],
+    "the window begins a row further": FAULTS["the window begins a row further"],
+}
+
+
+@pytest.mark.parametrize("name", OF_MASKED)
+@pytest.mark.parametrize("config", MASKED, ids=lambda config: config.arch)
+def test_a_fault_of_masked_groups_is_seen(built, config, name):
+    artifact = built[config]
+    assert findings(artifact, MASKED_FEW, OF_MASKED[name](artifact.ptx))
 
 
 WRONG = [
@@ -160,6 +203,7 @@ WRONG = [
     ({"dtype": "e4m3"}, "dtype e4m3: with groups A and B have 16 bits; use bf16"),
     ({"layout": "nn"}, "layout nn: with groups A is [M, K] and each B [N, K]; use nt"),
     ({"split_k": 2}, "split k 2: with groups a CTA adds up all of K; use 1"),
+    ({"masked": True, "out_dtype": "e4m3"}, "out dtype e4m3: not with masked groups"),
     ({"swapped": True, "mma_shape": (128, 64)}, "swapped: with groups rows of A lie along the MMA's M"),
 ]
 
@@ -181,5 +225,9 @@ def test_groups_that_do_not_fit():
         parse_groups("4,-1")
     with pytest.raises(UsageProblem, match="groups 40,2: their rows add up to 42, not to M=40; use --shape 42,64,64"):
         Shape(40, 64, 64, (40, 2))
+    with pytest.raises(UsageProblem, match="masked 39: a group has 40 rows; use 40"):
+        Shape(42, 64, 64, (40, 2), (), 39)
+    with pytest.raises(UsageProblem, match="masked 39: of groups; say their rows with --groups"):
+        Shape(42, 64, 64, masked=39)
     with pytest.raises(UsageProblem, match="there are 1025 groups, and a launch has at most 1024"):
         Shape(1025, 64, 64, (1,) * 1025)

@@ -174,7 +174,7 @@ def test_bit_for_bit_what_the_emulator_adds(options, kind):
     emulated = judged(launch(to_launchable(artifact, plan, inputs), options, keep=(OUTPUT,)), plan).output
     arrays, numbers = op_operands(config, inputs)
     c = torch.full(plan.output, float("nan"), dtype=functions.TORCH_TYPES[config.out_dtype], device="cuda")
-    torch.ops.blackwell_lab.gemm(c, [_on_gpu(array) for array in arrays], numbers, config.to_json())
+    torch.ops.blackwell_lab.gemm(c, None, [_on_gpu(array) for array in arrays], numbers, config.to_json(), [])
     differ = _bits(c).cpu().numpy() != emulated.view(f"i{emulated.itemsize}")
     assert not differ.any(), f"{differ.sum()} of {differ.size}"
 
@@ -219,6 +219,13 @@ def test_pytorch_functions_with_more_operands():
             (scaled_matmul(a8, b8, of_a, of_b, out_dtype=torch.float32), with_factors),
         ]:
             assert (got.double() - expected).abs().max() <= 2.0**-7 * expected.abs().max()
+        # C with its scale factors is A of the next product.
+        h, of_h = scaled_matmul(a8, b8, of_a, of_b, out_dtype=torch.float8_e4m3fn)
+        as_numbers = h.double() * of_h.t()[:m].double().repeat_interleave(128, 1)
+        assert (as_numbers - with_factors).abs().max() <= 2.0**-4 * with_factors.abs().max()
+        c = scaled_matmul(h, b8[:, :n].contiguous(), of_h, torch.ones(n // 128, 4, device="cuda"))
+        expected = as_numbers @ b8[:, :n].double().t()
+        assert (c.double() - expected).abs().max() <= 2.0**-7 * expected.abs().max()
 
 
 @needs_gpu
@@ -248,6 +255,11 @@ def test_pytorch_functions_with_views_and_groups():
         assert torch.equal(out, torch.cat(each).bfloat16())
     with_bias = torch.cat([x + y.double() for x, y in zip(each, biases, strict=True)])
     assert torch.equal(grouped_matmul(a, b, groups, bias=biases), with_bias.bfloat16())
+    masked, before = draw(5, 256, k), draw(5, 256, n)
+    after = grouped_matmul(masked, b, groups, out=before.clone())
+    for number, size in enumerate(groups.tolist()):
+        product = (masked[number, :size].double() @ b[number].double().t()).bfloat16()
+        assert torch.equal(after[number], torch.cat([product, before[number, size:]]))
 
 
 @pytest.mark.parametrize(

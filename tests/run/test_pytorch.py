@@ -13,7 +13,7 @@ M, N, K = 40, 48, 256
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch) -> list:
-    """What the operator gets: C, the tensors, the numbers, the configuration."""
+    """What the operator gets: C, its scale factors, the tensors, the numbers, the configuration, sizes of views."""
     seen: list = []
     monkeypatch.setattr(functions, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -49,8 +49,8 @@ OF_A, OF_B = torch.zeros(2, M), torch.zeros(1, 4)
 )
 def test_what_matmul_launches(launched, options, epilogue, operands, columns, numbers):
     out = functions.matmul(A, B, **options)
-    c, tensors, given, config, sizes = launched[0]
-    assert not sizes
+    c, factors, tensors, given, config, sizes = launched[0]
+    assert not sizes and factors is None
     found = json.loads(config)
     assert c is out and tuple(out.shape) == (M, columns) and found["epilogue"] == epilogue
     assert out.dtype == options.get("out_dtype", torch.bfloat16)
@@ -69,11 +69,20 @@ BIASES = bf16(GROUPS, N)
 @pytest.mark.parametrize("options", [{}, {"bias": BIASES, "activation": "gelu"}], ids=["plain", "bias-gelu"])
 def test_what_grouped_matmul_launches(launched, options):
     out = functions.grouped_matmul(A, OF_GROUPS, SIZES, **options)
-    c, (a, b, sizes, bias, _), numbers, config, ld = launched[0]
+    c, _, (a, b, sizes, bias, _), numbers, config, ld = launched[0]
     assert c is out and tuple(out.shape) == (M, N) and a is A and b is OF_GROUPS and sizes is SIZES
     assert ("bias" not in options or bias is BIASES) and numbers == [1.0, 1.0] and not ld
     found = json.loads(config)
     assert found["grouped"] and found["scheduler"] == "static" and found["kernel"] == "kernel8"
+
+
+def test_masked_groups_are_launched_as_they_lie(launched):
+    a, out, residual = bf16(GROUPS, 8, K), bf16(GROUPS, 8, N), bf16(GROUPS, 8, N)
+    found = functions.grouped_matmul(a, OF_GROUPS, SIZES, residual=residual, beta=2.0, out=out)
+    c, _, (flat, b, sizes, _, added), numbers, config, _ = launched[0]
+    assert found.shape == out.shape and found.data_ptr() == c.data_ptr() == out.data_ptr() and numbers == [1.0, 2.0]
+    assert tuple(flat.shape) == (GROUPS * 8, K) and flat.data_ptr() == a.data_ptr() and b is OF_GROUPS
+    assert added.data_ptr() == residual.data_ptr() and sizes is SIZES and json.loads(config)["masked"]
 
 
 def test_a_batch_is_the_case_of_equal_groups(launched):
@@ -98,7 +107,7 @@ def test_no_rows_are_no_launch(launched):
 )
 def test_views_are_launched_as_they_lie(launched, a, b, out, layout, sizes):
     found = functions.matmul(a, b, out=out)
-    c, tensors, numbers, config, given = launched[0]
+    c, _, tensors, numbers, config, given = launched[0]
     assert c is found and (out is None or found is out)
     assert tensors[0] is a and tensors[1] is b and len(tensors) == 4 and numbers == [1.0, 1.0]
     assert json.loads(config)["layout"] == layout and given == sizes
@@ -110,7 +119,7 @@ def test_views_are_launched_as_they_lie(launched, a, b, out, layout, sizes):
 @pytest.mark.parametrize(("factors", "scales"), [((), "tensor"), ((OF_A, OF_B), "block")])
 def test_what_scaled_matmul_launches(launched, factors, scales):
     functions.scaled_matmul(A8, B8, *factors, alpha=0.25, out_dtype=torch.float16)
-    c, tensors, numbers, config, _ = launched[0]
+    c, _, tensors, numbers, config, _ = launched[0]
     assert c.dtype == torch.float16 and len(tensors) == 4 and numbers == [0.25]
     assert {name: json.loads(config)[name] for name in ("dtype", "scales")} == {"dtype": "e4m3", "scales": scales}
     assert tensors[0].dtype == torch.uint8 and all(
@@ -118,9 +127,25 @@ def test_what_scaled_matmul_launches(launched, factors, scales):
     )
 
 
+def test_c_of_e4m3_comes_with_its_scale_factors_which_the_next_product_reads(launched):
+    wide = bf16(16 * N, K)
+    h, of_h = functions.matmul(A, wide, activation="swiglu", out_dtype=torch.float8_e4m3fn)
+    c, of_c = functions.scaled_matmul(h, e4m3(N, 8 * N), of_h, torch.zeros(1, 4), out=e4m3(M, N))
+    assert (h.dtype, tuple(h.shape), of_h.dtype, tuple(of_h.shape)) == (c.dtype, (M, 8 * N), torch.float32, (3, M))
+    assert tuple(of_c.shape) == (1, M) and launched[0][:2] == (h, of_h) and launched[1][:2] == (c, of_c)
+    (_, _, first, numbers, config, _), (_, _, second, _, after, _) = launched
+    assert len(first) == 4 and numbers == [1.0, 1.0] and second[2] is of_h
+    assert [json.loads(each)["out_dtype"] for each in (config, after)] == ["e4m3", "e4m3"]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, out_dtype=torch.float8_e4m3fn),
+            "needs one contiguous a",
+        ),
+        (lambda: functions.matmul(A, B, out_dtype=torch.float8_e4m3fn, mma_shape=(128, 192)), "192 columns of C"),
         (lambda: functions.matmul(A.float(), B), "a is torch.float32"),
         (lambda: functions.matmul(A, B.half()), "b is torch.float16; it must be torch.bfloat16"),
         (lambda: functions.matmul(A, B[:, :128].contiguous()), "differ in K"),
@@ -155,6 +180,14 @@ def test_what_scaled_matmul_launches(launched, factors, scales):
         ),
         (lambda: functions.scaled_matmul(A8, B8, dtype="e5m2"), "dtype 'e5m2': it must be one of e4m3, nvfp4"),
         (lambda: functions.grouped_matmul(A, B, SIZES), r"b has 2 dimensions; it must be \[groups, N, K\]"),
+        (
+            lambda: functions.grouped_matmul(bf16(2, 8, K), OF_GROUPS, SIZES),
+            r"a is \(2, 8, 256\) .* must be \[3, 8, columns\]",
+        ),
+        (
+            lambda: functions.grouped_matmul(bf16(3, 8, K), OF_GROUPS, SIZES, out=bf16(3, 8, 2 * N)[..., :N]),
+            r"out is \(3, 8, 48\) with strides \(768, 96, 1\)",
+        ),
         (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES.long()), "group_sizes is torch.int64"),
         (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES[:2]), r"group_sizes is \(2,\); it must be \(3,\)"),
         (lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, bias=BIAS), r"bias is \(48,\); it must be \(3, 48\)"),
@@ -182,7 +215,7 @@ def test_tensors_that_begin_where_the_kernels_cannot_read_are_refused_when_they_
 
 
 def test_torch_compile_traces_the_functions_whole(launched, monkeypatch):
-    monkeypatch.setattr(torch.ops.blackwell_lab, "gemm", lambda out, *given: out.zero_())
+    monkeypatch.setattr(torch.ops.blackwell_lab, "gemm", lambda out, *_: out.zero_())
     compiled = torch.compile(functions.matmul, fullgraph=True, backend="eager")
     for options in ({}, {"bias": BIAS, "activation": "relu"}, {"residual": RESIDUAL, "alpha": 0.5}):
         assert torch.equal(compiled(A, B, **options), torch.zeros(M, N).bfloat16())

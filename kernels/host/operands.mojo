@@ -1,0 +1,52 @@
+"""What the MAX ops take beside A, B and C, and the checks of all their tensors."""
+from ..common.config import GemmConfig
+from ..common.fragment import EpilogueOperands
+from .launch_plan import LaunchPlan
+from extensibility import ManagedTensorSlice
+
+
+def check_shape(name: StaticString, tensor: ManagedTensorSlice, expected: List[Int]) raises:
+    """Raises for a tensor of another shape."""
+    var shape = List[Int]()
+    comptime for i in range(tensor.rank):
+        shape.append(tensor.dim_size(i))
+    if shape != expected:
+        raise Error("matmul: the shape of ", name, " is ", list_text(shape), ", not ", list_text(expected))
+
+
+def check_place(name: StaticString, tensor: ManagedTensorSlice) raises -> UInt64:
+    """The address of what is read two elements at a time, or written by words."""
+    var address = Int(tensor.unsafe_ptr())
+    if address % 4 != 0:
+        raise Error("matmul: ", name, " begins at byte ", address % 4, " of 4; its place must be a multiple of 4 bytes")
+    return UInt64(address)
+
+
+def factors_place(plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
+    """Where the scale factors of C are stored."""
+    check_shape("the scale factors of C", factors, plan.factors)
+    return check_place("the scale factors of C", factors)
+
+
+def list_text(sizes: List[Int]) -> String:
+    return String("[", String(", ").join([String(size) for size in sizes]), "]")
+
+
+def fused_operands[
+    config: GemmConfig
+](
+    plan: LaunchPlan, bias: ManagedTensorSlice, residual: ManagedTensorSlice, alpha: Float32, beta: Float32
+) raises -> EpilogueOperands:
+    """Checks what a fused epilogue reads, a bias for each group; what it does not take is ignored."""
+    comptime fusion = config.fusion()
+    var found = EpilogueOperands(0, 0, alpha, beta, UInt32(plan.m), UInt32(plan.n), 0)
+    comptime if fusion.takes_bias:
+        var shape: List[Int] = [plan.n]
+        comptime if config.grouped:
+            shape = [plan.groups, plan.n]
+        check_shape("bias", bias, shape)
+        found.bias = check_place("bias", bias)
+    comptime if fusion.takes_residual:
+        check_shape("residual", residual, [plan.m, plan.n])
+        found.residual = check_place("residual", residual)
+    return found
