@@ -125,6 +125,7 @@ FORMS = [
     *_each("redux.sync.{op}.f32 %r0, %r1, -1;", op="min max min.NaN max.NaN max.abs"),
     *_each("vote.sync.{m}.pred %p2, %p1, -1;", m="all any uni"), "vote.sync.ballot.b32 %r0, %p1, -1;",
     "elect.sync _|%p2, -1;",
+    "elect.sync %r13|%p2, -1;", "bar.warp.sync -1;", "shfl.sync.up.b32 %r0|%p3, %r1, 3, 0, -1;",
     "mov.b64 %d0, {%r1, %r2};", "mov.b64 {%r0, %r3}, %d1;", "mov.b32 %r0, {%h1, %h2};", "mov.b32 {%h0, %h3}, %r1;",
     "mov.u32 %r0, %laneid;", "mov.u32 %r0, %ctaid.x;", "mov.b32 %r0, buf;", "mov.u64 %d0, buf;", "mov.pred %p2, %p1;",
     "cvta.shared.u64 %d0, %d1;", "cvta.to.global.u64 %d0, %d1;",

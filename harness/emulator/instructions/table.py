@@ -112,7 +112,7 @@ class Effect:
     and whose value it may leave open until a later wait. stores: registers it reads from the register file: the block
     stores them first, and passes as a last argument whether one of them may have been written since the last such
     instruction.
-    micro: as of `Assign`.
+    micro: as of `Assign`, without results that nobody reads.
     """
 
     function: Callable[..., Any]

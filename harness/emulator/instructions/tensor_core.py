@@ -253,13 +253,12 @@ _ROWS_OF_4 = "4x256b"
 
 @cache
 def _copied_lanes(shape: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows of the source, some of them several times, and the lane that each goes to."""
+    """Rows of the source, some of them several times, and the lane that each goes to: all, or each 32nd."""
     if shape == _ROWS_OF_4:
         # One row a quadrant, as CuTe places them; the ISA shows it in a figure only.
         return np.arange(4), 32 * np.arange(4)
-    ways = [(n, quadrant) for n, quadrants in enumerate(_QUARTERS[shape]) for quadrant in quadrants]
-    rows, lanes = (np.concatenate([np.arange(32) + 32 * way[end] for way in ways]) for end in (0, 1))
-    return rows, lanes
+    source = {quadrant: n for n, quadrants in enumerate(_QUARTERS[shape]) for quadrant in quadrants}
+    return np.concatenate([np.arange(32) + 32 * source[quadrant] for quadrant in range(4)]), np.arange(128)
 
 
 def copy(f: Fragment, site: Site, shape: str, group: int, destination: Value, descriptor: Value) -> None:
@@ -312,8 +311,9 @@ def _copy(
         cta.shared.check_chunks(positions, key)
         words = cta.shared.chunks.take(positions).view(np.uint32).reshape(len(positions), -1)
         rows, lanes = _copied_lanes(shape)
-        cta.tmem.data[lanes, columns] = words[rows]
-        cta.tmem.valid[lanes, columns] = True
+        every = slice(None, None, LANES // len(lanes))
+        cta.tmem.data[every, columns] = words.take(rows, axis=0)
+        cta.tmem.valid[every, columns] = True
     if operation is not None and grid.sink is not None:
         grid.sink(events.Finished(operation, operation.writes))
 

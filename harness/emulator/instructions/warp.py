@@ -13,7 +13,16 @@ import numpy as np
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.floats import extremum
-from harness.emulator.instructions.table import Effect, Micro, Translator, Unsupported, instruction, only, only_form
+from harness.emulator.instructions.table import (
+    Effect,
+    Micro,
+    Temporary,
+    Translator,
+    Unsupported,
+    instruction,
+    only,
+    only_form,
+)
 from harness.emulator.machine.divergence import complete_meeting, merge_values, part
 from harness.emulator.machine.events import Site, WarpSynced
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
@@ -170,11 +179,9 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
     destination, value = i.operands[:2]
     if not isinstance(value, Register):
         raise Unsupported
-    if isinstance(destination, Dual):
-        return Effect(shuffle, arguments, (destination.first, destination.second))
-    sources = tuple((o, "b32") for o in i.operands[1:])
-    native = Micro(f"shfl.{i.modifiers[1]}", destination, sources)
-    return Effect(shuffle, arguments, (destination, Sink()), micro=(native,))
+    results = (destination.first, destination.second) if isinstance(destination, Dual) else (destination, Sink())
+    native = Micro(f"shfl.{i.modifiers[1]}", results[0], tuple((o, "b32") for o in i.operands[1:]))
+    return Effect(shuffle, arguments, results, micro=(native,))
 
 
 @together
@@ -310,12 +317,8 @@ def _elect(i: Instruction, w: Translator) -> Effect:
     if not isinstance(destination, Dual) or len(i.modifiers) != 1:
         raise Unsupported
     native = Micro("elect", destination.second, ((i.operands[1], "b32"),))
-    return Effect(
-        elect,
-        [w.read(i.operands[1], "b32")],
-        (destination.first, destination.second),
-        micro=(native,) if isinstance(destination.first, Sink) else (),
-    )
+    results = (destination.first, destination.second)
+    return Effect(elect, [w.read(i.operands[1], "b32")], results, micro=(native,))
 
 
 @together
@@ -326,4 +329,5 @@ def warp_sync(f: Fragment) -> None:
 @instruction("bar.warp", operands=1, writes=0, blocks=True, family="barrier")
 def _warp_sync(i: Instruction, w: Translator) -> Effect:
     only(i, "sync")
-    return Effect(warp_sync, [w.read(i.operands[0], "b32")])
+    meeting = Micro("elect", Temporary(), ((i.operands[0], "b32"),))
+    return Effect(warp_sync, [w.read(i.operands[0], "b32")], micro=(meeting,))

@@ -216,8 +216,8 @@ class Planner:
         self._rows = _Rows(dtypes, operands)
         asynchronous = {r.slot for i in instructions for r in [*accumulators(i), *held_operands(i)]}
         written = {r.slot for i in instructions for r in destinations(i)}
-        never = {r.slot for i in instructions for r in sources(i)} - written
-        self._excluded = frozenset(asynchronous | never)
+        self._read = {r.slot for i in instructions for r in sources(i)}
+        self._excluded = frozenset(asynchronous | (self._read - written))
         self._records: list[Record] = []
         self._locations: list[set[int]] = []
         self._saved: list[int] = []
@@ -272,7 +272,8 @@ class Planner:
             return None
         if emitted is None:
             return []
-        if not emitted.micro:
+        given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
+        if not emitted.micro or {r.slot for r in destinations(i)} & self._read - given:
             return None
         try:
             guard, flags = NO_GUARD, 0

@@ -22,7 +22,7 @@ from harness.emulator.memory.tmem import TensorMemory
 from harness.emulator.units.mma_instruction import QUADRANT, Cta, Mma, scale_columns
 from harness.emulator.units.numerics import CANONICAL_NAN_F32
 from harness.emulator.units.operands import PANEL_SLICES, Accumulation, Operand, Panels, table
-from harness.emulator.units.tensor_kinds import Warn, claim, multiply, same_scales
+from harness.emulator.units.tensor_kinds import Warn, agreed_scales, claim, multiply
 
 LARGEST_FACTOR = 40
 """The exponent of a scale factor of type ue8m0 up to which f32 holds all products exactly."""
@@ -72,15 +72,11 @@ def _scale_codes(ctas: Sequence[Cta], what: Mma, shape: Shape) -> Codes | None:
             columns = scale_columns(address, count)
             cta.tmem.check_allocated(columns.start, columns.stop, "a scale factor of tcgen05.mma")
             cta.tmem.settle(columns.start, columns.stop)
-    if not same_scales(ctas, what, rows, shape.n) or (shape.a_id | shape.b_id) % what.vectors:
+    words = agreed_scales(ctas, what, rows, shape.n)
+    if words is None or (shape.a_id | shape.b_id) % what.vectors:
         return None
-
-    def of(tmem: TensorMemory, address: int, count: int, first: int) -> NDArray[np.uint8]:
-        words = np.ascontiguousarray(tmem.data[:QUADRANT, scale_columns(address, count)].T)
-        return words.reshape(-1, 1).view(np.uint8)[:count, first : first + what.vectors]
-
-    a = np.concatenate([of(cta.tmem, what.scales[0], rows, shape.a_id) for cta in ctas])
-    b = of(ctas[0].tmem, what.scales[1], shape.n, shape.b_id)
+    a = np.concatenate([of_cta[:rows, shape.a_id : shape.a_id + what.vectors] for of_cta in words])
+    b = words[0][-(-rows // QUADRANT) * QUADRANT :][: shape.n, shape.b_id : shape.b_id + what.vectors]
     if shape.scale == "ue8m0" and any(np.abs(codes.astype(np.int16) - 127).max() > LARGEST_FACTOR for codes in (a, b)):
         return None
     return a, b

@@ -7,6 +7,7 @@ results in f16, sparse A, A in tensor memory, ``.ws``, lane masks, a scaled D.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
 from harness.emulator.memory.descriptors import Shape
-from harness.emulator.memory.tmem import LANES, TensorMemory, split_address
+from harness.emulator.memory.tmem import COLUMNS, LANES, TensorMemory, split_address
 from harness.emulator.units import formats, numerics, sums
 from harness.emulator.units.mma_instruction import (
     A_COLUMNS,
@@ -145,7 +146,7 @@ def _compute_in_parts(
     """
     result = np.zeros_like(old)
     rows, step = shape.m // len(ctas), SPARSE_ROWS if what.sparse else QUADRANT
-    whole = not what.sparse and same_scales(ctas, what, rows, shape.n)
+    whole = not what.sparse and agreed_scales(ctas, what, rows, shape.n) is not None
     for i, cta in enumerate(ctas):
         for block in what.layout()[0]:
             columns = block.target[1]
@@ -220,16 +221,29 @@ def _match(
 # ---- scale factors ----
 
 
-def same_scales(ctas: Sequence[Cta], what: Mma, rows: int, n: int) -> bool:
-    """Whether all copies of all scale factors are there and the same."""
-    for address, numbers, shared in ((what.scales[0], rows, False), (what.scales[1], n, True)):
-        columns = scale_columns(address, numbers)
-        first = ctas[0].tmem.data[:QUADRANT, columns]
-        for cta in ctas:
-            copies = cta.tmem.data[:, columns].reshape(4, QUADRANT, -1)
-            if not cta.tmem.valid[:, columns].all() or (copies != (first if shared else copies[0])).any():
-                return False
-    return True
+def agreed_scales(ctas: Sequence[Cta], what: Mma, rows: int, n: int) -> list[NDArray[np.uint8]] | None:
+    """Of each CTA the words of the factors of its rows of A, then of B: 32 for a column of tensor memory, as bytes
+    [words, 4]. None unless all copies of all of them are there and the same.
+    """
+    positions, of_a = _scale_positions(what.scales, rows, n)
+    found: list[NDArray[np.uint8]] = []
+    for cta in ctas:
+        copies = cta.tmem.data.take(positions)
+        if not cta.tmem.valid.take(positions).all() or (copies != copies[0]).any():
+            return None
+        found.append(copies[0].reshape(-1, 1).view(np.uint8))
+        if (found[-1][of_a:] != found[0][of_a:]).any():
+            return None
+    return found
+
+
+@lru_cache(maxsize=512)
+def _scale_positions(addresses: tuple[int, int], rows: int, n: int) -> tuple[NDArray[np.intp], int]:
+    """Where the words are, [4 copies, words], counted along the lanes' columns, and how many are of A."""
+    of_a, of_b = scale_columns(addresses[0], rows), scale_columns(addresses[1], n)
+    columns = np.r_[of_a, of_b][:, None]
+    lanes = np.arange(LANES).reshape(4, 1, QUADRANT)
+    return (lanes * COLUMNS + columns).reshape(4, -1), QUADRANT * (of_a.stop - of_a.start)
 
 
 def _scales(
