@@ -411,3 +411,17 @@ def test_one_wait_for_phases_of_its_own_in_every_lane():
     """
     for out in everywhere(body):
         assert (out == 1).all()
+
+
+@pytest.mark.parametrize("apart", [1, 2, 4, 0x80000000, 0xFFFFFFFE, 0xFFFF0000])
+def test_lanes_that_were_apart_know_again_who_they_are(apart, engine):
+    """The lane that comes first may have been alone."""
+    body = f"""
+    mov.u32 %r4, {apart}; shr.u32 %r4, %r4, %r0; and.b32 %r4, %r4, 1; setp.ne.u32 %p1, %r4, 0;
+    @%p1 bra JOIN;
+    add.u32 %r5, %r0, 1;
+    JOIN: mov.u32 %r6, %tid.x; mov.u32 %r7, %laneid; mad.lo.u32 %r1, %r6, 100, %r7;
+    """
+    assert (with_engine(body, engine) == 101 * LANES).all()
+    backwards = body.replace("@%p1", "@!%p1")
+    assert (with_engine(backwards, engine) == 101 * LANES).all()

@@ -199,36 +199,44 @@ def arrive(c: Bytes, number: Int):
 
 @inline(.always)
 def join_rows(c: Bytes, to: Bytes, other: Bytes, block: Int):
-    """Takes over the lanes of another fragment in the rows that are live at a block."""
+    """Takes over the lanes of another fragment in the fixed rows, of which a lane alone has its own, and in those that
+    are live at a block."""
+    for k in range(look(c, FIXED_COUNT)):
+        join_row(c, to, other, Int(get[DType.int32](pointer(c, FIXED_ROWS), 4 * k)))
+    var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
+    var first = Int(get[DType.int32](where))
+    for k in range(first, first + Int(get[DType.int32](where, 4))):
+        join_row(c, to, other, Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * k)))
+
+
+@inline(.always)
+def join_row(c: Bytes, to: Bytes, other: Bytes, packed: Int):
+    """Takes over the lanes of another fragment in one row; packed: its number and kind."""
     var slots = look(c, ROWS)
     var file = to.unsafe_bitcast[Bytes]()[]
     var source = other.unsafe_bitcast[Bytes]()[]
     var lanes = (lane_bits() & Lanes(UInt32(look(other, FRAGMENT_MASK)))).ne(0)
-    var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
-    var first = Int(get[DType.int32](where))
-    for k in range(first, first + Int(get[DType.int32](where, 4))):
-        var packed = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * k))
-        var slot = packed & 0xFFFF
-        var row = file.unsafe_offset(ROW * slot)
-        var from_row = source.unsafe_offset(ROW * slot)
-        var new = mark_of(source, slots, slot)
-        var mark = mark_of(file, slots, slot) & new
-        if mark == POISON:
-            var undefined = missing_lanes(source, slots, slot)
-            var origin = get[DType.uint32](source, origin_at(slots, slot))
-            if mark_of(file, slots, slot) == POISON:
-                origin = get[DType.uint32](file, origin_at(slots, slot))
-            mark = join_undefined(file, slots, slot, new, UInt32(look(other, FRAGMENT_MASK)), undefined, origin)
-        if packed >> 16 == 1:
-            var mine = load[DType.uint64](row)
-            var its = load[DType.uint64](from_row)
-            if mine[0] != its[0]:
-                mark &= VARIED
-            put(row, lanes.select(its, mine))
-        else:
-            var mine = load[DType.uint32](row)
-            var its = load[DType.uint32](from_row)
-            if mine[0] != its[0]:
-                mark &= VARIED
-            put(row, lanes.select(its, mine))
-        set[DType.uint8](file, ROW * slots + slot, UInt8(mark))
+    var slot = packed & 0xFFFF
+    var row = file.unsafe_offset(ROW * slot)
+    var from_row = source.unsafe_offset(ROW * slot)
+    var new = mark_of(source, slots, slot)
+    var mark = mark_of(file, slots, slot) & new
+    if mark == POISON:
+        var undefined = missing_lanes(source, slots, slot)
+        var origin = get[DType.uint32](source, origin_at(slots, slot))
+        if mark_of(file, slots, slot) == POISON:
+            origin = get[DType.uint32](file, origin_at(slots, slot))
+        mark = join_undefined(file, slots, slot, new, UInt32(look(other, FRAGMENT_MASK)), undefined, origin)
+    if packed >> 16 == 1:
+        var mine = load[DType.uint64](row)
+        var its = load[DType.uint64](from_row)
+        if mine[0] != its[0]:
+            mark &= VARIED
+        put(row, lanes.select(its, mine))
+    else:
+        var mine = load[DType.uint32](row)
+        var its = load[DType.uint32](from_row)
+        if mine[0] != its[0]:
+            mark &= VARIED
+        put(row, lanes.select(its, mine))
+    set[DType.uint8](file, ROW * slots + slot, UInt8(mark))
