@@ -17,11 +17,13 @@ from harness.check.generic import GenericProxy, TensorMaps
 from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
 from harness.check.operations import AsynchronousOperations
+from harness.check.plain import PlainCtas
 from harness.check.tensor_core import TensorMemoryLife
 from harness.check.termination import check_ended, check_missed, note_error
 from harness.check.verdict import Word
 from harness.emulator.machine import events
 from harness.emulator.machine.events import GridStarted
+from harness.emulator.native.trace import Batch
 
 
 class Checker:
@@ -42,8 +44,16 @@ class Checker:
         self._roles = tuple(roles)
         self._launches: list[_CheckedLaunch] = []
         self._take: dict[type, Callable[[Any], None]] = {GridStarted: self._started}
+        self._plain: PlainCtas | None = None
+
+    def take_batch(self, batch: Batch) -> None:
+        """Takes what has happened natively."""
+        if self._plain is not None:
+            self._plain.take(batch)
 
     def __call__(self, event: Any) -> None:
+        if self._plain is not None and self._plain.by_cluster and self._plain.passes(event):
+            return
         take = self._take.get(type(event))
         if take is not None:
             take(event)
@@ -54,6 +64,7 @@ class Checker:
             launch.model.findings.tell = self._tell
             launch.model.defers = False
         self._launches.append(launch)
+        self._plain = launch.plain
         self._take = {**launch.take, GridStarted: self._started}
 
     def report(self) -> Report:
@@ -84,7 +95,7 @@ class _CheckedLaunch:
         tensor_life = self._tensor_life = TensorMemoryLife(model)
         self._waiting: dict[events.Agent, events.Suspended] = {}
         self.take: dict[type, Callable[[Any], None]] = {
-            events.CtaStarted: lambda e: model.start(e.cluster, e.cta, e.warps),
+            events.CtaStarted: self._cta_started,
             events.CtaEnded: lambda e: check_ended(model, e),
             events.ClusterEnded: self._cluster_ended,
             events.Exited: self._exited,
@@ -117,6 +128,7 @@ class _CheckedLaunch:
             events.TensorMemoryAllocated: tensor_life.allocated,
             events.TensorMemoryFreed: tensor_life.freed,
         }
+        self.plain = PlainCtas(model, self.take, generic.overwrite)
         self._ended = False
 
     def report(self) -> Report:
@@ -131,6 +143,10 @@ class _CheckedLaunch:
     def failed(self, error: Exception) -> None:
         """Notes the error that has ended the run."""
         note_error(self.model, error, self._waiting)
+
+    def _cta_started(self, event: events.CtaStarted) -> None:
+        self.model.start(event.cluster, event.cta, event.warps)
+        self.plain.start(event)
 
     def _cluster_ended(self, event: events.ClusterEnded) -> None:
         model = self.model

@@ -552,6 +552,13 @@ def takes_runs(sink: Any) -> bool:
     return bool(getattr(sink, "takes_runs", False))
 
 
+def takes_batches(sink: Any) -> Callable[[Any], None] | None:
+    """What a sink that takes runs has, as an attribute `take_batch`, to be told of whatever has happened natively as one
+    `harness.emulator.native.trace.Batch`, of which it makes events itself where it wants any.
+    """
+    return getattr(sink, "take_batch", None)
+
+
 def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:
     """One sink for all of them, or None for none."""
     return _Several(sinks) if len(sinks) > 1 else sinks[0] if sinks else None

@@ -40,8 +40,9 @@ class Library:
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
         self.run, self.run_turns = library.run, library.run_turns
-        self.settle, self.touch_living = library.settle, library.touch_living
-        for function, numbers in ((self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2)):
+        self.settle, self.touch_living, self.sift = library.settle, library.touch_living, library.sift
+        functions = ((self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.sift, 0))
+        for function, numbers in functions:
             function.argtypes = [ctypes.c_void_p, *[ctypes.c_ssize_t] * numbers]
             function.restype = ctypes.c_ssize_t
 
@@ -109,7 +110,7 @@ class Stretches:
         self._place.set(trace=0, traced=0, trace_words_used=0, trace_chunks_used=0)
         self._trace = None
         if grid.sink is not None:
-            self._trace = Trace(grid.sink, self._place.context, code.sites, plan.accesses)
+            self._trace = Trace(grid.sink, self._place.context, code.sites, plan.accesses, library)
         self._cta: Cta | None = None
         self._bounds = (-1, -1)
 

@@ -1,0 +1,293 @@
+"""CTAs whose warps have so far done no more than load, store and meet at one barrier of all of them.
+
+Of such a CTA the interpreter says whether its accesses to shared memory are in order for certain (`sift` in its
+library), and no events are made of them: the trace is kept, and what a warp knows follows from how often it has left
+the barrier, its *epoch*. As soon as anything else happens in the CTA, events are made of all that a finding can still
+name, and the other parts of the checker take it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.check.clocks import OWN, Clock, Components
+from harness.check.model import SHARED_BYTES, Model
+from harness.check.noted import CHUNK
+from harness.check.shadow import owner
+from harness.check.threads import FULL, Moment, TrackedCta
+from harness.emulator.machine import events
+from harness.emulator.machine.events import Access, Agent, Site
+from harness.emulator.native.layout import NOT_YET, WHOLE_CHUNK, Event, Sift, Sifted, SiftedCta, SiftedWarp, Traced
+from harness.emulator.native.trace import Batch
+
+KEPT = 1 << 20
+"""Entries of the trace that are kept, after which those are forgotten that no finding can name any more."""
+NOBODY = 0
+"""The row of the table of CTAs that stands for all that are not plain."""
+Numbers = NDArray[np.int64]
+
+
+class _Plain:
+    """A plain CTA, and its row of the table. own, numbers: its warps' components, and the numbers
+    that those have in the trace that were seen in it; exits: of warps. What is kept of it begins behind an entry of a part of
+    the trace, after generation ``since`` of its barrier was complete, or from its start on; site: who completed that.
+    """
+
+    def __init__(self, cta: TrackedCta, row: int, part: int) -> None:
+        self.cta, self.row = cta, row
+        self.shadow: NDArray[np.int32] = np.zeros((SHARED_BYTES // CHUNK, len(Sifted)), np.int32)
+        self.exits: list[events.Exited] = []
+        self.part, self.entry, self.since = part, -1, 0
+        self.site: Site | None = None
+        self.own = [warp.parts[0].own for warp in cta.warps.values()]
+        self.numbers: list[int] = []
+        self._moments: dict[tuple[int, int], Moment] = {}
+
+    def moment(self, warp: int, epoch: int) -> Moment:
+        """A warp in an epoch: it knows all that the others have done in earlier ones."""
+        found = self._moments.get((warp, epoch))
+        if found is None:
+            clock = Clock(self.cta.cluster.components)
+            clock.rows[:, self.cta.started] = 1
+            clock.rows[np.ix_(OWN, self.own)] = epoch
+            clock.rows[OWN, self.own[warp]] = epoch + 1
+            found = self._moments[warp, epoch] = Moment(clock, self.own[warp], epoch + 1)
+        return found
+
+    def oldest_needed(self) -> int | None:
+        """Since how many generations of the barrier all that was ever accessed was written twice over; None: there is
+        nothing.
+        """
+        touched = (self.shadow[:, Sifted.WRITE] | self.shadow[:, Sifted.READ]) != 0
+        return int(self.shadow[touched, Sifted.WHOLE_BEFORE].min()) - 1 if touched.any() else None
+
+
+@dataclass(eq=False)
+class _Part:
+    """A part of the trace that is kept. clusters: by entry; completed: the entries that end generations of barriers."""
+
+    batch: Batch
+    clusters: Numbers
+    completed: Numbers
+
+
+class PlainCtas:
+    """Keeps plain CTAs of one launch from the other parts of the checker."""
+
+    def __init__(
+        self,
+        model: Model,
+        take: dict[type, Callable[[Any], None]],
+        overwrite: Callable[[Iterable[Access]], None],
+    ) -> None:
+        """take: which part takes the events of each type. overwrite: is told of stores to global memory."""
+        self._model, self._take, self._overwrite = model, take, overwrite
+        self.by_cluster: dict[int, _Plain] = {}
+        self._ctas: Numbers = np.zeros((1, len(SiftedCta)), np.int64)
+        self._free: list[int] = []
+        self._warps: Numbers = np.zeros((0, len(SiftedWarp)), np.int64)
+        self._clusters: Numbers = np.zeros(0, np.int64)
+        self._plain: list[_Plain | None] = []
+        """By the numbers that warps have in the trace: who looks after them, and where they are."""
+        self._parts: list[_Part] = []
+        self._forgotten, self._count, self._most = 0, 0, KEPT
+
+    def start(self, event: events.CtaStarted) -> None:
+        """A CTA has started: a plain one, if it is alone in its cluster and findings may be told of later."""
+        if self._model.threads.size > 1 or not self._model.defers:
+            return
+        if not self._free:
+            rows = len(self._ctas)
+            self._ctas = np.concatenate([self._ctas, np.zeros_like(self._ctas)])
+            self._free += range(rows, 2 * rows)
+        cta = self._model.threads.cta(event.cluster, event.cta)
+        one = _Plain(cta, self._free.pop(), self._forgotten + len(self._parts))
+        self.by_cluster[event.cluster] = one
+        self._ctas[one.row] = 0
+        self._ctas[one.row, [SiftedCta.ODD_AT, SiftedCta.WARPS]] = NOT_YET, event.warps
+        self._ctas[one.row, [SiftedCta.SHADOW, SiftedCta.CHUNKS]] = one.shadow.ctypes.data, len(one.shadow)
+
+    def passes(self, event: Any) -> bool:
+        """Whether an event that Python has made concerns nobody else. Most of those of a plain CTA end that."""
+        kind = type(event)
+        if kind not in self._take or kind is events.CtaStarted:
+            return False
+        operation = getattr(event, "operation", None)
+        agent = getattr(operation or event, "agent", event)
+        one = self.by_cluster.get(agent.cluster)
+        if one is None:
+            return False
+        if kind is events.Exited:
+            one.exits.append(event)
+            self._ctas[one.row, SiftedCta.EXITED] += 1
+        if kind in (events.Exited, events.Resumed, events.Suspended, events.CtaEnded):
+            return True
+        if kind is events.ClusterEnded:
+            self._drop(agent.cluster)
+        else:
+            self._give_up(agent.cluster)
+        return False
+
+    def take(self, batch: Batch) -> None:
+        """Take a part of the trace."""
+        self._know_warps(batch)
+        entries = batch.entries
+        rows = self._warps[entries["warp"], SiftedWarp.CTA]
+        self._sift(batch)
+        odd_at = np.where(rows == NOBODY, -1, self._ctas[rows, SiftedCta.ODD_AT])
+        is_plain = (odd_at == NOT_YET) & (rows != NOBODY) | (np.arange(len(rows)) < odd_at)
+        kinds = entries["kind"]
+        accesses = np.flatnonzero(is_plain & (kinds == Event.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0))
+        if len(accesses):
+            self._take_global(batch, accesses)
+        for k in np.flatnonzero((rows != NOBODY) & (kinds == Event.EXITED)).tolist():
+            _, _, warp, lanes, *_ = entries[k].item()
+            one = self._plain[warp]
+            assert one is not None
+            one.exits.append(events.Exited(batch.trace.agent(warp, lanes)))
+        if rows.any():
+            self._parts.append(_Part(batch, self._clusters[entries["warp"]], np.flatnonzero(kinds == Event.COMPLETED)))
+            self._count += len(entries)
+        for cluster, one in [*self.by_cluster.items()]:
+            if self._ctas[one.row, SiftedCta.ODD_AT] != NOT_YET:
+                self._give_up(cluster, int(self._ctas[one.row, SiftedCta.ODD_AT]))
+        self._tell(batch, np.flatnonzero(rows == NOBODY))
+        if self._count > self._most:
+            self._forget()
+
+    def _know_warps(self, batch: Batch) -> None:
+        """Give a row to each warp that is traced for the first time."""
+        new = batch.trace.who[len(self._warps) :]
+        if not new:
+            return
+        plain = [self.by_cluster.get(cluster) for cluster, _, _ in new]
+        rows = [
+            [NOBODY if one is None else one.row, index, 0, 0, 0] for one, (_, _, index) in zip(plain, new, strict=True)
+        ]
+        for number, one in enumerate(plain, len(self._plain)):
+            if one is not None:
+                one.numbers.append(number)
+        self._plain += plain
+        self._warps = np.concatenate([self._warps, np.array(rows, np.int64)])
+        self._clusters = np.append(self._clusters, [cluster for cluster, _, _ in new])
+
+    def _sift(self, batch: Batch) -> None:
+        if not self.by_cluster:
+            return
+        table = np.zeros(len(Sift), np.int64)
+        table[Sift.COUNT], table[Sift.CHUNK_COUNT] = len(batch.entries), len(batch.chunks)
+        table[Sift.ENTRIES], table[Sift.CHUNKS] = batch.entries.ctypes.data, batch.chunks.ctypes.data
+        table[Sift.WARPS], table[Sift.CTAS] = self._warps.ctypes.data, self._ctas.ctypes.data
+        batch.trace.library.sift(table.ctypes.data)
+
+    def _tell(self, batch: Batch, which: Numbers) -> None:
+        for event in batch.events(which) if len(which) else ():
+            take = self._take.get(type(event))
+            if take is not None:
+                take(event)
+
+    # ---- global memory ----
+
+    def _take_global(self, batch: Batch, which: Numbers) -> None:
+        """Take accesses to global memory; each allocation knows whether they can be out of order."""
+        part = batch.select(which)
+        chunks, counts = batch.chunks_of(which)
+        entries = part.entries
+        stores = entries["flags"] & Traced.STORE != 0
+        self._overwrite(map(part.access, np.flatnonzero(stores).tolist()))
+        warps, at = np.unique(entries["warp"], return_inverse=True)
+        owners = np.array([owner(*self._who(warp)) for warp in warps.tolist()])[at]
+        for base in np.unique(entries["base"]).tolist():
+            mine = entries["base"] == base
+            its = np.repeat(mine, counts)
+            accesses = self._accesses(part, np.flatnonzero(mine).tolist())
+            touched, by = chunks[its] & (WHOLE_CHUNK - 1), np.repeat(owners, counts)[its]
+            self._model.note_global(base, bool(stores[mine].any()), touched, by, int(mine.sum()), accesses)
+
+    def _who(self, warp: int) -> tuple[Components, int]:
+        one = self._plain[warp]
+        assert one is not None
+        return one.cta.cluster.components, one.own[self._warps[warp, SiftedWarp.INDEX]]
+
+    def _accesses(self, part: Batch, which: list[int]) -> Iterator[tuple[Access, Moment]]:
+        """Accesses, each with the moment. That may be asked when the CTAs have long ended."""
+        for k in which:
+            access, warp = part.access(k), part.entries["warp"][k]
+            one = self._plain[warp]
+            assert one is not None
+            yield access, one.moment(self._warps[warp, SiftedWarp.INDEX], int(part.entries["number"][k]))
+
+    # ---- what is kept ----
+
+    def _drop(self, cluster: int) -> _Plain:
+        """A CTA is plain no longer."""
+        one = self.by_cluster.pop(cluster)
+        self._warps[one.numbers, SiftedWarp.CTA] = NOBODY
+        self._free.append(one.row)
+        one.shadow = one.shadow[:0].copy()
+        return one
+
+    def _give_up(self, cluster: int, odd_at: int | None = None) -> None:
+        """Something else happens in a CTA: make events of what is kept of it. odd_at: of the last part, from where on
+        that includes accesses to global memory; those before are taken.
+        """
+        one = self._drop(cluster)
+        if one.site is not None:
+            self._bring_up(one, one.site)
+        for number, part in enumerate(self._parts[one.part - self._forgotten :], one.part - self._forgotten):
+            which = np.flatnonzero(part.clusters == cluster)
+            if number == one.part - self._forgotten:
+                which = which[which > one.entry]
+            entries = part.batch.entries[which]
+            is_taken = (entries["kind"] == Event.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0)
+            if odd_at is not None and number == len(self._parts) - 1:
+                is_taken &= which < odd_at
+            self._tell(part.batch, which[~is_taken & (entries["kind"] != Event.EXITED)])
+        for event in one.exits:
+            self._take[events.Exited](event)
+
+    def _bring_up(self, one: _Plain, site: Site) -> None:
+        """Have the threads of a CTA know what they knew where what is kept begins: all have arrived, and none has left."""
+        cta = one.cta
+        for index, warp in cta.warps.items():
+            warp.parts[0].become(one.moment(index, one.since - 1))
+        for index in cta.warps:
+            agent = Agent(cta.cluster.number, cta.rank, index, FULL)
+            self._take[events.GroupArrived](events.GroupArrived(agent, site, 0, one.since - 1, True))
+
+    def _forget(self) -> None:
+        """Forget what no finding can name any more; give a CTA up of which that is nothing, and much is kept."""
+        middle = self._forgotten + len(self._parts) // 2
+        for cluster, one in [*self.by_cluster.items()]:
+            if not self._move(cluster, one) and one.part < middle:
+                self._give_up(cluster)
+        end = self._forgotten + len(self._parts)
+        first = min((one.part for one in self.by_cluster.values()), default=end)
+        del self._parts[: first - self._forgotten]
+        self._forgotten = first
+        self._count = sum(len(part.clusters) for part in self._parts)
+        self._most = max(KEPT, 2 * self._count)
+
+    def _move(self, cluster: int, one: _Plain) -> bool:
+        """Have what is kept of a CTA begin later, if it can."""
+        arrived = self._warps[one.numbers, SiftedWarp.ARRIVED]
+        since = one.oldest_needed()
+        if since is None and not arrived.any():
+            one.part, one.entry = self._forgotten + len(self._parts), -1
+            return True
+        since = int(arrived.min(initial=0)) if since is None else since
+        if since <= one.since or len(one.numbers) < len(one.own):
+            return False
+        for number, part in enumerate(self._parts):
+            at = part.completed[part.clusters[part.completed] == cluster]
+            at = at[part.batch.entries["value"][at] == since - 1]
+            if len(at):
+                one.part, one.entry, one.since = self._forgotten + number, int(at[0]), since
+                one.site = part.batch.trace.site(int(part.batch.entries["site"][at[0]]))
+                return True
+        return False
