@@ -92,8 +92,9 @@ class PlainCtas:
         self._free: list[int] = []
         self._warps: Numbers = np.zeros((0, len(SiftedWarp)), np.int64)
         self._clusters: Numbers = np.zeros(0, np.int64)
+        self._owners: Numbers = np.zeros(0, np.int64)
         self._plain: list[_Plain | None] = []
-        """By the numbers that warps have in the trace: who looks after them, and where they are."""
+        """By the numbers that warps have in the trace: their clusters, who they are to allocations, and their CTAs."""
         self._parts: list[_Part] = []
         self._forgotten, self._count, self._most = 0, 0, KEPT
 
@@ -135,55 +136,61 @@ class PlainCtas:
 
     def take(self, batch: Batch) -> None:
         """Take a part of the trace."""
+        if not self.by_cluster:
+            self._tell(batch, np.arange(len(batch.entries)))
+            return
         self._know_warps(batch)
-        entries = batch.entries
-        rows = self._warps[entries["warp"], SiftedWarp.CTA]
-        self._sift(batch)
-        odd_at = np.where(rows == NOBODY, -1, self._ctas[rows, SiftedCta.ODD_AT])
-        is_plain = (odd_at == NOT_YET) & (rows != NOBODY) | (np.arange(len(rows)) < odd_at)
-        kinds = entries["kind"]
-        accesses = np.flatnonzero(is_plain & (kinds == Event.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0))
+        others, accesses, exits, completed = self._sift(batch)
         if len(accesses):
             self._take_global(batch, accesses)
-        for k in np.flatnonzero((rows != NOBODY) & (kinds == Event.EXITED)).tolist():
-            _, _, warp, lanes, *_ = entries[k].item()
-            one = self._plain[warp]
-            assert one is not None
-            one.exits.append(events.Exited(batch.trace.agent(warp, lanes)))
-        if rows.any():
-            self._parts.append(_Part(batch, self._clusters[entries["warp"]], np.flatnonzero(kinds == Event.COMPLETED)))
-            self._count += len(entries)
+        for _, _, warp, lanes, *_ in batch.entries[exits].tolist():
+            self._of(warp).exits.append(events.Exited(batch.trace.agent(warp, lanes)))
+        if len(others) < len(batch.entries):
+            self._parts.append(_Part(batch, self._clusters[batch.entries["warp"]], completed))
+            self._count += len(batch.entries)
         for cluster, one in [*self.by_cluster.items()]:
-            if self._ctas[one.row, SiftedCta.ODD_AT] != NOT_YET:
-                self._give_up(cluster, int(self._ctas[one.row, SiftedCta.ODD_AT]))
-        self._tell(batch, np.flatnonzero(rows == NOBODY))
-        if self._count > self._most:
+            if (odd_at := int(self._ctas[one.row, SiftedCta.ODD_AT])) != NOT_YET:
+                self._give_up(cluster, odd_at)
+        self._tell(batch, others)
+        if self._count > self._most or not self.by_cluster:
             self._forget()
+
+    def _of(self, warp: int) -> _Plain:
+        """The CTA of a warp that is, or was, in a plain one."""
+        one = self._plain[warp]
+        assert one is not None
+        return one
 
     def _know_warps(self, batch: Batch) -> None:
         """Give a row to each warp that is traced for the first time."""
         new = batch.trace.who[len(self._warps) :]
         if not new:
             return
-        plain = [self.by_cluster.get(cluster) for cluster, _, _ in new]
-        rows = [
-            [NOBODY if one is None else one.row, index, 0, 0, 0] for one, (_, _, index) in zip(plain, new, strict=True)
-        ]
-        for number, one in enumerate(plain, len(self._plain)):
+        rows, owners = [], []
+        for number, (cluster, _, index) in enumerate(new, len(self._warps)):
+            one = self.by_cluster.get(cluster)
+            self._plain.append(one)
+            rows.append((NOBODY if one is None else one.row, index, 0, 0, 0))
+            owners.append(0 if one is None else owner(one.cta.cluster.components, one.own[index]))
             if one is not None:
                 one.numbers.append(number)
-        self._plain += plain
         self._warps = np.concatenate([self._warps, np.array(rows, np.int64)])
         self._clusters = np.append(self._clusters, [cluster for cluster, _, _ in new])
+        self._owners = np.append(self._owners, owners)
 
-    def _sift(self, batch: Batch) -> None:
-        if not self.by_cluster:
-            return
+    def _sift(self, batch: Batch) -> list[Numbers]:
+        """Which entries are of other CTAs; and of plain ones accesses to global memory, exits, and ends of generations."""
+        count = len(batch.entries)
+        lists = np.empty((Sift.LISTS, count), np.int64)
         table = np.zeros(len(Sift), np.int64)
-        table[Sift.COUNT], table[Sift.CHUNK_COUNT] = len(batch.entries), len(batch.chunks)
-        table[Sift.ENTRIES], table[Sift.CHUNKS] = batch.entries.ctypes.data, batch.chunks.ctypes.data
-        table[Sift.WARPS], table[Sift.CTAS] = self._warps.ctypes.data, self._ctas.ctypes.data
+        table[Sift.COUNT], table[Sift.CHUNK_COUNT] = count, len(batch.chunks)
+        for field, array in (
+            (Sift.LISTS, lists), (Sift.ENTRIES, batch.entries), (Sift.CHUNKS, batch.chunks), (Sift.WARPS, self._warps),
+            (Sift.CTAS, self._ctas),
+        ):  # fmt: skip
+            table[field] = array.ctypes.data
         batch.trace.library.sift(table.ctypes.data)
+        return [found[:length] for found, length in zip(lists, table.tolist(), strict=False)]
 
     def _tell(self, batch: Batch, which: Numbers) -> None:
         for event in batch.events(which) if len(which) else ():
@@ -200,27 +207,19 @@ class PlainCtas:
         entries = part.entries
         stores = entries["flags"] & Traced.STORE != 0
         self._overwrite(map(part.access, np.flatnonzero(stores).tolist()))
-        warps, at = np.unique(entries["warp"], return_inverse=True)
-        owners = np.array([owner(*self._who(warp)) for warp in warps.tolist()])[at]
+        owners = np.repeat(self._owners[entries["warp"]], counts)
         for base in np.unique(entries["base"]).tolist():
             mine = entries["base"] == base
             its = np.repeat(mine, counts)
             accesses = self._accesses(part, np.flatnonzero(mine).tolist())
-            touched, by = chunks[its] & (WHOLE_CHUNK - 1), np.repeat(owners, counts)[its]
-            self._model.note_global(base, bool(stores[mine].any()), touched, by, int(mine.sum()), accesses)
-
-    def _who(self, warp: int) -> tuple[Components, int]:
-        one = self._plain[warp]
-        assert one is not None
-        return one.cta.cluster.components, one.own[self._warps[warp, SiftedWarp.INDEX]]
+            touched = chunks[its] & (WHOLE_CHUNK - 1)
+            self._model.note_global(base, bool(stores[mine].any()), touched, owners[its], int(mine.sum()), accesses)
 
     def _accesses(self, part: Batch, which: list[int]) -> Iterator[tuple[Access, Moment]]:
         """Accesses, each with the moment. That may be asked when the CTAs have long ended."""
         for k in which:
-            access, warp = part.access(k), part.entries["warp"][k]
-            one = self._plain[warp]
-            assert one is not None
-            yield access, one.moment(self._warps[warp, SiftedWarp.INDEX], int(part.entries["number"][k]))
+            warp, epoch = int(part.entries["warp"][k]), int(part.entries["number"][k])
+            yield part.access(k), self._of(warp).moment(int(self._warps[warp, SiftedWarp.INDEX]), epoch)
 
     # ---- what is kept ----
 

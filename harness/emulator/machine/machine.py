@@ -184,7 +184,11 @@ class Machine:
         if self.code.uses_launch_control:
             self._start_all()
         with np.errstate(all="ignore"), _rare_collections() if self.grid.sink is not None else nullcontext():
-            self._loop()
+            try:
+                self._loop()
+            finally:
+                if self.engine is not None:
+                    self.engine.flush()
         self._check_steps()
         self._count()
         if self.engine is not None:

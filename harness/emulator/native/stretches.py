@@ -110,9 +110,14 @@ class Stretches:
         self._place.set(trace=0, traced=0, trace_words_used=0, trace_chunks_used=0)
         self._trace = None
         if grid.sink is not None:
-            self._trace = Trace(grid.sink, self._place.context, code.sites, plan.accesses, library)
+            self._trace = Trace(grid, self._place.context, code.sites, plan.accesses, library)
         self._cta: Cta | None = None
         self._bounds = (-1, -1)
+
+    def flush(self) -> None:
+        """Nothing follows: tell the sink what is left."""
+        if self._trace is not None:
+            self._trace.drain()
 
     def end(self) -> None:
         """The launch has come to its end; the next one of the kernel can have its memory."""
@@ -249,7 +254,7 @@ class Stretches:
         table[base + Its.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
         status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
         if self._trace is not None:
-            self._trace.drain()
+            self._trace.drain_if_full()
         return status
 
     def _take_over(self, f: Fragment) -> list[int]:

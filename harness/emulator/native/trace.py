@@ -1,5 +1,5 @@
-"""What happens natively, as events: the interpreter writes it down, and the sink of the launch is told of it whenever
-Python is back.
+"""What happens natively, as events: the interpreter writes it down, and the sink of the launch is told of it before it
+is told of anything else.
 
 Accesses that a fragment makes one after the other are one `Accesses`; each of them is made an `Access` only for those
 who look at it.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Access, Agent, Site
 from harness.emulator.machine.lanes import WARP_SIZE, lanes_of
-from harness.emulator.machine.state import Warp
+from harness.emulator.machine.state import Grid, Warp
 from harness.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Event, Traced
 
 if TYPE_CHECKING:
@@ -33,8 +33,12 @@ of the one allocation in global memory that is accessed, if there is one.
 assert ENTRY.itemsize == TRACE_BYTES
 FIRST_SAME_VALUE = 8
 """The bit of the flags of an access that says whether all lanes store one value as the first item."""
-ENTRIES, WORDS, CHUNKS, MARGIN = 1 << 15, 1 << 18, 1 << 18, 1 << 10
+ENTRIES, WORDS, CHUNKS, MARGIN = 1 << 16, 1 << 18, 1 << 19, 1 << 10
 _ROW = np.arange(WARP_SIZE, dtype=np.uint64)
+_FILLED = (
+    (Context.TRACED, Context.TRACE_ROOM), (Context.TRACE_WORDS_USED, Context.TRACE_WORDS_ROOM),
+    (Context.TRACE_CHUNKS_USED, Context.TRACE_CHUNKS_ROOM),
+)  # fmt: skip
 MODES = {"ld": "read", "st": "write"}
 
 
@@ -43,23 +47,28 @@ class Trace:
 
     def __init__(
         self,
-        sink: events.Sink,
+        grid: Grid,
         context: memoryview,
         sites: Sequence[Site],
         accesses: dict[int, tuple[str, str, int, int]],
         library: Library,
     ) -> None:
-        """accesses: by instruction, the verb, the state space, the bytes of an item and how many items."""
-        self._sink = sink
-        self._take_batch = events.takes_batches(sink)
+        """grid: whose sink is told of it all, in order: what Python makes events of, too, comes by here. accesses: by
+        instruction, the verb, the state space, the bytes of an item and how many items.
+        """
+        assert grid.sink is not None
+        self._sink, grid.sink = grid.sink, self._pass_on
+        self._take_batch = events.takes_batches(self._sink)
         self._context = context
         self._sites = sites
         self.library = library
         self.accesses = accesses
         kinds = [*dict.fromkeys((verb, space) for verb, space, _, _ in accesses.values())]
         self.kinds = np.full(len(sites) + 1, -1)
-        for index, (verb, space, _, _) in accesses.items():
-            self.kinds[index] = kinds.index((verb, space))
+        self.items = np.zeros(len(sites) + 1, np.int64)
+        """By instruction: which have the same verb and state space, and how many items they access."""
+        for index, (verb, space, _, items) in accesses.items():
+            self.kinds[index], self.items[index] = kinds.index((verb, space)), items
         self._warps: dict[Warp, int] = {}
         self.who: list[tuple[int, int, int]] = []
         self._agents: dict[tuple[int, int], Agent] = {}
@@ -89,6 +98,17 @@ class Trace:
 
     def site(self, index: int) -> Site:
         return self._sites[index]
+
+    def _pass_on(self, event: Any) -> None:
+        if self._context[Context.TRACED]:
+            self.drain()
+        self._sink(event)
+
+    def drain_if_full(self) -> None:
+        """Make room, if need be."""
+        context = self._context
+        if any(2 * context[used] > context[room] for used, room in _FILLED):
+            self.drain()
 
     def drain(self) -> None:
         """Tell the sink all that has happened since."""
@@ -135,7 +155,7 @@ class Trace:
 
 
 class Batch:
-    """What was written down between two times that Python was back: entries, and the words and chunks of accesses."""
+    """A part of what was written down: entries, and the words and chunks of accesses."""
 
     __slots__ = ("chunks", "entries", "trace", "words")
 
@@ -176,14 +196,14 @@ class Batch:
 
     def select(self, which: NDArray[np.int64]) -> Batch:
         """Some of the entries alone, all of them accesses, without their chunks."""
-        has_words = np.isin(self.entries["kind"], (Event.ACCESS, Event.DIVERGED, Event.REJOINED))
-        owners = np.flatnonzero(has_words)
-        firsts = np.append(self.entries["value"][owners], len(self.words))
-        at = np.searchsorted(owners, which)
-        counts = firsts[at + 1] - firsts[at]
         entries = self.entries[which]
+        flags = entries["flags"]
+        single = flags & (Traced.SAME | Traced.ROW) != 0
+        values = 32 * self.trace.items[entries["site"]] - 31 * np.bitwise_count(flags >> FIRST_SAME_VALUE)
+        counts = np.where(single, 1, 32) + np.where(flags & Traced.STORE, values, 0)
+        words = self.words[_ranges(entries["value"], counts)]
         entries["value"] = np.cumsum(counts) - counts
-        return Batch(self.trace, entries, self.words[_ranges(firsts[at], counts)], self.chunks[:0])
+        return Batch(self.trace, entries, words, self.chunks[:0])
 
     def access(self, number: int) -> Access:
         _, flags, warp, lanes, site, _, first, *_ = self.entries[number].item()

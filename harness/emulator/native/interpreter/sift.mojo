@@ -107,21 +107,39 @@ def pass_event(e: Bytes, w: Bytes, cta: Bytes) -> Bool:
     return kind == EVENT_RESUMED or kind == EVENT_SUSPENDED
 
 
+@inline(.always)
+def list_entry(t: Bytes, list: Int, k: Int):
+    """Appends an entry to one of the lists that are handed back."""
+    var count = look(t, list)
+    set[DType.int64](pointer(t, SIFT_LISTS), 8 * (list * look(t, SIFT_COUNT) + count), Int64(k))
+    note(t, list, count + 1)
+
+
 @inline(.never)
 def sift_all(t: Bytes):
-    """Looks at the entries of CTAs of which nothing odd is known yet, in order; notes of a CTA where it becomes so."""
+    """Looks at the entries of plain CTAs, in order; notes of a CTA where it ceases to be one. Lists what is Python's."""
     var count = look(t, SIFT_COUNT)
     for k in range(count):
         var e = pointer(t, SIFT_ENTRIES).unsafe_offset(TRACE_BYTES * k)
         var w = pointer(t, SIFT_WARPS).unsafe_offset(8 * WARP_FIELDS * Int(get[DType.int32](e, 4)))
         var cta = pointer(t, SIFT_CTAS).unsafe_offset(8 * SIFTED_FIELDS * look(w, WARP_CTA))
+        var kind = half(e, 0)
+        if look(w, WARP_CTA) == 0:
+            list_entry(t, SIFT_OTHERS, k)
+            continue
+        if kind == EVENT_EXITED:
+            list_entry(t, SIFT_EXITS, k)
         if look(cta, SIFTED_ODD_AT) != NOT_YET:
             continue
         var is_fine: Bool
-        if half(e, 0) == EVENT_ACCESS:
+        if kind == EVENT_ACCESS:
             var end = Int(get[DType.int32](e, TRACE_BYTES + 32)) if k + 1 < count else look(t, SIFT_CHUNK_COUNT)
             is_fine = pass_access(t, e, end, w, cta)
+            if half(e, 2) & TRACED_GLOBAL != 0:
+                list_entry(t, SIFT_ACCESSES, k)
         else:
             is_fine = pass_event(e, w, cta)
+            if kind == EVENT_COMPLETED and is_fine:
+                list_entry(t, SIFT_COMPLETED, k)
         if not is_fine:
             note(cta, SIFTED_ODD_AT, k)
