@@ -23,7 +23,6 @@ from harness.check.termination import check_ended, check_missed, note_error
 from harness.check.verdict import Word
 from harness.emulator.machine import events
 from harness.emulator.machine.events import GridStarted
-from harness.emulator.native.trace import Batch
 
 
 class Checker:
@@ -40,19 +39,14 @@ class Checker:
         self._tell = tell
         self.takes_runs = tell is None
         """Whether it may be told of accesses many at a time, and late."""
+        self.batches: PlainCtas | None = None
         self._regions = tuple(regions)
         self._roles = tuple(roles)
         self._launches: list[_CheckedLaunch] = []
         self._take: dict[type, Callable[[Any], None]] = {GridStarted: self._started}
-        self._plain: PlainCtas | None = None
-
-    def take_batch(self, batch: Batch) -> None:
-        """Takes what has happened natively."""
-        if self._plain is not None:
-            self._plain.take(batch)
 
     def __call__(self, event: Any) -> None:
-        if self._plain is not None and self._plain.by_cluster and self._plain.passes(event):
+        if self.batches is not None and self.batches.by_cluster and self.batches.passes(event):
             return
         take = self._take.get(type(event))
         if take is not None:
@@ -64,7 +58,7 @@ class Checker:
             launch.model.findings.tell = self._tell
             launch.model.defers = False
         self._launches.append(launch)
-        self._plain = launch.plain
+        self.batches = launch.plain
         self._take = {**launch.take, GridStarted: self._started}
 
     def report(self) -> Report:

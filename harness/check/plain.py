@@ -113,6 +113,10 @@ class PlainCtas:
         self._ctas[one.row, [SiftedCta.ODD_AT, SiftedCta.WARPS]] = NOT_YET, event.warps
         self._ctas[one.row, [SiftedCta.SHADOW, SiftedCta.CHUNKS]] = one.shadow.ctypes.data, len(one.shadow)
 
+    def is_plain(self, event: Any) -> bool:
+        """Whether an event that Python has made is one of a plain CTA."""
+        return bool(self.by_cluster) and getattr(getattr(event, "agent", event), "cluster", -1) in self.by_cluster
+
     def passes(self, event: Any) -> bool:
         """Whether an event that Python has made concerns nobody else. Most of those of a plain CTA end that."""
         kind = type(event)
@@ -123,10 +127,7 @@ class PlainCtas:
         one = self.by_cluster.get(agent.cluster)
         if one is None:
             return False
-        if kind is events.Exited:
-            one.exits.append(event)
-            self._ctas[one.row, SiftedCta.EXITED] += 1
-        if kind in (events.Exited, events.Resumed, events.Suspended, events.CtaEnded):
+        if kind is events.CtaEnded or (kind is Access and event.space not in ("shared", "global")):
             return True
         if kind is events.ClusterEnded:
             self._drop(agent.cluster)

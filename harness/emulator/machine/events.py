@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -552,11 +552,19 @@ def takes_runs(sink: Any) -> bool:
     return bool(getattr(sink, "takes_runs", False))
 
 
-def takes_batches(sink: Any) -> Callable[[Any], None] | None:
-    """What a sink that takes runs has, as an attribute `take_batch`, to be told of whatever has happened natively as one
-    `harness.emulator.native.trace.Batch`, of which it makes events itself where it wants any.
-    """
-    return getattr(sink, "take_batch", None)
+class Batches(Protocol):
+    """Takes what has happened natively as parts of the trace, and makes events itself where it wants any."""
+
+    def take(self, batch: Any) -> None:
+        """Take a `harness.emulator.native.trace.Batch`."""
+
+    def is_plain(self, event: Any) -> bool:
+        """Whether an event that Python has made may come as an entry of the trace, too, if it can be one."""
+
+
+def takes_batches(sink: Any) -> Batches | None:
+    """What a sink that takes runs has as its ``batches``, if it would rather have no events of what happens natively."""
+    return getattr(sink, "batches", None)
 
 
 def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:

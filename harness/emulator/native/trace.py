@@ -58,7 +58,7 @@ class Trace:
         """
         assert grid.sink is not None
         self._sink, grid.sink = grid.sink, self._pass_on
-        self._take_batch = events.takes_batches(self._sink)
+        self._blocks = [(block.base, block.base + block.data.size) for block in grid.memory.direct()]
         self._context = context
         self._sites = sites
         self.library = library
@@ -69,7 +69,7 @@ class Trace:
         """By instruction: which have the same verb and state space, and how many items they access."""
         for index, (verb, space, _, items) in accesses.items():
             self.kinds[index], self.items[index] = kinds.index((verb, space)), items
-        self._warps: dict[Warp, int] = {}
+        self._warps: dict[tuple[int, int, int], int] = {}
         self.who: list[tuple[int, int, int]] = []
         self._agents: dict[tuple[int, int], Agent] = {}
         self._entries = np.zeros(ENTRIES + MARGIN, ENTRY)
@@ -84,10 +84,13 @@ class Trace:
 
     def number_of(self, warp: Warp) -> int:
         """The number by which the interpreter knows a warp."""
-        number = self._warps.get(warp)
+        return self._number((warp.cta.cluster.number, warp.cta.rank, warp.index))
+
+    def _number(self, who: tuple[int, int, int]) -> int:
+        number = self._warps.get(who)
         if number is None:
-            number = self._warps[warp] = len(self.who)
-            self.who.append((warp.cta.cluster.number, warp.cta.rank, warp.index))
+            number = self._warps[who] = len(self.who)
+            self.who.append(who)
         return number
 
     def agent(self, warp: int, lanes: int) -> Agent:
@@ -100,9 +103,76 @@ class Trace:
         return self._sites[index]
 
     def _pass_on(self, event: Any) -> None:
+        """Take an event that Python has made; those that the trace has entries for can become some, if that pays."""
+        batches = events.takes_batches(self._sink)
+        if batches is not None and batches.is_plain(event):
+            self.drain_if_full()
+            if self._note(event):
+                return
         if self._context[Context.TRACED]:
             self.drain()
         self._sink(event)
+
+    def _note(self, event: Any) -> bool:
+        """Write an event down as the interpreter would. False: there are no such entries."""
+        if isinstance(event, Access):
+            return self._note_access(event)
+        about = _entry_of(event)
+        if about is not None:
+            kind, agent, *values = about
+            self._append(kind, 0, agent, *values)
+        return about is not None
+
+    def _append(self, kind: Event, flags: int, agent: Agent, site: int, value: int, number: int, base: int = 0) -> None:
+        context = self._context
+        count, used = context[Context.TRACED], context[Context.TRACE_CHUNKS_USED]
+        about = (kind, flags, self._number(agent[:3]), agent.lanes, site, 0, value, used, number, base)
+        self._entries[count] = about
+        context[Context.TRACED] = count + 1
+
+    def _note_access(self, event: Access) -> bool:
+        agent, site, mode, space, cta, where, nbytes, items, values = event
+        verb, *about = self.accesses.get(site.index, ("", "", 0, 0))
+        is_own = space in ("global", "param") or (space == "shared" and cta == agent.cta)
+        if MODES.get(verb) != mode or about != [space, nbytes, items] or not is_own:
+            return False
+        here = lanes_of(agent.lanes)[1]
+        flags = {"shared": Traced.SHARED, "global": Traced.GLOBAL | Traced.WIDE}.get(space, Traced.WIDE)
+        flags |= (Traced.SAME if isinstance(where, int) else 0) | (Traced.STORE if mode == "write" else 0)
+        rows = [where]
+        if mode == "write":
+            stored = values if isinstance(values, tuple) else (values,)
+            rows += stored
+            for item, value in enumerate(stored):
+                if not isinstance(value, np.ndarray):
+                    flags |= 1 << FIRST_SAME_VALUE + item
+                elif value.dtype.itemsize > 4:
+                    flags |= Traced.VALUES
+        first = self._context[Context.TRACE_WORDS_USED]
+        for row in rows:
+            self._add_words(row, here)
+        places = np.atleast_1d(np.asarray(where)).astype(np.int64)
+        ends = int(places.min()), int(places.max()) + nbytes * items
+        base = next((b for b, end in self._blocks if b <= ends[0] and ends[1] <= end), 0) if space == "global" else 0
+        self._append(Event.ACCESS, flags, agent, site.index, first, items, base)
+        if space == "shared" or base:
+            touched = np.unique((places - base)[:, None] + np.arange(nbytes * items))
+            chunks, counts = np.unique(touched >> 4, return_counts=True)
+            used = self._context[Context.TRACE_CHUNKS_USED]
+            self._chunks[used : used + len(chunks)] = chunks + WHOLE_CHUNK * (counts == 16)
+            self._context[Context.TRACE_CHUNKS_USED] = used + len(chunks)
+        return True
+
+    def _add_words(self, row: Any, here: NDArray[np.int64]) -> None:
+        """Words of one value for all lanes, or of one for each lane that is there."""
+        used = self._context[Context.TRACE_WORDS_USED]
+        if isinstance(row, np.ndarray):
+            words = np.zeros(WARP_SIZE, np.uint64)
+            words[here] = row
+        else:
+            words = np.array([row & (1 << 64) - 1], np.uint64)
+        self._words[used : used + len(words)] = words
+        self._context[Context.TRACE_WORDS_USED] = used + len(words)
 
     def drain_if_full(self) -> None:
         """Make room, if need be."""
@@ -120,8 +190,9 @@ class Trace:
         context[Context.TRACED] = context[Context.TRACE_WORDS_USED] = context[Context.TRACE_CHUNKS_USED] = 0
         parts = self._entries[:count], self._words[:used], self._chunks[:touched]
         batch = Batch(self, *(part.copy() for part in parts))
-        if self._take_batch is not None:
-            self._take_batch(batch)
+        batches = events.takes_batches(self._sink)
+        if batches is not None:
+            batches.take(batch)
             return
         for event in batch.events(np.arange(count)):
             self._sink(event)
@@ -236,6 +307,26 @@ class Batch:
         stored = None if not values else values[0] if len(values) == 1 else tuple(values)
         cta = agent.cta if space == "shared" else -1
         return Access(agent, self.trace.site(site), MODES[verb], space, cta, where, nbytes, items, stored)
+
+
+def _entry_of(event: Any) -> tuple[Event, Agent, int, int, int] | None:
+    """Kind, agent, instruction, value and number of the entry of an event, if it says all of it."""
+    match event:
+        case events.Resumed():
+            return Event.RESUMED, event.agent, -1, 0, 0
+        case events.Suspended(mbarrier=None, what="waits"):
+            return Event.SUSPENDED, event.agent, event.site.index, 0, 0
+        case events.Exited():
+            return Event.EXITED, event.agent, -1, 0, 0
+        case events.WarpSynced():
+            return Event.SYNCED, event.agent, event.site.index, event.members, 0
+        case events.GroupArrived(waits=True) if event.barrier >= 0:
+            return Event.ARRIVED, event.agent, event.site.index, event.generation, event.barrier
+        case events.GroupLeft() if event.barrier >= 0:
+            return Event.LEFT, event.agent, event.site.index, event.generation, event.barrier
+        case events.GroupCompleted() if event.barrier >= 0:
+            return Event.COMPLETED, Agent(event.cluster, event.cta, 0, 0), -1, event.generation, event.barrier
+    return None
 
 
 def _ranges(firsts: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
