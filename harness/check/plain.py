@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.check.clocks import OWN, Clock, Components
+from harness.check.clocks import OWN, Clock
 from harness.check.model import SHARED_BYTES, Model
 from harness.check.noted import CHUNK
 from harness.check.shadow import owner
@@ -33,9 +33,9 @@ Numbers = NDArray[np.int64]
 
 
 class _Plain:
-    """A plain CTA, and its row of the table. own, numbers: its warps' components, and the numbers
-    that those have in the trace that were seen in it; exits: of warps. What is kept of it begins behind an entry of a part of
-    the trace, after generation ``since`` of its barrier was complete, or from its start on; site: who completed that.
+    """A plain CTA, and its row of the table. own: its warps' components. numbers: of those that were seen in the trace,
+    there; exits: of warps. What is kept of it begins behind an entry of a part of the trace, after generation ``since``
+    of its barrier was complete, or from its start on; site: of that entry.
     """
 
     def __init__(self, cta: TrackedCta, row: int, part: int) -> None:
@@ -54,7 +54,7 @@ class _Plain:
         if found is None:
             clock = Clock(self.cta.cluster.components)
             clock.rows[:, self.cta.started] = 1
-            clock.rows[np.ix_(OWN, self.own)] = epoch
+            clock.rows[OWN[:, None], self.own] = epoch
             clock.rows[OWN, self.own[warp]] = epoch + 1
             found = self._moments[warp, epoch] = Moment(clock, self.own[warp], epoch + 1)
         return found
@@ -180,7 +180,7 @@ class PlainCtas:
         self._owners = np.append(self._owners, owners)
 
     def _sift(self, batch: Batch) -> list[Numbers]:
-        """Which entries are of other CTAs; and of plain ones accesses to global memory, exits, and ends of generations."""
+        """Lists entries: of other CTAs; of plain ones accesses to global memory, exits, and ends of generations."""
         count = len(batch.entries)
         lists = np.empty((Sift.LISTS, count), np.int64)
         table = np.zeros(len(Sift), np.int64)
@@ -252,7 +252,7 @@ class PlainCtas:
             self._take[events.Exited](event)
 
     def _bring_up(self, one: _Plain, site: Site) -> None:
-        """Have the threads of a CTA know what they knew where what is kept begins: all have arrived, and none has left."""
+        """Have threads know what they knew where what is kept begins: all are at the barrier, and none has left."""
         cta = one.cta
         for index, warp in cta.warps.items():
             warp.parts[0].become(one.moment(index, one.since - 1))

@@ -563,7 +563,7 @@ class Batches(Protocol):
 
 
 def takes_batches(sink: Any) -> Batches | None:
-    """What a sink that takes runs has as its ``batches``, if it would rather have no events of what happens natively."""
+    """What a sink that takes runs has as its ``batches``, if it would have no events of what happens natively."""
     return getattr(sink, "batches", None)
 
 

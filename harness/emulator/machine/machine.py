@@ -96,6 +96,9 @@ class Engine(Protocol):
     def settle(self, f: Fragment) -> None:
         """Bring a fragment's registers up to date; Python is about to run it."""
 
+    def flush(self) -> None:
+        """Nothing follows: tell the sink what it has not been told."""
+
     def end(self) -> None:
         """All clusters have ended."""
 

@@ -176,8 +176,8 @@ class Traced(IntEnum):
 
 
 class Sift(Counted):
-    """What `sift` is given: a part of the trace, tables of warps and CTAs, and room for lists of entries, one behind the
-    other, each with room for all. Before that how long the lists are: entries of other CTAs, accesses of plain ones to
+    """What `sift` is given: a part of the trace, tables of warps and CTAs, and room for lists of entries, one behind
+    the other, each with room for all. First how long the lists are: entries of other CTAs, accesses of plain ones to
     global memory, their warps' exits, and what completes generations of their barriers.
     """
 

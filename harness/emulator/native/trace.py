@@ -188,8 +188,7 @@ class Trace:
             return
         used, touched = context[Context.TRACE_WORDS_USED], context[Context.TRACE_CHUNKS_USED]
         context[Context.TRACED] = context[Context.TRACE_WORDS_USED] = context[Context.TRACE_CHUNKS_USED] = 0
-        parts = self._entries[:count], self._words[:used], self._chunks[:touched]
-        batch = Batch(self, *(part.copy() for part in parts))
+        batch = Batch(self, self._entries[:count].copy(), self._words[:used].copy(), self._chunks[:touched].copy())
         batches = events.takes_batches(self._sink)
         if batches is not None:
             batches.take(batch)
