@@ -39,7 +39,8 @@ class _Plain:
     """
 
     def __init__(self, cta: TrackedCta, row: int, part: int) -> None:
-        self.cta, self.row = cta, row
+        self.row = row
+        self.components, self._started = cta.cluster.components, cta.started
         self.shadow: NDArray[np.int32] = np.zeros((SHARED_BYTES // CHUNK, len(Sifted)), np.int32)
         self.exits: list[events.Exited] = []
         self.part, self.entry, self.since = part, -1, 0
@@ -52,8 +53,8 @@ class _Plain:
         """A warp in an epoch: it knows all that the others have done in earlier ones."""
         found = self._moments.get((warp, epoch))
         if found is None:
-            clock = Clock(self.cta.cluster.components)
-            clock.rows[:, self.cta.started] = 1
+            clock = Clock(self.components)
+            clock.rows[:, self._started] = 1
             clock.rows[OWN[:, None], self.own] = epoch
             clock.rows[OWN, self.own[warp]] = epoch + 1
             found = self._moments[warp, epoch] = Moment(clock, self.own[warp], epoch + 1)
@@ -172,7 +173,7 @@ class PlainCtas:
             one = self.by_cluster.get(cluster)
             self._plain.append(one)
             rows.append((NOBODY if one is None else one.row, index, 0, 0, 0))
-            owners.append(0 if one is None else owner(one.cta.cluster.components, one.own[index]))
+            owners.append(0 if one is None else owner(one.components, one.own[index]))
             if one is not None:
                 one.numbers.append(number)
         self._warps = np.concatenate([self._warps, np.array(rows, np.int64)])
@@ -238,7 +239,7 @@ class PlainCtas:
         """
         one = self._drop(cluster)
         if one.site is not None:
-            self._bring_up(one, one.site)
+            self._bring_up(cluster, one, one.site)
         for number, part in enumerate(self._parts[one.part - self._forgotten :], one.part - self._forgotten):
             which = np.flatnonzero(part.clusters == cluster)
             if number == one.part - self._forgotten:
@@ -251,14 +252,14 @@ class PlainCtas:
         for event in one.exits:
             self._take[events.Exited](event)
 
-    def _bring_up(self, one: _Plain, site: Site) -> None:
+    def _bring_up(self, cluster: int, one: _Plain, site: Site) -> None:
         """Have threads know what they knew where what is kept begins: all are at the barrier, and none has left."""
-        cta = one.cta
-        for index, warp in cta.warps.items():
+        warps = self._model.threads.cta(cluster, 0).warps
+        for index, warp in warps.items():
             warp.parts[0].become(one.moment(index, one.since - 1))
-        for index in cta.warps:
-            agent = Agent(cta.cluster.number, cta.rank, index, FULL)
-            self._take[events.GroupArrived](events.GroupArrived(agent, site, 0, one.since - 1, True))
+        for index in warps:
+            arrival = events.GroupArrived(Agent(cluster, 0, index, FULL), site, 0, one.since - 1, True)
+            self._take[events.GroupArrived](arrival)
 
     def _forget(self) -> None:
         """Forget what no finding can name any more; give a CTA up of which that is nothing, and much is kept."""
