@@ -17,6 +17,7 @@ from harness.check.generic import GenericProxy, TensorMaps
 from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
 from harness.check.operations import AsynchronousOperations
+from harness.check.plain import PlainCtas
 from harness.check.tensor_core import TensorMemoryLife
 from harness.check.termination import check_ended, check_missed, note_error
 from harness.check.verdict import Word
@@ -38,12 +39,15 @@ class Checker:
         self._tell = tell
         self.takes_runs = tell is None
         """Whether it may be told of accesses many at a time, and late."""
+        self.batches: PlainCtas | None = None
         self._regions = tuple(regions)
         self._roles = tuple(roles)
         self._launches: list[_CheckedLaunch] = []
         self._take: dict[type, Callable[[Any], None]] = {GridStarted: self._started}
 
     def __call__(self, event: Any) -> None:
+        if self.batches is not None and self.batches.by_cluster and self.batches.passes(event):
+            return
         take = self._take.get(type(event))
         if take is not None:
             take(event)
@@ -54,6 +58,7 @@ class Checker:
             launch.model.findings.tell = self._tell
             launch.model.defers = False
         self._launches.append(launch)
+        self.batches = launch.plain
         self._take = {**launch.take, GridStarted: self._started}
 
     def report(self) -> Report:
@@ -84,7 +89,7 @@ class _CheckedLaunch:
         tensor_life = self._tensor_life = TensorMemoryLife(model)
         self._waiting: dict[events.Agent, events.Suspended] = {}
         self.take: dict[type, Callable[[Any], None]] = {
-            events.CtaStarted: lambda e: model.start(e.cluster, e.cta, e.warps),
+            events.CtaStarted: self._cta_started,
             events.CtaEnded: lambda e: check_ended(model, e),
             events.ClusterEnded: self._cluster_ended,
             events.Exited: self._exited,
@@ -117,6 +122,7 @@ class _CheckedLaunch:
             events.TensorMemoryAllocated: tensor_life.allocated,
             events.TensorMemoryFreed: tensor_life.freed,
         }
+        self.plain = PlainCtas(model, self.take, generic.overwrite)
         self._ended = False
 
     def report(self) -> Report:
@@ -131,6 +137,10 @@ class _CheckedLaunch:
     def failed(self, error: Exception) -> None:
         """Notes the error that has ended the run."""
         note_error(self.model, error, self._waiting)
+
+    def _cta_started(self, event: events.CtaStarted) -> None:
+        self.model.start(event.cluster, event.cta, event.warps)
+        self.plain.start(event)
 
     def _cluster_ended(self, event: events.ClusterEnded) -> None:
         model = self.model

@@ -7,6 +7,7 @@ what another thread wrote learns what that one had released, by the write itself
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from harness.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Re
 from harness.check.lanes import LaneMeetings
 from harness.check.model import Model
 from harness.check.noted import span
-from harness.check.shadow import places_of, record_of
+from harness.check.shadow import owner, places_of, record_of
 from harness.check.threads import Thread
 from harness.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
 
@@ -188,16 +189,13 @@ class GenericProxy:
             memory = self.model.shared[run.agent.cluster, run.cta]
             if memory.note(run, run.mode, thread.moment(), run.whole, run.chunks):
                 self._lanes.accesses(run)
-            if run.mode != "read" and self._flags:
-                for event in run:
-                    self._tell(event, thread, WEAK)
         elif run.space == "global":
-            if not self.model.note_global(run):
-                for event in run:
-                    self.access(event)
-            elif run.mode != "read" and self._flags:
-                for event in run:
-                    self._tell(event, self.model.threads.of(run.agent), WEAK)
+            moment = self.model.threads.of(run.agent).moment()
+            own = owner(moment.space, moment.who)
+            accesses = ((event, moment) for event in run)
+            self.model.note_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
+        if run.mode != "read":
+            self.overwrite(run)
 
     def _reach_peer(self, event: Access, thread: Thread) -> None:
         agent, site = event.agent, event.site
@@ -229,12 +227,17 @@ class GenericProxy:
                         thread.pending.append((told.clock, rows, needed))
                         thread.heard_own |= told.agent[:3] == agent[:3]
 
+    def overwrite(self, stores: Iterable[Access]) -> None:
+        """Weak stores: what strong ones have told at these places no longer is."""
+        if self._flags:
+            for event in stores:
+                for place in self._places(event):
+                    self._flags.pop(place, None)
+
     def _tell(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
         if scope == WEAK:
-            if self._flags:
-                for place in self._places(event):
-                    self._flags.pop(place, None)
+            self.overwrite((event,))
             return
         told = None
         if site.semantics in RELEASES:

@@ -14,9 +14,10 @@ from harness.check.diagnosis import Diagnosis
 from harness.check.findings import CollectedFindings, Finding, Names, Severity
 from harness.check.history import Conflict, Observer, Record
 from harness.check.mbarrier import TrackedMBarrier
-from harness.check.shadow import ShadowAllocation, ShadowMemory, ShadowTensorMemory
+from harness.check.noted import Chunks
+from harness.check.shadow import Known, ShadowAllocation, ShadowMemory, ShadowTensorMemory, places_of, record_of
 from harness.check.threads import Threads, TrackedCta, has_started
-from harness.emulator.machine.events import Accesses, Agent, Site
+from harness.emulator.machine.events import Agent, Site
 
 SHARED_BYTES = 1 << 18
 """More than any CTA has."""
@@ -106,12 +107,16 @@ class Model:
         if not inside.all():
             self.access_global(places[~inside], nbytes, record, observer)
 
-    def note_global(self, run: Accesses) -> bool:
-        """Notes accesses to one allocation that are in order for certain. False: they are no such."""
-        allocation = self.allocation(run.base)
-        if allocation is None or allocation.base != run.base:
-            return False
-        return allocation.note(run, self.threads.of(run.agent).moment())
+    def note_global(
+        self, base: int, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known
+    ) -> None:
+        """Notes weak accesses of threads to one allocation, if they are in order for certain; else looks at each. base:
+        of the allocation, or 0: of several.
+        """
+        found = self.allocation(base)
+        if found is None or not found.note(writes, chunks, owners, count, accesses):
+            for event, moment in accesses:
+                self.access_global(*places_of(event), record_of(event, moment), moment.observer)
 
     # ---- findings ----
 

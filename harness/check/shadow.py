@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.check.clocks import Components
 from harness.check.history import GENERIC, TENSOR, WEAK, Conflict, Histories, Observer, Record, different
 from harness.check.noted import CHUNK, Chunks, Notes, Several, span
 from harness.check.threads import Moment
-from harness.emulator.machine.events import Access, Accesses, GlobalBox
+from harness.emulator.machine.events import Access, GlobalBox
 from harness.emulator.memory.tensor_map import TensorMap
 
 WHOLE = (1 << CHUNK) - 1
@@ -275,6 +276,13 @@ NOTED = 1 << 17
 
 Where = GlobalBox | tuple[NDArray[np.int64], int]
 """The box of a tensor map, or device addresses and the bytes at each of them."""
+Known = Iterable[tuple[Access, Moment]]
+"""Accesses of threads, and the moments."""
+
+
+def owner(space: Components, who: int) -> int:
+    """The number of a component among those of all clusters; none has 0."""
+    return (space.number << 32) + who + 1
 
 
 class ShadowAllocation:
@@ -289,40 +297,36 @@ class ShadowAllocation:
         self.base = base
         self.nbytes = nbytes
         self._memory = memory
-        self._noted: list[tuple[Any, Record | Moment]] = []
-        """Places, each with the record of a read; or accesses of a thread, with the moment."""
+        self._noted: list[Iterable[tuple[Where, Record, Observer]]] = []
         self._room = NOTED
         self._owners: NDArray[np.int64] | None = None
         """Whose each chunk is, once something is written."""
 
-    def note(self, run: Accesses, moment: Moment) -> bool:
-        """Notes accesses of a thread. False: they may be out of order, or there is no room."""
-        if len(run) > self._room or (run.mode != "read" and self._noted and self._owners is None):
+    def note(self, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known) -> bool:
+        """Notes weak accesses, so many, some of them stores if it ``writes``. owners: of the chunks' accesses. False:
+        they may be out of order, or there is no room.
+        """
+        if count > self._room or (writes and self._noted and self._owners is None):
             return False
-        if run.mode != "read" or self._owners is not None:
+        if writes or self._owners is not None:
             if self._owners is None:
                 self._owners = np.zeros(-(-self.nbytes // CHUNK), np.int64)
-            own = (moment.space.number << 32) + moment.who + 1
-            owners = self._owners[run.chunks]
-            if ((owners != own) & (owners != 0)).any():
+            held = self._owners[chunks]
+            self._owners[chunks] = owners
+            if ((held != owners) & (held != 0)).any() or (self._owners[chunks] != owners).any():
                 return False
-            self._owners[run.chunks] = own
-        self._noted.append((run, moment))
-        self._room -= len(run)
+        self._noted.append((places_of(event), record_of(event, at), at.observer) for event, at in accesses)
+        self._room -= count
         return True
 
     def access(self, where: Where, record: Record, observer: Observer) -> None:
         if not record.writes and self._room > 0 and self._owners is None:
-            self._noted.append((where, record))
+            self._noted.append([(where, record, observer)])
             self._room -= 1
             return
         noted, self._noted, self._room, self._owners = self._noted, [], 0, None
-        for place, who in noted:
-            if isinstance(who, Moment):
-                for event in place:
-                    self._access(places_of(event), record_of(event, who), who.observer)
-            else:
-                self._access(place, who, observer)
+        for one in chain.from_iterable(noted):
+            self._access(*one)
         self._access(where, record, observer)
 
     def _access(self, where: Where, record: Record, observer: Observer) -> None:

@@ -34,12 +34,12 @@ class Moment:
 
     __slots__ = ("clock", "observer", "order", "records", "space", "time", "version", "who")
 
-    def __init__(self, thread: Thread) -> None:
-        self.version = thread.version
-        self.clock = thread.peek()
-        self.space, self.order = self.clock.space, self.clock.rows[ORDER]
-        self.who, self.time = thread.own, thread.time
-        self.observer = Observer(self.clock)
+    def __init__(self, clock: Clock, who: int, time: int, version: int = 0) -> None:
+        self.version = version
+        self.clock = clock
+        self.space, self.order = clock.space, clock.rows[ORDER]
+        self.who, self.time = who, time
+        self.observer = Observer(clock)
         self.records: dict[tuple[int, int, bool, int | None], Record] = {}
 
 
@@ -84,8 +84,14 @@ class Thread:
     def moment(self) -> Moment:
         """Returns the present one."""
         if self._moment is None or self._moment.version != self.version:
-            self._moment = Moment(self)
+            self._moment = Moment(self.peek(), self.own, self.time, self.version)
         return self._moment
+
+    def become(self, moment: Moment) -> None:
+        """Be where it is at a moment that nobody has told it of."""
+        self.clock, self.time = moment.clock.copy(), moment.time
+        self._lent = False
+        self.version += 1
 
     def release(self) -> Clock:
         """Returns what it knows, up to its own actions so far: what it does from now on is not included."""

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from ptx_programs import WORDS, source
 
-from harness.check import noted, shadow
+from harness.check import noted, plain, shadow
 from harness.check.checker import Checker
 from harness.emulator import Device, Fault, Module
+from harness.emulator.native import trace
 
 SETUP = """
 mov.b32 %r5, words; shl.b32 %r6, %r0, 2; add.u32 %r6, %r5, %r6; shl.b32 %r7, %r0, 4; add.u32 %r7, %r5, %r7;
@@ -103,6 +104,13 @@ def test_so_do_accesses_to_global_memory(monkeypatch, room):
     assert clean and raced
 
 
+@pytest.fixture
+def none_is_plain(monkeypatch):
+    """Nothing is looked at natively."""
+    monkeypatch.setattr(plain.PlainCtas, "start", lambda self, event: None)
+
+
+@pytest.mark.usefixtures("none_is_plain")
 def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):
     for name, value in (("TRIALS", 3), ("FEWEST", 8), ("MOST", 8)):
         monkeypatch.setattr(noted, name, value)
@@ -120,6 +128,7 @@ LAST ret;
 """
 
 
+@pytest.mark.usefixtures("none_is_plain")
 @pytest.mark.parametrize("most", [16, 64, 1 << 14])
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("last", ["", "st.shared.b32 [%r8], %r0;", "@%p2 atom.shared.add.u32 %r1, [%r5+64], 1;"])
@@ -132,6 +141,41 @@ def test_what_is_forgotten_is_missed_by_nobody(monkeypatch, most, waits, last):
     assert bool(expected) == (not waits)
 
 
+@pytest.mark.parametrize("kept", [16, 600, 1 << 20])
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("schedule", ["fifo", "random"])
+@pytest.mark.parametrize("last", ["", "st.shared.b32 [%r8], %r0;", "@%p2 atom.shared.add.u32 %r1, [%r5+64], 1;"])
+def test_nor_what_is_forgotten_of_a_plain_cta(monkeypatch, kept, waits, schedule, last):
+    text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;" if waits else "").replace("LAST", last), WORDS)
+    expected = found(text, True, schedule, 3)
+    monkeypatch.setattr(trace, "ENTRIES", 256)
+    monkeypatch.setattr(plain, "KEPT", kept)
+    assert found(text, False, schedule, 3) == expected
+    assert bool(expected) == (not waits)
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "random"])
+def test_of_a_plain_cta_in_order_no_events_are_made(monkeypatch, schedule):
+    """And what is kept of it is no more than the last generations."""
+    text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;").replace("LAST", ""), WORDS)
+    given_up: list[Any] = []
+    kept: list[int] = []
+    move = plain.PlainCtas._move
+
+    def _move(self: plain.PlainCtas, *one: Any) -> bool:
+        kept.append(self._count)
+        return move(self, *one)
+
+    monkeypatch.setattr(trace, "ENTRIES", 256)
+    monkeypatch.setattr(plain, "KEPT", 600)
+    monkeypatch.setattr(plain.PlainCtas, "_give_up", lambda self, *about: given_up.append(about))
+    monkeypatch.setattr(plain.PlainCtas, "_move", _move)
+    assert found(text, False, schedule, 3) == []
+    assert not given_up
+    assert len(kept) >= 3 and max(kept) < 1000
+
+
+@pytest.mark.usefixtures("none_is_plain")
 def test_a_program_in_order_never_asks_its_histories(monkeypatch):
     """Nor one whose places are read far more often than can be noted, if they are written, too."""
     text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;").replace("LAST", ""), WORDS)

@@ -11,12 +11,11 @@ from unittest import mock
 
 import numpy as np
 
-from harness.check.noted import span
 from harness.emulator.machine import events
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.native.engine import Engine
-from harness.emulator.native.layout import Said
+from harness.emulator.native.layout import WHOLE_CHUNK, Event, Said, Traced
 from harness.emulator.native.library import library_for
 from harness.emulator.native.operations import BY_NAME, NUMBERS, Control
 from harness.emulator.native.plan import (
@@ -33,6 +32,7 @@ from harness.emulator.native.plan import (
     Plan,
 )
 from harness.emulator.native.stretches import Library
+from harness.emulator.native.trace import Batch
 
 FULL = 0xFFFFFFFF
 
@@ -145,13 +145,25 @@ class Listener:
         self.seen: list[Any] = []
         self.runs = 0
 
+    @property
+    def batches(self) -> Any:
+        return self
+
+    def is_plain(self, event: Any) -> bool:
+        """Python's events come as entries of the trace, too, in part."""
+        return True
+
+    def take(self, batch: Batch) -> None:
+        for k in np.flatnonzero(batch.entries["flags"] * (batch.entries["kind"] == Event.ACCESS) & Traced.SHARED):
+            _check_chunks(batch.chunks_of(np.array([k]))[0].tolist(), batch.access(k))
+        for event in batch.events(np.arange(len(batch.entries))):
+            self(event)
+
     def __call__(self, event: Any) -> None:
         if isinstance(event, events.Accesses):
             self.runs += 1
             accesses = list(event)
             assert len(event) == len(accesses)
-            if event.space == "shared":
-                _check_chunks(event, accesses)
             self.seen += [(type(one).__name__, *map(_plain, one)) for one in accesses]
         elif not isinstance(event, events.GridStarted):
             self.seen.append((type(event).__name__, *map(_plain, event)))
@@ -169,8 +181,10 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | range | None) else type(value).__name__
 
 
-def _check_chunks(run: events.Accesses, accesses: list[events.Access]) -> None:
-    """All chunks that the accesses touch, and none that none covers as one that is covered."""
-    spans = [span(one) for one in accesses]
-    assert {*run.chunks.tolist()} == {chunk for _, touched in spans for chunk in touched.tolist()}
-    assert {*run.whole.tolist()} <= {chunk for whole, _ in spans for chunk in whole.tolist()}
+def _check_chunks(found: list[int], access: events.Access) -> None:
+    """All chunks of 16 bytes that an access touches, and none that it does not cover as one that it does."""
+    firsts = np.atleast_1d(np.asarray(access.where, np.int64))
+    touched = np.unique(firsts[:, None] + np.arange(access.nbytes * access.items))
+    chunks, counts = np.unique(touched // 16, return_counts=True)
+    assert {chunk % WHOLE_CHUNK for chunk in found} == {*chunks.tolist()}
+    assert {chunk - WHOLE_CHUNK for chunk in found if chunk >= WHOLE_CHUNK} <= {*chunks[counts == 16].tolist()}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -550,6 +550,21 @@ def takes_runs(sink: Any) -> bool:
     content to be told of what has happened some time after it: it does not look at the machine.
     """
     return bool(getattr(sink, "takes_runs", False))
+
+
+class Batches(Protocol):
+    """Takes what has happened natively as parts of the trace, and makes events itself where it wants any."""
+
+    def take(self, batch: Any) -> None:
+        """Take a `harness.emulator.native.trace.Batch`."""
+
+    def is_plain(self, event: Any) -> bool:
+        """Whether an event that Python has made may come as an entry of the trace, too, if it can be one."""
+
+
+def takes_batches(sink: Any) -> Batches | None:
+    """What a sink that takes runs has as its ``batches``, if it would have no events of what happens natively."""
+    return getattr(sink, "batches", None)
 
 
 def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:

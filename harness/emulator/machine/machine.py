@@ -96,6 +96,9 @@ class Engine(Protocol):
     def settle(self, f: Fragment) -> None:
         """Bring a fragment's registers up to date; Python is about to run it."""
 
+    def flush(self) -> None:
+        """Nothing follows: tell the sink what it has not been told."""
+
     def end(self) -> None:
         """All clusters have ended."""
 
@@ -184,7 +187,11 @@ class Machine:
         if self.code.uses_launch_control:
             self._start_all()
         with np.errstate(all="ignore"), _rare_collections() if self.grid.sink is not None else nullcontext():
-            self._loop()
+            try:
+                self._loop()
+            finally:
+                if self.engine is not None:
+                    self.engine.flush()
         self._check_steps()
         self._count()
         if self.engine is not None:

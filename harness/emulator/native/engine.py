@@ -111,7 +111,7 @@ class Engine(Stretches):
         else:
             self._width = max(self._width // 2, 2 * c[Context.HEAD], NARROWEST)
         if self._trace is not None:
-            self._trace.drain()
+            self._trace.drain_if_full()
         before = self._grid.wakeups.changes + said[Said.CHANGES_BEFORE]
         self._grid.wakeups.changes += c[Context.CHANGES]
         touched = self._library.touch_living(self._place.context_address, said[Said.CURRENT], len(now.ctas))

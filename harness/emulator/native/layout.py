@@ -159,6 +159,75 @@ class Event(IntEnum):
     EXITED = 9
 
 
+class Traced(IntEnum):
+    """Of an access in the trace, in the low byte; the high one has for each item whether all lanes store one value."""
+
+    SAME = 1
+    """One address for all lanes."""
+    VALUES = 2
+    """Values of 64 bits."""
+    WIDE = 4
+    """Addresses of 64 bits."""
+    SHARED = 8
+    STORE = 16
+    ROW = 32
+    """All lanes, one behind the other: the address is the first one's."""
+    GLOBAL = 64
+
+
+class Sift(Counted):
+    """What `sift` is given: a part of the trace, tables of warps and CTAs, and room for lists of entries, one behind
+    the other, each with room for all. First how long the lists are: entries of other CTAs, accesses of plain ones to
+    global memory, their warps' exits, and what completes generations of their barriers.
+    """
+
+    OTHERS = auto()
+    ACCESSES = auto()
+    EXITS = auto()
+    COMPLETED = auto()
+    LISTS = auto()
+    ENTRIES = auto()
+    COUNT = auto()
+    CHUNKS = auto()
+    CHUNK_COUNT = auto()
+    WARPS = auto()
+    CTAS = auto()
+
+
+class SiftedWarp(Counted):
+    """A warp that is traced, by its number. INTERVAL: how often its lanes have met."""
+
+    CTA = auto()
+    INDEX = auto()
+    ARRIVED = auto()
+    LEFT = auto()
+    INTERVAL = auto()
+
+
+class SiftedCta(Counted):
+    """A CTA whose warps are sifted. ODD_AT: the entry at which something else happens, or NOT_YET."""
+
+    ODD_AT = auto()
+    SHADOW = auto()
+    CHUNKS = auto()
+    WARPS = auto()
+    ARRIVED = auto()
+    EXITED = auto()
+
+
+class Sifted(Counted):
+    """A chunk of a CTA's shared memory, in fields of 4 bytes: the epoch, plus 1, and the warp of the last write and of
+    the last reads since, and their intervals; the epochs, plus 1, of the last write of all of it and of the one before.
+    """
+
+    WRITE = auto()
+    READ = auto()
+    WRITE_INTERVAL = auto()
+    READ_INTERVAL = auto()
+    WHOLE = auto()
+    WHOLE_BEFORE = auto()
+
+
 class State(IntEnum):
     """Of a fragment."""
 
@@ -269,6 +338,7 @@ TRACE_BYTES = 48
 """Of an entry of the trace."""
 WHOLE_CHUNK = 1 << 30
 """Is added to a chunk all bytes of which one access covers."""
+NOT_YET = -1
 CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * len(Barrier)
 
 
@@ -276,10 +346,15 @@ def constants() -> str:
     """All of it as constants of Mojo."""
     lines = [f"comptime {field.name} = {field.value}" for field in Context]
     lines += [f"comptime {mark.name} = {mark.value}" for mark in Mark]
-    tables = {"FRAGMENT": FragmentField, "STATE": State, "JOINPOINT": JoinField, "CTA": CtaState, "BARRIER": Barrier}
-    for prefix, table in {**tables, "ANSWER": Answer, "SAID": Said, "EVENT": Event}.items():
+    tables = {
+        "FRAGMENT": FragmentField, "STATE": State, "JOINPOINT": JoinField, "CTA": CtaState, "BARRIER": Barrier,
+        "ANSWER": Answer, "SAID": Said, "EVENT": Event, "TRACED": Traced,
+        "SIFT": Sift, "WARP": SiftedWarp, "SIFTED": SiftedCta, "CHUNK": Sifted,
+    }  # fmt: skip
+    for prefix, table in tables.items():
         lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]
-    lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in ("FRAGMENT", "JOINPOINT", "BARRIER")]
-    numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK")
+    counted = ("FRAGMENT", "JOINPOINT", "BARRIER", "WARP", "SIFTED", "CHUNK")
+    lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in counted]
+    numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET")
     lines += [f"comptime {name} = {globals()[name]}" for name in numbers]
     return "\n".join(lines)

@@ -40,8 +40,9 @@ class Library:
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
         self.run, self.run_turns = library.run, library.run_turns
-        self.settle, self.touch_living = library.settle, library.touch_living
-        for function, numbers in ((self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2)):
+        self.settle, self.touch_living, self.sift = library.settle, library.touch_living, library.sift
+        functions = ((self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.sift, 0))
+        for function, numbers in functions:
             function.argtypes = [ctypes.c_void_p, *[ctypes.c_ssize_t] * numbers]
             function.restype = ctypes.c_ssize_t
 
@@ -109,9 +110,14 @@ class Stretches:
         self._place.set(trace=0, traced=0, trace_words_used=0, trace_chunks_used=0)
         self._trace = None
         if grid.sink is not None:
-            self._trace = Trace(grid.sink, self._place.context, code.sites, plan.accesses)
+            self._trace = Trace(grid, self._place.context, code.sites, plan.accesses, library)
         self._cta: Cta | None = None
         self._bounds = (-1, -1)
+
+    def flush(self) -> None:
+        """Nothing follows: tell the sink what is left."""
+        if self._trace is not None:
+            self._trace.drain()
 
     def end(self) -> None:
         """The launch has come to its end; the next one of the kernel can have its memory."""
@@ -248,7 +254,7 @@ class Stretches:
         table[base + Its.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
         status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
         if self._trace is not None:
-            self._trace.drain()
+            self._trace.drain_if_full()
         return status
 
     def _take_over(self, f: Fragment) -> list[int]:

@@ -75,8 +75,19 @@ def trace_chunk(c: Bytes, chunk: Int):
 
 
 @inline(.always)
-def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size: Int):
-    """Writes down the chunks of 16 bytes of an aligned access of so many bytes a lane, and which of them it covers."""
+def trace_row(c: Bytes, first: Int, end: Int):
+    """Writes down the chunks of 16 bytes of a part of memory, and which of them it covers."""
+    for chunk in range(first >> 4, ((end - 1) >> 4) + 1):
+        var is_whole = 16 * chunk >= first and 16 * chunk + 16 <= end
+        trace_chunk(c, chunk + (WHOLE_CHUNK if is_whole else 0))
+
+
+@inline(.always)
+def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size: Int, in_row: Bool):
+    """The same of an aligned access of so many bytes a lane. in_row: of all lanes, one behind the other."""
+    if in_row:
+        trace_row(c, Int(addresses[0]), Int(addresses[0]) + 32 * size)
+        return
     var last = -1
     var covered = 0
     for lane in range(32):
@@ -84,8 +95,7 @@ def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size
             continue
         var address = Int(addresses[lane])
         if size >= 16:
-            for at in range(0, size, 16):
-                trace_chunk(c, ((address + at) >> 4) + WHOLE_CHUNK)
+            trace_row(c, address, address + size)
             continue
         if address >> 4 != last:
             last = address >> 4
@@ -112,13 +122,15 @@ def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes,
         e = new_entry(c, EVENT_ACCESS, f, mask, Int(get[DType.int32](o, 24)), look(c, TRACE_WORDS_USED))
         var shared = (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 4
         var window = field(c, WINDOW) if shared else UInt64(0)
+        var is_global = not shared and (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 8
         var size = half(o, 14)
-        if flags & WIDE_ADDRESS != 0:
-            set[DType.uint16](e, 2, 4)
+        var about = (TRACED_WIDE if flags & WIDE_ADDRESS != 0 else 0) | (TRACED_STORE if op >= FIRST_STORE else 0)
+        about |= TRACED_SHARED if shared else TRACED_GLOBAL if is_global else 0
         var addresses: SIMD[DType.uint64, 32]
         var lanes = mask
+        var in_row = False
         if agrees:
-            set[DType.uint16](e, 2, UInt16(half(e, 2) | 1))
+            about |= TRACED_SAME
             var address = address_of(a, 0, o, flags & WIDE_ADDRESS != 0) - window
             addresses = SIMD[DType.uint64, 32](address)
             lanes = mask & (~mask + 1)
@@ -129,10 +141,16 @@ def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes,
             else:
                 addresses = (load[DType.uint32](a) + get[DType.uint32](o, 16)).cast[DType.uint64]()
             addresses -= window
-            trace_words(c, addresses)
+            in_row = mask == FULL and addresses.eq(SIMD[DType.uint64, 32](addresses[0]) + ramp[DType.uint64](size)).reduce_and()
+            if in_row:
+                about |= TRACED_ROW
+                trace_word(c, addresses[0])
+            else:
+                trace_words(c, addresses)
+        set[DType.uint16](e, 2, UInt16(about))
         if shared:
-            trace_chunks(c, addresses, lanes, size)
-        elif (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 8:
+            trace_chunks(c, addresses, lanes, size, in_row)
+        elif is_global:
             var k = find_allocation(c, addresses[Int(count_trailing_zeros(lanes))], UInt64(size))
             if k >= 0:
                 var base = get[DType.uint64](pointer(c, ALLOCATIONS), 32 * k)
@@ -140,14 +158,14 @@ def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes,
                 addresses -= base
                 if end < (1 << 34) and ((lane_bits() & Lanes(lanes)).eq(0) | addresses.le(end)).reduce_and():
                     set[DType.uint64](e, 40, base)
-                    trace_chunks(c, addresses, lanes, size)
+                    trace_chunks(c, addresses, lanes, size, in_row)
     else:
         e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * (look(c, TRACED) - 1))
     if op >= FIRST_STORE:
         var item = Int(get[DType.int32](e, 36))
         set[DType.int32](e, 36, Int32(item + 1))
         var wide = flags & WIDE != 0
-        var about = half(e, 2) | (2 if wide else 0)
+        var about = half(e, 2) | (TRACED_VALUES if wide else 0)
         if alike:
             about |= 256 << item
             trace_word(c, get[DType.uint64](b) if wide else get[DType.uint32](b).cast[DType.uint64]())
