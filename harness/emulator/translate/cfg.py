@@ -50,6 +50,8 @@ def reaches_other_ctas(i: Instruction) -> bool:
 
 BRANCHES = ("bra", "brx", "ret", "exit")
 """Instructions that end a block."""
+EXCHANGES = ("shfl", "vote", "redux", "match")
+"""Instructions that suspend a warp only where its lanes are apart."""
 
 
 def is_guard_branch(i: Instruction) -> bool:
@@ -62,13 +64,16 @@ def build(kernel: Kernel) -> tuple[list[Block], dict[int, int]]:
     """Blocks of the kernel in program order, and the block at which each branch target starts."""
     instructions = kernel.instructions
     leaders = {0, len(instructions)}
+    parting = [i for i in instructions if i.opcode in BRANCHES or is_guard_branch(i)]
+    # Before the first of these, and of where they lead, all lanes are together.
+    apart = min((k for i in parting for k in (i.index, *i.targets)), default=0)
     guarded: set[int] = set()
     for i in instructions:
         spec = find(i)
         if i.opcode in BRANCHES:
             leaders.add(i.index + 1)
             leaders.update(i.targets)
-        elif spec is not None and spec.blocks:
+        elif spec is not None and spec.blocks and (i.index >= apart or i.opcode not in EXCHANGES):
             leaders.add(i.index)
             if i.guard is not None:
                 guarded.add(i.index)
