@@ -70,9 +70,14 @@ def _lanes(f: Fragment, value: np.ndarray) -> np.ndarray:
     return value if f.count == WARP_SIZE else value[f.lane_index]
 
 
+def _whole(nbytes: int, count: int) -> int:
+    """The bytes of a vector access, of whose elements the last ones may not be used."""
+    return nbytes << (count - 1).bit_length()
+
+
 def _check_vector(where: Any, nbytes: int, count: int) -> None:
     """A vector access is aligned to all of its bytes (PTX ISA 6.4.1)."""
-    size = nbytes * count
+    size = _whole(nbytes, count)
     merged = where if isinstance(where, int) else int(np.bitwise_or.reduce(where))
     if merged % size:
         fault = Fault(f"address 0x{merged:x} is not aligned to the {size} bytes of the vector access", "alignment")
@@ -461,6 +466,16 @@ def _items(i: Instruction, operand: Operand) -> tuple[str, tuple[Operand, ...]]:
     return kind, elements(operand)
 
 
+def _used(destinations: tuple[Operand, ...], size: int, used_bytes: int) -> tuple[Operand, ...]:
+    """The elements of a vector load without the last ones, if none of their bytes is used.
+
+    A compiler that reads three elements as four says so: the fourth may lie outside of what is allocated, where
+    hardware does no harm as the whole vector is aligned (PTX ISA 11.3, pragma "used_bytes_mask").
+    """
+    count = min(-(-(used_bytes & ((1 << size * len(destinations)) - 1)).bit_length() // size), len(destinations))
+    return destinations[:count] if 2 * count > len(destinations) else destinations
+
+
 _LOAD_FUNCTIONS: dict[str, Callable[..., Result]] = {
     "shared": load_shared,
     "cluster": load_cluster,
@@ -515,6 +530,7 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     kind, destinations = _items(i, i.operands[0])
     function = load_function(i, w, i.operands[1])
     size = TYPE_BYTES[kind]
+    destinations = _used(destinations, size, i.used_bytes)
     widths = {bits_of(d.type) for d in destinations if isinstance(d, Register)} or {bits_of(kind)}
     if len(widths) != 1:
         raise Unsupported
@@ -577,7 +593,7 @@ def _native_loads(
         return ()
     found = []
     for n, destination in enumerate(destinations):
-        alignment = size * len(destinations) if n == 0 else size
+        alignment = _whole(size, len(destinations)) if n == 0 else size
         found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, n == 0))
         if kind[0] == "s" and 8 * size < bits:
             if bits != 32:

@@ -34,6 +34,7 @@ from harness.emulator.ptx.scanner import SPACE, Scanner, fold, number, split
 
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
+_USED_BYTES = re.compile(r"\.pragma\s+\"used_bytes_mask\s+(0[xX][0-9a-fA-F]+|\d+)\"")
 _OPCODE = re.compile(r"[\w.:]+")
 _DIRECTIVE = re.compile(r"^(\.(?:reg|shared|local|param))(?=\.)")
 _RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)<(\d+)>$")
@@ -86,6 +87,8 @@ class Body:
         """The functions whose bodies are being put in place of their calls, outermost first."""
         self.local_top = 0
         self.local_bytes = 0
+        self.used_bytes = -1
+        """Of the next instruction (.pragma "used_bytes_mask")."""
         self.carry: Register | None = None
         """The hidden register of the carry flag, in kernels that use it (PTX ISA 9.7.2)."""
         self.source = ("", "")
@@ -179,6 +182,8 @@ class Body:
                     self._declare_shared(variable, scope)
                 else:
                     self._declare_local(variable, scope)
+        elif used := _USED_BYTES.match(statement):
+            self.used_bytes = int(used[1], 0)
         elif words[0] not in (".pragma", ".maxnreg"):
             raise self.scanner.error(start, f"unknown directive '{words[0]}' in a kernel body")
 
@@ -244,6 +249,7 @@ class Body:
         instruction = Instruction(
             len(self.instructions), line, SPACE.sub(" ", statement), opcode, tuple(modifiers), operands, guard, negated
         )
+        instruction.used_bytes, self.used_bytes = self.used_bytes, -1
         self.instructions.append(instruction)
         self.sources.append(self.source)
         if opcode == "bra":

@@ -68,7 +68,7 @@ def number(text: str) -> Immediate | None:
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _FILE = re.compile(r"\.file\s+(\d+)\s+\"([^\"\n]*)\"[^\n]*")
-_PRAGMA = re.compile(r"(\.pragma\s+\")([^\"\n]*)(\")")
+_PRAGMA = re.compile(r"(\.pragma\s+\")(?!used_bytes_mask)([^\"\n]*)(\")")
 SPACE = re.compile(r"\s+")
 
 
