@@ -106,6 +106,7 @@ def test_an_atomic_off_its_alignment_is_reported(space):
         with pytest.raises(Fault, match=r"align|multiple"):
             attempt(text.format(size // 2))
 
+
 # ---- elements that nobody uses ----
 
 
