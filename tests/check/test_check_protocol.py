@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -62,14 +61,12 @@ def test_a_number_that_is_sent_is_no_tma_copy(explain):
     assert [what for what in answer["gives"] if what.endswith("(st.async)")] == answer["gives"]
 
 
-def test_as_text_and_as_a_picture(explain):
+def test_as_text(explain):
     text = explain("kernel7", *SMALL)
     assert "full: 2 phases, 131,072 bytes counted" in text
     assert "  signals  2 x mma: tcgen05.commit at another CTA" in text
     assert max(map(len, text.splitlines())) <= 110
-    picture = ElementTree.fromstring(explain("kernel7", *SMALL, "--format", "svg"))
-    shown = [element.text for element in picture.iter() if element.tag.endswith("text")]
-    assert {"full", "empty", "accumulator", "cluster barrier", "2 x mma"} <= set(shown)
+    assert all(name in text for name in ("full", "empty", "accumulator", "cluster barrier", "2 x mma"))
 
 
 def test_arrays_are_shown_as_one():
