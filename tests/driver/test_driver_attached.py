@@ -214,7 +214,7 @@ def test_subtests_share_the_verdict_of_their_test(module):
         """
     done = pytest_of(module, suite, "--emulated-gpu", "b200", "--check", "--junit-xml", "out.xml")
     assert outcomes(module)["test_it"] == ("failure", "racy"), done.stdout
-    assert done.stdout.splitlines()[-2].startswith("FAILED") and "\n1 racy\n" in done.stdout
+    assert "\nFAILED (racy) test_it.py::TestIt::test_it" in done.stdout and "\n1 racy\n" in done.stdout
 
 
 def test_without_check_races_are_not_looked_for_and_that_is_said(module):
