@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
-from ptx_programs import STORE_R1, WORDS, launch
+from ptx_programs import WORDS, launch
 
-from harness.emulator import Device, Fault
-from harness.emulator.native.library import library_for
+from harness.emulator import Fault
 
 SHAPES = {"b16": 2, "b32": 4, "b64": 8, "v2.b32": 8, "v4.b32": 16, "v2.b64": 16, "v4.b16": 8, "v2.b16": 4, "v4.b8": 4}
 VECTORS = {shape: size for shape, size in SHAPES.items() if shape[0] == "v"}
@@ -105,41 +102,3 @@ def test_an_atomic_off_its_alignment_is_reported(space):
         attempt(text.format(8))
         with pytest.raises(Fault, match=r"align|multiple"):
             attempt(text.format(size // 2))
-
-
-# ---- elements that nobody uses ----
-
-
-@pytest.mark.parametrize("engine", ["python", "native"])
-@pytest.mark.parametrize(
-    ("mask", "elements", "wrong"),
-    [
-        ("4095", 3, ""),
-        ("0x1ff", 3, ""),  # a byte of the third is used
-        ("4095", 4, ""),
-        ("65535", 3, "outside every allocation"),
-        ("255", 2, "outside every allocation"),  # no compiler reads two as four
-    ],
-)
-def test_elements_of_a_vector_that_nobody_uses_may_lie_outside(engine, mask, elements, wrong):
-    """Of seven words or so the last ones are read as four: .pragma "used_bytes_mask" (PTX ISA 11.3)."""
-    library = library_for(engine)
-    if engine == "native" and library is None:
-        pytest.skip("no Mojo compiler")
-    device = Device(library=library)
-    given = device.upload(10 * np.arange(4 + elements, dtype=np.uint32), "given")
-    body = f"""
-    ld.param.u64 %rd2, [given];
-    .pragma "used_bytes_mask {mask}";
-    ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%rd2+16];
-    add.u32 %r1, %r4, %r5;
-    """
-    with pytest.raises(Fault, match=wrong) if wrong else nullcontext():
-        made = launch(body + STORE_R1 + "ret;", device=device, threads=1, parameters=["u64 given"], arguments=[given])
-        assert made.words(1)[0] == 90
-
-
-def test_a_vector_of_which_not_all_is_used_is_aligned_to_all_of_it():
-    body = '.pragma "used_bytes_mask 4095"; ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%rd0+12]; ret;'
-    with pytest.raises(Fault, match="not aligned to the 16 bytes of the vector access"):
-        launch(body)

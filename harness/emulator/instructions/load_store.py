@@ -6,6 +6,7 @@ Addresses come as one scalar where all lanes agree, else as 32 lanes. Generic on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from harness.emulator.memory.address_space import (
     spaces_of,
 )
 from harness.emulator.memory.global_memory import GlobalMemory
-from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Symbol
+from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Sink, Symbol
 
 # ---- what a load makes of the bits it finds ----
 
@@ -70,14 +71,9 @@ def _lanes(f: Fragment, value: np.ndarray) -> np.ndarray:
     return value if f.count == WARP_SIZE else value[f.lane_index]
 
 
-def _whole(nbytes: int, count: int) -> int:
-    """The bytes of a vector access, of whose elements the last ones may not be used."""
-    return nbytes << (count - 1).bit_length()
-
-
 def _check_vector(where: Any, nbytes: int, count: int) -> None:
     """A vector access is aligned to all of its bytes (PTX ISA 6.4.1)."""
-    size = _whole(nbytes, count)
+    size = nbytes * count
     merged = where if isinstance(where, int) else int(np.bitwise_or.reduce(where))
     if merged % size:
         fault = Fault(f"address 0x{merged:x} is not aligned to the {size} bytes of the vector access", "alignment")
@@ -466,14 +462,24 @@ def _items(i: Instruction, operand: Operand) -> tuple[str, tuple[Operand, ...]]:
     return kind, elements(operand)
 
 
-def _used(destinations: tuple[Operand, ...], size: int, used_bytes: int) -> tuple[Operand, ...]:
-    """The elements of a vector load without the last ones, if none of their bytes is used.
+def load_some(
+    f: Fragment,
+    site: Site,
+    load: Callable[..., Result],
+    vector: Value,
+    addresses: tuple[Value, ...],
+    nbytes: int,
+    count: int,
+    extend: int,
+) -> Result:
+    """A vector load of which sinks take some elements: those at ``addresses`` are loaded, each as an access of its own.
 
-    A compiler that reads three elements as four says so: the fourth may lie outside of what is allocated, where
-    hardware does no harm as the whole vector is aligned (PTX ISA 11.3, pragma "used_bytes_mask").
+    A compiler that reads three elements as four has the fourth taken by nobody: it may lie outside of what is
+    allocated, where hardware does no harm as the whole vector is aligned, and others may write it.
     """
-    count = min(-(-(used_bytes & ((1 << size * len(destinations)) - 1)).bit_length() // size), len(destinations))
-    return destinations[:count] if 2 * count > len(destinations) else destinations
+    _check_vector(vector if isinstance(vector, int) else _lanes(f, vector), nbytes, count)
+    found = tuple(load(f, site, address, nbytes, 1, extend) for address in addresses)
+    return found[0] if len(found) == 1 else found
 
 
 _LOAD_FUNCTIONS: dict[str, Callable[..., Result]] = {
@@ -530,14 +536,19 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     kind, destinations = _items(i, i.operands[0])
     function = load_function(i, w, i.operands[1])
     size = TYPE_BYTES[kind]
-    destinations = _used(destinations, size, i.used_bytes)
     widths = {bits_of(d.type) for d in destinations if isinstance(d, Register)} or {bits_of(kind)}
     if len(widths) != 1:
         raise Unsupported
     bits = widths.pop()
     extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
-    arguments = [w.pointer(memory(i.operands[1])), str(size), str(len(destinations)), str(extend)]
+    where = memory(i.operands[1])
+    arguments = [w.pointer(where), str(size), str(len(destinations)), str(extend)]
     native = _native_loads(i, state_space(i, w, i.operands[1]), kind, destinations, bits)
+    used = [n for n, d in enumerate(destinations) if not isinstance(d, Sink)]
+    if len(used) < len(destinations):
+        addresses = tuple_of(w.pointer(replace(where, offset=where.offset + n * size)) for n in used)
+        arguments[:1] = [w.use(function), arguments[0], addresses if used else "()"]
+        return Effect(load_some, arguments, [destinations[n] for n in used], micro=native)
     return Effect(function, arguments, destinations, micro=native)
 
 
@@ -584,17 +595,22 @@ def _address(operand: Operand) -> tuple[Operand, str, int]:
 def _native_loads(
     i: Instruction, space: str, kind: str, destinations: Sequence[Operand], bits: int
 ) -> tuple[Micro, ...]:
-    """A load that orders nothing, item by item."""
+    """A load that orders nothing, item by item. If sinks take some, the others are accesses of their own."""
     base, width, offset = _address(i.operands[1])
     size = TYPE_BYTES[kind]
+    used = [(n, d) for n, d in enumerate(destinations) if not isinstance(d, Sink)]
+    is_whole = len(used) == len(destinations)
     if space not in _NATIVE_SPACES or i.opcode != "ld" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
         return ()
-    if (len(destinations) > 1 and base in destinations) or not all(isinstance(d, Register) for d in destinations):
+    if (len(destinations) > 1 and base in destinations) or not all(isinstance(d, Register) for _, d in used):
+        return ()
+    if not used or used[0][0] != 0:
         return ()
     found = []
-    for n, destination in enumerate(destinations):
-        alignment = _whole(size, len(destinations)) if n == 0 else size
-        found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, n == 0))
+    for n, destination in used:
+        alignment = size * len(destinations) if n == 0 else size
+        is_first = n == 0 or not is_whole
+        found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, is_first))
         if kind[0] == "s" and 8 * size < bits:
             if bits != 32:
                 return ()

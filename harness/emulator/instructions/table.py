@@ -77,7 +77,7 @@ class Micro:
 
     sources: operands, each with the type that it is read as. access: of a load ("ld") or a store ("st") the state
     space, whose first source is the address and whose second is what is stored; nbytes: of one item; offset: is added
-    to the address; alignment: of the whole access; is_first: whether it is the first item of its instruction.
+    to the address; alignment: of the whole access; is_first: whether it is the first item of its access.
     """
 
     name: str

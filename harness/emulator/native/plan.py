@@ -281,10 +281,12 @@ class Planner:
                 guard, _ = self._rows.read(i.guard, "pred", self._excluded)
                 flags = NEGATED if i.guard_negated else 0
             accesses = [m for m in emitted.micro if m.access]
+            items = 0
             if accesses:
                 m = accesses[0]
-                self._accesses[i.index] = (m.name, m.access, m.nbytes, len(accesses))
-            return [{**self._record(m, guard, flags), "yes": i.index} for m in emitted.micro]
+                items = len(accesses) // sum(m.is_first for m in accesses)
+                self._accesses[i.index] = (m.name, m.access, m.nbytes, items)
+            return [{**self._record(m, guard, flags, items), "yes": i.index} for m in emitted.micro]
         except _NotNative:
             return None
 
@@ -292,9 +294,9 @@ class Planner:
         emitted = self._emitted[index]
         return isinstance(emitted, Effect) and any(m.name == BARRIER for m in emitted.micro)
 
-    def _record(self, m: Micro, guard: int, flags: int) -> Record:
+    def _record(self, m: Micro, guard: int, flags: int, items: int) -> Record:
         if m.access:
-            return self._access(m, guard, flags)
+            return {**self._access(m, guard, flags), "c": m.nbytes * items}
         if m.name == BARRIER:
             return self._barrier(m)
         if m.name in EXCHANGES:

@@ -147,8 +147,8 @@ class Instruction:
     """Instruction indices this instruction may branch to (filled in when labels are resolved)."""
     source: str = ""
     """``file:line`` it was compiled from, where the PTX says so (.loc)."""
-    used_bytes: int = -1
-    """Bit n: byte n of what a load reads is used, where the PTX says so (.pragma "used_bytes_mask")."""
+    unused: tuple[Register, ...] = ()
+    """In whose places a load has sinks, as the PTX says that nobody uses them (.pragma "used_bytes_mask")."""
 
     def has(self, modifier: str) -> bool:
         return modifier in self.modifiers

@@ -54,6 +54,17 @@ _CARRY_IN = ("addc", "subc", "madc")
 """Instructions that read the carry flag."""
 
 
+def _leave_out(load: Instruction, used_bytes: int) -> None:
+    """Have sinks take those elements of a load of which no byte is used (PTX ISA 11.3, pragma "used_bytes_mask")."""
+    written = load.operands[0]
+    found = written.elements if isinstance(written, Vector) else (written,)
+    size = TYPE_BYTES.get(load.modifiers[-1], 0)
+    is_used = [used_bytes >> n * size & (1 << size) - 1 != 0 for n in range(len(found))]
+    load.unused = tuple(e for e, used in zip(found, is_used, strict=True) if not used and isinstance(e, Register))
+    kept = tuple(e if used else Sink() for e, used in zip(found, is_used, strict=True))
+    load.operands[0] = Vector(kept) if isinstance(written, Vector) else kept[0]
+
+
 @dataclass
 class Scope:
     """A brace scope: register names and ranges, labels, enclosing scope."""
@@ -87,8 +98,8 @@ class Body:
         """The functions whose bodies are being put in place of their calls, outermost first."""
         self.local_top = 0
         self.local_bytes = 0
-        self.used_bytes = -1
-        """Of the next instruction (.pragma "used_bytes_mask")."""
+        self.used_bytes: int | None = None
+        """Of the next instruction, bit n for byte n (.pragma "used_bytes_mask")."""
         self.carry: Register | None = None
         """The hidden register of the carry flag, in kernels that use it (PTX ISA 9.7.2)."""
         self.source = ("", "")
@@ -249,7 +260,9 @@ class Body:
         instruction = Instruction(
             len(self.instructions), line, SPACE.sub(" ", statement), opcode, tuple(modifiers), operands, guard, negated
         )
-        instruction.used_bytes, self.used_bytes = self.used_bytes, -1
+        if self.used_bytes is not None:
+            _leave_out(instruction, self.used_bytes)
+            self.used_bytes = None
         self.instructions.append(instruction)
         self.sources.append(self.source)
         if opcode == "bra":

@@ -31,6 +31,11 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     operands = Operands(layout)
     instructions = kernel.instructions
     emitted = [_emit(i, operands) for i in instructions]
+    written = {r.slot for i in instructions for r in cfg.destinations(i)}
+    for i in instructions:
+        if any(r.slot in written for r in i.unused):
+            # Otherwise such a register is one that was never written.
+            emitted[i.index] = Unsupported()
     blocks, starting_at = cfg.build(kernel)
     unloaded_in = cfg.unloaded_at_start(blocks, instructions)
     writer = Writer(instructions, emitted, operands, unloaded_in, starting_at)

@@ -123,7 +123,7 @@ def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes,
         var shared = (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 4
         var window = field(c, WINDOW) if shared else UInt64(0)
         var is_global = not shared and (op - FIRST_ACCESS) % (FIRST_STORE - FIRST_ACCESS) < 8
-        var size = half(o, 14)
+        var size = half(o, 12)
         var about = (TRACED_WIDE if flags & WIDE_ADDRESS != 0 else 0) | (TRACED_STORE if op >= FIRST_STORE else 0)
         about |= TRACED_SHARED if shared else TRACED_GLOBAL if is_global else 0
         var addresses: SIMD[DType.uint64, 32]
