@@ -155,3 +155,9 @@ def test_the_native_engine_tells_of_the_same_accesses(used):
     assert len(seen[0]) == 2 * sum(int(used, 0) >> 4 * n & 15 != 0 for n in range(4))
     assert seen[1] == seen[0]
     assert seen[2] == seen[0]
+
+
+def test_a_mask_that_stands_before_no_load_says_nothing(library):
+    device = Device(library=library)
+    body = '.pragma "used_bytes_mask 0x0"; mov.u32 %r1, 7;'
+    assert launch(body + STORE_R1 + "ret;", device=device, threads=1).words(1)[0] == 7

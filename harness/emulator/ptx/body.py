@@ -260,9 +260,9 @@ class Body:
         instruction = Instruction(
             len(self.instructions), line, SPACE.sub(" ", statement), opcode, tuple(modifiers), operands, guard, negated
         )
-        if self.used_bytes is not None:
+        if self.used_bytes is not None and opcode in ("ld", "ldu"):
             _leave_out(instruction, self.used_bytes)
-            self.used_bytes = None
+        self.used_bytes = None
         self.instructions.append(instruction)
         self.sources.append(self.source)
         if opcode == "bra":
