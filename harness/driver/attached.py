@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from harness.check.findings import Finding
     from harness.check.verdict import Verdict
 
-LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1", "libcublas.so.13", "libcublas.so.12")
+LIBRARIES = (
+    *("libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1"),
+    *("libcublas.so.13", "libcublas.so.12", "libcublasLt.so.13", "libcublasLt.so.12"),
+)
 """What the dynamic linker then has under the names that programs ask for."""
 _NVIDIA = re.compile(r"\s(/\S*/(?:libcuda|libcudart|libnvidia-ml)\.so[^/\s]*)$", re.MULTILINE)
 

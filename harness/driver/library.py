@@ -30,6 +30,8 @@ LIBRARIES = {
     "libnvidia-ml.so.1": ("nvml.c",),
     "libcublas.so.13": ("cublas.c",),
     "libcublas.so.12": ("cublas.c",),
+    "libcublasLt.so.13": ("cublaslt.c",),
+    "libcublasLt.so.12": ("cublaslt.c",),
     CUTE_RUNTIME: ("cute_runtime.c", "cute_stubs.c"),
 }
 """By what they are made of: C sources, and a linker's version script. Each is linked with those before it."""

@@ -17,6 +17,7 @@ import json
 import os
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is imported; a core a process
+sys.path.append(str(Path(__file__).parents[1] / "support"))  # where pytest finds it, too
 
 import click
 from kernel_mutations import Mutant, mutants

@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from harness.build.catalog import kernels_of
+from harness.build.config import make_config
 from harness.cli.main import main
 from harness.errors import EXTRAS
 from harness.paths import ROOT
+from harness.problem import Shape
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
@@ -244,6 +247,29 @@ def test_workflows_make_what_the_makefile_has(name):
     for target in targets:
         plan = make("--dry-run", "--always-make", target)
         assert plan.returncode == 0 and "pip " in plan.stdout, plan.stderr
+
+
+def test_nightly_commands_are_there():
+    """As a shell runs them, which has not what pytest puts on the path."""
+    text = workflow("nightly")
+    scripts = [[f"tests/mutation/{name}"] for name in re.findall(r"- (\w+\.py) --", text)]
+    modules = [["-m", name] for name in sorted(set(re.findall(r"python -m (metrology\.\w+)", text)))]
+    assert len(scripts) == 2 and len(modules) == 2
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in (*scripts, *modules):
+        done = subprocess.run(
+            [sys.executable, *command, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 and done.stdout.startswith("Usage:"), done.stderr
+
+
+def test_kernels_take_the_shapes_of_nightly_runs():
+    shapes = re.findall(r"(?:run|check) all --shape (\d+),(\d+),(\d+) ", workflow("nightly"))
+    assert len(shapes) == 2
+    for shape in shapes:
+        for arch in ("sm_90a", "sm_100a"):
+            for kernel in kernels_of(None):
+                make_config(kernel, shape=Shape(*map(int, shape)), arch=arch)
 
 
 def test_a_workflow_runs_style_tests_and_pages():
