@@ -523,7 +523,8 @@ EVENTS = f"""
 {PREFIX} mov.b32 %r8, words; shl.b32 %r9, %r0, 4; add.u32 %r8, %r8, %r9; setp.lt.u32 %p1, %r0, 20; mov.b32 %r2, 7;
 @%p1 st.shared.v4.b32 [%r8], {{%r0, %r2, %r0, %r2}}; @!%p1 st.shared.u8 [%r8+1], %r0;
 st.shared.b64 [words+1024], %rd1; st.shared.u16 [words+1032], %r0; bar.sync 0; ld.shared.u16 %r3, [words+1032];
-shfl.sync.bfly.b32 %r4, %r0, 1, 31, -1; @%p1 bra LOW; add.u32 %r2, %r2, 1; st.global.u32 [%rd1], %r2; bra JOIN;
+shfl.sync.bfly.b32 %r4, %r0, 1, 31, -1; mov.b32 %r6, -1; vote.sync.ballot.b32 %r6, %p1, %r6;
+@%p1 bra LOW; add.u32 %r2, %r2, 1; st.global.u32 [%rd1], %r2; bra JOIN;
 LOW: st.global.u16 [%rd1], %r4;
 JOIN: bar.sync 1, 64; @%p1 bra END; ld.global.u32 %r1, [%rd1];
 END: ret;

@@ -197,6 +197,8 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         elif op >= 800:
             weight += EXCHANGE_WEIGHT
             var members = half(o, 14)
+            # The result may take the place of the mask.
+            var named = get[DType.uint32](file, ROW * members)
             var result = -1
             var by = get[DType.uint8](marks, b)
             var bounded = by != POISON and get[DType.uint8](marks, x) == UNIFORM
@@ -207,12 +209,11 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 var same = get[DType.uint8](marks, a) == UNIFORM
                 if op == SHFL_IDX and by == UNIFORM and get[DType.uint32](px) == 31:
                     same = True
-                var named = get[DType.uint32](file, ROW * members)
                 result = exchange(op, f, target, pa, pb, px, same, mask, named, undefined)
             if result == -1 or (traces and not trace_room(c)):
                 status = ANSWER_FAILED
                 break
-            trace(c, EVENT_SYNCED, f, mask, Int(get[DType.int32](o, 24)), Int(get[DType.uint32](file, ROW * members)), 0)
+            trace(c, EVENT_SYNCED, f, mask, Int(get[DType.int32](o, 24)), Int(named), 0)
             mark = result
         else:
             var ua = get[DType.uint8](marks, a)
