@@ -1,18 +1,16 @@
 """The file of a sweep: a record for each job that is done, also for one that failed, so what ``--resume`` leaves out.
 
-Records are written by a thread of its own as they come, together where they come fast. A disk that is full is waited
-for; what cannot be written in the end is an error, and what was written by then is kept.
+A record is in the file as soon as its job is done, and on the disk a second later. A disk that is full is waited for; what
+cannot be written in the end is an error, and what was written by then is kept.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from queue import Empty, Full, Queue
 from typing import Any
 
 from harness import paths
@@ -21,9 +19,8 @@ from harness.run import records
 from harness.run.records import DamagedLine
 
 Record = dict[str, Any]
-WAITING = 1000
-"""Records that wait to be written; when there are more, no more work is given."""
-TOGETHER = 200
+TO_DISK = 1.0
+"""Seconds between two waits for the disk, which take milliseconds each."""
 PATIENCE = 60.0
 """Seconds to wait for room on the disk."""
 
@@ -40,14 +37,11 @@ class Journal:
         self, path: Path, patience: float = PATIENCE, say: Callable[[str], None] = lambda message: None
     ) -> None:
         self.path, self.patience, self.say = path, patience, say
-        self._queue: Queue[Record | None] = Queue(WAITING)
-        self._error: CannotRun | None = None
+        self._on_disk = 0.0
         try:
             self._lock = records.lock_of(path, wait=False)
         except BlockingIOError:
             raise CannotRun(f"the sweep {path} is under way in another process; wait for it, or end it") from None
-        self._thread = threading.Thread(target=self._write_all, daemon=True)
-        self._thread.start()
 
     def __enter__(self) -> Journal:
         return self
@@ -67,53 +61,32 @@ class Journal:
             self.path.rename(self.path.with_name(f"{self.path.stem}.{stamp}-{os.getpid()}.jsonl"))
 
     def add(self, record: Record) -> None:
-        """Has a record written soon. Raises `CannotRun` if an earlier one could not be."""
-        while self._error is None:
-            with suppress(Full):
-                self._queue.put(record, timeout=1)
-                return
-        raise self._error
-
-    def close(self) -> None:
-        """Returns when all is written, or raises `CannotRun`."""
-        if self._thread.is_alive():
-            self._queue.put(None)
-        self._thread.join()
-        self._lock.release()
-        if self._error:
-            raise self._error
-
-    def _write_all(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch, last = [first], False
-            with suppress(Empty):
-                while len(batch) < TOGETHER and not last:
-                    following = self._queue.get_nowait()
-                    if following is None:
-                        last = True
-                    else:
-                        batch.append(following)
-            try:
-                self._write(batch)
-            except CannotRun as error:
-                self._error = error
-                return
-            if last:
-                return
-
-    def _write(self, batch: list[Record]) -> None:
+        """Writes a record. Raises `CannotRun` if the disk stays full."""
         deadline = time.monotonic() + self.patience
         said = False
         while True:
+            now = time.monotonic()
+            to_disk = now - self._on_disk > TO_DISK
             try:
-                return records.append(self.path, *batch)
+                records.append(self.path, record, to_disk=to_disk)
             except CannotRun as error:
-                if time.monotonic() > deadline:
+                if now > deadline:
                     raise
                 if not said:
                     self.say(f"{error}; waiting up to {self.patience:g} s for room")
                     said = True
-            time.sleep(0.5)
+                time.sleep(0.5)
+            else:
+                self._on_disk = now if to_disk else self._on_disk
+                return
+
+    def close(self) -> None:
+        """Returns when all is on the disk, or raises `CannotRun`."""
+        try:
+            if self.path.exists():
+                records.append(self.path)
+        finally:
+            self._lock.release()
 
 
 def verdict_of(record: Record) -> str:

@@ -66,9 +66,10 @@ def new_record(**fields: object) -> dict:
     }
 
 
-def append(path: Path, *several: dict) -> None:
+def append(path: Path, *several: dict, to_disk: bool = True) -> None:
     """Adds records to a file, all of them or none. The raw samples of their times go to a file of the same name in the
-    folder ``samples`` beside it, one line for each record, before the record that has the key of this line.
+    folder ``samples`` beside it, one line for each record, before the record that has the key of this line. to_disk:
+    whether to wait until the disk has them; if not, they are lost if the machine, not the process, ends at once.
     """
     pairs = [_without_samples(record) for record in several]
     samples = [line for _, line in pairs if line]
@@ -78,8 +79,8 @@ def append(path: Path, *several: dict) -> None:
             beside.parent.mkdir(exist_ok=True)
         except OSError as error:
             raise CannotRun(_not_writable(beside, error)) from error
-        _append(beside, samples)
-    _append(path, [record for record, _ in pairs])
+        _append(beside, samples, to_disk)
+    _append(path, [record for record, _ in pairs], to_disk)
 
 
 def lock_of(path: Path, wait: bool = True) -> FileLock:
@@ -114,12 +115,12 @@ def _without_samples(record: dict) -> tuple[dict, dict | None]:
     return {**record, "timing": kept}, {"schema": SCHEMA, "key": key, "seconds": raw}
 
 
-def _append(path: Path, lines: Sequence[dict]) -> None:
+def _append(path: Path, lines: Sequence[dict], to_disk: bool) -> None:
     text = "".join(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _append_whole(descriptor, text.encode(), locked=_lock(descriptor))
+            _append_whole(descriptor, text.encode(), _lock(descriptor), to_disk)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -135,15 +136,16 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _append_whole(descriptor: int, line: bytes, locked: bool) -> None:
-    """All of a line at the end of a file and on the disk, or the file as it was."""
+def _append_whole(descriptor: int, line: bytes, locked: bool, to_disk: bool) -> None:
+    """All of a line at the end of a file, or the file as it was."""
     size = os.fstat(descriptor).st_size
     # A line that someone else left unfinished must not swallow this one.
     data = b"\n" + line if size and os.pread(descriptor, 1, size - 1) != b"\n" else line
     try:
         while data:
             data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
+        if to_disk:
+            os.fsync(descriptor)
     except BaseException:  # an interruption, too
         if locked:  # else what follows may be another's
             with contextlib.suppress(OSError):

@@ -264,6 +264,19 @@ def test_a_worker_with_another_harness_ends_the_sweep(planned, tmp_path):
     assert not list(journal.read(path))
 
 
+@pytest.mark.parametrize(("seconds", "waits"), [(1000, 2), (-1, 21)])
+def test_records_are_in_the_file_at_once_and_on_the_disk_now_and_then(seconds, waits, planned, tmp_path, monkeypatch):
+    waited = []
+    monkeypatch.setattr(journal, "TO_DISK", seconds)
+    monkeypatch.setattr(records.os, "fsync", waited.append)
+    kept = journal.Journal(tmp_path / "x.jsonl")
+    for number, job in enumerate(islice(planned.jobs(), 20), start=1):
+        kept.add(trivial(job))
+        assert len(list(journal.read(kept.path))) == number
+    kept.close()
+    assert len(waited) == waits
+
+
 def test_a_disk_that_is_full_for_a_while_costs_nothing(planned, tmp_path, monkeypatch):
     path, said, fails = tmp_path / "x.jsonl", [], 2
     real = os.write
@@ -283,7 +296,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(planned, tmp_path, monkey
 
 
 def test_a_disk_that_stays_full_is_an_error(planned, tmp_path, monkeypatch):
-    monkeypatch.setattr(journal.records, "append", lambda *_: (_ for _ in ()).throw(CannotRun("full")))
+    monkeypatch.setattr(journal.records, "append", lambda *_, **__: (_ for _ in ()).throw(CannotRun("full")))
     with pytest.raises(CannotRun, match="full"):
         do(planned, tmp_path / "x.jsonl", patience=0.1)
 
