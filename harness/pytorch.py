@@ -141,15 +141,9 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, group_sizes: torch.Tensor, 
     return c.view(*a.shape[:2], c.shape[1])
 
 
-def _launch(
-    c: torch.Tensor,
-    factors: torch.Tensor | None,
-    operands: list[torch.Tensor],
-    numbers: list[float],
-    config: str,
-    sizes: list[int],
-) -> Product:
-    torch.ops.blackwell_lab.gemm(c, factors, operands, numbers, config, sizes)
+def _launch(c: torch.Tensor, factors: torch.Tensor | None, *rest: Any) -> Product:
+    """Calls the op `_gemm`, which says what the rest is."""
+    torch.ops.blackwell_lab.gemm(c, factors, *rest)
     return c if factors is None else (c, factors)
 
 

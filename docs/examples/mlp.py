@@ -18,8 +18,9 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
 from harness.build.config import make_config
-from harness.problem import BF16, Inputs, allowed_error, compute_reference
+from harness.problem import BF16, Inputs
 from harness.run.model import op_parameters, operation
+from harness.validation import allowed_error, compute_reference
 
 TOKENS, HIDDEN, FFN = 96, 256, 384
 

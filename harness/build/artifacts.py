@@ -56,18 +56,8 @@ from harness.launch.expression import parse_expression
 from harness.launch.launching import Outcome
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar, WarpRole
 from harness.launch.spec import Argument as LaunchArgument
-from harness.problem import (
-    E4M3,
-    ELEMENT_TYPES,
-    F32,
-    FP8,
-    Inputs,
-    Matmul,
-    Shape,
-    Validation,
-    compute_reference,
-    make_inputs,
-)
+from harness.problem import E4M3, ELEMENT_TYPES, F32, FP8, Inputs, Shape, make_inputs
+from harness.validation import Matmul, Validation, compute_reference
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from harness.cli.options import (
     schedules_option,
     write_output,
 )
-from harness.cli.render import several, show_line, show_table
+from harness.cli.render import several, show_line
 from harness.cli.repeat import check_command_of, command_of
 from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem, needs
 from harness.experiments import bench as runs
@@ -68,7 +68,6 @@ file_options = group(
 )
 @click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option("--all", "show_all", is_flag=True, help="Show the cases that are SAME on a terminal, too.")
 @click.option("--resume", is_flag=True, help="Go on where the last run of this suite was interrupted.")
 @click.option(
@@ -102,7 +101,6 @@ def bench(
     suite_name: str,
     pattern: str | None,
     list_only: bool,
-    dry_run: bool,
     show_all: bool,
     resume: bool,
     baseline_name: str,
@@ -140,9 +138,6 @@ def bench(
     past = runs.Past(prepared, baseline_name)
     for line in past.damaged:
         show_line(progress, str(line), "yellow")
-    if dry_run:
-        _show_plan(prepared, past, run_id)
-        return EXIT_OK
     baseline = past.build_baseline(prepared, say)
     measured = _measure(progress, prepared, suite, run_id, mark, jobs, baseline)
     judgements = tuple(map(_with_repeat, past.judge(measured, run_id, threshold / 100), measured))
@@ -229,24 +224,6 @@ def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
     checked = [j.record for j in judgements if j.record and is_checked(j.record)]
     sound = sum(not what_is_unsound(record) for record in checked)
     return [f"synchronisation checked of {several(len(checked), 'case')}: {sound} sound"] if checked else []
-
-
-def _show_plan(planned: list[runs.Planned], past: runs.Past, run_id: str) -> None:
-    rows = []
-    for one in planned:
-        newest = past.newest(one)
-        if one.request is None:
-            todo, where = f"cannot be measured: {one.reason}", "-"
-        else:
-            where = one.request.device_kind
-            built = is_built(one.request.config)
-            todo = " and ".join(["compile"] * (not built) + ["run"] + ["check"] * one.case.check)
-            if commit := past.commit_to_build(one):
-                todo += f", in turns with commit {commit[:10]}"
-            if newest and newest["bench"]["run"] == run_id:
-                todo = "keep the result"
-        rows.append((one.case.id, where, todo, f"{newest['time']}" if newest else "never"))
-    show_table(Console(), "what would be done", ("case", "device", "to do", "last run"), rows)
 
 
 def _schedules(suite: Suite, asked: int | None) -> int:

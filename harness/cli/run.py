@@ -42,11 +42,12 @@ from harness.cli.running import (
 )
 from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from harness.launch.launching import name_schedules
-from harness.problem import Shape, Validation
+from harness.problem import Shape
 from harness.run import compare
 from harness.run.dump import dump as dump_result
 from harness.run.edited import put_in_place
 from harness.run.runner import Outcome, Request
+from harness.validation import Validation
 
 
 @click.command("run")

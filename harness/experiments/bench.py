@@ -289,13 +289,6 @@ class Past:
         )
         return None if known else baseline.commit
 
-    def newest(self, one: Planned) -> Record | None:
-        """Returns the newest record of a case."""
-        if one.request is None:
-            return None
-        found = [r for r in self.histories[one.request.device_kind].records if case_of(r) == one.case.id]
-        return found[-1] if found else None
-
     def build_baseline(self, planned: Sequence[Planned], say: Callable[[str], None]) -> BaselineBuild | None:
         """Builds the commit to compare with, for the cases that are to be measured with it in turns."""
         cases: dict[Case, KernelConfig] = {}

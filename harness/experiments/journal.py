@@ -1,7 +1,7 @@
 """The file of a sweep: a record for each job that is done, also for one that failed, so what ``--resume`` leaves out.
 
-A record is in the file as soon as its job is done, and on the disk a second later. A disk that is full is waited for; what
-cannot be written in the end is an error, and what was written by then is kept.
+A record is in the file as soon as its job is done, and on the disk with the first that comes a second later. A disk
+that is full is waited for; what cannot be written in the end is an error, and what was written by then is kept.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ from harness.errors import CannotRun
 from harness.gpus import usual_gpu
 from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
 from harness.launch.spec import Launchable
-from harness.problem import Inputs, Matmul
+from harness.problem import Inputs
 from harness.run.model import compile_artifact, op_operands
+from harness.validation import Matmul
 
 
 def run_on_emulated_gpu(

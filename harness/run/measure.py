@@ -21,12 +21,13 @@ from harness.build.config import KernelConfig
 from harness.epilogues import NONE
 from harness.errors import CannotRun, UsageProblem
 from harness.gpus import check_arch
-from harness.problem import ELEMENT_TYPES, FP8, Shape, Validation
+from harness.problem import ELEMENT_TYPES, FP8, Shape
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
 from harness.run import statistics, worker
 from harness.run.model import compile_artifact, compile_vendor
 from harness.run.runner import Request
+from harness.validation import Validation
 
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel, if the medians stay uncertain."""

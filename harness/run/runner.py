@@ -20,17 +20,9 @@ from harness.errors import CannotRun
 from harness.gpus import arch_of_gpu, check_arch, usual_gpu
 from harness.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
 from harness.launch.launching import Outcome as EmulatedOutcome
-from harness.problem import (
-    F32,
-    Inputs,
-    Reference,
-    Shape,
-    Validation,
-    compute_reference,
-    make_inputs,
-    operand_bits,
-)
+from harness.problem import F32, Inputs, Shape, make_inputs, operand_bits
 from harness.run import records
+from harness.validation import Reference, Validation, compute_reference
 
 
 class NoDevice(CannotRun):

@@ -22,11 +22,12 @@ from harness import fp8
 from harness.build.config import KernelConfig
 from harness.epilogues import NONE
 from harness.errors import CannotRun, HarnessError
-from harness.problem import FP8, OUT_TYPES, Inputs, Matmul, Shape, compute_reference, make_inputs
+from harness.problem import FP8, OUT_TYPES, Inputs, Shape, make_inputs
 from harness.processes.program import end_with_parent
 from harness.processes.worker import tell
 from harness.run import statistics, telemetry
 from harness.run.model import op_operands, scalar
+from harness.validation import Matmul, compute_reference
 
 L2_BYTES = 64 << 20
 """Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""

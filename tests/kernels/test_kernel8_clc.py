@@ -12,7 +12,7 @@ from test_broken_kernels import drop_wait, flip_wait, waits_in
 from harness.build.artifacts import Artifact
 from harness.build.config import make_config
 from harness.errors import CannotRun
-from harness.problem import Validation
+from harness.validation import Validation
 
 SEEDS = 20
 CONFIGS = [

@@ -58,7 +58,7 @@ def test_each_row_meets_the_b_of_its_group(built, config):
 
 @pytest.mark.parametrize("config", MASKED, ids=lambda config: config.arch)
 def test_of_masked_groups_the_first_rows_are_stored_and_no_others(built, config):
-    """A row that does not count stays NaN in C: `harness.problem.Matmul`."""
+    """A row that does not count stays NaN in C: `harness.validation.Matmul`."""
     artifact = built[config]
     for groups, masked, schedule in (
         ((40, 0, 0, 130, 1, 77), 130, "random"),
@@ -227,7 +227,7 @@ def test_groups_that_do_not_fit():
         Shape(40, 64, 64, (40, 2))
     with pytest.raises(UsageProblem, match="masked 39: a group has 40 rows; use 40"):
         Shape(42, 64, 64, (40, 2), (), 39)
-    with pytest.raises(UsageProblem, match="masked 39: of groups; say their rows with --groups"):
+    with pytest.raises(UsageProblem, match="masked 39: only groups are masked; name the rows of each with --groups"):
         Shape(42, 64, 64, masked=39)
     with pytest.raises(UsageProblem, match="there are 1025 groups, and a launch has at most 1024"):
         Shape(1025, 64, 64, (1,) * 1025)

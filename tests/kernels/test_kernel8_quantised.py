@@ -18,7 +18,8 @@ from harness.launch.check import CheckOptions, check, judge
 from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
 from harness.launch.spec import Fill
-from harness.problem import OUT_TYPES, Inputs, Reference, Shape, make_inputs, validate
+from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
+from harness.validation import Reference, validate
 
 QUANTISED = {"arch": "sm_90a", "out_dtype": "e4m3", "stages": 2}
 LAYERS = [

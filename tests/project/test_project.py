@@ -255,7 +255,7 @@ def test_nightly_commands_are_there():
     scripts = [[f"tests/mutation/{name}"] for name in re.findall(r"- (\w+\.py) --", text)]
     modules = [["-m", name] for name in sorted(set(re.findall(r"python -m (metrology\.\w+)", text)))]
     assert len(scripts) == 2 and len(modules) == 2
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for command in (*scripts, *modules):
         done = subprocess.run(
             [sys.executable, *command, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60

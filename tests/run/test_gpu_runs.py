@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from harness.build.compiler import Gpu, find_gpus
 from harness.build.config import make_config
 from harness.cli.main import main
-from harness.problem import Mismatch, Shape, Validation, WrongTile
+from harness.problem import Shape
 from harness.run import measure as measuring
 from harness.run.measure import Outcome, measure
 from harness.run.runner import Request
+from harness.validation import Mismatch, Validation, WrongTile
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
 RIGHT = Validation(True, False, 65536, 0, 0, 0.25, 1e-3, "some", (128, 256), 2)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from harness.build.config import make_config
-from harness.problem import OUT_TYPES, Shape, allowed_error, compute_reference
+from harness.problem import OUT_TYPES, Shape
 from harness.run import worker
 from harness.run.model import op_operands
+from harness.validation import allowed_error, compute_reference
 
 torch = pytest.importorskip("torch")
 SHAPE = Shape(96, 144, 64)

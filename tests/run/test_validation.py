@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from harness.problem import BF16, ELEMENT_TYPES, F32, FP16, Inputs, Shape, compute_reference, make_inputs, validate
+from harness.problem import BF16, ELEMENT_TYPES, F32, FP16, Inputs, Shape, make_inputs
+from harness.validation import compute_reference, validate
 
 TILE = (128, 256)
 SHAPE = Shape(300, 520, 264)

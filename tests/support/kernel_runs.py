@@ -15,7 +15,8 @@ from harness.build.planner import Plan
 from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
 from harness.launch.spec import Launchable
-from harness.problem import Inputs, Shape, Validation, make_inputs
+from harness.problem import Inputs, Shape, make_inputs
+from harness.validation import Validation
 
 BLOCK_K = 64
 
