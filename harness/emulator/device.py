@@ -245,7 +245,8 @@ class Device:
         something for it.
         """
         listens = grid.sink is not None and not takes_runs(grid.sink)
-        plan = grid.code.native() if self._library is not None and not listens else None
+        quiet = grid.sink is None and not grid.choices.splits_multicast
+        plan = grid.code.native(quiet) if self._library is not None and not listens else None
         return Engine(self._library, grid, plan) if self._library is not None and plan is not None else None
 
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:

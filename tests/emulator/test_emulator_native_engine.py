@@ -51,7 +51,7 @@ def outcome(
     arguments = {"out": out, **({"values": values} if "values" in names else {})}
     try:
         result = device.launch(module, grid=2, block=threads, arguments=arguments, **options)
-        found["counters"] = result.counters
+        found["counters"], found["warnings"] = result.counters, result.warnings
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
     found["changes"] = device.machine.wakeups.changes
@@ -176,7 +176,7 @@ def test_the_forms_have_micro_operations():
     without = []
     for form in FORMS:
         module = Module(program(form, "", False))
-        plan = module.code(None).native()
+        plan = module.code(None).native(False)
         assert plan is not None
         native = sum(piece.last - piece.first for pieces in plan.pieces for piece in pieces if piece.start >= 0)
         if native < len(module.find(None).instructions) - 1:
@@ -191,6 +191,100 @@ def test_every_form_does_what_the_text_of_python_does(guard, uniform):
         expected = outcome(program(form, guard, uniform), False, threads=30)
         assert "error" not in expected or (guard and ".sync" in form), (form, expected["error"])
         assert outcome(program(form, guard, uniform), True, threads=30) == expected, form
+
+
+# ---- whole warps: loads of tensor memory, stores of matrices ----
+
+FROM_TMEM = """
+mov.b32 %r5, words; mov.b32 %r4, 0;
+mad.lo.u32 %r6, %r0, 32, %r5; shl.b32 %r7, %r0, 4; add.u32 %r7, %r7, %r5;
+mad.lo.u32 %r8, %r0, 8, 1065353216;
+FILL: st.shared.b32 [%r6], %r8; add.u32 %r6, %r6, 4; add.u32 %r8, %r8, 1; add.u32 %r4, %r4, 1;
+setp.lt.u32 %p1, %r4, 8; @%p1 bra FILL;
+setp.lt.u32 %p2, %r0, 32; setp.eq.u32 %p3, %r0, 0;
+@!%p2 bra ALLOCATED;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r5+8192], 32;
+@%p3 mbarrier.init.shared.b64 [%r5+8200], 1;
+ALLOCATED: fence.proxy.async.shared::cta; bar.sync 0;
+ld.shared.b32 %r2, [%r5+8192];
+mov.b64 %rd8, 70403103916032; cvt.u64.u32 %rd9, %r5; shr.u64 %rd9, %rd9, 4; or.b64 %rd8, %rd8, %rd9;
+mov.b64 %rd9, 8388608; or.b64 %rd8, %rd8, %rd9; add.u32 %r9, %r5, 8200;
+@%p3 tcgen05.cp.cta_group::1.128x256b [%r2], %rd8;
+@%p3 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r9];
+WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r5+8200], 0; @!%p4 bra WAIT;
+USE
+st.global.v4.b32 [%rd1], {%r20, %r21, %r22, %r23};
+bar.sync 0;
+@!%p2 bra END;
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 32;
+END: ret;
+"""
+"""Tensor memory gets 8 columns of words that all differ."""
+LOAD = """
+tcgen05.ld.sync.aligned.{shape}.b32 {{%r10, %r11, %r12, %r13}}, [%r2{at}];
+tcgen05.wait::ld.sync.aligned;
+"""
+KEEP = """
+cvt.rn.bf16x2.f32 %r14, %r10, %r11;
+stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%r7+4096], {{%r10, %r11, %r12, %r13}};
+stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r7+6144], {{%r14}};
+fence.proxy.async.shared::cta; bar.sync 0;
+ld.shared.v4.b32 {{%r20, %r21, %r22, %r23}}, [%r7+4096];
+mul.wide.u32 %rd1, %r0, 16; add.s64 %rd1, %rd0, %rd1;
+"""
+TMEM_WORDS = ".shared .align 1024 .b8 words[16384];"
+
+
+def from_tmem(use: str) -> str:
+    return source(FROM_TMEM.replace("USE", use), TMEM_WORDS)
+
+
+@pytest.mark.parametrize("trans", ["", ".trans"])
+@pytest.mark.parametrize(
+    "shape, at", [("32x32b.x4", "+3"), ("16x64b.x4", "+1048576"), ("16x128b.x2", ""), ("16x256b.x1", "+1048576")]
+)
+def test_tensor_memory_comes_to_registers_and_goes_on_as_matrices(shape, at, trans):
+    text = from_tmem(LOAD.format(shape=shape, at=at) + KEEP.format(trans=trans))
+    plan = Module(text).code(None).native(True)
+    instructions = Module(text).find(None).instructions
+    native = [i.opcode for b in plan.pieces for p in b if p.start >= 0 for i in instructions[p.first : p.last]]
+    assert native.count("stmatrix") == 2 and native.count("tcgen05") == 2
+    found = same(text, threads=128)
+    assert "error" not in found and not found["stops"][Answer.FAILED]
+    words = np.frombuffer(found["out"], np.uint32)[:512]
+    assert len(np.unique(words)) > 256
+    assert same(text, threads=128, schedule="random", seed=1)["out"] == found["out"]
+
+
+OUT_OF_THE_ORDINARY = {
+    "which was never written": LOAD.format(shape="32x32b.x4", at="+6") + KEEP,
+    "lane 5 must be a multiple": LOAD.format(shape="32x32b.x4", at="+327680") + KEEP,
+    "reaches column 513": LOAD.format(shape="32x32b.x4", at="+510") + KEEP,
+    "is not a multiple of 16": LOAD.format(shape="32x32b.x4", at="")
+    + KEEP.replace("[%r7+4096], {{%r10", "[%r7+8200], {{%r10"),
+    "one address for all rows": LOAD.format(shape="32x32b.x4", at="")
+    + KEEP.replace("[%r7+4096], {{%r10", "[%r5+4096], {{%r10"),
+    "beyond the CTA's": LOAD.format(shape="32x32b.x4", at="") + KEEP.replace("[%r7+6144]", "[%r7+16384]"),
+    "mbarriers are opaque": LOAD.format(shape="32x32b.x4", at="") + KEEP.replace("[%r7+6144]", "[%r7+8192]"),
+}
+
+
+@pytest.mark.parametrize("words", OUT_OF_THE_ORDINARY)
+def test_what_a_warp_does_wrongly_has_the_same_words(words):
+    use = OUT_OF_THE_ORDINARY[words].replace("{trans}", "").replace("{{", "{").replace("}}", "}")
+    found = same(from_tmem(use), threads=128)
+    assert words in found["error"]
+
+
+def test_a_register_that_is_read_before_the_wait_is_told_of_alike():
+    load, _, wait = LOAD.format(shape="32x32b.x4", at="").partition("tcgen05.wait")
+    early = load + "add.u32 %r15, %r10, 1;\ntcgen05.wait" + wait + KEEP.format(trans="")
+    (warning,) = {w.rule for w in same(from_tmem(early), threads=128)["warnings"]}
+    assert warning == "register-before-wait"
+    elsewhere = load + "bra NEXT;\nNEXT: tcgen05.wait" + wait + KEEP.format(trans="")
+    found = same(from_tmem(elsewhere), threads=128)
+    assert not found["warnings"]
+    assert found["out"] == same(from_tmem(load + "tcgen05.wait" + wait + KEEP.format(trans="")), threads=128)["out"]
 
 
 # ---- faults, and what is taken back ----
@@ -358,7 +452,7 @@ def test_later_launches_of_a_kernel_find_its_memory_as_new():
                 found.append(str(error))
         assert found[0] == found[1]
         assert isinstance(found[0], str) == (n == 7)
-        kept += module.code(None).native().workspaces
+        kept += module.code(None).native(True).workspaces
     assert len(kept) == 11  # not that of the launch that has failed
     assert len({id(one) for one in kept}) == 2
 

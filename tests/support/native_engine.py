@@ -14,6 +14,7 @@ import numpy as np
 from harness.emulator.machine import events
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.shared import SharedMemory
+from harness.emulator.memory.tmem import TensorMemory
 from harness.emulator.native.engine import Engine
 from harness.emulator.native.layout import WHOLE_CHUNK, Event, Said, Traced
 from harness.emulator.native.library import library_for
@@ -94,7 +95,8 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
         most_saved=0,
         rows=ROWS,
         slot_of_row=list(range(ROWS)),
-        template=np.zeros(ROWS * ROW_BYTES, np.uint8),
+        literal_rows=[],
+        literals=np.zeros((0, ROW_BYTES), np.uint8),
         filled=lambda f: (),
         filled_rows=[],
         accesses={},
@@ -108,7 +110,7 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
     grid.wakeups = SimpleNamespace(changes=0)
     engine = Engine(library(), grid, plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
-    cta = SimpleNamespace(shared=SharedMemory(1024), window=0)
+    cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
     warp = SimpleNamespace(alive=FULL)
     fragment = SimpleNamespace(
         native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={}

@@ -5,7 +5,7 @@ Execution is sequentially consistent here, so a fence only has to be told; a hin
 
 from __future__ import annotations
 
-from harness.emulator.instructions.table import Assign, Effect, Translator, instruction, memory, only_form
+from harness.emulator.instructions.table import NOTHING, Assign, Effect, Translator, instruction, memory, only_form
 from harness.emulator.machine.events import Fenced, Site
 from harness.emulator.machine.lanes import Value
 from harness.emulator.machine.state import Fragment
@@ -43,13 +43,13 @@ def _fence(i: Instruction, w: Translator) -> Effect:
     only_form(i, *{0: _FENCES, 2: _ACQUIRING}.get(len(i.operands), ()))
     if i.operands:
         return Effect(acquire_tensor_map, [w.pointer(memory(i.operands[0]))])
-    return Effect(fence)
+    return Effect(fence, micro=(NOTHING,))
 
 
 @instruction("membar", operands=0, writes=0, family="fence")
 def _membar(i: Instruction, w: Translator) -> Effect:
     only_form(i, "cta", "gl", "sys", "proxy.alias")
-    return Effect(fence)
+    return Effect(fence, micro=(NOTHING,))
 
 
 _PREFETCHES = (

@@ -17,6 +17,7 @@ from harness.emulator.instructions.table import (
     Micro,
     Translator,
     Unsupported,
+    address_parts,
     bits_of,
     elements,
     instruction,
@@ -41,7 +42,7 @@ from harness.emulator.memory.address_space import (
     spaces_of,
 )
 from harness.emulator.memory.global_memory import GlobalMemory
-from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Sink, Symbol
+from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Sink
 
 # ---- what a load makes of the bits it finds ----
 
@@ -584,19 +585,11 @@ def _st(i: Instruction, w: Translator) -> Effect:
 _NATIVE_SPACES = ("shared", "global", "param")
 
 
-def _address(operand: Operand) -> tuple[Operand, str, int]:
-    """An address as a base, its type, and what is added to it."""
-    where = memory(operand)
-    if isinstance(where.base, Symbol):
-        return Symbol(where.base.name, where.base.offset + where.offset), "u64", 0
-    return where.base, where.base.type if isinstance(where.base, Register) else "u64", where.offset
-
-
 def _native_loads(
     i: Instruction, space: str, kind: str, destinations: Sequence[Operand], bits: int
 ) -> tuple[Micro, ...]:
     """A load that orders nothing, item by item. If sinks take some, the others are accesses of their own."""
-    base, width, offset = _address(i.operands[1])
+    base, width, offset = address_parts(i.operands[1])
     size = TYPE_BYTES[kind]
     used = [(n, d) for n, d in enumerate(destinations) if not isinstance(d, Sink)]
     is_whole = len(used) == len(destinations)
@@ -620,7 +613,7 @@ def _native_loads(
 
 def _native_stores(i: Instruction, space: str, kind: str, sources: Sequence[Operand]) -> tuple[Micro, ...]:
     """A store that orders nothing, item by item."""
-    base, width, offset = _address(i.operands[0])
+    base, width, offset = address_parts(i.operands[0])
     size = TYPE_BYTES[kind]
     if space not in ("shared", "global") or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
         return ()

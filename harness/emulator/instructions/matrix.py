@@ -15,8 +15,10 @@ import numpy as np
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import (
     Effect,
+    Micro,
     Translator,
     Unsupported,
+    address_parts,
     elements,
     instruction,
     memory,
@@ -169,7 +171,13 @@ def _stmatrix(i: Instruction, w: Translator) -> Effect:
             raise Unsupported
         return Effect(store_bytes, [_pointer(i, w, i.operands[0]), values])
     _check_form(i, len(sources))
-    return Effect(store_matrix, [_pointer(i, w, i.operands[0]), values, str(i.has("trans"))])
+    base, width, offset = address_parts(i.operands[0])
+    name = "stmatrix.trans" if i.has("trans") else "stmatrix"
+    native = tuple(
+        Micro(name, None, ((base, width), (e, "b32")), offset=offset, is_first=n == 0, part=n, quiet=True)
+        for n, e in enumerate(sources if i.has("shared") or i.has("shared::cta") else ())
+    )
+    return Effect(store_matrix, [_pointer(i, w, i.operands[0]), values, str(i.has("trans"))], micro=native)
 
 
 @instruction("ldmatrix", operands=2, family="matrix")

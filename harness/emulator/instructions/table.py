@@ -72,22 +72,37 @@ class Temporary:
 
 
 @dataclass(frozen=True)
+class OfWarp:
+    """A value for each lane that is the same all through a warp's life: an expression with the fragment f."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Micro:
     """One of the operations that the native engine makes of an instruction, by its name in `native.operations`.
 
     sources: operands, each with the type that it is read as. access: of a load ("ld") or a store ("st") the state
     space, whose first source is the address and whose second is what is stored; nbytes: of one item; offset: is added
-    to the address; alignment: of the whole access; is_first: whether it is the first item of its access.
+    to the address; alignment: of the whole access; is_first: whether it is the first item of its access. part: of
+    a load of tensor memory what is added to lane * 512 + column, of a store of matrices which one it is. quiet: does so
+    only where nobody listens, and tcgen05.ld takes its values at once.
     """
 
     name: str
     destination: Operand | Temporary | None
-    sources: tuple[tuple[Operand | Temporary, str], ...]
+    sources: tuple[tuple[Operand | Temporary | OfWarp, str], ...]
     access: str = ""
     nbytes: int = 0
     offset: int = 0
     alignment: int = 1
     is_first: bool = False
+    part: int = 0
+    quiet: bool = False
+
+
+NOTHING = Micro("nothing", None, (), quiet=True)
+"""There is nothing to do where nobody listens."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +279,14 @@ def registers(operand: Operand) -> tuple[Register, ...]:
 def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
     """Source of a call of a function of registers' values."""
     return f"{w.use(carrying(function))}({', '.join(str(argument) for argument in arguments)})"
+
+
+def address_parts(operand: Operand) -> tuple[Operand, str, int]:
+    """An address as a base, its type, and what is added to it."""
+    where = memory(operand)
+    if isinstance(where.base, Symbol):
+        return Symbol(where.base.name, where.base.offset + where.offset), "u64", 0
+    return where.base, where.base.type if isinstance(where.base, Register) else "u64", where.offset
 
 
 def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:

@@ -9,10 +9,14 @@ import numpy as np
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import (
+    NOTHING,
     TENSOR_MEMORY,
     Effect,
+    Micro,
+    OfWarp,
     Translator,
     Unsupported,
+    address_parts,
     elements,
     immediate,
     instruction,
@@ -28,8 +32,8 @@ from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, lane_arr
 from harness.emulator.machine.poison import Poison, made
 from harness.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, shared_from_generic, space_of
-from harness.emulator.memory.tmem import Place, place
-from harness.emulator.ptx.ast import Immediate, Instruction
+from harness.emulator.memory.tmem import SHAPES, Place, first_register, parts_of, place
+from harness.emulator.ptx.ast import Immediate, Instruction, Register
 
 GROUPS = ("cta_group::1", "cta_group::2")
 
@@ -311,7 +315,7 @@ def wait_for_stores(f: Fragment, site: Site) -> None:
 @instruction("tcgen05.wait::ld", operands=0, writes=0, settles=True, family="tmem", targets=TENSOR_MEMORY)
 def _wait_ld(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
-    return Effect(wait_for_loads)
+    return Effect(wait_for_loads, micro=(NOTHING,))
 
 
 @instruction("tcgen05.wait::st", operands=0, writes=0, family="tmem", targets=TENSOR_MEMORY)
@@ -362,7 +366,22 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     destinations = registers(i.operands[0])
     slots = str(tuple(r.slot for r in destinations))
     arguments = [slots, _where(i, "pack::16b"), w.pointer(memory(i.operands[1]))]
-    return Effect(load, arguments, poisons=destinations)
+    return Effect(load, arguments, poisons=destinations, micro=_native_load(i, w, destinations))
+
+
+def _native_load(i: Instruction, w: Translator, destinations: Sequence[Register]) -> tuple[Micro, ...]:
+    """The load register by register, where the registers of threads lie alike."""
+    base, width, offset = address_parts(i.operands[1])
+    shape = next(m for m in i.modifiers if m[0].isdigit())
+    if i.has("pack::16b") or shape == "16x32bx2" or shape not in SHAPES or not isinstance(base, Register):
+        return ()
+    lanes = OfWarp(f"{w.use(first_register)}({shape!r}, f.warp.index % 4)")
+    sources = ((base, width), (lanes, "b32"))
+    return tuple(
+        Micro("tcgen05.ld", register, sources, offset=offset, alignment=SHAPES[shape].lane_alignment, part=part,
+              quiet=True)
+        for register, part in zip(destinations, parts_of(shape, len(destinations)), strict=True)
+    )  # fmt: skip
 
 
 @instruction("tcgen05.st", operands=range(2, 4), writes=0, family="tmem", targets=TENSOR_MEMORY)
@@ -381,7 +400,7 @@ def _st(i: Instruction, w: Translator) -> Effect:
 )
 def _fence(i: Instruction, w: Translator) -> Effect:
     only(i)
-    return Effect(fence)
+    return Effect(fence, micro=(NOTHING,))
 
 
 def fence(f: Fragment, site: Site) -> None:

@@ -29,7 +29,7 @@ class Code:
     or after the start of each block. dtypes: of a register's array. initial: registers of a warp that starts.
     local_bytes: of a thread's frame. symbols: variables of the device that the kernel names. places: state space and
     offset in it of each variable and parameter, of global ones only the space. native: gives the plan of
-    what can run natively, or None; it is made when it is first asked for.
+    what can run natively, or None, for launches that are quiet or not; it is made when it is first asked for.
     instruction_at: for each line of the generated source, the instruction it belongs to.
     """
 
@@ -49,7 +49,7 @@ class Code:
     local_bytes: int
     symbols: Sequence[str]
     places: Mapping[str, tuple[str, int]]
-    native: Callable[[], Any]
+    native: Callable[[bool], Any]
     uses_launch_control: bool
     between_clusters: str
     """The first instruction by which clusters may depend on one another, or nothing."""

@@ -44,7 +44,7 @@ def diverge_many(f: Fragment, selector: Value, targets: Sequence[int], join: int
 
 def split(f: Fragment, parts: Sequence[tuple[int, int]], join: int) -> None:
     """Replace a fragment by one per (mask, block); they meet again at block ``join``."""
-    joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask, f.registers)]
+    joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask, f.registers, f.native)]
     code = f.grid.code
     children = []
     for mask, block in parts:
@@ -186,6 +186,7 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
                 value = merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
         registers[slot] = value
     merged = Fragment(first.warp, join.mask, registers, join.block, first.joins)
+    merged.native, join.native = join.native, None
     for fragment in parts:
         merged.tokens.update(fragment.tokens)
         for barrier, phase in fragment.observed.items():

@@ -395,7 +395,7 @@ class Machine:
             self._stop(fragment, EXIT)
         elif stop.answer.name == "ARRIVES":
             self._stop(fragment, fragment.block)
-        elif stop.answer.name == "CANNOT_SPLIT":
+        elif stop.answer.name in ("CANNOT_SPLIT", "SPLITS"):
             following = self.engine.diverge(fragment, fragment.block)
             self.block_counts[fragment.block] += 1
             self._stop(fragment, following)

@@ -426,15 +426,16 @@ class Warp:
 
 class JoinPoint:
     """Lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``. ``before``: the registers
-    they had in common when they split.
+    they had in common when they split, and ``native`` what the engine has kept of them.
     """
 
-    __slots__ = ("arrived", "before", "block", "mask")
+    __slots__ = ("arrived", "before", "block", "mask", "native")
 
-    def __init__(self, block: int, mask: int, before: list[Value]):
+    def __init__(self, block: int, mask: int, before: list[Value], native: Any = None):
         self.block = block
         self.mask = mask
         self.before = before
+        self.native = native
         self.arrived: list[Fragment] = []
 
 

@@ -6,7 +6,8 @@ PTX ISA 9.7.16.1 "Tensor Memory", 9.7.16.7 "Allocation", 9.7.16.8 "tcgen05.ld / 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import or_
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +34,8 @@ class PendingWrite(Protocol):
 
     first_column: int
     end_column: int
+    count: int
+    """How much of it there is."""
 
     def flush(self) -> None:
         """Carry it out now."""
@@ -60,6 +63,19 @@ class TensorMemory:
         self._allocated_mask = 0
         self._smallest_allocation = COLUMNS
         self._relinquished = False
+        self._readable = np.zeros(1, np.int64)
+
+    # -- for code that reads the arrays itself -----------------------------------------------------
+
+    @cached_property
+    def addresses(self) -> tuple[int, int, int]:
+        """Where the host has `data`, `valid` and the mask of units that are allocated and have nothing pending."""
+        return self.data.ctypes.data, self.valid.ctypes.data, self._readable.ctypes.data
+
+    def note_readable(self) -> None:
+        """What is allocated or pending has changed."""
+        pending = [_unit_mask(w.first_column, w.end_column) for w in self.pending if w.count]
+        self._readable[0] = self._allocated_mask & ~reduce(or_, pending, 0)
 
     # -- allocation --------------------------------------------------------------------------------
 
@@ -88,6 +104,7 @@ class TensorMemory:
                 self._allocations[column] = ncols
                 self._smallest_allocation = ncols
                 self.valid[:, column : column + ncols] = False
+                self.note_readable()
                 return column
         return None
 
@@ -110,6 +127,7 @@ class TensorMemory:
             write.retire()
         del self._allocations[column]
         self._allocated_mask &= ~_unit_mask(column, column + ncols)
+        self.note_readable()
 
     def relinquish(self) -> None:
         """Promise never to allocate again."""
@@ -266,6 +284,18 @@ def _position(shape: str, t: NDArray[Any], i: NDArray[Any]) -> tuple[NDArray[Any
             lane, column = t, i
     lane, column, _ = np.broadcast_arrays(lane, column, t + i)
     return lane, column
+
+
+@lru_cache(maxsize=64)
+def first_register(shape: str, warp_in_group: int) -> NDArray[np.uint32]:
+    """Flat indices of a warp's first register in an access to address 0; another one lies `parts_of` behind it."""
+    lane, column = _position(shape, np.arange(32), np.zeros(1, np.intp))
+    return np.asarray((32 * warp_in_group + lane) * COLUMNS + column, np.uint32)
+
+
+def parts_of(shape: str, registers: int) -> list[int]:
+    lane, column = _position(shape, np.zeros(1, np.intp), np.arange(registers))
+    return [int(part) for part in lane * COLUMNS + column]
 
 
 @dataclass(frozen=True, eq=False)

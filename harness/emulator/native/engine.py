@@ -194,10 +194,10 @@ class Engine(Stretches):
     def _give_cta(self, cta: Cta, now: _Round) -> int:
         number = now.ctas[cta] = len(now.ctas)
         shared, base = cta.shared, CTA_FIELDS * number
-        about = (*shared.addresses, shared.size, cta.window, *shared.mbarrier_bounds, cta.alive, cta.threads)
+        about = (*shared.addresses, shared.size, cta.window, *shared.mbarrier_bounds, *cta.tmem.addresses)
         used = self._plan.barriers
         is_quiet = not cta.cluster.barrier.arrived and not any(b.arrived for b in cta.named if b.number not in used)
-        self._place.ctas[base : base + CtaState.BARRIERS] = array("q", (*about, is_quiet))
+        self._place.ctas[base : base + CtaState.BARRIERS] = array("q", (*about, cta.alive, cta.threads, is_quiet))
         for n in self._plan.barriers:
             barrier, at = cta.named[n], base + CtaState.BARRIERS + n * len(Barrier)
             counts = (barrier.arrived, barrier.needed, barrier.everybody, barrier.generation, bool(barrier.waiters))

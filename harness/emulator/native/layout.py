@@ -25,6 +25,9 @@ class Context(Counted):
     WINDOW = auto()
     BARRIERS_FIRST = auto()
     BARRIERS_END = auto()
+    TMEM = auto()
+    TMEM_SHADOW = auto()
+    TMEM_UNITS = auto()
     PARAMETERS = auto()
     PARAMETER_BYTES = auto()
     ALLOCATIONS = auto()
@@ -255,7 +258,7 @@ class JoinField(Counted):
 
 
 class CtaState(Counted):
-    """A CTA; the first six fields are those with which the context begins. Its barriers follow."""
+    """A CTA; the first nine fields are those with which the context begins. Its barriers follow."""
 
     SHARED = auto()
     SHARED_SHADOW = auto()
@@ -263,6 +266,9 @@ class CtaState(Counted):
     WINDOW = auto()
     BARRIERS_FIRST = auto()
     BARRIERS_END = auto()
+    TMEM = auto()
+    TMEM_SHADOW = auto()
+    TMEM_UNITS = auto()
     ALIVE = auto()
     THREADS = auto()
     IS_QUIET = auto()
@@ -305,6 +311,8 @@ class Answer(IntEnum):
     """The queue goes on with those who waited for a barrier and whom only Python knows."""
     NOTHING_LEFT = 11
     TURNS_OVER = 12
+    SPLITS = 13
+    """It diverges, and one part has to go on in Python, which splits it for less than it costs to hand over two."""
 
 
 class Said(Counted):

@@ -339,6 +339,10 @@ EXCHANGES = {
 """The numbers of what lanes of a warp do together; the last source is the mask of those that take part."""
 
 
+MATRICES = {"tcgen05.ld": 950, "stmatrix": 951, "stmatrix.trans": 952}
+"""The numbers of what whole warps do: a register of a load of tensor memory, and the store of one matrix."""
+
+
 class Control(IntEnum):
     """The numbers of what is no operation on lanes: these begin, link and end stretches of operations."""
 

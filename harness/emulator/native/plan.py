@@ -15,10 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.errors import PtxSyntaxError
-from harness.emulator.instructions.table import Effect, Emitted, Micro, Temporary, Unsupported
+from harness.emulator.instructions.table import NOTHING, Effect, Emitted, Micro, OfWarp, Temporary, Unsupported
 from harness.emulator.machine.code import EXIT, BlockFunction
 from harness.emulator.native.layout import NAMED_BARRIERS
-from harness.emulator.native.operations import ACCESSES, BARRIER, BY_NAME, EXCHANGES, NUMBERS, OPERATIONS, Control
+from harness.emulator.native.operations import (
+    ACCESSES,
+    BARRIER,
+    BY_NAME,
+    EXCHANGES,
+    MATRICES,
+    NUMBERS,
+    OPERATIONS,
+    Control,
+)
 from harness.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
 from harness.emulator.translate.cfg import (
     BRANCHES,
@@ -42,7 +51,12 @@ NO_GUARD = 0xFFFF
 NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES, ALIGNED, COUNTED = 1, 2, 4, 8, 16, 32, 64, 128
 SPREADS = 256
 
-FALLIBLE = {*ACCESSES.values(), *EXCHANGES.values(), *(NUMBERS[o.name] for o in OPERATIONS if o.nearly)}
+FALLIBLE = {
+    *ACCESSES.values(),
+    *MATRICES.values(),
+    *EXCHANGES.values(),
+    *(NUMBERS[o.name] for o in OPERATIONS if o.nearly),
+}
 """Operations that may find something out of the ordinary."""
 
 RECORD = np.dtype(
@@ -100,8 +114,9 @@ class Plan:
     most_saved: int
     rows: int
     slot_of_row: list[int]
-    template: NDArray[np.uint8]
-    """The first contents of a fragment's rows, literals among them."""
+    literal_rows: list[int]
+    literals: NDArray[np.uint8]
+    """What literals' rows hold, [literals, bytes of a row]."""
     filled: Callable[[Any], tuple[Any, ...]]
     """The values of a fragment's special registers and variables' addresses."""
     filled_rows: list[tuple[int, int]]
@@ -170,6 +185,8 @@ class _Rows:
         if isinstance(operand, Temporary):
             row_kind = WIDE if operand.is_wide else NARROW
             return self.between(row_kind), row_kind
+        if isinstance(operand, OfWarp):
+            return self.expression(operand.text, wanted), wanted
         if isinstance(operand, Register):
             if operand.slot in excluded:
                 raise _NotNative
@@ -205,7 +222,9 @@ class Planner:
         dtypes: Sequence[Any],
         operands: Any,
         write_pieces: Callable[[int, Sequence[Block]], list[BlockFunction]],
+        quiet: bool,
     ) -> None:
+        """quiet: nobody will listen, and loads of tensor memory take their values at once."""
         self._instructions = instructions
         self._emitted = emitted
         self._blocks = blocks
@@ -214,6 +233,8 @@ class Planner:
         self._operands = operands
         self._write_pieces = write_pieces
         self._rows = _Rows(dtypes, operands)
+        self._quiet = quiet
+        self._stores_to_tmem = any(i.opcode == "tcgen05" and i.modifiers[0] == "st" for i in instructions)
         asynchronous = {r.slot for i in instructions for r in [*accumulators(i), *held_operands(i)]}
         written = {r.slot for i in instructions for r in destinations(i)}
         self._read = {r.slot for i in instructions for r in sources(i)}
@@ -255,17 +276,32 @@ class Planner:
     def _micro_of_block(self, block: Block) -> dict[int, list[Record] | None]:
         """The micro-operations of each instruction that is no branch; None where Python must run it."""
         unloaded = set(self._unloaded_in[block.index])
+        loading: set[int] = set()
         found: dict[int, list[Record] | None] = {}
         for index in range(block.first, block.last):
             i = self._instructions[index]
             emitted = self._emitted[index]
             touched = {r.slot for r in [*sources(i), *destinations(i)]}
-            if touched & unloaded or (isinstance(emitted, Effect) and (emitted.poisons or emitted.stores)):
-                return dict.fromkeys(range(block.first, block.last))
+            poisons = isinstance(emitted, Effect) and bool(emitted.poisons)
             if i.opcode not in BRANCHES:
                 found[index] = self._records_of(i, emitted)
+            native = found.get(index) is not None and not self._synchronises(index)
+            if poisons and native:
+                loading |= touched
+            if (
+                touched & unloaded
+                or (isinstance(emitted, Effect) and emitted.stores)
+                or ((poisons or loading) and not native)
+            ):
+                return dict.fromkeys(range(block.first, block.last))
+            before = set(unloaded)
             load_step(i, unloaded)
-        return found
+            if before and not unloaded:
+                # What was loaded elsewhere Python has to deliver.
+                if not before <= loading:
+                    found[index] = None
+                loading = set()
+        return dict.fromkeys(range(block.first, block.last)) if loading else found
 
     def _records_of(self, i: Instruction, emitted: Emitted | Unsupported) -> list[Record] | None:
         if isinstance(emitted, Unsupported) or (is_guard_branch(i) and not self._synchronises(i.index)):
@@ -273,6 +309,10 @@ class Planner:
         if emitted is None:
             return []
         given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
+        if any(m.quiet for m in emitted.micro) and not self._quiet:
+            return None
+        if emitted.micro == (NOTHING,):
+            return [] if i.guard is None else None
         if not emitted.micro or {r.slot for r in destinations(i)} & self._read - given:
             return None
         try:
@@ -301,6 +341,8 @@ class Planner:
             return self._barrier(m)
         if m.name in EXCHANGES:
             return self._exchange(m, guard)
+        if m.name in MATRICES:
+            return self._matrix(m, guard)
         operation = BY_NAME[m.name]
         if len(operation.sources) != len(m.sources):
             raise _NotNative
@@ -349,6 +391,21 @@ class Planner:
         rows = [row for row, _ in found] + [self._rows.literal(0, NARROW)] * (2 - len(found))
         flags = (ALIGNED if m.alignment > 1 else 0) | (COUNTED if len(m.sources) == 2 else 0)
         return {"op": Control.BARRIER, "a": rows[0], "b": rows[1], "flags": flags}
+
+    def _matrix(self, m: Micro, guard: int) -> Record:
+        if guard != NO_GUARD or (m.name == "tcgen05.ld" and self._stores_to_tmem):
+            raise _NotNative
+        (base, base_kind), (b, b_kind) = (self._rows.read(*s, self._excluded) for s in m.sources)
+        flags = (WIDE_ADDRESS if base_kind == WIDE else 0) | (FIRST_ITEM if m.is_first else 0)
+        if b_kind != NARROW:
+            raise _NotNative
+        found = {"op": MATRICES[m.name], "a": base, "b": b, "e": m.alignment, "no": m.part, "flags": flags}
+        found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
+        if m.destination is not None:
+            found["d"], d_kind = self._destination(m)
+            if d_kind != NARROW:
+                raise _NotNative
+        return found
 
     def _access(self, m: Micro, guard: int, flags: int) -> Record:
         base, base_kind = self._rows.read(*m.sources[0], self._excluded)
@@ -516,9 +573,9 @@ class Planner:
         locations = np.stack([np.cumsum(counts, dtype=np.int32) - counts, counts], axis=1).astype(np.int32)
         slots = [row | rows.kinds[row] << 16 for at in live for row in at]
         count = max(4, -(-len(rows.kinds) // 4) * 4)
-        template = np.zeros((count, ROW_BYTES), np.uint8)
-        for row, value in rows.literals:
-            template.view(np.uint64 if rows.kinds[row] == WIDE else np.uint32)[row] = value
+        literals = np.zeros((len(rows.literals), ROW_BYTES), np.uint8)
+        for of_row, (row, value) in zip(literals, rows.literals, strict=True):
+            of_row.view(np.uint64 if rows.kinds[row] == WIDE else np.uint32)[:] = value
         slot_of_row = [0] * count
         for slot, row in rows.registers.items():
             slot_of_row[row] = slot
@@ -536,7 +593,8 @@ class Planner:
             most_saved=self._most_saved,
             rows=count,
             slot_of_row=slot_of_row,
-            template=template.reshape(-1),
+            literal_rows=[row for row, _ in rows.literals],
+            literals=literals,
             filled=filled,
             filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
             live_rows=[[(slot_of_row[row], row, rows.kinds[row]) for row in at] for at in live],

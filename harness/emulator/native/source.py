@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.emulator.native.layout import constants
-from harness.emulator.native.operations import ACCESSES, EXCHANGES, MOJO_TYPES, OPERATIONS, SPACES, Operation
+from harness.emulator.native.operations import ACCESSES, EXCHANGES, MATRICES, MOJO_TYPES, OPERATIONS, SPACES, Operation
 
 _FOLDER = Path(__file__).with_name("interpreter")
 _FIRST = {"ACCESS": "ld", "STORE": "st"}
@@ -56,6 +56,13 @@ def _access(verb: str, space: str, nbytes: int) -> str:
     return f"result = STORED if missing_lanes(file, slots, b) & active == 0 and {stored} else -1"
 
 
+_MATRICES = {
+    "tcgen05.ld": "VARIED if same and load_tensor_memory(c, pd, pa, pb, o)",
+    "stmatrix": "STORED if not same and missing_lanes(file, slots, b) == 0 and store_matrix[False](c, pa, pb, o)",
+    "stmatrix.trans": "STORED if not same and missing_lanes(file, slots, b) == 0 and store_matrix[True](c, pa, pb, o)",
+}
+
+
 def _chain(cases: list[tuple[int, list[str]]]) -> str:
     """A chain of ifs, which the compiler makes a table of jumps."""
     lines: list[str] = []
@@ -73,6 +80,9 @@ def mojo_source() -> dict[str, str]:
     found["interpreter/layout.mojo"] = "\n".join([constants(), *numbers, ""])
     handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])
     accesses = _chain([(number, ["    " + _access(*key)]) for key, number in ACCESSES.items()])
+    accesses += "\n" + _chain(
+        [(number, [f"    result = {_MATRICES[name]} else -1"]) for name, number in MATRICES.items()]
+    )
     stretch = found["interpreter/stretch.mojo"]
     stretch = stretch.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
     library = found.pop("interpreter/library.mojo")

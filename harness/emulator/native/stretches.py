@@ -18,7 +18,7 @@ from harness.emulator.machine.code import BLOCKED, Code
 from harness.emulator.machine.divergence import diverge
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Cta, Fragment, Grid
-from harness.emulator.native.layout import FIRST_ROW, Answer, Said
+from harness.emulator.native.layout import FIRST_ROW, Answer, Context, Said
 from harness.emulator.native.layout import FragmentField as Its
 from harness.emulator.native.plan import PREDICATE, Piece, Plan
 from harness.emulator.native.trace import Trace
@@ -134,6 +134,7 @@ class Stretches:
         if cta is not self._cta:
             self._cta = cta
             self._place.context[0:4] = array("q", (*shared.addresses, shared.size, cta.window))
+            self._place.context[Context.TMEM : Context.PARAMETERS] = array("q", cta.tmem.addresses)
             self._bounds = (-1, -1)
         bounds = shared.mbarrier_bounds
         if bounds != self._bounds:

@@ -32,6 +32,7 @@ FIELDS = len(Its)
 _PLACE_BYTES = 32
 _LANES = np.arange(32)
 _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
+_UNKNOWN = object()
 _ALL: dict[int, Any] = {NARROW: np.uint32(0xFFFFFFFF), WIDE: np.uint64(0xFFFFFFFFFFFFFFFF), PREDICATE: np.True_}
 """What a lane's bits are of which none is defined."""
 
@@ -98,8 +99,10 @@ class Files:
         if first + CHUNK_FILES > self._most:
             return False
         memory = aligned_bytes(CHUNK_FILES * self._bytes).reshape(CHUNK_FILES, -1)
-        memory[:, : self._plan.template.size] = self._plan.template
-        memory[:, self._plan.template.size : self._plan.template.size + self._plan.rows] = Mark.UNIFORM
+        # What is not written here is zero, and costs nothing before it is touched.
+        rows = memory[:, : self._plan.rows * ROW_BYTES].reshape(CHUNK_FILES, -1, ROW_BYTES)
+        rows[:, self._plan.literal_rows] = self._plan.literals
+        memory[:, self._plan.rows * ROW_BYTES : self._plan.rows * (ROW_BYTES + 1)] = Mark.UNIFORM
         self._memory.append(memory)
         for n in range(CHUNK_FILES):
             self.table[FIELDS * (first + n) + Its.FILE] = memory.ctypes.data + n * self._bytes
@@ -143,7 +146,7 @@ class File:
         self.number = number
         self.rows = files.views(number)
         self.stamps = self.rows.stamps
-        self.known: list[Any] = [self] * len(self.stamps)
+        self.known: list[Any] = [_UNKNOWN] * len(self.stamps)
         self.is_fresh = self.is_ahead = False
 
     def __del__(self) -> None:

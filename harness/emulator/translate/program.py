@@ -59,9 +59,9 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         exec(compile(text, filename, "exec"), names)  # our own generated code
         return [names[name] for name in made]
 
-    def make_plan() -> Plan | None:
+    def make_plan(quiet: bool) -> Plan | None:
         about = (instructions, emitted, blocks, starting_at, unloaded_in, dtypes)
-        return Planner(*about, operands, write_pieces).plan()
+        return Planner(*about, operands, write_pieces, quiet).plan()
 
     dtypes = _dtypes(kernel)
     initial: list[Any] = [

@@ -106,14 +106,24 @@ class _PendingProduct:
         if scales is not None:
             self.scales.append(scales)
         self.count += 1
-        if self.count == PANEL_SLICES:
+        if self.count == 1:
+            self._note()
+        elif self.count == PANEL_SLICES:
             self.flush()
 
     def forget(self) -> None:
         """D is overwritten whole: what was collected for it can never be seen."""
+        self._clear()
+        self.accumulate = False
+
+    def _clear(self) -> None:
         self.count = 0
         self.scales.clear()
-        self.accumulate = False
+        self._note()
+
+    def _note(self) -> None:
+        for tmem in self.members:
+            tmem.note_readable()
 
     def flush(self) -> None:
         if not self.count:
@@ -140,8 +150,7 @@ class _PendingProduct:
                     tmem.valid[block.lanes, block.columns] = True
                 if np.isnan(target).any():
                     words[np.isnan(target)] = CANONICAL_NAN_F32
-        self.count = 0
-        self.scales.clear()
+        self._clear()
         self.accumulate = True
 
     def retire(self) -> None:

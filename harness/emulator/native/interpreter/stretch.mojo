@@ -9,6 +9,7 @@ from .lanes import *
 from .arithmetic import *
 from .exchange import *
 from .memory import *
+from .matrices import *
 from .registers import *
 from .trace import *
 from .barriers import *
@@ -177,7 +178,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 continue
             weight += 5
             var same = get[DType.uint8](marks, a) == UNIFORM
-            if missing_lanes(file, slots, a) & active != 0:
+            if missing_lanes(file, slots, a) & active != 0 or (op >= 950 and (active != FULL or window != 0)):
                 status = ANSWER_FAILED
                 break
             var alike = get[DType.uint8](marks, b) == UNIFORM

@@ -13,7 +13,7 @@ from .stretch import *
 def enter_cta(c: Bytes, number: Int):
     """Makes a CTA's memory that of the context."""
     var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * number)
-    for k in range(6):
+    for k in range(CTA_ALIVE):
         note(c, k, look(cta, k))
 
 
@@ -55,6 +55,17 @@ def leave(c: Bytes, number: Int) -> Bool:
     note(f, FRAGMENT_STATE, STATE_LEFT)
     touch(c, number)
     return True
+
+
+@inline(.always)
+def leaves(c: Bytes, block: Int, o: Bytes) -> Bool:
+    """Whether a part of what splits at the branch that ends a block has to go on in Python."""
+    for side in range(2):
+        var next = Int(get[DType.int32](o, 24 + 4 * side))
+        var meets = next == Int(get[DType.int32](pointer(c, JOINS_OF_BLOCKS), 4 * block))
+        if next >= 0 and not meets and get[DType.int32](pointer(c, ENTRIES), 4 * next) < 0:
+            return True
+    return False
 
 
 @inline(.never)
@@ -131,6 +142,9 @@ def turn(c: Bytes, number: Int) -> Int:
         return ANSWER_STOPPED
     if status == ANSWER_DIVERGES:
         var at = look(out, SAID_AT)
+        if leaves(c, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
+            note(f, FRAGMENT_RAN, ran)
+            return ANSWER_SPLITS
         if split(c, number, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
             count_block(c, block)
             return ANSWER_STOPPED
