@@ -127,16 +127,21 @@ class _CheckedLaunch:
 
     def report(self) -> Report:
         """Returns what has been found. A run that has not come to its end is looked at as far as it went."""
+        self._end()
+        return self.model.findings.report()
+
+    def failed(self, error: Exception) -> None:
+        """Notes the error that has ended the run: what it says depends on what has been found before."""
+        self._end()
+        note_error(self.model, error, self._waiting)
+
+    def _end(self) -> None:
+        """Finds what is to be found in all that was noted."""
         if not self._ended:
             self._ended = True
             self._operations.flush()
             for memory in self.model.shared.values():
                 memory.settle()
-        return self.model.findings.report()
-
-    def failed(self, error: Exception) -> None:
-        """Notes the error that has ended the run."""
-        note_error(self.model, error, self._waiting)
 
     def _cta_started(self, event: events.CtaStarted) -> None:
         self.model.start(event.cluster, event.cta, event.warps)

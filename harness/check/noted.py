@@ -203,7 +203,7 @@ class Notes:
         self._check()
         if not self._log:
             return
-        half = len(self._log) // 2
+        half = (len(self._log) + 1) // 2
         touched = np.unique(np.concatenate([noted.chunks for noted in self._log[:half]]))
         if (self._begins[1, touched] < self._first + half).any():
             self._hand_over()
