@@ -180,8 +180,6 @@ class TrackedMBarrier:
                 else:
                     thread.acquire(clock, RELAXED)
                     thread.pending.append((clock.copy(), rows, 0))
-        if phase < 0:
-            return []
         wait = Wait(phase, thread, thread.time, site, agent)
         if phase + 1 < self.phase:
             return [wait]

@@ -132,11 +132,14 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         if barrier is None:
             continue
         name = model.names.shared(offset, agent.cta)
-        if phase >= 2 and not _has_seen(model, agent, barrier, phase - 2):
+        # Before phase 0 ends, the parity of the phase in front of it has passed already.
+        untouched = barrier.pending == barrier.expected and not barrier.bytes
+        if phase > (0 if untouched else 1) and not _has_seen(model, agent, barrier, max(phase - 2, 0)):
+            ended = f"phases {phase - 2} and {phase - 1}" if phase > 1 else "phase 0"
             model.say(
-                "phase-lapped", "error",
-                f"phases {phase - 2} and {phase - 1} of {name} ended before this looked: it waits for phase {phase}",
-                (event.site, agent), mend="let the one who waits arrive somewhere that the next phase depends on",
+                "phase-lapped", "error", f"{ended} of {name} ended before this looked: it waits for phase {phase}",
+                (event.site, agent),
+                mend="let the one who waits arrive somewhere that the next phase depends on, or see the parity",
             )  # fmt: skip
             continue
         if barrier.bytes and not barrier.pending:

@@ -172,7 +172,10 @@ def _wait_of(code: Code, fragment: Fragment) -> tuple[str, str]:
     on = waiting.on
     if isinstance(on, MBarrier):
         lapped = fragment.observed.get(on)
-        if lapped is not None and on.phase - lapped > 2:
+        if lapped is None and on.phase > 0:
+            meant = f"phase {on.phase - 2}" if on.phase > 1 else "a barrier whose phase 0 has not ended"
+            said += f" [its first look, in phase {on.phase}: phase-lapped, if {meant} was meant]"
+        elif lapped is not None and on.phase - lapped > 2:
             said += f" [phase-lapped: it last saw phase {lapped} end, and the barrier is in phase {on.phase}]"
         return _describe(on), said
     if isinstance(on, CountingBarrier):
