@@ -120,8 +120,9 @@ class Verdict:
         for how, names in self.fidelity.items():
             total = sum(names.values())
             most = ", ".join(f"{name} ({count})" for name, count in list(names.items())[:3] if name != "all")
-            what = "calls of libraries" if how == "computed by NumPy" else "instructions of the kernels"
-            found.append(f"{total:,} {what}: {how}{f': {most}' if most else ''}")
+            what = ("call", "libraries") if how == "computed by NumPy" else ("instruction", "the kernels")
+            of = f"{what[0]}{'' if total == 1 else 's'} of {what[1]}"
+            found.append(f"{total:,} {of}: {how}{f': {most}' if most else ''}")
         launches = f"{self.launches} launch{'' if self.launches == 1 else 'es'}"
         schedules = f"{self.schedules} schedule{'' if self.schedules == 1 else 's'}"
         unchecked = "" if self.checked else "; the synchronisation was not checked"

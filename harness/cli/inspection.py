@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,6 +29,8 @@ from harness.run.runner import check_memory
 
 MIN_WIDTH = 40
 FORMATS = ("text", "svg", "json")
+PICTURES = (".png", ".pdf", ".jpg", ".html")
+"""Ends of names under which nobody looks for what is written here."""
 output_option = click.option(
     "-o",
     "--output",
@@ -42,7 +45,9 @@ output_option = click.option(
 @kernel_argument
 @shape_option
 @config_options
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="By default as the name of the output ends, else text."
+)
 @click.option(
     "--protocol",
     "hand_overs",
@@ -52,13 +57,14 @@ output_option = click.option(
 @click.option("--why", is_flag=True, help="Show by what the tile, the split of K and the order of operands are chosen.")
 @output_option
 def explain(
-    kernel: str, shape: Shape, config: ConfigOptions, form: str, hand_overs: bool, why: bool, output: str
+    kernel: str, shape: Shape, config: ConfigOptions, form: str | None, hand_overs: bool, why: bool, output: str
 ) -> None:
     """Explain a launch: shared memory, roles, barriers, multicast.
 
     Everything shown is computed from the launch plan; with --protocol it is counted in a run, with --why estimated.
     """
     check_output(output, "--output")
+    form = form or _format_of(output)
     if why:
         if form != "text" or hand_overs:
             raise UsageProblem("--why is text about the choice; leave --format and --protocol out")
@@ -78,6 +84,16 @@ def explain(
         write_output(json.dumps(as_dict(plan, json.loads(text)), indent=2) + "\n", output)
     else:
         write_output(as_text(plan, _width(output)) + "\n", output)
+
+
+def _format_of(output: str) -> str:
+    """Returns the format that the name of a file asks for."""
+    end = Path(output).suffix
+    if end in PICTURES:
+        raise UsageProblem(
+            f"--output {output}: this is text, SVG or JSON; name it .txt, .svg or .json, or say --format"
+        )
+    return end[1:] if end[1:] in FORMATS else "text"
 
 
 CHOICES_SHOWN = 8

@@ -214,10 +214,15 @@ def read_target(words: Sequence[str]) -> tuple[tuple[str, ...], bool]:
     if found[0] in KERNELS or found[0].endswith(".toml"):
         return found, False
     if shutil.which(found[0]) is None:
-        kernels = ", ".join(KERNELS)
+        kernels, file = ", ".join(KERNELS), Path(found[0])
+        ways = {
+            ".ptx": f"make a launch file of it: harness ptx init {file} -o {file.stem}.toml",
+            ".py": f"name what runs it, too: -- python {file}",
+            ".cu": "compile it first, to a program, or to PTX: nvcc -ptx",
+        }
         raise UsageProblem(
             f"{found[0]!r} is no kernel ({kernels}), no FILE.mojo or LAUNCH.toml, and no program that can be started; "
-            "name one"
+            f"{ways.get(file.suffix, 'name one')}"
         )
     return found, True
 

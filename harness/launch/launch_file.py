@@ -68,7 +68,8 @@ def launch_file_data(path: Path) -> dict[str, Any]:
         way_out = f"make one with: harness ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
         raise UsageProblem(f"cannot read {path}: {error.strerror}; {way_out}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageProblem(f"{path} is not TOML: {error}") from None
+        way_out = f"; make a launch file of it: harness ptx init {path} -o {path.stem}.toml"
+        raise UsageProblem(f"{path} is not TOML: {error}{way_out * (path.suffix == '.ptx')}") from None
 
 
 def read_launch(path: Path, data: Mapping[str, Any]) -> Launchable:

@@ -185,9 +185,15 @@ def test_formats_of_the_command(tmp_path):
     assert text.stdout.startswith("kernel7 for sm_100a: bf16, MMA 128x256x16 by one CTA, 4 stages")
     assert json.loads(explain(*arguments, "--format", "json").stdout)["plan"]["cluster"] == [4, 4, 1]
     picture = tmp_path / "plan.svg"
-    done = explain(*arguments, "--format", "svg", "-o", str(picture))
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
+    for chosen in (("--format", "svg"), ()):
+        done = explain(*arguments, *chosen, "-o", str(picture))
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
+        picture.unlink()
+    assert explain(*arguments, "-o", str(tmp_path / "plan.json")).exit_code == 0
+    assert json.loads((tmp_path / "plan.json").read_text())["plan"]["cluster"] == [4, 4, 1]
+    assert explain(*arguments, "--format", "text", "-o", str(tmp_path / "plan.json")).exit_code == 0
+    assert (tmp_path / "plan.json").read_text() == text.stdout
 
 
 def test_why_shows_the_choice_among_others():
@@ -220,6 +226,7 @@ def test_why_shows_the_choice_among_others():
         (["kernel6", "--stages", "6"], "more than the 232448 bytes of shared memory"),
         (["kernel6", "--format", "png"], "'png' is not one of 'text', 'svg', 'json'"),
         (["kernel6", "-o", "/no/such/folder/x"], "is not a file in an existing folder"),
+        (["kernel6", "-o", "plan.png"], "this is text, SVG or JSON; name it .txt, .svg or .json, or say --format"),
     ],
 )
 def test_bad_requests_are_one_line(arguments, message):
