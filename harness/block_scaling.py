@@ -11,6 +11,7 @@ Microscaling Formats specification 1.0 (ue8m0, powers of two).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ ATOM_ROWS, ATOM_BLOCKS = 128, 4
 ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS
 LANES = 32
 """Rows of an atom that lie one after the other; the others beside them."""
+LARGEST_SCALE = 448.0
+"""Of ue4m3."""
 NOT_A_NUMBER = {DATA_TYPES["e4m3"].numpy: 0x7F, DATA_TYPES["ue8m0"].numpy: 0xFF}
 """What stands for rows that a matrix does not have. A kernel may read it, and must not let it get into other rows."""
 
@@ -73,41 +76,67 @@ class Scaled:
 
 
 def to_atoms(factors: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """The bytes of scale factors [rows, blocks] in memory: [atoms along M or N, atoms along K, 512].
-
-    Row r and block b of an atom: byte 16 * (r % 32) + 4 * (r // 32) + b. Rows that are not there have NaN;
-    blocks beyond K are 0, as a kernel multiplies them by zeros, which must not meet a NaN.
+    """The bytes of scale factors [rows, blocks] in memory. Rows that are not there have NaN; blocks beyond K are 0, as
+    a kernel multiplies them by zeros, which must not meet a NaN.
     """
-    rows, blocks = factors.shape
+    return in_atoms(factors.view(np.uint8), NOT_A_NUMBER[factors.dtype])
+
+
+def in_atoms(of_blocks: NDArray[Any], missing: float) -> NDArray[Any]:
+    """What belongs to blocks [rows, blocks], as it lies in atoms: [atoms along M or N, atoms along K, 512].
+
+    Row r and block b of an atom: byte 16 * (r % 32) + 4 * (r // 32) + b. missing: of rows that are not there.
+    """
+    rows, blocks = of_blocks.shape
     down, across = -(-rows // ATOM_ROWS), -(-blocks // ATOM_BLOCKS)
-    codes = np.full((down * ATOM_ROWS, across * ATOM_BLOCKS), NOT_A_NUMBER[factors.dtype], np.uint8)
-    codes[:, blocks:] = 0
-    codes[:rows, :blocks] = factors.view(np.uint8)
-    parts = codes.reshape(down, ATOM_ROWS // LANES, LANES, across, ATOM_BLOCKS)
+    found = np.full((down * ATOM_ROWS, across * ATOM_BLOCKS), missing, of_blocks.dtype)
+    found[:rows, blocks:] = 0
+    found[:rows, :blocks] = of_blocks
+    parts = found.reshape(down, ATOM_ROWS // LANES, LANES, across, ATOM_BLOCKS)
     return np.ascontiguousarray(parts.transpose(0, 3, 2, 1, 4)).reshape(down, across, ATOM_BYTES)
+
+
+def largest_of_blocks(values: NDArray[np.floating], block: int) -> NDArray[np.float64]:
+    """The largest magnitudes [rows, K / block] in blocks of the rows."""
+    rows, k = values.shape
+    found: NDArray[np.float64] = np.abs(values.astype(np.float64)).reshape(rows, k // block, block).max(axis=2)
+    return found
+
+
+def factors_of(largest: NDArray[np.float64], block_format: BlockFormat, alpha: float = 1.0) -> NDArray[np.generic]:
+    """Scale factors by the largest magnitudes of blocks, in units of alpha: with powers of two so that these keep the
+    format's largest exponent, as in the OCP specification 6.3, but 2^-127 at least, the smallest; with ue4m3 so that
+    they become the largest element, as far as ue4m3 goes.
+    """
+    if block_format.powers:
+        exponents = np.frexp(largest)[1] - 1 - block_format.exponent
+        return np.exp2(np.where(largest > 0, np.maximum(exponents, -127), -127)).astype(block_format.scale.numpy)
+    return np.minimum(largest / (block_format.largest * alpha), LARGEST_SCALE).astype(block_format.scale.numpy)
 
 
 def quantise(values: NDArray[np.floating], block_format: BlockFormat) -> tuple[Scaled, float]:
     """A matrix near `values` [rows, K], and the number by which it is to be multiplied.
 
-    The largest of a block decides its factor: with powers of two so that it keeps the format's largest exponent, as in
-    the OCP specification 6.3; with ue4m3 so that it becomes the largest element. The largest factor of all becomes
-    448, ue4m3's largest, and alpha makes up for it.
+    With ue4m3 the largest factor of all becomes 448, its largest, and alpha makes up for it.
     """
-    rows, k = values.shape
-    wide = values.astype(np.float64).reshape(rows, k // block_format.block, block_format.block)
-    largest = np.abs(wide).max(axis=2)
     alpha = 1.0
-    if block_format.powers:
-        exponents = np.frexp(np.where(largest > 0, largest, 1))[1] - 1 - block_format.exponent
-        factors = np.exp2(exponents).astype(block_format.scale.numpy)
-    else:
-        alpha = float(np.float32(largest.max() / (block_format.largest * 448))) or 1.0
-        factors = (largest / (block_format.largest * alpha)).astype(block_format.scale.numpy)
-    by = factors.astype(np.float64)[:, :, None] * alpha
-    quotients = np.divide(wide, by, out=np.zeros_like(wide), where=by > 0)
-    limited = np.clip(quotients, -block_format.largest, block_format.largest)
-    return Scaled(limited.reshape(rows, k).astype(block_format.element.numpy), factors), alpha
+    if not block_format.powers:
+        alpha = float(np.float32(np.abs(values).max() / (block_format.largest * LARGEST_SCALE))) or 1.0
+    factors = factors_of(largest_of_blocks(values, block_format.block), block_format, alpha)
+    units = divisors(factors, alpha)
+    quotients = values / np.repeat(units, block_format.block, axis=1)
+    return Scaled(limited(quotients, block_format).astype(block_format.element.numpy), factors), alpha
+
+
+def divisors(factors: NDArray[np.generic], alpha: float = 1.0) -> NDArray[np.float64]:
+    """What values are divided by: a factor 0, beside which all of them round to 0, counts as 1."""
+    numbers = factors.astype(np.float64)
+    return np.where(numbers > 0, numbers * alpha, 1)
+
+
+def limited(quotients: NDArray[np.float64], block_format: BlockFormat) -> NDArray[np.float64]:
+    """As far as elements go."""
+    return np.clip(quotients, -block_format.largest, block_format.largest)
 
 
 def draw(kind: str, block_format: BlockFormat, rows: int, k: int, rng: np.random.Generator) -> tuple[Scaled, float]:

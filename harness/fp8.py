@@ -55,8 +55,13 @@ def quantise(values: NDArray[np.floating], operand: str, scales: str) -> Drawn:
         return _rounded(values / np.float64(alpha)), None, float(alpha)
     largest = np.maximum.reduceat(size, np.arange(0, size.shape[0], ROWS[operand]), axis=0)
     largest = np.maximum.reduceat(largest, np.arange(0, size.shape[1], BLOCK), axis=1)
-    factors = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    factors = factors_of(largest)
     return _rounded(values / factor_of_each(factors, operand, values.shape)), factors, 1.0
+
+
+def factors_of(largest: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Factors by the largest magnitudes of those that share them."""
+    return np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
 
 
 def draw(kind: str, operand: str, scales: str, shape: tuple[int, int], rng: np.random.Generator) -> Drawn:

@@ -26,7 +26,7 @@ as the product.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -37,6 +37,7 @@ from harness.block_scaling import FORMATS, BlockFormat, draw
 from harness.epilogues import NONE, find_epilogue
 from harness.errors import UsageProblem
 from harness.launch.memory import index_operand
+from harness.launch.spec import DATA_TYPES
 
 # Rows of A and B are K elements apart and rows of C are N elements apart. Tensor maps take strides that are
 # multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.
@@ -200,6 +201,11 @@ class ElementType:
     def bytes(self) -> int:
         return self.numpy.itemsize
 
+    @property
+    def bits(self) -> int:
+        """In memory, where two of 4 bits share a byte."""
+        return DATA_TYPES[self.ptx].bits
+
 
 BF16 = ElementType("bf16", "bf16", np.dtype(ml_dtypes.bfloat16), 2.0**-8, 2.0**-126)
 FP16 = ElementType("fp16", "f16", np.dtype(np.float16), 2.0**-11, 2.0**-14)
@@ -213,8 +219,15 @@ DTYPES = (*ELEMENT_TYPES, FP8, *FORMATS)
 
 E4M3 = ElementType(FP8, FP8, fp8.ELEMENT.numpy, 2.0**-4, 2.0**-6)
 OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32, E4M3)}
-"""Of C; e4m3 has a scale factor for each 128 columns of a row. What NumPy calls them, `ElementType.numpy.name`,
-PyTorch, MAX and Mojo call them, too."""
+"""Of C that PyTorch has a type for; e4m3 has a scale factor for each 128 columns of a row. What NumPy calls them,
+`ElementType.numpy.name`, PyTorch and MAX call them, too."""
+
+C_TYPES = OUT_TYPES | {
+    "nvfp4": ElementType("nvfp4", "e2m1", FORMATS["nvfp4"].element.numpy, 2.0**-2, 1.0),
+    "mxfp8": replace(E4M3, name="mxfp8"),
+    "mxfp4": ElementType("mxfp4", "e2m1", FORMATS["mxfp4"].element.numpy, 2.0**-2, 1.0),
+}
+"""All of C: of a block-scaled format, too, with its scale factors."""
 
 
 def check_dtype(name: str) -> None:

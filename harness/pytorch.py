@@ -359,7 +359,8 @@ def _gemm(
     queue = torch.cuda.ExternalStream(device.default_queue.native_stream_handle, device=out.device)
     current = torch.cuda.current_stream(out.device)
     queue.wait_stream(current)
-    scalars = [Buffer.from_numpy(scalar(number)) for number in (*sizes, *numbers)]
+    c_scale = [] if factors is None else [1.0]  # e4m3 has no use for it
+    scalars = [Buffer.from_numpy(scalar(number)) for number in (*sizes, *numbers, *c_scale)]
     tensors = [tensor.detach() for tensor in (out, *operands)]
     if sizes:
         tensors[:3] = map(_memory, tensors[:3])

@@ -70,26 +70,6 @@ class Reference:
         bound = None if exact else found.bound(product, error, given)
         return replace(self, values=found.of(product, given), exact=exact, bound=bound)
 
-    def quantised(self) -> tuple[Reference, Reference]:
-        """Returns the elements of C as e4m3, each in units of the scale factor that is expected, and the factors as
-        they lie in memory (`harness.fp8`). An error of the largest of a block is one of its factor, so of all of it.
-        """
-        _, factors, _ = fp8.quantise(self.values, "A", "block")
-        assert factors is not None
-        each = fp8.factor_of_each(factors, "A", self.values.shape)
-        elements = replace(self, values=(self.values / each).astype(np.float32))
-        if self.exact:
-            return elements, replace(self, values=fp8.in_memory(factors, "A"))
-        error = self.accumulation if self.bound is None else self.bound
-        starts = np.arange(0, error.shape[1], fp8.BLOCK)
-        of_factor = np.maximum.reduceat(error, starts, axis=1) / fp8.LARGEST + 2.0**-23 * factors
-        moved = np.repeat(of_factor / factors, fp8.BLOCK, axis=1)[:, : error.shape[1]]
-        # A tenth more: for the rounding of what is off, and for products of errors.
-        bound = 1.1 * (error / each + moved * np.abs(elements.values))
-        return replace(elements, bound=bound), replace(
-            self, values=fp8.in_memory(factors, "A"), bound=fp8.in_memory(of_factor, "A")
-        )
-
     def rounded(self, dtype: ElementType) -> np.ndarray:
         """`values` rounded to nearest even in the output type, as f32."""
         with np.errstate(over="ignore"):

@@ -40,6 +40,7 @@ def gemm[
     alpha: Float32,
     beta: Float32,
     factors: UInt64,
+    c_scale: Float32,
     sizes: UInt64,
     groups: UInt32,
 ):
@@ -49,7 +50,8 @@ def gemm[
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
     comptime swapped = config.swapped  # the kernel's rows are columns of the product
-    var operands = EpilogueOperands(bias, residual, alpha, beta, n if swapped else m, m if swapped else n, factors)
+    var rows, columns = n if swapped else m, m if swapped else n
+    var operands = EpilogueOperands(bias, residual, alpha, beta, rows, columns, factors, c_scale)
     run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 
@@ -81,6 +83,7 @@ def scaled_gemm[
     alpha: Float32,
     beta: Float32,
     factors: UInt64,
+    c_scale: Float32,
     sizes: UInt64,
     groups: UInt32,
 ):
@@ -90,7 +93,7 @@ def scaled_gemm[
     var c = tensor_map_address(Pointer(to=c_map))
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
-    var operands = EpilogueOperands(bias, residual, alpha, beta, m, n, factors)
+    var operands = EpilogueOperands(bias, residual, alpha, beta, m, n, factors, c_scale)
     run[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 

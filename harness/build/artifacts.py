@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from harness import cache, fp8, paths
-from harness.block_scaling import FORMATS, to_atoms
+from harness.block_scaling import ATOM_BYTES, FORMATS, to_atoms
 from harness.build import planner
 from harness.build.compiler import (
     ask,
@@ -56,7 +57,8 @@ from harness.launch.expression import parse_expression
 from harness.launch.launching import Outcome
 from harness.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar, WarpRole
 from harness.launch.spec import Argument as LaunchArgument
-from harness.problem import E4M3, ELEMENT_TYPES, F32, FP8, Inputs, Shape, make_inputs
+from harness.problem import ELEMENT_TYPES, FP8, Inputs, Shape, make_inputs
+from harness.quantised import QUANTISED, quantised
 from harness.validation import Matmul, Validation, compute_reference
 
 _log = logging.getLogger(__name__)
@@ -240,6 +242,8 @@ OUTPUT = "C"
 FACTORS_OF_C = "factors"
 """The scale factors of C, by the name of their argument."""
 FACTORS = ("alpha", "beta")
+C_SCALE = "c_scale"
+"""What C of nvfp4 is multiplied by, likewise."""
 COUNTER_TYPE = DATA_TYPES["u32"]
 NAN = 0x7FFFFFFF
 """Of f32."""
@@ -254,20 +258,26 @@ def make_launchable(artifact: Artifact, shape: Shape, kind: str, seed: int) -> L
 
 def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
     """A compiled kernel, its plan for a problem, and the problem's inputs. Elements of C that the kernel does not write
-    stay NaN, and so are found as wrong with their place.
+    stay NaN, or what else they must not be, and so are found as wrong with their place.
     """
     dtype = plan.out_type
     buffers = {
         **operands(plan.config["dtype"], inputs, plan.layout, plan.problem.ld),
-        OUTPUT: Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.stored_output, Fill("nan")),
         **other_buffers(plan, inputs),
     }
-    reference, tile = compute_reference(inputs), plan.output_tile
+    reference, tile, scalars = compute_reference(inputs), plan.output_tile, {"alpha": inputs.alpha, **inputs.given}
     expected = [Matmul(OUTPUT, dtype, tile, reference, inputs.rows)]
-    if dtype == E4M3:
-        elements, factors = reference.quantised()
-        of_factors = Matmul(FACTORS_OF_C, F32, (-(-tile[1] // fp8.BLOCK), tile[0]), factors)
-        expected = [Matmul(OUTPUT, dtype, tile, elements), of_factors]
+    first = Fill("nan")
+    if plan.config["out_dtype"] in QUANTISED:
+        made = quantised(reference, plan.config["out_dtype"])
+        together = (1, ATOM_BYTES) if dtype.name in FORMATS else (-(-tile[1] // fp8.BLOCK), tile[0])
+        of_factors = Matmul(FACTORS_OF_C, made.factor_type, together, made.factors)
+        expected = [Matmul(OUTPUT, dtype, tile, made.elements), of_factors]
+        scalars[C_SCALE] = made.c_scale
+        if dtype.bits < 8:  # no NaN: what is far from each element
+            far = np.where(made.elements.values > 0, -6, 6).astype(dtype.numpy)
+            first = Fill("array", array=far)
+    buffers[OUTPUT] = Buffer(OUTPUT, DATA_TYPES[dtype.ptx], plan.stored_output, first)
     workspaces = [argument for argument in plan.arguments if isinstance(argument, WorkspaceArgument)]
     for workspace in workspaces:
         buffers[workspace.name] = workspace_buffer(workspace)
@@ -276,7 +286,7 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
         artifact.ptx_file,
         buffers,
         maps_of(plan),
-        (launch_of(plan, {"alpha": inputs.alpha, **inputs.given}),),
+        (launch_of(plan, scalars),),
         (*expected, *(_left_at_zero(workspace) for workspace in workspaces)),
         text_given=artifact.ptx,
         label=label,
@@ -315,7 +325,8 @@ def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
     found = {}
     for argument in plan.arguments:
         if isinstance(argument, TensorArgument) and argument.name == FACTORS_OF_C:
-            found[argument.name] = Buffer(argument.name, DATA_TYPES[argument.dtype], argument.shape, Fill("nan"))
+            shape = (prod(argument.shape[:-1]), argument.shape[-1])
+            found[argument.name] = Buffer(argument.name, DATA_TYPES[argument.dtype], shape, Fill("nan"))
         elif isinstance(argument, TensorArgument):
             if argument.name not in given:
                 raise UsageProblem(f"epilogue {inputs.epilogue} takes a {argument.name}, and its formula has none")
@@ -352,7 +363,7 @@ def launch_of(plan: Plan, given: Mapping[str, Any] = MappingProxyType({})) -> La
         plan.block,
         plan.dynamic_smem,
         tuple(
-            (name, Scalar(given[name]) if name in given and name in FACTORS else _argument(argument))
+            (name, Scalar(given[name]) if name in given and name in (*FACTORS, C_SCALE) else _argument(argument))
             for name, argument in ((each.name, each) for each in plan.arguments)
         ),
         regions=tuple(regions_of(plan)),

@@ -31,7 +31,7 @@ from harness import cache, paths
 from harness.errors import EXIT_USAGE, CannotRun
 from harness.gpus import kind_of
 from harness.paths import find_mojo
-from harness.problem import ELEMENT_TYPES, OUT_TYPES
+from harness.problem import ELEMENT_TYPES
 from harness.processes.program import run as run_program
 
 QUERY_SECONDS = 60
@@ -234,8 +234,8 @@ def _gemm_config(options: Mapping[str, Any]) -> str:
 
 
 def _parameter(name: str, value: str | int | bool) -> str:
-    if name == "out_dtype" or value in ELEMENT_TYPES:
-        return f"{name}=DType.{OUT_TYPES[str(value)].numpy.name}"
+    if name == "dtype" and value in ELEMENT_TYPES:
+        return f"{name}=DType.{ELEMENT_TYPES[str(value)].numpy.name}"
     if name == "dtype":
         return f'scaling=find_scaling("{value}")'
     return f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"

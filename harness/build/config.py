@@ -32,7 +32,7 @@ from harness.build.planner import ConfigError
 from harness.build.tilings import OF_TILING, estimates, offered
 from harness.epilogues import EPILOGUES, NONE, find_epilogue
 from harness.errors import UsageProblem
-from harness.problem import BF16, DTYPES, ELEMENT_TYPES, FP8, OUT_TYPES, Shape, check_dtype
+from harness.problem import BF16, C_TYPES, DTYPES, ELEMENT_TYPES, FP8, Shape, check_dtype
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
 """What an option that is on or off can be written as."""
@@ -173,7 +173,7 @@ OPTIONS = {
         Option("scales", "word", "Scale factors of e4m3: one for A and one for B, or one for each 1x128 of A and "
                "128x128 of B.  [default: tensor]", several="tensor,block", choices=SCALES, offered=SCALES),
         Option("out_dtype", "word", "Of C.  [default: that of A and B; where they have scale factors, bf16]",
-               several="bf16,f32", choices=tuple(OUT_TYPES), offered=tuple(OUT_TYPES)),
+               several="bf16,f32", choices=tuple(C_TYPES), offered=tuple(C_TYPES)),
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
                written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
         Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "

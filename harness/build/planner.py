@@ -22,7 +22,7 @@ from harness import cache, fp8
 from harness.block_scaling import FORMATS, BlockFormat
 from harness.build.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
 from harness.errors import CannotRun, UsageProblem
-from harness.problem import OUT_TYPES, ElementType, Shape, operand_bits
+from harness.problem import C_TYPES, ElementType, Shape, operand_bits
 from harness.processes.program import end, start
 
 
@@ -306,8 +306,7 @@ class Plan:
     @property
     def out_type(self) -> ElementType:
         """The type of C."""
-        maps = (argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
-        return next(OUT_TYPES[map.dtype] for map in maps if map.tensor == "C")
+        return C_TYPES[self.config["out_dtype"]]
 
     @property
     def operand_bytes(self) -> float:
@@ -329,7 +328,8 @@ class Plan:
     def output(self) -> tuple[int, int]:
         """Rows and columns of C, which a fused epilogue may make fewer."""
         dims = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
-        return self.problem.rows_in_memory, dims[0]
+        in_element = 8 // self.out_type.bits if self.out_type.bits < 8 else 1  # of a map of bytes
+        return self.problem.rows_in_memory, dims[0] * in_element
 
     @property
     def stored_output(self) -> tuple[int, int]:

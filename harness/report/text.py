@@ -90,7 +90,7 @@ def budget(plan: Plan) -> Budget:
     stages, limit = plan.config["stages"], ARCHITECTURES[plan.arch].shared_memory
     stage = (parts["A stages"] + parts["B stages"]) // stages
     rows, columns = plan.tile
-    whole_tile = rows * columns * plan.out_type.bytes
+    whole_tile = rows * columns * plan.out_type.bits // 8
     stage_barriers = 8 * sum(barrier.name in ("full", "empty") for barrier in plan.barriers)
     fixed = parts["barriers"] - stages * stage_barriers
     return Budget(

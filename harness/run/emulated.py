@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from harness import paths
-from harness.build.artifacts import Artifact
+from harness.build.artifacts import C_SCALE, Artifact
 from harness.build.config import KernelConfig
-from harness.build.planner import Plan, TensorMapArgument
+from harness.build.planner import Plan, TensorArgument, TensorMapArgument
 from harness.driver.gpu_model import gpu_model
 from harness.driver.log import LaunchRecord, Log
 from harness.driver.server import run_program
@@ -29,8 +29,8 @@ from harness.emulator import Counters, LaunchResult
 from harness.errors import CannotRun
 from harness.gpus import usual_gpu
 from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
-from harness.launch.spec import Launchable
-from harness.problem import Inputs
+from harness.launch.spec import DATA_TYPES, Buffer, Launchable, Scalar
+from harness.problem import FP8, Inputs
 from harness.run.model import compile_artifact, op_operands
 from harness.validation import Matmul
 
@@ -63,7 +63,10 @@ def run_on_emulated_gpu(
             raise CannotRun(f"the process that runs MAX on the emulated {gpu.name} ended with code {code}")
         with np.load(folder / "outputs.npz") as kept:
             contents = {
-                name: kept[name].view(what.buffers[name].dtype.numpy).reshape(what.buffers[name].shape) for name in kept
+                name: what.buffers[name].dtype.from_memory(
+                    kept[name].reshape(-1).view(np.uint8), what.buffers[name].shape or ()
+                )
+                for name in kept
             }
     launch = _the_launch(log, plan)
     for warning in launch.warnings:
@@ -77,16 +80,23 @@ def run_on_emulated_gpu(
 
 
 def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs, what: Launchable) -> None:
-    arrays, numbers = op_operands(config, inputs, plan.problem.ld)
+    scale = dict(what.launches[0].arguments)[C_SCALE]
+    arrays, numbers = op_operands(config, inputs, plan.problem.ld, scale.value if isinstance(scale, Scalar) else 1.0)
     outputs = [what.buffers[each.buffer] for each in what.expectations if isinstance(each, Matmul)]
     request: dict[str, Any] = {"model": str(model), "numbers": numbers}
-    request["outputs"] = [
-        [each.name, each.dtype.numpy.name, [prod(each.shape or ())] if plan.problem.ld else each.shape]
-        for each in outputs
-    ]
+    request["outputs"] = [_as_max_has_it(each, plan) for each in outputs]
     request["types"] = [array.dtype.name for array in arrays]
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     np.savez(folder / "operands.npz", *(array.view(f"u{array.itemsize}") for array in arrays))
+
+
+def _as_max_has_it(buffer: Buffer, plan: Plan) -> tuple[str, str, tuple[int, ...]]:
+    """Name, type and shape of an output; a byte of two elements of 4 bits goes as e4m3, whose NaN is two large ones."""
+    shapes = {argument.name: argument.shape for argument in plan.arguments if isinstance(argument, TensorArgument)}
+    shape = shapes.get(buffer.name, buffer.shape or ())
+    if buffer.dtype.packed:
+        return buffer.name, DATA_TYPES[FP8].numpy.name, (*shape[:-1], shape[-1] * buffer.dtype.bits // 8)
+    return buffer.name, buffer.dtype.numpy.name, (prod(shape),) if plan.problem.ld else shape
 
 
 def _the_launch(log: Log, plan: Plan) -> LaunchRecord:

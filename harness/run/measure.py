@@ -21,9 +21,10 @@ from harness.build.config import KernelConfig
 from harness.epilogues import NONE
 from harness.errors import CannotRun, UsageProblem
 from harness.gpus import check_arch
-from harness.problem import ELEMENT_TYPES, FP8, Shape
+from harness.problem import ELEMENT_TYPES, Shape
 from harness.processes.worker_process import WorkerProcess
 from harness.processes.worker_process import request as pickled
+from harness.quantised import QUANTISED
 from harness.run import statistics, worker
 from harness.run.model import compile_artifact, compile_vendor
 from harness.run.runner import Request
@@ -62,8 +63,10 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
     gpu, shape = asked.gpu, asked.shape
     assert gpu is not None
     notes: list[str] = []
-    if artifacts[0].config.out_dtype == FP8:
-        raise UsageProblem(f"out dtype {FP8} is not timed; use bf16, fp16 or f32, or --device emulated-gpu or emulator")
+    if (out_dtype := artifacts[0].config.out_dtype) in QUANTISED:
+        raise UsageProblem(
+            f"out dtype {out_dtype} is not timed; use bf16, fp16 or f32, or --device emulated-gpu or emulator"
+        )
     vendors, vendor_model = _contestants(artifacts[0].config, asked.vendors if time else (), notes, shape.ld)
     with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
         series = []

@@ -28,6 +28,7 @@ from harness.errors import CannotRun, UsageProblem
 from harness.gpus import kind_of
 from harness.problem import ELEMENT_TYPES, FP8, OUT_TYPES, Inputs, Shape
 from harness.processes.program import run as run_program
+from harness.quantised import QUANTISED
 from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
@@ -48,10 +49,10 @@ def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = Fals
     ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. views: it takes leading
     dimensions. Raises CannotRun if MAX cannot compile it, UsageProblem if no op does what is asked for.
     """
-    if config.out_dtype == FP8 and (config.grouped or views):
+    if config.out_dtype in QUANTISED and (config.grouped or views):
         raise UsageProblem(
-            f"out dtype {FP8}: the MAX ops of groups and of leading dimensions have no place for scale factors of C; "
-            "use bf16, fp16 or f32, or --device emulator"
+            f"out dtype {config.out_dtype}: the MAX ops of groups and of leading dimensions have no place for scale "
+            "factors of C; use bf16, fp16 or f32, or --device emulator"
         )
     what = "views" if views else "kernel"
     return _compile(artifact_path(config, ptx, views), config.arch, what, config.to_json(), config.label, ptx)
@@ -105,14 +106,14 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
 
 def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
     """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them, with groups B [groups, n, k]; C
-    is overwritten, and of e4m3 its scale factors behind it. What `op_operands` gives beside A and B follows. views: of
+    is overwritten, and its scale factors behind it. What `op_operands` gives beside A and B follows. views: of
     leading dimensions, with C, A and B flat.
     """
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
     where = DeviceRef.from_device(device)
-    quantises = config.out_dtype == FP8
+    quantises = config.out_dtype in QUANTISED
     out = DType.uint8 if quantises else getattr(DType, OUT_TYPES[config.out_dtype].numpy.name)
     dtype = getattr(DType, OUT_TYPES[config.dtype].numpy.name) if config.dtype in ELEMENT_TYPES else DType.uint8
     number = TensorType(DType.float32, [], device=DeviceRef.CPU())
@@ -142,7 +143,11 @@ def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
         types += [TensorType(DType.int64, [], device=DeviceRef.CPU())] * (6 if views else 0) + [number, number]
     written = 1
     if quantises:
-        types[1:1] = [BufferType(DType.float32, ["c_blocks", "c_factors"], device=where)]
+        factors: tuple[Any, list[Any]] = (DType.float32, ["c_blocks", "c_factors"])
+        if config.out_dtype in FORMATS:
+            factors = (DType.uint8, ["c_rows", "c_atoms", ATOM_BYTES])
+        types[1:1] = [BufferType(*factors, device=where)]
+        types += [number]
         written = 2
     with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
         values = [each.buffer if at < written else each.tensor for at, each in enumerate(made.inputs)]
@@ -158,7 +163,7 @@ def operation(config: KernelConfig, views: bool = False) -> str:
     if views:
         return "matmul_views_into"
     name = "matmul" if config.dtype in ELEMENT_TYPES else "scaled_matmul"
-    if config.out_dtype == FP8:
+    if config.out_dtype in QUANTISED:
         return f"{name}_quantised_into"
     return f"{name}_into" if config.epilogue == NONE else "matmul_fused_into"
 
@@ -166,20 +171,22 @@ def operation(config: KernelConfig, views: bool = False) -> str:
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
     """The parameter of the MAX custom op. It takes the types from its tensors, but for what is given as bytes."""
     options = config.options()
-    for name in ("arch", "out_dtype", *(("dtype",) if config.dtype in ELEMENT_TYPES else ())):
-        del options[name]
+    for name in ("arch", "dtype", "out_dtype"):
+        if options[name] in (config.arch, *ELEMENT_TYPES, "f32"):
+            del options[name]
     return {"options": options_text(options)}
 
 
 def op_operands(
-    config: KernelConfig, inputs: Inputs, ld: Sequence[int] = ()
+    config: KernelConfig, inputs: Inputs, ld: Sequence[int] = (), c_scale: float = 1.0
 ) -> tuple[list[NDArray[Any]], list[int | float]]:
     """What the MAX op takes beside C: arrays, A and B first, and numbers. In the place of one that it does not read
-    stands something small. With leading dimensions A and B are flat."""
+    stands something small. With leading dimensions A and B are flat. c_scale: of C that is quantised."""
+    of_c = [c_scale] if config.out_dtype in QUANTISED else []
     kept = operands(config.dtype, inputs, config.layout, ld).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
     if config.dtype in ELEMENT_TYPES:
-        if config.epilogue == NONE and config.out_dtype != FP8 and not config.grouped and not ld:
+        if config.epilogue == NONE and not of_c and not config.grouped and not ld:
             return arrays, []
         if config.grouped:
             arrays[1:] = [arrays[1].reshape(len(inputs.groups), -1, arrays[1].shape[1])]
@@ -188,14 +195,14 @@ def op_operands(
         beside = [
             inputs.given_in_memory.get(name, np.zeros((1,) * rank, arrays[0].dtype)) for name, rank in ranks.items()
         ]
-        factors = [inputs.given.get(name, 1.0) for name in FACTORS]
+        factors = [*(inputs.given.get(name, 1.0) for name in FACTORS), *of_c]
         if ld:
             (m, k), n = inputs.a.shape, len(inputs.b)
             return [*(each.reshape(-1) for each in arrays), *beside], [m, n, k, *ld, *factors]
         return arrays + beside, factors
     for at, buffer in enumerate(list(kept)[:2]):
         arrays[at] = buffer.dtype.to_memory(arrays[at]).reshape(len(arrays[at]), -1)
-    return (arrays if len(arrays) > 2 else arrays + [np.zeros((1, 1), np.float32)] * 2), [inputs.alpha]
+    return (arrays if len(arrays) > 2 else arrays + [np.zeros((1, 1), np.float32)] * 2), [inputs.alpha, *of_c]
 
 
 def scalar(number: int | float) -> NDArray[Any]:

@@ -304,7 +304,7 @@ class Gemm:
         element = self.plan.operand_bytes
         requested = asked * problem.k / self.plan.split_k * element
         # With split-K each part of a tile is written as f32, and one of them as C.
-        output = float(self.plan.out_type.bytes)
+        output = self.plan.out_type.bits / 8
         if self.plan.split_k > 1:
             output = 4 + output / self.plan.split_k
         return Tiles(self.order(), rows, columns, *self.plan.product, problem.k, element, requested, output=output)

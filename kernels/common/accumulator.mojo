@@ -81,8 +81,12 @@ __extension GemmConfig:
         return self.epilogue != NONE
 
     def quantises(self) -> Bool:
-        """C is e4m3 with scale factors of blocks of its rows."""
-        return self.out_dtype == DType.float8_e4m3fn
+        """C has scale factors of blocks of its rows: f32 ones of e4m3, or those of a block-scaled format."""
+        return self.out_scaling.bits < 16
+
+    def blocks_in_step(self) -> Int:
+        """Blocks of a row that share a factor in one step, where C is block-scaled."""
+        return self.epilogue_width * self.fusion().results // 8 // self.out_scaling.block()
 
     def fusion(self) -> Fusion:
         return Fusion(self.epilogue)
@@ -103,7 +107,7 @@ __extension GemmConfig:
 
     def c_column(self, column: Int32) -> Int32:
         """Where a column of the product, the first of 16, comes to lie in C."""
-        return column if self.results == 8 else column // 2
+        return column // Int32(8 // self.results)
 
     def block_bytes(self) -> Int:
         """One box of C in shared memory, `c_width` columns wide."""

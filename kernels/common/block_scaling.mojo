@@ -41,6 +41,10 @@ struct BlockScaling(TrivialRegisterPassable):
         """Elements that share a scale factor."""
         return self.mma_k() // self.factors
 
+    def has_powers(self) -> Bool:
+        """Factors are powers of two."""
+        return self.scale_code == 1
+
     def atoms(self) -> Int:
         """Along K in a stage, which is four MMAs deep: each of them uses `factors` of an atom's four."""
         return self.factors

@@ -2,9 +2,20 @@
 
 Both tensor cores leave a 16-row part of the accumulator in a warp's registers the same way: register 4j + i of thread
 t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). Of 16-bit elements
-that is what stmatrix stores as 8x8 matrices, as they are or transposed; f32 and e4m3 are stored in pairs, or one by one.
+that is what stmatrix stores as 8x8 matrices, as they are or transposed; f32, e4m3 and e2m1, of which a byte holds two, are
+stored in pairs, or one by one.
 """
-from .ptx import pack_four, pack_pair, pinned, store_halves, store_matrices, store_pair, store_shared
+from .ptx import (
+    pack_eight,
+    pack_four,
+    pack_pair,
+    pinned,
+    store_halves,
+    store_matrices,
+    store_pair,
+    store_quarters,
+    store_shared,
+)
 from std.memory import bitcast
 
 
@@ -17,17 +28,24 @@ def size_of(dtype: DType) -> Int:
     """Bytes of an element of C."""
     if dtype == DType.float32:
         return 4
-    return 1 if dtype == DType.float8_e4m3fn else 2
+    return 1 if dtype == DType.float8_e4m3fn or dtype == DType.uint8 else 2
+
+
+def values_in_word(dtype: DType) -> Int:
+    return 8 if dtype == DType.uint8 else 4 // size_of(dtype)
 
 
 @inline(.always)
 def word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]) -> UInt32:
-    """An f32 as it is, two adjacent columns rounded to 16 bits, or to e4m3 those of a row and of the one 8 rows further.
+    """An f32 as it is, two adjacent columns rounded to 16 bits, or to e4m3 those of a row and of the one 8 rows
+    further, or to e2m1 those and the same 8 columns further.
     Stays below the wait for them, for the compiler."""
     comptime if dtype == DType.float32:
         return pinned(bitcast[DType.uint32](values[0]))
     elif dtype == DType.float8_e4m3fn:
         return pack_four(values[0], values[1], values[2], values[3])
+    elif dtype == DType.uint8:
+        return pack_eight(values.slice[8]())
     else:
         return pack_pair[dtype](values[0], values[1])
 
@@ -59,7 +77,7 @@ struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int 
             self.address += c_row * UInt32(Self.pitch) + (byte % UInt32(Self.pitch) ^ swizzle[Self.pitch](c_row))
             return
         var lane_row = lane % 16 if Self.element == 2 else lane // 4
-        var byte = lane // 16 * 16 if Self.element == 2 else lane % 4 * UInt32(2 * Self.element)
+        var byte = lane // 16 * 16 if Self.element == 2 else lane % 4 * UInt32(8 // values_in_word(Self.dtype))
         self.address = box + (row + lane_row) * UInt32(Self.pitch) + (byte ^ swizzle[Self.pitch](lane_row))
 
     @inline(.always)
@@ -67,6 +85,10 @@ struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int 
         """Stores the words of adjacent columns; `offset` bytes further is a box or a multiple of 16 rows further."""
         comptime if Self.transposed:
             self.write_transposed[offset](words)
+            return
+        comptime if Self.dtype == DType.uint8:
+            comptime for i in range(Self.words):  # 16 columns
+                store_quarters[offset, offset + 8 * Self.pitch](self.address ^ UInt32(8 * i), words[i])
             return
         comptime if Self.element == 1:
             comptime for i in range(Self.words):  # 8 columns

@@ -7,7 +7,7 @@ the tests at run time.
 """
 
 from .accumulator import *
-from .block_scaling import E4M3, UNSCALED, BlockScaling, block_scaled_names
+from .block_scaling import E4M3, UNSCALED, BlockScaling, block_scaled_names, find_scaling
 from .epilogues import Fusion, epilogue_number
 from .series import *
 from .shared_memory import *
@@ -34,24 +34,22 @@ def dtype_names() -> List[StaticString]:
     return names + block_scaled_names()
 
 
-comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32", E4M3.name]
+comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "mxfp8", "mxfp4"]
 """Of C."""
 
 
 def float_type(name: StaticString) -> DType:
-    """The type of a name: bf16 for what is none of `OUT_DTYPES`."""
+    """The type of a name, with elements of 4 bits bytes of two: bf16 for what is none of `OUT_DTYPES`."""
     if name == "f32":
         return DType.float32
-    if name == E4M3.name:
-        return DType.float8_e4m3fn
+    if find_scaling(name).bits < 16:
+        return DType.uint8 if find_scaling(name).bits == 4 else DType.float8_e4m3fn
     return DType.float16 if name == "fp16" else DType.bfloat16
 
 
 def float_name(dtype: DType) -> StaticString:
     if dtype == DType.float32:
         return "f32"
-    if dtype == DType.float8_e4m3fn:
-        return E4M3.name
     return "bf16" if dtype == DType.bfloat16 else "fp16"
 
 
@@ -70,7 +68,8 @@ struct GemmConfig(TrivialRegisterPassable):
     var dtype: DType  # of A and B that `scaling` does not name
     var scaling: BlockScaling  # of A and B
     var scales: StaticString  # none; tensor: one number for all of C; block: scale factors of A and B, and that number
-    var out_dtype: DType  # of C
+    var out_dtype: DType  # of C; where its elements have 4 bits, of two of them
+    var out_scaling: BlockScaling  # of C, where it has scale factors
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
     var mma_m: Int
     var mma_n: Int
@@ -88,7 +87,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var sms: Int  # SMs used by a persistent launch; 0 where a cluster is launched for each tile
     var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
     var epilogue: Int  # number of the fused epilogue
-    var results: Int  # columns of C that 8 columns of the product become
+    var results: Int  # columns of C that 8 columns of the product become, where its elements have 4 bits pairs of them
     var split_k: Int  # parts of K that different CTAs multiply
     var layout: StaticString  # how A and B lie, in the letters of BLAS: n as [M, K] and [K, N], t as [K, M] and [N, K]
     var swapped: Bool  # the kernel multiplies B . A^T, whose transpose it stores as C: few rows of A lie along the MMA's N
@@ -103,7 +102,7 @@ struct GemmConfig(TrivialRegisterPassable):
         dtype: DType = DType.bfloat16,
         scaling: BlockScaling = UNSCALED,
         scales: Optional[StaticString] = None,
-        out_dtype: Optional[DType] = None,
+        out_dtype: Optional[StaticString] = None,
         cta_group: Optional[Int] = None,
         mma_m: Optional[Int] = None,
         mma_n: Int = 256,
@@ -130,7 +129,7 @@ struct GemmConfig(TrivialRegisterPassable):
         """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
         `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
         `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a and if `grouped`; `epilogue_width` 64,
-        but 32 where the epilogue is double-buffered and C not e4m3, or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
+        but 32 where the epilogue is double-buffered and C has no scale factors, or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
         rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a and if `grouped`,
         `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
         those of a B200 or H200 that such clusters can fill."""
@@ -146,7 +145,8 @@ struct GemmConfig(TrivialRegisterPassable):
         elif scaling.name == E4M3.name:
             self.scales = "tensor"
         self.scales = scales.or_else(self.scales)
-        self.out_dtype = out_dtype.or_else(dtype)
+        self.out_dtype = float_type(out_dtype.or_else(float_name(dtype)))
+        self.out_scaling = find_scaling(out_dtype.or_else(""))
         self.cta_group = cta_group.or_else(2 if blackwell else 1)
         self.mma_m = mma_m.or_else(128 * self.cta_group)
         self.mma_n = mma_n
@@ -154,8 +154,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.stages = 1
         self.cluster_m = cluster_m.or_else(4 if blackwell and not grouped else 2)
         self.cluster_n = cluster_n.or_else(4 if blackwell and not grouped else 1)
-        var is_e4m3 = self.out_dtype == DType.float8_e4m3fn
-        var few = self.out_dtype == DType.float32 or (kernel.double_buffers_epilogue and not is_e4m3)
+        var few = self.out_dtype == DType.float32 or (kernel.double_buffers_epilogue and self.out_scaling.bits == 16)
         self.epilogue_width = epilogue_width.or_else(32 if few else 64)
         self.multicast = multicast
         self.band_m = 0
@@ -166,7 +165,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.sms = 0
         self.ping_pong = ping_pong
         self.epilogue = epilogue_number(epilogue)
-        self.results = Fusion(self.epilogue).results
+        self.results = Fusion(self.epilogue).results * min(8, self.out_scaling.bits) // 8
         self.split_k = split_k
         self.layout = layout
         self.swapped = swapped
@@ -268,7 +267,7 @@ struct GemmConfig(TrivialRegisterPassable):
         return float_name(self.dtype)
 
     def c_dtype_name(self) -> StaticString:
-        return float_name(self.out_dtype)
+        return self.out_scaling.name if self.quantises() else float_name(self.out_dtype)
 
 
 def sms_filled(cluster_size: Int, blackwell: Bool) -> Int:

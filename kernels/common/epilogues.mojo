@@ -131,7 +131,7 @@ struct Fusion(TrivialRegisterPassable):
     var name: StaticString
     var takes_bias: Bool
     var takes_residual: Bool
-    var results: Int  # of 8 values
+    var results: Int  # of 8 values; so many columns has C of 8 of the product
 
     def __init__(out self, number: Int):
         self = {"none", False, False, 8}
@@ -139,7 +139,3 @@ struct Fusion(TrivialRegisterPassable):
             comptime E = EPILOGUES[i]
             if number == i + 1:
                 self = {E.name, E.takes_bias, E.takes_residual, E.results}
-
-    def columns(self, of_product: Int) -> Int:
-        """Columns of C."""
-        return of_product * self.results // 8

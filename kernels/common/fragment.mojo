@@ -16,10 +16,11 @@ struct EpilogueOperands(TrivialRegisterPassable):
     var beta: Float32
     var rows: UInt32  # of the product
     var columns: UInt32
-    var factors: UInt64  # f32, [blocks of C's columns, rows], rows padded to 16 bytes
+    var factors: UInt64  # f32, [blocks of C's columns, rows], rows padded to 16 bytes; or in atoms (block_scaling.mojo)
+    var c_scale: Float32  # what C of nvfp4 is multiplied by before it is quantised
 
 
-comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0, 0)
+comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0, 0, 1)
 
 
 @fieldwise_init

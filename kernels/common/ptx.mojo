@@ -109,6 +109,14 @@ def store_global(address: UInt64, value: Float32):
 
 
 @inline(.always)
+def store_bytes[count: Int](address: UInt64, word: UInt32):
+    """The lowest bytes of a word, 1, 2 or 4, at a multiple of as many."""
+    inlined_assembly[String("st.global.b", 8 * count, " [$0], $1;"), NoneType, constraints="l,r,~{memory}"](
+        address, word
+    )
+
+
+@inline(.always)
 def load_global[offset: Int](address: UInt64) -> SIMD[DType.float32, 4]:
     """16 bytes, at a multiple of 16."""
     var found = inlined_assembly[
@@ -288,6 +296,19 @@ def pack_four(first: Float32, second: Float32, third: Float32, fourth: Float32) 
 
 
 @inline(.always)
+def pack_eight(values: SIMD[DType.float32, 8]) -> UInt32:
+    """Rounds to e2m1, likewise, and packs them, the first in the lowest 4 bits."""
+    return inlined_assembly[
+        (
+            "{ .reg .b8 a, b, c, d; cvt.rn.satfinite.e2m1x2.f32 a, $2, $1; cvt.rn.satfinite.e2m1x2.f32 b, $4, $3;"
+            " cvt.rn.satfinite.e2m1x2.f32 c, $6, $5; cvt.rn.satfinite.e2m1x2.f32 d, $8, $7; mov.b32 $0, {a, b, c, d}; }"
+        ),
+        UInt32,
+        constraints="=r,f,f,f,f,f,f,f,f",
+    ](values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7])
+
+
+@inline(.always)
 def mul_after_wait(a: Float32, b: Float32) -> Float32:
     """Multiplies; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
     return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
@@ -333,6 +354,26 @@ def store_halves[low: Int, high: Int](address: UInt32, word: UInt32):
             "], low; st.shared.b16 [$0+",
             high,
             "], high; }",
+        ),
+        NoneType,
+        constraints="r,r,~{memory}",
+    ](address, word)
+
+
+@inline(.always)
+def store_quarters[low: Int, high: Int](address: UInt32, word: UInt32):
+    """The first and the third byte at one offset and 4 bytes further, the second and the fourth likewise at another."""
+    inlined_assembly[
+        String(
+            "{ .reg .b8 a, b, c, d; .reg .b32 next; mov.b32 {a, b, c, d}, $1; xor.b32 next, $0, 4; st.shared.b8 [$0+",
+            low,
+            "], a; st.shared.b8 [$0+",
+            high,
+            "], b; st.shared.b8 [next+",
+            low,
+            "], c; st.shared.b8 [next+",
+            high,
+            "], d; }",
         ),
         NoneType,
         constraints="r,r,~{memory}",

@@ -39,7 +39,7 @@ struct GroupedMatmulInto:
         var groups = sizes.dim_size(0)
         var plan = LaunchPlan(config, a.dim_size(0), b.dim_size(1), k, groups)
         check_shape("B", b, [groups, plan.n, k])
-        check_shape("C", c, [plan.m, config.fusion().columns(plan.n)])
+        check_shape("C", c, [plan.m, plan.c.columns])
         var operands = fused_operands[config](plan, bias, residual, alpha, beta)
         enqueue[target, config](
             c, a, b, a, b, ctx, plan, operands, {UInt64(Int(sizes.unsafe_ptr())), UInt32(groups), 0}

@@ -72,7 +72,7 @@ def launch[
     comptime assert config.c_element_bytes() == size_of[out_dtype](), "the configuration and C differ in dtype"
     comptime if config.quantises():
         if operands.factors == 0:
-            raise Error("C of e4m3 has scale factors: the op is matmul_quantised_into or scaled_matmul_quantised_into")
+            raise Error("C of ", config.c_dtype_name(), " has scale factors: use an op with quantised in its name")
     var workspace = List[DeviceBuffer[DType.uint32]]()
     var place: UInt64 = 0
     comptime if config.counts_tiles() or config.splits_k():
@@ -82,7 +82,8 @@ def launch[
         place = UInt64(Int(workspace[0].unsafe_ptr()))
     var a_map = tensor_map[config, 128](b if config.swapped else a, plan.a)
     var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
-    var c_map = tensor_map[config, config.c_element_bytes() * config.c_box()[1]](c, plan.c)
+    comptime c_row = config.c_element_bytes() * config.c_box()[1]
+    var c_map = tensor_map[config, 0 if c_row == 16 else c_row](c, plan.c)
     var k_iterations = UInt32(plan.k_iterations)
     var rows = UInt32(plan.rows)
     var columns = UInt32(plan.columns)
@@ -110,6 +111,7 @@ def launch[
             operands.alpha,
             operands.beta,
             operands.factors,
+            operands.c_scale,
             groups.sizes,
             groups.count,
             grid_dim=grid,
@@ -133,6 +135,7 @@ def launch[
             operands.alpha,
             operands.beta,
             operands.factors,
+            operands.c_scale,
             groups.sizes,
             groups.count,
             grid_dim=grid,

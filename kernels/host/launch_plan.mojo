@@ -4,7 +4,7 @@ Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]
 they are long. Tensor maps list dimensions innermost first, in
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
-from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK
+from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK, BlockScaling
 from ..common.config import ELEMENT_BYTES, TEAM, GemmConfig, partials_offset
 from ..common.groups import MOST_GROUPS
 from ..common.multicast import Slices
@@ -35,7 +35,7 @@ comptime DENSE = LeadingDimensions(0, 0, 0)
 
 @fieldwise_init
 struct TensorMap(Copyable):
-    """A [rows, columns] tensor and the box one copy moves, in elements of the map: a block-scaled operand is bytes to it,
+    """A [rows, columns] tensor and the box one copy moves, in elements of the map: a block-scaled A, B or C is bytes to it,
     a row of scale-factor atoms words of 8 bytes. f32 scale factors of A are [K, M], those of B [N, K], in blocks."""
 
     var tensor: StaticString
@@ -52,8 +52,9 @@ struct TensorMap(Copyable):
         return self.pitch * self.element_bytes
 
     def swizzle_bytes(self) -> Int:
-        """Boxes are as wide as their swizzle, but those of scale factors, which are not swizzled: 0."""
-        return 0 if self.tensor.endswith("scales") else self.box_columns * self.element_bytes
+        """Boxes are as wide as their swizzle, but those of scale factors and of 16 bytes, which are not swizzled: 0."""
+        var bytes = self.box_columns * self.element_bytes
+        return 0 if self.tensor.endswith("scales") or bytes == 16 else bytes
 
 
 struct LaunchPlan(Copyable):
@@ -75,7 +76,7 @@ struct LaunchPlan(Copyable):
     var b: TensorMap
     var c: TensorMap
     var scales: List[TensorMap]  # of A and of B, with block scaling
-    var factors: List[Int]  # sizes of those of C, where it has any: rows of 16 bytes
+    var factors: List[Int]  # sizes of those of C, where it has any: rows of 16 bytes, or atoms
     var k_iterations: Int
     var counters: Int  # words of 4 bytes at the start of the workspace that are 0 before a launch and after it
     var workspace: Int  # bytes of global memory; 0 where none is needed
@@ -87,8 +88,10 @@ struct LaunchPlan(Copyable):
         if config.grouped != (groups > 0) or groups > MOST_GROUPS:
             var of = String("1 to ", MOST_GROUPS) if config.grouped else String("no")
             raise Error("the problem has ", groups, " groups, and the kernel is compiled for ", of)
-        if (config.scaling.bits < 16 or config.grouped) and (ld.a > 0 or ld.b > 0 or ld.c > 0):
-            var what = String("what has groups" if config.grouped else config.dtype_name())
+        var bytes = config.scaling.bits < 16 or config.out_scaling.factors > 0
+        if (bytes or config.grouped) and (ld.a > 0 or ld.b > 0 or ld.c > 0):
+            var scaled = config.dtype_name() if config.scaling.bits < 16 else config.c_dtype_name()
+            var what = String("what has groups" if config.grouped else scaled)
             raise Error("leading dimensions: ", what, " lies without gaps, leave ld out")
         var k_multiple = 128 // config.scaling.bits  # 16 bytes of a row
         var also: StaticString = ""
@@ -100,7 +103,10 @@ struct LaunchPlan(Copyable):
         var halved: StaticString = (
             ", also in C, which has half as many columns" if config.results == 4 else ", also in C"
         )
-        check_size("N", n, (128 if config.quantises() else 64) // config.results, halved)
+        var of_n = (128 if config.quantises() else 64) // config.results
+        if config.out_scaling.factors > 0:
+            of_n = max(of_n, config.out_scaling.block() * 8 // config.fusion().results)
+        check_size("N", n, of_n, halved)
         check_size("K", k, k_multiple if rows_of_k else 1, also)
         self.m = m
         self.n = n
@@ -150,10 +156,10 @@ struct LaunchPlan(Copyable):
         self.a = operand_map(config, a, self.rows, k, config.a_slices(), ld.b if config.swapped else ld.a)
         var b_rows_of_all = self.columns * max(1, groups)
         self.b = operand_map(config, b, b_rows_of_all, k, config.b_slices(), ld.a if config.swapped else ld.b)
-        var c_columns = config.fusion().columns(n)
+        var c_columns = n * config.results // 8
         self.c = TensorMap(
             "C",
-            config.c_dtype_name(),
+            "u8" if config.out_scaling.factors > 0 else config.c_dtype_name(),
             config.c_element_bytes(),
             m,
             c_columns,
@@ -176,7 +182,10 @@ struct LaunchPlan(Copyable):
         elif config.has_scale_factors():
             self.scales.append(scale_map(config, "A scales", m, k, config.a_scale_slices()))
             self.scales.append(scale_map(config, "B scales", n, k, config.b_scale_slices()))
-        self.factors = [ceildiv(config.fusion().columns(n), F32_BLOCK), align_up(m, 4)]
+        var c_elements = n * config.fusion().results // 8
+        self.factors = [ceildiv(c_elements, F32_BLOCK), align_up(m, 4)]
+        if config.out_scaling.factors > 0:
+            self.factors = atoms(config.out_scaling, m, c_elements)
         self.k_iterations = ceildiv(k, config.block_k)
         self.counters = 1 if config.counts_tiles() else 0
         self.workspace = 4 * self.counters
@@ -190,6 +199,11 @@ struct LaunchPlan(Copyable):
             self.workspace = partials_offset(teams) + 4 * TEAM * teams * config.split_k * config.partial_words()
             if self.workspace > LARGEST_WORKSPACE:
                 raise Error("split k ", config.split_k, ": the parts of C take ", self.workspace, " bytes, use fewer")
+
+
+def atoms(format: BlockScaling, rows: Int, columns: Int) -> List[Int]:
+    """The shape of the scale factors of a matrix."""
+    return [ceildiv(rows, ATOM_ROWS), ceildiv(columns, format.block() * ATOM_BLOCKS), ATOM_BYTES]
 
 
 def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices, ld: Int) raises -> TensorMap:
@@ -217,10 +231,10 @@ def pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> I
 def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
     """The rows are rows of atoms: what lies behind the last atom of a row is loaded as zeros, not as the next row."""
     comptime words = ATOM_BYTES // 8
-    var atoms = ceildiv(k, config.scaling.block() * ATOM_BLOCKS)
+    var shape = atoms(config.scaling, rows, k)
     var box = words * config.scaling.atoms()
-    var row = words * atoms
-    return TensorMap(name, "u64", 8, ceildiv(rows, ATOM_ROWS), row, row, slices.box_rows(), box, 0)
+    var row = words * shape[1]
+    return TensorMap(name, "u64", 8, shape[0], row, row, slices.box_rows(), box, 0)
 
 
 def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:

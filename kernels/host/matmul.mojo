@@ -106,7 +106,7 @@ def multiply[
 ) raises:
     """Checks the shape of C and enqueues the kernel."""
     comptime assert config.scales == "none", "matmul: A and B with scale factors are scaled_matmul_into's"
-    check_shape("C", c, [plan.m, config.fusion().columns(plan.n)])
+    check_shape("C", c, [plan.m, plan.c.columns])
     enqueue[target, config](c, a, b, a, b, ctx, plan, operands)
 
 

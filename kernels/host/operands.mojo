@@ -22,8 +22,10 @@ def check_place(name: StaticString, tensor: ManagedTensorSlice) raises -> UInt64
     return UInt64(address)
 
 
-def factors_place(plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
+def factors_place[config: GemmConfig](plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
     """Where the scale factors of C are stored."""
+    comptime kind = DType.uint8 if config.out_scaling.factors > 0 else DType.float32
+    comptime assert factors.dtype == kind, "the scale factors of C are f32 of e4m3, else bytes"
     check_shape("the scale factors of C", factors, plan.factors)
     return check_place("the scale factors of C", factors)
 
@@ -39,7 +41,7 @@ def fused_operands[
 ) raises -> EpilogueOperands:
     """Checks what a fused epilogue reads, a bias for each group; what it does not take is ignored."""
     comptime fusion = config.fusion()
-    var found = EpilogueOperands(0, 0, alpha, beta, UInt32(plan.m), UInt32(plan.n), 0)
+    var found = EpilogueOperands(0, 0, alpha, beta, UInt32(plan.m), UInt32(plan.n), 0, 1)
     comptime if fusion.takes_bias:
         var shape: List[Int] = [plan.n]
         comptime if config.grouped:

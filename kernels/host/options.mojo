@@ -49,9 +49,9 @@ def configuration(options: List[String]) raises -> GemmConfig:
     if "scales" in values:
         scales = word[["none", "tensor", "block"]]("scales", values.pop("scales"))
     var dtype = word[dtype_names()]("dtype", values.pop("dtype", "bf16"))
-    var out_dtype: Optional[DType] = None
+    var out_dtype: Optional[StaticString] = None
     if "out_dtype" in values:
-        out_dtype = float_type(word[OUT_DTYPES]("out_dtype", values.pop("out_dtype")))
+        out_dtype = word[OUT_DTYPES]("out_dtype", values.pop("out_dtype"))
     var config = GemmConfig(
         word[kernel_names()]("kernel", values.pop("kernel", "kernel6")),
         arch=word[["sm_100a", "sm_90a"]]("arch", values.pop("arch", "sm_100a")),
@@ -93,7 +93,7 @@ def split_options(text: StringSlice) -> List[String]:
 
 def op_configuration[options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType]() -> GemmConfig:
     """Of a MAX op, which takes the architecture from its device and the types from its tensors; but for bytes, of whose
-    type a `dtype` among the options tells. What is no configuration does not compile."""
+    type `dtype` and `out_dtype` among the options tell. What is no configuration does not compile."""
     comptime error = op_error(options, arch, dtype, out_dtype)
     comptime assert error.byte_length() == 0, error
     try:
@@ -106,7 +106,7 @@ def op_error(options: StaticString, arch: StaticString, dtype: DType, out_dtype:
     """What is wrong with the configuration of an op; empty if nothing is."""
     if dtype != DType.uint8 and float_type(float_name(dtype)) != dtype:
         return String(t"A and B are {dtype}, not bfloat16 or float16")
-    if float_type(float_name(out_dtype)) != out_dtype:
+    if out_dtype != DType.uint8 and float_type(float_name(out_dtype)) != out_dtype:
         return String(t"C is {out_dtype}, not bfloat16, float16 or float32")
     try:
         return config_error(configuration(op_options(options, arch, dtype, out_dtype)))
@@ -117,7 +117,8 @@ def op_error(options: StaticString, arch: StaticString, dtype: DType, out_dtype:
 def op_options(options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType) -> List[String]:
     var found = split_options(options)
     found.append("arch=" + String(arch))
-    found.append("out_dtype=" + String(float_name(out_dtype)))
+    if out_dtype != DType.uint8:
+        found.append("out_dtype=" + String(float_name(out_dtype)))
     if dtype != DType.uint8:
         found.append("dtype=" + String(float_name(dtype)))
     return found^

@@ -206,7 +206,11 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n], config.dtype_name()))
     found.append(scalar("alpha", 1, "f32"))
     found.append(scalar("beta", 0, "f32"))
-    found.append(address("factors", config.quantises(), plan.factors, "f32"))
+    var factor: StaticString = "f32"
+    if config.out_scaling.factors > 0:
+        factor = "ue8m0" if config.out_scaling.has_powers() else "e4m3"
+    found.append(address("factors", config.quantises(), plan.factors, factor))
+    found.append(scalar("c_scale", 1, "f32"))
     found.append(address("sizes", config.grouped, [plan.groups], "s32"))
     found.append(scalar("groups", plan.groups))
     return array(found)

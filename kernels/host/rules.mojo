@@ -2,8 +2,8 @@
 
 These are the only rules: whoever offers configurations asks here (`plan.mojo`).
 """
-from ..common.block_scaling import ATOM_ROWS, E4M3, F32_BLOCK, block_scaled_names
-from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, float_type, kernel_names
+from ..common.block_scaling import ATOM_BLOCKS, ATOM_ROWS, E4M3, F32_BLOCK, block_scaled_names
+from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
 from ..common.epilogues import UNKNOWN, epilogue_names
 
 
@@ -41,10 +41,6 @@ def find_error(config: GemmConfig) -> ConfigError:
         return ConfigError("kernel", String(t"kernel {config.kernel.name} is not one of {names}"))
     if config.dtype != DType.bfloat16 and config.dtype != DType.float16:
         return ConfigError("dtype", String(t"dtype {config.dtype} is not bfloat16 or float16"))
-    if float_type(config.c_dtype_name()) != config.out_dtype:
-        return ConfigError(
-            "out_dtype", String(t"out dtype {config.out_dtype} is not bfloat16, float16, float32 or e4m3")
-        )
     if config.kernel.is_block_scaled != (config.scaling.factors > 0):
         var takes = String("bf16 or fp16")
         if config.kernel.is_block_scaled:
@@ -275,18 +271,11 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
             instead="kernel",
         )
     if config.c_width() < 16 and not config.swapped:
-        return ConfigError(
-            "epilogue_width",
-            String(
-                t"epilogue width {width}: {config.fusion().name} makes {config.c_width()} columns of C of it, not 16"
-            ),
-            instead="epilogue",
-        )
+        var pairs = config.out_scaling.bits == 4
+        var what = config.c_dtype_name() if pairs else config.fusion().name
+        var made = String(t"{what} makes {config.c_width()} {'bytes' if pairs else 'columns'} of C of it, not 16")
+        return ConfigError("epilogue_width", String(t"epilogue width {width}: {made}"), instead="epilogue")
     var bytes = config.c_box()[1] * config.c_element_bytes()
-    if bytes < 32:
-        return ConfigError(
-            "epilogue_width", String(t"epilogue width {width}: {bytes} bytes of C, a swizzled row has at least 32")
-        )
     if bytes > SWIZZLE_ROW_BYTES:
         return ConfigError(
             "epilogue_width",
@@ -334,7 +323,7 @@ def grouped_error(config: GemmConfig) -> ConfigError:
     if not config.grouped:
         return ConfigError("masked", String("masked: there are no groups")) if config.masked else ConfigError()
     if config.masked and config.quantises():
-        return ConfigError("out_dtype", String("out dtype e4m3: not with masked groups"))
+        return ConfigError("out_dtype", String(t"out dtype {config.c_dtype_name()}: not with masked groups"))
     if not config.kernel.fuses():
         return ConfigError("kernel", String(t"groups: {config.kernel.name} multiplies one A and one B"))
     if not config.is_static():
@@ -352,18 +341,22 @@ def grouped_error(config: GemmConfig) -> ConfigError:
 
 
 def quantised_error(config: GemmConfig) -> ConfigError:
-    """Factors are those that e4m3 has with scales block."""
-    if config.has_tmem() or not config.kernel.fuses():
-        var message = String(t"out dtype e4m3: {config.kernel.name} of {config.arch} has no scale factors of C")
+    """Factors are those that the same architecture takes: f32 ones of e4m3 on sm_90a, atoms of kernel9's on sm_100a."""
+    var format = config.out_scaling
+    if (format.factors > 0) != config.has_tmem() or not config.kernel.is_persistent:
+        var message = String(t"out dtype {format.name}: {config.kernel.name} of {config.arch} has no such C")
         return ConfigError("out_dtype", message, instead="arch")
     if config.swapped:
         return ConfigError("out_dtype", String("out dtype e4m3: not with swapped"), instead="swapped")
-    var columns = config.mma_n * config.results // 8
-    if columns % F32_BLOCK != 0:
-        var message = String(
-            t"mma shape {config.mma_m}x{config.mma_n}: {columns} columns of C, of which {F32_BLOCK} share"
-        )
-        return ConfigError("mma_shape", message + " a scale factor of e4m3", instead="out_dtype")
+    var columns = config.mma_n * config.fusion().results // 8
+    var together = format.block() * ATOM_BLOCKS if config.has_tmem() else F32_BLOCK
+    if columns % together != 0:
+        var shown = String(t"mma shape {config.mma_m}x{config.mma_n}: {columns} columns of C, of which {together}")
+        var what: StaticString = "have an atom of scale factors" if config.has_tmem() else "share a scale factor"
+        return ConfigError("mma_shape", String(t"{shown} {what} of {format.name}"), instead="out_dtype")
+    if config.has_tmem() and config.blocks_in_step() == 0:
+        var shown = String(t"epilogue width {config.epilogue_width}: less than the {format.block()} columns of C")
+        return ConfigError("epilogue_width", String(t"{shown} that share a scale factor of {format.name}"))
     return ConfigError()
 
 

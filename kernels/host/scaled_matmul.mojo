@@ -12,15 +12,13 @@ Raises as `matmul` does, and for scale factors of another shape or type.
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice
 from extensibility import _MutableInputTensor as MutableInputTensor
-from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS
 from ..common.config import GemmConfig
 from ..common.fragment import EpilogueOperands
-from .launch_plan import LaunchPlan
+from .launch_plan import LaunchPlan, atoms
 from .matmul import ARCH, enqueue, plan_of
 from .operands import check_shape
 from .options import op_configuration
 from max.gpu.host import DeviceContext
-from std.math import ceildiv
 
 
 @extensibility.register("scaled_matmul_into")
@@ -39,7 +37,7 @@ struct ScaledMatmulInto:
     ) raises:
         comptime config = op_configuration[options, ARCH, DType.uint8, out_dtype]()
         var plan = plan_of[config](a, b)
-        multiply_scaled[target, config](c, a, b, a_scales, b_scales, alpha, 0, plan, ctx)
+        multiply_scaled[target, config](c, a, b, a_scales, b_scales, alpha, 0, 1, plan, ctx)
 
 
 def multiply_scaled[
@@ -52,19 +50,20 @@ def multiply_scaled[
     b_scales: ManagedTensorSlice[dtype=scale_dtype, rank=scale_rank, ...],
     alpha: Float32,
     factors: UInt64,
+    c_scale: Float32,
     plan: LaunchPlan,
     ctx: DeviceContext,
 ) raises:
     """Checks the shapes and enqueues the kernel. factors: the place of those of C, where it has any."""
     comptime assert config.scales != "none", "scaled_matmul: 16-bit A and B are matmul_into's"
-    check_shape("C", c, [plan.m, plan.n])
+    check_shape("C", c, [plan.m, plan.c.columns])
     comptime if config.has_scale_factors():
         comptime kind = DType.float32 if config.promotes() else DType.uint8
         comptime if scale_dtype != kind:
             raise Error("matmul: the scale factors of A and B are ", scale_dtype, ", not ", kind)
         check_shape("the scale factors of A", a_scales, scale_shape(config, plan, 0, plan.m))
         check_shape("the scale factors of B", b_scales, scale_shape(config, plan, 1, plan.n))
-    var operands = EpilogueOperands(0, 0, alpha, 0, UInt32(plan.m), UInt32(plan.n), factors)
+    var operands = EpilogueOperands(0, 0, alpha, 0, UInt32(plan.m), UInt32(plan.n), factors, c_scale)
     enqueue[target, config](c, a, b, a_scales, b_scales, ctx, plan, operands)
 
 
@@ -72,4 +71,4 @@ def scale_shape(config: GemmConfig, plan: LaunchPlan, operand: Int, rows: Int) -
     """That of the scale factors of A (0) or B (1)."""
     if config.promotes():
         return [plan.scales[operand].rows, plan.scales[operand].columns]
-    return [ceildiv(rows, ATOM_ROWS), ceildiv(plan.k, config.scaling.block() * ATOM_BLOCKS), ATOM_BYTES]
+    return atoms(config.scaling, rows, plan.k)

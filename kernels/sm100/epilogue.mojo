@@ -6,7 +6,7 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
     64 rows a CTA, in a pair     row r in lane r, the right half of the columns in lane r + 64
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
 """
-from ..common.box import BoxRows, word
+from ..common.box import BoxRows, values_in_word, word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import Team
@@ -68,12 +68,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         return results
 
     @inline(.always)
-    def rounded(self, values: Self.Values, alpha: Float32 = 1) -> SIMD[DType.uint32, Self.words]:
-        """Multiplied by `alpha`, in the type of C."""
-        comptime each = Self.halves * Self.config.c_width() // 2 // Self.words  # values in a word
+    def rounded(self, values: Self.Values) -> SIMD[DType.uint32, Self.words]:
+        """In the type of C."""
+        comptime each = values_in_word(Self.config.out_dtype)
         var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
-            words[i] = word[Self.config.out_dtype](alpha * values.slice[each, offset=each * i]())
+            words[i] = word[Self.config.out_dtype](values.slice[each, offset=each * i]())
         return words
 
     @inline(.always)

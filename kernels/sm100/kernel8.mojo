@@ -19,6 +19,7 @@ from ..common.producer import produce
 from ..common.scheduler import TileScheduler, request_tiles
 from ..common.split_k import Partial
 from .epilogue import EPILOGUE_WARPS, Epilogue, wait_for_accumulator
+from .quantise import quantised
 from .tcgen05 import fence_before_thread_sync, multiply
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
@@ -87,6 +88,8 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
                         release(epilogue)
                 comptime if config.is_fused():
                     values = epilogue.fused[step](values, problem.operands_of(tiles.tile))
+                comptime if config.quantises():
+                    values = quantised[step](cta, epilogue, values, problem)
                 write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)

@@ -13,6 +13,7 @@ from ..common.scheduler import TileScheduler, request_tiles
 from .block_scaled import ScaledLoader, ScaledMultiplier
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
 from .kernel8 import MMA_WARP, PRODUCER_WARP
+from .quantise import quantised
 from .tcgen05 import commit, fence_before_thread_sync
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
@@ -70,14 +71,16 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
         comptime for step in range(config.epilogue_steps()):
             comptime mirrored = Int32((config.epilogue_steps() - 1 - 2 * step) * config.epilogue_width)
             var part = epilogue.moved(mirrored if accumulator == 0 else 0)
-            var values = part.load[step]()
+            var values = part.load[step]() * problem.operands.alpha
             comptime if step == config.shared_steps() - 1:  # consumer release: this warp has read what the next tile needs
                 fence_before_thread_sync()
                 syncwarp()
                 if elect_one_sync():
                     epilogue.empty.arrive()
                 syncwarp()
-            write_step[config, step](part, part.rounded(values, problem.operands.alpha), problem.c)
+            comptime if config.quantises():
+                values = quantised[step](cta, part, values, problem)
+            write_step[config, step](part, part.rounded(values), problem.c)
         accumulators.advance()
         tiles.advance[whole_warp=True](cta)
     finish_stores(cta.warp == 0)

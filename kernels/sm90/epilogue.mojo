@@ -1,5 +1,5 @@
 """The epilogue of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
-from ..common.box import BoxRows, word
+from ..common.box import BoxRows, values_in_word, word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
@@ -40,7 +40,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     ):
         """`alpha`: what C is multiplied by, where it has `scales`; what is quantised has been."""
         comptime count = Self.Rows.words
-        comptime each = Self.config.c_width() // 2 // count  # values in a word
+        comptime each = values_in_word(Self.config.out_dtype)
         self.tile = {fill = SIMD[DType.uint32, Self.words](0)}
         comptime for step in range(Self.steps):
             var words = SIMD[DType.uint32, Self.words]()

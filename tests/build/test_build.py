@@ -383,10 +383,10 @@ def test_the_driver_names_every_field():
     )
     assert (
         'GemmConfig("kernel7", arch=StaticString("sm_100a"), dtype=DType.float16, scales=StaticString("none"), '
-        "out_dtype=DType.float16, cta_group=1, mma_m=64, mma_n=128, stages=3, cluster_m=4, cluster_n=2, "
+        'out_dtype=StaticString("fp16"), cta_group=1, mma_m=64, mma_n=128, stages=3, cluster_m=4, cluster_n=2, '
         'epilogue_width=16, multicast=True, scheduler=StaticString("none"), '
         "raster_group=1, accumulators=1, clc_depth=0, sms=0, ping_pong=False, split_k=1, "
-        'layout=StaticString("nt"), swapped=False, epilogue=StaticString("none"), grouped=False),'
+        'layout=StaticString("nt"), swapped=False, epilogue=StaticString("none"), grouped=False, masked=False),'
         in driver_source([config.options()])
     )
 

@@ -18,8 +18,7 @@ from harness.launch.check import CheckOptions, check, judge
 from harness.launch.launching import EmulationOptions
 from harness.launch.launching import run as launch
 from harness.launch.spec import Fill
-from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
-from harness.validation import Reference, validate
+from harness.problem import Inputs, Shape, make_inputs
 
 QUANTISED = {"arch": "sm_90a", "out_dtype": "e4m3", "stages": 2}
 LAYERS = [
@@ -27,7 +26,7 @@ LAYERS = [
     for options in (
         {"mma_shape": (64, 128), "cluster": (1, 1), "epilogue": "bias"},
         {"mma_shape": (128, 256), "cluster": (2, 1), "epilogue": "swiglu"},
-        {"mma_shape": (128, 128), "cluster": (1, 1), "ping_pong": True, "epilogue_width": 32},
+        {"mma_shape": (128, 128), "cluster": (1, 1), "ping_pong": True, "epilogue_width": 16},
         {"mma_shape": (256, 128), "cluster": (1, 2), "epilogue": "residual", "dtype": "fp16"},
         {"mma_shape": (64, 256), "cluster": (1, 1), "epilogue": "bias-relu", "split_k": 3, "sms": 5},
         {"mma_shape": (128, 128), "cluster": (2, 1), "dtype": "e4m3", "scales": "block"},
@@ -95,28 +94,11 @@ def test_a_fault_is_seen(built, name):
     assert outcome(built[CONFIGS[0]], FAULTS[name], (72, 144, 128), "fifo") != "right"
 
 
-def test_the_bound_holds_for_products_within_it():
-    """Every product within its error gives elements and factors within theirs; half as much again does not."""
-    rng = np.random.default_rng(1)
-    values, error = rng.standard_normal((40, 300)), np.full((40, 300), 2.0**-9)
-    ones = np.ones(40), np.ones(300)
-    elements, factors = Reference(values, *ones, 64, exact=False, bound=error).quantised()
-    for far, right in ((0.99, True), (20, False)):
-        moved = (values + far * error * rng.choice((-1, 1), values.shape)).astype(np.float32)
-        found, of_blocks, _ = fp8.quantise(moved, "A", "block")
-        verdicts = (
-            validate(found, elements, OUT_TYPES["e4m3"], (8, 128)),
-            validate(fp8.in_memory(of_blocks, "A"), factors, OUT_TYPES["f32"], (1, 8)),
-        )
-        assert [verdict.passed for verdict in verdicts] == [right, right]
-
-
 WRONG = [
-    ({"arch": "sm_100a"}, "out dtype e4m3: kernel8 of sm_100a has no scale factors of C"),
+    ({"arch": "sm_100a"}, "out dtype e4m3: kernel8 of sm_100a has no such C"),
     ({"mma_shape": (128, 192)}, "mma shape 128x192: 192 columns of C, of which 128 share a scale factor"),
     ({"mma_shape": (128, 128), "epilogue": "swiglu"}, "mma shape 128x128: 64 columns of C"),
     ({"mma_shape": (64, 128), "swapped": True}, "out dtype e4m3: not with swapped"),
-    ({"epilogue_width": 16}, "epilogue width 16: 16 bytes of C, a swizzled row has at least 32"),
 ]
 
 

@@ -1,0 +1,84 @@
+"""C of a block-scaled format, which kernel 9 takes as its next A: elements in units of scale factors, one for each block of
+neighbours in a row, which lie in atoms (block_scaling.mojo).
+
+    nvfp4           factor = e4m3(c_scale * largest / 6)       C = e2m1(c_scale * value / factor)
+    mxfp8, mxfp4    factor = 2^(exponent of the largest - that of the format's largest), at least 2^-127; C = value / factor
+
+A row of an accumulator lies in the registers of four neighbouring lanes, so a block takes two shuffles and no shared memory.
+"""
+from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, BlockScaling
+from ..common.config import GemmConfig
+from ..common.cta import Cta, Problem
+from ..common.ptx import pack_four, store_bytes
+from .epilogue import Epilogue
+from max.gpu.primitives.warp import shuffle_xor
+from std.math import ceildiv
+from std.memory import bitcast
+
+
+@inline(.always)
+def factor_code[format: BlockScaling](largest: Float32) -> UInt32:
+    """The byte of the factor of a block, by the largest magnitude in it."""
+    comptime if format.has_powers():
+        comptime exponent = Int32(8 if format.bits == 8 else 2)
+        return UInt32(max(Int32(bitcast[DType.uint32](largest) >> 23) - exponent, 0))
+    else:
+        return pack_four(largest / 6, 0, 0, 0)
+
+
+@inline(.always)
+def in_units[format: BlockScaling](value: Float32, code: UInt32) -> Float32:
+    """A value by its factor. A factor 0, of nvfp4, counts as 1: the value is rounded to 0, too."""
+    comptime if format.has_powers():
+        return value * bitcast[DType.float32]((254 - code) << 23)
+    else:
+        comptime two_to_120 = bitcast[DType.float32](UInt32(247) << 23)  # from f32's bias of 127 to e4m3's of 7
+        var factor = bitcast[DType.float32](code << 20) * two_to_120
+        return value / (factor if code > 0 else 1)
+
+
+@inline(.always)
+def quantised[
+    config: GemmConfig, //, step: Int
+](cta: Cta[config], epilogue: Epilogue[config], values: Epilogue[config].Values, problem: Problem) -> Epilogue[
+    config
+].Values:
+    """One step of a tile in units of its factors, which are stored: a lane of four stores those of one row."""
+    comptime E = Epilogue[config]
+    comptime format = config.out_scaling
+    comptime blocks = config.blocks_in_step()
+    comptime each = format.block() // 2  # values of a thread in a block, of two rows
+    comptime of_product = UInt32(format.block() * 8 // config.fusion().results)  # columns that become a block
+    var found = values
+    comptime if not format.has_powers():
+        found *= problem.operands.c_scale
+    var block = (epilogue.values_column + UInt32(step * E.width)) // of_product
+    var end = problem.n // of_product
+    var own: UInt32 = 0
+    comptime for number in range(2 * E.halves):  # rows of a thread, which are 8 apart
+        comptime first = number // 2 * blocks * each + number % 2 * 2
+        var codes: UInt32 = 0
+        comptime for i in range(blocks):
+            var largest: Float32 = 0
+            comptime for at in range(first + i * each, first + (i + 1) * each, 4):
+                largest = max(largest, max(abs(found[at]), abs(found[at + 1])))
+            comptime for lanes in [1, 2]:
+                largest = max(largest, shuffle_xor(largest, UInt32(lanes)))
+            var code = factor_code[format](largest)
+            comptime for at in range(first + i * each, first + (i + 1) * each, 4):
+                comptime for column in range(2):
+                    found[at + column] = in_units[format](found[at + column], code)
+            if (
+                block + UInt32(i) < end
+            ):  # behind the last of C a factor is 0, as it is multiplied by zeros of the next B
+                codes |= code << UInt32(8 * i)
+        if cta.lane % 4 == UInt32(number):
+            own = codes
+    var row = epilogue.values_row + 8 * (cta.lane % 4)
+    var across = ceildiv(end, UInt32(ATOM_BLOCKS))
+    comptime rows = UInt32(2 * E.halves)
+    if cta.lane % 4 < rows and row < UInt32(epilogue.end) and block < across * UInt32(ATOM_BLOCKS):
+        var atom = UInt64(row // UInt32(ATOM_ROWS)) * UInt64(across) + UInt64(block // UInt32(ATOM_BLOCKS))
+        var inside = row % 32 * 16 + row % UInt32(ATOM_ROWS) // 32 * 4 + block % UInt32(ATOM_BLOCKS)
+        store_bytes[blocks](problem.operands.factors + atom * UInt64(ATOM_BYTES) + UInt64(inside), own)
+    return found
