@@ -425,3 +425,24 @@ def test_lanes_that_were_apart_know_again_who_they_are(apart, engine):
     assert (with_engine(body, engine) == 101 * LANES).all()
     backwards = body.replace("@%p1", "@!%p1")
     assert (with_engine(backwards, engine) == 101 * LANES).all()
+
+
+@pytest.mark.parametrize("alone", [0, 5, 31])
+@pytest.mark.parametrize("schedule", [("fifo", 0), ("random", 1), ("random", 2)])
+def test_a_lane_alone_elects_itself_and_others_keep_what_they_had(alone, schedule, engine):
+    """Many times, as places are given to Python and to native code in turns; the predicate is used where lanes meet."""
+    body = f"""
+    setp.eq.u32 %p1, %r0, {alone}; and.b32 %r4, %r0, 1; mov.b32 %r5, 0; mov.b32 %r1, 0;
+    AGAIN: setp.eq.u32 %p2, %r4, 1;
+    @!%p1 bra JOIN;
+    elect.sync _|%p2, {1 << alone}; xor.b32 %r1, %r1, 1; add.u32 %r1, %r1, 3; xor.b32 %r1, %r1, 1; sub.u32 %r1, %r1, 3;
+    JOIN: selp.b32 %r6, 100, 1, %p2; add.u32 %r1, %r1, %r6;
+    add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 20; @%p3 bra AGAIN;
+    """
+    found = with_engine(body, engine, *schedule)
+    others = alone != LANES
+    assert (found[others] == np.where(LANES % 2, 2000, 20)[others]).all()
+    expected = 0
+    for _ in range(20):
+        expected = ((expected ^ 1) + 3 ^ 1) - 3 + 100
+    assert found[alone] == expected

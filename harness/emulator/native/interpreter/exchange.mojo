@@ -59,6 +59,10 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
         put(to, Lanes(answer))
         return UNIFORM
     if op == ELECT:
+        if mask & (mask - 1) == 0:
+            # What a lane alone has is the same in all places of a row.
+            put(to, Lanes(1))
+            return UNIFORM
         put(to, (lane_bits() & Lanes(mask & (~mask + 1))).ne(0).cast[DType.uint32]())
         return VARIED
     var values = load[DType.uint32](a)
