@@ -74,7 +74,9 @@ def read(file: Path, word: str) -> Kernel:
     declared = _DECLARED.search(text)
     name = _NAME.match(declared["fields"]) if declared else None
     if declared is None or name is None:
-        raise UsageProblem(f"{word} declares no kernel: {_FORM}")
+        raise UsageProblem(
+            f"{word} declares no kernel: {_FORM}; if it is a program, name what runs it: -- mojo run {word}"
+        )
     if name[1] in KERNELS and KERNELS[name[1]].file != str(file):
         raise UsageProblem(f"{word} names its kernel {name[1]}, which the series has; take another name")
     is_persistent = re.search(r"\bis_persistent\s*=\s*True\b", declared["fields"]) is not None

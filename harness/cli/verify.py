@@ -34,7 +34,7 @@ from harness.cli.options import (
     shape_option,
     write_output,
 )
-from harness.cli.render import progress_bar, show_line
+from harness.cli.render import progress_bar, several, show_line
 from harness.cli.repeat import kernel_words, verify_command_of
 from harness.cli.running import (
     OF_KERNELS,
@@ -180,7 +180,7 @@ def _smaller(path: Path | None, kernel: str, shape: Shape, config: ConfigOptions
         target = [str(path.with_name(f"{path.stem}-smaller.toml"))]
         if not try_write(partial(write_output, smaller_file(path, new), target[0])):
             return f"found, but {target[0]} could not be written: {differs}"
-    return f"{verify_command_of(target, found.emulation)}  # {differs}; {found.runs} runs"
+    return f"{verify_command_of(target, found.emulation)}  # {differs}; {several(found.runs, 'run')}"
 
 
 def _of_program(words: tuple[str, ...], gpu: str, emulation: EmulationOptions) -> tuple[Verdict, str]:

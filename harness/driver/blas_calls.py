@@ -234,7 +234,7 @@ def _taken(values: NDArray[Any], product: Product, wide: np.dtype[Any]) -> NDArr
 
 def _activated(x: NDArray[Any], epilogue: int) -> Any:
     """ReLU and GELU of cuBLASLt: of a NaN ReLU is 0, as published (NVIDIA developer forum, thread 329783), and GELU is
-    the one by the tanh, for which PyTorch and JAX call it.
+    the one by the tanh (pytorch/pytorch, pull request 104061).
     """
     if epilogue & _RELU:
         return np.fmax(x, x.dtype.type(0))

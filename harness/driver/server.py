@@ -113,7 +113,8 @@ def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[by
     except FileNotFoundError as error:
         raise UsageProblem(f"there is no program {command[0]!r}; give its path, or a name that PATH has") from error
     except OSError as error:
-        raise UsageProblem(f"{command[0]!r} cannot be started: {error.strerror}") from error
+        way_out = "; name what runs it, too: python, mojo run" if isinstance(error, PermissionError) else ""
+        raise UsageProblem(f"{command[0]!r} cannot be started: {error.strerror}{way_out}") from error
 
 
 def _serve_to_its_end(server: Server, program: subprocess.Popen[bytes]) -> int:

@@ -258,7 +258,8 @@ def launched_ptx(what: Launchable) -> str:
         where = what.place(f"{launch.where}.kernel")
         if launch.kernel is None and len(names) > 1:
             listed = ", ".join(map(readable_name, names))
-            raise UsageProblem(f"{where} is missing: {what.ptx.name} has {listed}; name one")
+            key = where if what.file else "kernel"  # of a launch file, or an argument of `run_ptx`
+            raise UsageProblem(f"{key} is missing: {what.ptx.name} has {listed}; name one")
         try:
             wanted.add(names[0] if launch.kernel is None else find_name(launch.kernel, names, "kernel"))
         except LaunchError as error:

@@ -54,12 +54,13 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
             "def kernel():\n    pass\n",
             "mine.mojo declares no kernel: it needs a line such as `comptime KERNEL = Kernel(",
         ),
+        ("def main():\n    pass\n", "if it is a program, name what runs it: -- mojo run mine.mojo"),
         (
             EXAMPLE.read_text().replace('"my_kernel"', '"kernel7"'),
             "mine.mojo names its kernel kernel7, which the series has",
         ),
     ],
-    ids=["missing", "no kernel", "name of the series"],
+    ids=["missing", "no kernel", "a program", "name of the series"],
 )
 def test_a_file_that_is_no_kernel_is_refused_in_one_line(tmp_path, content, message):
     if content is not None:

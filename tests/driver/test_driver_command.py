@@ -21,6 +21,7 @@ from harness.cli.main import main
         ([], "Missing argument"),
         (["--gpu", "h300", "--", "true"], "h300"),
         (["--", "no-such-program-anywhere"], "no-such-program-anywhere"),
+        (["--", "{full}/kept"], "cannot be started: Permission denied; name what runs it, too: python, mojo run"),
         (["--json", "no/such/folder/out.json", "--", "true"], "no/such/folder/out.json"),
         (["--record", "{full}", "--", "true"], "is not empty"),
         (

@@ -77,3 +77,9 @@ def test_what_cannot_be_launched_is_refused(arguments, expect, said):
     with pytest.raises(UsageProblem) as error:
         harness.run_ptx(AXPY, arguments, block=32, expect=expect)
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_of_several_kernels_one_is_to_be_named():
+    text = AXPY + AXPY[AXPY.index(".visible") :].replace(".entry ", ".entry other_", 1)
+    with pytest.raises(UsageProblem, match=r"^kernel is missing: kernel.ptx has (\w+), other_\1; name one$"):
+        harness.run_ptx(text, [X, X.copy(), 3.0, 100], block=32)
