@@ -37,7 +37,7 @@ def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
 
 
 class SpareBytes:
-    """Zeroed bytes, of buffers that are not used any more if there are some: to clear them costs less than new pages."""
+    """Zeroed bytes, of buffers that nobody uses any more if there are some: clearing costs less than new pages."""
 
     def __init__(self) -> None:
         self._spare: dict[int, list[NDArray[np.uint8]]] = {}
