@@ -707,8 +707,9 @@ def test_launch_files_under_both_engines(path):
 def test_kernels_of_the_series_under_both_engines(series):
     from kernel_runs import problem
 
-    for kernel in sorted(series):
-        _, what = problem(series[kernel], (256, 256, 128), "integer")
+    # With K = 768 MMAs are still to be multiplied when the accumulator, which was written before, is loaded.
+    for kernel, k in (*((kernel, 128) for kernel in sorted(series)), ("kernel7", 768)):
+        _, what = problem(series[kernel], (256, 256, k), "integer")
         for schedule, seed in (("fifo", 0), ("random", 3)):
             options = EmulationOptions(schedule=schedule, seed=seed)
             python, native = (run(what, replace(options, engine=engine)) for engine in ("python", "native"))

@@ -350,6 +350,9 @@ class Machine:
         self.clusters.end(cluster)
         if self.grid.sink is not None:
             self.grid.sink(events.ClusterEnded(cluster.number))
+        else:
+            for cta in cluster.ctas:
+                self.grid.spare.give(cta.shared.data, cta.shared.valid, cta.tmem.data, cta.tmem.valid)
         if self.code.uses_launch_control:
             self._start_all()
         self._report()

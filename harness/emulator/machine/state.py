@@ -27,6 +27,7 @@ from harness.emulator.machine.lanes import WARP_SIZE, Value, lanes_of
 from harness.emulator.machine.register_pool import RegisterPool, registers_at_entry
 from harness.emulator.machine.warpgroup import Member, Warpgroup
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, RESERVED_SHARED
+from harness.emulator.memory.bytes import SpareBytes
 from harness.emulator.memory.global_memory import GlobalMemory
 from harness.emulator.memory.local import LocalMemory
 from harness.emulator.memory.shared import SharedMemory
@@ -166,6 +167,8 @@ class Grid:
         self.printed: list[Printed] = []
         self.freed: list[Any] = []
         """Allocations that kernels have freed: the native engine may still know where they were."""
+        self.spare = SpareBytes()
+        """The memories of CTAs that have ended, where nobody listens who may look at them."""
         self.code = code
         self.launch = launch
         self.memory = memory
@@ -291,8 +294,8 @@ class Cta:
         self.window = rank << RANK_SHIFT
         self.sm = (cluster.number * grid.launch.cluster_size + rank) % grid.sms
         """Its SM, if the first wave were dealt out in order; later ones follow in turn."""
-        self.shared = SharedMemory(grid.shared_bytes, grid.unwritten)
-        self.tmem = TensorMemory(grid.unwritten)
+        self.shared = SharedMemory(grid.shared_bytes, grid.unwritten, grid.spare.take)
+        self.tmem = TensorMemory(grid.unwritten, grid.spare.take)
         self.mbarriers: dict[int, MBarrier] = {}
         self.invalidated: dict[int, MBarrier] = {}
         """mbarriers that mbarrier.inval has ended, until others are initialised in their place."""

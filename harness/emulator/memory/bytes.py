@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ ALL_VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
 """The shadow of a word whose bytes were all written, by size of the word."""
 
 _CACHE_LINE = 64
+Zeroed = Callable[[int], NDArray[np.uint8]]
+"""Makes so many zeroed bytes."""
 
 
 def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
@@ -31,6 +34,25 @@ def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
     raw = np.zeros(nbytes + _CACHE_LINE, np.uint8)
     skip = -raw.ctypes.data % _CACHE_LINE
     return raw[skip : skip + nbytes]
+
+
+class SpareBytes:
+    """Zeroed bytes, of buffers that nobody uses any more if there are some: clearing costs less than new pages."""
+
+    def __init__(self) -> None:
+        self._spare: dict[int, list[NDArray[np.uint8]]] = {}
+
+    def take(self, nbytes: int) -> NDArray[np.uint8]:
+        spare = self._spare.get(nbytes)
+        if not spare:
+            return aligned_bytes(nbytes)
+        found = spare.pop()
+        found.fill(0)
+        return found
+
+    def give(self, *buffers: NDArray[Any]) -> None:
+        for buffer in buffers:
+            self._spare.setdefault(buffer.nbytes, []).append(buffer.reshape(-1).view(np.uint8))
 
 
 def common_bytes(nbytes: int) -> NDArray[np.uint8]:

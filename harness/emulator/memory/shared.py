@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
 from harness.emulator.memory.address_space import RESERVED_SHARED
-from harness.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, aligned_bytes, round_up
+from harness.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, Zeroed, aligned_bytes, round_up
 from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 _VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
@@ -31,14 +31,14 @@ class SharedMemory:
     to False only through `poison` or `reset`: ranges found valid are remembered until then.
     """
 
-    def __init__(self, size: int, unwritten: Unwritten = FAULT) -> None:
+    def __init__(self, size: int, unwritten: Unwritten = FAULT, zeroed: Zeroed = aligned_bytes) -> None:
         if size < RESERVED_SHARED:
             raise ValueError(f"shared memory size {size}: must include the {RESERVED_SHARED} reserved bytes")
         padded = round_up(size, CHUNK)
         self.size = size
         self._unwritten = unwritten
-        self.data = aligned_bytes(padded)
-        self.valid = aligned_bytes(padded).view(np.bool_)
+        self.data = zeroed(padded)
+        self.valid = zeroed(padded).view(np.bool_)
         self.chunks = self.data.view(CHUNK_DTYPE)
         self._valid_chunks = self.valid.view(CHUNK_DTYPE)
         self._words = {n: self.data.view(dtype) for n, dtype in UNSIGNED.items()}

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
+from harness.emulator.memory.bytes import Zeroed, aligned_bytes
 from harness.emulator.memory.unwritten import FAULT, Unwritten
 
 LANES = 128
@@ -51,10 +52,10 @@ class TensorMemory:
     every access through the methods below does so first.
     """
 
-    def __init__(self, unwritten: Unwritten = FAULT) -> None:
+    def __init__(self, unwritten: Unwritten = FAULT, zeroed: Zeroed = aligned_bytes) -> None:
         self.unwritten = unwritten
-        self.data = np.zeros((LANES, COLUMNS), np.uint32)
-        self.valid = np.zeros((LANES, COLUMNS), np.bool_)
+        self.data = zeroed(4 * LANES * COLUMNS).view(np.uint32).reshape(LANES, COLUMNS)
+        self.valid = zeroed(LANES * COLUMNS).view(np.bool_).reshape(LANES, COLUMNS)
         self._flat = self.data.reshape(-1)
         self._flat_valid = self.valid.reshape(-1)
         self.pending: list[PendingWrite] = []
