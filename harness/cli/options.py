@@ -164,7 +164,12 @@ def _one_product(shape: Shape, groups: tuple[int, ...] | None) -> Shape:
     return shape
 
 
-groups_option = partial(click.option, "--groups", type=Parsed("M0,M1,...", parse_groups))
+groups_option = partial(
+    click.option,
+    "--groups",
+    type=Parsed("M0,M1,...", parse_groups),
+    help="Rows of A that each group has, M in all, for a B of its own: docs/grouped.md.",
+)
 product_option = group("shape", _one_product, plain_shape_option, groups_option(hidden=True))
 """Of commands that cannot take groups, and say so."""
 
@@ -172,7 +177,7 @@ shape_option = group(
     "shape",
     lambda shape, groups, masked: replace(shape, groups=groups or (), masked=masked or 0),
     plain_shape_option,
-    groups_option(help="Rows of A that each group has, M in all, for a B of its own: docs/grouped.md."),
+    groups_option(),
     click.option(
         "--masked",
         type=click.IntRange(min=1),
