@@ -6,7 +6,7 @@
     c = matmul(a, b, bias=bias, activation="gelu", out_dtype=torch.float32)
     c = matmul(x[:, :K], w.t())                     # views: x [M, more than K], w [K, N]
     c = scaled_matmul(a, b, a_scales, b_scales)     # both float8_e4m3fn, float32 scale factors of blocks
-    h, of_h = scaled_matmul(a, b, a_scales, b_scales, out_dtype=torch.float8_e4m3fn)
+    h, of_h = scaled_matmul(a, b, a_scales, b_scales, out_dtype=torch.float8_e4m3fn)  # on sm_100a "nvfp4"
     c = scaled_matmul(h, w, of_h, w_scales)         # C with its scale factors is A of the next product
     c = grouped_matmul(a, b, group_sizes)           # b [groups, N, K], one for each group of rows of a
 
@@ -32,7 +32,7 @@ from harness.build.config import KernelConfig, make_config
 from harness.epilogues import EPILOGUES, NONE
 from harness.errors import UsageProblem
 from harness.gpus import arch_of_gpu, kind_of
-from harness.problem import FP8, OUT_TYPES, Shape
+from harness.problem import C_TYPES, FP8, OUT_TYPES, Shape
 from harness.run.model import compile_artifact, scalar
 from harness.run.tuned import configuration_for
 
@@ -40,9 +40,12 @@ DEVICE = "cuda"
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
 OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
+BLOCK_SCALED = tuple(name for name in C_TYPES if name not in OUT_TYPES)
+"""Of C, by name, as PyTorch has no type for them with their scale factors."""
 
 Product: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-"""C; of e4m3 C and its scale factors, float32 [ceil(columns / 128), M], rows padded to 16 bytes."""
+"""C; of e4m3 C and its scale factors, float32 [ceil(columns / 128), M], rows padded to 16 bytes; of a block-scaled
+format C as bytes and its scale factors in atoms."""
 
 
 def matmul(
@@ -55,7 +58,8 @@ def matmul(
     residual: torch.Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | str | None = None,
+    c_scale: float = 1.0,
     out: torch.Tensor | None = None,
     kernel: str = "kernel8",
     tuned: bool = True,
@@ -66,9 +70,11 @@ def matmul(
 
     Shapes: a [M, K], b [N, K], bias [N], residual [M, N], out [M, N], with `swiglu` [M, N / 2]; on one CUDA device, of
     one dtype, bfloat16 or float16, but for out, whose dtype may also be float32 or, on sm_90a, float8_e4m3fn: then C is
-    returned with its scale factors (`Product`). N is a multiple of 8, and K if a and b are contiguous. a and b may be
-    views, transposed or slices of others, and out a slice, as long as rows of memory begin at multiples of 16 bytes
-    (docs/tile.md, Layouts); bias and residual are contiguous. group_sizes: `grouped_matmul`.
+    returned with its scale factors (`Product`). On sm_100a out_dtype may be the name of a block-scaled format, nvfp4,
+    mxfp8 or mxfp4, C of nvfp4 multiplied by c_scale before it is quantised (docs/epilogues.md, Quantised). N is a
+    multiple of 8, and K if a and b are contiguous. a and b may be views, transposed or slices of others, and out a
+    slice, as long as rows of memory begin at multiples of 16 bytes (docs/tile.md, Layouts); bias and residual are
+    contiguous. group_sizes: `grouped_matmul`.
     activation: relu, gelu (its tanh form), silu or swiglu. ``options``: of ``harness.build.config.make_config`` those
     that the arguments do not say (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has
     found for this GPU and problem, if it has; tuned=False: the default.
@@ -94,7 +100,8 @@ def matmul(
         ("residual", residual, (m, n)),
     ):
         _check_shape(name, given, shape)
-    c, factors = _output(a, (m, n // 2 if epilogue == "swiglu" else n), out, out_dtype, a.dtype, strided=not grouped)
+    columns = n // 2 if epilogue == "swiglu" else n
+    c, factors = _output(a, (m, columns), out, out_dtype, a.dtype, c_scale, strided=not grouped)
     if grouped and m == 0:
         return c if factors is None else (c, factors)
     layout, ld = ("nt", ()) if grouped else _views(a, b, c)
@@ -103,14 +110,16 @@ def matmul(
     asked = options | ({"epilogue": epilogue} if epilogue != NONE else {})
     asked |= {"layout": layout} if layout != "nt" else {}
     tuned = tuned and not grouped
-    config = _configuration(kernel, a.device, DTYPES[a.dtype], (m, n, k, *groups), _asked(asked, c), tuned, ld)
+    config = _configuration(
+        kernel, a.device, DTYPES[a.dtype], (m, n, k, *groups), _asked(asked, c, out_dtype), tuned, ld
+    )
     operands = [a, b, *([] if group_sizes is None else [group_sizes])]
     numbers: list[float] = []
     if epilogue != NONE or grouped or ld or factors is not None:  # the op has a place for each operand
         nothing = a[:1, :1]
         operands += [nothing if grouped else nothing[0]] if bias is None else [bias]
         operands += [nothing if residual is None else residual]
-        numbers = [alpha, beta]
+        numbers = [alpha, beta, *_if_quantised(factors, c_scale)]
     return _launch(c, factors, operands, numbers, config, [m, n, k, *ld] if ld else [])
 
 
@@ -191,7 +200,8 @@ def scaled_matmul(
     *,
     alpha: float = 1.0,
     dtype: str = FP8,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | str | None = None,
+    c_scale: float = 1.0,
     out: torch.Tensor | None = None,
     **options: Any,
 ) -> Product:
@@ -201,8 +211,9 @@ def scaled_matmul(
     [ceil(K / 128), M] and b_scales [ceil(N / 128), ceil(K / 128)], rows padded to 16 bytes.
     nvfp4, mxfp8, mxfp8-e5m2, mxfp4, on sm_100a: a [M, K] and b [N, K] uint8, of 4 bits [M, K / 2] and [N, K / 2];
     scale factors uint8 in atoms, as `harness.block_scaling.to_atoms` has them. Contiguous, on one CUDA device. out:
-    bfloat16, float16 or float32 [M, N]; on sm_90a float8_e4m3fn, too: then C is returned with its scale factors
-    (`Product`), which the next product reads as a and a_scales.
+    bfloat16, float16 or float32 [M, N]; on sm_90a float8_e4m3fn, too, on sm_100a by name nvfp4, mxfp8 or mxfp4: then C
+    is returned with its scale factors (`Product`), which the next product reads as a and a_scales. c_scale: as of
+    `matmul`, by which the next alpha is divided.
 
     Raises as `matmul`.
     """
@@ -217,15 +228,15 @@ def scaled_matmul(
     k = stored if dtype == FP8 else stored * 8 // FORMATS[dtype].bits
     for name, given, rows in (("a_scales", a_scales, m), ("b_scales", b_scales, n)):
         _check_shape(name, given, _scale_shape(dtype, name, rows, k))
-    c, factors = _output(a, (m, n), out, out_dtype, torch.bfloat16)
+    c, factors = _output(a, (m, n), out, out_dtype, torch.bfloat16, c_scale)
     asked = {"dtype": dtype, **options}
     if dtype == FP8:
         asked["scales"] = "tensor" if a_scales is None else "block"
     kernel = "kernel8" if dtype == FP8 else "kernel9"
-    config = _configuration(kernel, a.device, dtype, (m, n, k), _asked(asked, c), False)
+    config = _configuration(kernel, a.device, dtype, (m, n, k), _asked(asked, c, out_dtype), False)
     none = torch.empty((1, 1), dtype=torch.float32, device=a.device) if a_scales is None else None
     operands = [a.view(torch.uint8), b.view(torch.uint8), *(none if x is None else x for x in (a_scales, b_scales))]
-    return _launch(c, factors, operands, [alpha], config, [])
+    return _launch(c, factors, operands, [alpha, *_if_quantised(factors, c_scale)], config, [])
 
 
 def _refuse(options: dict[str, Any]) -> None:
@@ -256,23 +267,40 @@ def _output(
     a: torch.Tensor,
     shape: tuple[int, int],
     out: torch.Tensor | None,
-    asked: torch.dtype | None,
+    asked: torch.dtype | str | None,
     usual: torch.dtype,
+    c_scale: float,
     strided: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """C, and its scale factors where it is e4m3."""
+    """C, and its scale factors where it has any."""
+    if c_scale != 1 and asked != "nvfp4":
+        raise ValueError(f"c_scale {c_scale} is that of nvfp4; leave it out")
     dtype = asked or (usual if out is None else out.dtype)
-    if dtype not in OUT_DTYPES:
-        raise ValueError(
-            f"out is to be {dtype}; it must be {', '.join(found.numpy.name for found in OUT_TYPES.values())}"
-        )
+    stored, in_memory = dtype, shape
+    if dtype in BLOCK_SCALED:
+        bits = C_TYPES[str(dtype)].bits
+        multiple = max(16 * 8 // bits, FORMATS[str(dtype)].block)
+        if shape[1] % multiple:
+            raise ValueError(f"out has {shape[1]} columns; of {dtype} they must be a multiple of {multiple}")
+        stored, in_memory = torch.uint8, (shape[0], shape[1] * bits // 8)
+    elif dtype not in OUT_DTYPES:
+        names = (*(found.numpy.name for found in OUT_TYPES.values()), *BLOCK_SCALED)
+        raise ValueError(f"out is to be {dtype}; it must be {', '.join(names)}")
+    assert isinstance(stored, torch.dtype)
     if out is None:
-        out = torch.empty(shape, dtype=dtype, device=a.device)
-    _check_shape("out", out, shape)
-    _check({"out": out}, a, dtype, strided=strided)
+        out = torch.empty(in_memory, dtype=stored, device=a.device)
+    _check_shape("out", out, in_memory)
+    _check({"out": out}, a, stored, strided=strided)
+    if isinstance(dtype, str):
+        return out, torch.empty(_scale_shape(dtype, "c", *shape), dtype=torch.uint8, device=a.device)
     if OUT_DTYPES[dtype] != FP8:
         return out, None
     return out, torch.empty(fp8.shape_in_memory("A", *shape), dtype=torch.float32, device=a.device)
+
+
+def _if_quantised(factors: torch.Tensor | None, c_scale: float) -> list[float]:
+    """The number that only ops of quantised C take."""
+    return [] if factors is None else [c_scale]
 
 
 def _scale_shape(dtype: str, name: str, rows: int, k: int) -> tuple[int, ...]:
@@ -300,9 +328,9 @@ def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.
             raise ValueError(f"{name} has strides {tuple(tensor.stride())}; call {name}.contiguous() first")
 
 
-def _asked(options: dict[str, Any], out: torch.Tensor) -> tuple[tuple[str, Any], ...]:
+def _asked(options: dict[str, Any], out: torch.Tensor, named: torch.dtype | str | None) -> tuple[tuple[str, Any], ...]:
     """All that is asked for of the configuration, as a key."""
-    return tuple(sorted({**options, "out_dtype": OUT_DTYPES[out.dtype]}.items()))
+    return tuple(sorted({**options, "out_dtype": named if isinstance(named, str) else OUT_DTYPES[out.dtype]}.items()))
 
 
 @torch.compiler.assume_constant_result
@@ -351,16 +379,15 @@ def _gemm(
     config: str,
     sizes: Sequence[int],
 ) -> None:
-    """factors: of C of e4m3. sizes: of views M, N, K and the leading dimensions; none if all is contiguous."""
+    """factors: of quantised C. sizes: of views M, N, K and the leading dimensions; none if all is contiguous."""
     from max.driver import Buffer
 
-    _check_places(out, operands, fused=len(numbers) == 2)
+    _check_places(out, operands, fused=len(numbers) - (factors is not None) == 2)
     model, device = _model(config, out.device.index or 0, bool(sizes))
     queue = torch.cuda.ExternalStream(device.default_queue.native_stream_handle, device=out.device)
     current = torch.cuda.current_stream(out.device)
     queue.wait_stream(current)
-    c_scale = [] if factors is None else [1.0]  # e4m3 has no use for it
-    scalars = [Buffer.from_numpy(scalar(number)) for number in (*sizes, *numbers, *c_scale)]
+    scalars = [Buffer.from_numpy(scalar(number)) for number in (*sizes, *numbers)]
     tensors = [tensor.detach() for tensor in (out, *operands)]
     if sizes:
         tensors[:3] = map(_memory, tensors[:3])

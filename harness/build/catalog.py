@@ -28,7 +28,7 @@ class Tiling:
     """A tile of a CTA with the cluster that suits it. slower: seconds for the same multiplications, as a factor; the
     smaller the tile, the more often its operands are read. ping_pong: its warpgroups take tiles in turn. swapped: rows
     of B lie along its rows. splits: in how many parts of K it may be added up. most_m: rows of A that it is offered
-    for; None: any."""
+    for; None: any. cta_group: CTAs that work on one of its MMAs."""
 
     mma_shape: tuple[int, int]
     cluster: tuple[int, int]
@@ -37,6 +37,7 @@ class Tiling:
     swapped: bool = False
     splits: tuple[int, ...] = (1,)
     most_m: int | None = None
+    cta_group: int = 1
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,14 @@ HOPPER_BLOCK_TILINGS = (
     Tiling((128, 128), (2, 1), 1.3, ping_pong=True),  # as predicted
 )
 
+# Nobody has measured them. Of few rows of A: the smallest that hold them, as on Hopper.
+BLACKWELL_TILINGS = (
+    Tiling((256, 256), (4, 4), 1.0, cta_group=2),
+    Tiling((64, 128), (1, 1), 1.1, splits=SPLITS, most_m=64),
+    Tiling((128, 128), (1, 1), 1.1, splits=SPLITS, most_m=128),
+    *(Tiling((128, rows), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=rows) for rows in (16, 32, 48, 96)),
+)
+
 KERNELS = {
     kernel.name: kernel
     for kernel in (
@@ -189,7 +198,11 @@ KERNELS = {
             archs=("sm_100a", "sm_90a"),
             dtypes=("bf16", "fp16", "e4m3"),
             is_persistent=True,
-            tilings={"sm_90a": HOPPER_TILINGS, "sm_90a block": HOPPER_BLOCK_TILINGS},
+            tilings={
+                "sm_90a": HOPPER_TILINGS,
+                "sm_90a block": HOPPER_BLOCK_TILINGS,
+                "sm_100a": BLACKWELL_TILINGS,
+            },
             space=SPACE_8,
         ),
         Kernel(

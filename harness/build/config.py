@@ -211,7 +211,7 @@ OPTIONS = {
                distance=lambda one, other: abs(one - other), persistent=True, least=1),
         Option("layout", "word", "How A and B lie, in the letters of BLAS: n is A [M, K] and B [K, N], t is A [K, M] "
                "and B [N, K].  [default: nt]", several="nt,nn", choices=LAYOUTS, offered=LAYOUTS, default="nt"),
-        Option("swapped", "switch", "On sm_90a: rows of B along the MMA's M, those of A along its N.  [default: by the "
+        Option("swapped", "switch", "Rows of B along the MMA's M, those of A along its N.  [default: by the "
                "problem]", several="true,false", offered=(False,), off="--not-swapped", persistent=True),
         Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "
                f"{', '.join(EPILOGUES)}, or a Mojo file with one of your own.  [default: none]",

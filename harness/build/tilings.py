@@ -16,10 +16,12 @@ FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
 """Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an
 H200 took 1.2 to 1.6 times as long as their waves say (777x8192x8192: one cluster of 4); with 24 along M it did not
 show."""
-DRAM_BYTES = 2300
-"""Of a cycle, all SMs together: 4.1 TB/s, which is published for copies on an H200, at 1.78 GHz."""
-# These three are fitted to the order of 24 choices for 20 problems on an H200 (results/nvidia-h200-small-m.json): what
-# is chosen takes 1.01 times as long as the fastest of them, in the mean.
+DRAM_BYTES = {"sm_90a": 2300, "sm_100a": 3680}
+"""Of a cycle, all SMs together, as published for copies: 4.1 TB/s on an H200 at 1.78 GHz; 7.2 TB/s by TMA on a B200 at
+1.96 GHz (SemiAnalysisAI/microbench-blackwell)."""
+
+# The next three are fitted to the order of 24 choices for 20 problems on an H200 (results/nvidia-h200-small-m.json):
+# what is chosen takes 1.01 times as long as the fastest of them, in the mean. For a B200 they are taken to be the same.
 NOT_HIDDEN = 0.4
 """The part of the smaller one of work and DRAM that the larger one does not hide."""
 HAND_OVER = 2000
@@ -53,7 +55,7 @@ class Estimate:
         return {name: getattr(self.tiling, name) for name in OF_TILING} | {"split_k": self.split_k}
 
 
-OF_TILING = ("mma_shape", "cluster", "ping_pong", "swapped")
+OF_TILING = ("mma_shape", "cluster", "ping_pong", "swapped", "cta_group")
 
 
 def offered(kernel: Kernel, arch: str, asked: Mapping[str, Any]) -> list[Tiling]:
@@ -71,7 +73,7 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
     found = [
         estimate(tiling, split, shape, arch, asked)
         for tiling in offered(kernel, arch, asked)
-        if not (shape.groups and tiling.swapped)
+        if not (shape.groups and (tiling.swapped or arch == "sm_100a"))  # whose grouped kernel has a default of its own
         if tiling.most_m is None or _rows(shape) <= tiling.most_m
         for split in _splits(tiling, shape, asked)
     ]
@@ -103,6 +105,7 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     sms = gpu.sms if asked.get("sms") is None else asked["sms"]
     m, n = (shape.n, shape.m) if tiling.swapped else (_rows(shape), shape.n)
     (rows, columns), (cm, cn) = tiling.mma_shape, tiling.cluster
+    rows //= tiling.cta_group
     clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * split * max(1, len(shape.groups))
     waves = ceil(clusters / max(1, sms // (cm * cn)))
     deep = shape.k / split * _element_bytes(asked)
@@ -115,5 +118,5 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     work = waves * max(multiply, filled * deep / gpu.l2_bytes) * outside
     partial = PARTIAL_SLOWER * 4 * rows * columns / gpu.l2_bytes
     handing_over = waves * (HAND_OVER + partial) + split * partial if split > 1 else 0
-    dram = (shape.m + shape.b_rows) * shape.k * _element_bytes(asked) / DRAM_BYTES
+    dram = (shape.m + shape.b_rows) * shape.k * _element_bytes(asked) / DRAM_BYTES[arch]
     return Estimate(tiling, split, waves, work, dram, handing_over)

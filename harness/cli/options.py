@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, get_args
 
@@ -153,17 +153,31 @@ plain_shape_option = click.option(
     show_default=True,
     help="M,N,K or one number for all three; M,N,K@LDA,LDB,LDC with leading dimensions, 0: none.",
 )
-"""Of commands that do not look at groups."""
+
+
+def _one_product(shape: Shape, groups: tuple[int, ...] | None) -> Shape:
+    if groups:
+        raise UsageProblem(
+            f"--groups {','.join(map(str, groups))}: this command takes one A and one B; leave it out, or give the "
+            f"largest group alone, --shape {max(groups)},{shape.n},{shape.k}"
+        )
+    return shape
+
+
+groups_option = partial(
+    click.option,
+    "--groups",
+    type=Parsed("M0,M1,...", parse_groups),
+    help="Rows of A that each group has, M in all, for a B of its own: docs/grouped.md.",
+)
+product_option = group("shape", _one_product, plain_shape_option, groups_option(hidden=True))
+"""Of commands that cannot take groups, and say so."""
 
 shape_option = group(
     "shape",
     lambda shape, groups, masked: replace(shape, groups=groups or (), masked=masked or 0),
     plain_shape_option,
-    click.option(
-        "--groups",
-        type=Parsed("M0,M1,...", parse_groups),
-        help="Rows of A that each group has, M in all, for a B of its own: docs/grouped.md.",
-    ),
+    groups_option(),
     click.option(
         "--masked",
         type=click.IntRange(min=1),

@@ -20,7 +20,7 @@ from harness.cli.options import (
     check_output,
     config_options,
     json_option,
-    plain_shape_option,
+    product_option,
     what_argument,
     write_output,
 )
@@ -39,7 +39,7 @@ from harness.timing.what_if import Change, parse_changes
 
 @click.command("predict")
 @what_argument
-@plain_shape_option
+@product_option
 @config_options
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME", help=f"One of {', '.join(gpu_names())}.")
 @click.option(

@@ -19,7 +19,7 @@ from harness.cli.options import (
     check_output,
     config_options,
     given_options,
-    plain_shape_option,
+    product_option,
     write_output,
 )
 from harness.cli.predict import for_gpu
@@ -70,7 +70,7 @@ class _Asked:
 
 @click.command("timeline")
 @click.argument("what", type=KERNEL_WORD, metavar="KERNEL|LAUNCH.toml|all")
-@plain_shape_option
+@product_option
 @config_options
 @click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by --arch]")
 @click.option(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.build.catalog import ARCHITECTURES
 from harness.build.config import OPTIONS, KernelConfig, find_kernel, try_config
-from harness.cli.options import FiniteRange, kernel_argument, plain_shape_option
+from harness.cli.options import FiniteRange, kernel_argument, product_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
 from harness.errors import CannotRun, UsageProblem, needs
@@ -28,7 +28,7 @@ from harness.run.tuned import class_of
 
 @click.command("tune")
 @kernel_argument
-@plain_shape_option
+@product_option
 @click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", help=OPTIONS["arch"].help)
 @click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", help=OPTIONS["dtype"].help)
 @click.option(

@@ -148,8 +148,11 @@ def _memory_line(plan: Plan) -> str:
     maps = [a for a in plan.arguments if isinstance(a, TensorMapArgument) and a.tensor in "ABC"]
     said = []
     for one in sorted(maps, key=lambda each: each.tensor):
-        across, down = one.dims
-        apart = one.strides[0] // OUT_TYPES[one.dtype].bytes
+        across, down = one.dims[0], one.dims[1]
+        bits = 8 * OUT_TYPES[one.dtype].bytes if one.tensor in "AB" else plan.out_type.bits
+        if one.tensor == "C":  # whose map is of bytes, where it is block-scaled
+            across = plan.output[1]
+        apart = one.strides[0] * 8 // bits
         said.append(f"{one.tensor} [{down}, {across}]{f' in rows of {apart}' if apart > across else ''}")
     return f"layout {plan.layout}, in memory: {', '.join(said)}"
 

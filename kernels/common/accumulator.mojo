@@ -101,8 +101,12 @@ __extension GemmConfig:
             return self.epilogue_width, min(self.swapped_columns(), SWIZZLE_ROW_BYTES // self.c_element_bytes())
         return self.block_rows(), self.c_width()
 
+    def c_pitch(self) -> Int:
+        """Bytes of a row of a box of C."""
+        return self.c_box()[1] * self.c_element_bytes()
+
     def swapped_columns(self) -> Int:
-        """Columns of C that the rows of a warpgroup become."""
+        """Columns of C that the rows of a box become."""
         return self.block_rows() * self.results // 8
 
     def c_column(self, column: Int32) -> Int32:

@@ -50,17 +50,18 @@ def word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]
         return pack_pair[dtype](values[0], values[1])
 
 
-struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int = 8](TrivialRegisterPassable):
-    """What one warp writes of a box of C that is `width` columns wide: 16 rows. `transposed`, where C has the accumulator's
-    rows as columns: 16 columns, or 8 where a fused epilogue makes 4 `results` of 8 values.
+struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, results: Int = 8](
+    TrivialRegisterPassable
+):
+    """What one warp writes of a box of C that is `width` columns wide, its rows `pitch` bytes apart: 16 rows. `transposed`,
+    where C has the accumulator's rows as columns: 16 columns, or 8 where a fused epilogue makes 4 `results` of 8 values; if
+    128 bytes do not hold those of all warps, they fill two boxes.
 
     A box is swizzled over its whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
     """
 
     comptime element = size_of(Self.dtype)
     comptime is_f32 = Self.element == 4
-    comptime pitch = min(128, 8 * Self.results * Self.element) if Self.transposed else Self.width * Self.element
-    """Bytes of a row; `transposed`, four warps fill 64 or 32 columns, of f32 two boxes if 128 bytes do not hold them."""
     comptime words = words_of(Self.dtype, Self.width // 2)
 
     var address: UInt32  # where this lane's matrix row goes, or its first pair of f32 or e4m3
@@ -73,12 +74,23 @@ struct BoxRows[dtype: DType, width: Int, transposed: Bool = False, results: Int 
             var c_row = lane % 4 * 2 if Self.is_f32 else lane // (8 * across) * 8 + lane % 8
             var column = row // 16 * (8 * across) + (lane // 4 if Self.is_f32 else lane // 8 % across * 8)
             var byte = column * UInt32(Self.element)
-            self.address = box + byte // UInt32(Self.pitch) * UInt32(Self.width * Self.pitch)
+            self.address = box + byte // UInt32(Self.pitch) * UInt32(Self.width * 8 // Self.results * Self.pitch)
             self.address += c_row * UInt32(Self.pitch) + (byte % UInt32(Self.pitch) ^ swizzle[Self.pitch](c_row))
             return
         var lane_row = lane % 16 if Self.element == 2 else lane // 4
         var byte = lane // 16 * 16 if Self.element == 2 else lane % 4 * UInt32(8 // values_in_word(Self.dtype))
         self.address = box + (row + lane_row) * UInt32(Self.pitch) + (byte ^ swizzle[Self.pitch](lane_row))
+
+    @inline(.always)
+    def write_half[offset: Int, half: Int](self, words: SIMD[DType.uint32, Self.words]):
+        """As `write`, of rows 16 further with half 1. Transposed they are columns, whose place no other address bits have: the
+        first rows are a multiple of 32 then."""
+        comptime if Self.transposed:
+            var rows = self
+            rows.address ^= UInt32(half * 2 * Self.results * Self.element)
+            rows.write[offset](words)
+        else:
+            self.write[offset + half * 16 * Self.pitch](words)
 
     @inline(.always)
     def write[offset: Int](self, words: SIMD[DType.uint32, Self.words]):

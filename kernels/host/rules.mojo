@@ -308,10 +308,9 @@ def split_error(config: GemmConfig) -> ConfigError:
 def swapped_error(config: GemmConfig) -> ConfigError:
     if not config.swapped:
         return ConfigError()
-    if config.has_tmem() or not config.kernel.is_persistent:
-        var message = String(t"swapped: {config.kernel.name} of {config.arch} multiplies A . B^T")
-        return ConfigError("swapped", message, instead="kernel")
-    if config.consumer_m() > 64:
+    if not config.kernel.fuses():
+        return ConfigError("swapped", String(t"swapped: {config.kernel.name} multiplies A . B^T"), instead="kernel")
+    if not config.has_tmem() and config.consumer_m() > 64:
         var message = String(t"mma shape {config.mma_m}x{config.mma_n}, swapped: a warpgroup stores 64 columns of C")
         return ConfigError("mma_shape", message, instead="swapped")
     if config.promotes():
@@ -347,7 +346,7 @@ def quantised_error(config: GemmConfig) -> ConfigError:
         var message = String(t"out dtype {format.name}: {config.kernel.name} of {config.arch} has no such C")
         return ConfigError("out_dtype", message, instead="arch")
     if config.swapped:
-        return ConfigError("out_dtype", String("out dtype e4m3: not with swapped"), instead="swapped")
+        return ConfigError("out_dtype", String(t"out dtype {format.name}: not with swapped"), instead="swapped")
     var columns = config.mma_n * config.fusion().results // 8
     var together = format.block() * ATOM_BLOCKS if config.has_tmem() else F32_BLOCK
     if columns % together != 0:

@@ -27,7 +27,9 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
-    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width()]
+    comptime Rows = BoxRows[
+        Self.config.out_dtype, Self.config.c_width(), Self.config.c_pitch(), Self.config.swapped, Self.config.results
+    ]
     comptime words = Self.halves * Self.Rows.words
     comptime count = Self.halves * Self.width // 2
     comptime Values = SIMD[DType.float32, Self.count]
@@ -60,10 +62,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         comptime for first in range(0, Self.count, 8):
             comptime down = first // (Self.width // 2) * 16
             comptime right = step * Self.width + first % (Self.width // 2) * 2
+            var row = self.values_row + UInt32(down)
+            var column = self.values_column + UInt32(right)
+            comptime if Self.config.swapped:
+                swap(row, column)
             var values = product.slice[8, offset=first]()
-            var fragment = Fragment[Self.config.dtype](
-                values, self.values_row + UInt32(down), self.values_column + UInt32(right), operands
-            )
+            var fragment = Fragment[Self.config.dtype, Self.config.swapped](values, row, column, operands)
             results = results.insert[offset=first * E.results // 8](E.apply(fragment))
         return results
 
@@ -92,9 +96,8 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     @inline(.always)
     def write[buffer: Int](self, words: SIMD[DType.uint32, Self.words]):
         comptime for half in range(Self.halves):
-            comptime offset = buffer * Self.config.step_bytes() + half * 16 * Self.Rows.pitch
             comptime count = Self.Rows.words
-            self.rows.write[offset](words.slice[count, offset=half * count]())
+            self.rows.write_half[buffer * Self.config.step_bytes(), half](words.slice[count, offset=half * count]())
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
@@ -103,7 +106,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
             store_rows[Self.config](
                 self.boxes + UInt32(buffer * Self.config.step_bytes() + box * Self.config.block_bytes()),
                 c_map,
-                Self.config.c_column(column),
+                column,
                 self.row,
                 self.end,
             )

@@ -6,7 +6,7 @@ from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment, Values
 from ..common.groups import store_rows
-from ..common.ptx import mul_after_wait, pinned, tma_store
+from ..common.ptx import mul_after_wait, pinned
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
@@ -21,7 +21,9 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
-    comptime Rows = BoxRows[Self.config.out_dtype, Self.config.c_width(), Self.config.swapped, Self.config.results]
+    comptime Rows = BoxRows[
+        Self.config.out_dtype, Self.config.c_width(), Self.config.c_pitch(), Self.config.swapped, Self.config.results
+    ]
     comptime words = Self.blocks * Self.Rows.words
     comptime steps = Self.config.epilogue_steps()
 
@@ -77,13 +79,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     def store[step: Int, buffer: Int](self, c_map: UInt64):
         var box = self.box + UInt32(buffer * Self.config.step_bytes())
         var column = self.column + Int32(step * Self.width)
-        comptime if Self.config.swapped:
-            comptime across = Self.config.c_box()[1]
-            comptime for part in range(Self.config.swapped_columns() // across):
-                var c_column = Self.config.c_column(self.row) + Int32(part * across)
-                tma_store(box + UInt32(part * Self.width * Self.Rows.pitch), c_map, c_column, column)
-        else:
-            store_rows[Self.config](box, c_map, Self.config.c_column(column), self.row, self.end)
+        store_rows[Self.config](box, c_map, column, self.row, self.end)
 
     @inline(.always)
     def barrier(self):

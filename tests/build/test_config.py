@@ -166,6 +166,37 @@ def test_few_rows_are_split_or_swapped(shape, tile, split, swapped):
     assert (asked.split_k, asked.swapped) == (3, False)
 
 
+@pytest.mark.parametrize(
+    ("shape", "tile", "split", "swapped"),
+    [
+        (
+            (16, 8192, 8192),
+            (128, 16),
+            2,
+            True,
+        ),  # 64 tiles, so that 2 parts of each fill 128 of 148 SMs, 3 take two waves
+        ((1, 4096, 14336), (128, 16), 4, True),  # 32 tiles
+        ((33, 28672, 4096), (128, 48), 1, True),
+        ((64, 8192, 8192), (64, 128), 2, False),  # swapped, 64 of 96 columns
+        ((128, 8192, 8192), (128, 128), 2, False),
+        ((129, 8192, 8192), (256, 256), 1, False),
+    ],
+)
+def test_few_rows_on_blackwell(shape, tile, split, swapped):
+    found = make_config("kernel8", arch="sm_100a", shape=Shape(*shape))
+    assert (found.mma_shape, found.split_k, found.swapped) == (tile, split, swapped)
+    assert (found.cta_group, found.cluster) == ((2, (4, 4)) if tile == (256, 256) else (1, (1, 1)))
+
+
+def test_what_is_asked_for_on_blackwell_stays():
+    few = {"arch": "sm_100a", "shape": Shape(16, 8192, 8192)}
+    assert not make_config("kernel8", **few, out_dtype="nvfp4").swapped
+    assert make_config("kernel8", **few, cta_group=2).mma_shape == (256, 256)
+    assert make_config("kernel8", **few, cluster=(2, 1)).mma_shape == (256, 256)
+    of_groups = Shape(16, 8192, 8192, groups=(10, 6))
+    assert make_config("kernel8", arch="sm_100a", shape=of_groups).cluster == (2, 1)
+
+
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_no_part_is_no_choice(arch):
     with pytest.raises(UsageProblem, match="split k 0 is not one of 1 to 16"):

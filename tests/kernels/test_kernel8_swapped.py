@@ -1,4 +1,4 @@
-"""Kernel 8 of sm_90a with its operands exchanged: C is the transpose of what it multiplies."""
+"""Kernel 8 with its operands exchanged: C is the transpose of what it multiplies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from harness.errors import UsageProblem
 from harness.launch.check import CheckOptions, check, judge
 from harness.problem import OUT_TYPES
 
-SWAPPED = {"arch": "sm_90a", "swapped": True, "stages": 2}
+BLACKWELL = {"arch": "sm_100a", "cta_group": 1, "cluster": (1, 1)}
 CONFIGS = [
-    make_config("kernel8", **SWAPPED, **options)
+    make_config("kernel8", swapped=True, stages=2, **{"arch": "sm_90a", **options})
     for options in (
         {"mma_shape": (128, 16), "cluster": (1, 1), "sms": 5, "split_k": 3},
         {"mma_shape": (64, 64), "cluster": (2, 1), "sms": 8, "split_k": 2, "scheduler": "dynamic"},
@@ -24,6 +24,12 @@ CONFIGS = [
         {"mma_shape": (128, 48), "cluster": (1, 2), "epilogue": "bias", "out_dtype": "f32"},
         {"mma_shape": (64, 16), "cluster": (1, 1), "epilogue": "swiglu"},
         {"mma_shape": (64, 64), "cluster": (2, 1), "epilogue": "swiglu", "out_dtype": "f32", "ping_pong": True},
+        {**BLACKWELL, "mma_shape": (128, 16), "split_k": 3, "epilogue": "residual"},
+        {**BLACKWELL, "mma_shape": (64, 32), "epilogue": "swiglu", "dtype": "fp16"},
+        {**BLACKWELL, "mma_shape": (128, 48), "cluster": (1, 2), "epilogue": "bias", "out_dtype": "f32"},
+        {**BLACKWELL, "mma_shape": (128, 64), "cluster": (2, 1), "epilogue": "swiglu", "out_dtype": "f32"},
+        {"arch": "sm_100a", "mma_shape": (128, 64), "cluster": (2, 1)},
+        {"arch": "sm_100a", "mma_shape": (256, 32), "cluster": (2, 2), "scheduler": "static", "sms": 8, "layout": "nn"},
     )
 ]
 SIZES = ((200, 136, 7 * 64), (17, 72, 256), (1, 264, 384))
@@ -42,7 +48,7 @@ def test_every_element_is_where_it_belongs(built, config):
         assert counters["tma_global_bytes_written"] == OUT_TYPES[config.out_dtype].bytes * size[0] * columns
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, 5])
+@pytest.mark.parametrize("number", [0, 1, 3, 5, 9, 13])
 def test_its_synchronisation_is_sound(built, number):
     _, what = kernel_runs.problem(built[CONFIGS[number]], SIZES[0], "index")
     [checked] = check([what], CheckOptions(schedules=2))
@@ -56,6 +62,9 @@ FAULTS = {
     "the swizzle is another": (2, substitute(r"(stmatrix[^\[]*\[%r\d+\+)0(\])", r"\g<1>16\2", count=0)),
     "a residual of the next column": (5, substitute(r"(ld\.global\.b16 %rs\d+, \[%rd\d+)\]", r"\1+2]")),
     "a bias of the next column": (6, substitute(r"(ld\.global\.b16 %rs\d+, \[%rd\d+)\]", r"\1+2]")),
+    "a matrix is not transposed, sm_100a": (9, substitute(r"stmatrix([.\w]*)\.trans", r"stmatrix\1", count=0)),
+    "the swizzle is another, sm_100a": (13, substitute(r"(stmatrix[^\[]*\[%r\d+\+)0(\])", r"\g<1>16\2", count=0)),
+    "columns 16 further lie elsewhere": (9, substitute(r"(xor\.b32 *\t%r\d+, %r\d+, )32;", r"\g<1>64;")),
     "an f32 a row further": (6, substitute(r"(st\.shared\.b32 \[%r\d+\+)0\]", r"\g<1>128]", count=0)),
 }
 
@@ -67,11 +76,16 @@ def test_a_fault_is_seen(built, name):
 
 
 WRONG = [
-    ({"arch": "sm_100a"}, "swapped: kernel8 of sm_100a multiplies A . B"),
+    ({"arch": "sm_100a", "out_dtype": "mxfp8"}, "out dtype mxfp8: not with swapped"),
     ({"mma_shape": (256, 128)}, "mma shape 256x128, swapped: a warpgroup stores 64 columns of C"),
     ({"mma_shape": (128, 64), "ping_pong": True}, "mma shape 128x64, swapped: a warpgroup stores 64 columns of C"),
     ({"dtype": "e4m3", "scales": "block"}, "scales block: not with swapped"),
 ]
+
+
+def test_kernel9_does_not_swap():
+    with pytest.raises(UsageProblem, match=r"swapped: kernel9 multiplies A \. B"):
+        make_config("kernel9", swapped=True)
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG)

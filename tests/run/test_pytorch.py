@@ -134,13 +134,39 @@ def test_c_of_e4m3_comes_with_its_scale_factors_which_the_next_product_reads(lau
     assert (h.dtype, tuple(h.shape), of_h.dtype, tuple(of_h.shape)) == (c.dtype, (M, 8 * N), torch.float32, (3, M))
     assert tuple(of_c.shape) == (1, M) and launched[0][:2] == (h, of_h) and launched[1][:2] == (c, of_c)
     (_, _, first, numbers, config, _), (_, _, second, _, after, _) = launched
-    assert len(first) == 4 and numbers == [1.0, 1.0] and second[2] is of_h
+    assert len(first) == 4 and numbers == [1.0, 1.0, 1.0] and second[2] is of_h
     assert [json.loads(each)["out_dtype"] for each in (config, after)] == ["e4m3", "e4m3"]
+
+
+def test_block_scaled_c_comes_with_its_atoms_which_the_next_product_reads(launched, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA B200")
+    h, of_h = functions.matmul(A, bf16(160, K), bias=bf16(160), out_dtype="nvfp4", c_scale=4.0)
+    b, of_b = torch.zeros((96, 80), dtype=torch.uint8), torch.zeros((1, 3, 512), dtype=torch.uint8)
+    c, of_c = functions.scaled_matmul(h, b, of_h, of_b, dtype="nvfp4", alpha=0.25, out_dtype="mxfp8")
+    shapes = [(tuple(each.shape), each.dtype) for each in (h, of_h, c, of_c)]
+    assert shapes == [(size, torch.uint8) for size in ((M, 80), (1, 3, 512), (M, 96), (1, 1, 512))]
+    assert [launch[3] for launch in launched] == [[1.0, 1.0, 4.0], [0.25, 1.0]]
+    assert [launch[:2] for launch in launched] == [(h, of_h), (c, of_c)]
+    assert [json.loads(launch[4])["out_dtype"] for launch in launched] == ["nvfp4", "mxfp8"]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: functions.matmul(A, B, c_scale=2.0), "c_scale 2.0 is that of nvfp4; leave it out"),
+        (
+            lambda: functions.matmul(A, B, out_dtype="nvfp4"),
+            "out has 48 columns; of nvfp4 they must be a multiple of 32",
+        ),
+        (
+            lambda: functions.matmul(A, bf16(64, K), out_dtype="nvfp4"),
+            "out dtype nvfp4: kernel8 of sm_90a has no such C",
+        ),
+        (
+            lambda: functions.matmul(A, B, out_dtype="mxfp6"),
+            "out is to be mxfp6; it must be bfloat16, .*, nvfp4, mxfp8",
+        ),
         (
             lambda: functions.grouped_matmul(A, OF_GROUPS, SIZES, out_dtype=torch.float8_e4m3fn),
             "needs one contiguous a",

@@ -282,3 +282,20 @@ def test_without_the_model_a_timeline_has_steps_and_says_so(tmp_path: Path) -> N
     # Two CTAs, two K steps, four instructions of each of two warpgroups: a step each. Those of the first stage are only
     # a step apart, and are drawn together with the steps between.
     assert sum(e["dur"] for e in multiplications) == pytest.approx(2 * (2 * (4 + 3) + 8))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("predict", "--gpu", "h200"), ("timeline", "--gpu", "h200", "-o", "-"), ("tune",)],
+    ids=lambda words: words[0],
+)
+def test_groups_are_refused_with_what_is_taken(words: tuple[str, ...]) -> None:
+    """Before anything is built, even where their rows do not add up to M."""
+    command, *options = words
+    result = harness(command, "kernel8", *options, "--shape", "288,512,256", "--groups", "40,0,248")
+    assert result.exit_code == 2
+    said = (
+        "--groups 40,0,248: this command takes one A and one B; leave it out, or give the largest group alone, --shape"
+    )
+    assert f"{said} 248,512,256" in result.output
+    assert "--groups" not in harness(command, "--help").output
