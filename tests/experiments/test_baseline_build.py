@@ -98,7 +98,3 @@ def test_what_the_commit_cannot_build_is_not_compared(bench, monkeypatch):  # no
     monkeypatch.setattr(runs, "build_commit", lambda commit, cases, models: dict.fromkeys(cases, "it lacks kernel6"))
     code, _, errors = bench("--baseline", "HEAD")
     assert code == 3 and "nothing could be compared: it lacks kernel6" in errors
-
-
-def test_a_plan_says_so(bench):  # noqa: F811
-    assert f"run, in turns with commit {HEAD[:10]}" in bench("--baseline", "HEAD", "--dry-run")[1]
