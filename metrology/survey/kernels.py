@@ -107,7 +107,7 @@ class Packed:
         if argument["kind"] == "tensor":
             return ctypes.c_uint64(operands[argument["name"]])
         if argument["type"] == "f32":
-            return ctypes.c_float(_factors(run)[argument["name"]])
+            return ctypes.c_float(_factors(run).get(argument["name"], argument["value"]))
         value: int = argument["value"]
         return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
 
@@ -130,7 +130,7 @@ def groups_of(run: dict[str, Any]) -> list[int]:
 
 
 def _factors(run: dict[str, Any]) -> dict[str, float]:
-    """alpha and beta."""
+    """alpha and beta; other numbers are as planned."""
     if epilogue_of(run).name != NONE:
         return FUSED
     return {"alpha": ALPHA.get(run["plan"]["config"]["scales"], 1.0), "beta": 0.0}
