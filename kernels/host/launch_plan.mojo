@@ -100,13 +100,15 @@ struct LaunchPlan(Copyable):
             also = ", and of whole blocks with scale factors"
         var rows_of_k = (ld.a == 0 and not config.a_is_k_by_m()) or (ld.b == 0 and not config.b_is_k_by_n())
         check_size("M", m, 8 if ld.a == 0 and config.a_is_k_by_m() else 1)
-        var halved: StaticString = (
-            ", also in C, which has half as many columns" if config.results == 4 else ", also in C"
-        )
+        var in_c: StaticString = ", also in C"
+        if config.fusion().results == 4:
+            in_c = ", also in C, which has half as many columns"
+        elif config.out_scaling.factors > 0:
+            in_c = ", also in C, and of whole blocks with scale factors"
         var of_n = (128 if config.quantises() else 64) // config.results
         if config.out_scaling.factors > 0:
             of_n = max(of_n, config.out_scaling.block() * 8 // config.fusion().results)
-        check_size("N", n, of_n, halved)
+        check_size("N", n, of_n, in_c)
         check_size("K", k, k_multiple if rows_of_k else 1, also)
         self.m = m
         self.n = n
