@@ -285,16 +285,19 @@ def advise(refusal: ConfigError, asked: Change, works: Callable[[Change], bool])
         ways = [*(found[:1] or works_with([out], 1)), *instead, *found[1:]]
     ways = ways[:SHOWN]
     if not ways:
-        others = [name for name in asked if name not in ("kernel", refusal.subject) and asked[name] is not None]
+        others = [name for name in OPTIONS if name != refusal.subject and asked.get(name) is not None]
         subsets = (subset for size in range(len(others) + 1) for subset in combinations(others, size))
         without: Iterator[Change] = (dict.fromkeys((refusal.subject, *subset)) for subset in subsets)
         ways = list(islice((change for change in without if works({**asked, **change})), 1))
-    return UsageProblem(f"{refusal}; {_in_words(ways, refusal.subject)}" if ways else str(refusal))
+    return UsageProblem(f"{refusal}; {_in_words(ways, refusal.subject, asked)}" if ways else str(refusal))
 
 
 def _settings(name: str, asked: Change) -> list[Change]:
-    """An option set to what is offered, as near as can be to what was asked for; left out, if nothing is."""
+    """An option set to what is offered, as near as can be to what was asked for; left out, if nothing is, and so is a
+    switch that was asked for."""
     wanted = asked.get(name)
+    if name in OPTIONS and OPTIONS[name].kind == "switch" and wanted != OPTIONS[name].default:
+        return [{name: None}]
     offered = tuple(KERNELS) if name == "kernel" else OPTIONS[name].offered or (None,)
     values: list[Any] = [value for value in offered if value != wanted]
     distance = None if name == "kernel" else OPTIONS[name].distance
@@ -303,12 +306,12 @@ def _settings(name: str, asked: Change) -> list[Change]:
     return [{name: value} for value in values]
 
 
-def _in_words(ways: list[Change], subject: str) -> str:
-    """``use 128x64, or cta group 1``, ``use 1 or 2``, ``use static, or leave sms out``."""
+def _in_words(ways: list[Change], subject: str, asked: Change) -> str:
+    """``use 128x64, or --cta-group 1``, ``use 1 or 2``, ``use static, or leave out --sms``."""
     values = [_value(way, subject) for way in ways if None not in way.values()]
     alike = all(set(way) == set(ways[0]) for way in ways)
     words = [f"use {(' or ' if alike else ', or ').join(values)}"] if values else []
-    words += [f"leave {' and '.join(map(_name, way))} out" for way in ways if None in way.values()]
+    words += [f"leave out {' and '.join(_flag(n, asked[n]) for n in way)}" for way in ways if None in way.values()]
     return ", or ".join(words)
 
 
@@ -317,20 +320,23 @@ def _value(change: Change, subject: str) -> str:
 
 
 def _setting(name: str, value: object, subject: str) -> str:
-    if value is False:
-        return f"no {_name(name)}"
+    if name == "kernel":
+        return str(value)
+    if isinstance(value, bool):
+        return _flag(name, value)
     if name == subject and _bound(name) and (name, value) != _LEAST:
         return _bound(name).format(value)
-    shown = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return shown if name in (subject, "kernel") else f"{_name(name)} {shown}"
+    shown = OPTIONS[name].show(value)
+    return shown if name == subject else f"{_flag(name, value)} {shown}"
 
 
 _LEAST = ("stages", 1)
 """There is no less, so nobody is told to use at most that."""
 
 
-def _name(option: str) -> str:
-    return option.replace("_", " ")
+def _flag(name: str, value: object) -> str:
+    """The option as a command has it."""
+    return OPTIONS[name].off if value is False else OPTIONS[name].flag
 
 
 def _bound(option: str) -> str:

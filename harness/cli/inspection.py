@@ -26,6 +26,7 @@ from harness.report import protocol
 from harness.report.svg import as_svg
 from harness.report.text import WIDTH, as_dict, as_text
 from harness.run.runner import check_memory
+from harness.run.tuned import everywhere
 
 MIN_WIDTH = 40
 FORMATS = ("text", "svg", "json")
@@ -69,7 +70,8 @@ def explain(
         if form != "text" or hand_overs:
             raise UsageProblem("--why is text about the choice; leave --format and --protocol out")
         asked = chosen_options(kernel, config.preset, dict(config.asked))
-        write_output(_why(config.configure(kernel, shape), asked, shape), output)
+        found = config.configure(kernel, shape)
+        write_output(_why(found, asked, shape) + (_tuned(found, shape) if config.asks_nothing else ""), output)
         return
     if hand_overs:
         if form == "svg":
@@ -130,6 +132,24 @@ def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
             "hand-over of partial sums. What the kernels' rules refuse is passed over. harness predict runs the PTX.\n",
         ]
     )
+
+
+def _tuned(config: KernelConfig, shape: Shape) -> str:
+    """What GPUs take in its place, and the evidence in a line."""
+    lines = []
+    for kind, entry in everywhere(config.kernel, config.arch, config.dtype, shape).items():
+        try:
+            label = entry.configuration().label
+        except UsageProblem as error:
+            lines.append(f"{kind}: what was tuned for {entry.shapes} no longer counts: {error}\n")
+            continue
+        evidence = {name: value for name, value in entry.evidence.items() if name in ("gain", "interval", "time")}
+        lines.append(
+            f"{kind}: {label} in its place, tuned for {entry.shapes}; measured: "
+            f"{', '.join(f'{name} {value}' for name, value in evidence.items())}. "
+            f"All the evidence: harness tune {config.kernel} --shape {shape.as_option} --explain\n"
+        )
+    return "".join(lines)
 
 
 def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str) -> None:

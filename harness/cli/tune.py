@@ -179,7 +179,7 @@ def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape)
     try:
         _show_why(console, differences(default, entry.configuration(), shape))
     except UsageProblem as error:
-        show_line(console, f"this configuration can no longer be, and the default is taken: {error}", "yellow")
+        show_line(console, f"this no longer counts, and the default is taken: {error}", "yellow")
 
 
 def _show_why(console: Console, rows: Sequence[tuple[str, ...]]) -> None:

@@ -1,8 +1,8 @@
 """The candidates: what a kernel's space has and its rules allow, ordered by what their geometry says of them.
 
-What follows from the launch alone is exact and needs neither compiler nor GPU: how many multiplications the busiest SM
-does, and how many bytes clusters ask L2 for. It decides which tiles and clusters get a closer look first; the other
-options are varied around the best of these.
+The estimate by which a kernel chooses for a problem (`harness.build.tilings`) decides which forms, tiles with cluster,
+split of K and order of operands, get a closer look first; the other options are varied around the best of these. How
+two launches differ is told by counts that are exact and need neither compiler nor GPU.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES, Space
+from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, Tiling
 from harness.build.config import KernelConfig, find_kernel, try_config
+from harness.build.tilings import OF_TILING, Estimate, estimate, estimates, offered
 from harness.errors import UsageProblem
 from harness.problem import Shape
 
@@ -23,6 +24,8 @@ FORM = ("cta_group", "mma_shape", "cluster", "ping_pong", "split_k", "swapped")
 """The options that decide the geometry, and who computes what of a tile."""
 FOLLOWING = {"scheduler": ("clc_depth", "sms", "stages")}
 """Options that are left to the kernel again where another one changes."""
+UNKNOWN_SLOWER = 1.1
+"""`Tiling.slower` of tiles that nobody has measured."""
 SLACK = 1.3
 """How much worse a form may look than the best one, to be among those that are tried."""
 
@@ -65,20 +68,11 @@ def _waves(config: KernelConfig, clusters: int) -> int:
     return ceil(clusters / (min(launched, resident) if launched else resident))
 
 
-def promise(config: KernelConfig, shape: Shape) -> float:
-    """Returns a figure for ordering alone, the smaller the better: cycles that the tensor cores or L2 need at least,
-    whichever is more, and a tenth of the other."""
-    count, gpu = geometry(config, shape), ARCHITECTURES[config.arch].usual
-    compute = count.busiest / gpu.multiplications
-    load = count.bytes / (gpu.sms * gpu.l2_bytes)
-    return max(compute, load) + 0.1 * min(compute, load)
-
-
 @dataclass(frozen=True)
 class Choices:
-    """What there is to choose from. combinations: of all values; refused: of these, by the option whose rule they
-    break; forms: tiles and clusters with the kernel's own choice of the rest, the most promising first, each tile once
-    before any comes with a second cluster.
+    """What there is to choose from. combinations: of all values, and what the kernel chooses from for the problem;
+    refused: of these, by the option whose rule they break; forms: with the kernel's own choice of the rest, the most
+    promising first, each tile once before any comes with a second cluster or split.
     """
 
     kernel: str
@@ -112,31 +106,37 @@ def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
             f"{kernel} has no space to be tuned in on {arch}; it is declared in harness/build/catalog.py"
         )
     default = try_config(kernel, arch=arch, dtype=dtype, shape=shape)
+    kind = {"kernel": kernel, "arch": arch, "dtype": dtype}
     refused: Counter[str] = Counter()
-    forms: dict[KernelConfig, None] = {}
-    count = 0
-    for chosen in product(*values.values()):
-        count += 1
-        asked = {"kernel": kernel, "arch": arch, "dtype": dtype, **dict(zip(values, chosen, strict=True))}
-        made = _try(asked, refused)
-        if made is not None:
-            form = _try({name: asked[name] for name in asked if name in ("kernel", "arch", "dtype", *FORM)})
-            if form is not None and form != default:
-                forms[form] = None
-    return Choices(kernel, arch, dtype, default, values, count, refused, tuple(_ordered(list(forms), shape)))
+    asked = [one.options for one in estimates(find_kernel(kernel), arch, kind, shape)]
+    asked += [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    allowed = [one for one in asked if _try({**kind, **one}, refused) is not None]
+    tried = [_try({**kind, **{name: one[name] for name in one if name in FORM}}) for one in allowed]
+    forms = list(dict.fromkeys(form for form in tried if form not in (None, default)))
+    return Choices(kernel, arch, dtype, default, values, len(asked), refused, tuple(_ordered(forms, shape)))
 
 
 def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
-    """Orders forms by their promise, tile by tile in turn; those that promise much less are last."""
-    promises = {form: promise(form, shape) for form in forms}
-    best = min(promises.values(), default=0.0)
+    """Orders forms by their estimates, tile by tile in turn; those that look much worse are last."""
+    cycles = {form: estimate_of(form, shape).cycles for form in forms}
+    best = min(cycles.values(), default=0.0)
     turns: Counter[tuple[object, ...]] = Counter()
     keys = {}
-    for form in sorted(forms, key=lambda form: promises[form]):
+    for form in sorted(forms, key=lambda form: cycles[form]):
         tile = (form.cta_group, form.mma_shape, form.ping_pong, form.swapped)
-        keys[form] = (promises[form] > SLACK * best, turns[tile], promises[form])
+        keys[form] = (cycles[form] > SLACK * best, turns[tile], cycles[form])
         turns[tile] += 1
     return sorted(forms, key=lambda form: keys[form])
+
+
+def estimate_of(config: KernelConfig, shape: Shape) -> Estimate:
+    """As the kernel would choose it, if it were offered."""
+    kernel = find_kernel(config.kernel)
+    alike = {name: getattr(config, name) for name in OF_TILING if name != "cluster"}
+    known = offered(kernel, config.arch, alike)
+    tiling = Tiling(**alike, cluster=config.cluster, slower=known[0].slower if known else UNKNOWN_SLOWER)
+    asked = {"dtype": config.dtype, "sms": config.sms or None}
+    return estimate(tiling, config.split_k, shape, config.arch, asked)
 
 
 def _try(asked: Mapping[str, Any], refused: Counter[str] | None = None) -> KernelConfig | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import tomllib
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ SCHEMA = 1
 _NAMED = ("kernel", "arch", "dtype")
 ROWS = 256
 """The most rows of a tile; those of the others divide it, but for the last tiles along M."""
+FEW_ROWS = (16, 32, 48, 64, 128)
+"""Up to which M other tiles are offered (`harness.build.catalog`)."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ class ShapeClass:
 
 def class_of(shape: Shape) -> ShapeClass:
     """The class of a problem."""
-    last = -(-shape.m // ROWS) * ROWS
-    return ShapeClass(last - ROWS + 1, last, shape.n, shape.k)
+    ends = [0, *FEW_ROWS, *range(ROWS, shape.m + ROWS, ROWS)]
+    place = bisect_left(ends, shape.m)
+    return ShapeClass(ends[place - 1] + 1, ends[place], shape.n, shape.k)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,13 @@ class Entry:
         return self.kernel, self.arch, self.dtype, self.shapes
 
     def configuration(self) -> KernelConfig:
-        """Raises `UsageProblem` if the kernel has changed so that it no longer can be."""
+        """Raises `UsageProblem` if the kernel has changed so that it no longer can be, or that another default than
+        what it was faster than may be faster still."""
+        if {"default", "shape"} <= self.evidence.keys():
+            shape = Shape(*self.evidence["shape"])
+            default = try_config(self.kernel, arch=self.arch, dtype=self.dtype, shape=shape).label
+            if default != self.evidence["default"]:
+                raise UsageProblem(f"the default of {shape} was {self.evidence['default']} and is now {default}")
         options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in self.config.items()
         }
@@ -98,13 +108,13 @@ def configuration_for(
     shape: Shape,
     warn: Callable[[str], object] = warnings.warn,
 ) -> KernelConfig | None:
-    """What was found for a problem on a GPU; None: nothing, or, as warn is told, nothing that the kernel still has."""
+    """What was found for a problem on a GPU; None: nothing, or, as warn is told, nothing that still counts."""
     entry = find(device_kind, kernel, arch, dtype, shape)
     try:
         return entry.configuration() if entry else None
     except UsageProblem as error:
         warn(
-            f"{kernel} runs as by default: what {file_of(device_kind)} has for {shape} can no longer be ({error}); "
+            f"{kernel} runs as by default: what {file_of(device_kind)} has for {shape} no longer counts ({error}); "
             "tune it anew"
         )
         return None

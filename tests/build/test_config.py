@@ -79,11 +79,11 @@ def test_labels_differ_where_configurations_do():
     ("options", "message"),
     [
         ({"arch": "sm_120a"}, "is written for sm_100a and sm_90a, not for 'sm_120a'; use sm_100a or sm_90a"),
-        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or arch sm_100a"),
+        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or --arch sm_100a"),
         ({"arch": "sm_90a", "mma_shape": (256, 256)}, "N must be a multiple of 16 up to 128; use 256x128"),
         ({"dtype": "fp8"}, "dtype 'fp8' is not supported; use one of: bf16, fp16"),
         ({"cta_group": 3}, "cta group 3 is not possible on sm_100a; use 1 or 2"),
-        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 128x64, or cta group 1"),
+        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 128x64, or --cta-group 1"),
         ({"mma_shape": (512, 256)}, "M must be 128 or 256; use 256x256"),
         ({"mma_shape": (256, 100)}, "N must be a multiple of 32 up to 256; use 256x96"),
         ({"mma_shape": (256, 512)}, "N must be a multiple of 32 up to 256; use 256x256"),
@@ -94,7 +94,7 @@ def test_labels_differ_where_configurations_do():
         ({"mma_shape": (256, 96), "epilogue_width": 64}, "does not divide the 96 accumulator columns"),
         (
             {"cta_group": 1, "mma_shape": (64, 64), "cluster": (1, 16)},
-            "16 CTAs share 64 rows of A and each needs at least 8; use 1x8, or no multicast",
+            "16 CTAs share 64 rows of A and each needs at least 8; use 1x8, or --no-multicast",
         ),
         ({"stages": 7}, "229376 + C 65536 + barriers 128 = 295040, more than the 232448 bytes"),
     ],
@@ -277,28 +277,28 @@ ODD_OPTIONS: dict[str, list] = {
     "clc_depth": [None, 0, 4],
     "sms": [None, 2],
 }
-WORDS = {name.replace("_", " "): name for name in ODD_OPTIONS}
+FLAGS = {option.flag: name for name, option in OPTIONS.items()}
+SWITCHES = {option.off: name for name, option in OPTIONS.items() if option.off}
 
 
 def setting(words: str, subject: str) -> tuple[str, object]:
-    """An option and its value: ``cta group 1``, ``128x64``, ``at most 5``, ``no multicast``, ``kernel8``."""
-    if words.startswith("no "):
-        return words.removeprefix("no ").replace(" ", "_"), False
-    words = words.removeprefix("at most ").removesuffix(" or more")
-    named = next((word for word in WORDS if words.startswith(f"{word} ")), None)
-    value = words.removeprefix(f"{named} ")
+    """An option and its value: ``--cta-group 1``, ``128x64``, ``at most 5``, ``--no-multicast``, ``kernel8``."""
+    if words in SWITCHES:
+        return SWITCHES[words], False
+    *flag, value = words.removeprefix("at most ").removesuffix(" or more").split()
     if value in KERNELS:
         return "kernel", value
     read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
-    return WORDS[named] if named else subject, read
+    return FLAGS[flag[0]] if flag else subject, read
 
 
 def advice(message: str, subject: str) -> list[dict]:
     """What a refusal says to do, read as a person would: options to be set otherwise, None to be left out."""
     found = []
     for part in re.split(r", or | or (?!more)", message.rsplit("; ", 1)[1]):
-        if left_out := re.fullmatch(r"leave (.*) out", part):
-            found.append(dict.fromkeys(name.replace(" ", "_") for name in left_out[1].split(" and ")))
+        if part.startswith("leave out "):
+            left_out = part.removeprefix("leave out ").split(" and ")
+            found.append(dict.fromkeys((FLAGS | SWITCHES)[flag] for flag in left_out))
             continue
         found.append(dict(setting(words, subject) for words in part.removeprefix("use ").split(" and ")))
     return found
@@ -316,8 +316,8 @@ def test_what_a_refusal_advises_is_accepted(kernel):
             except UsageProblem as problem:
                 message = str(problem)
             refused += 1
-            assert "--" not in message and "\n" not in message
-            subject = next((name for word, name in WORDS.items() if message.startswith(word)), "arch")
+            assert "\n" not in message
+            subject = next((name for name in ODD_OPTIONS if message.startswith(name.replace("_", " "))), "arch")
             changes = advice(message, subject)
             assert changes, message
             for change in changes:

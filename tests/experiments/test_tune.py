@@ -243,6 +243,52 @@ def test_shapes_of_a_class_need_the_same_tiles():
     assert not first.has(Shape(512, 4096, 512)) and not first.has(Shape(513, 4104, 512))
     for config in CHOICES.forms:
         assert geometry(config, Shape(768, 4096, 512)).waves == geometry(config, Shape(768 - 63, 4096, 512)).waves
+    few = [
+        (found.first, found.last) for found in (class_of(Shape(m, 8, 8)) for m in (1, 16, 17, 64, 65, 128, 129, 257))
+    ]
+    assert few == [(1, 16), (1, 16), (17, 32), (49, 64), (65, 128), (65, 128), (129, 256), (257, 512)]
+
+
+@pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
+def test_few_rows_are_tuned_among_what_the_kernel_chooses_from(arch):
+    shape = Shape(8, 4096, 4096)
+    forms = space_of("kernel8", arch, "bf16", shape).forms
+    default = make_config("kernel8", arch=arch, shape=shape)
+    assert default.swapped and default.mma_shape[1] == 16
+    first = forms[:12]
+    assert {form.swapped for form in first} == {True, False} and len({form.split_k for form in first}) > 2
+    assert all(make_config("kernel8", arch=arch, shape=shape, split_k=split) in {default, *forms} for split in (1, 3))
+    assert not any(form.swapped for form in space_of("kernel8", arch, "bf16", Shape(2048, 4096, 4096)).forms[:3])
+
+
+def test_the_choice_for_few_rows_is_explained_by_what_was_tuned(results_dir):
+    """For its class alone, and where nothing is asked for."""
+    shape = Shape(8, 512, 1024)
+    default = make_config("kernel8", arch="sm_90a", shape=shape)
+    best = make_config("kernel8", arch="sm_90a", mma_shape=(64, 16), swapped=True, split_k=2)
+    evidence = {"gain": 1.2, "interval": [1.1, 1.3], "shape": [8, 512, 1024], "default": default.label}
+    store.keep("nvidia-h200", store.entry_of(best, class_of(shape), evidence))
+
+    def why(*words):
+        result = CliRunner().invoke(harness.cli.main.main, ["explain", "kernel8", "--arch", "sm_90a", "--why", *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", Shape(3, 512, 1024)) == best
+    assert f"nvidia-h200: {best.label} in its place" in why("--shape", "3,512,1024")
+    assert "gain 1.2, interval [1.1, 1.3]" in why("--shape", "8,512,1024") and "cycles" in why("--shape", "8,512,1024")
+    assert "nvidia-h200" not in why("--shape", "17,512,1024") + why("--shape", "8,512,1024", "--stages", "4")
+
+
+def test_what_was_faster_than_another_default_no_longer_counts(results_dir):
+    evidence = {"shape": [4096, 4096, 4096], "default": "another"}
+    store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), evidence))
+    with pytest.warns(UserWarning, match="the default of 4096x4096x4096 was another and is now kernel8 sm_90a"):
+        assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
+    words = ["explain", "kernel8", "--arch", "sm_90a", "--shape", "4096", "--why"]
+    assert "no longer counts: the default" in CliRunner().invoke(harness.cli.main.main, words).stdout
+    store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), {**evidence, "default": CHOICES.default.label}))
+    assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
 
 
 BETTER = make_config("kernel8", arch="sm_90a", mma_shape=(256, 128), cluster=(2, 2), stages=3)
@@ -285,19 +331,19 @@ def test_without_a_gpu_it_is_said_what_can_be_done(results_dir, monkeypatch):
 def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
     path = store.keep("nvidia-h200", ENTRY)
     path.write_text(path.read_text().replace("stages = 3", "stages = 30"))
-    with pytest.warns(UserWarning, match="can no longer be .stages 30"):
+    with pytest.warns(UserWarning, match="no longer counts .stages 30"):
         assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
     result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--shape", "4096", "--explain"])
-    assert result.exit_code == 0 and "1.1" in result.stdout and "can no longer be" in result.stdout
+    assert result.exit_code == 0 and "1.1" in result.stdout and "no longer counts" in result.stdout
     path.write_text("[[tuned]")
     with pytest.raises(CannotRun, match="--no-tuned"):
         store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE)
 
 
-def test_what_is_kept_in_the_project_can_still_be():
-    """A kernel that has changed its options would leave entries behind that nothing uses."""
+def test_what_is_kept_in_the_project_still_counts():
+    """A kernel that has changed its options, or has a better default, would leave entries behind that nothing uses."""
     kept = [entry for path in (ROOT / "results" / "tuned").glob("*.toml") for entry in store.load(path)]
-    assert kept and all(entry.configuration().kernel == entry.kernel for entry in kept)
+    assert all(entry.configuration().kernel == entry.kernel for entry in kept)
 
 
 def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):

@@ -169,7 +169,7 @@ def test_a_fault_is_seen(built, number, name):
 
 WRONG = [
     ({"kernel": "kernel9"}, "layout nn: nvfp4 is multiplied as nt only; use nt"),
-    ({"arch": "sm_90a", "dtype": "e4m3"}, "layout nn: e4m3 is multiplied as nt only; use nt, or dtype bf16"),
+    ({"arch": "sm_90a", "dtype": "e4m3"}, "layout nn: e4m3 is multiplied as nt only; use nt, or --dtype bf16"),
     ({"arch": "sm_90a", "mma_shape": (128, 96)}, "the 96 columns of a CTA must be a multiple of 64; use 128x128"),
     ({"mma_shape": (256, 64)}, "the 32 columns of a CTA must be a multiple of 64; use 256x128"),
 ]
