@@ -56,21 +56,6 @@ struct Multicast(TrivialRegisterPassable):
         return _every(self.cta_group, self.cluster_m // self.cta_group) << (rank - x + x % UInt32(self.cta_group))
 
     @inline(.always)
-    def b_scale_parts(self) -> Int:
-        """CTAs with equal y need the same scale factors of B, in both CTAs of a pair."""
-        return self.cluster_m if self.enabled else 1
-
-    @inline(.always)
-    def b_scale_part(self, rank: UInt32) -> UInt32:
-        return rank % UInt32(self.cluster_m) if self.enabled else 0
-
-    @inline(.always)
-    def b_scale_mask(self, rank: UInt32) -> UInt32:
-        if not self.enabled:
-            return UInt32(1) << rank
-        return _every(1, self.cluster_m) << (rank - rank % UInt32(self.cluster_m))
-
-    @inline(.always)
     def pair_mask(self, rank: UInt32) -> UInt32:
         """The CTAs that share an MMA with this one, itself included."""
         return _every(1, self.cta_group) << (rank - rank % UInt32(self.cta_group))

@@ -111,29 +111,6 @@ comptime PRODUCER = UInt32(1)
 empty."""
 
 
-struct Ring[stages: Int](TrivialRegisterPassable):
-    """A place in a ring of stages, for a thread that is both producer and consumer: it waits on an empty barrier for the
-    parity before the one that it waits for on the full barrier."""
-
-    var stage: UInt32
-    var parity: UInt32
-
-    @inline(.always)
-    def __init__(out self, *, parity: UInt32):
-        self.stage = 0
-        self.parity = parity
-
-    @inline(.always)
-    def advance(mut self):
-        comptime if Self.stages == 1:
-            self.parity ^= 1
-        else:
-            self.stage += 1
-            if self.stage == UInt32(Self.stages):
-                self.stage = 0
-                self.parity ^= 1
-
-
 struct Pipeline[stages: Int](TrivialRegisterPassable):
     """One role's place in a ring of stages, each with a full and an empty barrier. The parity flips each time the ring
     wraps, so that no role needs a counter."""

@@ -31,6 +31,10 @@ __extension GemmConfig:
     def sharing(self) -> Multicast:
         return Multicast(self.cluster_m, self.cluster_n, self.cta_group, self.multicast)
 
+    def b_scale_sharing(self) -> Multicast:
+        """CTAs with equal y need the same scale factors of B, in both CTAs of a pair."""
+        return Multicast(self.cluster_m, self.cluster_n, 1, self.multicast)
+
     def a_is_k_by_m(self) -> Bool:
         """How the tensor A lies in memory; otherwise it is [M, K]."""
         return self.layout == "tn" or self.layout == "tt"
@@ -57,7 +61,7 @@ __extension GemmConfig:
         return Slices(max(1, self.cta_m() // ATOM_ROWS), self.sharing().a_parts(), unit=1)
 
     def b_scale_slices(self) -> Slices:
-        return Slices(max(1, self.mma_n // ATOM_ROWS), self.sharing().b_scale_parts(), unit=1)
+        return Slices(max(1, self.mma_n // ATOM_ROWS), self.b_scale_sharing().b_parts(), unit=1)
 
     def a_bytes(self) -> Int:
         return self.cta_m() * SWIZZLE_ROW_BYTES

@@ -27,11 +27,12 @@ def array(items: List[String]) -> String:
     return String("[", String(", ").join(items), "]")
 
 
+def numbers(items: List[Int]) -> String:
+    return array([String(item) for item in items])
+
+
 def numbers(*items: Int) -> String:
-    var list = List[String]()
-    for item in items:
-        list.append(String(item))
-    return array(list)
+    return array([String(item) for item in items])
 
 
 def object(members: List[String]) -> String:

@@ -93,13 +93,10 @@ def other_barriers_detail(config: GemmConfig) -> String:
 def multicast_json(config: GemmConfig) -> String:
     """Masks of each CTA, and the first line (K-major: row) of each box that it loads, within the tile that the receivers
     hold."""
-    var sharing = config.sharing()
+    var sharing, b_scale_sharing = config.sharing(), config.b_scale_sharing()
 
     def rows(slices: Slices, part: UInt32) -> String:
-        var first_rows = List[String]()
-        for box in range(Int(part), slices.boxes(), slices.parts):
-            first_rows.append(String(box * slices.box_lines()))
-        return array(first_rows)
+        return numbers([box * slices.box_lines() for box in range(Int(part), slices.boxes(), slices.parts)])
 
     var ranks = List[String]()
     for i in range(config.cluster_size()):
@@ -113,9 +110,9 @@ def multicast_json(config: GemmConfig) -> String:
             pair("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
         ]
         if config.kernel.is_block_scaled:
-            members.append(pair("b_scales", Int(sharing.b_scale_mask(rank))))
+            members.append(pair("b_scales", Int(b_scale_sharing.b_mask(rank))))
             members.append(pair("a_scale_rows", rows(config.a_scale_slices(), sharing.a_part(rank))))
-            members.append(pair("b_scale_rows", rows(config.b_scale_slices(), sharing.b_scale_part(rank))))
+            members.append(pair("b_scale_rows", rows(config.b_scale_slices(), b_scale_sharing.b_part(rank))))
         ranks.append(object(members))
     return array(ranks)
 
@@ -170,28 +167,13 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
         """Of a tensor that is read or written as it lies in memory."""
         if not is_taken:
             return scalar(name, 0, "u64")
-        var sizes = List[String]()
-        for size in shape:
-            sizes.append(String(size))
-        return object(
-            [
-                text("name", name),
-                text("kind", "tensor"),
-                text("dtype", dtype),
-                pair("shape", array(sizes)),
-            ]
-        )
+        return object([text("name", name), text("kind", "tensor"), text("dtype", dtype), pair("shape", numbers(shape))])
 
     var workspace = scalar("workspace", 0, "u64")
     if plan.workspace > 0:
-        workspace = object(
-            [
-                text("name", "workspace"),
-                text("kind", "workspace"),
-                pair("counters", plan.counters),
-                pair("bytes", plan.workspace),
-            ]
-        )
+        var members: List[String] = [text("name", "workspace"), text("kind", "workspace")]
+        members += [pair("counters", plan.counters), pair("bytes", plan.workspace)]
+        workspace = object(members)
 
     var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
     if config.has_scale_factors():
@@ -219,15 +201,12 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
 def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[Int] = []) -> String:
     """`entry` is empty where the kernel has not been compiled. `sizes`: the rows of groups, which a launch does not know.
     """
-    var groups = List[String]()
-    for size in sizes:
-        groups.append(String(size))
     var m = plan.m
     if config.masked:  # rows in memory
         m = 0
         for size in sizes:
             m += size
-    var problem: List[String] = [pair("m", m), pair("n", plan.n), pair("k", plan.k), pair("groups", array(groups))]
+    var problem: List[String] = [pair("m", m), pair("n", plan.n), pair("k", plan.k), pair("groups", numbers(sizes))]
     if config.masked:
         problem.append(pair("masked", plan.m // plan.groups))
     if plan.ld.a > 0 or plan.ld.b > 0 or plan.ld.c > 0:

@@ -1,13 +1,11 @@
 """What the warps of a CTA do, in words, for the launch plan."""
 from ..common.config import GemmConfig
-from .json import array, object, pair, text
+from .json import array, numbers, object, pair, text
 
 
 def role(name: StaticString, first: Int, last: Int, does: String) -> String:
-    var warps = List[String]()
-    for warp in range(first, last + 1):
-        warps.append(String(warp))
-    return object([text("name", name), pair("warps", array(warps)), text("does", does)])
+    var warps = numbers([warp for warp in range(first, last + 1)])
+    return object([text("name", name), pair("warps", warps), text("does", does)])
 
 
 def roles_json(config: GemmConfig) -> String:

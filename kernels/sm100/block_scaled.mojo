@@ -32,23 +32,12 @@ struct ScaledLoader[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
-        comptime sharing = Self.config.sharing()
+        comptime of_a, of_b = Self.config.sharing(), Self.config.b_scale_sharing()
         comptime rows = UInt32(ATOM_ROWS)
         self.operands = {cta, problem}
-        self.a = {
-            problem.a_scales,
-            (problem.m + rows - 1) // rows,
-            0,
-            sharing.a_part(cta.rank),
-            sharing.a_mask(cta.rank),
-        }
-        self.b = {
-            problem.b_scales,
-            (problem.n + rows - 1) // rows,
-            0,
-            sharing.b_scale_part(cta.rank),
-            sharing.b_scale_mask(cta.rank),
-        }
+        var a_rows, b_rows = (problem.m + rows - 1) // rows, (problem.n + rows - 1) // rows
+        self.a = {problem.a_scales, a_rows, 0, of_a.a_part(cta.rank), of_a.a_mask(cta.rank)}
+        self.b = {problem.b_scales, b_rows, 0, of_b.b_part(cta.rank), of_b.b_mask(cta.rank)}
 
     @inline(.always)
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k_step: Int32, full: MBarrier):

@@ -7,7 +7,7 @@ again when the MMAs that read its slices have all arrived. Afterwards all four w
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
-from ..common.pipeline import CONSUMER, Ring
+from ..common.pipeline import CONSUMER
 from ..common.producer import Loader
 from ..common.scheduler import TileScheduler
 from .epilogue import wait_for_accumulator
@@ -22,19 +22,19 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var loader = Loader[config](cta, problem)
     var multiplier = Multiplier[config](cta)
     var writers = cta.stage_writers()
-    var place = Ring[1](parity=CONSUMER)
+    var stage = cta.stages(CONSUMER)
     for k in range(problem.k_iterations):
-        cta.empty().wait(place.parity ^ 1)
+        stage.empty().wait(stage.parity ^ 1)
         loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
         if cta.leads_mma():
-            cta.full().wait(place.parity)
+            stage.consumer_wait()
             multiplier.multiply(0, 0, k > 0)
-            commit[config.cta_group](cta.empty(), writers)
-        place.advance()
+            commit[config.cta_group](stage.empty(), writers)
+        stage.advance()
     if cta.leads_mma():
         commit[config.cta_group](cta.accumulator_full(), cta.pair())
     # Drain: the last commits of other CTAs must not find this one gone.
-    cta.empty().wait(place.parity ^ 1)
+    stage.empty().wait(stage.parity ^ 1)
 
 
 @inline(.always)

@@ -12,11 +12,10 @@ from ..common.pipeline import CONSUMER, PRODUCER
 from ..common.scheduler import TileScheduler, request_tiles
 from .block_scaled import ScaledLoader, ScaledMultiplier
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from .kernel8 import MMA_WARP, PRODUCER_WARP
+from .kernel8 import MMA_WARP, PRODUCER_WARP, release
 from .quantise import quantised
-from .tcgen05 import commit, fence_before_thread_sync
+from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
-from max.gpu.sync import syncwarp
 
 
 @inline(.always)
@@ -73,11 +72,7 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
             var part = epilogue.moved(mirrored if accumulator == 0 else 0)
             var values = part.load[step]() * problem.operands.alpha
             comptime if step == config.shared_steps() - 1:  # consumer release: this warp has read what the next tile needs
-                fence_before_thread_sync()
-                syncwarp()
-                if elect_one_sync():
-                    epilogue.empty.arrive()
-                syncwarp()
+                release(epilogue)
             comptime if config.quantises():
                 values = quantised[step](cta, part, values, problem)
             write_step[config, step](part, part.rounded(values), problem.c)
