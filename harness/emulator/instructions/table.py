@@ -109,13 +109,10 @@ NOTHING = Micro("nothing", None, (), quiet=True)
 class Assign:
     """Pure: each destination gets the value of an expression, which works on scalars and on 32-lane arrays alike.
 
-    several: for an instruction with one result, a function that computes several of them at once, given for each
-    operand the tuple of its values, and the expressions of this one's operands. micro: the same as micro-operations of
-    the native engine; none: it has none that do this.
+    micro: the same as micro-operations of the native engine; none: it has none that do this.
     """
 
     pairs: Sequence[tuple[Operand, str]]
-    several: tuple[Callable[..., Any], tuple[str, ...]] | None = None
     micro: tuple[Micro, ...] = ()
 
 
