@@ -21,14 +21,14 @@ from harness.emulator.instructions.table import (
     address_parts,
     elements,
     instruction,
-    memory,
     only,
+    shared_pointer,
     tuple_of,
 )
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import FULL_MASK, Value, stack_rows
 from harness.emulator.machine.state import Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.memory.bytes import CHUNK
 from harness.emulator.ptx.ast import Instruction, Operand
 from harness.emulator.units.operands import unpacked
@@ -148,14 +148,6 @@ def _check_form(i: Instruction, count: int) -> None:
         raise Unsupported
 
 
-def _pointer(i: Instruction, w: Translator, operand: Operand) -> str:
-    """The shared address; without a state space it is a generic one."""
-    pointer = w.pointer(memory(operand))
-    if i.has("shared") or i.has("shared::cta"):
-        return pointer
-    return f"{w.use(shared_from_generic)}({pointer})"
-
-
 @instruction("stmatrix", operands=2, writes=0, family="matrix")
 def _stmatrix(i: Instruction, w: Translator) -> Effect:
     sources = elements(i.operands[1])
@@ -164,7 +156,7 @@ def _stmatrix(i: Instruction, w: Translator) -> Effect:
         only(i, "sync", "aligned", "m16n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
         if not (i.has("m16n8") and i.has("trans") and i.has(f"x{len(sources)}")):
             raise Unsupported
-        return Effect(store_bytes, [_pointer(i, w, i.operands[0]), values])
+        return Effect(store_bytes, [shared_pointer(i, w, i.operands[0]), values])
     _check_form(i, len(sources))
     base, width, offset = address_parts(i.operands[0])
     name = "stmatrix.trans" if i.has("trans") else "stmatrix"
@@ -172,7 +164,7 @@ def _stmatrix(i: Instruction, w: Translator) -> Effect:
         Micro(name, None, ((base, width), (e, "b32")), offset=offset, is_first=n == 0, part=n, quiet=True)
         for n, e in enumerate(sources if i.has("shared") or i.has("shared::cta") else ())
     )
-    return Effect(store_matrix, [_pointer(i, w, i.operands[0]), values, str(i.has("trans"))], micro=native)
+    return Effect(store_matrix, [shared_pointer(i, w, i.operands[0]), values, str(i.has("trans"))], micro=native)
 
 
 @instruction("ldmatrix", operands=2, family="matrix")
@@ -181,7 +173,7 @@ def _ldmatrix(i: Instruction, w: Translator) -> Effect:
     if i.modifiers[-1] in _BITS:
         return _load_bytes(i, w, destinations)
     _check_form(i, len(destinations))
-    pointer, transpose = _pointer(i, w, i.operands[1]), str(i.has("trans"))
+    pointer, transpose = shared_pointer(i, w, i.operands[1]), str(i.has("trans"))
     return Effect(load_matrix, [pointer, str(len(destinations)), transpose], destinations)
 
 
@@ -199,5 +191,5 @@ def _load_bytes(i: Instruction, w: Translator, destinations: Sequence[Operand]) 
     shaped = i.has("trans") if square else i.has("m8n16") and bits < 8
     if not shaped or not i.has(f"x{matrices}") or i.has("b8x16") != (bits < 8) or (square and len(destinations) % 2):
         raise Unsupported
-    arguments = [_pointer(i, w, i.operands[1]), str(matrices), str(square), str(bits)]
+    arguments = [shared_pointer(i, w, i.operands[1]), str(matrices), str(square), str(bits)]
     return Effect(load_bytes, arguments, destinations)
