@@ -97,8 +97,8 @@ class Departure:
     """Something on its way from shared to global memory, in the thread's open bulk group.
 
     kind: "bulk.store" or "tma.store". read: the bytes, so many, when the copy starts; write: puts them in place and
-    says how many there were. regions: what is read, and what is written. tmap, coordinates: of a box, for a schedule
-    that asks how long it takes.
+    says how many there were. source, written: make the regions that are read and written. tmap, coordinates: of a box,
+    for a schedule that asks how long it takes.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class Departure:
         nbytes: int,
         read: Callable[[], Bytes],
         write: Callable[[Bytes], int],
-        regions: tuple[events.Region, tuple[events.Region, ...]],
+        source: Callable[[], events.Region],
+        written: Callable[[], tuple[events.Region, ...]],
         how: Reduction = None,
         tmap: TensorMap | None = None,
         coordinates: tuple[int, ...] = (),
@@ -132,10 +133,9 @@ class Departure:
         grid.counters.tma_stores += 1
         self.operation = None
         if grid.sink is not None:
-            source, written = regions
-            reads = (source, *written) if how is not None else (source,)
-            group = (lane, self.queue.number)
-            self.operation = grid.operation(kind, f, site, reads, written, group=group, reduction=how, **detail)
+            writes, group = written(), (lane, self.queue.number)
+            reads = (source(), *writes) if how is not None else (source(),)
+            self.operation = grid.operation(kind, f, site, reads, writes, group=group, reduction=how, **detail)
         grid.submit(AsyncOperation(f"{kind}.read", self._start, f, site, subject=self))
 
     def _start(self) -> None:
@@ -174,12 +174,13 @@ def to_global(
         offset = own_offset(f, at, "the source of a bulk copy")
         check(nbytes, to, offset)
         chosen = None if mask is None else lane_value(mask, lane)
-        regions = (
-            events.SharedBytes(f.cta.rank, offset, nbytes),
-            (events.GlobalItems(np.array([to]), np.array([nbytes])),),
-        )
+        source_bytes = partial(events.SharedBytes, f.cta.rank, offset, nbytes)
         read, write = partial(_bytes_at, f, offset, nbytes), partial(_put, f, to, how, chosen)
-        Departure(f, site, lane, "bulk.store", nbytes, read, write, regions, how)
+        Departure(f, site, lane, "bulk.store", nbytes, read, write, source_bytes, partial(_items, to, nbytes), how)
+
+
+def _items(address: int, nbytes: int) -> tuple[events.Region, ...]:
+    return (events.GlobalItems(np.array([address]), np.array([nbytes])),)
 
 
 def _bytes_at(f: Fragment, offset: int, nbytes: int) -> Bytes:

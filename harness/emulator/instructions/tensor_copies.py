@@ -93,11 +93,13 @@ class Load:
         f: Fragment,
         site: Site,
         lane: int,
-        reads: tuple[events.Region, ...],
+        reads: Callable[[], tuple[events.Region, ...]],
         where: tuple[Value, Value, Value],
         cta_group: int,
     ) -> None:
-        """Begin it. where: the destination, the mbarrier, and the mask of a multicast or None."""
+        """Begin it. reads: makes the regions that are read. where: the destination, the mbarrier, and the mask of a
+        multicast or None.
+        """
         grid, cluster = f.grid, f.cta.cluster
         to, signal = lane_value(where[0], lane), lane_value(where[1], lane)
         mask = None if where[2] is None else lane_value(where[2], lane)
@@ -117,7 +119,7 @@ class Load:
                 self.kind,
                 f,
                 site,
-                reads=reads,
+                reads=reads(),
                 writes=tuple([events.SharedChunks(cta.rank, positions) for cta, _ in routes]),
                 offset=self.offset,
                 signals=tuple([(cta.rank, self.barrier) for _, cta in routes]),
@@ -207,11 +209,17 @@ def reduce_box(
         if operation in ("inc", "dec", "and", "or", "xor"):
             how = (operation, f"b{8 * tmap.element.bytes}")
         offset = box_offset(f, lane_value(source, lane))
-        read = partial(read_box, f.cta.shared, tmap, offset, at)
-        box = events.SharedChunks(f.cta.rank, chunk_positions(tmap, offset))
-        write = partial(_put_box, f, tmap, at, how)
-        written = (events.GlobalBox(tmap, at),)
-        Departure(f, site, lane, "bulk.store", tmap.box_bytes, read, write, (box, written), how)
+        read, write = partial(read_box, f.cta.shared, tmap, offset, at), partial(_put_box, f, tmap, at, how)
+        regions = (partial(_chunks, f, tmap, offset), partial(_boxes, tmap, [at]))
+        Departure(f, site, lane, "bulk.store", tmap.box_bytes, read, write, *regions, how)
+
+
+def _chunks(f: Fragment, tmap: TensorMap, offset: int) -> events.Region:
+    return events.SharedChunks(f.cta.rank, chunk_positions(tmap, offset))
+
+
+def _boxes(tmap: TensorMap, starts: Sequence[tuple[int, ...]]) -> tuple[events.Region, ...]:
+    return tuple(events.GlobalBox(tmap, at) for at in starts)
 
 
 def _put_box(f: Fragment, tmap: TensorMap, at: tuple[int, ...], how: Reduction, data: Bytes) -> int:
@@ -256,8 +264,7 @@ def gather(
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
         load = Load("tma.gather", name, four, (), partial(_fetch_rows, f, one, starts))
-        reads = tuple(events.GlobalBox(one, at) for at in starts)
-        load.issue(f, site, lane, reads, (destination, barrier, mask), group)
+        load.issue(f, site, lane, partial(_boxes, one, starts), (destination, barrier, mask), group)
 
 
 def _fetch_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]]) -> tuple[Bytes, int]:
@@ -272,11 +279,9 @@ def scatter(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], s
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
         offset = box_offset(f, lane_value(source, lane))
-        box = events.SharedChunks(f.cta.rank, chunk_positions(four, offset))
-        written = tuple(events.GlobalBox(one, at) for at in starts)
-        read = partial(read_box, f.cta.shared, four, offset)
-        write = partial(_put_rows, f, one, starts)
-        Departure(f, site, lane, "bulk.store", four.box_bytes, read, write, (box, written))
+        read, write = partial(read_box, f.cta.shared, four, offset), partial(_put_rows, f, one, starts)
+        regions = (partial(_chunks, f, four, offset), partial(_boxes, one, starts))
+        Departure(f, site, lane, "bulk.store", four.box_bytes, read, write, *regions)
 
 
 def _put_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]], data: Bytes) -> int:
@@ -299,9 +304,9 @@ def _pixels(f: Fragment, tmap: Im2colMap, start: tuple[Value, ...], offsets: tup
     return pixel_addresses(tmap, at, by)
 
 
-def _items(places: Places) -> events.GlobalItems:
+def _items(places: Places) -> tuple[events.Region, ...]:
     inside = [place for place in places if place[1]]
-    return events.GlobalItems(np.array([a for a, _ in inside]), np.array([n for _, n in inside]))
+    return (events.GlobalItems(np.array([a for a, _ in inside]), np.array([n for _, n in inside])),)
 
 
 def load_pixels(
@@ -320,7 +325,7 @@ def load_pixels(
         name, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, offsets, lane)
         load = Load("tma.gather", name, tmap.placed, (), partial(load_column, f.grid.memory, tmap, places))
-        load.issue(f, site, lane, (_items(places),), (destination, barrier, mask), group)
+        load.issue(f, site, lane, partial(_items, places), (destination, barrier, mask), group)
 
 
 def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
@@ -329,10 +334,9 @@ def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ..
         _, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, (), lane)
         offset = box_offset(f, lane_value(source, lane))
-        column = events.SharedChunks(f.cta.rank, chunk_positions(tmap.placed, offset))
-        read = partial(read_box, f.cta.shared, tmap.placed, offset)
-        write = partial(store_column, f.grid.memory, places)
-        Departure(f, site, lane, "bulk.store", tmap.placed.box_bytes, read, write, (column, (_items(places),)))
+        read, write = partial(read_box, f.cta.shared, tmap.placed, offset), partial(store_column, f.grid.memory, places)
+        regions = (partial(_chunks, f, tmap.placed, offset), partial(_items, places))
+        Departure(f, site, lane, "bulk.store", tmap.placed.box_bytes, read, write, *regions)
 
 
 # ---- boxes ----
@@ -353,7 +357,7 @@ def tma_load(
         name, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
         at = coordinates_of(tmap, coordinates, lane)
         load = Load("tma.load", name, tmap, at, partial(_fetch_box, f, tmap, at))
-        load.issue(f, site, lane, (events.GlobalBox(tmap, at),), (destination, barrier, mask), cta_group)
+        load.issue(f, site, lane, partial(_boxes, tmap, [at]), (destination, barrier, mask), cta_group)
 
 
 def _fetch_box(f: Fragment, tmap: TensorMap, at: tuple[int, ...]) -> tuple[Bytes, int]:
@@ -368,9 +372,9 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
         offset = box_offset(f, lane_value(source, lane))
         at = coordinates_of(tmap, coordinates, lane)
         read, write = partial(read_box, f.cta.shared, tmap, offset, at), partial(store_box, f.grid.memory, tmap, at)
-        regions = (events.SharedChunks(f.cta.rank, chunk_positions(tmap, offset)), (events.GlobalBox(tmap, at),))
+        regions = (partial(_chunks, f, tmap, offset), partial(_boxes, tmap, [at]))
         nbytes = tmap.box_bytes
-        Departure(f, site, lane, "tma.store", nbytes, read, write, regions, None, tmap, at, offset=offset)
+        Departure(f, site, lane, "tma.store", nbytes, read, write, *regions, None, tmap, at, offset=offset)
 
 
 # ---- the table ----
