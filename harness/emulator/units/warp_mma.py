@@ -82,24 +82,28 @@ def places(matrix: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 @lru_cache(maxsize=64)
 def _index(matrix: Matrix) -> NDArray[np.intp]:
-    """Flat index row * depth + item of each element [registers * items, 32], low bits first."""
+    """Flat index row * depth + item of each element [registers, threads * items], low bits first."""
     row, item = places(matrix)
-    items = np.arange(matrix.width // matrix.bits)[:, None]
-    return ((row * matrix.depth + item)[:, None] + items).reshape(-1, 32)
+    items = np.arange(matrix.width // matrix.bits)
+    return ((row * matrix.depth + item)[..., None] + items).reshape(matrix.registers, -1)
 
 
 def from_registers(registers: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
     """Its elements as unsigned integers [rows, depth]."""
-    shifts = np.arange(0, matrix.width, matrix.bits, dtype=registers.dtype)[:, None]
-    found = np.empty(matrix.rows * matrix.depth, registers.dtype)
-    found[_index(matrix)] = (registers[:, None] >> shifts & ((1 << matrix.bits) - 1)).reshape(-1, 32)
+    if matrix.bits >= 8:
+        elements = np.ascontiguousarray(registers).view(f"u{matrix.bits // 8}")
+    else:
+        shifts = np.arange(0, matrix.width, matrix.bits, dtype=np.uint32)
+        elements = (registers[..., None] >> shifts & (1 << matrix.bits) - 1).reshape(matrix.registers, -1)
+    found = np.empty(matrix.rows * matrix.depth, elements.dtype)
+    found[_index(matrix)] = elements
     return found.reshape(matrix.rows, matrix.depth)
 
 
 def to_registers(bits: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
     """The inverse, of elements of 16 bits and more."""
     found = bits.reshape(-1)[_index(matrix)]
-    return found if matrix.bits == matrix.width else found[0::2] | found[1::2] << 16
+    return found if matrix.bits == matrix.width else found.astype(np.uint16).view(np.uint32)
 
 
 def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:
