@@ -24,6 +24,7 @@ from harness.emulator.instructions.table import (
     narrowed,
     only,
     only_form,
+    row_bits,
 )
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Dual, Instruction
@@ -156,11 +157,6 @@ def _operands(i: Instruction, kind: str) -> tuple[Any, ...]:
     return (i.operands[0], kind, *i.operands[1:])
 
 
-def _row_bits(kind: str) -> int:
-    """The width of the row that holds a type: 32 or 64."""
-    return max(32, bits_of(kind))
-
-
 @instruction("add", "sub", operands=3)
 def _add(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
@@ -173,7 +169,7 @@ def _add(i: Instruction, w: Translator) -> Assign:
     if kind in PACKED_KINDS:
         return _packed(i, w)
     a, b = _integers(i, w, kind)
-    native = narrowed([micro(f"{i.opcode}.{_row_bits(kind)}", *_operands(i, kind))], kind)
+    native = narrowed([micro(f"{i.opcode}.{row_bits(kind)}", *_operands(i, kind))], kind)
     return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")], micro=native)
 
 
@@ -201,7 +197,7 @@ def _native_product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
     if i.has("wide") or i.has("hi"):
         form = f"{'wide' if i.has('wide') else 'hi'}.{'s' if kind[0] == 's' else 'u'}32"
         return (Micro(f"{name}.{form}", destination, factors + addend),) if bits == 32 else ()
-    return narrowed([Micro(f"{name}.{_row_bits(kind)}", destination, factors + addend)], kind)
+    return narrowed([Micro(f"{name}.{row_bits(kind)}", destination, factors + addend)], kind)
 
 
 def _product(i: Instruction, w: Translator, kind: str) -> str:
@@ -264,7 +260,7 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
     function = values.minimum if i.opcode == "min" else values.maximum
     result = call(w, function, *read, high)
     has_operation = not relu and (bits_of(kind) >= 32 or not high)
-    name = f"{i.opcode}.{'s' if high else 'u'}{_row_bits(kind)}"
+    name = f"{i.opcode}.{'s' if high else 'u'}{row_bits(kind)}"
     native = (micro(name, *_operands(i, kind)),) if has_operation else ()
     return Assign([(i.operands[0], call(w, values.maximum, result, 0, high) if relu else result)], micro=native)
 
@@ -280,7 +276,7 @@ def _neg(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     negative = f"(0 - {a}) & {mask(kind)}"
     destination, source = i.operands
-    bits = _row_bits(kind)
+    bits = row_bits(kind)
     if i.opcode == "neg":
         return Assign(
             [(destination, negative)], micro=narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind)

@@ -102,13 +102,6 @@ def add_float(kind: str, old: int, new: int, in_global: bool) -> int:
     return int(combine("add", kind, np.array([old], dtype), np.array([new], dtype), flush)[0])
 
 
-def combine_one(operation: str, kind: str, old: int, new: int, nbytes: int) -> int:
-    """What `combine` does, to one item."""
-    dtype = np.dtype(f"u{nbytes}")
-    with np.errstate(all="ignore"):
-        return int(combine(operation, kind, np.array([old], dtype), np.array([new], dtype))[0])
-
-
 # ---- the lanes one after another ----
 
 
@@ -158,56 +151,44 @@ def _tell(f: Fragment, site: Site, lane: int, cta: Cta | None, where: int, nbyte
         f.grid.sink(Access(agent, site, "atomic", "shared" if cta else "global", rank, where, nbytes, items, held))
 
 
+def _combined(operation: str, kind: str, old: int, new: int, in_global: bool) -> int:
+    """What is in memory after one lane's turn at one item."""
+    nbytes = TYPE_BYTES[kind]
+    if kind in ("f32", "f64"):
+        return add_float(kind, old, new, in_global)
+    if kind in FLOATS:
+        dtype = np.dtype(f"u{nbytes}")
+        with np.errstate(all="ignore"):
+            return int(combine(operation, kind, np.array([old], dtype), np.array([new], dtype))[0])
+    signed_order = kind[0] == "s" and operation in ("min", "max")
+    return _ATOMICS[f"{operation}.signed" if signed_order else operation](old, new, 8 * nbytes) & (1 << 8 * nbytes) - 1
+
+
 def atomic(
-    f: Fragment, site: Site, space: str, operation: str, nbytes: int, address: Value, b: Value, c: Value
-) -> Value:
-    """An operation on integers, f32 or f64. It returns the old values; cas stores c where b was found."""
-    bits = 8 * nbytes
-    mask = (1 << bits) - 1
-    olds = []
-    for lane in f.lanes:
-        store, where, cta = _target(f, space, lane_value(address, lane), nbytes)
-        old = store.load_int(where, nbytes)
-        argument = lane_value(b, lane) & mask
-        if operation == "cas":
-            new = lane_value(c, lane) & mask if old == argument else old
-        elif operation == "add.float":
-            new = add_float(f"f{bits}", old, argument, in_global=cta is None)
-        else:
-            new = _ATOMICS[operation](old, argument, bits) & mask
-        store.store_int(where, nbytes, new)
-        if new != old:
-            f.grid.wakeups.changes += 1
-        _tell(f, site, lane, cta, where, nbytes, 1, new)
-        olds.append(old)
-    if f.single >= 0:
-        return olds[0]
-    return finish(f, np.array(olds, np.dtype(f"u{nbytes}")), nbytes, AS_IS)
-
-
-def atomic_vector(
-    f: Fragment, site: Site, space: str, operation: str, kind: str, address: Value, values: Sequence[Value]
+    f: Fragment, site: Site, space: str, operation: str, kind: str, address: Value, values: Sequence[Value], c: Value
 ) -> Any:
-    """An operation on floats of 16 bits or on vectors, item by item. It returns the old values, a tuple if several."""
+    """An operation on a number or on a vector, item by item; cas stores c where the value was found. It returns the old
+    values, a tuple if several.
+    """
     nbytes, count = TYPE_BYTES[kind], len(values)
     mask = (1 << 8 * nbytes) - 1
     olds: list[list[int]] = [[] for _ in values]
     for lane in f.lanes:
         store, where, cta = _target(f, space, lane_value(address, lane), nbytes * count)
-        if where % (nbytes * count):
+        if count > 1 and where % (nbytes * count):
             raise Fault(f"address 0x{where:x} is not aligned to the {nbytes * count} bytes of the atomic", "alignment")
         held = []
         for n, value in enumerate(values):
             old = store.load_int(where + n * nbytes, nbytes)
-            argument = lane_value(value, lane) & mask
-            if kind == "f32":
-                new = add_float(kind, old, argument, in_global=cta is None)
+            new = lane_value(value, lane) & mask
+            if operation == "cas":
+                new = lane_value(c, lane) & mask if old == new else old
             else:
-                new = combine_one(operation, kind, old, argument, nbytes)
+                new = _combined(operation, kind, old, new, cta is None)
             store.store_int(where + n * nbytes, nbytes, new)
+            f.grid.wakeups.changes += new != old
             olds[n].append(old)
             held.append(new)
-        f.grid.wakeups.changes += 1
         _tell(f, site, lane, cta, where, nbytes, count, held[0] if count == 1 else tuple(held))
     if f.single >= 0:
         found: list[Value] = [o[0] for o in olds]
@@ -269,16 +250,12 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
         b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
         arguments = [repr(_space(i, w, first)), repr(operation), address, b, c[0] if operation == "cas" else "0"]
         return Effect(atomic_128, arguments, i.operands[:first])
-    if kind in ("f32", "f64") and operation == "add":
-        named = "add.float"
-    elif kind[0] not in "bus" or kind.startswith("bf") or TYPE_BYTES[kind] > 8 or kind.endswith("x2"):
+    plain = kind[0] in "bus" and not kind.startswith("bf") and TYPE_BYTES[kind] <= 8 and not kind.endswith("x2")
+    if not plain and not (kind in ("f32", "f64") and operation == "add"):
         raise Unsupported
-    else:
-        named = f"{operation}.signed" if kind[0] == "s" and operation in ("min", "max") else operation
     b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
-    arguments = [repr(_space(i, w, first)), repr(named), str(TYPE_BYTES[kind]), address, b]
-    arguments.append(c[0] if operation == "cas" else "0")
-    return Effect(atomic, arguments, i.operands[:first])
+    arguments = [repr(_space(i, w, first)), repr(operation), repr(kind), address, f"({b},)"]
+    return Effect(atomic, [*arguments, c[0] if operation == "cas" else "0"], i.operands[:first])
 
 
 def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect:
@@ -301,8 +278,8 @@ def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect
     results = elements(i.operands[0]) if first else ()
     if first and (len(results) != count or any(isinstance(r, Sink) for r in results)):
         raise Unsupported
-    arguments = [repr(space), repr(operation), repr(kind), w.pointer(memory(i.operands[first])), values]
-    return Effect(atomic_vector, arguments, results)
+    arguments = [repr(space), repr(operation), repr(kind), w.pointer(memory(i.operands[first])), values, "0"]
+    return Effect(atomic, arguments, results)
 
 
 @instruction("atom", operands=range(3, 6), family="memory")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import AsyncOperation, Cta, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from harness.emulator.memory.tensor_map import TensorMap
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction
 
 ALIGNMENT = 16
@@ -94,7 +96,9 @@ def storing_lanes(f: Fragment, *operands: Value) -> Iterable[int]:
 class Departure:
     """Something on its way from shared to global memory, in the thread's open bulk group.
 
-    read: the bytes, when the copy starts; write: puts them in place and says how many there were.
+    kind: "bulk.store" or "tma.store". read: the bytes, so many, when the copy starts; write: puts them in place and
+    says how many there were. source, written: make the regions that are read and written. tmap, coordinates: of a box,
+    for a schedule that asks how long it takes.
     """
 
     def __init__(
@@ -102,15 +106,25 @@ class Departure:
         f: Fragment,
         site: Site,
         lane: int,
+        kind: str,
+        nbytes: int,
         read: Callable[[], Bytes],
         write: Callable[[Bytes], int],
-        regions: tuple[events.Region, tuple[events.Region, ...]],
-        how: Reduction,
+        source: Callable[[], events.Region],
+        written: Callable[[], tuple[events.Region, ...]],
+        how: Reduction = None,
+        tmap: TensorMap | None = None,
+        coordinates: tuple[int, ...] = (),
+        **detail: Any,
     ) -> None:
         self.fragment = f
         self.site = site
+        self.kind = kind
+        self.nbytes = nbytes
         self.read = read
         self.write = write
+        self.tmap = tmap
+        self.coordinates = coordinates
         self.queue = f.cta.bulk.setdefault((f.warp.index, lane), BulkQueue())
         self.group = self.queue.open
         self.group.reading += 1
@@ -119,30 +133,29 @@ class Departure:
         grid.counters.tma_stores += 1
         self.operation = None
         if grid.sink is not None:
-            source, written = regions
-            reads = (source, *written) if how is not None else (source,)
-            group = (lane, self.queue.number)
-            self.operation = grid.operation(
-                "bulk.store", f, site, reads=reads, writes=written, group=group, reduction=how
-            )
-        grid.submit(AsyncOperation("bulk.store.read", self._start, f, site))
+            writes, group = written(), (lane, self.queue.number)
+            reads = (source(), *writes) if how is not None else (source(),)
+            self.operation = grid.operation(kind, f, site, reads, writes, group=group, reduction=how, **detail)
+        grid.submit(AsyncOperation(f"{kind}.read", self._start, f, site, subject=self))
 
     def _start(self) -> None:
+        """First half: the source has been read and may be overwritten."""
         f, grid = self.fragment, self.fragment.grid
         if self.operation is not None and grid.sink is not None:
             grid.sink(events.Started(self.operation))
-        data = self.read().copy()
-        grid.counters.tma_shared_bytes_read += data.size
+        data = self.read() if grid.computes else None
+        grid.counters.tma_shared_bytes_read += self.nbytes
         self.group.reading -= 1
         self._wake()
-        grid.submit(AsyncOperation("bulk.store.write", partial(self._finish, data), f, self.site))
+        grid.submit(AsyncOperation(f"{self.kind}.write", partial(self._finish, data), f, self.site, subject=self))
 
-    def _finish(self, data: Bytes) -> None:
+    def _finish(self, data: Bytes | None) -> None:
+        """Second half: all is in global memory."""
         grid = self.fragment.grid
-        grid.counters.tma_global_bytes_written += self.write(data)
+        if data is not None:
+            grid.counters.tma_global_bytes_written += self.write(data)
         self.group.writing -= 1
         if self.operation is not None and grid.sink is not None:
-            self.operation.detail["values"] = data
             grid.sink(events.Finished(self.operation, self.operation.writes))
         self._wake()
 
@@ -161,12 +174,17 @@ def to_global(
         offset = own_offset(f, at, "the source of a bulk copy")
         check(nbytes, to, offset)
         chosen = None if mask is None else lane_value(mask, lane)
-        regions = (
-            events.SharedBytes(f.cta.rank, offset, nbytes),
-            (events.GlobalItems(np.array([to]), np.array([nbytes])),),
-        )
-        read = partial(f.cta.shared.read, offset, nbytes)
-        Departure(f, site, lane, read, partial(_put, f, to, how, chosen), regions, how)
+        source_bytes = partial(events.SharedBytes, f.cta.rank, offset, nbytes)
+        read, write = partial(_bytes_at, f, offset, nbytes), partial(_put, f, to, how, chosen)
+        Departure(f, site, lane, "bulk.store", nbytes, read, write, source_bytes, partial(_items, to, nbytes), how)
+
+
+def _items(address: int, nbytes: int) -> tuple[events.Region, ...]:
+    return (events.GlobalItems(np.array([address]), np.array([nbytes])),)
+
+
+def _bytes_at(f: Fragment, offset: int, nbytes: int) -> Bytes:
+    return f.cta.shared.read(offset, nbytes).copy()
 
 
 def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) -> int:

@@ -49,15 +49,6 @@ def truth(test: Any) -> Value:
     return test if isinstance(test, np.ndarray) else bool(test)
 
 
-def select_constant(predicate: Value, yes: int, no: int, bits: int) -> Value:
-    """One of two constants; an array only where the predicate is one, of the register's width."""
-    if predicate is True:
-        return yes
-    if predicate is False:
-        return no
-    return np.where(predicate, yes, no).astype(values.dtype_for(bits))
-
-
 def _comparison(i: Instruction, w: Translator, kind: str, extra: int) -> tuple[tuple[str, ...], str]:
     """The tests that setp and set make (two of a packed type), and ``& predicate`` or the like to combine them with.
 
@@ -134,7 +125,7 @@ def _set(i: Instruction, w: Translator) -> Assign:
     tests, combined = _comparison(i, w, kind, 2)
     if len(tests) == 2 and to != kind:
         raise Unsupported
-    chosen = [call(w, select_constant, f"({t}{combined})", _ONES[to], 0, 32) for t in tests]
+    chosen = [call(w, values.select, f"({t}{combined})", _ONES[to], 0, 32) for t in tests]
     return Assign([(i.operands[0], chosen[0] if len(chosen) == 1 else f"{chosen[0]} | {chosen[1]} << 16")])
 
 
@@ -185,8 +176,4 @@ def _selp(i: Instruction, w: Translator) -> Assign:
     bits = bits_of(kind)
     sources = tuple(zip(i.operands[1:], (kind, kind, "pred"), strict=True))
     native = (Micro(f"selp.{max(32, bits)}", i.operands[0], sources),)
-    if a.isdigit() and b.isdigit():
-        return Assign([(i.operands[0], call(w, select_constant, p, a, b, bits))], micro=native)
-    choice = call(w, values.select, p, a, b, bits)
-    result = f"({a} if {p} is True else {b} if {p} is False else {choice})"
-    return Assign([(i.operands[0], result)], micro=native)
+    return Assign([(i.operands[0], call(w, values.select, p, a, b, bits))], micro=native)

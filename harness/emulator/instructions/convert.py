@@ -247,9 +247,8 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
     read = [w.read(o, "b32") for o in sources]
     if to in ("bf16x2", "f16x2") and form == "rn":
         one = values.pack_bf16x2 if to == "bf16x2" else values.pack_f16x2
-        several = values.pack_bf16x2_many if to == "bf16x2" else values.pack_f16x2_many
         native = micro(f"pack.{to}", i.operands[0], "b32", *sources)
-        return Assign([(i.operands[0], call(w, one, *read))], (several, tuple(read)), micro=(native,))
+        return Assign([(i.operands[0], call(w, one, *read))], micro=(native,))
     flags = (repr(to), repr(source), repr(words[0]), "relu" in words, "satfinite" in words)
     return Assign([(i.operands[0], call(w, pack_pair, *flags, *read))])
 

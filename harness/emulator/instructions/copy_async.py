@@ -22,13 +22,14 @@ from harness.emulator.instructions.table import (
     memory,
     only,
     only_form,
+    shared_pointer,
 )
 from harness.emulator.machine import events
 from harness.emulator.machine.copies import Copy, CopyQueues
 from harness.emulator.machine.events import Operation, Site
 from harness.emulator.machine.lanes import Value, lane_value
 from harness.emulator.machine.state import AsyncOperation, Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.ptx.ast import Instruction, Negated, Operand, Register
 
 SIZES = {"ca": (4, 8, 16), "cg": (16,)}
@@ -238,7 +239,4 @@ def _arrive(f: Fragment, site: Site, lanes: list[tuple[int, int]], operation: Op
 def _mbarrier(i: Instruction, w: Translator) -> Effect:
     spaces = ("", ".shared", ".shared::cta")
     only_form(i, *(f"async.mbarrier.arrive{n}{s}.b64" for n in ("", ".noinc") for s in spaces))
-    pointer = w.pointer(memory(i.operands[0]))
-    if not any(m.startswith("shared") for m in i.modifiers):
-        pointer = f"{w.use(shared_from_generic)}({pointer})"
-    return Effect(arrive, [pointer, str(i.has("noinc"))])
+    return Effect(arrive, [shared_pointer(i, w, i.operands[0]), str(i.has("noinc"))])

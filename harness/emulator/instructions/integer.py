@@ -18,6 +18,7 @@ from harness.emulator.instructions.table import (
     narrowed,
     only,
     only_form,
+    row_bits,
 )
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Dual, Instruction, Sink
@@ -29,13 +30,8 @@ def _logic(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     a, b = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
     sign = {"and": "&", "or": "|", "xor": "^"}[i.opcode]
-    native = micro(f"{i.opcode}.{_row_bits(kind)}", i.operands[0], kind, *i.operands[1:])
+    native = micro(f"{i.opcode}.{row_bits(kind)}", i.operands[0], kind, *i.operands[1:])
     return Assign([(i.operands[0], f"{a} {sign} {b}")], micro=(native,))
-
-
-def _row_bits(kind: str) -> int:
-    """The width of the row that holds a type: 32 or 64."""
-    return 32 if kind == "pred" else max(32, bits_of(kind))
 
 
 @instruction("not", operands=2)
@@ -47,7 +43,7 @@ def _not(i: Instruction, w: Translator) -> Assign:
     if kind == "pred":
         native = micro("not.pred", destination, kind, source)
     else:
-        native = micro(f"xor.{_row_bits(kind)}", destination, kind, source, mask(kind))
+        native = micro(f"xor.{row_bits(kind)}", destination, kind, source, mask(kind))
     return Assign([(destination, f"{w.read(source, kind)} ^ {flip}")], micro=(native,))
 
 
@@ -65,7 +61,7 @@ def _shift(i: Instruction, w: Translator) -> Assign:
     else:
         result = call(w, values.shift_left if i.opcode == "shl" else values.shift_right, value, amount, bits)
     is_signed = i.opcode == "shr" and kind[0] == "s"
-    name = f"{i.opcode}.{'s' if is_signed else ''}{_row_bits(kind)}"
+    name = f"{i.opcode}.{'s' if is_signed else ''}{row_bits(kind)}"
     native = narrowed([Micro(name, i.operands[0], ((i.operands[1], kind), (i.operands[2], "u32")))], kind)
     return Assign([(i.operands[0], result)], micro=() if is_signed and bits < 32 else native)
 

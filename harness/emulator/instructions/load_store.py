@@ -28,25 +28,26 @@ from harness.emulator.instructions.table import (
     tuple_of,
 )
 from harness.emulator.instructions.values import M64
-from harness.emulator.machine.divergence import part
+from harness.emulator.machine.divergence import merge_values, part
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import WARP_SIZE, Value
-from harness.emulator.machine.poison import Poison, carrying, made, merged, moves
+from harness.emulator.machine.poison import Poison, carrying, made, moves
 from harness.emulator.machine.state import Cta, Fragment
 from harness.emulator.memory.address_space import (
     OFFSET_MASK,
     RANK_SHIFT,
     WINDOWS,
-    shared_from_generic,
     space_of,
     spaces_of,
 )
-from harness.emulator.memory.global_memory import GlobalMemory
+from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Sink
 
 # ---- what a load makes of the bits it finds ----
 
 AS_IS, WIDEN = 0, 1
+Result = Any
+"""What a load returns: a register value, or a tuple of them."""
 
 
 def finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
@@ -85,9 +86,46 @@ def _check_vector(where: Any, nbytes: int, count: int) -> None:
         raise fault
 
 
+def _load(
+    f: Fragment, site: Site, space: str, rank: int, memory: Any, where: Any, nbytes: int, count: int, extend: int
+) -> Result:
+    """Items of a memory at one place, or at one for each lane of the fragment. rank: of its CTA, or -1."""
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "read", space, rank, where, nbytes, count, None))
+    read: Callable[..., Any] = memory.load_int if isinstance(where, int) else memory.gather
+    try:
+        found = [finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count)]
+    except Fault as fault:
+        if space == "shared":
+            _explain(memory, rank, where, nbytes * count)
+        found = _poison(
+            f, site, fault, lambda at: memory.peek(np.atleast_1d(where) + at, nbytes), nbytes, count, extend
+        )
+    return found[0] if count == 1 else tuple(found)
+
+
+def _explain(shared: SharedMemory, rank: int, where: Any, nbytes: int) -> None:
+    """Raise the Fault of a load that tells more than that nothing was written there, if there is one."""
+    if isinstance(where, int):
+        shared.check_no_mbarrier(where, where + nbytes, "read")
+    else:
+        _check_rank(rank, where)
+
+
+def _check_rank(rank: int, where: np.ndarray) -> None:
+    beyond = where >> RANK_SHIFT
+    if beyond.any():
+        fault = Fault(f"a shared::cta address names a CTA other than its own, rank {rank}", "address")
+        fault.position = int(np.flatnonzero(beyond)[0])
+        raise fault
+
+
 def _poison(
     f: Fragment, site: Site, fault: Fault, peek: Callable[[int], tuple[Any, Any]], nbytes: int, count: int, extend: int
-) -> Result:
+) -> list[Value]:
     """What a load gives that has met bytes nobody has written. peek: of an item, its bits and the undefined ones."""
     if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
         raise fault
@@ -95,7 +133,7 @@ def _poison(
     for n in range(count):
         value, missing = (finish(f, np.broadcast_to(part, f.count).copy(), nbytes, extend) for part in peek(n * nbytes))
         found.append(made(value, missing, f"what PTX line {site.line} loads ({fault})", fault.rule))
-    return found[0] if count == 1 else tuple(found)
+    return found
 
 
 def _stored(f: Fragment, value: Value) -> tuple[Value, Any]:
@@ -109,85 +147,23 @@ def _stored(f: Fragment, value: Value) -> tuple[Value, Any]:
     return value.value, value.undefined
 
 
-def _undefined_bytes(undefined: Any, lane: int, nbytes: int) -> list[int]:
-    bits = int(undefined[lane])
-    return [n for n in range(nbytes) if bits >> 8 * n & 0xFF]
-
-
-Result = Any
-"""What a load returns: a register value, or a tuple of them."""
-
-
-# ---- shared memory ----
-
-
-def own_offsets(f: Fragment, address: Value) -> Any:
-    """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
-    any CTA's memory.
-    """
-    if isinstance(address, int):
-        if address >> RANK_SHIFT != f.cta.rank:
-            raise Fault(
-                f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}",
-                "address",
-            )
-        return address & OFFSET_MASK
-    lanes = _lanes(f, address)
-    if lanes.dtype != np.uint32:
-        lanes = lanes.astype(np.uint32)
-    return lanes - np.uint32(f.cta.window)
-
-
-def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    return _load(f, site, f.cta, own_offsets(f, address), nbytes, count, extend)
-
-
-def _load(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, count: int, extend: int) -> Result:
-    shared, sink = cta.shared, f.grid.sink
-    if count > 1:
-        _check_vector(where, nbytes, count)
-    if sink is not None:
-        sink(Access(f.agent, site, "read", "shared", cta.rank, where, nbytes, count, None))
-    read: Callable[..., Any] = shared.load_int if isinstance(where, int) else shared.gather
+def _store(
+    f: Fragment, site: Site, space: str, rank: int, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]
+) -> None:
+    """Write items to one place, or to one for each lane of the fragment. rank: of the memory's CTA, or -1."""
     try:
-        if count == 1:
-            return finish(f, read(where, nbytes), nbytes, extend)
-        found = [read(where + n * nbytes, nbytes) for n in range(count)]
-    except Fault as fault:
-        if isinstance(where, int):
-            shared.check_no_mbarrier(where, where + nbytes * count, "read")
-        else:
-            _check_rank(cta, where)
-        return _poison(f, site, fault, lambda at: shared.peek(np.atleast_1d(where) + at, nbytes), nbytes, count, extend)
-    return tuple(finish(f, values, nbytes, extend) for values in found)
-
-
-def _check_rank(cta: Cta, where: np.ndarray) -> None:
-    beyond = where >> RANK_SHIFT
-    if beyond.any():
-        fault = Fault(f"a shared::cta address names a CTA other than its own, rank {cta.rank}", "address")
-        fault.position = int(np.flatnonzero(beyond)[0])
-        raise fault
-
-
-def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
-    _store(f, site, f.cta, own_offsets(f, address), nbytes, values)
-
-
-def _store(f: Fragment, site: Site, cta: Cta, where: Any, nbytes: int, values: tuple[Value, ...]) -> None:
-    try:
-        stored = _store_values(f, cta.shared, where, nbytes, values)
+        stored = _written(f, memory, where, nbytes, values)
     except Fault:
-        if not isinstance(where, int):
-            _check_rank(cta, where)
+        if space == "shared" and not isinstance(where, int):
+            _check_rank(rank, where)
         raise
     f.grid.wakeups.changes += 1
     sink = f.grid.sink
     if sink is not None:
-        sink(Access(f.agent, site, "write", "shared", cta.rank, where, nbytes, len(values), stored))
+        sink(Access(f.agent, site, "write", space, rank, where, nbytes, len(values), stored))
 
 
-def _store_values(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
+def _written(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
     """Write the items of each lane; returns what was written."""
     if len(values) > 1:
         _check_vector(where, nbytes, len(values))
@@ -215,6 +191,40 @@ def _store_values(f: Fragment, memory: Any, where: Any, nbytes: int, values: tup
     return stored[0] if len(stored) == 1 else tuple(stored)
 
 
+def _undefined_bytes(undefined: Any, lane: int, nbytes: int) -> list[int]:
+    bits = int(undefined[lane])
+    return [n for n in range(nbytes) if bits >> 8 * n & 0xFF]
+
+
+# ---- shared memory ----
+
+
+def own_offsets(f: Fragment, address: Value) -> Any:
+    """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
+    any CTA's memory.
+    """
+    if isinstance(address, int):
+        if address >> RANK_SHIFT != f.cta.rank:
+            raise Fault(
+                f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}",
+                "address",
+            )
+        return address & OFFSET_MASK
+    lanes = _lanes(f, address)
+    if lanes.dtype != np.uint32:
+        lanes = lanes.astype(np.uint32)
+    return lanes - np.uint32(f.cta.window)
+
+
+def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    where = own_offsets(f, address)
+    return _load(f, site, "shared", f.cta.rank, f.cta.shared, where, nbytes, count, extend)
+
+
+def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    _store(f, site, "shared", f.cta.rank, f.cta.shared, own_offsets(f, address), nbytes, values)
+
+
 def _by_cta(f: Fragment, address: Value) -> list[tuple[Cta, Fragment, Any]]:
     """The CTAs that shared::cluster addresses name: each with the lanes, and their offsets."""
     if isinstance(address, int):
@@ -234,13 +244,16 @@ def _by_cta(f: Fragment, address: Value) -> list[tuple[Cta, Fragment, Any]]:
 
 
 def load_cluster(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    found = [(some, _load(some, site, cta, where, nbytes, count, extend)) for cta, some, where in _by_cta(f, address)]
+    found = [
+        (some, _load(some, site, "shared", cta.rank, cta.shared, where, nbytes, count, extend))
+        for cta, some, where in _by_cta(f, address)
+    ]
     return _join(found, count)
 
 
 def store_cluster(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
     for cta, some, where in _by_cta(f, address):
-        _store(some, site, cta, where, nbytes, values)
+        _store(some, site, "shared", cta.rank, cta.shared, where, nbytes, values)
 
 
 def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
@@ -249,58 +262,32 @@ def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
         return found[0][1]
     if count > 1:
         return tuple(_join([(some, items[n]) for some, items in found], 1) for n in range(count))
-    dtype = next((v.dtype for _, v in found if isinstance(v, np.ndarray)), np.dtype(np.uint64))
-    if any(isinstance(v, Poison) for _, v in found):
-        return merged(found, next(v.dtype for _, v in found if isinstance(v, Poison)))
-    out: np.ndarray = np.zeros(WARP_SIZE, dtype)
-    for some, value in found:
-        out[some.lane_index] = value if isinstance(value, int) else value[some.lane_index]
-    return out
+    return merge_values(found, next((v.dtype for _, v in found if not isinstance(v, int)), np.uint64))
 
 
 # ---- global memory and parameters ----
 
 
+def _places(f: Fragment, address: Value) -> Any:
+    return address if isinstance(address, int) else _lanes(f, address)
+
+
 def load_global(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    return _load_device(f, site, "global", f.grid.memory, address, nbytes, count, extend)
-
-
-def _load_device(
-    f: Fragment, site: Site, space: str, device: GlobalMemory, address: Value, nbytes: int, count: int, extend: int
-) -> Result:
-    sink = f.grid.sink
-    where = address if isinstance(address, int) else _lanes(f, address)
-    if count > 1:
-        _check_vector(where, nbytes, count)
-    if sink is not None:
-        sink(Access(f.agent, site, "read", space, -1, where, nbytes, count, None))
-    read: Callable[..., Any] = device.load_int if isinstance(where, int) else device.gather
-    try:
-        if count == 1:
-            return finish(f, read(where, nbytes), nbytes, extend)
-        return tuple(finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count))
-    except Fault as fault:
-        return _poison(f, site, fault, lambda at: device.peek(np.atleast_1d(where) + at, nbytes), nbytes, count, extend)
+    return _load(f, site, "global", -1, f.grid.memory, _places(f, address), nbytes, count, extend)
 
 
 def store_global(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
-    where = address if isinstance(address, int) else _lanes(f, address)
-    stored = _store_values(f, f.grid.memory, where, nbytes, values)
-    f.grid.wakeups.changes += 1
-    sink = f.grid.sink
-    if sink is not None:
-        sink(Access(f.agent, site, "write", "global", -1, where, nbytes, len(values), stored))
+    _store(f, site, "global", -1, f.grid.memory, _places(f, address), nbytes, values)
 
 
-def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    block, sink = f.grid.launch.parameters, f.grid.sink
-    where = address if isinstance(address, int) else _lanes(f, address)
-    if count > 1:
-        _check_vector(where, nbytes, count)
-    if sink is not None:
-        sink(Access(f.agent, site, "read", "param", -1, where, nbytes, count, None))
+class Parameters:
+    """The parameter block of a kernel as a memory."""
 
-    def item(offset: int) -> int:
+    def __init__(self, block: bytes) -> None:
+        self._block = block
+
+    def load_int(self, offset: int, nbytes: int) -> int:
+        block = self._block
         if offset % nbytes:
             raise Fault(f"parameter address {offset} is not aligned to the {nbytes} bytes of the access", "alignment")
         if offset + nbytes > len(block):
@@ -310,13 +297,13 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
             )
         return int.from_bytes(block[offset : offset + nbytes], "little")
 
-    def items(n: int) -> Value:
-        if isinstance(where, int):
-            return finish(f, item(where + n * nbytes), nbytes, extend)
-        found = np.array([item(int(offset) + n * nbytes) for offset in where], np.dtype(f"u{nbytes}"))
-        return finish(f, found, nbytes, extend)
+    def gather(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:
+        return np.array([self.load_int(offset, nbytes) for offset in offsets.tolist()], f"u{nbytes}")
 
-    return items(0) if count == 1 else tuple(items(n) for n in range(count))
+
+def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    block = Parameters(f.grid.launch.parameters)
+    return _load(f, site, "param", -1, block, _places(f, address), nbytes, count, extend)
 
 
 # ---- local and constant memory ----
@@ -337,14 +324,12 @@ def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
     if f.grid.sink is not None:
         f.grid.sink(Access(f.agent, site, "read", "local", -1, where, nbytes, count, None))
 
-    def item(n: int) -> Value:
-        found = local.load(f.lane_index, where + n * nbytes, nbytes)
-        return finish(f, int(found[0]) if f.single >= 0 else found, nbytes, extend)
-
     try:
-        return item(0) if count == 1 else tuple(item(n) for n in range(count))
+        rows = [local.load(f.lane_index, where + n * nbytes, nbytes) for n in range(count)]
+        found = [finish(f, int(row[0]) if f.single >= 0 else row, nbytes, extend) for row in rows]
     except Fault as fault:
-        return _poison(f, site, fault, lambda at: local.peek(f.lane_index, where + at, nbytes), nbytes, count, extend)
+        found = _poison(f, site, fault, lambda at: local.peek(f.lane_index, where + at, nbytes), nbytes, count, extend)
+    return found[0] if count == 1 else tuple(found)
 
 
 def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
@@ -367,53 +352,41 @@ def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tu
 
 
 def load_constant(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    return _load_device(f, site, "const", f.grid.constants, address, nbytes, count, extend)
+    return _load(f, site, "const", -1, f.grid.constants, _places(f, address), nbytes, count, extend)
 
 
 # ---- generic addresses ----
 
 
 def _by_space(f: Fragment, address: Value) -> list[tuple[str, Fragment, Value]]:
-    """The state spaces that generic addresses lie in: each with its lanes, and their addresses in that space."""
+    """The state spaces that generic addresses lie in: each with its lanes, and their addresses in that space. Shared
+    memory is that of the cluster.
+    """
     if isinstance(address, int):
-        space = space_of(address)
-        return [(space, f, address - WINDOWS[space])]
+        return [_in_space(space_of(address), f, address)]
     found = spaces_of(_lanes(f, address))
-    parts = []
-    for space, here in found:
-        some = f if len(found) == 1 else part(f, sum(1 << f.lanes[p] for p in here.tolist()))
-        local = shared_from_generic(address[some.lane_index]) if space == "shared" else None
-        if local is None:
-            parts.append((space, some, address - np.uint64(WINDOWS[space])))
-        else:
-            spread: np.ndarray = np.zeros(WARP_SIZE, np.uint32)
-            spread[some.lane_index] = local
-            parts.append((space, some, spread))
-    return parts
+    if len(found) == 1:
+        return [_in_space(found[0][0], f, address)]
+    return [_in_space(s, part(f, sum(1 << f.lanes[p] for p in here.tolist())), address) for s, here in found]
 
 
-_LOADS: dict[str, Callable[..., Result]] = {
-    "shared": load_cluster,
-    "global": load_global,
-    "param": load_param,
-    "local": load_local,
-    "const": load_constant,
-}
-_STORES: dict[str, Callable[..., None]] = {"shared": store_cluster, "global": store_global, "local": store_local}
+def _in_space(space: str, f: Fragment, address: Value) -> tuple[str, Fragment, Value]:
+    name = "cluster" if space == "shared" else space
+    return name, f, address - (WINDOWS[space] if isinstance(address, int) else np.uint64(WINDOWS[space]))
 
 
 def load_generic(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
     found = []
     for space, some, local in _by_space(f, address):
-        found.append((some, _LOADS[space](some, site, local, nbytes, count, extend)))
+        found.append((some, _LOAD_FUNCTIONS[space](some, site, local, nbytes, count, extend)))
     return _join(found, count)
 
 
 def store_generic(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
     for space, some, local in _by_space(f, address):
-        if space not in _STORES:
+        if space not in _STORE_FUNCTIONS:
             raise Fault(f"stores to a generic address in {space} memory", "address")
-        _STORES[space](some, site, local, nbytes, values)
+        _STORE_FUNCTIONS[space](some, site, local, nbytes, values)
 
 
 # ---- the table ----

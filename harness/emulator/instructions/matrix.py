@@ -21,20 +21,22 @@ from harness.emulator.instructions.table import (
     address_parts,
     elements,
     instruction,
-    memory,
     only,
+    shared_pointer,
     tuple_of,
 )
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import FULL_MASK, Value, stack_rows
 from harness.emulator.machine.state import Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.memory.bytes import CHUNK
 from harness.emulator.ptx.ast import Instruction, Operand
 from harness.emulator.units.operands import unpacked
 
 # ---- rows ----
 
+Loaded = np.ndarray | list[np.ndarray]
+"""A register, or several of them."""
 ROWS = 8
 """Rows of one matrix, of 16 bytes each."""
 
@@ -73,41 +75,45 @@ def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> Rows:
     return Rows(rows, rows // CHUNK, (int(rows.min()), int(rows.max()) + CHUNK))
 
 
+def _store(f: Fragment, site: Site, rows: Rows, words: np.ndarray) -> None:
+    items = words.reshape(-1).view(np.complex128)
+    f.cta.shared.write_chunks(rows.chunks, items, rows.span)
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "write", "shared", f.cta.rank, rows.offsets, CHUNK, 1, items))
+
+
+def _load(f: Fragment, site: Site, rows: Rows) -> np.ndarray:
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows.offsets, CHUNK, 1, None))
+    return np.ascontiguousarray(f.cta.shared.read_chunks(rows.chunks))
+
+
 # ---- elements of 8 bits, and of 6 or 4 bits that become 8 ----
 
 
-def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: bool, bits: int) -> list[np.ndarray]:
+def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: bool, bits: int) -> Loaded:
     """``ldmatrix.m16n16...trans`` (square) and ``ldmatrix.m8n16``.
 
     square: byte e of register r of thread t is row 4 (t % 4) + e, column t / 4 + 8 r. Otherwise of a matrix's one
     register it is row t / 4, column 4 (t % 4) + e.
     """
     rows = rows_of(f, address, 2 * matrices if square else matrices)
-    sink = f.grid.sink
-    if sink is not None:
-        sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows.offsets, CHUNK, 1, None))
-    raw = np.ascontiguousarray(f.cta.shared.read_chunks(rows.chunks)).view(np.uint8).reshape(-1, CHUNK)
+    raw = _load(f, site, rows).view(np.uint8).reshape(-1, CHUNK)
     items = raw if bits == 8 else unpacked(raw, bits)
     if square:
         items = items.reshape(matrices, 4, 4, 2, 8).transpose(0, 3, 4, 1, 2)
-    return list(np.ascontiguousarray(items).reshape(-1, 128).view(np.uint32))
-
-
-def load_one_register(f: Fragment, site: Site, address: Value, bits: int) -> np.ndarray:
-    """``ldmatrix.m8n16.x1`` loads one register."""
-    return load_bytes(f, site, address, 1, False, bits)[0]
+    registers = np.ascontiguousarray(items).reshape(-1, 128).view(np.uint32)
+    return list(registers) if len(registers) > 1 else registers[0]
 
 
 def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]) -> None:
     """``stmatrix.m16n8.trans``: byte a + 2 b of a register of thread t is row 2 (t % 4) + a, column t / 4 + 8 b."""
     rows = rows_of(f, address, len(values))
     parts = stack_rows(values).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
-    items = np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1)).reshape(-1).view(np.complex128)
-    f.cta.shared.write_chunks(rows.chunks, items, rows.span)
-    f.grid.wakeups.changes += 1
-    sink = f.grid.sink
-    if sink is not None:
-        sink(Access(f.agent, site, "write", "shared", f.cta.rank, rows.offsets, CHUNK, 1, items))
+    _store(f, site, rows, np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1)))
 
 
 # ---- elements of 16 bits ----
@@ -120,28 +126,17 @@ def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value
     if transpose:
         halves = words.view(np.uint16).reshape(-1, ROWS, ROWS)
         words = np.ascontiguousarray(halves.transpose(0, 2, 1))
-    items = words.reshape(-1).view(np.complex128)
-    f.cta.shared.write_chunks(rows.chunks, items, rows.span)
-    f.grid.wakeups.changes += 1
-    sink = f.grid.sink
-    if sink is not None:
-        sink(Access(f.agent, site, "write", "shared", f.cta.rank, rows.offsets, CHUNK, 1, items))
+    _store(f, site, rows, words)
 
 
-def load_matrix(f: Fragment, site: Site, address: Value, matrices: int, transpose: bool) -> list[np.ndarray]:
+def load_matrix(f: Fragment, site: Site, address: Value, matrices: int, transpose: bool) -> Loaded:
     """``ldmatrix.m8n8.b16``: the inverse mapping."""
     rows = rows_of(f, address, matrices)
-    sink = f.grid.sink
-    if sink is not None:
-        sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows.offsets, CHUNK, 1, None))
-    halves = np.ascontiguousarray(f.cta.shared.read_chunks(rows.chunks)).view(np.uint16).reshape(matrices, ROWS, ROWS)
+    halves = _load(f, site, rows).view(np.uint16).reshape(matrices, ROWS, ROWS)
     if transpose:
         halves = np.ascontiguousarray(halves.transpose(0, 2, 1))
-    return list(halves.reshape(matrices, 64).view(np.uint32))
-
-
-def load_one_matrix(f: Fragment, site: Site, address: Value, transpose: bool) -> np.ndarray:
-    return load_matrix(f, site, address, 1, transpose)[0]
+    registers = halves.reshape(matrices, 64).view(np.uint32)
+    return list(registers) if matrices > 1 else registers[0]
 
 
 _FORMS = ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
@@ -153,14 +148,6 @@ def _check_form(i: Instruction, count: int) -> None:
         raise Unsupported
 
 
-def _pointer(i: Instruction, w: Translator, operand: Operand) -> str:
-    """The shared address; without a state space it is a generic one."""
-    pointer = w.pointer(memory(operand))
-    if i.has("shared") or i.has("shared::cta"):
-        return pointer
-    return f"{w.use(shared_from_generic)}({pointer})"
-
-
 @instruction("stmatrix", operands=2, writes=0, family="matrix")
 def _stmatrix(i: Instruction, w: Translator) -> Effect:
     sources = elements(i.operands[1])
@@ -169,7 +156,7 @@ def _stmatrix(i: Instruction, w: Translator) -> Effect:
         only(i, "sync", "aligned", "m16n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
         if not (i.has("m16n8") and i.has("trans") and i.has(f"x{len(sources)}")):
             raise Unsupported
-        return Effect(store_bytes, [_pointer(i, w, i.operands[0]), values])
+        return Effect(store_bytes, [shared_pointer(i, w, i.operands[0]), values])
     _check_form(i, len(sources))
     base, width, offset = address_parts(i.operands[0])
     name = "stmatrix.trans" if i.has("trans") else "stmatrix"
@@ -177,7 +164,7 @@ def _stmatrix(i: Instruction, w: Translator) -> Effect:
         Micro(name, None, ((base, width), (e, "b32")), offset=offset, is_first=n == 0, part=n, quiet=True)
         for n, e in enumerate(sources if i.has("shared") or i.has("shared::cta") else ())
     )
-    return Effect(store_matrix, [_pointer(i, w, i.operands[0]), values, str(i.has("trans"))], micro=native)
+    return Effect(store_matrix, [shared_pointer(i, w, i.operands[0]), values, str(i.has("trans"))], micro=native)
 
 
 @instruction("ldmatrix", operands=2, family="matrix")
@@ -186,9 +173,7 @@ def _ldmatrix(i: Instruction, w: Translator) -> Effect:
     if i.modifiers[-1] in _BITS:
         return _load_bytes(i, w, destinations)
     _check_form(i, len(destinations))
-    pointer, transpose = _pointer(i, w, i.operands[1]), str(i.has("trans"))
-    if len(destinations) == 1:
-        return Effect(load_one_matrix, [pointer, transpose], destinations)
+    pointer, transpose = shared_pointer(i, w, i.operands[1]), str(i.has("trans"))
     return Effect(load_matrix, [pointer, str(len(destinations)), transpose], destinations)
 
 
@@ -206,7 +191,5 @@ def _load_bytes(i: Instruction, w: Translator, destinations: Sequence[Operand]) 
     shaped = i.has("trans") if square else i.has("m8n16") and bits < 8
     if not shaped or not i.has(f"x{matrices}") or i.has("b8x16") != (bits < 8) or (square and len(destinations) % 2):
         raise Unsupported
-    pointer = _pointer(i, w, i.operands[1])
-    if len(destinations) == 1:
-        return Effect(load_one_register, [pointer, str(bits)], destinations)
-    return Effect(load_bytes, [pointer, str(matrices), str(square), str(bits)], destinations)
+    arguments = [shared_pointer(i, w, i.operands[1]), str(matrices), str(square), str(bits)]
+    return Effect(load_bytes, arguments, destinations)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.table import Assign, Effect, Translator, Unsupported, call, instruction, memory, only
+from harness.emulator.instructions.table import (
+    Assign,
+    Effect,
+    Translator,
+    Unsupported,
+    call,
+    instruction,
+    only,
+    shared_pointer,
+)
 from harness.emulator.instructions.values import narrow
 from harness.emulator.machine.barriers import MBarrier
 from harness.emulator.machine.events import (
@@ -21,8 +30,8 @@ from harness.emulator.machine.events import (
 )
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from harness.emulator.machine.state import Cta, Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, shared_from_generic
-from harness.emulator.ptx.ast import Instruction, Memory, Operand
+from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from harness.emulator.ptx.ast import Instruction, Memory
 
 _SPACES = ("shared", "shared::cta", "shared::cluster")
 _ORDER = ("release", "relaxed", "acquire", "cta", "cluster", "b64")
@@ -86,7 +95,7 @@ def mbarrier_init(f: Fragment, site: Site, address: Value, count: Value) -> None
 @instruction("mbarrier.init", operands=2, writes=0, family="barrier")
 def _init(i: Instruction, w: Translator) -> Effect:
     _check(i, ("shared", "shared::cta"))
-    return Effect(mbarrier_init, [_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32")])
+    return Effect(mbarrier_init, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32")])
 
 
 def mbarrier_inval(f: Fragment, site: Site, address: Value) -> None:
@@ -105,7 +114,7 @@ def mbarrier_inval(f: Fragment, site: Site, address: Value) -> None:
 @instruction("mbarrier.inval", operands=1, writes=0, family="barrier")
 def _inval(i: Instruction, w: Translator) -> Effect:
     _check(i, ("shared", "shared::cta"))
-    return Effect(mbarrier_inval, [_pointer(i, w, i.operands[0])])
+    return Effect(mbarrier_inval, [shared_pointer(i, w, i.operands[0])])
 
 
 _PENDING_SHIFT = 32
@@ -168,7 +177,7 @@ def _arrive(i: Instruction, w: Translator) -> Effect:
     flags = [str(i.has("shared::cluster")), str(i.modifiers[0] == "arrive_drop"), str(expects)]
     if partial:
         flags.append("False")
-    return Effect(arrive, [_pointer(i, w, address), amount, *flags], results)
+    return Effect(arrive, [shared_pointer(i, w, address), amount, *flags], results)
 
 
 @instruction("mbarrier.pending_count", operands=2, family="barrier")
@@ -202,7 +211,7 @@ def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: 
 def _bytes(i: Instruction, w: Translator) -> Effect:
     _check(i, _SPACES)
     flags = [str(i.has("shared::cluster")), str(i.modifiers[0] == "complete_tx")]
-    return Effect(count_bytes, [_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), *flags])
+    return Effect(count_bytes, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), *flags])
 
 
 def _phase_of(f: Fragment, state: Value) -> Value:
@@ -305,7 +314,7 @@ def _wait(i: Instruction, w: Translator) -> Effect:
     _check(i, ("shared", "shared::cta"), "parity")
     by_state = not i.has("parity")
     operand = w.read(i.operands[2], "b64")
-    arguments = [_pointer(i, w, i.operands[1]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
+    arguments = [shared_pointer(i, w, i.operands[1]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
     return Effect(wait, arguments, i.operands[:1])
 
 
@@ -313,11 +322,3 @@ def _check(i: Instruction, spaces: tuple[str, ...], *more: str) -> None:
     only(i, spaces, _ORDER, more)
     if i.modifiers[-1] != "b64":
         raise Unsupported
-
-
-def _pointer(i: Instruction, w: Translator, operand: Operand) -> str:
-    """The shared address; without a state space it is a generic one."""
-    pointer = w.pointer(memory(operand))
-    if any(space in i.modifiers for space in _SPACES):
-        return pointer
-    return f"{w.use(shared_from_generic)}({pointer})"

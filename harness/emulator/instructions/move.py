@@ -20,6 +20,7 @@ from harness.emulator.instructions.table import (
     micro,
     only,
     only_form,
+    row_bits,
 )
 from harness.emulator.instructions.values import lanewise
 from harness.emulator.machine.lanes import ALL_LANES, Value
@@ -151,8 +152,8 @@ def _mov(i: Instruction, w: Translator) -> Assign:
         ]
         value = call(w, values.narrow, " | ".join(parts), bits_of(kind))
         return Assign([(destination, value)], micro=_native_whole(destination, source.elements, kind))
-    row = 32 if kind == "pred" else max(32, bits_of(kind))
-    return Assign([(destination, w.read(source, kind))], micro=(micro(f"mov.{row}", destination, kind, source),))
+    native = micro(f"mov.{row_bits(kind)}", destination, kind, source)
+    return Assign([(destination, w.read(source, kind))], micro=(native,))
 
 
 def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:

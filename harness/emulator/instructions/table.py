@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from harness.emulator.machine.poison import carrying
+from harness.emulator.memory.address_space import shared_from_generic
 from harness.emulator.ptx.ast import (
     TYPE_BYTES,
     Immediate,
@@ -109,13 +110,10 @@ NOTHING = Micro("nothing", None, (), quiet=True)
 class Assign:
     """Pure: each destination gets the value of an expression, which works on scalars and on 32-lane arrays alike.
 
-    several: for an instruction with one result, a function that computes several of them at once, given for each
-    operand the tuple of its values, and the expressions of this one's operands. micro: the same as micro-operations of
-    the native engine; none: it has none that do this.
+    micro: the same as micro-operations of the native engine; none: it has none that do this.
     """
 
     pairs: Sequence[tuple[Operand, str]]
-    several: tuple[Callable[..., Any], tuple[str, ...]] | None = None
     micro: tuple[Micro, ...] = ()
 
 
@@ -279,6 +277,19 @@ def registers(operand: Operand) -> tuple[Register, ...]:
 def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
     """Source of a call of a function of registers' values."""
     return f"{w.use(carrying(function))}({', '.join(str(argument) for argument in arguments)})"
+
+
+def shared_pointer(i: Instruction, w: Translator, operand: Operand) -> str:
+    """Source of an address in shared memory; without a state space the instruction takes a generic one."""
+    pointer = w.pointer(memory(operand))
+    if any(m.partition("::")[0] == "shared" for m in i.modifiers):
+        return pointer
+    return f"{w.use(shared_from_generic)}({pointer})"
+
+
+def row_bits(kind: str) -> int:
+    """The width of the row that holds a type: 32 or 64."""
+    return 32 if kind == "pred" else max(32, bits_of(kind))
 
 
 def address_parts(operand: Operand) -> tuple[Operand, str, int]:

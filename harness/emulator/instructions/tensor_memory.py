@@ -23,6 +23,7 @@ from harness.emulator.instructions.table import (
     memory,
     only,
     registers,
+    shared_pointer,
     tuple_of,
 )
 from harness.emulator.instructions.values import select
@@ -128,10 +129,7 @@ def _wake_allocators(cta: Cta) -> None:
 @instruction("tcgen05.alloc", operands=2, writes=0, blocks=True, family="tmem", targets=TENSOR_MEMORY)
 def _alloc(i: Instruction, w: Translator) -> Effect:
     only(i, GROUPS, "sync", "aligned", "shared::cta")
-    pointer = w.pointer(memory(i.operands[0]))
-    if not i.has("shared::cta"):
-        pointer = f"{w.use(shared_from_generic)}({pointer})"
-    return Effect(alloc, [pointer, w.read(i.operands[1], "u32"), str(cta_group(i))])
+    return Effect(alloc, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), str(cta_group(i))])
 
 
 def dealloc(f: Fragment, site: Site, address: Value, columns: Value, group: int) -> None:

@@ -374,27 +374,6 @@ def pack_f16x2(high: Value, low: Value) -> Value:
     return _pack(cvt_rn_f16x2, high, low)
 
 
-def _pack_many(convert: Callable[[Any, Any], Any], highs: tuple[Value, ...], lows: tuple[Value, ...]) -> Any:
-    try:
-        packed = convert(np.array(highs, np.uint32), np.array(lows, np.uint32))
-        if packed.ndim == 2:
-            return packed
-    except (ValueError, TypeError):
-        # Not all of them are arrays.
-        pass
-    return tuple(_pack(convert, high, low) for high, low in zip(highs, lows, strict=True))
-
-
-def pack_bf16x2_many(highs: tuple[Value, ...], lows: tuple[Value, ...]) -> Any:
-    """Several ``cvt.rn.bf16x2.f32`` at once: their cost in NumPy is per call, not per element."""
-    return _pack_many(cvt_rn_bf16x2, highs, lows)
-
-
-def pack_f16x2_many(highs: tuple[Value, ...], lows: tuple[Value, ...]) -> Any:
-    """Several ``cvt.rn.f16x2.f32``"""
-    return _pack_many(cvt_rn_f16x2, highs, lows)
-
-
 def round_to_half(value: Value, kind: str) -> Value:
     """``cvt.rn.f16.f32`` and ``cvt.rn.bf16.f32``"""
     packed = (pack_bf16x2 if kind == "bf16" else pack_f16x2)(0, value)

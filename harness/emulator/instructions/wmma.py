@@ -7,9 +7,7 @@ not needed repeat the others.
 
 from __future__ import annotations
 
-import itertools
 import re
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,10 +32,9 @@ from harness.emulator.machine.state import Fragment
 from harness.emulator.ptx.ast import Instruction, Operand
 from harness.emulator.units.formats import FORMATS, decode
 from harness.emulator.units.numerics import f32_to_f16_storage
-from harness.emulator.units.warp_mma import ELEMENT_BITS, Form
+from harness.emulator.units.warp_mma import ELEMENT_BITS, Form, Matrix, from_registers, numbers, places, to_registers
 from harness.emulator.units.warp_mma import compute as compute_product
 
-_BITS = {**ELEMENT_BITS, "f32": 32, "s32": 32, "s4": 4, "u4": 4, "b1": 1}
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 _BIG = ("m16n16k16", "m32n8k16", "m8n32k16")
 _SHAPES = {
@@ -48,52 +45,13 @@ _SHAPES = {
 _RESULTS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",)}
 
 
-class Matrix(NamedTuple):
-    """A matrix in the registers of a warp, each of which holds neighbours of a row of A or C, or of a column of B.
-
-    which: "a", "b", or "c" for C and D. rows, depth: of A and C; of B its columns, and K. bits: of an element.
-    registers: of 32 bits, or 64 of f64.
-    """
-
-    which: str
-    rows: int
-    depth: int
-    bits: int
-    registers: int
-
-    @property
-    def width(self) -> int:
-        return max(32, self.bits)
-
-
-@lru_cache(maxsize=64)
-def places(matrix: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(row, first item along the depth) of what each register of each thread holds: [registers, 32] each."""
-    thread = np.arange(32)
-    # A register of C holds one of a pair of neighbours, if it has no room for both.
-    pair = 2 if matrix.which == "c" and matrix.bits == matrix.width else 1
-    per = matrix.width // matrix.bits
-    step = 4 * per * pair  # items along the depth that a block of 8 rows has
-    blocks = list(itertools.product(range(matrix.depth // step), range(matrix.rows // 8)))
-    if matrix.which == "b":
-        blocks.sort(key=lambda block: block[1])
-    found = [
-        (8 * down + thread // 4, step * right + per * pair * (thread % 4) + per * item)
-        for right, down in blocks
-        for item in range(pair)
-    ]
-    repeats = matrix.registers // len(found)
-    row, item = (np.array([place[axis] for place in found] * repeats) for axis in (0, 1))
-    return row, item
-
-
 def _of(kind: str, shape: str, which: str) -> Matrix:
     """The fragment of A, B, C or D."""
     size = _SHAPE.match(shape)
     assert size is not None
     m, n, k = map(int, size.groups())
     rows, depth = {"a": (m, k), "b": (n, k)}.get(which, (m, n))
-    bits = _BITS[kind]
+    bits = ELEMENT_BITS[kind]
     registers = 8 if kind == "f16" and which in "ab" else rows * depth * bits // (32 * max(32, bits))
     return Matrix("c" if which == "d" else which, rows, depth, bits, registers)
 
@@ -135,25 +93,6 @@ def store(
             access(f, site, addresses, unit // 8, (held >> np.uint64(unit * number) if number else held,))
 
 
-def _matrix(registers: NDArray[Any], form: Matrix) -> NDArray[Any]:
-    """Its elements as unsigned integers [rows, depth]."""
-    row, item = places(form)
-    found = np.zeros((form.rows, form.depth), np.uint64)
-    for number in range(form.width // form.bits):
-        bits = registers.astype(np.uint64) >> np.uint64(number * form.bits) & np.uint64((1 << form.bits) - 1)
-        found[row, item + number] = bits
-    return found
-
-
-def _numbers(bits: NDArray[np.uint64], kind: str) -> NDArray[Any]:
-    if kind in ("s8", "s4"):
-        half = 1 << (_BITS[kind] - 1)
-        return (bits.astype(np.int64) ^ half) - half
-    if kind in ("u8", "u4", "b1"):
-        return bits.astype(np.int64)
-    return decode(bits.astype(f"u{_BITS[kind] // 8}"), FORMATS[kind])
-
-
 class Product(NamedTuple):
     """D = A . B + C. operation: of single bits, "xor" or "and"."""
 
@@ -169,12 +108,12 @@ class Product(NamedTuple):
 def mma(f: Fragment, site: Site, form: Product, a: Any, b: Any, c: Any) -> list[NDArray[Any]]:
     require_all_lanes(f, "wmma.mma")
     size = [_of(kind, form.shape, which) for kind, which in zip(form[1:5], "dabc", strict=True)]
-    held = [_matrix(stack(x, s.width == 64), s) for x, s in zip((a, b, c), size[1:], strict=True)]
-    left, right = _numbers(held[0], form.a_type), _numbers(held[1], form.b_type)
+    held = [from_registers(stack(x, s.width == 64), s) for x, s in zip((a, b, c), size[1:], strict=True)]
+    left, right = numbers(held[0], form.a_type), numbers(held[1], form.b_type)
     grid = f.grid
     grid.counters.mma_instructions += 1
     grid.counters.mma_flops += 2 * left.shape[0] * right.shape[0] * left.shape[1]
-    old = held[2].astype(np.uint64 if form.c_type == "f64" else np.uint32)
+    old = held[2]
     if form.operation:
         both = left @ right.T
         ones = both if form.operation == "and" else left.sum(1)[:, None] + right.sum(1)[None, :] - 2 * both
@@ -190,15 +129,12 @@ def mma(f: Fragment, site: Site, form: Product, a: Any, b: Any, c: Any) -> list[
         )
         if form.d_type != wide:
             bits = _between(bits, wide, form.d_type)
-    row, item = places(size[0])
-    if size[0].bits == 16:
-        return list((bits[row, item] | bits[row, item + 1] << 16).astype(np.uint32))
-    return list(bits[row, item])
+    return list(to_registers(bits, size[0]))
 
 
 def _between(bits: NDArray[Any], source: str, to: str) -> NDArray[Any]:
     """f16 to f32, or rounded back."""
-    numbers = decode(bits.astype(f"u{_BITS[source] // 8}"), FORMATS[source])
+    numbers = decode(bits.astype(f"u{ELEMENT_BITS[source] // 8}"), FORMATS[source])
     with np.errstate(all="ignore"):
         if to == "f32":
             return numbers.astype(np.float32).view(np.uint32)

@@ -62,16 +62,19 @@ _log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 
 
-class Stop(Protocol):
-    """Where native turns have ended. turns: how many were begun. fragment: whose turn goes on here, if one does; ran:
-    the blocks it has run in this turn; changes: the machine's before it. The engine knows what answer and piece mean.
+@dataclass(frozen=True)
+class Stop:
+    """Why native turns have ended. turns: how many were begun. answer: the engine's. fragment: whose turn goes on in
+    Python, if one does; piece, ran: of its block where it goes on, and how many blocks it has run in this turn;
+    changes: the machine's before this turn.
     """
 
     turns: int
-    answer: Any
-    fragment: Fragment | None
-    ran: int
-    changes: int
+    answer: Any = None
+    fragment: Fragment | None = None
+    piece: int = 0
+    ran: int = 0
+    changes: int = 0
 
 
 class Engine(Protocol):
@@ -82,12 +85,12 @@ class Engine(Protocol):
     enters: list[bool]
     counts: NDArray[np.int64]
 
-    def run(self, f: Fragment, block: int, budget: int, stop: Any = None) -> tuple[int, int, int]:
+    def run(self, f: Fragment, block: int, budget: int, stop: Stop | None = None) -> tuple[int, int, int]:
         """Run a block, and perhaps some after it: the last one, what follows, and how many were run before it. stop:
         native turns have ended in the middle of it.
         """
 
-    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Any:
+    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
         """Give fragments that are ready turns of so many blocks, in order; a `Stop`, or None if it has done nothing."""
 
     def diverge(self, f: Fragment, block: int) -> int:
@@ -377,7 +380,7 @@ class Machine:
         if self.engine is None or most <= 0:
             return 0
         window = 0 if self._suspects else WINDOW
-        stop: Stop | None = self.engine.take_turns(self.wakeups.ready, most, FIRST_LOOK, window, SLICE)
+        stop = self.engine.take_turns(self.wakeups.ready, most, FIRST_LOOK, window, SLICE)
         if stop is None:
             return 0
         fragment = stop.fragment

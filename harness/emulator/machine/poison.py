@@ -266,20 +266,3 @@ def _carried(function: Callable[..., Value], arguments: tuple[Value, ...]) -> Va
     if isinstance(result, tuple):
         return tuple(poisons[0]._like(r, _everywhere(r, poisons)) for r in result)
     return poisons[0]._like(result, _everywhere(result, poisons))
-
-
-@cache
-def carrying_several(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of a function that computes several results at once, each from one item of every argument."""
-
-    def one(*column: Value) -> Value:
-        return function(*((x,) for x in column))[0]
-
-    @wraps(function)
-    def carry(*columns: tuple[Value, ...]) -> Any:
-        if any(Poison in map(type, column) for column in columns):
-            return tuple(carrying(one)(*items) for items in zip(*columns, strict=True))
-        return function(*columns)
-
-    carry.__name__ = f"carry_{function.__name__}"
-    return carry

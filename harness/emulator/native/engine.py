@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.emulator.machine import lifetime
 from harness.emulator.machine.barriers import Waiting
+from harness.emulator.machine.machine import Stop
 from harness.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
 from harness.emulator.native.layout import (
     CTA_FIELDS,
@@ -30,7 +31,7 @@ from harness.emulator.native.layout import (
 )
 from harness.emulator.native.layout import FragmentField as Its
 from harness.emulator.native.plan import Plan
-from harness.emulator.native.stretches import NO_BLOCK, PRICE, TRIALS, Library, Stop, Stretches
+from harness.emulator.native.stretches import NO_BLOCK, PRICE, TRIALS, Library, Stretches
 from harness.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
 
 FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096

@@ -1,9 +1,10 @@
 """The micro-operations of the native engine, each declared once: what one lane of it means, and how Mojo says it.
 
 A micro-operation reads up to three rows of 32 lanes, ``a``, ``b`` and ``c``, and writes one. ``lane`` is its meaning in
-exact Python integers: bit patterns in, a bit pattern out. ``mojo`` is the expression over vectors of the types that
-the sources have. Predicates are rows of 0 and 1. Loads, stores and branches are not in this table: they are control and
-memory, which `interpreter/` has by hand, with the numbers that `Control` gives them.
+exact Python integers: bit patterns in, a bit pattern out; most of it is what the Python engine does to one lane.
+``mojo`` is the expression over vectors of the types that the sources have. Predicates are rows of 0 and 1. Loads,
+stores and branches are not in this table: they are control and memory, which `interpreter/` has by hand, with the
+numbers that `Control` gives them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
+from harness.emulator.instructions import values
+from harness.emulator.instructions.values import CANONICAL_NAN, M32, M64, signed
 from harness.emulator.units import float_math
 from harness.emulator.units.formats import F32
-
-M32, M64 = (1 << 32) - 1, (1 << 64) - 1
-CANONICAL_NAN = 0x7FFFFFFF
 
 MOJO_TYPES = {
     "u32": "DType.uint32", "s32": "DType.int32", "u64": "DType.uint64", "s64": "DType.int64", "f32": "DType.float32",
@@ -55,10 +56,6 @@ _SPREADING = frozenset(
 )
 
 
-def signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
 def number(bits: int) -> float:
     """The number of an f32's bits."""
     return float(struct.unpack("<f", struct.pack("<I", bits))[0])
@@ -69,38 +66,9 @@ def f32_bits(value: np.float32) -> int:
     return CANONICAL_NAN if np.isnan(value) else int(value.view(np.uint32))
 
 
-def _float_lane(operation: Callable[[np.float32, np.float32], np.float32]) -> Callable[..., int]:
-    def lane(a: int, b: int) -> int:
-        with np.errstate(all="ignore"):
-            return f32_bits(np.float32(operation(np.uint32(a).view(np.float32), np.uint32(b).view(np.float32))))
-
-    return lane
-
-
-def _fused(a: int, b: int, c: int) -> int:
-    """a * b + c of f32, rounded once: exact in rational numbers, which know neither infinity nor the sign of zero."""
-    x, y, z = number(a), number(b), number(c)
-    product = x * y  # exact in double precision
-    if not all(np.isfinite([x, y, z])) or product == 0 or product + z == 0:
-        with np.errstate(all="ignore"):
-            return f32_bits(np.float32(np.float64(product) + np.float64(z)))
-    # Both are multiples of 2**-298 and less than 2**257.
-    scaled = int(product * 2.0**149 * 2.0**149) if abs(product) < 2.0**600 else 0
-    total = scaled + int(z * 2.0**149) * (1 << 149)
-    return _round_to_f32(total)
-
-
-def _round_to_f32(scaled: int) -> int:
-    """The f32 nearest to ``scaled`` times 2**-298, ties to even."""
-    sign, magnitude = (1 << 31 if scaled < 0 else 0), abs(scaled)
-    drop = max(magnitude.bit_length() - 24, 149)
-    kept, rest = magnitude >> drop, magnitude & ((1 << drop) - 1)
-    half = 1 << (drop - 1)
-    kept += rest > half or (rest == half and kept & 1)
-    # kept has 24 bits at most, or is 2**24; its last bit is worth 2**(drop - 298).
-    exponent = drop - 149
-    bits = kept if exponent == 0 else kept + (exponent << 23)
-    return sign | min(bits, 0x7F800000)
+def of(function: Callable[..., Any], *more: object) -> Callable[..., int]:
+    """What a function of `values` makes of one lane. more: its arguments behind the sources."""
+    return lambda *lanes: function(*lanes, *more)
 
 
 def _operations() -> list[Operation]:
@@ -114,10 +82,7 @@ def _operations() -> list[Operation]:
         vector = f"SIMD[{MOJO_TYPES[u]}, 32]"
 
         def wrap(function: Callable[..., int], mask: int = mask) -> Callable[..., int]:
-            return lambda *values: function(*values) & mask
-
-        def of_signed(function: Callable[..., int], bits: int = bits, mask: int = mask) -> Callable[..., int]:
-            return lambda *values: function(*(signed(v, bits) for v in values)) & mask
+            return lambda *lanes: function(*lanes) & mask
 
         add(f"mov.{bits}", u, u, "a", lambda a: a)
         add(f"add.{bits}", u, f"{u} {u}", "a + b", wrap(lambda a, b: a + b))
@@ -127,44 +92,36 @@ def _operations() -> list[Operation]:
         add(f"and.{bits}", u, f"{u} {u}", "a & b", lambda a, b: a & b)
         add(f"or.{bits}", u, f"{u} {u}", "a | b", lambda a, b: a | b)
         add(f"xor.{bits}", u, f"{u} {u}", "a ^ b", lambda a, b: a ^ b)
-        for name in ("min", "max"):
-            function: Callable[..., int] = min if name == "min" else max
-            add(f"{name}.u{bits}", u, f"{u} {u}", f"{name}(a, b)", function)
-            add(f"{name}.s{bits}", s, f"{s} {s}", f"{name}(a, b)", of_signed(function))
+        for name, extremum in (("min", values.minimum), ("max", values.maximum)):
+            add(f"{name}.{u}", u, f"{u} {u}", f"{name}(a, b)", of(extremum, 0))
+            add(f"{name}.{s}", s, f"{s} {s}", f"{name}(a, b)", of(extremum, 1 << bits - 1))
         amount = f"(b & {bits - 1}).cast[{MOJO_TYPES[u]}]()"
-        for name, sign in (("shl", "<<"), ("shr", ">>")):
+        for name, sign, shift in (("shl", "<<", values.shift_left), ("shr", ">>", values.shift_right)):
             mojo = f"b.lt({bits}).select(a {sign} {amount}, {vector}(0))"
-            shift = (lambda a, b: a << b) if name == "shl" else (lambda a, b: a >> b)
-            inside = wrap(lambda a, b, bits=bits, shift=shift: shift(a, b) if b < bits else 0)
-            add(f"{name}.{bits}", u, f"{u} u32", mojo, inside)
+            add(f"{name}.{bits}", u, f"{u} u32", mojo, of(shift, bits))
         clamped = f"min(b, SIMD[DType.uint32, 32]({bits - 1})).cast[{MOJO_TYPES[s]}]()"
-        arithmetic = wrap(lambda a, b, bits=bits: signed(a, bits) >> min(b, bits - 1))
-        add(f"shr.s{bits}", s, f"{s} u32", f"a >> {clamped}", arithmetic)
+        add(f"shr.{s}", s, f"{s} u32", f"a >> {clamped}", of(values.shift_right_signed, bits))
         add(f"selp.{bits}", u, f"{u} {u} pred", "c.ne(0).select(a, b)", lambda a, b, c: a if c else b, chooses=True)
         for name, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
             for kind in (u,) if name in ("eq", "ne") else (u, s):
                 test = _comparison(sign, bits if kind == s else 0)
                 add(f"setp.{name}.{kind}", "pred", f"{kind} {kind}", f"a.{name}(b).cast[DType.uint32]()", test)
-        add(f"popc.{bits}", "u32", u, "pop_count(a).cast[DType.uint32]()", lambda a: a.bit_count())
+        add(f"popc.{bits}", "u32", u, "pop_count(a).cast[DType.uint32]()", of(values.popcount, bits))
         zeros = "count_leading_zeros(a).cast[DType.uint32]()"
-        add(f"clz.{bits}", "u32", u, zeros, lambda a, bits=bits: bits - a.bit_length())
-        add(f"brev.{bits}", u, u, "bit_reverse(a)", lambda a, bits=bits: int(f"{a:0{bits}b}"[::-1], 2))
+        add(f"clz.{bits}", "u32", u, zeros, of(values.count_leading_zeros, bits))
+        add(f"brev.{bits}", u, u, "bit_reverse(a)", of(values.bit_reverse, bits))
 
     for kind in ("u", "s"):
         wide = f"a.cast[{MOJO_TYPES[f'{kind}64']}]() * b.cast[{MOJO_TYPES[f'{kind}64']}]()"
-        exact = (lambda a, b: signed(a, 32) * signed(b, 32)) if kind == "s" else (lambda a, b: a * b)
-        add(f"mul.wide.{kind}32", f"{kind}64", f"{kind}32 {kind}32", wide, lambda a, b, exact=exact: exact(a, b) & M64)
+        exact = of(values.multiply_wide, 32, kind == "s")
+        add(f"mul.wide.{kind}32", f"{kind}64", f"{kind}32 {kind}32", wide, exact)
         with_sum = lambda a, b, c, exact=exact: (exact(a, b) + c) & M64  # noqa: E731
         add(f"mad.wide.{kind}32", f"{kind}64", f"{kind}32 {kind}32 {kind}64", f"{wide} + c", with_sum)
         high = f"(({wide}) >> 32).cast[{MOJO_TYPES[f'{kind}32']}]()"
-        add(
-            f"mul.hi.{kind}32", f"{kind}32", f"{kind}32 {kind}32", high,
-            lambda a, b, exact=exact: exact(a, b) >> 32 & M32,
-        )  # fmt: skip
-        add(
-            f"mad.hi.{kind}32", f"{kind}32", f"{kind}32 {kind}32 {kind}32", f"{high} + c",
-            lambda a, b, c, exact=exact: ((exact(a, b) >> 32) + c) & M32,
-        )  # fmt: skip
+        upper = of(values.multiply_high, 32, kind == "s")
+        add(f"mul.hi.{kind}32", f"{kind}32", f"{kind}32 {kind}32", high, upper)
+        with_sum = lambda a, b, c, upper=upper: (upper(a, b) + c) & M32  # noqa: E731
+        add(f"mad.hi.{kind}32", f"{kind}32", f"{kind}32 {kind}32 {kind}32", f"{high} + c", with_sum)
     for bits in (8, 16):
         small = f"DType.int{bits}"
         extend = lambda a, bits=bits: signed(a & ((1 << bits) - 1), bits)  # noqa: E731
@@ -188,25 +145,21 @@ def _operations() -> list[Operation]:
             add(
                 f"shf.{'l' if left else 'r'}.{'wrap' if wraps else 'clamp'}", "u32", "u32 u32 u32",
                 f"{shifted}.cast[DType.uint32]()",
-                lambda a, b, c, left=left, wraps=wraps: _funnel(a, b, c, left, wraps),
+                of(values.funnel_shift, left, wraps),
             )  # fmt: skip
-    for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*")):
-        function = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[name]
-        add(f"{name}.f32", "f32", "f32 f32", f"a {sign} b", _float_lane(function))
-    add("bfe.u32", "u32", "u32 u32 u32", "bit_field(a, b & 255, c & 255)", _bit_field)
-    add("prmt.b32", "u32", "u32 u32 u32", "permute_bytes(a, b, c)", _permute)
-    add("pack.bf16x2", "u32", "u32 u32", "(to_bf16(a) << 16) | to_bf16(b)", lambda a, b: _bf16(a) << 16 | _bf16(b))
-    add("pack.f16x2", "u32", "u32 u32", "(to_f16(a) << 16) | to_f16(b)", lambda a, b: _f16(a) << 16 | _f16(b))
-    add("f32.from.f16", "f32", "u32", "from_f16(a)", _from_f16)
-    add("fma.f32", "f32", "f32 f32 f32", "a.fma(b, c)", _fused)
+    field = "bit_field(a, b & 255, c & 255)"
+    add("bfe.u32", "u32", "u32 u32 u32", field, of(values.bit_field_extract, 32, False))
+    add("prmt.b32", "u32", "u32 u32 u32", "permute_bytes(a, b, c)", values.prmt)
+    add("pack.bf16x2", "u32", "u32 u32", "(to_bf16(a) << 16) | to_bf16(b)", values.pack_bf16x2)
+    add("pack.f16x2", "u32", "u32 u32", "(to_f16(a) << 16) | to_f16(b)", values.pack_f16x2)
+    add("f32.from.f16", "f32", "u32", "from_f16(a)", of(values.half_to_float, "f16"))
     for name, sign in (("eq", "=="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("neu", "!=")):
         # Mojo's ne is false where one is a NaN.
         mojo = "a.eq(b).cast[DType.uint32]() ^ 1" if name == "neu" else f"a.{name}(b).cast[DType.uint32]()"
         add(f"setp.{name}.f32", "pred", "f32 f32", mojo, _float_comparison(sign))
     for name, sources, mojo in _FLOAT_FUNCTIONS:
         kinds, nearly = " ".join(["f32"] * sources), name in _NEARLY
-        if name not in ("add", "sub", "mul", "fma"):
-            add(f"{name}.f32", "f32", kinds, mojo, _function_lane(name, False), nearly=nearly)
+        add(f"{name}.f32", "f32", kinds, mojo, _function_lane(name, False), nearly=nearly)
         flushed = re.sub(r"\b([abc])\b", r"flush(\1)", mojo)
         flushed = flushed if nearly else f"flush({flushed})"
         add(f"{name}.ftz.f32", "f32", kinds, flushed, _function_lane(name, True), nearly=nearly)
@@ -263,37 +216,6 @@ def _packed_lane(lane: Callable[..., int]) -> Callable[..., int]:
     return lambda *both: lane(*(b & M32 for b in both)) | lane(*(b >> 32 for b in both)) << 32
 
 
-def _bit_field(value: int, position: int, length: int) -> int:
-    return (value >> (position & 255)) & ((1 << (length & 255)) - 1)
-
-
-def _permute(a: int, b: int, selector: int) -> int:
-    found, pool = 0, b << 32 | a
-    for place in range(4):
-        chosen = selector >> 4 * place & 15
-        byte = pool >> 8 * (chosen & 7) & 255
-        found |= (byte if chosen < 8 else 255 * (byte >> 7)) << 8 * place
-    return found
-
-
-def _bf16(bits: int) -> int:
-    """f32 to bf16, to nearest even; a NaN becomes the canonical one."""
-    if bits & M32 >> 1 > 0x7F800000:
-        return 0x7FFF
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-
-
-def _f16(bits: int) -> int:
-    """f32 to f16, to nearest even; a NaN becomes the canonical one."""
-    with np.errstate(all="ignore"):
-        half = np.float32(number(bits)).astype(np.float16)
-    return 0x7FFF if np.isnan(half) else int(half.view(np.uint16))
-
-
-def _from_f16(bits: int) -> int:
-    return f32_bits(np.uint16(bits & 0xFFFF).view(np.float16).astype(np.float32))
-
-
 def _comparison(sign: str, signed_bits: int) -> Callable[[int, int], int]:
     compare = _COMPARE[sign]
     if not signed_bits:
@@ -314,12 +236,6 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-
-
-def _funnel(low: int, high: int, amount: int, left: bool, wraps: bool) -> int:
-    amount = amount & 31 if wraps else min(amount, 32)
-    both = high << 32 | low
-    return (both << amount >> 32 if left else both >> amount) & M32
 
 
 OPERATIONS: tuple[Operation, ...] = tuple(_operations())

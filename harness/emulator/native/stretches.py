@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from harness.emulator.machine.code import BLOCKED, Code
 from harness.emulator.machine.divergence import diverge
+from harness.emulator.machine.machine import Stop
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Cta, Fragment, Grid
 from harness.emulator.native.layout import FIRST_ROW, Answer, Context, Said
@@ -56,20 +56,6 @@ class _Entry:
         self.piece = piece
         self.is_native = piece.start >= 0
         self.entered = self.weight = 0
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why native turns have ended. turns: how many were begun. fragment: whose turn goes on in Python, if one does;
-    piece, ran: of its block where it goes on, and how many blocks it has run in this turn; changes: before this turn.
-    """
-
-    turns: int
-    answer: Answer = Answer.NOTHING_LEFT
-    fragment: Fragment | None = None
-    piece: int = 0
-    ran: int = 0
-    changes: int = 0
 
 
 class Stretches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 _SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', re.S)
 _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$%]+)")
@@ -23,7 +24,8 @@ class Section:
     end: int
 
 
-def kernel_sections(text: str) -> list[Section]:
+@lru_cache(maxsize=4)
+def kernel_sections(text: str) -> tuple[Section, ...]:
     """The kernels of a text in their order; one without a closing brace reaches to the end."""
     # Comments and strings may hold braces; they become blanks of the same length.
     bare = _SKIPPED.sub(lambda m: _blank(m.group()), text)
@@ -34,7 +36,7 @@ def kernel_sections(text: str) -> list[Section]:
         body = len(bare) if body < 0 else body
         at = _closing(bare, body)
         sections.append(Section(entry[1], entry.start(), body, at))
-    return sections
+    return tuple(sections)
 
 
 def blank_kernels(text: str, drop: Callable[[str], bool]) -> str:
@@ -61,4 +63,4 @@ def _closing(text: str, start: int) -> int:
 
 
 def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
+    return "\n".join(" " * len(line) for line in text.split("\n"))

@@ -20,7 +20,6 @@ from harness.emulator.machine.barriers import SUSPENDED
 from harness.emulator.machine.code import BLOCKED, EXIT
 from harness.emulator.machine.divergence import diverge, diverge_many, restrict
 from harness.emulator.machine.events import Site
-from harness.emulator.machine.poison import carrying_several
 from harness.emulator.machine.state import Fragment
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.emulator.ptx.ast import (
@@ -162,8 +161,6 @@ class Writer:
         self._assigned: set[int] = set()
         """Slots whose value the block has assigned, but not stored to the register file yet."""
         self._unloaded: set[int] = set()
-        self._batched: set[int] = set()
-        """Instructions already written as part of a batch."""
         operands.names.update(SUSPENDED=SUSPENDED, BLOCKED=BLOCKED)
 
     def line(self, text: str, indent: int = 1) -> None:
@@ -210,8 +207,7 @@ class Writer:
                 self._store_back(block)
                 self._branch(i, block)
                 return
-            if index not in self._batched:
-                self._instruction(i, block)
+            self._instruction(i)
             load_step(i, self._unloaded)
         self._store_back(block)
         self.line(f"return {block.successors[0] if ends else 0}")
@@ -251,11 +247,11 @@ class Writer:
 
     # ---- instructions ----
 
-    def _instruction(self, i: Instruction, block: Block) -> None:
+    def _instruction(self, i: Instruction) -> None:
         self._fetch(i)
         emitted = self._emitted[i.index]
         if isinstance(emitted, Assign):
-            self._assign(i, emitted, block)
+            self._assign(i, emitted)
         elif isinstance(emitted, Effect):
             self._effect(i, emitted)
         elif isinstance(emitted, Unsupported):
@@ -282,9 +278,7 @@ class Writer:
     def _site(self, i: Instruction) -> str:
         return f"S{i.index}"
 
-    def _assign(self, i: Instruction, assign: Assign, block: Block) -> None:
-        if assign.several is not None and self._batch(i, assign, block):
-            return
+    def _assign(self, i: Instruction, assign: Assign) -> None:
         names = [self._name(destination) for destination, _ in assign.pairs]
         values = [value for _, value in assign.pairs]
         if i.guard is None:
@@ -352,41 +346,3 @@ class Writer:
                 if name != "_":
                     self.line(f"{name} = {self._use(select)}(g, {new}, {name}, {self._bits_of(i)})", indent)
         self._note_assigned(r for o in effect.results for r in o.registers())
-
-    # ---- several at once ----
-
-    def _batch(self, i: Instruction, first: Assign, block: Block) -> bool:
-        """Write all instructions of the block that are like this one, and can run now, as one call."""
-        if not self._may_join(i) or first.several is None:
-            return False
-        function = first.several[0]
-        written: set[int] = set()
-        read: set[int] = set()
-        batch: list[tuple[Instruction, tuple[str, ...]]] = []
-        for index in range(i.index, block.last):
-            other = self.instructions[index]
-            uses = {r.slot for r in sources(other)}
-            sets = {r.slot for r in destinations(other)}
-            emitted = self._emitted[index]
-            alike = isinstance(emitted, Assign) and emitted.several is not None and emitted.several[0] is function
-            # It may run here if nothing before it in the block, members of the batch included, touches its registers.
-            free = not uses & (written | self._open | self._unloaded) and not sets & (written | read)
-            if alike and free and index not in self._batched and self._may_join(other):
-                assert isinstance(emitted, Assign) and emitted.several is not None
-                batch.append((other, emitted.several[1]))
-            read |= uses
-            written |= sets
-        if len(batch) < 2:
-            return False
-        columns = zip(*(arguments for _, arguments in batch), strict=True)
-        names = ", ".join(f"v{destinations(member)[0].slot}" for member, _ in batch)
-        values = ", ".join(f"({', '.join(column)})" for column in columns)
-        self.line(f"{names} = {self._use(carrying_several(function))}({values})")
-        self._batched.update(member.index for member, _ in batch)
-        for member, _ in batch:
-            self._note_assigned(destinations(member))
-        return True
-
-    def _may_join(self, i: Instruction) -> bool:
-        """Unguarded, and with registers only."""
-        return i.guard is None and all(isinstance(o, Register) for o in i.operands)

@@ -7,6 +7,7 @@ an H200.
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,7 +17,10 @@ from numpy.typing import NDArray
 from harness.emulator.units import float_math, sparsity, sums
 from harness.emulator.units.formats import FORMATS, decode
 
-ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64}
+ELEMENT_BITS = {
+    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64, "f32": 32, "s32": 32, "s4": 4,
+    "u4": 4, "b1": 1,
+}  # fmt: skip
 _STEP = {"f16": 16, "bf16": 16, "e4m3": 16, "e5m2": 16, "tf32": 8}
 """Elements along K that the tensor core adds up at once. fp8 goes through it as f16 does."""
 
@@ -37,50 +41,81 @@ class Form(NamedTuple):
     selector: int | None = None
 
 
-@lru_cache(maxsize=64)
-def operand_index(rows: int, k: int, per_register: int) -> NDArray[np.intp]:
-    """Flat index row * k + column of each element [registers * per_register, 32] of A, or of B by its columns.
+class Matrix(NamedTuple):
+    """A matrix in the registers of a warp, each of which holds neighbours of a row of A or C, or of a column of B.
 
-    Register r: row t / 4 + 8 * (r % 2) of a 16-row A, and of K elements per_register * (t % 4) and up, in blocks of
-    four registers' worth.
+    which: "a", "b", or "c" for C and D. rows, depth: of A and C; of B its columns, and K. bits: of an element.
+    registers: of 32 bits, or 64 of f64.
     """
-    count = rows * k // (32 * per_register)
+
+    which: str
+    rows: int
+    depth: int
+    bits: int
+    registers: int
+
+    @property
+    def width(self) -> int:
+        return max(32, self.bits)
+
+
+@lru_cache(maxsize=64)
+def places(matrix: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(row, first item along the depth) of what each register of each thread holds: [registers, 32] each."""
     thread = np.arange(32)
-    register, element = np.divmod(np.arange(count * per_register), per_register)
-    halves = rows // 8
-    row = thread // 4 + 8 * (register % halves)[:, None]
-    column = per_register * (thread % 4) + element[:, None] + 4 * per_register * (register // halves)[:, None]
-    index: NDArray[np.intp] = row * k + column
-    return index
+    # A register of C holds one of a pair of neighbours, if it has no room for both.
+    pair = 2 if matrix.which == "c" and matrix.bits == matrix.width else 1
+    per = matrix.width // matrix.bits
+    step = 4 * per * pair  # items along the depth that a block of 8 rows has
+    blocks = list(itertools.product(range(matrix.depth // step), range(matrix.rows // 8)))
+    if matrix.which == "b":
+        blocks.sort(key=lambda block: block[1])
+    found = [
+        (8 * down + thread // 4, step * right + per * pair * (thread % 4) + per * item)
+        for right, down in blocks
+        for item in range(pair)
+    ]
+    repeats = matrix.registers // len(found)
+    row, item = (np.array([place[axis] for place in found] * repeats) for axis in (0, 1))
+    return row, item
 
 
-@lru_cache(maxsize=16)
-def result_index(m: int) -> NDArray[np.intp]:
-    """Flat index row * 8 + column of each element [m / 4, 32] of C and D: pairs of neighbours along N."""
-    thread = np.arange(32)
-    element = np.arange(m // 4)
-    row = thread // 4 + 8 * (element // 2)[:, None]
-    return row * 8 + 2 * (thread % 4) + (element % 2)[:, None]
+@lru_cache(maxsize=64)
+def _index(matrix: Matrix) -> NDArray[np.intp]:
+    """Flat index row * depth + item of each element [registers, threads * items], low bits first."""
+    row, item = places(matrix)
+    items = np.arange(matrix.width // matrix.bits)
+    return ((row * matrix.depth + item)[..., None] + items).reshape(matrix.registers, -1)
 
 
-def elements(registers: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Registers [n, 32] as their elements [n * per register, 32], low bits first."""
-    if bits >= 32:
-        return registers
-    per = 32 // bits
-    narrow = np.ascontiguousarray(registers.T).view(f"u{bits // 8}")
-    return narrow.reshape(32, -1, per).transpose(1, 2, 0).reshape(-1, 32)
+def from_registers(registers: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
+    """Its elements as unsigned integers [rows, depth]."""
+    if matrix.bits >= 8:
+        elements = np.ascontiguousarray(registers).view(f"u{matrix.bits // 8}")
+    else:
+        shifts = np.arange(0, matrix.width, matrix.bits, dtype=np.uint32)
+        elements = (registers[..., None] >> shifts & (1 << matrix.bits) - 1).reshape(matrix.registers, -1)
+    found = np.empty(matrix.rows * matrix.depth, elements.dtype)
+    found[_index(matrix)] = elements
+    return found.reshape(matrix.rows, matrix.depth)
 
 
-def gather(registers: NDArray[Any], rows: int, k: int, kind: str) -> NDArray[Any]:
-    """A [rows, k], or B [n, k], from its registers: numbers, or integers."""
-    bits = ELEMENT_BITS[kind]
-    index = operand_index(rows, k, max(1, 32 // bits))
-    matrix = np.empty(rows * k, f"u{bits // 8}")
-    matrix[index] = elements(registers, bits)
-    if kind in ("s8", "u8"):
-        return matrix.view(np.int8 if kind == "s8" else np.uint8).astype(np.int64).reshape(rows, k)
-    return decode(matrix, FORMATS[kind]).reshape(rows, k)
+def to_registers(bits: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
+    """The inverse, of elements of 16 bits and more."""
+    found = bits.reshape(-1)[_index(matrix)]
+    return found if matrix.bits == matrix.width else found.astype(np.uint16).view(np.uint32)
+
+
+def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:
+    """What elements stand for: numbers, or integers."""
+    if kind in ("s8", "s4"):
+        half = 1 << (ELEMENT_BITS[kind] - 1)
+        return (bits.astype(np.int64) ^ half) - half
+    return bits.astype(np.int64) if kind in ("u8", "u4", "b1") else decode(bits, FORMATS[kind])
+
+
+def _operand(registers: NDArray[Any], which: str, rows: int, k: int, kind: str) -> NDArray[Any]:
+    return numbers(from_registers(registers, Matrix(which, rows, k, ELEMENT_BITS[kind], len(registers))), kind)
 
 
 def multiply(
@@ -93,21 +128,15 @@ def multiply(
 ) -> NDArray[Any]:
     """D = A . B + C on register values [registers, 32]; returns those of D. metadata: of a sparse A, [32]."""
     m, n = form.m, form.n
-    b_values = gather(b, n, form.k, form.b_type)
+    b_values = _operand(b, "b", n, form.k, form.b_type)
     if form.selector is None or metadata is None:
-        a_values = gather(a, m, form.k, form.a_type)
+        a_values = _operand(a, "a", m, form.k, form.a_type)
     else:
-        a_values = gather(a, m, form.k // 2, form.a_type)
+        a_values = _operand(a, "a", m, form.k // 2, form.a_type)
         codes = sparsity.codes_of_warp(metadata, form.selector, form.a_type, form.k)
         b_values = sparsity.chosen(b_values, sparsity.kept_positions(codes, form.a_type))
-    index = result_index(m)
-    kind = form.d_type
-    old = np.empty(m * n, np.uint64 if kind == "f64" else np.uint32)
-    old[index] = elements(c, 16) if kind == "f16" else c
-    result: NDArray[Any] = compute(form, a_values, b_values, old.reshape(m, n), accumulation).reshape(-1)[index]
-    if kind == "f16":
-        result = result[0::2] | result[1::2] << 16
-    return result
+    result = Matrix("c", m, n, ELEMENT_BITS[form.d_type], len(c))
+    return to_registers(compute(form, a_values, b_values, from_registers(c, result), accumulation), result)
 
 
 def compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
