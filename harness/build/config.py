@@ -177,13 +177,14 @@ OPTIONS = {
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
                written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
         Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "
-               "[default: the largest]", written="MxN", several="128x256,256x256", example="256x256", label="mma",
+               "[default: the largest, of kernel8 by the problem]", written="MxN", several="128x256,256x256",
+               example="256x256", label="mma",
                offered=tuple((rows, columns) for rows in (256, 128, 64) for columns in range(256, 0, -16)),
                distance=_distance),
         Option("stages", "number", f"Depth of the shared-memory ring.  {THE_KERNELS}", several="3:6",
                offered=tuple(range(16, 0, -1)), distance=lambda one, other: abs(one - other), bound="at most {}"),
-        Option("cluster", "pair", "CTAs along M x CTAs along N.  [default: the architecture's]", written="CMxCN",
-               several="2x1,4x4", example="4x4 (4 CTAs along M, 4 along N)",
+        Option("cluster", "pair", "CTAs along M x along N.  [default: the architecture's, of kernel8 by the problem]",
+               written="CMxCN", several="2x1,4x4", example="4x4 (4 CTAs along M, 4 along N)",
                offered=tuple((m, n) for m in range(1, LARGEST_CLUSTER + 1) for n in range(1, LARGEST_CLUSTER + 1)
                              if m * n <= LARGEST_CLUSTER),
                distance=lambda one, other: (sum(_distance(one, other)), -one[0] * one[1])),

@@ -15,6 +15,9 @@ comptime ATOM_ROWS = 128
 comptime ATOM_BLOCKS = 4
 comptime ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS
 
+comptime ATOM_WORDS = ATOM_BYTES // 8
+"""The tensor maps of scale factors have elements of 8 bytes, as a box has at most 256 elements in a row."""
+
 comptime ATOM_COLUMNS = 4
 """Of tensor memory, by 32 lanes: row r of an atom is in lane r % 32 and column r // 32, its four factors in one word."""
 

@@ -1,5 +1,5 @@
 """The producer: loads stages of A and B by TMA, with multicast to the CTAs of the cluster that need the same slices."""
-from .block_scaling import F32_BLOCK
+from .block_scaling import ATOM_ROWS, ATOM_WORDS, F32_BLOCK
 from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta, Problem, Tile
 from .multicast import Slices
@@ -67,6 +67,8 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     var a: Operand[Self.config.cta_group, Self.config.a_slices()]
     var b: Operand[Self.config.cta_group, Self.config.b_slices()]
+    var a_atoms: Operand[Self.config.cta_group, Self.config.a_scale_slices(), Self.config.atom_row_bytes()]
+    var b_atoms: Operand[Self.config.cta_group, Self.config.b_scale_slices(), Self.config.atom_row_bytes()]
     var problem: Problem
 
     @inline(.always)
@@ -78,6 +80,11 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         comptime if Self.config.grouped:
             b_rows *= problem.groups.count
         self.b = {problem.b, b_rows, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
+        comptime of_b = Self.config.b_scale_sharing()
+        comptime rows = UInt32(ATOM_ROWS)
+        var a_atoms, b_atoms = (problem.m + rows - 1) // rows, (problem.n + rows - 1) // rows
+        self.a_atoms = {problem.a_scales, a_atoms, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
+        self.b_atoms = {problem.b_scales, b_atoms, 0, of_b.b_part(cta.rank), of_b.b_mask(cta.rank)}
         self.problem = problem
 
     @inline(.always)
@@ -91,23 +98,28 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
-        """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
+        """Starts the copies of this CTA's slices of A and B and of their scale factors, from column k of the tensor maps on.
+        """
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
         self.b.load(
             cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, self.problem.b_row(tile), k
         )
-        comptime if Self.config.promotes():
-            self.load_factors(cta, tile, stage, k // F32_BLOCK, full)
-
-    @inline(.always)
-    def load_factors(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, block: Int32, full: MBarrier):
-        """Starts the copies of f32 scale factors, which each CTA loads for itself: of A one box, of all its rows; of B a row
-        of each 128 columns of the tile, from this block of K on, or up to three before: a box begins at 16 bytes. A tile out of
-        bounds takes any, as `Operand.inside`."""
         comptime a_bytes = UInt32(Self.config.a_scale_bytes())
         comptime b_bytes = UInt32(Self.config.b_scale_bytes())
         var a = cta.shared + UInt32(cta.layout.a_scales) + stage * a_bytes
         var b = cta.shared + UInt32(cta.layout.b_scales) + stage * b_bytes
+        comptime if Self.config.promotes():
+            self.load_factors(a, b, tile, k // F32_BLOCK, full)
+        elif Self.config.has_scale_factors():
+            comptime words = Int32(Self.config.scaling.atoms() * ATOM_WORDS)
+            self.a_atoms.load(a, full, tile.row // ATOM_ROWS, k // SWIZZLE_ROW_BYTES * words)
+            self.b_atoms.load(b, full, tile.column // ATOM_ROWS, k // SWIZZLE_ROW_BYTES * words)
+
+    @inline(.always)
+    def load_factors(self, a: UInt32, b: UInt32, tile: Tile, block: Int32, full: MBarrier):
+        """Starts the copies of f32 scale factors, which each CTA loads for itself: of A one box, of all its rows; of B a row
+        of each 128 columns of the tile, from this block of K on, or up to three before: a box begins at 16 bytes. A tile out of
+        bounds takes any, as `Operand.inside`."""
         var row = tile.row if tile.row < Int32(self.problem.m) else 0
         var column = tile.column if tile.column < Int32(self.problem.n) else 0
         tma_load[1, False](a, self.problem.a_scales, full.address, row, block, 0)
@@ -123,11 +135,11 @@ def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
     while tiles.has_tile():
         var k: Int32 = 0
         comptime if config.splits_k():
-            k = Int32(tiles.first_k_step()) * Int32(config.block_k)
+            k = Int32(tiles.first_k_step() * UInt32(config.stage_columns()))
         for _ in range(tiles.k_steps(problem.k_iterations)):
             stages.producer_acquire()
             loader.expect_and_load(cta, tiles.tile, stages.stage, k)
-            k += Int32(config.block_k)
+            k += Int32(config.stage_columns())
             stages.advance()
         tiles.advance(cta)
     comptime if config.overlaps_launches():

@@ -88,6 +88,10 @@ __extension GemmConfig:
     def stage_bytes(self) -> Int:
         return self.a_bytes() + self.b_bytes() + self.a_scale_bytes() + self.b_scale_bytes()
 
+    def stage_columns(self) -> Int:
+        """Of the tensor maps of A and B, which are of bytes where elements have fewer than 16 bits."""
+        return self.block_k if self.scaling.bits == 16 else SWIZZLE_ROW_BYTES
+
     def full_bytes(self) -> Int:
         """Bytes that arrive on one full barrier: the stage of every CTA that shares the MMA."""
         return self.cta_group * self.stage_bytes()

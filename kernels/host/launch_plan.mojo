@@ -4,7 +4,7 @@ Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]
 they are long. Tensor maps list dimensions innermost first, in
 elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
 """
-from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, F32_BLOCK, BlockScaling
+from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, ATOM_WORDS, F32_BLOCK, BlockScaling
 from ..common.config import ELEMENT_BYTES, TEAM, GemmConfig, partials_offset
 from ..common.groups import MOST_GROUPS
 from ..common.multicast import Slices
@@ -232,10 +232,9 @@ def pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> I
 
 def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
     """The rows are rows of atoms: what lies behind the last atom of a row is loaded as zeros, not as the next row."""
-    comptime words = ATOM_BYTES // 8
     var shape = atoms(config.scaling, rows, k)
-    var box = words * config.scaling.atoms()
-    var row = words * shape[1]
+    var box = ATOM_WORDS * config.scaling.atoms()
+    var row = ATOM_WORDS * shape[1]
     return TensorMap(name, "u64", 8, shape[0], row, row, slices.box_rows(), box, 0)
 
 

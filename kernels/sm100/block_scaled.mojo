@@ -9,47 +9,12 @@ each in the order of K.
 """
 from ..common.block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
-from ..common.cta import Cta, Problem, Tile
-from ..common.pipeline import MBarrier
-from ..common.producer import Loader, Operand
+from ..common.cta import Cta
 from .tcgen05 import fence_after_thread_sync, operand_descriptor, tmem_address
 from std.sys._assembly import inlined_assembly
 
 comptime MMAS = SWIZZLE_ROW_BYTES // MMA_K_BYTES
 """Of a stage."""
-
-comptime ATOM_WORDS = ATOM_BYTES // 8
-"""The tensor maps of scale factors have elements of 8 bytes, as a box has at most 256 elements in a row."""
-
-
-# ---- global to shared memory ---------------------------------------------------------------------------------------
-struct ScaledLoader[config: GemmConfig](TrivialRegisterPassable):
-    """Fills stages. One thread of every CTA."""
-
-    var operands: Loader[Self.config]
-    var a: Operand[Self.config.cta_group, Self.config.a_scale_slices(), Self.config.atom_row_bytes()]
-    var b: Operand[Self.config.cta_group, Self.config.b_scale_slices(), Self.config.atom_row_bytes()]
-
-    @inline(.always)
-    def __init__(out self, cta: Cta[Self.config], problem: Problem):
-        comptime of_a, of_b = Self.config.sharing(), Self.config.b_scale_sharing()
-        comptime rows = UInt32(ATOM_ROWS)
-        self.operands = {cta, problem}
-        var a_rows, b_rows = (problem.m + rows - 1) // rows, (problem.n + rows - 1) // rows
-        self.a = {problem.a_scales, a_rows, 0, of_a.a_part(cta.rank), of_a.a_mask(cta.rank)}
-        self.b = {problem.b_scales, b_rows, 0, of_b.b_part(cta.rank), of_b.b_mask(cta.rank)}
-
-    @inline(.always)
-    def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k_step: Int32, full: MBarrier):
-        """Starts the copies of this CTA's slices of A, B and their scale factors, whose bytes `full` counts."""
-        comptime atoms = Int32(Self.config.scaling.atoms() * ATOM_WORDS)
-        comptime a_bytes = UInt32(Self.config.a_scale_bytes())
-        comptime b_bytes = UInt32(Self.config.b_scale_bytes())
-        self.operands.load(cta, tile, stage, k_step * SWIZZLE_ROW_BYTES, full)
-        var a = cta.shared + UInt32(cta.layout.a_scales) + stage * a_bytes
-        var b = cta.shared + UInt32(cta.layout.b_scales) + stage * b_bytes
-        self.a.load(a, full, tile.row // ATOM_ROWS, k_step * atoms)
-        self.b.load(b, full, tile.column // ATOM_ROWS, k_step * atoms)
 
 
 # ---- shared to tensor memory ---------------------------------------------------------------------------------------

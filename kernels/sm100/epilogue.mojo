@@ -8,7 +8,7 @@ accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
 """
 from ..common.box import BoxRows, values_in_word, word
 from ..common.config import GemmConfig
-from ..common.cta import Cta, Problem, Tile
+from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment

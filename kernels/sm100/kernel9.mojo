@@ -9,30 +9,14 @@ from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
 from ..common.pipeline import CONSUMER, PRODUCER
+from ..common.producer import produce
 from ..common.scheduler import TileScheduler, request_tiles
-from .block_scaled import ScaledLoader, ScaledMultiplier
+from .block_scaled import ScaledMultiplier
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
 from .kernel8 import MMA_WARP, PRODUCER_WARP, release
 from .quantise import quantised
 from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
-
-
-@inline(.always)
-def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """One thread of every CTA fills a stage for each K step of each tile."""
-    var loader = ScaledLoader[config](cta, problem)
-    var stages = cta.stages(PRODUCER)
-    while tiles.has_tile():
-        for k_step in range(problem.k_iterations):
-            stages.producer_acquire()
-            var full = stages.full().in_leader[config.cta_group]()
-            if cta.leads_mma():  # producer commit: one arrival for all CTAs of the MMA, and all bytes
-                full.arrive_and_expect(UInt32(config.full_bytes()))
-            loader.load(cta, tiles.tile, stages.stage, Int32(k_step), full)
-            stages.advance()
-        tiles.advance(cta)
-    stages.producer_tail()
 
 
 @inline(.always)

@@ -9,8 +9,7 @@ from ..common.block_scaling import F32_BLOCK
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.ptx import mul_after_wait, pinned, store_global
-from .cta import warp_of_group
-from .epilogue import ROWS, first_row
+from .epilogue import first_row
 from .wgmma import MMA_M, Accumulator
 from max.gpu.primitives.warp import shuffle_xor
 from std.math import align_up

@@ -96,6 +96,14 @@ FAULTS = {
     "it wraps too early": arrival(
         r"{ .reg .b32 n; sub.u32 n, \3, 1; atom.acq_rel.gpu.global.inc.u32 \1, \2, n; add.u32 \1, \1, 1; }"
     ),
+    "a fence of the GPU in front of it alone": arrival(
+        r"fence.acq_rel.gpu; atom.relaxed.gpu.global.inc.u32 \1, \2, \3;"
+    ),
+    "a fence of the GPU behind it alone": arrival(r"atom.relaxed.gpu.global.inc.u32 \1, \2, \3; fence.acq_rel.gpu;"),
+    "one CTA puts its number there": arrival(
+        r"{ .reg .pred p; setp.eq.u32 p, %ctaid.x, 0; atom.acq_rel.gpu.global.inc.u32 \1, \2, \3;"
+        r" @p atom.relaxed.gpu.global.exch.b32 \1, \2, \3; }"
+    ),
     "the counter is not given back": arrival(r"atom.acq_rel.gpu.global.add.u32 \1, \2, 1;"),
 }
 SEEN_AS = {
@@ -129,6 +137,12 @@ def test_the_checker_sees_a_fault(built, number, name):
     artifact = built[CONFIGS[number]]
     found = findings(artifact, ONE_TILE, FAULTS[name](artifact.ptx), launches=2)
     assert SEEN_AS.get(name, "race-global") in found, found
+
+
+def test_fences_on_both_sides_order_as_much(built):
+    artifact = built[CONFIGS[0]]
+    both = arrival(r"fence.acq_rel.gpu; atom.relaxed.gpu.global.inc.u32 \1, \2, \3; fence.acq_rel.gpu;")
+    assert findings(artifact, ONE_TILE, both(artifact.ptx), launches=2) == set()
 
 
 def test_a_counter_that_is_not_given_back_is_reported(built):
