@@ -53,7 +53,9 @@ def simulate(
     if plan.layout != "nt":
         raise UsageProblem(f"layout {plan.layout}: the model of time is of K-major A and B; use nt")
     if plan.problem.ld:
-        raise UsageProblem(f"shape {plan.problem}: the model of time is of rows without gaps; leave ld out")
+        raise UsageProblem(
+            f"shape {plan.problem}: the model of time is of rows without gaps; leave the leading dimensions out"
+        )
     statistics = artifact.statistics()
     gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
     spread = gemm.spread() if detail is None else gemm.spread(detail)

@@ -92,7 +92,7 @@ struct LaunchPlan(Copyable):
         if (bytes or config.grouped) and (ld.a > 0 or ld.b > 0 or ld.c > 0):
             var scaled = config.dtype_name() if config.scaling.bits < 16 else config.c_dtype_name()
             var what = String("what has groups" if config.grouped else scaled)
-            raise Error("leading dimensions: ", what, " lies without gaps, leave ld out")
+            raise Error("leading dimensions: ", what, " lies without gaps, leave them out")
         var k_multiple = 128 // config.scaling.bits  # 16 bytes of a row
         var also: StaticString = ""
         if config.kernel.is_block_scaled:

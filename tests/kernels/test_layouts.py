@@ -195,7 +195,7 @@ def test_sizes_and_commands_that_do_not_take_it():
     ):
         with pytest.raises(Refused, match=message):
             plan_json(DAILY[number], shape)
-    with pytest.raises(Refused, match="leading dimensions: e4m3 lies without gaps, leave ld out"):
+    with pytest.raises(Refused, match="leading dimensions: e4m3 lies without gaps, leave them out"):
         plan_json(make_config("kernel8", arch="sm_90a", dtype="e4m3"), Shape(256, 256, 256, ld=(0, 0, 512)))
     with pytest.raises(Refused, match=r"M 262 is not a multiple of 8: rows .* pad to 264"):
         parse_plan(plan_json(config, Shape(262, 328, 168)))
