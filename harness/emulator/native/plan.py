@@ -2,7 +2,8 @@
 
 A block whose instructions all have micro-operations is one stretch. Of other blocks those parts are stretches that are
 long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
-stretch may touch are plain registers: none that nothing writes, and none that something asynchronous reads or writes.
+stretch may touch are plain registers: none that nothing writes, and none that something asynchronous reads. It may
+begin with accumulators of wgmma, which Python puts into the registers before.
 """
 
 from __future__ import annotations
