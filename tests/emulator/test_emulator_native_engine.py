@@ -704,6 +704,19 @@ def test_launch_files_under_both_engines(path):
         assert found[0] == found[1]
 
 
+def test_epilogues_begin_with_accumulators_of_wgmma():
+    """Python puts them into the registers: native code begins there, and does not go on to there by itself."""
+    what = read_launch_file(ROOT / "tests" / "data" / "launches" / "nvcc_wgmma_gemm.toml")
+    plan = Module(what.text).code(None).native(True)
+    native = [
+        (b, n, piece) for b, pieces in enumerate(plan.pieces) for n, piece in enumerate(pieces) if piece.start >= 0
+    ]
+    assert any(piece.publishes for _, _, piece in native)
+    for block, number, piece in native:
+        if number == 0:
+            assert (plan.entries[block] < 0) == piece.publishes
+
+
 def test_kernels_of_the_series_under_both_engines(series):
     from kernel_runs import problem
 

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from harness.emulator.machine.lanes import WARP_SIZE
 from harness.emulator.machine.poison import Poison, choose, moves, of_operators
 from harness.emulator.units.float_math import with_nan64
-from harness.emulator.units.numerics import cvt_rn_bf16x2, cvt_rn_f16x2
+from harness.emulator.units.numerics import pack_halves
 
 Value = Any
 M32 = 0xFFFFFFFF
@@ -355,23 +356,19 @@ def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
     return from_float(result, 32)
 
 
-def _pack(convert: Callable[[Any, Any], Any], high: Value, low: Value) -> Value:
-    if isinstance(high, np.ndarray) or isinstance(low, np.ndarray):
-        shape = np.broadcast_shapes(np.shape(high), np.shape(low))
-        high = np.broadcast_to(np.asarray(high, np.uint32), shape)
-        low = np.broadcast_to(np.asarray(low, np.uint32), shape)
-        return convert(high, low)
-    return int(convert(np.array([high], np.uint32), np.array([low], np.uint32))[0])
+def _pack(dtype: type, high: Value, low: Value) -> Value:
+    packed = pack_halves(dtype, high, low)
+    return packed if packed.ndim else int(packed)
 
 
 def pack_bf16x2(high: Value, low: Value) -> Value:
     """``cvt.rn.bf16x2.f32`` rounds two numbers to nearest even; the first source comes to the upper half."""
-    return _pack(cvt_rn_bf16x2, high, low)
+    return _pack(ml_dtypes.bfloat16, high, low)
 
 
 def pack_f16x2(high: Value, low: Value) -> Value:
     """``cvt.rn.f16x2.f32`` rounds two numbers and packs them."""
-    return _pack(cvt_rn_f16x2, high, low)
+    return _pack(np.float16, high, low)
 
 
 def round_to_half(value: Value, kind: str) -> Value:

@@ -66,7 +66,8 @@ def _addresses(matrix: Matrix, address: int, stride: int, across: bool) -> NDArr
 
 def load(
     f: Fragment, site: Site, access: Any, matrix: Matrix, across: bool, address: Value, stride: Value
-) -> list[Value]:
+) -> Value | list[Value]:
+    """A fragment: a register, or several of them."""
     require_all_lanes(f, "wmma.load")
     where = _addresses(matrix, f.uniform(address, "the address"), f.uniform(stride, "the stride"), across)
     unit = matrix.width if not across else matrix.bits
@@ -78,7 +79,7 @@ def load(
             value = value if number == 0 else value << np.uint32(unit * number)
             register = value if number == 0 else register | value
         found.append(register)
-    return found
+    return found if len(found) > 1 else found[0]
 
 
 def store(
@@ -172,12 +173,7 @@ def _load(i: Instruction, w: Translator) -> Effect:
     matrix, across = _access(i, i.modifiers[1], held)
     function = w.use(load_function(i, w, i.operands[1]))
     arguments = [function, w.constant(Matrix, *matrix), str(across), w.pointer(memory(i.operands[1]))]
-    return Effect(load_one if len(held) == 1 else load, [*arguments, _stride(i, w, matrix, across)], held)
-
-
-def load_one(*arguments: Any) -> Value:
-    """A fragment of one register."""
-    return load(*arguments)[0]
+    return Effect(load, [*arguments, _stride(i, w, matrix, across)], held)
 
 
 @instruction("wmma.store.d", operands=range(2, 4), writes=0, family="matrix")

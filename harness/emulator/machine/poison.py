@@ -91,6 +91,8 @@ class Poison(NDArrayOperatorsMixin):
         """The value of a fragment of this lane alone."""
         if not self.undefined[lane]:
             return self.value.item(lane)
+        if (self.undefined == self.undefined[lane]).all() and (self.value == self.value[lane]).all():
+            return self
         return Poison(np.full(_LANES, self.value[lane]), np.full(_LANES, self.undefined[lane]), self.origin, self.rule)
 
     # ---- what it must be defined for ----

@@ -2,7 +2,8 @@
 
 A block whose instructions all have micro-operations is one stretch. Of other blocks those parts are stretches that are
 long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
-stretch may touch are plain registers: none that nothing writes, and none that something asynchronous reads or writes.
+stretch may touch are plain registers: none that nothing writes, and none that something asynchronous reads. It may
+begin with accumulators of wgmma, which Python puts into the registers before.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Piece:
 
     needs: (slot, row, kind) of the registers that it, or what native code goes on to, may read. function: the part in
     Python, made when it is first called for. synchronises: it is a barrier, which is native where fragments are given
-    whole turns.
+    whole turns. publishes: it reads accumulators of wgmma, which Python puts into the registers first: native code does
+    not go on to it by itself.
     """
 
     first: int
@@ -87,6 +89,12 @@ class Piece:
     writes: set[int] = field(default_factory=set)
     function: BlockFunction | None = None
     synchronises: bool = False
+    publishes: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether native code may go on to it."""
+        return self.start >= 0 and not self.publishes
 
 
 @dataclass(frozen=True)
@@ -235,10 +243,11 @@ class Planner:
         self._rows = _Rows(dtypes, operands)
         self._quiet = quiet
         self._stores_to_tmem = any(i.opcode == "tcgen05" and i.modifiers[0] == "st" for i in instructions)
-        asynchronous = {r.slot for i in instructions for r in [*accumulators(i), *held_operands(i)]}
+        held = {r.slot for i in instructions for r in held_operands(i)}
+        self._accumulators = {r.slot for i in instructions for r in accumulators(i)}
         written = {r.slot for i in instructions for r in destinations(i)}
         self._read = {r.slot for i in instructions for r in sources(i)}
-        self._excluded = frozenset(asynchronous | (self._read - written))
+        self._excluded = frozenset(held | (self._read - written))
         self._records: list[Record] = []
         self._locations: list[set[int]] = []
         self._saved: list[int] = []
@@ -263,7 +272,7 @@ class Planner:
                 if piece.start < 0:
                     continue
                 piece.start = len(self._records)
-                if number == 0:
+                if number == 0 and piece.follows:
                     entries[block.index] = piece.start
                 self._encode(block, several, number, found, live, branches)
         self._find_needs(pieces)
@@ -360,7 +369,8 @@ class Planner:
         flags |= (IS_WIDE if d_kind == WIDE else 0) | (CHOOSES if operation.chooses else 0)
         flags |= SPREADS if operation.spreads else 0
         rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
-        return {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, **dict(zip("abc", rows, strict=True))}
+        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight}
+        return {**found, **dict(zip("abc", rows, strict=True))}
 
     def _reads_part(self, register: Register, kind: str) -> bool:
         return register.type != "pred" and TYPE_BYTES[register.type] > TYPE_BYTES[kind]
@@ -465,6 +475,7 @@ class Planner:
         for i in self._instructions[piece.first : piece.last]:
             piece.reads |= {r.slot for r in sources(i)} - piece.writes
             piece.writes |= {r.slot for r in destinations(i)}
+        piece.publishes = not piece.reads.isdisjoint(self._accumulators)
         return piece
 
     def _live_within(self, block: Block, pieces: Sequence[Piece]) -> list[set[int]]:
@@ -501,7 +512,7 @@ class Planner:
             records[fallible[-1]] = {**last, "flags": last.get("flags", 0) | NO_LOG}
         self._records += records
         if number + 1 < len(pieces):
-            if pieces[number + 1].start >= 0:
+            if pieces[number + 1].follows:
                 return
             after = self._location(live[number + 1])
             self._records.append({"op": Control.LEAVE, "e": after, "yes": block.index, "no": number + 1})
@@ -547,14 +558,14 @@ class Planner:
                 if not several:
                     continue
                 following = [pieces[s][0] for s in block.successors if s != EXIT and pieces[s]]
-                after = set().union(*(needs.get(p.start, set()) for p in following if p.start >= 0))
+                after = set().union(*(needs.get(p.start, set()) for p in following if p.follows))
                 for piece in reversed(several):
                     if piece.start >= 0:
                         found = piece.reads | (after - piece.writes)
                         if found != needs.get(piece.start):
                             needs[piece.start] = found
                             changed = True
-                    after = needs[piece.start] if piece.start >= 0 else set()
+                    after = needs[piece.start] if piece.follows else set()
         for several in pieces:
             for piece in several:
                 if piece.start >= 0:

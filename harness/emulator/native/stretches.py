@@ -112,7 +112,9 @@ class Stretches:
 
     def _note_entries(self) -> None:
         self.enters[:] = [any(e.is_native and not e.piece.synchronises for e in entries) for entries in self._pieces]
-        self.begins[:] = [bool(entries) and entries[0].is_native for entries in self._pieces]
+        self.begins[:] = [
+            bool(entries) and entries[0].is_native and entries[0].piece.follows for entries in self._pieces
+        ]
 
     def _visit(self, cta: Cta) -> None:
         """Make a CTA's shared memory that of the context."""
@@ -143,6 +145,8 @@ class Stretches:
         while True:
             entry = self._pieces[block][number]
             piece = entry.piece
+            if piece.publishes and f.warp.member is not None:
+                f.warp.member.publish(f.warp.fragments)
             if entry.is_native and not failed and not piece.synchronises and (price := self._hand_in(f, piece.needs)):
                 entry.weight -= price
                 status, block, following, further = self._run(f, entry, budget - ran)

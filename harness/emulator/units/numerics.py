@@ -23,40 +23,18 @@ def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return bits.view(np.float16).astype(np.float32, order="C")
 
 
-def _pack(hi: Bits, lo: Bits, dtype: type, largest: int) -> Bits:
-    """Round two f32 arrays to 16 bits each, nearest even, and pack them; `largest` is infinity."""
-    halves = np.empty((*lo.shape, 2), dtype)
-    with np.errstate(all="ignore"):
-        halves[..., 0] = lo.view(np.float32)
-        halves[..., 1] = hi.view(np.float32)
-    bits = halves.view(np.uint16)
-    magnitude = bits & 0x7FFF
-    if magnitude.max(initial=0) > largest:
-        bits[magnitude > largest] = CANONICAL_NAN_16
-    return halves.view(np.uint32).reshape(lo.shape)
+def pack_halves(dtype: type, high: int | Bits, low: int | Bits) -> Bits:
+    """`cvt.rn.bf16x2.f32` and `cvt.rn.f16x2.f32` on f32 bits: two numbers in one word, `low` in the low half.
 
-
-def cvt_rn_bf16x2(hi: Bits, lo: Bits) -> Bits:
-    """`cvt.rn.bf16x2.f32 d, hi, lo` on f32 bits: two bf16 in one word, `lo` in the low half.
-
-    Round to nearest even; overflow gives infinity; every NaN becomes 0x7fff (PTX ISA 9.7.9 "cvt").
+    Rounds to nearest even; overflow gives infinity; every NaN becomes 0x7fff (PTX ISA 9.7.9 "cvt").
     """
-    return _pack(hi, lo, ml_dtypes.bfloat16, 0x7F80)
-
-
-def cvt_rn_f16x2(hi: Bits, lo: Bits) -> Bits:
-    """`cvt.rn.f16x2.f32 d, hi, lo` on f32 bits; as `cvt_rn_bf16x2`."""
-    return _pack(hi, lo, np.float16, 0x7C00)
-
-
-def cvt_rn_bf16(value: Bits) -> NDArray[np.uint16]:
-    """`cvt.rn.bf16.f32` on f32 bits."""
-    return cvt_rn_bf16x2(value, value).astype(np.uint16)
-
-
-def cvt_rn_f16(value: Bits) -> NDArray[np.uint16]:
-    """`cvt.rn.f16.f32` on f32 bits."""
-    return cvt_rn_f16x2(value, value).astype(np.uint16)
+    first, second = (np.asarray(bits, np.uint32).view(np.float32) for bits in (low, high))
+    halves = np.empty((*(first.shape or second.shape), 2), dtype)
+    with np.errstate(all="ignore"):
+        halves[..., 0], halves[..., 1] = first, second
+    if np.isnan(first).any() or np.isnan(second).any():
+        halves.view(np.uint16)[np.isnan(halves)] = CANONICAL_NAN_16
+    return halves.view(np.uint32)[..., 0]
 
 
 def round_to_tf32(bits: Bits) -> Bits:

@@ -223,7 +223,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
             mark = Int(ua & ub & ux)
             if flags & CHOOSES != 0:
                 mark = Int(ux & (ua if get[DType.uint32](px) != 0 else ub)) if ux == UNIFORM else mark & VARIED
-            weight += 2 - 2 * (mark & 1)
+            weight += half(o, 14) * (1 - (mark & 1))
 @HANDLERS@
             else:
                 status = ANSWER_FAILED
