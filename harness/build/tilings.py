@@ -15,7 +15,7 @@ from harness.problem import Shape, operand_bits
 FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
 """Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an
 H200 took 1.2 to 1.6 times as long as their waves say (777x8192x8192: one cluster of 4); with 24 along M it did not
-show."""
+show, nor on an H100 in a launch of one wave, where nobody waits for such a CTA (384x4096x4096)."""
 DRAM_BYTES = {"sm_90a": 2300, "sm_100a": 3680}
 """Of a cycle, all SMs together, as published for copies: 4.1 TB/s on an H200 at 1.78 GHz; 7.2 TB/s by TMA on a B200 at
 1.96 GHz (SemiAnalysisAI/microbench-blackwell)."""
@@ -74,7 +74,7 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
         estimate(tiling, split, shape, arch, asked)
         for tiling in offered(kernel, arch, asked)
         if not (shape.groups and (tiling.swapped or arch == "sm_100a"))  # whose grouped kernel has a default of its own
-        if tiling.most_m is None or _rows(shape) <= tiling.most_m
+        if tiling.least_m <= _rows(shape) and (tiling.most_m is None or _rows(shape) <= tiling.most_m)
         for split in _splits(tiling, shape, asked)
     ]
     return sorted(found, key=lambda one: one.cycles)
@@ -114,7 +114,8 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     filled = (rows + columns + rows / cn + columns / cm) / 2 + max(0, rows - m) + max(0, columns - n)
     multiply = rows * columns * deep / 2 / gpu.multiplications * tiling.slower
     ctas_m = ceil(m / rows)
-    outside = OUTSIDE_SLOWER if ctas_m % cm and ceil(ctas_m / cm) <= FEW_CLUSTERS else 1
+    lies_outside = ctas_m % cm and ceil(ctas_m / cm) <= FEW_CLUSTERS and (waves > 1 or ctas_m < cm)
+    outside = OUTSIDE_SLOWER if lies_outside else 1
     work = waves * max(multiply, filled * deep / gpu.l2_bytes) * outside
     partial = PARTIAL_SLOWER * 4 * rows * columns / gpu.l2_bytes
     handing_over = waves * (HAND_OVER + partial) + split * partial if split > 1 else 0

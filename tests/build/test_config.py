@@ -153,6 +153,12 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
         ((128, 4096, 14336), (64, 64), 1, False),
         ((128, 8192, 8192), (128, 64), 1, False),
         ((128, 14336, 4096), (128, 128), 1, False),
+        # An H100 likewise, of fewer that were tried (results/nvidia-h100.json).
+        ((280, 14336, 4096), (128, 144), 1, True),
+        ((300, 8192, 8192), (128, 160), 1, True),
+        ((300, 4096, 4096), (128, 128), 1, False),  # as many waves, and half of a cluster outside of C costs nothing
+        ((384, 4096, 4096), (128, 128), 1, False),
+        ((1050, 5120, 5120), (128, 176), 1, True),
         # Not tried there.
         ((16, 8192, 256), (64, 16), 1, True),  # four K steps are not worth a hand-over
         ((16, 65536, 8192), (128, 16), 1, True),
@@ -220,7 +226,7 @@ def test_an_epilogue_and_the_type_of_c_change_no_choice():
     [
         ((2560, 2816, 7168), {"epilogue_width": 64}, (128, 256)),  # 128x160 would be the fastest: 160 = 2.5 * 64
         ((1792, 1024, 6400), {"epilogue_width": 64, "cluster": (1, 2)}, (256, 128)),  # not 256x96
-        ((2560, 2816, 7168), {"stages": 6}, (128, 128)),  # six of 128x160 take 221 KiB, and C beside them
+        ((2560, 2816, 7168), {"stages": 6}, (128, 144)),  # six of 128x160 take 221 KiB, and C beside them
         ((4096, 4096, 4096), {"scheduler": "dynamic", "cluster": (1, 2)}, (256, 128)),
     ],
 )
