@@ -123,10 +123,13 @@ def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
             f"{tile:>10} {cluster:>8} {one.split_k:>11} {one.waves:>6} {one.work:>10,.0f} {one.dram:>10,.0f} "
             f"{one.handing_over:>10,.0f} {one.cycles:>10,.0f}{how}{'  <- chosen' if one in chosen else ''}"
         )
+    count = "1 choice" if len(found) == 1 else f"{len(found)} choices"
+    if len(found) > CHOICES_SHOWN:
+        count += f", the best {CHOICES_SHOWN} shown"
     return "\n".join(
         [
             *lines,
-            f"{len(found)} choices. Estimates in cycles, for the order alone, not measured: work is multiplying or",
+            f"{count}. Estimates in cycles, for the order alone, not measured: work is multiplying or",
             "filling shared memory, whichever is more; cycles the larger of work and DRAM, "
             f"{NOT_HIDDEN:g} of the other, and the",
             "hand-over of partial sums. What the kernels' rules refuse is passed over. harness predict runs the PTX.\n",

@@ -374,7 +374,7 @@ def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Va
         read, write = partial(read_box, f.cta.shared, tmap, offset, at), partial(store_box, f.grid.memory, tmap, at)
         regions = (partial(_chunks, f, tmap, offset), partial(_boxes, tmap, [at]))
         nbytes = tmap.box_bytes
-        Departure(f, site, lane, "tma.store", nbytes, read, write, *regions, None, tmap, at, offset=offset)
+        Departure(f, site, lane, "tma.store", nbytes, read, write, *regions, tmap=tmap, coordinates=at, offset=offset)
 
 
 # ---- the table ----
