@@ -133,7 +133,7 @@ def works() -> dict[str, Callable[[Engine], None]]:
     """What the engines are compared on, by name; the data of the tests among it, in a checkout."""
     found: dict[str, Callable[[Engine], None]] = {
         "addresses": partial(_loop, _ADDRESSES, 4, 3000),
-        "divergent": partial(_loop, _DIVERGENT, 8, 0),
+        "divergent": partial(_loop, _DIVERGENT, 100, 0),
     }
     data = paths.ROOT / "tests" / "data"
     if (data / "cuda" / "sgemm.ptx").exists():

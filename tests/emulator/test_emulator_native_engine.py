@@ -14,6 +14,7 @@ from ptx_forms import _each
 from ptx_programs import WORDS, source
 
 from harness.emulator import Device, Fault, Livelock, Module
+from harness.emulator.machine import machine
 from harness.emulator.machine.machine import Machine
 from harness.emulator.native import trace
 from harness.emulator.native.engine import Engine
@@ -509,6 +510,20 @@ def test_lanes_that_go_separate_ways(schedule, seed):
     assert np.frombuffer(found["out"], np.uint32)[:48].tolist() == [steps(n + 1) for n in range(48)]
 
 
+@pytest.mark.parametrize("most", [1, 3, 50])
+def test_turns_may_be_broken_off_while_lanes_are_apart(monkeypatch, most):
+    """Splits and joins of the turns before are handed over then, and others of these turns take their numbers."""
+    monkeypatch.setattr(machine, "NATIVE_TURNS", most)
+    assert same(source(COLLATZ), threads=48)["stops"][Answer.TURNS_OVER] > 3
+
+
+def test_lanes_that_leave_a_long_loop_one_by_one_need_python_only_to_end_the_cta():
+    """They go on natively in the window, too, in which it is watched whether the loop only polls."""
+    stops = same(source(COLLATZ), threads=64)["stops"]
+    assert stops.keys() <= {Answer.EXITS, Answer.CANNOT_SPLIT}
+    assert stops[Answer.EXITS] == 2  # CTAs
+
+
 def test_a_loop_that_only_polls_is_found_out_all_the_same():
     body = "LOOP: ld.global.u32 %r1, [%rd0]; add.u32 %r2, %r1, 1; setp.ne.u32 %p1, %r2, 0; @%p1 bra LOOP; ret;"
     assert Livelock.__name__ in same(source(body))["error"]
@@ -521,6 +536,9 @@ LOOPS = {
     "looks at five places": "".join(f"ld.global.u32 %r2, [%rd0+{4 * n}];" for n in range(5)) + ROUND,
     "adds to a place": f"ld.global.u32 %r2, [%rd1]; add.u32 %r2, %r2, 1; st.global.u32 [%rd1], %r2; {ROUND}",
     "faults at last": f"mad.wide.u32 %rd2, %r1, 64, %rd1; st.global.u32 [%rd2], %r1; {ROUND}",
+    "stores, and splits in a window": (
+        f"st.global.u32 [%rd1], %r1; add.u32 %r3, %r0, 100; setp.eq.u32 %p2, %r1, %r3; @%p2 bra DONE; {ROUND}"
+    ),
     "splits at last": f"add.u32 %r3, %r0, 2000; setp.eq.u32 %p2, %r1, %r3; @%p2 bra DONE; {ROUND}",
     "counts to 8": f"add.u32 %r1, %r1, 1; and.b32 %r1, %r1, 7; {ROUND}",
     "counts to 8, and stores": f"st.global.u32 [%rd1], %r1; and.b32 %r1, %r1, 7; {ROUND}",
@@ -556,6 +574,31 @@ def test_long_loops(monkeypatch, name, schedule, seed):
     assert ("error" in found) == (
         name in ("faults at last", "counts to 8", "counts to 8, and stores", "stands still, reading")
     )
+
+
+@pytest.mark.parametrize("rounds", range(319, 323))
+@pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 4)])
+def test_a_window_may_end_where_lanes_meet(rounds, schedule, seed):
+    """A turn of 64 blocks and a window of 256 come to their end in one of these rounds."""
+    loop = f"""
+    setp.lt.u32 %p1, %r0, 16; selp.u32 %r3, {rounds}, 0, %p1; mov.b32 %r1, 0;
+    LOOP: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %r3; @%p1 bra LOOP;
+    st.global.u32 [%rd1], %r1; ret;
+    """
+    found = same(source(f"{PREFIX} {loop}", WORDS), schedule=schedule, seed=seed, threads=64)
+    assert np.frombuffer(found["out"], np.uint32)[:17].tolist() == [rounds] * 16 + [1]
+
+
+def test_lanes_that_split_natively_keep_what_only_python_has_read_and_written():
+    """A register that is live where native code begins, and that it does not need."""
+    only_python = "vabsdiff4.u32.u32.u32.add"
+    body = f"""
+    {PREFIX} {only_python} %r3, %r0, 7, 0; mov.b32 %r1, 0; bar.sync 0;
+    add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r0, 10; @%p1 bra LOW; add.u32 %r1, %r1, 1; bra BOTH;
+    LOW: add.u32 %r1, %r1, 2;
+    BOTH: {only_python} %r3, %r3, %r1, 0; st.global.u32 [%rd1], %r3; ret;
+    """
+    assert same(source(body, WORDS), threads=64)["stops"][Answer.CANNOT_SPLIT]
 
 
 @pytest.mark.parametrize("uninitialised", ["report", "zero", "random"])

@@ -102,6 +102,7 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
         accesses={},
         live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
         barriers=[],
+        needs_all=[True],
         has_all_rows=[True],
         make_functions=lambda block: None,
     )

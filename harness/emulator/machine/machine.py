@@ -48,6 +48,8 @@ PATIENCE_WITH_SIBLINGS = 16
 FEW_PLACES = 4
 LIMIT_CHECK = 1024
 """Turns between two looks at the limits."""
+NATIVE_TURNS = 8 * LIMIT_CHECK
+"""The same where the engine gives the turns."""
 LONGEST_TURN = 100 + WINDOW
 """No turn of a warp has more blocks than this."""
 MOST_STEPS = 1_000_000_000
@@ -206,7 +208,7 @@ class Machine:
         self._check_steps()
         turns, check_at = 0, min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
         while True:
-            if ready and self._in_order and (taken := self._take_turns(check_at - turns)):
+            if ready and self._in_order and (taken := self._take_turns()):
                 turns += taken
                 if turns >= check_at or self.preempted:
                     self._check_limits()
@@ -374,9 +376,9 @@ class Machine:
 
     # ---- native turns ----
 
-    def _take_turns(self, most: int) -> int:
-        """Have the engine give turns, at most so many, and end the one that it could not; how many there were."""
-        most = min(most, self._unchecked // LONGEST_TURN)
+    def _take_turns(self) -> int:
+        """Have the engine give turns, and end the one that it could not; how many there were."""
+        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN)
         if self.engine is None or most <= 0:
             return 0
         window = 0 if self._suspects else WINDOW

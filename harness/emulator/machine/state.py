@@ -11,6 +11,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -390,17 +391,23 @@ def _tell(grid: Grid, event: Any) -> None:
         grid.sink(event)
 
 
+@lru_cache(1024)
+def _threads(block: Dim3, warp: int) -> tuple[int, tuple[Value, ...]]:
+    """The mask of the threads of a warp, and their %tid.x, .y and .z."""
+    width, height, depth = block
+    count = min(WARP_SIZE, width * height * depth - warp * WARP_SIZE)
+    linear = np.arange(warp * WARP_SIZE, (warp + 1) * WARP_SIZE, dtype=np.uint32)
+    axes = (linear % width, linear // width % height, linear // (width * height))
+    return (1 << count) - 1, tuple(int(axis[0]) if (axis[:count] == axis[0]).all() else axis for axis in axes)
+
+
 class Warp:
     """32 lanes of a CTA: which are alive, and the values of their special registers."""
 
     def __init__(self, cta: Cta, index: int, block: Dim3):
         self.cta = cta
         self.index = index
-        count = min(WARP_SIZE, cta.threads - index * WARP_SIZE)
-        self.alive = (1 << count) - 1
-        linear = np.arange(index * WARP_SIZE, (index + 1) * WARP_SIZE, dtype=np.uint32)
-        axes = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
-        self.tid: tuple[Value, ...] = tuple(int(axis[0]) if (axis[:count] == axis[0]).all() else axis for axis in axes)
+        self.alive, self.tid = _threads(block, index)
         """%tid.x, .y and .z."""
         self.fragments: list[Fragment] = []
         frame = cta.grid.code.local_bytes

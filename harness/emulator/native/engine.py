@@ -18,11 +18,12 @@ from harness.emulator.machine.barriers import Waiting
 from harness.emulator.machine.machine import Stop
 from harness.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
 from harness.emulator.native.layout import (
+    BARRIER_FIELDS,
     CTA_FIELDS,
     FIRST_ROW,
+    JOIN_FIELDS,
     NAMED_BARRIERS,
     Answer,
-    Barrier,
     Context,
     CtaState,
     JoinField,
@@ -36,6 +37,8 @@ from harness.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
 
 FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
 """Native turns that must be taken together on average, and for how many turns fragments are run one by one else."""
+ROUND_PRICE = 100
+"""What it costs to hand fragments over and to take them back, in the units of `stretches.PRICE`."""
 NARROWEST, WIDEST = 8, 1024
 """Fragments that are handed to native code together at most."""
 
@@ -54,7 +57,7 @@ class _Round:
         """By the number of the innermost join: it and those around it."""
         self.outers = 0
         """How many lists of joins there are whose innermost one is Python's."""
-        self.price = PRICE
+        self.price = ROUND_PRICE
 
 
 class Engine(Stretches):
@@ -62,7 +65,7 @@ class Engine(Stretches):
 
     def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
         super().__init__(library, grid, plan)
-        self._rounds = self._taken = self._pause = 0
+        self._rounds = self._taken = self._gain = self._pause = 0
         self._next_pause = SHORTEST_PAUSE
         self._width = NARROWEST
         """How many fragments are handed in together at most; more where all of them had their turns."""
@@ -75,7 +78,7 @@ class Engine(Stretches):
         is Python's), and after how many blocks without a wait a fragment is put aside.
         """
         first = ready[0]
-        if first.block < 0 or not self.begins[first.block]:
+        if first.block < 0 or not (self.begins[first.block] or first.block == first.join_block):
             return None
         if self._pause:
             self._pause -= 1
@@ -93,11 +96,11 @@ class Engine(Stretches):
         c = self._place.context
         c[Context.HEAD], c[Context.TAIL], c[Context.CLOSED_AT] = 0, given, -1 if is_open else given
         c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = c[Context.WEIGHT] = 0
-        c[Context.JOIN_COUNT] = len(now.points)
+        c[Context.JOIN_COUNT] = c[Context.JOINS_GIVEN] = len(now.points)
+        c[Context.FREE_JOIN] = -1
         c[Context.TURN_BLOCKS], c[Context.WINDOW_BLOCKS], c[Context.SLICE] = blocks, window, slice
         for _ in range(given):
             ready.popleft()
-        entry = self._pieces[first.block][0]
         taken = 0
         while True:
             said = self._answer(turns - taken)
@@ -117,26 +120,24 @@ class Engine(Stretches):
         self._grid.wakeups.changes += c[Context.CHANGES]
         touched = self._library.touch_living(self._place.context_address, said[Said.CURRENT], len(now.ctas))
         self._take_back(ready, now, given if not is_open else -1, self._place.touched[:touched].tolist())
-        entry.entered += 1
-        entry.weight += c[Context.WEIGHT] - now.price
-        self._look_at_turns(taken)
-        if entry.entered == TRIALS:
-            self._judge(entry)
+        self._look_at_turns(taken, c[Context.WEIGHT] - now.price)
         current = now.objects.get(said[Said.CURRENT])
         if current is None:
             return Stop(taken)
         ran = self._table[FIELDS * current.native.number + Its.RAN]
         return Stop(taken, Answer(said[Said.STATUS]), current, said[Said.FOLLOWING], ran, before)
 
-    def _look_at_turns(self, taken: int) -> None:
-        """Let fragments be run one by one for a while, longer each time, where few turns are taken together."""
+    def _look_at_turns(self, taken: int, gain: int) -> None:
+        """Let fragments be run one by one for a while, longer each time, where few turns are taken together, or little
+        is done in them."""
         self._rounds += 1
         self._taken += taken
+        self._gain += gain
         if self._rounds == TRIALS:
-            is_few = self._taken < FEWEST_TURNS * TRIALS
+            is_few = self._taken < FEWEST_TURNS * TRIALS or self._gain < 0
             self._pause = self._next_pause if is_few else 0
             self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE) if is_few else SHORTEST_PAUSE
-            self._rounds = self._taken = 0
+            self._rounds = self._taken = self._gain = 0
 
     def _answer(self, turns: int) -> list[int]:
         """Enter native code: what it says."""
@@ -148,9 +149,9 @@ class Engine(Stretches):
     def _give(self, f: Fragment, now: _Round) -> bool:
         """Hand a fragment in that is ready; False: Python must run it."""
         block = f.block
-        if block < 0 or not self.begins[block] or block == f.join_block:
+        meets = block == f.join_block
+        if block < 0 or not (self.begins[block] or meets):
             return False
-        first = self._pieces[block][0]
         cta = now.ctas.get(f.cta)
         if cta is None:
             if len(now.ctas) == CTA_ROOM:
@@ -160,12 +161,18 @@ class Engine(Stretches):
         if join >= 0:
             if not self._complete(f, self._plan.live_rows[block], now):
                 return False
-        elif (f.native is None or not f.native.is_fresh) and not self._give_rows(f, first.piece.needs, now):
+        elif meets or not self._renew(f, block, now):
             return False
         self._give_state(f, cta, join, join_block, State.READY, now)
         return True
 
-    def _give_rows(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round) -> bool:
+    def _renew(self, f: Fragment, block: int, now: _Round) -> bool:
+        """Hand in what native code may read from a block on, unless it is there."""
+        if f.native is not None and f.native.is_fresh:
+            return True
+        return self._give_rows(f, self._plan.pieces[block][0].needs, now, self._plan.needs_all[block])
+
+    def _give_rows(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round, is_complete: bool) -> bool:
         named: Any = [item for item in f.tokens.items() if _is_named(item[0])]
         price = self._hand_in(f, rows)
         if not price or len(named) > 1:
@@ -175,7 +182,7 @@ class Engine(Stretches):
         number = f.native.number
         barrier, generation = (named[0][0].number, named[0][1]) if named else (-1, 0)
         base = FIELDS * number
-        about = (barrier, generation, -1, 0, 1, number, 0, 0, self._warp_number(f))
+        about = (barrier, generation, -1, is_complete, 1, number, 0, 0, self._warp_number(f))
         self._table[base + Its.BARRIER : base + FIELDS] = array("q", about)
         self._new_stamp(base)
         return True
@@ -200,9 +207,9 @@ class Engine(Stretches):
         is_quiet = not cta.cluster.barrier.arrived and not any(b.arrived for b in cta.named if b.number not in used)
         self._place.ctas[base : base + CtaState.BARRIERS] = array("q", (*about, cta.alive, cta.threads, is_quiet))
         for n in self._plan.barriers:
-            barrier, at = cta.named[n], base + CtaState.BARRIERS + n * len(Barrier)
+            barrier, at = cta.named[n], base + CtaState.BARRIERS + n * BARRIER_FIELDS
             counts = (barrier.arrived, barrier.needed, barrier.everybody, barrier.generation, bool(barrier.waiters))
-            self._place.ctas[at : at + len(Barrier)] = array("q", (*counts, -1, -1))
+            self._place.ctas[at : at + BARRIER_FIELDS] = array("q", (*counts, -1, -1))
         return number
 
     def _give_joins(self, f: Fragment, now: _Round) -> tuple[int, int]:
@@ -238,10 +245,10 @@ class Engine(Stretches):
             self._give_state(f, now.ctas[f.cta], number, point.block, State.ARRIVED, now)
             self._table[FIELDS * f.native.number + Its.NEXT] = following
             arrived |= f.mask
-        base = len(JoinField) * number
+        base = JOIN_FIELDS * number
         first, last = (numbers[0], numbers[-1]) if numbers else (-1, -1)
         about = (point.block, point.mask, arrived, first, last, len(numbers), parent, parent_block)
-        self._place.joins[base : base + len(JoinField)] = array("q", about)
+        self._place.joins[base : base + JOIN_FIELDS] = array("q", about)
         return number
 
     def _complete(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round) -> bool:
@@ -250,10 +257,7 @@ class Engine(Stretches):
             return True
         if f.native is not None:
             self.settle(f)
-        if not self._give_rows(f, rows, now):
-            return False
-        self._table[FIELDS * f.native.number + Its.IS_COMPLETE] = 1
-        return True
+        return self._give_rows(f, rows, now, True)
 
     def _make_splittable(self, number: int, now: _Round) -> bool:
         """Give native code what it lacks to split a fragment."""
@@ -304,7 +308,7 @@ class Engine(Stretches):
         for f, its in changed:
             self._update(f, its, now)
         for number in range(c[Context.JOIN_COUNT]):
-            first = self._place.joins[len(JoinField) * number + JoinField.FIRST]
+            first = self._place.joins[JOIN_FIELDS * number + JoinField.FIRST]
             if first >= 0 or number < len(now.points):
                 self._joins_of(number, now)[-1].arrived = self._list_from(first, now)
         others = {}
@@ -347,8 +351,8 @@ class Engine(Stretches):
     def _joins_of(self, number: int, now: _Round) -> list[JoinPoint]:
         found = now.joins.get(number)
         if found is None:
-            base = len(JoinField) * number
-            block, mask, *_, parent, _ = self._place.joins[base : base + len(JoinField)].tolist()
+            base = JOIN_FIELDS * number
+            block, mask, *_, parent, _ = self._place.joins[base : base + JOIN_FIELDS].tolist()
             point = JoinPoint(block, mask, list(self._grid.code.initial))
             found = now.joins[number] = [*self._joins_of(parent, now), point]
         return found
@@ -363,9 +367,10 @@ class Engine(Stretches):
 
     def _take_barrier(self, cta: Cta, number: int, n: int, now: _Round) -> list[Fragment]:
         """Make a barrier what it is; returns those who waited there before and are let go."""
-        base = CTA_FIELDS * number + CtaState.BARRIERS + n * len(Barrier)
+        base = CTA_FIELDS * number + CtaState.BARRIERS + n * BARRIER_FIELDS
         barrier = cta.named[n]
-        arrived, needed, everybody, generation, others, first, _ = self._place.ctas[base : base + len(Barrier)].tolist()
+        its = self._place.ctas[base : base + BARRIER_FIELDS].tolist()
+        arrived, needed, everybody, generation, others, first, _ = its
         barrier.arrived, barrier.needed, barrier.everybody = arrived, needed, bool(everybody)
         barrier.generation = generation
         let_go: list[Fragment] = []

@@ -76,6 +76,10 @@ class Context(Counted):
     JOINS = auto()
     JOIN_COUNT = auto()
     JOIN_ROOM = auto()
+    JOINS_GIVEN = auto()
+    """How many are Python's, the first ones."""
+    FREE_JOIN = auto()
+    """The last one that was completed, or -1; the one before is its parent."""
     BORN = auto()
     """How many fragments were made."""
     CHANGES = auto()
@@ -347,7 +351,8 @@ TRACE_BYTES = 48
 WHOLE_CHUNK = 1 << 30
 """Is added to a chunk all bytes of which one access covers."""
 NOT_YET = -1
-CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * len(Barrier)
+JOIN_FIELDS, BARRIER_FIELDS = len(JoinField), len(Barrier)
+CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * BARRIER_FIELDS
 
 
 def constants() -> str:

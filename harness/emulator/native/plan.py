@@ -131,6 +131,8 @@ class Plan:
     """The rows that they go to, each with its kind."""
     live_rows: list[list[tuple[int, int, int]]]
     """(slot, row, kind) of the registers that have rows and are live at each location."""
+    needs_all: list[bool]
+    """Of each block whether its first piece needs all of those, so that a fragment may split when it has these."""
     accesses: dict[int, tuple[str, str, int, int]]
     """Of each instruction that accesses memory natively: the verb, the space, the bytes of an item, and the items."""
     barriers: list[int]
@@ -609,6 +611,10 @@ class Planner:
             filled=filled,
             filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
             live_rows=[[(slot_of_row[row], row, rows.kinds[row]) for row in at] for at in live],
+            needs_all=[
+                bool(several) and set(at) <= {row for _, row, _ in several[0].needs}
+                for several, at in zip(pieces, live, strict=False)
+            ],
             accesses=self._accesses,
             barriers=sorted(self._barriers),
             has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],

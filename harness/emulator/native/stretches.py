@@ -76,7 +76,7 @@ class Stretches:
         self._place.launches += 1
         self._pieces: list[list[_Entry]] = self._place.entries
         self.enters: list[bool] = []
-        self.begins: list[bool] = []
+        self.begins = [bool(pieces) and pieces[0].start >= 0 and pieces[0].follows for pieces in plan.pieces]
         self._note_entries()
         self._files = self._place.files
         self._table = self._files.table
@@ -112,9 +112,6 @@ class Stretches:
 
     def _note_entries(self) -> None:
         self.enters[:] = [any(e.is_native and not e.piece.synchronises for e in entries) for entries in self._pieces]
-        self.begins[:] = [
-            bool(entries) and entries[0].is_native and entries[0].piece.follows for entries in self._pieces
-        ]
 
     def _visit(self, cta: Cta) -> None:
         """Make a CTA's shared memory that of the context."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Fragment
 from harness.emulator.memory.bytes import aligned_bytes
-from harness.emulator.native.layout import CTA_FIELDS, FIRST_ROW, Context, JoinField, Mark
+from harness.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
 from harness.emulator.native.layout import FragmentField as Its
 from harness.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, Plan
 
@@ -200,7 +200,7 @@ class Workspace:
         self.out64 = aligned_bytes(256 * rows).view(np.uint64).reshape(-1, 32)
         self.out_predicates = aligned_bytes(32 * rows).view(np.bool_).reshape(-1, 32)
         queue, touched = np.zeros(QUEUE_ROOM, np.int32), np.zeros(MOST_FRAGMENTS, np.int32)
-        joins = np.zeros(JOIN_ROOM * len(JoinField), np.int64)
+        joins = np.zeros(JOIN_ROOM * JOIN_FIELDS, np.int64)
         ctas = np.full(CTA_ROOM * CTA_FIELDS, -1, np.int64)
         self.queue, self.touched = memoryview(queue.data), memoryview(touched.data)
         self.joins, self.ctas = _numbers(joins), _numbers(ctas)

@@ -119,7 +119,9 @@ def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
     """Makes two fragments of one at the branch that ends a block. False: Python must."""
     var f = fragment(c, number)
     var room = look(c, FREE_COUNT) >= 4 and look(c, QUEUE_ROOM) - look(c, TAIL) >= 2048
-    if look(f, FRAGMENT_IS_COMPLETE) == 0 or look(c, JOIN_COUNT) >= look(c, JOIN_ROOM) or not room:
+    if look(c, FREE_JOIN) < 0 and look(c, JOIN_COUNT) == look(c, JOIN_ROOM):
+        room = False
+    if look(f, FRAGMENT_IS_COMPLETE) == 0 or not room:
         return False
     var mask = look(f, FRAGMENT_MASK)
     var file = f.unsafe_bitcast[Bytes]()[]
@@ -128,8 +130,7 @@ def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
     var join_block = look(f, FRAGMENT_JOIN_BLOCK)
     var meeting = Int(get[DType.int32](pointer(c, JOINS_OF_BLOCKS), 4 * block))
     if meeting >= 0:
-        var new = look(c, JOIN_COUNT)
-        note(c, JOIN_COUNT, new + 1)
+        var new = new_join(c)
         var j = pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * new)
         note(j, JOINPOINT_BLOCK, meeting)
         note(j, JOINPOINT_MASK, mask)
@@ -150,11 +151,24 @@ def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
     return True
 
 
+@inline(.always)
+def new_join(c: Bytes) -> Int:
+    """The number of a join that is not in use."""
+    var new = look(c, FREE_JOIN)
+    if new >= 0:
+        note(c, FREE_JOIN, look(pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * new), JOINPOINT_PARENT))
+        return new
+    new = look(c, JOIN_COUNT)
+    note(c, JOIN_COUNT, new + 1)
+    return new
+
+
 @inline(.never)
 def arrive(c: Bytes, number: Int):
     """A fragment waits for its siblings; the last one to come makes one of all of them."""
     var f = fragment(c, number)
-    var j = pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * look(f, FRAGMENT_JOIN))
+    var join = look(f, FRAGMENT_JOIN)
+    var j = pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * join)
     note(f, FRAGMENT_BLOCK, look(j, JOINPOINT_BLOCK))
     note(f, FRAGMENT_LOCATION, look(j, JOINPOINT_BLOCK))
     note(f, FRAGMENT_STREAK, 0)
@@ -173,6 +187,9 @@ def arrive(c: Bytes, number: Int):
     var parent_block = look(j, JOINPOINT_PARENT_BLOCK)
     var first = look(j, JOINPOINT_FIRST)
     note(j, JOINPOINT_FIRST, -1)
+    if join >= look(c, JOINS_GIVEN):
+        note(j, JOINPOINT_PARENT, look(c, FREE_JOIN))
+        note(c, FREE_JOIN, join)
     if look(j, JOINPOINT_COUNT) == 1:
         note(f, FRAGMENT_JOIN, parent)
         note(f, FRAGMENT_JOIN_BLOCK, parent_block)

@@ -30,8 +30,9 @@ def save_undefined(kept: Bytes, k: Int, file: Bytes, slots: Int, slot: Int, save
 def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Bool) -> Int:
     """Runs a fragment from an operation on, for so many blocks at most; returns why it has stopped.
 
-    window: 0, or a number of blocks that are run all of them, or else not at all: if anything speaks against it, or
-    if the loop may be one that only polls. alone: what concerns other fragments is out of the ordinary.
+    window: 0, or a number of blocks in which it is watched whether a loop only polls: if it may, or if anything speaks
+    against it, REFUSED, and none of them has run. alone: what concerns other fragments is out of the ordinary, and a
+    window is not to end early.
     """
     var file = f.unsafe_bitcast[Bytes]()[]
     var slots = look(c, ROWS)
@@ -255,16 +256,18 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         set[DType.uint32](stamps, 4 * d, stamp)
     var out = pointer(c, OUT)
     if window != 0:
-        var over = status == ANSWER_STOPPED and ran + 1 == window and location == following
+        var ends = status == ANSWER_DIVERGES or (status == ANSWER_STOPPED and (following < 0 or following == join))
+        var over = not ends and status == ANSWER_STOPPED and ran + 1 == window and location == following
         if over and following == kept_block and changes == kept_changes:
             over = not are_as_kept(c, file, following)
-        if not over or (changes == 0 and loads > (4 if alone else 0)):
+        over = over and (changes != 0 or loads <= (4 if alone else 0))
+        if not over and (alone or not ends):
             undo_stores(c)
             trace_back(c, first_traced, first_words, first_chunks)
             return ANSWER_REFUSED
         var counts = pointer(c, COUNTS)
         set[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * ran, Int32(block))
-        for k in range(window):
+        for k in range(ran if ends else window):
             var one = Int(get[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * k))
             set[DType.int64](counts, 8 * one, get[DType.int64](counts, 8 * one) + 1)
         note(out, SAID_LOADS, loads)

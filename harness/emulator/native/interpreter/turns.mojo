@@ -69,12 +69,13 @@ def leaves(c: Bytes, block: Int, o: Bytes) -> Bool:
 
 
 @inline(.never)
-def pass_window(c: Bytes, f: Bytes, block: Int) -> Bool:
-    """Runs the window after a turn, in which it is watched whether a loop only polls; False: it is Python's."""
+def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
+    """Runs the window after a turn, in which it is watched whether a loop only polls; returns why it has ended.
+    REFUSED: it is Python's, and nothing is done."""
     var blocks = look(c, WINDOW_BLOCKS)
     var start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
     if blocks == 0 or start < 0 or look(f, FRAGMENT_STREAK) + blocks >= look(c, SLICE):
-        return False
+        return ANSWER_REFUSED
     var file = f.unsafe_bitcast[Bytes]()[]
     var slots = look(c, ROWS)
     var kept = pointer(c, KEPT_ROWS)
@@ -86,19 +87,28 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Bool:
         copy_row(kept.unsafe_offset(ROW * k), file.unsafe_offset(ROW * slot))
         set[DType.uint8](kept, ROW * slots + k, get[DType.uint8](file, ROW * slots + slot))
         set[DType.uint32](kept, (ROW + 1) * slots + 4 * k, get[DType.uint32](file, (ROW + 1) * slots + 4 * slot))
-    if stretch(c, f, start, blocks, blocks, False) == ANSWER_REFUSED:
+    var status = stretch(c, f, start, blocks, blocks, False)
+    if status == ANSWER_REFUSED:
         for k in range(count):
             var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
             copy_row(file.unsafe_offset(ROW * slot), kept.unsafe_offset(ROW * k))
             set[DType.uint8](file, ROW * slots + slot, get[DType.uint8](kept, ROW * slots + k))
             set[DType.uint32](file, (ROW + 1) * slots + 4 * slot, get[DType.uint32](kept, (ROW + 1) * slots + 4 * k))
-        return False
-    var following = look(pointer(c, OUT), SAID_FOLLOWING)
-    note(c, CHANGES, look(c, CHANGES) + look(pointer(c, OUT), SAID_CHANGES))
-    note(f, FRAGMENT_BLOCK, following)
-    note(f, FRAGMENT_LOCATION, following)
+        return ANSWER_REFUSED
     note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + blocks)
-    return True
+    return status
+
+
+@inline(.always)
+def goes_on(c: Bytes, f: Bytes, status: Int) -> Bool:
+    """Notes what a stretch has done, and whether its fragment neither waits, splits, joins nor exits."""
+    var out = pointer(c, OUT)
+    note(c, CHANGES, look(c, CHANGES) + look(out, SAID_CHANGES))
+    note(c, WEIGHT, look(c, WEIGHT) + look(out, SAID_WEIGHT) + TURN_WEIGHT)
+    note(f, FRAGMENT_BLOCK, look(out, SAID_BLOCK))
+    note(f, FRAGMENT_LOCATION, look(out, SAID_LOCATION))
+    var following = look(out, SAID_FOLLOWING)
+    return status == ANSWER_STOPPED and following >= 0 and following != look(f, FRAGMENT_JOIN_BLOCK)
 
 
 @inline(.always)
@@ -116,10 +126,7 @@ def turn(c: Bytes, number: Int) -> Int:
         if block < 0:
             return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
         if block == look(f, FRAGMENT_JOIN_BLOCK):
-            if look(f, FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
-                return ANSWER_ARRIVES
-            arrive(c, number)
-            return ANSWER_STOPPED
+            return meet(c, number)
         start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
         if start < 0:
             note(out, SAID_FOLLOWING, 0)
@@ -128,12 +135,23 @@ def turn(c: Bytes, number: Int) -> Int:
     note(f, FRAGMENT_RAN, 0)
     enter_cta(c, look(f, FRAGMENT_CTA))
     var status = stretch(c, f, start, look(c, TURN_BLOCKS) - ran, 0, False)
-    block = look(out, SAID_BLOCK)
     ran += look(out, SAID_RAN)
-    note(c, CHANGES, look(c, CHANGES) + look(out, SAID_CHANGES))
-    note(c, WEIGHT, look(c, WEIGHT) + look(out, SAID_WEIGHT) + TURN_WEIGHT)
-    note(f, FRAGMENT_BLOCK, block)
-    note(f, FRAGMENT_LOCATION, look(out, SAID_LOCATION))
+    if goes_on(c, f, status):
+        count_block(c, look(out, SAID_BLOCK))
+        note(f, FRAGMENT_BLOCK, look(out, SAID_FOLLOWING))
+        if ran + 1 < look(c, TURN_BLOCKS):
+            note(out, SAID_FOLLOWING, 0)
+            note(f, FRAGMENT_RAN, ran + 1)
+            return ANSWER_LEFT
+        note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + look(c, TURN_BLOCKS))
+        status = pass_window(c, f, look(out, SAID_FOLLOWING))
+        if status == ANSWER_REFUSED:
+            return ANSWER_HAD_TURN
+        if goes_on(c, f, status):
+            note(f, FRAGMENT_BLOCK, look(out, SAID_FOLLOWING))
+            push(c, number)
+            return ANSWER_STOPPED
+    block = look(out, SAID_BLOCK)
     if status == ANSWER_WAITS:
         var o = pointer(c, OPERATIONS).unsafe_offset(32 * look(out, SAID_AT))
         trace(c, EVENT_SUSPENDED, f, UInt32(look(f, FRAGMENT_MASK)), Int(get[DType.int32](o, 24)), 0, 0)
@@ -159,20 +177,16 @@ def turn(c: Bytes, number: Int) -> Int:
     if following < 0:
         return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
     note(f, FRAGMENT_BLOCK, following)
-    if following == look(f, FRAGMENT_JOIN_BLOCK):
-        if look(f, FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
-            return ANSWER_ARRIVES
-        arrive(c, number)
-        return ANSWER_STOPPED
-    if ran + 1 < look(c, TURN_BLOCKS):
-        note(out, SAID_FOLLOWING, 0)
-        note(f, FRAGMENT_RAN, ran + 1)
-        return ANSWER_LEFT
-    note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + look(c, TURN_BLOCKS))
-    if pass_window(c, f, following):
-        push(c, number)
-        return ANSWER_STOPPED
-    return ANSWER_HAD_TURN
+    return meet(c, number)
+
+
+@inline(.always)
+def meet(c: Bytes, number: Int) -> Int:
+    """A fragment has come to where its siblings meet it. ARRIVES: that is a join of Python's, or there is no room."""
+    if look(fragment(c, number), FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
+        return ANSWER_ARRIVES
+    arrive(c, number)
+    return ANSWER_STOPPED
 
 
 @inline(.always)
