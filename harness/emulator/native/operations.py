@@ -340,3 +340,14 @@ ACCESSES: dict[tuple[str, str, int], int] = {
     if (verb, space) != ("st", "param")
 }
 """The numbers of loads and stores, by direction, state space and bytes of an item."""
+
+
+ATOMICS = (
+    "add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min.u", "max.u", "min.s", "max.s", "add.f",
+)  # fmt: skip
+"""What lanes do to memory one after another, numbered as they stand here."""
+ATOMIC_ACCESSES = {
+    (space, nbytes): 930 + number
+    for number, (space, nbytes) in enumerate((space, nbytes) for space in ("shared", "global") for nbytes in (4, 8))
+}
+"""The numbers of atomics, by state space and bytes."""
