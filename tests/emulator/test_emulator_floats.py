@@ -288,6 +288,21 @@ def test_square_roots_round_in_every_direction(mode, toward, name):
             assert ((root + below) / 2) ** 2 <= x <= ((root + above) / 2) ** 2
 
 
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_sums_of_zeros_have_the_sign_of_their_terms(name, mode):
+    """A product of zero and a zero: -0 if both are, and if one is only when rounding down (IEEE 754, 6.3)."""
+    sign, one, letter = FORMS[name].sign, FORMS[name].bias << FORMS[name].fraction, LETTER[name]
+    triples = [(a, b, c) for a in (0, sign, one, sign | one) for b in (0, sign) for c in (0, sign)] * 2
+    operands = [
+        (f"{letter}{n + 1}", np.array(column, np.uint64)) for n, column in enumerate(zip(*triples, strict=True))
+    ]
+    found = evaluate(f"fma.{mode}.{name} %{letter}0, %{letter}1, %{letter}2, %{letter}3;", operands, f"{letter}0")
+    both = [((a ^ b) & sign, c) for a, b, c in triples]
+    wanted = [sign if (p and c) or (mode == "rm" and (p or c)) else 0 for p, c in both]
+    assert found.tolist() == wanted
+
+
 def test_division_in_its_approximate_forms():
     a = np.array([1.0, -3.0, 7.0, 5.0, 0.0, 1.0] * 16, np.float32)
     b = np.array([3.0, 7.0, -0.0, 2.0**127, 0.0, np.inf] * 16, np.float32)

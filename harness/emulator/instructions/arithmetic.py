@@ -196,6 +196,8 @@ def _native_product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
     addend = tuple((o, f"u{2 * bits}" if i.has("wide") else kind) for o in i.operands[3:])
     if i.has("wide") or i.has("hi"):
         form = f"{'wide' if i.has('wide') else 'hi'}.{'s' if kind[0] == 's' else 'u'}32"
+        if kind == "u16" and i.has("wide"):
+            return (Micro(f"{name}.32", destination, factors + addend),)
         return (Micro(f"{name}.{form}", destination, factors + addend),) if bits == 32 else ()
     return narrowed([Micro(f"{name}.{row_bits(kind)}", destination, factors + addend)], kind)
 
@@ -239,7 +241,9 @@ def _div(i: Instruction, w: Translator) -> Assign:
     if i.opcode == "div" and kind in floats.KINDS:
         return floats.quotient(i, w, kind)
     a, b = _integers(i, w, kind)
-    return Assign([(i.operands[0], call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", i.opcode == "rem"))])
+    value = call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", i.opcode == "rem")
+    native = (micro(f"{i.opcode}.{kind}", *_operands(i, kind)),) if bits_of(kind) >= 32 else ()
+    return Assign([(i.operands[0], value)], micro=native)
 
 
 @instruction("min", "max", operands=range(3, 5))

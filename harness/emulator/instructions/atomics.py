@@ -15,8 +15,10 @@ from harness.emulator.errors import Fault
 from harness.emulator.instructions.load_store import AS_IS, HINTS, SPACES, VECTORS, finish, state_space
 from harness.emulator.instructions.table import (
     Effect,
+    Micro,
     Translator,
     Unsupported,
+    address_parts,
     elements,
     instruction,
     kind_of,
@@ -254,8 +256,23 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
     if not plain and not (kind in ("f32", "f64") and operation == "add"):
         raise Unsupported
     b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
-    arguments = [repr(_space(i, w, first)), repr(operation), repr(kind), address, f"({b},)"]
-    return Effect(atomic, [*arguments, c[0] if operation == "cas" else "0"], i.operands[:first])
+    space = _space(i, w, first)
+    arguments = [repr(space), repr(operation), repr(kind), address, f"({b},)"]
+    native = _native(i, space, operation, kind, first)
+    return Effect(atomic, [*arguments, c[0] if operation == "cas" else "0"], i.operands[:first], micro=native)
+
+
+def _native(i: Instruction, space: str, operation: str, kind: str, first: int) -> tuple[Micro, ...]:
+    """The same as a micro-operation, where nobody listens."""
+    size = TYPE_BYTES[kind]
+    if space not in ("shared", "global") or size < 4:
+        return ()
+    base, width, offset = address_parts(i.operands[first])
+    name = f"{operation}.{'s' if kind[0] == 's' else 'u'}" if operation in ("min", "max") else operation
+    name = "add.f" if kind in ("f32", "f64") else name
+    destination = i.operands[0] if first and not isinstance(i.operands[0], Sink) else None
+    sources = ((base, width), *((o, kind) for o in i.operands[first + 1 :][: 2 if operation == "cas" else 1]))
+    return (Micro(name, destination, sources, space, size, offset, quiet=True),)
 
 
 def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect:

@@ -93,8 +93,6 @@ def _native_test(i: Instruction, kind: str) -> tuple[Micro, ...]:
     comparison, *words = i.modifiers[:-1]
     is_signed = kind[0] == "s" and comparison not in ("eq", "ne")
     if kind == "f32":
-        if comparison not in ("eq", "lt", "le", "gt", "ge", "neu"):
-            return ()
         name = f"setp.{comparison}.f32"
     elif is_integer(kind) and not (is_signed and bits_of(kind) < 32):
         comparison = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.get(comparison, comparison)

@@ -136,7 +136,8 @@ def integer_to_float(to: str, source: str, mode: str, clamp: bool, value: Value)
     number = _array(value, 64).astype(np.uint64)
     if source[0] == "s":
         sign = np.uint64(1 << (bits - 1))
-        number = (number ^ sign) - sign
+        with np.errstate(over="ignore"):
+            number = (number ^ sign) - sign
         upper = (number.view(np.int64) >> 32).astype(np.float64)
     else:
         upper = (number >> np.uint64(32)).astype(np.float64)

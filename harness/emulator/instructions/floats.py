@@ -296,7 +296,14 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     sign = 1 << (bits_of(kind) - 1)
     a, b = (w.read(o, kind) for o in i.operands[1:])
-    return Assign([(i.operands[0], f"({a} & {sign}) | ({b} & {sign - 1})")])
+    destination, first, second = i.operands
+    bits, between = bits_of(kind), Temporary(kind == "f64")
+    native = (
+        micro(f"and.{bits}", between, kind, first, sign),
+        micro(f"and.{bits}", destination, kind, second, sign - 1),
+        micro(f"or.{bits}", destination, kind, destination, between),
+    )
+    return Assign([(destination, f"({a} & {sign}) | ({b} & {sign - 1})")], micro=native)
 
 
 def classify(what: str, kind: str, value: Value) -> Value:

@@ -7,6 +7,7 @@ from harness.emulator.instructions.compare import truth
 from harness.emulator.instructions.table import (
     Assign,
     Micro,
+    Temporary,
     Translator,
     Unsupported,
     bits_of,
@@ -21,7 +22,7 @@ from harness.emulator.instructions.table import (
     row_bits,
 )
 from harness.emulator.machine.lanes import Value
-from harness.emulator.ptx.ast import Dual, Instruction, Sink
+from harness.emulator.ptx.ast import Dual, Immediate, Instruction, Sink
 
 
 @instruction("and", "or", "xor", operands=3)
@@ -119,7 +120,23 @@ def _bfi(i: Instruction, w: Translator) -> Assign:
     only(i)
     field, value = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
     position, length = w.read(i.operands[3], "u32"), w.read(i.operands[4], "u32")
-    return Assign([(i.operands[0], call(w, values.bit_field_insert, field, value, position, length, bits_of(kind)))])
+    result = call(w, values.bit_field_insert, field, value, position, length, bits_of(kind))
+    return Assign([(i.operands[0], result)], micro=_native_insertion(i, kind))
+
+
+def _native_insertion(i: Instruction, kind: str) -> tuple[Micro, ...]:
+    """bfi at a place that is written in the instruction, as micro-operations."""
+    destination, field, value, position, length = i.operands
+    if not isinstance(position, Immediate) or not isinstance(length, Immediate):
+        return ()
+    bits, at, count = bits_of(kind), position.value & 255, length.value & 255
+    place, between = ((1 << count) - 1) << at & mask(kind), Temporary(bits == 64)
+    return (
+        Micro(f"shl.{bits}", between, ((field, kind), (Immediate(at), "u32"))),
+        micro(f"and.{bits}", between, kind, between, place),
+        micro(f"and.{bits}", destination, kind, value, mask(kind) & ~place),
+        micro(f"or.{bits}", destination, kind, destination, between),
+    )
 
 
 @instruction("popc", "clz", "brev", operands=2)
@@ -293,4 +310,5 @@ def _dot_product(i: Instruction, w: Translator) -> Assign:
     half = i.modifiers[0] if i.opcode == "dp2a" else ""
     read = [w.read(o, "b32") for o in i.operands[1:]]
     result = call(w, dot_product, *read, a_kind == "s32", b_kind == "s32", repr(half))
-    return Assign([(i.operands[0], result)])
+    native = (micro(f"dp4a.{a_kind}.{b_kind}", i.operands[0], "b32", *i.operands[1:]),) if not half else ()
+    return Assign([(i.operands[0], result)], micro=native)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.instructions import values
+from harness.emulator.instructions import integer, values
 from harness.emulator.instructions.values import CANONICAL_NAN, M32, M64, signed
 from harness.emulator.units import float_math
 from harness.emulator.units.formats import F32
@@ -57,7 +57,25 @@ class Operation:
 
 
 _SPREADING = frozenset(
-    ("mov", "add", "sub", "mul", "mad", "min", "max", "setp", "fma", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2")
+    (
+        "mov",
+        "add",
+        "sub",
+        "mul",
+        "mad",
+        "min",
+        "max",
+        "setp",
+        "fma",
+        "div",
+        "rem",
+        "dp4a",
+        "rcp",
+        "sqrt",
+        "rsqrt",
+        "ex2",
+        "lg2",
+    )
 )
 
 
@@ -115,6 +133,16 @@ def _operations() -> list[Operation]:
         zeros = "count_leading_zeros(a).cast[DType.uint32]()"
         add(f"clz.{bits}", "u32", u, zeros, of(values.count_leading_zeros, bits))
         add(f"brev.{bits}", u, u, "bit_reverse(a)", of(values.bit_reverse, bits))
+        for kind in (u, s):
+            for name in ("div", "rem"):
+                exact = of(values.divide, bits, kind == s, name == "rem")
+                add(
+                    f"{name}.{kind}",
+                    u,
+                    f"{u} {u}",
+                    f"{_DIVISIONS[name]}[{'True' if kind == s else 'False'}](a, b)",
+                    exact,
+                )
 
     for kind in ("u", "s"):
         wide = f"a.cast[{MOJO_TYPES[f'{kind}64']}]() * b.cast[{MOJO_TYPES[f'{kind}64']}]()"
@@ -158,10 +186,13 @@ def _operations() -> list[Operation]:
     add("pack.bf16x2", "u32", "u32 u32", "(to_bf16(a) << 16) | to_bf16(b)", values.pack_bf16x2)
     add("pack.f16x2", "u32", "u32 u32", "(to_f16(a) << 16) | to_f16(b)", values.pack_f16x2)
     add("f32.from.f16", "f32", "u32", "from_f16(a)", of(values.half_to_float, "f16"))
-    for name, sign in (("eq", "=="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("neu", "!=")):
-        # Mojo's ne is false where one is a NaN.
-        mojo = "a.eq(b).cast[DType.uint32]() ^ 1" if name == "neu" else f"a.{name}(b).cast[DType.uint32]()"
-        add(f"setp.{name}.f32", "pred", "f32 f32", mojo, _float_comparison(sign))
+    for a_kind in ("u32", "s32"):
+        for b_kind in ("u32", "s32"):
+            signs = ", ".join("True" if kind == "s32" else "False" for kind in (a_kind, b_kind))
+            exact = of(integer.dot_product, a_kind == "s32", b_kind == "s32", "")
+            add(f"dp4a.{a_kind}.{b_kind}", "u32", "u32 u32 u32", f"dot_of_bytes[{signs}](a, b, c)", exact)
+    for name, (mojo, test) in _FLOAT_TESTS.items():
+        add(f"setp.{name}.f32", "pred", "f32 f32", f"({mojo}).cast[DType.uint32]()", _float_comparison(test))
     for name, sources, mojo in _FLOAT_FUNCTIONS:
         kinds, nearly = " ".join(["f32"] * sources), name in _NEARLY
         add(f"{name}.f32", "f32", kinds, mojo, _function_lane(name, False), nearly=nearly)
@@ -179,6 +210,24 @@ def _operations() -> list[Operation]:
     return found
 
 
+_DIVISIONS = {"div": "whole_quotient", "rem": "whole_remainder"}
+_FLOAT_TESTS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "eq": ("a.eq(b)", lambda a, b: a == b),
+    "ne": ("a.lt(b) | a.gt(b)", lambda a, b: a < b or a > b),
+    "lt": ("a.lt(b)", lambda a, b: a < b),
+    "le": ("a.le(b)", lambda a, b: a <= b),
+    "gt": ("a.gt(b)", lambda a, b: a > b),
+    "ge": ("a.ge(b)", lambda a, b: a >= b),
+    "equ": ("~(a.lt(b) | a.gt(b))", lambda a, b: not (a < b or a > b)),
+    "neu": ("~a.eq(b)", lambda a, b: a != b),
+    "ltu": ("~a.ge(b)", lambda a, b: not a >= b),
+    "leu": ("~a.gt(b)", lambda a, b: not a > b),
+    "gtu": ("~a.le(b)", lambda a, b: not a <= b),
+    "geu": ("~a.lt(b)", lambda a, b: not a < b),
+    "num": ("a.eq(a) & b.eq(b)", lambda a, b: a == a and b == b),
+    "nan": ("~(a.eq(a) & b.eq(b))", lambda a, b: a != a or b != b),
+}
+"""Comparisons of floats; Mojo's ne is false where one is a NaN."""
 _NEARLY = ("ex2", "lg2")
 _PACKED = ("add", "sub", "mul", "fma")
 """What is there for two f32 in a row, too."""
@@ -228,12 +277,11 @@ def _comparison(sign: str, signed_bits: int) -> Callable[[int, int], int]:
     return lambda a, b: int(compare(signed(a, signed_bits), signed(b, signed_bits)))
 
 
-def _float_comparison(sign: str) -> Callable[[int, int], int]:
-    compare = _COMPARE[sign]
-    return lambda a, b: int(compare(number(a), number(b)))
+def _float_comparison(test: Callable[[float, float], bool]) -> Callable[[int, int], int]:
+    return lambda a, b: int(test(number(a), number(b)))
 
 
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -292,3 +340,14 @@ ACCESSES: dict[tuple[str, str, int], int] = {
     if (verb, space) != ("st", "param")
 }
 """The numbers of loads and stores, by direction, state space and bytes of an item."""
+
+
+ATOMICS = (
+    "add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min.u", "max.u", "min.s", "max.s", "add.f",
+)  # fmt: skip
+"""What lanes do to memory one after another, numbered as they stand here."""
+ATOMIC_ACCESSES = {
+    (space, nbytes): 930 + number
+    for number, (space, nbytes) in enumerate((space, nbytes) for space in ("shared", "global") for nbytes in (4, 8))
+}
+"""The numbers of atomics, by state space and bytes."""

@@ -21,6 +21,8 @@ from harness.emulator.machine.code import EXIT, BlockFunction
 from harness.emulator.native.layout import NAMED_BARRIERS
 from harness.emulator.native.operations import (
     ACCESSES,
+    ATOMIC_ACCESSES,
+    ATOMICS,
     BARRIER,
     BY_NAME,
     EXCHANGES,
@@ -48,12 +50,13 @@ MOST = 0xFFFE
 ROW_BYTES = 256
 NARROW, WIDE, PREDICATE = 0, 1, 2
 """Kinds of rows: 32 bits a lane, 64, or a predicate."""
-NO_GUARD = 0xFFFF
+NO_GUARD = NO_ROW = 0xFFFF
 NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES, ALIGNED, COUNTED = 1, 2, 4, 8, 16, 32, 64, 128
 SPREADS = 256
 
 FALLIBLE = {
     *ACCESSES.values(),
+    *ATOMIC_ACCESSES.values(),
     *MATRICES.values(),
     *EXCHANGES.values(),
     *(NUMBERS[o.name] for o in OPERATIONS if o.nearly),
@@ -331,7 +334,7 @@ class Planner:
             if i.guard is not None and not is_guard_branch(i):
                 guard, _ = self._rows.read(i.guard, "pred", self._excluded)
                 flags = NEGATED if i.guard_negated else 0
-            accesses = [m for m in emitted.micro if m.access]
+            accesses = [m for m in emitted.micro if m.access and m.name not in ATOMICS]
             items = 0
             if accesses:
                 m = accesses[0]
@@ -346,6 +349,8 @@ class Planner:
         return isinstance(emitted, Effect) and any(m.name == BARRIER for m in emitted.micro)
 
     def _record(self, m: Micro, guard: int, flags: int, items: int) -> Record:
+        if m.name in ATOMICS and m.access:
+            return self._atomic(m, guard, flags)
         if m.access:
             return {**self._access(m, guard, flags), "c": m.nbytes * items}
         if m.name == BARRIER:
@@ -431,6 +436,24 @@ class Planner:
         value, kind = self._rows.read(*m.sources[1], self._excluded)
         flags |= IS_WIDE if kind == WIDE else 0
         return {**found, "b": value, "flags": flags}
+
+    def _atomic(self, m: Micro, guard: int, flags: int) -> Record:
+        """What is done goes where a load has its alignment."""
+        (base, base_kind), *values = (self._rows.read(*s, self._excluded) for s in m.sources)
+        kinds = {kind for _, kind in values}
+        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
+        flags |= IS_WIDE if m.nbytes == 8 else 0
+        d = NO_ROW
+        if m.destination is not None:
+            d, d_kind = self._destination(m)
+            kinds.add(d_kind)
+        if kinds != {WIDE if m.nbytes == 8 else NARROW}:
+            raise _NotNative
+        if any(isinstance(o, Register) and self._reads_part(o, kind) for o, kind in m.sources[1:]):
+            raise _NotNative
+        rows = [row for row, _ in values]
+        found = {"op": ATOMIC_ACCESSES[m.access, m.nbytes], "guard": guard, "flags": flags, "d": d, "a": base}
+        return {**found, "b": rows[0], "c": rows[-1], "e": ATOMICS.index(m.name), "imm": m.offset & 0xFFFFFFFFFFFFFFFF}
 
     def _guard_of_end(self, block: Block) -> set[int]:
         """The predicate that decides where a block goes on."""

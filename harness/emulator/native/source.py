@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.emulator.native.layout import constants
-from harness.emulator.native.operations import ACCESSES, EXCHANGES, MATRICES, MOJO_TYPES, OPERATIONS, SPACES, Operation
+from harness.emulator.native.operations import (
+    ACCESSES,
+    ATOMIC_ACCESSES,
+    ATOMICS,
+    EXCHANGES,
+    MATRICES,
+    MOJO_TYPES,
+    OPERATIONS,
+    SPACES,
+    Operation,
+)
 
 _FOLDER = Path(__file__).with_name("interpreter")
 _FIRST = {"ACCESS": "ld", "STORE": "st"}
@@ -56,6 +66,20 @@ def _access(verb: str, space: str, nbytes: int) -> str:
     return f"result = STORED if missing_lanes(file, slots, b) & active == 0 and {stored} else -1"
 
 
+def _atomic(space: str, nbytes: int) -> list[str]:
+    """Where it changes nothing, the loop may be one that polls, and Python looks what it polls."""
+    kind = f"{SPACES.index(space)}, {nbytes}"
+    return [
+        "    var is_single = mask & (mask - 1) == 0",
+        "    if (missing_lanes(file, slots, b) | missing_lanes(file, slots, x)) & active == 0:",
+        f"        result = atomic_lanes[{kind}](c, pd, pa, same, pb, px, o, active, is_single)",
+        "    if result >= 0:",
+        "        changes += result",
+        "        loads += MANY_LOADS",
+        "        result = STORED if d == NONE else UNIFORM if is_single else VARIED",
+    ]
+
+
 _MATRICES = {
     "tcgen05.ld": "VARIED if same and load_tensor_memory(c, pd, pa, pb, o)",
     "stmatrix": "STORED if not same and missing_lanes(file, slots, b) == 0 and store_matrix[False](c, pa, pb, o)",
@@ -75,11 +99,13 @@ def _chain(cases: list[tuple[int, list[str]]]) -> str:
 def mojo_source() -> dict[str, str]:
     """The files of the library and of the package that it imports, by name."""
     numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
+    numbers += [f"comptime ATOMIC_{name.replace('.', '_').upper()} = {n}" for n, name in enumerate(ATOMICS)]
     numbers += [f"comptime FIRST_{what} = {ACCESSES[verb, 'shared', 1]}" for what, verb in _FIRST.items()]
     found = {f"interpreter/{path.name}": path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.mojo"))}
     found["interpreter/layout.mojo"] = "\n".join([constants(), *numbers, ""])
     handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])
     accesses = _chain([(number, ["    " + _access(*key)]) for key, number in ACCESSES.items()])
+    accesses += "\n" + _chain([(number, _atomic(*key)) for key, number in ATOMIC_ACCESSES.items()])
     accesses += "\n" + _chain(
         [(number, [f"    result = {_MATRICES[name]} else -1"]) for name, number in MATRICES.items()]
     )

@@ -98,6 +98,8 @@ def fused64(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
         result = total + _to_odd(*_sum(tail, rest))
         # The product of finite numbers is finite, however large.
         plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, np.asarray(a * b + c))
+        # A sum that is exactly zero has the sign that its terms give it.
+        result = np.where(result == 0, plain, result)
     if np.all(safe | ~finite):
         return np.where(safe, result, plain)
     careful = exactly(lambda x, y, z: x * y + z, "rn", a, b, c, plain)

@@ -22,6 +22,66 @@ def permute_bytes(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
 
 
 @inline(.always)
+def truncated[t: DType](a: SIMD[t, 32], b: SIMD[t, 32]) -> SIMD[t, 32]:
+    """The quotient of unsigned numbers; by zero, all ones."""
+    var nowhere = b.eq(0)
+    var divisor = nowhere.select(SIMD[t, 32](1), b)
+    var found: SIMD[t, 32]
+    comptime if t == DType.uint32:
+        # Of such numbers the quotient in float64 is rounded to a whole number only where it is one.
+        found = (a.cast[DType.float64]() / divisor.cast[DType.float64]()).cast[t]()
+    else:
+        found = a // divisor
+    return nowhere.select(~SIMD[t, 32](0), found)
+
+
+@inline(.always)
+def magnitude[t: DType](a: SIMD[t, 32], negative: SIMD[DType.bool, 32]) -> SIMD[t, 32]:
+    return negative.select(0 - a, a)
+
+
+@inline(.always)
+def is_below_zero[t: DType](a: SIMD[t, 32]) -> SIMD[DType.bool, 32]:
+    """Whether bits are those of a negative integer."""
+    comptime if t == DType.uint32:
+        return a.ge(1 << 31)
+    else:
+        return a.ge(1 << 63)
+
+
+@inline(.never)
+def whole_quotient[is_signed: Bool, t: DType](a: SIMD[t, 32], b: SIMD[t, 32]) -> SIMD[t, 32]:
+    """Of integers, rounded toward zero; by zero, all ones."""
+    comptime if is_signed:
+        var down = is_below_zero(a)
+        var by = is_below_zero(b)
+        var found = truncated(magnitude(a, down), magnitude(b, by))
+        return b.eq(0).select(found, magnitude(found, down ^ by))
+    return truncated(a, b)
+
+
+@inline(.always)
+def whole_remainder[is_signed: Bool, t: DType](a: SIMD[t, 32], b: SIMD[t, 32]) -> SIMD[t, 32]:
+    """What a quotient leaves; by zero, everything."""
+    return a - whole_quotient[is_signed](a, b) * b
+
+
+@inline(.always)
+def byte_of[is_signed: Bool](a: Lanes, place: Int) -> Lanes:
+    comptime if is_signed:
+        return ((a << UInt32(24 - 8 * place)).cast[DType.int32]() >> 24).cast[DType.uint32]()
+    return (a >> UInt32(8 * place)) & 255
+
+
+@inline(.always)
+def dot_of_bytes[a_signed: Bool, b_signed: Bool](a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    var sum = c
+    comptime for place in range(4):
+        sum += byte_of[a_signed](a, place) * byte_of[b_signed](b, place)
+    return sum
+
+
+@inline(.always)
 def to_bf16(a: Lanes) -> Lanes:
     var rounded = (a + 0x7FFF + ((a >> 16) & 1)) >> 16
     return (a & 0x7FFFFFFF).gt(0x7F800000).select(Lanes(0x7FFF), rounded)

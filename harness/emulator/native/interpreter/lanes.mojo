@@ -15,6 +15,7 @@ comptime NONE = 0xFFFF
 comptime ROW = 256
 comptime RESERVED = UInt64(1024)
 comptime STORED = 1
+comptime MANY_LOADS = 1 << 16
 comptime Floats = SIMD[DType.float32, 32]
 comptime Doubles = SIMD[DType.float64, 32]
 comptime Pairs = SIMD[DType.uint64, 32]

@@ -1,4 +1,4 @@
-"""Loads and stores of all spaces, checked; what a store replaces is kept, so that it can be taken back."""
+"""Loads, stores and atomics of all spaces, checked; what is replaced is kept, so that it can be taken back."""
 
 from std.bit import count_leading_zeros
 from .layout import *
@@ -264,3 +264,124 @@ def store_lanes[space: Int, n: Int](
                 return False
             write_at[n](at, lane_value(values, lane, wide_values))
     return True
+
+
+@inline(.always)
+def flushed(bits: UInt32) -> UInt32:
+    """A subnormal number's bits as those of a zero of its sign."""
+    return bits & 0x80000000 if bits & 0x7F800000 == 0 else bits
+
+
+@inline(.always)
+def sum_of_numbers[space: Int, n: Int](old: UInt64, b: UInt64) -> UInt64:
+    """In global memory f32 flushes subnormal numbers, and f64 leaves a NaN as it is."""
+    comptime if n == 4:
+        var x = old.cast[DType.uint32]()
+        var y = b.cast[DType.uint32]()
+        comptime if space == SPACE_GLOBAL:
+            x = flushed(x)
+            y = flushed(y)
+        var sum = (Float32(from_bits=x) + Float32(from_bits=y)).to_bits[DType.uint32]()
+        if sum & 0x7FFFFFFF > 0x7F800000:
+            return 0x7FFFFFFF
+        comptime if space == SPACE_GLOBAL:
+            sum = flushed(sum)
+        return sum.cast[DType.uint64]()
+    else:
+        comptime infinity = UInt64(0x7FF0000000000000)
+        comptime magnitude_bits = UInt64(0x7FFFFFFFFFFFFFFF)
+        comptime quiet = UInt64(0) if space == SPACE_GLOBAL else UInt64(1 << 51)
+        if old & magnitude_bits > infinity:
+            return old | quiet
+        if b & magnitude_bits > infinity:
+            return b | quiet
+        var sum = (Float64(from_bits=old) + Float64(from_bits=b)).to_bits[DType.uint64]()
+        return UInt64(0xFFF8000000000000) if sum & magnitude_bits > infinity else sum
+
+
+@inline(.always)
+def as_signed[n: Int](a: UInt64) -> Int64:
+    comptime if n == 4:
+        return a.cast[DType.uint32]().cast[DType.int32]().cast[DType.int64]()
+    else:
+        return a.cast[DType.int64]()
+
+
+@inline(.always)
+def combined[space: Int, n: Int](what: Int, old: UInt64, b: UInt64, x: UInt64) -> UInt64:
+    """What is in memory after one lane's turn; higher bits than those of the item mean nothing."""
+    if what == ATOMIC_ADD:
+        return old + b
+    if what == ATOMIC_CAS:
+        return x if old == b else old
+    if what == ATOMIC_EXCH:
+        return b
+    if what == ATOMIC_AND:
+        return old & b
+    if what == ATOMIC_OR:
+        return old | b
+    if what == ATOMIC_XOR:
+        return old ^ b
+    if what == ATOMIC_MIN_U:
+        return min(old, b)
+    if what == ATOMIC_MAX_U:
+        return max(old, b)
+    if what == ATOMIC_MIN_S:
+        return old if as_signed[n](old) <= as_signed[n](b) else b
+    if what == ATOMIC_MAX_S:
+        return old if as_signed[n](old) >= as_signed[n](b) else b
+    if what == ATOMIC_INC:
+        return UInt64(0) if old >= b else old + 1
+    if what == ATOMIC_DEC:
+        return b if old == 0 or old > b else old - 1
+    return sum_of_numbers[space, n](old, b)
+
+
+@inline(.never)
+def atomic_lanes[space: Int, n: Int](
+    c: Bytes, to: Bytes, a: Bytes, agrees: Bool, b: Bytes, x: Bytes, o: Bytes, mask: UInt32, alone: Bool
+) -> Int:
+    """The lanes' turns, one after another; how many of them have changed memory, or -1: something is out of the ordinary.
+
+    Before the first turn it is known that none of them is. alone: there is one lane, whose result is that of all.
+    """
+    comptime all_bits = UInt64(0xFFFFFFFFFFFFFFFF) >> UInt64(64 - 8 * n)
+    var flags = half(o, 4)
+    var wide = flags & WIDE_ADDRESS != 0
+    var logs = flags & NO_LOG == 0 or field(c, WATCHES) != 0
+    var places = pointer(c, PLACES).unsafe_bitcast[Place]()
+    for lane in range(32):
+        if (mask >> UInt32(lane)) & 1 != 0:
+            var address = address_of(a, 0 if agrees else lane, o, wide)
+            var at = place[space, True](c, address, UInt64(n))
+            if address & UInt64(n - 1) != 0 or not at.found or not is_written[n](at):
+                return -1
+            places[unsafe_offset=lane] = at
+    if logs and field(c, LOGGED) + 32 > field(c, LOG_ROOM):
+        return -1
+    var changed = 0
+    for lane in range(32):
+        var old = UInt64(0)
+        if (mask >> UInt32(lane)) & 1 != 0:
+            var at = places[unsafe_offset=lane]
+            old = read[n](at.data)
+            var value = lane_value(b, lane, n == 8)
+            var new = combined[space, n](half(o, 14), old, value, lane_value(x, lane, n == 8)) & all_bits
+            if new != old:
+                if logs:
+                    _ = note_old[n](c, at)
+                write[n](at.data, new)
+                changed += 1
+        if half(o, 6) == NONE:
+            continue
+        comptime if n == 8:
+            set[DType.uint64](to, 8 * lane, old)
+        else:
+            set[DType.uint32](to, 4 * lane, old.cast[DType.uint32]())
+    if alone and half(o, 6) != NONE:
+        var last = 31 - Int(count_leading_zeros(mask))
+        comptime if n == 8:
+            put(to, SIMD[DType.uint64, 32](get[DType.uint64](to, 8 * last)))
+        else:
+            put(to, Lanes(get[DType.uint32](to, 4 * last)))
+    return changed
