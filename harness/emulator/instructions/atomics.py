@@ -20,7 +20,6 @@ from harness.emulator.instructions.table import (
     elements,
     instruction,
     kind_of,
-    memory,
     only,
     tuple_of,
 )
@@ -245,7 +244,7 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
         return _floats(i, w, first, operation)
     kind = kind_of(i)
     only(i, _NAMES, HINTS, SPACES)
-    address = w.pointer(memory(i.operands[first]))
+    address = w.pointer(i.operands[first])
     if kind == "b128" and operation in ("exch", "cas") and first:
         b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
         arguments = [repr(_space(i, w, first)), repr(operation), address, b, c[0] if operation == "cas" else "0"]
@@ -278,7 +277,7 @@ def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect
     results = elements(i.operands[0]) if first else ()
     if first and (len(results) != count or any(isinstance(r, Sink) for r in results)):
         raise Unsupported
-    arguments = [repr(space), repr(operation), repr(kind), w.pointer(memory(i.operands[first])), values, "0"]
+    arguments = [repr(space), repr(operation), repr(kind), w.pointer(i.operands[first]), values, "0"]
     return Effect(atomic, arguments, results)
 
 

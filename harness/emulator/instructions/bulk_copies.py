@@ -25,7 +25,6 @@ from harness.emulator.instructions.table import (
     immediate,
     instruction,
     kind_of,
-    memory,
     only,
     tuple_of,
 )
@@ -360,7 +359,7 @@ def _bulk(i: Instruction, w: Translator, how: str, more: Sequence[str]) -> Effec
         if spaces != ["global", "shared::cta"] or len(i.operands) != 3 + hint + i.has("cp_mask"):
             raise Unsupported
         mask = w.read(i.operands[-1], "b16") if i.has("cp_mask") else "None"
-        pointers = [w.pointer(memory(o)) for o in i.operands[:2]]
+        pointers = [w.pointer(o) for o in i.operands[:2]]
         return Effect(to_global, [how, *pointers, _size(i, w, 2), mask])
     only(i, "async", "bulk", "global", "shared::cta", "shared::cluster", COMPLETE, "L2::cache_hint",
          "multicast::cluster", more)  # fmt: skip
@@ -372,8 +371,8 @@ def _bulk(i: Instruction, w: Translator, how: str, more: Sequence[str]) -> Effec
     if multicast and spaces != ["shared::cluster", "global"]:
         raise Unsupported
     mask = w.read(i.operands[4], "b16") if multicast else "None"
-    pointers = [w.pointer(memory(i.operands[n])) for n in (0, 1)]
-    barrier = w.pointer(memory(i.operands[3]))
+    pointers = [w.pointer(i.operands[n]) for n in (0, 1)]
+    barrier = w.pointer(i.operands[3])
     return Effect(to_shared, [str(spaces[1] == "global"), how, *pointers, _size(i, w, 2), barrier, mask])
 
 
@@ -441,7 +440,7 @@ def _red_async(i: Instruction, w: Translator) -> Effect:
 
 def _to_cluster(i: Instruction, w: Translator, kind: str, how: str) -> Effect:
     values = tuple_of(w.read(e, kind) for e in elements(i.operands[1]))
-    pointers = [w.pointer(memory(i.operands[n])) for n in (0, 2)]
+    pointers = [w.pointer(i.operands[n]) for n in (0, 2)]
     return Effect(store_async, [how, str(TYPE_BYTES[kind]), pointers[0], values, pointers[1]])
 
 
@@ -472,7 +471,7 @@ def _st_bulk(i: Instruction, w: Translator) -> Effect:
     only(i, "weak", "shared::cta")
     if not i.has("shared::cta") or immediate(i.operands[2]) != 0:
         raise Unsupported
-    return Effect(clear, [w.pointer(memory(i.operands[0])), w.read(i.operands[1], "u64")])
+    return Effect(clear, [w.pointer(i.operands[0]), w.read(i.operands[1], "u64")])
 
 
 # ---- bulk groups ----

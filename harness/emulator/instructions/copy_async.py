@@ -19,7 +19,6 @@ from harness.emulator.instructions.table import (
     Unsupported,
     immediate,
     instruction,
-    memory,
     only,
     only_form,
     shared_pointer,
@@ -139,7 +138,7 @@ def _copy(i: Instruction, w: Translator) -> Effect:
         ignore = w.read(rest[0], "pred")
     elif rest:
         given = w.read(rest[0], "u32")
-    pointers = [w.pointer(memory(destination)), w.pointer(memory(source))]
+    pointers = [w.pointer(destination), w.pointer(source)]
     return Effect(copy, [*pointers, str(nbytes), given, ignore])
 
 

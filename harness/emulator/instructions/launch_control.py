@@ -19,7 +19,6 @@ from harness.emulator.instructions.table import (
     Unsupported,
     elements,
     instruction,
-    memory,
     only,
     only_form,
 )
@@ -125,7 +124,7 @@ def _try_cancel(i: Instruction, w: Translator) -> Effect:
     only(i, "async", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster::all", "b128")
     if not (i.has("async") and i.has("mbarrier::complete_tx::bytes")) or not i.has("shared::cta"):
         raise Unsupported
-    pointers = [w.pointer(memory(o)) for o in i.operands]
+    pointers = [w.pointer(o) for o in i.operands]
     return Effect(try_cancel, [*pointers, str(i.has("multicast::cluster::all"))])
 
 

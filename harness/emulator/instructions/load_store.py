@@ -506,7 +506,7 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     only(i, SPACES, HINTS, VECTORS)
     if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
         load = load_function(i, w, i.operands[1])
-        return Effect(load_128, [w.use(load), w.pointer(memory(i.operands[1]))], i.operands[:1])
+        return Effect(load_128, [w.use(load), w.pointer(i.operands[1])], i.operands[:1])
     kind, destinations = _items(i, i.operands[0])
     function = load_function(i, w, i.operands[1])
     size = TYPE_BYTES[kind]
@@ -542,14 +542,14 @@ def _st(i: Instruction, w: Translator) -> Effect:
     if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
         arguments = [
             w.use(store_function(i, w, i.operands[0])),
-            w.pointer(memory(i.operands[0])),
+            w.pointer(i.operands[0]),
             w.read(i.operands[1], "b128"),
         ]
         return Effect(store_128, arguments)
     kind, sources = _items(i, i.operands[1])
     function, space = store_function(i, w, i.operands[0]), state_space(i, w, i.operands[0])
     values = tuple_of(w.read(source, kind) for source in sources)
-    arguments = [w.pointer(memory(i.operands[0])), str(TYPE_BYTES[kind]), values]
+    arguments = [w.pointer(i.operands[0]), str(TYPE_BYTES[kind]), values]
     return Effect(function, arguments, micro=_native_stores(i, space, kind, sources))
 
 

@@ -47,7 +47,7 @@ class Translator(Protocol):
         """Expression of an operand's value as a ``kind`` (a PTX type without its dot, or "pred")."""
 
     def pointer(self, operand: Operand) -> str:
-        """Expression of an address operand ``[base + offset]``."""
+        """Expression of an address operand ``[base + offset]``; raises Unsupported for any other."""
 
     def address(self, operand: Symbol | Label) -> str:
         """Expression of a variable's address in its own state space."""
@@ -281,7 +281,7 @@ def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str
 
 def shared_pointer(i: Instruction, w: Translator, operand: Operand) -> str:
     """Source of an address in shared memory; without a state space the instruction takes a generic one."""
-    pointer = w.pointer(memory(operand))
+    pointer = w.pointer(operand)
     if any(m.partition("::")[0] == "shared" for m in i.modifiers):
         return pointer
     return f"{w.use(shared_from_generic)}({pointer})"

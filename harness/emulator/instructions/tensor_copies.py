@@ -25,7 +25,6 @@ from harness.emulator.instructions.table import (
     Unsupported,
     elements,
     instruction,
-    memory,
     only,
     tuple_of,
 )
@@ -412,9 +411,9 @@ def _load(i: Instruction, w: Translator, function: Callable[..., None], offsets:
     moved = elements(rest.pop(0)) if offsets else ()
     if len(moved) != offsets:
         raise Unsupported
-    pointers = [w.pointer(memory(destination)), map_operand(source, w), start_operand(source, w)]
+    pointers = [w.pointer(destination), map_operand(source, w), start_operand(source, w)]
     mask = w.read(rest[0], "b16") if multicast else "None"
-    arguments = [*pointers, w.pointer(memory(barrier)), mask, "2" if i.has("cta_group::2") else "1"]
+    arguments = [*pointers, w.pointer(barrier), mask, "2" if i.has("cta_group::2") else "1"]
     return Effect(function, [*arguments, tuple_of(w.read(e, "b16") for e in moved)] if offsets else arguments)
 
 
@@ -424,7 +423,7 @@ def _store(i: Instruction, w: Translator, function: Callable[..., None], *words:
     if not i.has("bulk_group") or len(i.operands) != 2 + i.has("L2::cache_hint"):
         raise Unsupported
     target, source = i.operands[:2]
-    return Effect(function, [map_operand(target, w), start_operand(target, w), w.pointer(memory(source))])
+    return Effect(function, [map_operand(target, w), start_operand(target, w), w.pointer(source)])
 
 
 @instruction("cp.reduce.async.bulk.tensor", operands=range(2, 6), writes=0, family="tma")

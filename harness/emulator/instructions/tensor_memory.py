@@ -20,7 +20,6 @@ from harness.emulator.instructions.table import (
     elements,
     immediate,
     instruction,
-    memory,
     only,
     registers,
     shared_pointer,
@@ -363,7 +362,7 @@ def _where(i: Instruction, packs: str) -> str:
 def _ld(i: Instruction, w: Translator) -> Effect:
     destinations = registers(i.operands[0])
     slots = str(tuple(r.slot for r in destinations))
-    arguments = [slots, _where(i, "pack::16b"), w.pointer(memory(i.operands[1]))]
+    arguments = [slots, _where(i, "pack::16b"), w.pointer(i.operands[1])]
     return Effect(load, arguments, poisons=destinations, micro=_native_load(i, w, destinations))
 
 
@@ -385,7 +384,7 @@ def _native_load(i: Instruction, w: Translator, destinations: Sequence[Register]
 @instruction("tcgen05.st", operands=range(2, 4), writes=0, family="tmem", targets=TENSOR_MEMORY)
 def _st(i: Instruction, w: Translator) -> Effect:
     values = tuple_of(w.read(e, "b32") for e in elements(i.operands[-1]))
-    return Effect(store, [values, _where(i, "unpack::16b"), w.pointer(memory(i.operands[0]))])
+    return Effect(store, [values, _where(i, "unpack::16b"), w.pointer(i.operands[0])])
 
 
 @instruction(
