@@ -7,6 +7,7 @@ shared memory end on an mbarrier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -202,18 +203,16 @@ def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) 
 # ---- to shared memory ----
 
 
+@dataclass(slots=True, eq=False)
 class _Arrival:
     """Bytes on their way to one offset of one or several CTAs. read: fetches them, when the copy starts."""
 
-    def __init__(
-        self, read: Callable[[], Bytes], how: Reduction, offset: int, barrier: int, operation: Operation | None
-    ) -> None:
-        self.read = read
-        self.how = how
-        self.offset = offset
-        self.barrier = barrier
-        self.operation = operation
-        self.data: Bytes | None = None
+    read: Callable[[], Bytes]
+    how: Reduction
+    offset: int
+    barrier: int
+    operation: Operation | None
+    data: Bytes | None = None
 
     def land(self, targets: Sequence[Cta]) -> None:
         grid = targets[0].grid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -66,6 +66,7 @@ Where = tuple[Value, Value, Value]
 """Where a load goes: its destination, the mbarrier, and the mask of a multicast or None."""
 
 
+@dataclass(slots=True, eq=False)
 class Load:
     """A box, or what lies like one, on its way from global memory to the same offset of one or several CTAs.
 
@@ -73,23 +74,16 @@ class Load:
     gets it, and the bytes that were read. barrier: its offset.
     """
 
-    __slots__ = ("barrier", "box", "coordinates", "fetch", "kind", "name", "offset", "operation", "routes", "tmap")
-
-    def __init__(
-        self,
-        kind: str,
-        name: str,
-        tmap: TensorMap,
-        coordinates: tuple[int, ...],
-        fetch: Callable[[], tuple[Bytes, int]],
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.tmap = tmap
-        self.coordinates = coordinates
-        self.fetch = fetch
-        self.operation: Operation | None = None
-        self.box: Bytes | None = None
+    kind: str
+    name: str
+    tmap: TensorMap
+    coordinates: tuple[int, ...]
+    fetch: Callable[[], tuple[Bytes, int]]
+    offset: int = field(init=False)
+    barrier: int = field(init=False)
+    routes: tuple[Route, ...] = field(init=False)
+    operation: Operation | None = None
+    box: Bytes | None = None
 
     def issue(
         self,
