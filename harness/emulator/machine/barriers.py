@@ -152,10 +152,6 @@ class MBarrier:
     def __str__(self) -> str:
         return f"{self.label} at shared 0x{self.offset:x} of CTA rank {self.cta}"
 
-    def describe(self) -> str:
-        """One line for the deadlock report."""
-        return f"{self}: {self.state()}, last arrival: {self.last_arrival}"
-
     def state(self) -> str:
         """The phase, and what keeps it from ending."""
         pending = [f"{self.pending} of {self.expected} arrivals"] if self.pending else []
@@ -215,9 +211,6 @@ class CountingBarrier:
 
     def __str__(self) -> str:
         return self.name
-
-    def describe(self) -> str:
-        return f"{self.name}: {self.state()}"
 
     def state(self) -> str:
         return f"{self.arrived} of {self.needed} threads have arrived"
