@@ -192,18 +192,23 @@ def instruction(
     return register
 
 
-def find(i: Instruction) -> Spec | None:
+def _refuse(i: Instruction, w: Translator) -> None:
+    raise Unsupported
+
+
+UNKNOWN = Spec("", _refuse, range(1 << 16), writes=1, blocks=False, settles=False, family="alu", targets=())
+"""The entry of all instructions that no emitter is registered for: most write their first operand."""
+
+
+def find(i: Instruction) -> Spec:
     """The entry of an instruction: the one with the longest name that fits."""
     return _find((i.opcode, *i.modifiers))
 
 
 @cache
-def _find(words: tuple[str, ...]) -> Spec | None:
-    for length in range(min(_LONGEST, len(words)), 0, -1):
-        spec = TABLE.get(".".join(words[:length]))
-        if spec is not None:
-            return spec
-    return None
+def _find(words: tuple[str, ...]) -> Spec:
+    names = (".".join(words[:length]) for length in range(min(_LONGEST, len(words)), 0, -1))
+    return next((TABLE[name] for name in names if name in TABLE), UNKNOWN)
 
 
 # ---- what emitters have in common ----
@@ -214,8 +219,7 @@ def only(i: Instruction, *allowed: str | Iterable[str]) -> None:
     known: set[str] = set()
     for item in allowed:
         known |= {item} if isinstance(item, str) else set(item)
-    spec = find(i)
-    named = set(spec.name.split(".")[1:]) if spec else set()
+    named = set(find(i).name.split(".")[1:])
     for modifier in i.modifiers:
         if modifier not in known and modifier not in named and modifier not in TYPE_BYTES and modifier != "pred":
             raise Unsupported

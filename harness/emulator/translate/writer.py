@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.errors import Fault
+from harness.emulator.errors import Fault, PtxSyntaxError
 from harness.emulator.instructions.move import special_register
 from harness.emulator.instructions.table import (
+    UNEXPECTED,
     Assign,
     Effect,
     Emitted,
@@ -78,6 +79,15 @@ class Operands:
         self.names: dict[str, Any] = {"np": np}
         """What generated code refers to by name."""
         self._constant_names: dict[Hashable, str] = {}
+
+    def emit(self, i: Instruction) -> Emitted | Unsupported:
+        """What the instruction's emitter gives, or its refusal. Raises PtxSyntaxError for an unknown symbol."""
+        try:
+            return find(i).emit(i, self)
+        except UNEXPECTED:
+            return Unsupported()
+        except PtxSyntaxError as error:
+            raise PtxSyntaxError(f"PTX line {i.line}: {i.text}: {error}") from None
 
     def use(self, thing: Callable[..., Any]) -> str:
         name = thing.__name__
@@ -315,7 +325,6 @@ class Writer:
         for slot in sorted(stored):
             self.line(f"R[{slot}] = v{slot}")
         fragment, indent = "f", 1
-        spec = find(i)
         if i.guard is not None and not is_guard_branch(i):
             self.line(f"g = {self._guard(i)}")
             self.line(f"t = {self._use(restrict)}(f, g)")
@@ -325,7 +334,7 @@ class Writer:
         if effect.stores:
             arguments.append(str(not self._open >= poisons))
         call = f"{self._use(effect.function)}({', '.join(arguments)})"
-        if spec is not None and spec.blocks:
+        if find(i).blocks:
             self.line(f"r = {call}", indent)
             self.line("if r is SUSPENDED: return BLOCKED", indent)
             call = "r"
