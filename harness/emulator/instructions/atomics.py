@@ -222,17 +222,15 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
         return _floats(i, w, first, operation)
     kind = kind_of(i)
     only(i, _NAMES, HINTS, SPACES)
-    address = w.pointer(i.operands[first])
+    space, address = repr(_space(i, w, first)), w.pointer(i.operands[first])
+    b, *more = (w.read(o, kind) for o in i.operands[first + 1 :])
+    c = more[0] if operation == "cas" else "0"
     if kind == "b128" and operation in ("exch", "cas") and first:
-        b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
-        arguments = [repr(_space(i, w, first)), repr(operation), address, b, c[0] if operation == "cas" else "0"]
-        return Effect(atomic_128, arguments, i.operands[:first])
+        return Effect(atomic_128, [space, repr(operation), address, b, c], i.operands[:first])
     plain = kind[0] in "bus" and not kind.startswith("bf") and TYPE_BYTES[kind] <= 8 and not kind.endswith("x2")
     if not plain and not (kind in ("f32", "f64") and operation == "add"):
         raise Unsupported
-    b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
-    arguments = [repr(_space(i, w, first)), repr(operation), repr(kind), address, f"({b},)"]
-    return Effect(atomic, [*arguments, c[0] if operation == "cas" else "0"], i.operands[:first])
+    return Effect(atomic, [space, repr(operation), repr(kind), address, f"({b},)", c], i.operands[:first])
 
 
 def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect:

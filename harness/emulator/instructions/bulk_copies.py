@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.atomics import combine
 from harness.emulator.instructions.table import (
-    CONSUMER,
-    TENSOR_MEMORY,
+    BLACKWELL,
     Effect,
     Translator,
     Unsupported,
@@ -446,9 +445,6 @@ def _to_cluster(i: Instruction, w: Translator, kind: str, how: str) -> Effect:
 # ---- zeros in shared memory (PTX ISA 9.7.9.14) ----
 
 
-_ST_BULK = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
-
-
 def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
     """``st.bulk``: zeros."""
     for lane in f.lanes:
@@ -465,7 +461,7 @@ def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
     f.grid.wakeups.changes += 1
 
 
-@instruction("st.bulk", operands=3, writes=0, family="memory", targets=_ST_BULK)
+@instruction("st.bulk", operands=3, writes=0, family="memory", targets=BLACKWELL)
 def _st_bulk(i: Instruction, w: Translator) -> Effect:
     only(i, "weak", "shared::cta")
     if not i.has("shared::cta") or immediate(i.operands[2]) != 0:

@@ -30,6 +30,8 @@ from harness.emulator.ptx.ast import (
 TENSOR_MEMORY = ("sm_100a", "sm_100f", "sm_101a", "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f")
 """Targets with tcgen05, and with the cta_group forms of TMA."""
 CONSUMER = ("sm_120a", "sm_120f", "sm_121a", "sm_121f")
+BLACKWELL = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
+"""Targets with cluster launch control and st.bulk."""
 
 
 class Unsupported(Exception):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.errors import Fault
+from harness.emulator.instructions.fence import fence
 from harness.emulator.instructions.table import (
     NOTHING,
     TENSOR_MEMORY,
@@ -69,7 +70,7 @@ def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: in
             "address",
         )
     offset = address & OFFSET_MASK
-    column = _allocate(cta, count) if group == 1 else _allocate_in_pair(cta, offset, count)
+    column = cta.tmem.allocate(count) if group == 1 else _allocate_in_pair(cta, offset, count)
     if column is None:
         cta.allocation_waiters.append(f)
         what = f"waits for {count} columns"
@@ -86,10 +87,6 @@ def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: in
         sink(events.TensorMemoryAllocated(f.agent, site, column, count))
         sink(events.Access(f.agent, site, "write", "shared", cta.rank, offset, 4, 1, column))
     return None
-
-
-def _allocate(cta: Cta, count: int) -> int | None:
-    return cta.tmem.allocate(count)
 
 
 def _allocate_in_pair(cta: Cta, offset: int, count: int) -> int | None:
@@ -398,8 +395,3 @@ def _st(i: Instruction, w: Translator) -> Effect:
 def _fence(i: Instruction, w: Translator) -> Effect:
     only(i)
     return Effect(fence, micro=(NOTHING,))
-
-
-def fence(f: Fragment, site: Site) -> None:
-    if f.grid.sink is not None:
-        f.grid.sink(events.Fenced(f.agent, site))
