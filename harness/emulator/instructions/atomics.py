@@ -77,12 +77,10 @@ def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False
             both: Bits = (halves[0] | halves[1].astype(np.uint32) << 16).astype(old.dtype)
             return both
         a, b = (float_math.inputs(x, form, flush) for x in (old, new))
-        if operation != "add":
-            result = float_math.extremum(operation, [a, b], False, False, False)
-        elif form is F64:
-            result = float_math.compute64("add", "rn", a, b)
+        if operation == "add":
+            result = float_math.of_format(form, "add", "rn", a, b)
         else:
-            result = float_math.compute("add", "rn", a, b)
+            result = float_math.extremum(operation, [a, b], False, False, False)
         return float_math.finish(result, form, "rn", ftz=flush).astype(old.dtype)
     bits: Bits = of_integers(operation, kind, old, new)
     return bits

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import (
@@ -71,6 +72,13 @@ def finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
 
 def _lanes(f: Fragment, value: np.ndarray) -> np.ndarray:
     return value if f.count == WARP_SIZE else value[f.lane_index]
+
+
+def every_lane(f: Fragment, value: Value) -> NDArray[np.uint64]:
+    """A register's value in each lane of the fragment."""
+    if isinstance(value, int):
+        return np.full(f.count, value, np.uint64)
+    return np.asarray(_lanes(f, value)).astype(np.uint64)
 
 
 def _check_vector(where: Any, nbytes: int, count: int) -> None:
@@ -311,9 +319,7 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
 
 def offsets(f: Fragment, address: Value) -> Any:
     """A local address of each lane."""
-    if isinstance(address, int):
-        return np.full(f.count, address, np.uint64).astype(np.int64)
-    return _lanes(f, address).astype(np.int64)
+    return every_lane(f, address).astype(np.int64)
 
 
 def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
