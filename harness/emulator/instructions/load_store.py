@@ -86,12 +86,10 @@ def _check_vector(where: Any, nbytes: int, count: int) -> None:
     size = nbytes * count
     merged = where if isinstance(where, int) else int(np.bitwise_or.reduce(where))
     if merged % size:
-        fault = Fault(f"address 0x{merged:x} is not aligned to the {size} bytes of the vector access", "alignment")
-        if not isinstance(where, int):
-            fault.position = int(np.flatnonzero(where % size)[0])
-            bad = int(where[fault.position])
-            fault.args = (f"address 0x{bad:x} is not aligned to the {size} bytes of the vector access",)
-        raise fault
+        position = None if isinstance(where, int) else int(np.flatnonzero(where % size)[0])
+        bad = where if position is None else int(where[position])
+        message = f"address 0x{bad:x} is not aligned to the {size} bytes of the vector access"
+        raise Fault(message, "alignment", position=position)
 
 
 def _load(
@@ -126,9 +124,8 @@ def _explain(shared: SharedMemory, rank: int, where: Any, nbytes: int) -> None:
 def _check_rank(rank: int, where: np.ndarray) -> None:
     beyond = where >> RANK_SHIFT
     if beyond.any():
-        fault = Fault(f"a shared::cta address names a CTA other than its own, rank {rank}", "address")
-        fault.position = int(np.flatnonzero(beyond)[0])
-        raise fault
+        message = f"a shared::cta address names a CTA other than its own, rank {rank}"
+        raise Fault(message, "address", position=int(np.flatnonzero(beyond)[0]))
 
 
 def _poison(

@@ -62,9 +62,8 @@ def explain(code: Code, fault: Fault, fragment: Fragment, site: Site, asynchrono
         region = fragment.grid.region_at(fault.offset)
         if region and region not in message:
             message += f"; that is {region}"
-    placed = Fault(place(code, message, fragment, site, asynchronous), fault.rule)
-    placed.offset, placed.position = fault.offset, fault.position
-    return placed
+    message = place(code, message, fragment, site, asynchronous)
+    return Fault(message, fault.rule, fault.offset, fault.position)
 
 
 def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
