@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from harness.check.clocks import (
     EXECUTION,
@@ -66,7 +67,7 @@ class MBarriers:
                 "init", "warning", f"{model.names.shared(event.offset, event.cta)} is initialised twice",
                 (known.init.site, known.init.agent), (event.site, agent), mend="let one thread initialise it",
             )  # fmt: skip
-        model.barriers[key] = TrackedMBarrier(clock.space, event.cta, event.offset, event.arrivals, record)
+        model.barriers[key] = TrackedMBarrier(event.cta, event.offset, event.arrivals, record)
 
     def invalidated(self, event: events.BarrierInvalidated) -> None:
         """Reports a use that is not known to be over."""
@@ -190,13 +191,12 @@ def report_wrong_bytes(model: Model, barrier: TrackedMBarrier, rank: int, offset
 GENERATIONS_KEPT = 4
 
 
+@dataclass(slots=True, eq=False)
 class Generation:
-    """Gathers what threads know that arrive in one generation of a barrier."""
+    """Gathers what threads know that arrive in one generation of a barrier. ``waiting``: agents that have not left."""
 
-    def __init__(self) -> None:
-        self.clock: Clock | None = None
-        self.waiting = 0
-        """Threads' agents that have not left it."""
+    clock: Clock | None = None
+    waiting: int = 0
 
     def arrive(self, thread: Thread, semantics: str) -> None:
         told = thread.release()

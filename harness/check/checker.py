@@ -15,6 +15,7 @@ from harness.check.barriers import MBarriers, ThreadBarriers, check_bytes
 from harness.check.findings import Finding, Names, Report, merged
 from harness.check.generic import GenericProxy, TensorMaps
 from harness.check.lanes import LaneMeetings
+from harness.check.mbarrier import Arrival
 from harness.check.model import Model
 from harness.check.operations import AsynchronousOperations
 from harness.check.plain import PlainCtas
@@ -190,7 +191,9 @@ class _CheckedLaunch:
         else:
             thread = model.threads.of(event.agent)
             who, time = thread.own, thread.time
-        check_missed(model, event, who, time)
+        of_no_phase = -1
+        arrival = Arrival(of_no_phase, who, time, event.site, event.agent, commit=event.operation is not None)
+        check_missed(model, event, arrival)
 
     def _suspended(self, event: events.Suspended) -> None:
         self._waiting[event.agent] = event

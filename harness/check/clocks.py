@@ -151,6 +151,14 @@ def widened(rows: Rows, width: int) -> Rows:
     return wide
 
 
+def larger(one: Rows, other: Rows) -> Rows:
+    """The larger of each two times of rows that may differ in length, as a new row."""
+    long, short = (one, other) if len(one) >= len(other) else (other, one)
+    made = long.copy()
+    np.maximum(made[: len(short)], short, out=made[: len(short)])
+    return made
+
+
 def publish(clock: Clock, tensor: Rows) -> None:
     """Has whatever synchronises next pass tcgen05 operations on."""
     if len(tensor) > clock.rows.shape[1]:

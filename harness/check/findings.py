@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from harness.emulator.machine.events import Agent, Site
@@ -165,13 +165,9 @@ class CollectedFindings:
         return any(key[0] == rule for key in self._found)
 
     def report(self) -> Report:
-        found = [_counted(finding, count) for finding, count in self._found.values()]
+        found = [replace(finding, count=count) for finding, count in self._found.values()]
         found.sort(key=_rank)
         return Report(tuple(found))
-
-
-def _counted(finding: Finding, count: int) -> Finding:
-    return Finding(**{**finding.__dict__, "count": count})
 
 
 def _rank(finding: Finding) -> tuple[int, str, int, int]:

@@ -11,7 +11,10 @@ else it is the write that comes too early.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +36,7 @@ READS_KEPT = 64
 """Readers since the last write that a history keeps: the youngest."""
 
 
+@dataclass(slots=True, eq=False)
 class Record:
     """An access: component and time, and what is needed to tell about it.
 
@@ -45,35 +49,18 @@ class Record:
     store, a number for its addresses and values.
     """
 
-    __slots__ = ("agent", "id", "kind", "order", "scope", "shape", "site", "space", "stored", "time", "who", "writes")
-    _ids = 0
-
-    def __init__(
-        self,
-        space: Components,
-        who: int,
-        time: int,
-        kind: str,
-        writes: bool,
-        agent: Agent,
-        site: Site,
-        order: Rows | None = None,
-        scope: int = WEAK,
-        stored: int | None = None,
-    ) -> None:
-        Record._ids += 1
-        self.id = Record._ids
-        self.space = space
-        self.who = who
-        self.time = time
-        self.kind = kind
-        self.writes = writes
-        self.agent = agent
-        self.site = site
-        self.order = order
-        self.scope = scope
-        self.stored = stored
-        self.shape: object = None
+    space: Components
+    who: int
+    time: int
+    kind: str
+    writes: bool
+    agent: Agent
+    site: Site
+    order: Rows | None = None
+    scope: int = WEAK
+    stored: int | None = None
+    shape: object = None
+    id: int = field(default_factory=count(1).__next__, init=False)
 
     def knew(self, other: Record) -> bool:
         """Whether its agent had the other access behind it."""
@@ -94,6 +81,7 @@ def needed_scope(one: Agent, other: Agent) -> int:
     return SCOPES["cluster"] if one.cta != other.cta else SCOPES["cta"]
 
 
+@dataclass(slots=True, eq=False)
 class Observer:
     """Says who makes an access, and what it knows.
 
@@ -101,13 +89,10 @@ class Observer:
     behind it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
     """
 
-    __slots__ = ("clock", "pipe", "shape", "tensor")
-
-    def __init__(self, clock: Clock, pipe: int = -1, tensor: Rows | None = None, shape: object = None) -> None:
-        self.shape = shape
-        self.clock = clock
-        self.pipe = pipe
-        self.tensor = tensor
+    clock: Clock
+    pipe: int = -1
+    tensor: Rows | None = None
+    shape: object = None
 
     def misses(self, write: Record) -> str:
         """Says what keeps the read of a tensor map from seeing a write that happened before."""
@@ -251,12 +236,14 @@ class Histories:
         writes = (write, *kept_writes[:UNORDERED_KEPT])
         return History(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
 
-    def keep_only(self, numbers: Any) -> dict[int, int]:
-        """Forget all other histories; returns the new numbers."""
-        kept = sorted({0, *numbers})
+    def keep_only(self, numbers: Iterable[int]) -> NDArray[np.int32]:
+        """Forget all other histories; returns the new number of each, and -1 for those that are gone, and for -1."""
+        kept = sorted({0, *numbers} - {-1})
         self.all = [self.all[n] for n in kept]
         self._next.clear()
-        return {old: new for new, old in enumerate(kept)}
+        new: NDArray[np.int32] = np.full(kept[-1] + 2, -1, np.int32)
+        new[kept] = np.arange(len(kept))
+        return new
 
 
 def _is_late(read: Record, write: Record, writes: tuple[Record, ...], reads: tuple[Reads, ...]) -> bool:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from harness.check.model import SHARED_BYTES, Model, drop_cluster
 from harness.check.noted import CHUNK
 from harness.emulator.machine.events import Access, Accesses, Agent, Operation, SharedChunks, Site
+from harness.emulator.machine.lanes import lanes_of
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
 """Operations of one lane that read what others may have written."""
@@ -35,27 +36,26 @@ Bytes = NDArray[np.int64]
 
 
 class Interval:
-    """Holds what a warp has read and written since its lanes met, and how much of that the marks know."""
+    """Holds what a warp has "read" and "written" since its lanes met, and how much of that the marks know."""
 
-    __slots__ = ("_read", "_written", "count", "marked", "number")
+    __slots__ = ("_done", "count", "marked", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._read: list[Access | Accesses] = []
-        self._written: list[Access | Accesses] = []
+        self._done: dict[str, list[Access | Accesses]] = {"read": [], "written": []}
         self.count = 0
         self.marked = {"read": 0, "written": 0}
 
     def add(self, what: str, accesses: Access | Accesses) -> None:
-        (self._read if what == "read" else self._written).append(accesses)
+        self._done[what].append(accesses)
         self.count += len(accesses) if isinstance(accesses, Accesses) else 1
 
     def has(self, what: str) -> bool:
-        return bool(self._read if what == "read" else self._written)
+        return bool(self._done[what])
 
     def all(self, what: str) -> list[Access]:
         """All that has been read, or written, one by one."""
-        found = self._read if what == "read" else self._written
+        found = self._done[what]
         if any(isinstance(one, Accesses) for one in found):
             single: list[Access] = []
             for one in found:
@@ -173,7 +173,7 @@ def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
     places = (np.asarray(event.where, np.int64)[:, None] + np.arange(nbytes)).ravel()
     if collective:
         return places, many
-    lanes = np.repeat(_lanes_of(mask), nbytes)
+    lanes = np.repeat(lanes_of(mask)[1], nbytes)
     distinct, where, counts = np.unique(places, return_inverse=True, return_counts=True)
     if len(distinct) == len(places):
         return places, lanes
@@ -181,10 +181,6 @@ def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
     if event.mode == "read":
         return places, np.where(alone, lanes, many)
     return places[alone], lanes[alone]
-
-
-def _lanes_of(mask: int) -> Bytes:
-    return np.array([lane for lane in range(32) if mask >> lane & 1], np.int64)
 
 
 def _last_at(events: Iterable[Access], place: int) -> Access:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from harness.check.clocks import (
@@ -54,6 +54,7 @@ class Wait:
     agent: Agent
 
 
+@dataclass(slots=True, eq=False)
 class TrackedMBarrier:
     """An mbarrier as its users see it. ``component``: its phases, as something that one can know to be over.
 
@@ -62,28 +63,30 @@ class TrackedMBarrier:
     ``stored``: by CTA, a component for what its st.async bring: a wait makes that visible to the generic proxy only.
     """
 
-    def __init__(self, space: Components, cta: int, offset: int, arrivals: int, init: Record) -> None:
-        self.component = space.new(cta)
-        self.cta = cta
-        self.offset = offset
-        self.expected = arrivals
-        self.pending = arrivals
-        self.bytes = 0
-        self.announced = 0
-        self.phase = 0
-        self.init = init
-        self.over: Clock | None = None
-        self.over_far: Clock | None = None
-        self.now: Clock | None = None
-        self.far: Clock | None = None
-        self.stored: dict[int, int] = {}
-        self.unseen: list[Arrival] = []
-        self.waits: list[Wait] = []
-        self.uses: dict[tuple[Components, int], Use] = {}
-        self.last: tuple[Site, Agent] | None = None
-        self.last_arrival = (0, 0)
-        """The execution of the instruction, as `MBarriers` numbers them, and the phase."""
-        self.last_expect: tuple[Site, Agent] | None = None
+    cta: int
+    offset: int
+    expected: int
+    init: Record
+    component: int = field(init=False)
+    pending: int = field(init=False)
+    bytes: int = 0
+    phase: int = 0
+    over: Clock | None = None
+    over_far: Clock | None = None
+    now: Clock | None = None
+    far: Clock | None = None
+    stored: dict[int, int] = field(default_factory=dict)
+    unseen: list[Arrival] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    uses: dict[tuple[Components, int], Use] = field(default_factory=dict)
+    last: tuple[Site, Agent] | None = None
+    last_arrival: tuple[int, int] = (0, 0)
+    """The execution of the instruction, as `MBarriers` numbers them, and the phase."""
+    last_expect: tuple[Site, Agent] | None = None
+
+    def __post_init__(self) -> None:
+        self.component = self.init.space.new(self.cta)
+        self.pending = self.expected
 
     def use(self, thread: Thread, site: Site, agent: Agent) -> None:
         self.uses[thread.clock.space, thread.own] = Use(thread.time, site, agent)
@@ -146,7 +149,7 @@ class TrackedMBarrier:
     def complete(self) -> list[Wait]:
         """The phase is over. Returns who has waited for the one before without a part in the end of this one."""
         if self.over is None:
-            self.over = Clock(self._space())
+            self.over = Clock(self.init.space)
         if self.now is not None:
             self.over.join(self.now)
         if self.far is not None:
@@ -160,9 +163,6 @@ class TrackedMBarrier:
         self.phase += 1
         self.pending = self.expected
         return lapped
-
-    def _space(self) -> Components:
-        return self.init.space
 
     def _knows(self, wait: Wait) -> bool:
         return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,25 +55,8 @@ class Model:
         self.threads.start(cluster, rank, warps)
         key = (cluster, rank)
         self.incoming[key] = {}
-
-        def tell_shared(
-            conflicts: list[Conflict], ordered: list[tuple[Record, Record]], place: int, nbytes: int, who: Observer
-        ) -> None:
-            self._judge(conflicts, ordered, "shared", who, place, nbytes, rank)
-
-        def tell_tensor(
-            conflicts: list[Conflict], ordered: list[tuple[Record, Record]], columns: range, who: Observer
-        ) -> None:
-            where = f"tensor memory columns {columns.start}-{columns.stop - 1} of CTA {rank}"
-            for conflict in conflicts:
-                self.blame(diagnosis.tensor_unordered(conflict), conflict.old, conflict.new, where)
-            for first, second in ordered:
-                verdict = diagnosis.tensor_ordered(first, second, who)
-                if verdict is not None:
-                    self.blame(verdict, first, second, where)
-
-        self.shared[key] = ShadowMemory(SHARED_BYTES, tell_shared, self.defers)
-        self.tensor[key] = ShadowTensorMemory(tell_tensor)
+        self.shared[key] = ShadowMemory(SHARED_BYTES, partial(self._judge, "shared", rank), self.defers)
+        self.tensor[key] = ShadowTensorMemory(partial(self._judge_tensor, rank))
 
     def forget(self, cluster: int) -> None:
         """A cluster has ended."""
@@ -83,12 +67,7 @@ class Model:
         del self.threads.clusters[cluster]
 
     def _allocation(self, name: str, base: int, nbytes: int) -> ShadowAllocation:
-        def tell(
-            conflicts: list[Conflict], ordered: list[tuple[Record, Record]], place: int, nbytes: int, who: Observer
-        ) -> None:
-            self._judge(conflicts, ordered, "global", who, place, nbytes, name)
-
-        return ShadowAllocation(name, base, nbytes, ShadowMemory(nbytes, tell))
+        return ShadowAllocation(name, base, nbytes, ShadowMemory(nbytes, partial(self._judge, "global", name)))
 
     def allocation(self, address: int) -> ShadowAllocation | None:
         position = bisect_right(self._bases, address) - 1
@@ -122,14 +101,15 @@ class Model:
 
     def _judge(
         self,
+        space: str,
+        holder: Any,
         conflicts: list[Conflict],
         ordered: list[tuple[Record, Record]],
-        space: str,
-        who: Observer,
         place: int,
         nbytes: int,
-        holder: Any,
+        who: Observer,
     ) -> None:
+        """Takes what a memory has found: that of a CTA, by its rank, or an allocation, by its name."""
         for conflict in conflicts:
             verdict = diagnosis.unordered(conflict, who, space)
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
@@ -137,6 +117,22 @@ class Model:
             found = diagnosis.ordered(first, second, who, space, holder)
             if found is not None:
                 self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
+
+    def _judge_tensor(
+        self,
+        rank: int,
+        conflicts: list[Conflict],
+        ordered: list[tuple[Record, Record]],
+        columns: range,
+        who: Observer,
+    ) -> None:
+        where = f"tensor memory columns {columns.start}-{columns.stop - 1} of CTA {rank}"
+        for conflict in conflicts:
+            self.blame(diagnosis.tensor_unordered(conflict), conflict.old, conflict.new, where)
+        for first, second in ordered:
+            found = diagnosis.tensor_ordered(first, second, who)
+            if found is not None:
+                self.blame(found, first, second, where)
 
     def _bytes(self, space: str, place: int, nbytes: int, holder: Any) -> str:
         if space == "shared":

@@ -166,14 +166,10 @@ class ShadowMemory:
         found.clear()
 
     def _tidy(self) -> None:
-        held = {number for numbers in self.divided.values() for number in numbers}
-        new = self.histories.keep_only({*np.unique(self.cells).tolist(), *held} - {DIVIDED})
-        table = np.full(max(new) + 2, DIVIDED, np.int32)
-        for old, number in new.items():
-            table[old] = number
-        self.cells = table[self.cells]
+        new = self.histories.keep_only(chain(np.unique(self.cells).tolist(), *self.divided.values()))
+        self.cells = new[self.cells]
         for chunk, numbers in self.divided.items():
-            self.divided[chunk] = [new[number] for number in numbers]
+            self.divided[chunk] = new[numbers].tolist()
         self._crowded = max(CROWDED, 2 * len(self.histories.all))
 
 
@@ -203,8 +199,6 @@ def places_of(event: Access) -> tuple[NDArray[np.int64], int]:
 
 def chunks_of(where: int | NDArray[np.integer], nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
     """Returns the chunks that are covered, and of those in part the mask of bytes."""
-    if isinstance(where, int):
-        return _chunks_of(np.array([where], np.int64).tobytes(), nbytes)
     return _chunks_of(np.asarray(where, np.int64).tobytes(), nbytes)
 
 
@@ -388,9 +382,5 @@ class ShadowTensorMemory:
         return new
 
     def _tidy(self) -> None:
-        new = self.histories.keep_only(np.unique(self.cells).tolist())
-        table = np.zeros(max(new) + 1, np.int32)
-        for old, number in new.items():
-            table[old] = number
-        self.cells = table[self.cells]
+        self.cells = self.histories.keep_only(np.unique(self.cells).tolist())[self.cells]
         self._crowded = max(CROWDED_TENSOR, 2 * len(self.histories.all))

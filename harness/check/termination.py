@@ -7,7 +7,7 @@ import re
 from harness.check.barriers import report_wrong_bytes
 from harness.check.clocks import EXECUTION, VISIBLE, Clock
 from harness.check.copies import RESPONSE
-from harness.check.mbarrier import TrackedMBarrier
+from harness.check.mbarrier import Arrival, TrackedMBarrier
 from harness.check.model import Model
 from harness.emulator.errors import Deadlock, Fault
 from harness.emulator.machine.events import Agent, CtaEnded, Missed, Site, Suspended
@@ -31,32 +31,25 @@ def check_ended(model: Model, event: CtaEnded) -> None:
         if (cluster, rank) != (event.cluster, event.cta):
             continue
         for arrival in barrier.unseen:
-            _check_arrival(
-                model, known, offset, rank, arrival.who, arrival.time, arrival.commit, arrival.site, arrival.agent
-            )
+            _check_arrival(model, known, offset, rank, arrival)
 
 
-def _check_arrival(
-    model: Model, known: Clock, offset: int, rank: int, who: int, time: int, commit: bool, site: Site, agent: Agent
-) -> None:
+def _check_arrival(model: Model, known: Clock, offset: int, rank: int, arrival: Arrival) -> None:
     """Checks an arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for.
 
     Kernels that run well end so, and the machine warns of it, too.
     """
-    if not commit and (agent.cta == rank or known.knows(known.space, who, time, VISIBLE)):
+    is_known = arrival.agent.cta == rank or known.knows(known.space, arrival.who, arrival.time, VISIBLE)
+    if is_known and not arrival.commit:
         return
-    what = "tcgen05.commit arrives" if commit else "an arrival comes"
+    what = "tcgen05.commit arrives" if arrival.commit else "an arrival comes"
     model.say(
-        "peer-exited",
-        "warning",
-        f"{what} at {model.names.shared(offset, rank)}, and the CTA may have exited",
-        (site, agent),
-        missing=f"no thread of CTA {rank} waits for the phase it belongs to",
-        mend=_MEND,
-    )
+        "peer-exited", "warning", f"{what} at {model.names.shared(offset, rank)}, and the CTA may have exited",
+        (arrival.site, arrival.agent), missing=f"no thread of CTA {rank} waits for the phase it belongs to", mend=_MEND,
+    )  # fmt: skip
 
 
-def check_missed(model: Model, event: Missed, who: int, time: int) -> None:
+def check_missed(model: Model, event: Missed, arrival: Arrival) -> None:
     """An arrival has come to a CTA that has exited."""
     known = model.threads.cta(event.agent.cluster, event.cta).ended
     assert known is not None
@@ -66,8 +59,7 @@ def check_missed(model: Model, event: Missed, who: int, time: int) -> None:
             missing="no wait for the phase it belongs to", mend="cp.async.wait_all before the exit",
         )  # fmt: skip
         return
-    commit = event.operation is not None
-    _check_arrival(model, known, event.offset, event.cta, who, time, commit, event.site, event.agent)
+    _check_arrival(model, known, event.offset, event.cta, arrival)
 
 
 _RULES = {

@@ -7,6 +7,8 @@ taken for granted, as compilers do.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from harness.check.clocks import (
@@ -18,6 +20,7 @@ from harness.check.clocks import (
     Clock,
     Components,
     Rows,
+    larger,
     publish,
 )
 from harness.check.history import Observer, Record
@@ -43,6 +46,7 @@ class Moment:
         self.records: dict[tuple[int, int, bool, int | None], Record] = {}
 
 
+@dataclass(slots=True, eq=False)
 class Thread:
     """A part of a warp that executes together, as a component that knows things.
 
@@ -51,26 +55,24 @@ class Thread:
     whether lanes of its own warp have told any of it. ``version`` changes whenever it learns or tells something.
     """
 
-    __slots__ = (
-        "_lent", "_moment", "clock", "cta", "fenced", "heard_own", "lanes", "own", "pending", "tensor", "time",
-        "version",
-    )  # fmt: skip
+    own: int
+    clock: Clock
+    tensor: Rows
+    cta: int
+    lanes: int
+    time: int = field(init=False)
+    fenced: tuple[Clock, int] | None = None
+    pending: list[tuple[Clock, slice, int]] = field(default_factory=list)
+    heard_own: bool = False
+    version: int = 0
+    _moment: Moment | None = None
+    _lent: bool = False
 
-    def __init__(self, own: int, clock: Clock, tensor: Rows, cta: int, lanes: int) -> None:
-        self.own = own
-        self.clock = clock
-        self.tensor = tensor
-        self.cta = cta
-        self.lanes = lanes
-        self.fenced: tuple[Clock, int] | None = None
-        self.pending: list[tuple[Clock, slice, int]] = []
-        self.heard_own = False
-        self._moment: Moment | None = None
-        self.version = 0
-        self._lent = False
-        known = int(clock.rows[ORDER, own]) if own < clock.rows.shape[1] else 0
+    def __post_init__(self) -> None:
+        rows = self.clock.rows
+        known = int(rows[ORDER, self.own]) if self.own < rows.shape[1] else 0
         self.time = known + 1
-        clock.set(own, self.time, slice(EXECUTION, EXECUTION + 1))
+        self.clock.set(self.own, self.time, slice(EXECUTION, EXECUTION + 1))
         self._tick_rows()
 
     def _tick_rows(self) -> None:
@@ -116,16 +118,13 @@ class Thread:
 
     def may_follow(self, who: int, time: int) -> None:
         """A tcgen05 operation of its own is known to be over."""
-        self.tensor = _wide_enough(self.tensor, who, self.clock.space.capacity).copy()
-        self.tensor[who] = max(int(self.tensor[who]), time)
+        known = np.zeros(who + 1, np.int32)
+        known[who] = time
+        self.tensor = larger(self.tensor, known)
 
     def fence_after(self) -> None:
         """Takes tcgen05.fence::after_thread_sync."""
-        before = self.clock.rows[BEFORE]
-        wide = np.zeros(len(before), np.int32) if len(self.tensor) < len(before) else self.tensor.copy()
-        wide[: len(self.tensor)] = self.tensor
-        wide[: len(before)] = np.maximum(wide[: len(before)], before)
-        self.tensor = wide
+        self.tensor = larger(self.tensor, self.clock.rows[BEFORE])
         self.version += 1
 
     def fence_before(self) -> None:
@@ -134,31 +133,27 @@ class Thread:
         publish(clock, self.tensor)
 
 
+@dataclass(slots=True, eq=False)
 class TrackedWarp:
     """Holds the parts of a warp. ``spare``: components of parts that have joined others again."""
 
-    __slots__ = ("found", "parts", "spare")
-
-    def __init__(self) -> None:
-        self.parts: list[Thread] = []
-        self.spare: list[int] = []
-        self.found: dict[int, Thread] = {}
+    parts: list[Thread] = field(default_factory=list)
+    spare: list[int] = field(default_factory=list)
+    found: dict[int, Thread] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class TrackedCta:
     """Holds a CTA's warps.
 
     ``started``: the component that stands for its being there. ``ended``: what its threads knew last.
     """
 
-    __slots__ = ("cluster", "ended", "rank", "started", "warps")
-
-    def __init__(self, cluster: TrackedCluster, rank: int, started: int) -> None:
-        self.cluster = cluster
-        self.rank = rank
-        self.started = started
-        self.warps: dict[int, TrackedWarp] = {}
-        self.ended: Clock | None = None
+    cluster: TrackedCluster
+    rank: int
+    started: int
+    warps: dict[int, TrackedWarp] = field(default_factory=dict)
+    ended: Clock | None = None
 
 
 class TrackedCluster:
@@ -260,20 +255,8 @@ class Threads:
 
 def _learn(one: Thread, other: Thread) -> None:
     one.acquire(other.peek())
-    wide = max(len(one.tensor), len(other.tensor))
-    tensor = np.zeros(wide, np.int32)
-    tensor[: len(one.tensor)] = one.tensor
-    tensor[: len(other.tensor)] = np.maximum(tensor[: len(other.tensor)], other.tensor)
-    one.tensor = tensor
+    one.tensor = larger(one.tensor, other.tensor)
 
 
 def has_started(clock: Clock, cta: TrackedCta) -> bool:
     return clock.knows(clock.space, cta.started, 1, EXECUTION)
-
-
-def _wide_enough(row: Rows, who: int, capacity: int) -> Rows:
-    if who < len(row):
-        return row
-    wide = np.zeros(capacity, np.int32)
-    wide[: len(row)] = row
-    return wide

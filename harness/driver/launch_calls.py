@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 from harness.check import Checker
 from harness.check.verdict import how_it_ended
@@ -42,8 +43,11 @@ class Shape:
 
     @property
     def cluster_size(self) -> int:
-        x, y, z = self.cluster or (1, 1, 1)
-        return x * y * z
+        return prod(self.cluster or (1,))
+
+    @property
+    def threads(self) -> int:
+        return prod(self.block)
 
 
 def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
@@ -93,14 +97,10 @@ def _check(session: Session, function: Function, shape: Shape) -> None:
             "INVALID_CLUSTER_SIZE", f"a grid of {shape.grid} CTAs is no whole number of clusters of {shape.cluster}"
         )
     if shape.cooperative:
-        x, y, z = shape.grid
-        threads = shape.block[0] * shape.block[1] * shape.block[2]
-        room = session.gpu.model["multiprocessor_count"] * blocks_per_multiprocessor(
-            function, threads, shape.dynamic_shared
-        )
-        if x * y * z > room:
+        ctas, room = prod(shape.grid), _clusters(session, function, shape, 1)
+        if ctas > room:
             raise DriverError(
-                "COOPERATIVE_LAUNCH_TOO_LARGE", f"a cooperative grid of {x * y * z} CTAs; the GPU holds {room} at once"
+                "COOPERATIVE_LAUNCH_TOO_LARGE", f"a cooperative grid of {ctas} CTAs; the GPU holds {room} at once"
             )
 
 
@@ -249,6 +249,6 @@ def largest_cluster(session: Session, handle: int, shape: bytes, attributes: byt
 
 
 def _clusters(session: Session, function: Function, shape: Shape, size: int) -> int:
-    threads = shape.block[0] * shape.block[1] * shape.block[2]
-    each = blocks_per_multiprocessor(function, threads, shape.dynamic_shared)
+    """How many clusters of so many CTAs the GPU holds at once."""
+    each = blocks_per_multiprocessor(function, shape.threads, shape.dynamic_shared)
     return session.gpu.model["multiprocessor_count"] * each // size

@@ -15,7 +15,6 @@ import mmap
 import os
 import re
 import struct
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -267,14 +266,5 @@ class WindowMemory(GlobalMemory):
 
     def starting_at(self, address: int) -> Allocation | None:
         """Returns the allocation that begins there."""
-        position = bisect_left(self._bases, address)
-        if position < len(self._bases) and self._bases[position] == address:
-            return self.allocations[position]
-        return None
-
-    def holding(self, address: int) -> Allocation | None:
-        """Returns the allocation that an address lies in."""
-        position = bisect_right(self._bases, address) - 1
-        if position >= 0 and address < self.allocations[position].end:
-            return self.allocations[position]
-        return None
+        block = self.holding(address)
+        return block if block is not None and block.base == address else None

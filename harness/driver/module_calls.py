@@ -6,6 +6,7 @@ import struct
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import prod
 from operator import ne
 from pathlib import Path
 
@@ -79,14 +80,8 @@ class Function:
 
     @property
     def most_threads(self) -> int:
-        for name in ("reqntid", "maxntid"):
-            sizes = self.kernel.directives.get(name)
-            if sizes:
-                threads = 1
-                for size in sizes:
-                    threads *= size
-                return threads
-        return 1024
+        directives = self.kernel.directives
+        return prod(directives.get("reqntid") or directives.get("maxntid") or (1024,))
 
 
 # ---- loading ----
@@ -225,13 +220,11 @@ def parameters(session: Session, handle: int) -> bytes:
 _DYNAMIC_SHARED, _CARVEOUT, _NON_PORTABLE, _SCHEDULING = 8, 9, 14, 15
 
 
-def _cluster(function: Function) -> tuple[int, int, int]:
-    sizes = function.kernel.directives.get("reqnctapercluster") or (0, 0, 0)
-    return tuple((*sizes, 1, 1)[:3])  # type: ignore[return-value]
-
-
-def _attribute(session: Session, function: Function, number: int) -> int:
+@handles("cuFuncGetAttribute", "cuKernelGetAttribute")
+def attribute(session: Session, number: int, handle: int, *_device: int) -> int:
+    function = session.get(handle, Function)
     capability = session.gpu.model.capability
+    cluster = (*(function.kernel.directives.get("reqnctapercluster") or (0, 0, 0)), 1, 1)
     if number in function.attributes:
         return function.attributes[number]
     if number == 1:
@@ -248,9 +241,9 @@ def _attribute(session: Session, function: Function, number: int) -> int:
         _DYNAMIC_SHARED: function.dynamic_shared,
         _CARVEOUT: -1,
         10: int("explicitcluster" in function.kernel.directives),
-        11: _cluster(function)[0],
-        12: _cluster(function)[1] if _cluster(function)[0] else 0,
-        13: _cluster(function)[2] if _cluster(function)[0] else 0,
+        11: cluster[0],
+        12: cluster[1],
+        13: cluster[2],
         _NON_PORTABLE: int(function.any_cluster),
         _SCHEDULING: 0,
     }
@@ -259,7 +252,9 @@ def _attribute(session: Session, function: Function, number: int) -> int:
     return simple[number]
 
 
-def _set_attribute(session: Session, function: Function, number: int, value: int) -> None:
+@handles("cuFuncSetAttribute")
+def set_attribute(session: Session, handle: int, number: int, value: int) -> None:
+    function = session.get(handle, Function)
     if number == _DYNAMIC_SHARED:
         most = session.gpu.model["max_shared_memory_per_block_optin"] - function.code.static_shared
         if not 0 <= value <= most:
@@ -273,24 +268,9 @@ def _set_attribute(session: Session, function: Function, number: int, value: int
         raise DriverError("INVALID_VALUE", f"function attribute {number} cannot be set")
 
 
-@handles("cuFuncGetAttribute")
-def function_attribute(session: Session, number: int, handle: int) -> int:
-    return _attribute(session, session.get(handle, Function), number)
-
-
-@handles("cuKernelGetAttribute")
-def kernel_attribute(session: Session, number: int, handle: int, _device: int) -> int:
-    return _attribute(session, session.get(handle, Function), number)
-
-
-@handles("cuFuncSetAttribute")
-def set_function_attribute(session: Session, handle: int, number: int, value: int) -> None:
-    _set_attribute(session, session.get(handle, Function), number, value)
-
-
 @handles("cuKernelSetAttribute")
 def set_kernel_attribute(session: Session, number: int, value: int, handle: int, _device: int) -> None:
-    _set_attribute(session, session.get(handle, Function), number, value)
+    set_attribute(session, handle, number, value)
 
 
 # ---- variables ----

@@ -86,42 +86,39 @@ def _row(element: str, count: int, interleave: int, swizzle: int, name: str) -> 
         )
 
 
-@handles("cuTensorMapEncodeTiled")
-def encode_tiled(
+def _fields(
     session: Session,
     kind: int,
-    rank: int,
     address: int,
-    dims: bytes,
-    strides: bytes,
-    box: bytes,
-    element_strides: bytes,
-    interleave: int,
-    swizzle: int,
-    l2_promotion: int,
-    fill: int,
-) -> bytes:
+    sizes: tuple[bytes, bytes, bytes],
+    box: tuple[int, ...],
+    modes: tuple[int, ...],
+    im2col: Im2colFields | None = None,
+) -> Fields:
+    """What both kinds of maps have. sizes: dimensions, strides and element strides. modes: interleave, swizzle, L2
+    promotion and fill.
+    """
+    element = _type(session, kind)
+    _modes(session, element, *modes)
+    interleave, swizzle, l2_promotion, fill = modes
+    dims, strides, steps = (_numbers(data, letter) for data, letter in zip(sizes, "QQI", strict=True))
+    _tensor(address, dims, strides, element, interleave)
+    return Fields(address, element, dims, strides, box, steps, interleave, swizzle, l2_promotion, bool(fill), im2col)
+
+
+@handles("cuTensorMapEncodeTiled")
+def encode_tiled(
+    session: Session, kind: int, rank: int, address: int, dims: bytes, strides: bytes, box: bytes, steps: bytes,
+    *modes: int,
+) -> bytes:  # fmt: skip
+    interleave, swizzle, *_ = modes
     _require(1 <= rank <= 5, "tensorRank", rank, "must be 1..5")
     _require(not interleave or rank >= 3, "tensorRank", rank, "must be 3 and more with interleave")
-    element = _type(session, kind)
-    _modes(session, element, interleave, swizzle, l2_promotion, fill)
-    fields = Fields(
-        address,
-        element,
-        _numbers(dims, "Q"),
-        _numbers(strides, "Q"),
-        _numbers(box, "I"),
-        _numbers(element_strides, "I"),
-        interleave,
-        swizzle,
-        l2_promotion,
-        bool(fill),
-    )
-    _tensor(address, fields.dims, fields.strides, element, interleave)
+    fields = _fields(session, kind, address, (dims, strides, steps), _numbers(box, "I"), modes)
     _within("boxDim", fields.box, 1, 256)
     _within("elementStrides", fields.element_strides, 1, 8)
-    _row(element, fields.box[0], interleave, swizzle, "boxDim[0]")
-    if not ElementType.from_name(element.removesuffix(".ftz")).global_bytes:
+    _row(fields.element, fields.box[0], interleave, swizzle, "boxDim[0]")
+    if not ElementType.from_name(fields.element.removesuffix(".ftz")).global_bytes:
         nbytes = replace(fields, element_strides=(1,) * rank).box_bytes
         _require(nbytes <= _MAX_BOX_BYTES, "boxDim", fields.box, f"has {nbytes} bytes, of {_MAX_BOX_BYTES} that fit")
     return fields.pack()
@@ -129,40 +126,13 @@ def encode_tiled(
 
 @handles("cuTensorMapEncodeIm2col")
 def encode_im2col(
-    session: Session,
-    kind: int,
-    rank: int,
-    address: int,
-    dims: bytes,
-    strides: bytes,
-    lower: bytes,
-    upper: bytes,
-    channels: int,
-    pixels: int,
-    element_strides: bytes,
-    interleave: int,
-    swizzle: int,
-    l2_promotion: int,
-    fill: int,
-) -> bytes:
+    session: Session, kind: int, rank: int, address: int, dims: bytes, strides: bytes, lower: bytes, upper: bytes,
+    channels: int, pixels: int, steps: bytes, *modes: int,
+) -> bytes:  # fmt: skip
+    interleave, swizzle, *_ = modes
     _require(3 <= rank <= 5, "tensorRank", rank, "must be 3..5")
-    element = _type(session, kind)
-    _modes(session, element, interleave, swizzle, l2_promotion, fill)
     corners = Im2colFields(_numbers(lower, "i"), _numbers(upper, "i"), pixels)
-    fields = Fields(
-        address,
-        element,
-        _numbers(dims, "Q"),
-        _numbers(strides, "Q"),
-        (channels,),
-        _numbers(element_strides, "I"),
-        interleave,
-        swizzle,
-        l2_promotion,
-        bool(fill),
-        corners,
-    )
-    _tensor(address, fields.dims, fields.strides, element, interleave)
+    fields = _fields(session, kind, address, (dims, strides, steps), (channels,), modes, corners)
     limit = _CORNER_LIMITS[rank]
     _within("pixelBoxLowerCorner", corners.lower, -limit, limit - 1)
     _within("pixelBoxUpperCorner", corners.upper, -limit, limit - 1)
@@ -171,7 +141,7 @@ def encode_im2col(
     _within("channelsPerPixel", (channels,), 1, 256)
     _within("pixelsPerColumn", (pixels,), 1, 1024)
     _within("elementStrides", fields.element_strides, 1, 8)
-    _row(element, channels, interleave, swizzle, "channelsPerPixel")
+    _row(fields.element, channels, interleave, swizzle, "channelsPerPixel")
     return fields.pack()
 
 

@@ -30,12 +30,12 @@ class Fault(EmulatorError):
     which of the addresses is wrong.
     """
 
-    def __init__(self, message: str, rule: str = "operand", offset: int | None = None) -> None:
+    def __init__(
+        self, message: str, rule: str = "operand", offset: int | None = None, position: int | None = None
+    ) -> None:
         super().__init__(message)
         assert rule in RULES, rule
-        self.rule = rule
-        self.offset = offset
-        self.position: int | None = None
+        self.rule, self.offset, self.position = rule, offset, position
 
 
 class Deadlock(EmulatorError):

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 LEFT_OUT = {  # "name()": a function, and the arguments of calls; "name=": an argument; "name": what it is set to or by
     "__repr__()": "text for people",
     "__str__()": "text for people",
-    "describe()": "text for people",
     "_describe()": "text for people",
     "_disagreement()": "text for people",
     "_who()": "text for people",

@@ -5,6 +5,7 @@ The lanes of an atomic instruction take their turns one after another.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,11 +23,10 @@ from harness.emulator.instructions.table import (
     elements,
     instruction,
     kind_of,
-    memory,
     only,
     tuple_of,
 )
-from harness.emulator.instructions.values import M64, signed
+from harness.emulator.instructions.values import M64, maximum, minimum
 from harness.emulator.machine.events import Access, Site
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from harness.emulator.machine.state import Cta, Fragment
@@ -42,25 +42,28 @@ F64_INFINITY = 0x7FF0000000000000
 Bits = NDArray[Any]
 
 
-def _increment(old: Bits, limit: Bits) -> Bits:
-    return np.where(old >= limit, 0, old + old.dtype.type(1)).astype(old.dtype)
+def _decremented(old: Any, limit: Any) -> Any:
+    wraps = (old == 0) | (old > limit)
+    return wraps * limit + (wraps ^ True) * (old - 1)
 
 
-def _decrement(old: Bits, limit: Bits) -> Bits:
-    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)).astype(old.dtype)
-
-
-_UNSIGNED: dict[str, Callable[[Bits, Bits], Bits]] = {
-    "add": lambda old, new: old + new,
-    "and": lambda old, new: old & new,
-    "or": lambda old, new: old | new,
-    "xor": lambda old, new: old ^ new,
+_INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
     "exch": lambda old, new: new,
-    "inc": _increment,
-    "dec": _decrement,
-    "min": np.minimum,
-    "max": np.maximum,
+    "inc": lambda old, limit: (old < limit) * (old + 1),
+    "dec": _decremented,
 }
+
+
+def of_integers(operation: str, kind: str, old: Any, new: Any) -> Any:
+    """What an operation on integers gives: on two of Python, or elementwise on unsigned arrays that hold their bits."""
+    if operation in ("min", "max"):
+        high = 1 << 8 * TYPE_BYTES[kind] - 1 if kind[0] == "s" else 0
+        return (minimum if operation == "min" else maximum)(old, new, high)
+    return _INTEGERS[operation](old, new)
 
 
 def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False) -> Bits:
@@ -76,17 +79,13 @@ def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False
             both: Bits = (halves[0] | halves[1].astype(np.uint32) << 16).astype(old.dtype)
             return both
         a, b = (float_math.inputs(x, form, flush) for x in (old, new))
-        if operation != "add":
-            result = float_math.extremum(operation, [a, b], False, False, False)
-        elif form is F64:
-            result = float_math.compute64("add", "rn", a, b)
+        if operation == "add":
+            result = float_math.of_format(form, "add", "rn", a, b)
         else:
-            result = float_math.compute("add", "rn", a, b)
+            result = float_math.extremum(operation, [a, b], False, False, False)
         return float_math.finish(result, form, "rn", ftz=flush).astype(old.dtype)
-    if kind[0] == "s" and operation in ("min", "max"):
-        signed = f"i{old.dtype.itemsize}"
-        return _UNSIGNED[operation](old.view(signed), new.view(signed)).view(old.dtype)
-    return _UNSIGNED[operation](old, new)
+    bits: Bits = of_integers(operation, kind, old, new)
+    return bits
 
 
 def add_float(kind: str, old: int, new: int, in_global: bool) -> int:
@@ -105,29 +104,6 @@ def add_float(kind: str, old: int, new: int, in_global: bool) -> int:
 
 
 # ---- the lanes one after another ----
-
-
-def _clamp_inc(old: int, b: int, bits: int) -> int:
-    return 0 if old >= b else old + 1
-
-
-def _clamp_dec(old: int, b: int, bits: int) -> int:
-    return b if old == 0 or old > b else old - 1
-
-
-_ATOMICS: dict[str, Callable[[int, int, int], int]] = {
-    "add": lambda old, b, bits: old + b,
-    "and": lambda old, b, bits: old & b,
-    "or": lambda old, b, bits: old | b,
-    "xor": lambda old, b, bits: old ^ b,
-    "exch": lambda old, b, bits: b,
-    "inc": _clamp_inc,
-    "dec": _clamp_dec,
-    "min": lambda old, b, bits: min(old, b),
-    "max": lambda old, b, bits: max(old, b),
-    "min.signed": lambda old, b, bits: min(old, b, key=lambda v: signed(v, bits)),
-    "max.signed": lambda old, b, bits: max(old, b, key=lambda v: signed(v, bits)),
-}
 
 
 def _target(f: Fragment, space: str, address: int, nbytes: int) -> tuple[Any, int, Cta | None]:
@@ -162,8 +138,7 @@ def _combined(operation: str, kind: str, old: int, new: int, in_global: bool) ->
         dtype = np.dtype(f"u{nbytes}")
         with np.errstate(all="ignore"):
             return int(combine(operation, kind, np.array([old], dtype), np.array([new], dtype))[0])
-    signed_order = kind[0] == "s" and operation in ("min", "max")
-    return _ATOMICS[f"{operation}.signed" if signed_order else operation](old, new, 8 * nbytes) & (1 << 8 * nbytes) - 1
+    return int(of_integers(operation, kind, old, new)) & (1 << 8 * nbytes) - 1
 
 
 def atomic(
@@ -247,19 +222,17 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
         return _floats(i, w, first, operation)
     kind = kind_of(i)
     only(i, _NAMES, HINTS, SPACES)
-    address = w.pointer(memory(i.operands[first]))
+    space, address = _space(i, w, first), w.pointer(i.operands[first])
+    b, *more = (w.read(o, kind) for o in i.operands[first + 1 :])
+    c = more[0] if operation == "cas" else "0"
     if kind == "b128" and operation in ("exch", "cas") and first:
-        b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
-        arguments = [repr(_space(i, w, first)), repr(operation), address, b, c[0] if operation == "cas" else "0"]
-        return Effect(atomic_128, arguments, i.operands[:first])
+        return Effect(atomic_128, [repr(space), repr(operation), address, b, c], i.operands[:first])
     plain = kind[0] in "bus" and not kind.startswith("bf") and TYPE_BYTES[kind] <= 8 and not kind.endswith("x2")
     if not plain and not (kind in ("f32", "f64") and operation == "add"):
         raise Unsupported
-    b, *c = (w.read(o, kind) for o in i.operands[first + 1 :])
-    space = _space(i, w, first)
-    arguments = [repr(space), repr(operation), repr(kind), address, f"({b},)"]
     native = _native(i, space, operation, kind, first)
-    return Effect(atomic, [*arguments, c[0] if operation == "cas" else "0"], i.operands[:first], micro=native)
+    arguments = [repr(space), repr(operation), repr(kind), address, f"({b},)", c]
+    return Effect(atomic, arguments, i.operands[:first], micro=native)
 
 
 def _native(i: Instruction, space: str, operation: str, kind: str, first: int) -> tuple[Micro, ...]:
@@ -295,7 +268,7 @@ def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect
     results = elements(i.operands[0]) if first else ()
     if first and (len(results) != count or any(isinstance(r, Sink) for r in results)):
         raise Unsupported
-    arguments = [repr(space), repr(operation), repr(kind), w.pointer(memory(i.operands[first])), values, "0"]
+    arguments = [repr(space), repr(operation), repr(kind), w.pointer(i.operands[first]), values, "0"]
     return Effect(atomic, arguments, results)
 
 

@@ -64,11 +64,14 @@ def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bo
     del f.tokens[barrier]
 
 
+def _is_aligned(i: Instruction) -> bool:
+    return i.opcode == "bar" or i.has("aligned")
+
+
 def _arguments(i: Instruction, w: Translator) -> list[str]:
     only(i, "cta", "sync", "arrive", "aligned")
-    aligned = i.opcode == "bar" or i.has("aligned")
     count = w.read(i.operands[1], "u32") if len(i.operands) > 1 else "None"
-    return [w.read(i.operands[0], "u32"), count, str(aligned)]
+    return [w.read(i.operands[0], "u32"), count, str(_is_aligned(i))]
 
 
 _SYNCS = ("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync")
@@ -77,8 +80,8 @@ _ARRIVES = ("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arriv
 
 @instruction(*_SYNCS, operands=range(1, 3), writes=0, blocks=True, family="barrier")
 def _sync(i: Instruction, w: Translator) -> Effect:
-    aligned = i.opcode == "bar" or i.has("aligned")
-    native = Micro("bar.sync", None, tuple((o, "u32") for o in i.operands), alignment=WARP_SIZE if aligned else 1)
+    alignment = WARP_SIZE if _is_aligned(i) else 1
+    native = Micro("bar.sync", None, tuple((o, "u32") for o in i.operands), alignment=alignment)
     return Effect(bar_sync, _arguments(i, w), micro=(native,))
 
 
@@ -94,8 +97,8 @@ def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Va
     barrier = _named(f, number)
     if barrier not in f.tokens:
         holds = (mask_of(p) & f.mask).bit_count()
-        before = barrier.generation
-        barrier.votes[before] = (*_votes(barrier, before, holds, f.count),)
+        yes, everybody = barrier.votes.get(barrier.generation, (0, 0))
+        barrier.votes[barrier.generation] = yes + holds, everybody + f.count
         _arrive(f, site, barrier, count, waits=True)
     generation = f.tokens[barrier]
     suspended = _wait(f, site, barrier)
@@ -105,11 +108,6 @@ def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Va
         del barrier.votes[old]
     yes, everybody = barrier.votes[generation]
     return {"popc": yes, "and": yes == everybody, "or": yes > 0}[operation]
-
-
-def _votes(barrier: CountingBarrier, generation: int, holds: int, threads: int) -> tuple[int, int]:
-    yes, everybody = barrier.votes.get(generation, (0, 0))
-    return yes + holds, everybody + threads
 
 
 _REDUCTIONS = ("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red")
@@ -123,8 +121,7 @@ def _bar_red(i: Instruction, w: Translator) -> Effect:
         raise Unsupported
     number, *rest = i.operands[1:]
     count = w.read(rest[0], "u32") if len(rest) == 2 else "None"
-    aligned = i.opcode == "bar" or i.has("aligned")
-    arguments = [repr(operation), w.read(number, "u32"), count, w.read(rest[-1], "pred"), str(aligned)]
+    arguments = [repr(operation), w.read(number, "u32"), count, w.read(rest[-1], "pred"), str(_is_aligned(i))]
     return Effect(bar_reduce, arguments, i.operands[:1])
 
 

@@ -7,6 +7,7 @@ shared memory end on an mbarrier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,7 @@ from numpy.typing import NDArray
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.atomics import combine
 from harness.emulator.instructions.table import (
-    CONSUMER,
-    TENSOR_MEMORY,
+    BLACKWELL,
     Effect,
     Translator,
     Unsupported,
@@ -25,7 +25,6 @@ from harness.emulator.instructions.table import (
     immediate,
     instruction,
     kind_of,
-    memory,
     only,
     tuple_of,
 )
@@ -203,18 +202,16 @@ def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) 
 # ---- to shared memory ----
 
 
+@dataclass(slots=True, eq=False)
 class _Arrival:
     """Bytes on their way to one offset of one or several CTAs. read: fetches them, when the copy starts."""
 
-    def __init__(
-        self, read: Callable[[], Bytes], how: Reduction, offset: int, barrier: int, operation: Operation | None
-    ) -> None:
-        self.read = read
-        self.how = how
-        self.offset = offset
-        self.barrier = barrier
-        self.operation = operation
-        self.data: Bytes | None = None
+    read: Callable[[], Bytes]
+    how: Reduction
+    offset: int
+    barrier: int
+    operation: Operation | None
+    data: Bytes | None = None
 
     def land(self, targets: Sequence[Cta]) -> None:
         grid = targets[0].grid
@@ -360,7 +357,7 @@ def _bulk(i: Instruction, w: Translator, how: str, more: Sequence[str]) -> Effec
         if spaces != ["global", "shared::cta"] or len(i.operands) != 3 + hint + i.has("cp_mask"):
             raise Unsupported
         mask = w.read(i.operands[-1], "b16") if i.has("cp_mask") else "None"
-        pointers = [w.pointer(memory(o)) for o in i.operands[:2]]
+        pointers = [w.pointer(o) for o in i.operands[:2]]
         return Effect(to_global, [how, *pointers, _size(i, w, 2), mask])
     only(i, "async", "bulk", "global", "shared::cta", "shared::cluster", COMPLETE, "L2::cache_hint",
          "multicast::cluster", more)  # fmt: skip
@@ -372,8 +369,8 @@ def _bulk(i: Instruction, w: Translator, how: str, more: Sequence[str]) -> Effec
     if multicast and spaces != ["shared::cluster", "global"]:
         raise Unsupported
     mask = w.read(i.operands[4], "b16") if multicast else "None"
-    pointers = [w.pointer(memory(i.operands[n])) for n in (0, 1)]
-    barrier = w.pointer(memory(i.operands[3]))
+    pointers = [w.pointer(i.operands[n]) for n in (0, 1)]
+    barrier = w.pointer(i.operands[3])
     return Effect(to_shared, [str(spaces[1] == "global"), how, *pointers, _size(i, w, 2), barrier, mask])
 
 
@@ -441,14 +438,11 @@ def _red_async(i: Instruction, w: Translator) -> Effect:
 
 def _to_cluster(i: Instruction, w: Translator, kind: str, how: str) -> Effect:
     values = tuple_of(w.read(e, kind) for e in elements(i.operands[1]))
-    pointers = [w.pointer(memory(i.operands[n])) for n in (0, 2)]
+    pointers = [w.pointer(i.operands[n]) for n in (0, 2)]
     return Effect(store_async, [how, str(TYPE_BYTES[kind]), pointers[0], values, pointers[1]])
 
 
 # ---- zeros in shared memory (PTX ISA 9.7.9.14) ----
-
-
-_ST_BULK = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
 
 
 def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
@@ -467,12 +461,12 @@ def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
     f.grid.wakeups.changes += 1
 
 
-@instruction("st.bulk", operands=3, writes=0, family="memory", targets=_ST_BULK)
+@instruction("st.bulk", operands=3, writes=0, family="memory", targets=BLACKWELL)
 def _st_bulk(i: Instruction, w: Translator) -> Effect:
     only(i, "weak", "shared::cta")
     if not i.has("shared::cta") or immediate(i.operands[2]) != 0:
         raise Unsupported
-    return Effect(clear, [w.pointer(memory(i.operands[0])), w.read(i.operands[1], "u64")])
+    return Effect(clear, [w.pointer(i.operands[0]), w.read(i.operands[1], "u64")])
 
 
 # ---- bulk groups ----

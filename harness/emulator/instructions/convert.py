@@ -115,8 +115,8 @@ def float_to_integer(to: str, source: str, register_bits: int, mode: str, ftz: b
     origin = _SCALARS[source]
     numbers = float_math.inputs(_array(value, origin.bits), origin, ftz)
     whole = formats.round_to_integral(numbers, mode)
-    bits, is_signed = bits_of(to), to[0] == "s"
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
+    bits = bits_of(to)
+    low, high = values.limits(bits, to[0] == "s")
     of_nan = 1 << (bits - 1) if origin is F64 or bits == 64 else 0
 
     def scalar(x: float) -> int:
@@ -142,14 +142,14 @@ def integer_to_float(to: str, source: str, mode: str, clamp: bool, value: Value)
     else:
         upper = (number >> np.uint64(32)).astype(np.float64)
     upper, lower = np.asarray(upper * 2.0**32), np.asarray((number & np.uint64(0xFFFFFFFF)).astype(np.float64))
-    total = float_math.compute64("add", mode, upper, lower) if form is F64 else float_math.add(upper, lower)
+    total = float_math.of_format(form, "add", mode, upper, lower)
     return _value(float_math.finish(total, form, mode, clamp=clamp), form.bits)
 
 
 def saturate_integer(to: str, source: str, register_bits: int, value: Value) -> Value:
     """``cvt.sat`` between integers."""
-    bits, source_bits = bits_of(to), bits_of(source)
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
+    source_bits = bits_of(source)
+    low, high = values.limits(bits_of(to), to[0] == "s")
 
     def scalar(v: int) -> int:
         v &= (1 << source_bits) - 1
@@ -162,7 +162,7 @@ def saturate_integer(to: str, source: str, register_bits: int, value: Value) -> 
 def pack_integers(to: str, a: Value, b: Value, c: Value) -> Value:
     """``cvt.pack.sat``: a above b, both saturated, and what c held moved up."""
     bits = int(to[1:])
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
+    low, high = values.limits(bits, to[0] == "s")
 
     def scalar(x: int, y: int, rest: int) -> int:
         first, second = (max(low, min(high, values.signed(v, 32))) & ((1 << bits) - 1) for v in (x, y))
@@ -275,12 +275,8 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     if "ftz" in rest and "f32" not in (to, source):
         raise Unsupported
     if to == "tf32":
-        if (
-            source != "f32"
-            or not rounding
-            or rounding[0] not in ("rna", "rn", "rz")
-            or not set(rest) <= {"relu", "satfinite"}
-        ):
+        modes = [m for m in rounding if m in ("rna", "rn", "rz")]
+        if source != "f32" or not modes or not set(rest) <= {"relu", "satfinite"}:
             raise Unsupported
     elif "rna" in rounding or (("relu" in rest or "satfinite" in rest) and (source != "f32" or not narrows)):
         raise Unsupported

@@ -5,13 +5,14 @@ The copies of one warp complete in the order in which they were issued; the ISA 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
-from harness.emulator.instructions.load_store import own_offsets
+from harness.emulator.instructions.load_store import every_lane, own_offsets
 from harness.emulator.instructions.mbarrier import reached
 from harness.emulator.instructions.table import (
     Effect,
@@ -19,15 +20,14 @@ from harness.emulator.instructions.table import (
     Unsupported,
     immediate,
     instruction,
-    memory,
     only,
     only_form,
     shared_pointer,
 )
 from harness.emulator.machine import events
-from harness.emulator.machine.copies import Copy, CopyQueues
+from harness.emulator.machine.copies import Copy, CopyQueue, CopyQueues
 from harness.emulator.machine.events import Operation, Site
-from harness.emulator.machine.lanes import Value, lane_value
+from harness.emulator.machine.lanes import Value, lane_value, lanes_of
 from harness.emulator.machine.state import AsyncOperation, Fragment
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.ptx.ast import Instruction, Negated, Operand, Register
@@ -45,12 +45,9 @@ def _pipe(f: Fragment) -> object:
     return ("cp.async", f.cta.cluster.number, f.cta.rank, f.warp.index)
 
 
-def _all_lanes(f: Fragment, value: Value) -> NDArray[np.uint64]:
-    """A register value as one item for each lane of the fragment."""
-    if isinstance(value, np.ndarray):
-        chosen: NDArray[np.uint64] = value[f.lane_index].astype(np.uint64)
-        return chosen
-    return np.full(f.count, value, np.uint64)
+def _numbers(queues: Sequence[CopyQueue], behind: int = 0) -> tuple[tuple[int, int], ...]:
+    """For each lane, its open group or one that is so many behind: (lane, number)."""
+    return tuple(sorted((lane, q.number - behind) for q in queues for lane in lanes_of(q.mask)[0]))
 
 
 def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int, given: Value, ignore: Value) -> None:
@@ -60,10 +57,10 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int
     """
     grid = f.grid
     offsets = np.broadcast_to(np.asarray(own_offsets(f, destination)), f.count).astype(np.int64)
-    addresses = _all_lanes(f, source)
+    addresses = every_lane(f, source)
     sizes = np.full(f.count, nbytes, np.int64)
     if given is not None:
-        sizes = _all_lanes(f, given).astype(np.int64)
+        sizes = every_lane(f, given).astype(np.int64)
         if (sizes > nbytes).any():
             raise Fault(f"cp.async copies {int(sizes.max())} bytes; cp-size is {nbytes}", "operand")
     if ignore is not None:
@@ -73,15 +70,14 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int
         if (places % places.dtype.type(nbytes)).any():
             raise Fault(f"a {what} of cp.async is not aligned to the {nbytes} bytes of the copy", "alignment")
     started = Copy()
-    queues = _queues(f)
-    for queue in queues.of(f.mask):
+    queues = _queues(f).of(f.mask)
+    for queue in queues:
         queue.open.append(started)
     operation = None
     if grid.sink is not None:
         read = events.GlobalItems(addresses, sizes)
         written = events.SharedItems(f.cta.rank, offsets, nbytes)
-        groups = tuple((lane, q.number) for q in queues.of(f.mask) for lane in range(32) if q.mask >> lane & 1)
-        operation = grid.operation("cp.async", f, site, reads=(read,), writes=(written,), groups=groups)
+        operation = grid.operation("cp.async", f, site, (read,), (written,), groups=_numbers(queues))
     run = partial(_land, f, started, offsets, addresses, sizes, nbytes, operation)
     grid.submit(AsyncOperation("cp.async", run, f, site, _pipe(f)))
 
@@ -139,7 +135,7 @@ def _copy(i: Instruction, w: Translator) -> Effect:
         ignore = w.read(rest[0], "pred")
     elif rest:
         given = w.read(rest[0], "u32")
-    pointers = [w.pointer(memory(destination)), w.pointer(memory(source))]
+    pointers = [w.pointer(destination), w.pointer(source)]
     return Effect(copy, [*pointers, str(nbytes), given, ignore])
 
 
@@ -149,12 +145,11 @@ def _is_predicate(operand: Operand) -> bool:
 
 def commit_group(f: Fragment, site: Site) -> None:
     """The open copies of each lane become a group, possibly empty."""
-    groups = []
-    for queue in _queues(f).of(f.mask):
-        groups += [(lane, queue.number) for lane in range(32) if queue.mask >> lane & 1]
-        queue.commit()
+    queues = _queues(f).of(f.mask)
     if f.grid.sink is not None:
-        f.grid.sink(events.Committed(f.agent, site, "cp.async", tuple(sorted(groups))))
+        f.grid.sink(events.Committed(f.agent, site, "cp.async", _numbers(queues)))
+    for queue in queues:
+        queue.commit()
 
 
 def wait_group(f: Fragment, site: Site, allowed: int) -> object:
@@ -168,8 +163,7 @@ def wait_group(f: Fragment, site: Site, allowed: int) -> object:
         return f.grid.wakeups.suspend(f, f"cp.async copies of {f.warp}", what, site)
     if f.grid.sink is not None:
         # Copies in no group yet count as those of the next one.
-        last = [(lane, q.number - allowed - 1) for q in mine for lane in range(32) if q.mask >> lane & 1]
-        f.grid.sink(events.Awaited(f.agent, site, "cp.async", tuple(sorted(last)), False))
+        f.grid.sink(events.Awaited(f.agent, site, "cp.async", _numbers(mine, allowed + 1), False))
     if allowed < 0:
         for queue in mine:
             queue.open.clear()

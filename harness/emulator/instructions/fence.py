@@ -5,7 +5,7 @@ Execution is sequentially consistent here, so a fence only has to be told; a hin
 
 from __future__ import annotations
 
-from harness.emulator.instructions.table import NOTHING, Assign, Effect, Translator, instruction, memory, only_form
+from harness.emulator.instructions.table import NOTHING, Assign, Effect, Translator, instruction, only_form
 from harness.emulator.machine.events import Fenced, Site
 from harness.emulator.machine.lanes import Value
 from harness.emulator.machine.state import Fragment
@@ -42,7 +42,7 @@ _ACQUIRING = tuple(f"proxy.tensormap::generic.acquire.{scope}" for scope in _SCO
 def _fence(i: Instruction, w: Translator) -> Effect:
     only_form(i, *{0: _FENCES, 2: _ACQUIRING}.get(len(i.operands), ()))
     if i.operands:
-        return Effect(acquire_tensor_map, [w.pointer(memory(i.operands[0]))])
+        return Effect(acquire_tensor_map, [w.pointer(i.operands[0])])
     return Effect(fence, micro=(NOTHING,))
 
 

@@ -21,8 +21,10 @@ from harness.emulator.instructions.table import (
     call,
     instruction,
     kind_of,
+    mask,
     micro,
     only_form,
+    row_bits,
 )
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
@@ -64,11 +66,7 @@ def pack(bits: NDArray[Any], kind: str) -> Value:
 def float_operation(operation: str, kind: str, mode: str, ftz: bool, clamp: bool, relu: bool, *values: Value) -> Value:
     """One of the functions of `float_math`, on register values."""
     form = _FORMATS[kind]
-    numbers = numbers_of(values, kind, ftz)
-    if form is F64:
-        result = float_math.compute64(operation, mode, *numbers)
-    else:
-        result = float_math.compute(operation, mode, *numbers)
+    result = float_math.of_format(form, operation, mode, *numbers_of(values, kind, ftz))
     return pack(float_math.finish(result, form, mode, ftz=ftz, clamp=clamp, relu=relu), kind)
 
 
@@ -227,10 +225,9 @@ def negate_or_absolute(i: Instruction, w: Translator, kind: str) -> Assign:
     sign = _FORMATS[kind].sign
     if kind.endswith("x2"):
         sign |= sign << 16
-    result = f"{value} ^ {sign}" if i.opcode == "neg" else f"{value} & {((1 << bits_of(kind)) - 1) & ~sign}"
-    name, constant = ("xor", sign) if i.opcode == "neg" else ("and", ((1 << bits_of(kind)) - 1) & ~sign)
-    native = micro(f"{name}.{max(32, bits_of(kind))}", i.operands[0], kind, i.operands[1], constant)
-    return Assign([(i.operands[0], result)], micro=(native,))
+    name, symbol, constant = ("xor", "^", sign) if i.opcode == "neg" else ("and", "&", mask(kind) & ~sign)
+    native = micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant)
+    return Assign([(i.operands[0], f"{value} {symbol} {constant}")], micro=(native,))
 
 
 # ---- functions of one number ----

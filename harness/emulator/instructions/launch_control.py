@@ -12,14 +12,12 @@ import numpy as np
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import (
-    CONSUMER,
-    TENSOR_MEMORY,
+    BLACKWELL,
     Effect,
     Translator,
     Unsupported,
     elements,
     instruction,
-    memory,
     only,
     only_form,
 )
@@ -34,7 +32,6 @@ from harness.emulator.ptx.ast import Instruction
 RESPONSE_BYTES = 16
 GIVEN = 1 << 64
 """This bit of the response says that a cluster was given."""
-_TARGETS = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
 
 
 def _respond(
@@ -120,12 +117,12 @@ def try_cancel(f: Fragment, site: Site, response: Value, barrier: Value, multica
         grid.submit(AsyncOperation("launch-control", run, f, site))
 
 
-@instruction("clusterlaunchcontrol.try_cancel", operands=2, writes=0, family="barrier", targets=_TARGETS)
+@instruction("clusterlaunchcontrol.try_cancel", operands=2, writes=0, family="barrier", targets=BLACKWELL)
 def _try_cancel(i: Instruction, w: Translator) -> Effect:
     only(i, "async", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster::all", "b128")
     if not (i.has("async") and i.has("mbarrier::complete_tx::bytes")) or not i.has("shared::cta"):
         raise Unsupported
-    pointers = [w.pointer(memory(o)) for o in i.operands]
+    pointers = [w.pointer(o) for o in i.operands]
     return Effect(try_cancel, [*pointers, str(i.has("multicast::cluster::all"))])
 
 
@@ -141,7 +138,7 @@ def is_canceled(f: Fragment, site: Site, response: Value) -> Value:
     return given
 
 
-@instruction("clusterlaunchcontrol.query_cancel.is_canceled", operands=2, family="alu", targets=_TARGETS)
+@instruction("clusterlaunchcontrol.query_cancel.is_canceled", operands=2, family="alu", targets=BLACKWELL)
 def _is_canceled(i: Instruction, w: Translator) -> Effect:
     only(i, "pred", "b128")
     return Effect(is_canceled, [w.read(i.operands[1], "b128")], i.operands[:1])
@@ -171,7 +168,7 @@ def first_ctaids(f: Fragment, site: Site, response: Value) -> tuple[Value, ...]:
     "clusterlaunchcontrol.query_cancel.get_first_ctaid::z",
     operands=2,
     family="alu",
-    targets=_TARGETS,
+    targets=BLACKWELL,
 )
 def _first_ctaid(i: Instruction, w: Translator) -> Effect:
     response = w.read(i.operands[1], "b128")

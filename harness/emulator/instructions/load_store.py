@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.emulator.errors import Fault
 from harness.emulator.instructions.table import (
@@ -73,17 +74,22 @@ def _lanes(f: Fragment, value: np.ndarray) -> np.ndarray:
     return value if f.count == WARP_SIZE else value[f.lane_index]
 
 
+def every_lane(f: Fragment, value: Value) -> NDArray[np.uint64]:
+    """A register's value in each lane of the fragment."""
+    if isinstance(value, int):
+        return np.full(f.count, value, np.uint64)
+    return np.asarray(_lanes(f, value)).astype(np.uint64)
+
+
 def _check_vector(where: Any, nbytes: int, count: int) -> None:
     """A vector access is aligned to all of its bytes (PTX ISA 6.4.1)."""
     size = nbytes * count
     merged = where if isinstance(where, int) else int(np.bitwise_or.reduce(where))
     if merged % size:
-        fault = Fault(f"address 0x{merged:x} is not aligned to the {size} bytes of the vector access", "alignment")
-        if not isinstance(where, int):
-            fault.position = int(np.flatnonzero(where % size)[0])
-            bad = int(where[fault.position])
-            fault.args = (f"address 0x{bad:x} is not aligned to the {size} bytes of the vector access",)
-        raise fault
+        position = None if isinstance(where, int) else int(np.flatnonzero(where % size)[0])
+        bad = where if position is None else int(where[position])
+        message = f"address 0x{bad:x} is not aligned to the {size} bytes of the vector access"
+        raise Fault(message, "alignment", position=position)
 
 
 def _load(
@@ -118,9 +124,8 @@ def _explain(shared: SharedMemory, rank: int, where: Any, nbytes: int) -> None:
 def _check_rank(rank: int, where: np.ndarray) -> None:
     beyond = where >> RANK_SHIFT
     if beyond.any():
-        fault = Fault(f"a shared::cta address names a CTA other than its own, rank {rank}", "address")
-        fault.position = int(np.flatnonzero(beyond)[0])
-        raise fault
+        message = f"a shared::cta address names a CTA other than its own, rank {rank}"
+        raise Fault(message, "address", position=int(np.flatnonzero(beyond)[0]))
 
 
 def _poison(
@@ -311,9 +316,7 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
 
 def offsets(f: Fragment, address: Value) -> Any:
     """A local address of each lane."""
-    if isinstance(address, int):
-        return np.full(f.count, address, np.uint64).astype(np.int64)
-    return _lanes(f, address).astype(np.int64)
+    return every_lane(f, address).astype(np.int64)
 
 
 def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
@@ -506,7 +509,7 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     only(i, SPACES, HINTS, VECTORS)
     if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
         load = load_function(i, w, i.operands[1])
-        return Effect(load_128, [w.use(load), w.pointer(memory(i.operands[1]))], i.operands[:1])
+        return Effect(load_128, [w.use(load), w.pointer(i.operands[1])], i.operands[:1])
     kind, destinations = _items(i, i.operands[0])
     function = load_function(i, w, i.operands[1])
     size = TYPE_BYTES[kind]
@@ -542,14 +545,14 @@ def _st(i: Instruction, w: Translator) -> Effect:
     if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
         arguments = [
             w.use(store_function(i, w, i.operands[0])),
-            w.pointer(memory(i.operands[0])),
+            w.pointer(i.operands[0]),
             w.read(i.operands[1], "b128"),
         ]
         return Effect(store_128, arguments)
     kind, sources = _items(i, i.operands[1])
     function, space = store_function(i, w, i.operands[0]), state_space(i, w, i.operands[0])
     values = tuple_of(w.read(source, kind) for source in sources)
-    arguments = [w.pointer(memory(i.operands[0])), str(TYPE_BYTES[kind]), values]
+    arguments = [w.pointer(i.operands[0]), str(TYPE_BYTES[kind]), values]
     return Effect(function, arguments, micro=_native_stores(i, space, kind, sources))
 
 

@@ -68,9 +68,7 @@ def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> Rows:
     if merged & (CHUNK - 1):
         bad = int(np.flatnonzero(rows & (CHUNK - 1))[0])
         offset = int(rows[bad]) & OFFSET_MASK
-        fault = Fault(f"row address 0x{offset:x} is not a multiple of {CHUNK}", "alignment", offset)
-        fault.position = bad
-        raise fault
+        raise Fault(f"row address 0x{offset:x} is not a multiple of {CHUNK}", "alignment", offset, bad)
     rows.setflags(write=False)
     return Rows(rows, rows // CHUNK, (int(rows.min()), int(rows.max()) + CHUNK))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.emulator.errors import Fault
+from harness.emulator.instructions.load_store import own_offsets
 from harness.emulator.instructions.table import (
     Assign,
     Effect,
@@ -30,7 +31,6 @@ from harness.emulator.machine.events import (
 )
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from harness.emulator.machine.state import Cta, Fragment
-from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from harness.emulator.ptx.ast import Instruction, Memory
 
 _SPACES = ("shared", "shared::cta", "shared::cluster")
@@ -41,20 +41,10 @@ def _who(f: Fragment) -> str:
     return f"CTA rank {f.cta.rank} warp {f.warp.index}"
 
 
-def _own_offset(f: Fragment, address: int) -> int:
-    """Offset of a shared::cta address; it must be the CTA's own."""
-    if address >> RANK_SHIFT != f.cta.rank:
-        raise Fault(
-            f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}",
-            "address",
-        )
-    return address & OFFSET_MASK
-
-
 def _place(f: Fragment, address: int, cluster: bool) -> tuple[Cta, int]:
     if cluster:
         return f.cta.cluster.cta_at(address, "an mbarrier operation")
-    return f.cta, _own_offset(f, address)
+    return f.cta, own_offsets(f, address)
 
 
 def reached(
@@ -76,7 +66,7 @@ def reached(
 
 def mbarrier_init(f: Fragment, site: Site, address: Value, count: Value) -> None:
     for lane in f.lanes:
-        offset = _own_offset(f, lane_value(address, lane))
+        offset = own_offsets(f, lane_value(address, lane))
         if offset % 8:
             raise Fault(f"mbarrier address 0x{offset:x} is not a multiple of 8", "alignment", offset)
         wanted = lane_value(count, lane)
@@ -101,7 +91,7 @@ def _init(i: Instruction, w: Translator) -> Effect:
 def mbarrier_inval(f: Fragment, site: Site, address: Value) -> None:
     cta = f.cta
     for lane in f.lanes:
-        barrier = cta.mbarrier(_own_offset(f, lane_value(address, lane)))
+        barrier = cta.mbarrier(own_offsets(f, lane_value(address, lane)))
         if barrier.waiters:
             raise Fault(f"invalidates {barrier} while somebody waits on it", "mbarrier-init", barrier.offset)
         del cta.mbarriers[barrier.offset]
@@ -232,10 +222,10 @@ def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool,
     if by_state:
         parity = _phase_of(f, parity)
     if isinstance(address, int) and isinstance(parity, int):
-        return _wait_for_one(f, site, f.cta.mbarrier(_own_offset(f, address)), parity, by_state, poll)
+        return _wait_for_one(f, site, f.cta.mbarrier(own_offsets(f, address)), parity, by_state, poll)
     looked = []
     for lane in f.lanes:
-        barrier = f.cta.mbarrier(_own_offset(f, lane_value(address, lane)))
+        barrier = f.cta.mbarrier(own_offsets(f, lane_value(address, lane)))
         looked.append((lane, barrier, lane_value(parity, lane)))
     passed = [_passed(f, barrier, wanted, by_state) for _, barrier, wanted in looked]
     if not any(passed) and not _gives_up(f, poll):

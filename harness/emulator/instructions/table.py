@@ -30,6 +30,8 @@ from harness.emulator.ptx.ast import (
 TENSOR_MEMORY = ("sm_100a", "sm_100f", "sm_101a", "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f")
 """Targets with tcgen05, and with the cta_group forms of TMA."""
 CONSUMER = ("sm_120a", "sm_120f", "sm_121a", "sm_121f")
+BLACKWELL = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
+"""Targets with cluster launch control and st.bulk."""
 
 
 class Unsupported(Exception):
@@ -47,7 +49,7 @@ class Translator(Protocol):
         """Expression of an operand's value as a ``kind`` (a PTX type without its dot, or "pred")."""
 
     def pointer(self, operand: Operand) -> str:
-        """Expression of an address operand ``[base + offset]``."""
+        """Expression of an address operand ``[base + offset]``; raises Unsupported for any other."""
 
     def address(self, operand: Symbol | Label) -> str:
         """Expression of a variable's address in its own state space."""
@@ -192,18 +194,23 @@ def instruction(
     return register
 
 
-def find(i: Instruction) -> Spec | None:
+def _refuse(i: Instruction, w: Translator) -> None:
+    raise Unsupported
+
+
+UNKNOWN = Spec("", _refuse, range(1 << 16), writes=1, blocks=False, settles=False, family="alu", targets=())
+"""The entry of all instructions that no emitter is registered for: most write their first operand."""
+
+
+def find(i: Instruction) -> Spec:
     """The entry of an instruction: the one with the longest name that fits."""
     return _find((i.opcode, *i.modifiers))
 
 
 @cache
-def _find(words: tuple[str, ...]) -> Spec | None:
-    for length in range(min(_LONGEST, len(words)), 0, -1):
-        spec = TABLE.get(".".join(words[:length]))
-        if spec is not None:
-            return spec
-    return None
+def _find(words: tuple[str, ...]) -> Spec:
+    names = (".".join(words[:length]) for length in range(min(_LONGEST, len(words)), 0, -1))
+    return next((TABLE[name] for name in names if name in TABLE), UNKNOWN)
 
 
 # ---- what emitters have in common ----
@@ -214,8 +221,7 @@ def only(i: Instruction, *allowed: str | Iterable[str]) -> None:
     known: set[str] = set()
     for item in allowed:
         known |= {item} if isinstance(item, str) else set(item)
-    spec = find(i)
-    named = set(spec.name.split(".")[1:]) if spec else set()
+    named = set(find(i).name.split(".")[1:])
     for modifier in i.modifiers:
         if modifier not in known and modifier not in named and modifier not in TYPE_BYTES and modifier != "pred":
             raise Unsupported
@@ -281,7 +287,7 @@ def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str
 
 def shared_pointer(i: Instruction, w: Translator, operand: Operand) -> str:
     """Source of an address in shared memory; without a state space the instruction takes a generic one."""
-    pointer = w.pointer(memory(operand))
+    pointer = w.pointer(operand)
     if any(m.partition("::")[0] == "shared" for m in i.modifiers):
         return pointer
     return f"{w.use(shared_from_generic)}({pointer})"

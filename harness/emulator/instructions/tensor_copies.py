@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -25,7 +25,6 @@ from harness.emulator.instructions.table import (
     Unsupported,
     elements,
     instruction,
-    memory,
     only,
     tuple_of,
 )
@@ -61,8 +60,13 @@ from harness.emulator.units.tma import (
 
 Route = tuple[Cta, Cta]
 """A CTA that gets a box, and the CTA whose barrier is signalled."""
+Start = tuple[Value, ...]
+"""The coordinates that an instruction gives."""
+Where = tuple[Value, Value, Value]
+"""Where a load goes: its destination, the mbarrier, and the mask of a multicast or None."""
 
 
+@dataclass(slots=True, eq=False)
 class Load:
     """A box, or what lies like one, on its way from global memory to the same offset of one or several CTAs.
 
@@ -70,23 +74,16 @@ class Load:
     gets it, and the bytes that were read. barrier: its offset.
     """
 
-    __slots__ = ("barrier", "box", "coordinates", "fetch", "kind", "name", "offset", "operation", "routes", "tmap")
-
-    def __init__(
-        self,
-        kind: str,
-        name: str,
-        tmap: TensorMap,
-        coordinates: tuple[int, ...],
-        fetch: Callable[[], tuple[Bytes, int]],
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.tmap = tmap
-        self.coordinates = coordinates
-        self.fetch = fetch
-        self.operation: Operation | None = None
-        self.box: Bytes | None = None
+    kind: str
+    name: str
+    tmap: TensorMap
+    coordinates: tuple[int, ...]
+    fetch: Callable[[], tuple[Bytes, int]]
+    offset: int = field(init=False)
+    barrier: int = field(init=False)
+    routes: tuple[Route, ...] = field(init=False)
+    operation: Operation | None = None
+    box: Bytes | None = None
 
     def issue(
         self,
@@ -94,12 +91,10 @@ class Load:
         site: Site,
         lane: int,
         reads: Callable[[], tuple[events.Region, ...]],
-        where: tuple[Value, Value, Value],
+        where: Where,
         cta_group: int,
     ) -> None:
-        """Begin it. reads: makes the regions that are read. where: the destination, the mbarrier, and the mask of a
-        multicast or None.
-        """
+        """Begin it. reads: makes the regions that are read."""
         grid, cluster = f.grid, f.cta.cluster
         to, signal = lane_value(where[0], lane), lane_value(where[1], lane)
         mask = None if where[2] is None else lane_value(where[2], lane)
@@ -198,9 +193,7 @@ def box_offset(f: Fragment, address: int) -> int:
     return offset
 
 
-def reduce_box(
-    f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value, operation: str
-) -> None:
+def reduce_box(f: Fragment, site: Site, address: Value, start: Start, source: Value, operation: str) -> None:
     """``cp.reduce.async.bulk.tensor``: the box is combined with what is in global memory, by the map's type."""
     for lane in f.lanes:
         _, tmap = tensor_map_at(f, site, lane_value(address, lane))
@@ -241,30 +234,21 @@ def _rows(tmap: TensorMap) -> tuple[TensorMap, TensorMap]:
     return one, four
 
 
-def _row_starts(tmap: TensorMap, start: tuple[Value, ...], lane: int) -> list[tuple[int, int]]:
+def _row_starts(tmap: TensorMap, start: Start, lane: int) -> list[tuple[int, int]]:
     if len(start) != 1 + ROWS:
         raise Fault(f"gives {len(start)} coordinates; gather4 and scatter4 take a column and {ROWS} rows", "tensor-map")
     column, *rows = signed_coordinates(tmap, start, lane)
     return [(column, row) for row in rows]
 
 
-def gather(
-    f: Fragment,
-    site: Site,
-    destination: Value,
-    address: Value,
-    start: tuple[Value, ...],
-    barrier: Value,
-    mask: Value,
-    group: int,
-) -> None:
+def gather(f: Fragment, site: Site, address: Value, start: Start, where: Where, group: int) -> None:
     """``cp.async.bulk.tensor.2d...tile::gather4``: a column and four rows."""
     for lane in f.lanes:
         name, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
         starts = _row_starts(tmap, start, lane)
         load = Load("tma.gather", name, four, (), partial(_fetch_rows, f, one, starts))
-        load.issue(f, site, lane, partial(_boxes, one, starts), (destination, barrier, mask), group)
+        load.issue(f, site, lane, partial(_boxes, one, starts), where, group)
 
 
 def _fetch_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]]) -> tuple[Bytes, int]:
@@ -272,7 +256,7 @@ def _fetch_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]]) -> t
     return np.concatenate([row for row, _ in rows]), sum(nbytes for _, nbytes in rows)
 
 
-def scatter(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
+def scatter(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
     """``...tile::scatter4``: four rows go to rows of their own."""
     for lane in storing_lanes(f, address, *start, source):
         _, tmap = tensor_map_at(f, site, lane_value(address, lane))
@@ -296,7 +280,7 @@ Places = list[tuple[int, int]]
 """Device address and bytes of each pixel of a column."""
 
 
-def _pixels(f: Fragment, tmap: Im2colMap, start: tuple[Value, ...], offsets: tuple[Value, ...], lane: int) -> Places:
+def _pixels(f: Fragment, tmap: Im2colMap, start: Start, offsets: tuple[Value, ...], lane: int) -> Places:
     at = coordinates_of(tmap, start, lane)
     by = [lane_value(o, lane) & 0xFFFF for o in offsets] or [0] * (tmap.rank - 2)
     if len(by) != tmap.rank - 2:
@@ -310,25 +294,17 @@ def _items(places: Places) -> tuple[events.Region, ...]:
 
 
 def load_pixels(
-    f: Fragment,
-    site: Site,
-    destination: Value,
-    address: Value,
-    start: tuple[Value, ...],
-    barrier: Value,
-    mask: Value,
-    group: int,
-    offsets: tuple[Value, ...],
+    f: Fragment, site: Site, address: Value, start: Start, where: Where, group: int, offsets: tuple[Value, ...]
 ) -> None:
     """``cp.async.bulk.tensor...im2col`` to shared memory: a column of pixels, each moved by the offsets."""
     for lane in f.lanes:
         name, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, offsets, lane)
         load = Load("tma.gather", name, tmap.placed, (), partial(load_column, f.grid.memory, tmap, places))
-        load.issue(f, site, lane, partial(_items, places), (destination, barrier, mask), group)
+        load.issue(f, site, lane, partial(_items, places), where, group)
 
 
-def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ...], source: Value) -> None:
+def store_pixels(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
     """``...im2col_no_offs`` to global memory."""
     for lane in storing_lanes(f, address, *start, source):
         _, tmap = im2col_map_at(f, site, lane_value(address, lane))
@@ -342,22 +318,13 @@ def store_pixels(f: Fragment, site: Site, address: Value, start: tuple[Value, ..
 # ---- boxes ----
 
 
-def tma_load(
-    f: Fragment,
-    site: Site,
-    destination: Value,
-    map_address: Value,
-    coordinates: tuple[Value, ...],
-    barrier: Value,
-    mask: Value,
-    cta_group: int,
-) -> None:
-    """``cp.async.bulk.tensor`` from global to shared::cluster; ``mask`` None means no multicast."""
+def tma_load(f: Fragment, site: Site, address: Value, start: Start, where: Where, group: int) -> None:
+    """``cp.async.bulk.tensor`` from global to shared::cluster."""
     for lane in f.lanes:
-        name, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
-        at = coordinates_of(tmap, coordinates, lane)
+        name, tmap = tensor_map_at(f, site, lane_value(address, lane))
+        at = coordinates_of(tmap, start, lane)
         load = Load("tma.load", name, tmap, at, partial(_fetch_box, f, tmap, at))
-        load.issue(f, site, lane, partial(_boxes, tmap, [at]), (destination, barrier, mask), cta_group)
+        load.issue(f, site, lane, partial(_boxes, tmap, [at]), where, group)
 
 
 def _fetch_box(f: Fragment, tmap: TensorMap, at: tuple[int, ...]) -> tuple[Bytes, int]:
@@ -365,12 +332,12 @@ def _fetch_box(f: Fragment, tmap: TensorMap, at: tuple[int, ...]) -> tuple[Bytes
     return load_box(f.grid.memory, tmap, at)
 
 
-def tma_store(f: Fragment, site: Site, map_address: Value, coordinates: tuple[Value, ...], source: Value) -> None:
+def tma_store(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
     """``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
-    for lane in storing_lanes(f, map_address, *coordinates, source):
-        _, tmap = tensor_map_at(f, site, lane_value(map_address, lane))
+    for lane in storing_lanes(f, address, *start, source):
+        _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         offset = box_offset(f, lane_value(source, lane))
-        at = coordinates_of(tmap, coordinates, lane)
+        at = coordinates_of(tmap, start, lane)
         read, write = partial(read_box, f.cta.shared, tmap, offset, at), partial(store_box, f.grid.memory, tmap, at)
         regions = (partial(_chunks, f, tmap, offset), partial(_boxes, tmap, [at]))
         nbytes = tmap.box_bytes
@@ -412,9 +379,9 @@ def _load(i: Instruction, w: Translator, function: Callable[..., None], offsets:
     moved = elements(rest.pop(0)) if offsets else ()
     if len(moved) != offsets:
         raise Unsupported
-    pointers = [w.pointer(memory(destination)), map_operand(source, w), start_operand(source, w)]
     mask = w.read(rest[0], "b16") if multicast else "None"
-    arguments = [*pointers, w.pointer(memory(barrier)), mask, "2" if i.has("cta_group::2") else "1"]
+    where = tuple_of([w.pointer(destination), w.pointer(barrier), mask])
+    arguments = [map_operand(source, w), start_operand(source, w), where, "2" if i.has("cta_group::2") else "1"]
     return Effect(function, [*arguments, tuple_of(w.read(e, "b16") for e in moved)] if offsets else arguments)
 
 
@@ -424,7 +391,7 @@ def _store(i: Instruction, w: Translator, function: Callable[..., None], *words:
     if not i.has("bulk_group") or len(i.operands) != 2 + i.has("L2::cache_hint"):
         raise Unsupported
     target, source = i.operands[:2]
-    return Effect(function, [map_operand(target, w), start_operand(target, w), w.pointer(memory(source))])
+    return Effect(function, [map_operand(target, w), start_operand(target, w), w.pointer(source)])
 
 
 @instruction("cp.reduce.async.bulk.tensor", operands=range(2, 6), writes=0, family="tma")

@@ -18,7 +18,6 @@ from harness.emulator.instructions.table import (
     elements,
     immediate,
     instruction,
-    memory,
     only,
     tuple_of,
 )
@@ -197,7 +196,7 @@ def _mma(i: Instruction, w: Translator) -> Effect:
     if scaled:
         if len(rest) < 3:
             raise Unsupported
-        scales = [w.pointer(memory(o)) for o in rest[:2]]
+        scales = [w.pointer(o) for o in rest[:2]]
         rest = rest[2:]
     masks = "None"
     if rest and isinstance(rest[0], Vector):
@@ -217,9 +216,9 @@ def _mma(i: Instruction, w: Translator) -> Effect:
 def _effect(i: Instruction, w: Translator, form: Form, masks: str, accumulate: str, scales: Sequence[str]) -> Effect:
     destination, a, b, *metadata, descriptor = i.operands[: 4 + form.sparse]
     a_value = w.pointer(a) if form.a_in_tmem else w.read(a, "b64")
-    operands = [w.pointer(memory(destination)), a_value, w.read(b, "b64"), w.read(descriptor, "b32")]
+    operands = [w.pointer(destination), a_value, w.read(b, "b64"), w.read(descriptor, "b32")]
     factors = tuple_of(scales) if scales else "()"
-    pointers = [w.pointer(memory(m)) for m in metadata]
+    pointers = [w.pointer(m) for m in metadata]
     return Effect(mma, [w.constant(Form, *form), *operands, masks, accumulate, factors, *pointers])
 
 
@@ -325,7 +324,7 @@ def _cp(i: Instruction, w: Translator) -> Effect:
     shape = ".".join(sorted(forms, key=lambda m: m.startswith("warpx")))  # Triton names the quadrants first
     if shape not in _QUARTERS and shape != _ROWS_OF_4:
         raise Unsupported
-    operands = [w.pointer(memory(i.operands[0])), w.read(i.operands[1], "b64")]
+    operands = [w.pointer(i.operands[0]), w.read(i.operands[1], "b64")]
     return Effect(copy, [repr(shape), str(group), *operands])
 
 
@@ -382,7 +381,7 @@ def _commit(i: Instruction, w: Translator) -> Effect:
     multicast = i.has("multicast::cluster")
     if len(i.operands) != 1 + multicast:
         raise Unsupported
-    pointer = w.pointer(memory(i.operands[0]))
+    pointer = w.pointer(i.operands[0])
     if not i.has("shared::cluster"):
         pointer = f"{w.use(barrier_address)}({pointer})"
     return Effect(commit, [pointer, w.read(i.operands[1], "b16") if multicast else "None"])

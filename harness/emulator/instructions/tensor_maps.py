@@ -118,7 +118,7 @@ def _units(tmap: TensorMap, coordinate: int) -> int:
 
 def map_operand(operand: Operand, w: Translator) -> str:
     """Generic address of the tensor map an operand names."""
-    pointer = w.pointer(memory(operand))
+    pointer = w.pointer(operand)
     return f"{PARAM_WINDOW} + {pointer}" if w.space_of(operand) == "param" else pointer
 
 
@@ -180,7 +180,7 @@ def _replace(i: Instruction, w: Translator) -> Effect:
         ordinal = immediate(i.operands[1])
     elif field not in ("global_address", "rank") and not isinstance(i.operands[1], Immediate):
         raise Unsupported
-    pointer = _generic(i, w.pointer(memory(i.operands[0])))
+    pointer = _generic(i, w.pointer(i.operands[0]))
     return Effect(replace, [repr(field), str(ordinal), pointer, w.read(i.operands[-1], width)])
 
 
@@ -203,4 +203,4 @@ def _cp_fenceproxy(i: Instruction, w: Translator) -> Effect:
     only(i, "global", "shared::cta", "tensormap::generic", "release", "cta", "cluster", "gpu", "sys", "sync", "aligned")
     if immediate(i.operands[2]) != NBYTES or not i.has("release") or not i.has("global"):
         raise Unsupported
-    return Effect(copy, [w.pointer(memory(o)) for o in i.operands[:2]])
+    return Effect(copy, [w.pointer(o) for o in i.operands[:2]])

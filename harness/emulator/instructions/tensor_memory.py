@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.errors import Fault
+from harness.emulator.instructions.fence import fence
 from harness.emulator.instructions.table import (
     NOTHING,
     TENSOR_MEMORY,
@@ -20,7 +21,6 @@ from harness.emulator.instructions.table import (
     elements,
     immediate,
     instruction,
-    memory,
     only,
     registers,
     shared_pointer,
@@ -70,7 +70,7 @@ def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: in
             "address",
         )
     offset = address & OFFSET_MASK
-    column = _allocate(cta, count) if group == 1 else _allocate_in_pair(cta, offset, count)
+    column = cta.tmem.allocate(count) if group == 1 else _allocate_in_pair(cta, offset, count)
     if column is None:
         cta.allocation_waiters.append(f)
         what = f"waits for {count} columns"
@@ -87,10 +87,6 @@ def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: in
         sink(events.TensorMemoryAllocated(f.agent, site, column, count))
         sink(events.Access(f.agent, site, "write", "shared", cta.rank, offset, 4, 1, column))
     return None
-
-
-def _allocate(cta: Cta, count: int) -> int | None:
-    return cta.tmem.allocate(count)
 
 
 def _allocate_in_pair(cta: Cta, offset: int, count: int) -> int | None:
@@ -363,7 +359,7 @@ def _where(i: Instruction, packs: str) -> str:
 def _ld(i: Instruction, w: Translator) -> Effect:
     destinations = registers(i.operands[0])
     slots = str(tuple(r.slot for r in destinations))
-    arguments = [slots, _where(i, "pack::16b"), w.pointer(memory(i.operands[1]))]
+    arguments = [slots, _where(i, "pack::16b"), w.pointer(i.operands[1])]
     return Effect(load, arguments, poisons=destinations, micro=_native_load(i, w, destinations))
 
 
@@ -385,7 +381,7 @@ def _native_load(i: Instruction, w: Translator, destinations: Sequence[Register]
 @instruction("tcgen05.st", operands=range(2, 4), writes=0, family="tmem", targets=TENSOR_MEMORY)
 def _st(i: Instruction, w: Translator) -> Effect:
     values = tuple_of(w.read(e, "b32") for e in elements(i.operands[-1]))
-    return Effect(store, [values, _where(i, "unpack::16b"), w.pointer(memory(i.operands[0]))])
+    return Effect(store, [values, _where(i, "unpack::16b"), w.pointer(i.operands[0])])
 
 
 @instruction(
@@ -399,8 +395,3 @@ def _st(i: Instruction, w: Translator) -> Effect:
 def _fence(i: Instruction, w: Translator) -> Effect:
     only(i)
     return Effect(fence, micro=(NOTHING,))
-
-
-def fence(f: Fragment, site: Site) -> None:
-    if f.grid.sink is not None:
-        f.grid.sink(events.Fenced(f.agent, site))

@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.emulator.machine.lanes import WARP_SIZE
 from harness.emulator.machine.poison import Poison, choose, moves, of_operators
-from harness.emulator.units.float_math import with_nan64
+from harness.emulator.units import float_math
 from harness.emulator.units.numerics import pack_halves
 
 Value = Any
@@ -42,6 +42,11 @@ def lanewise(bits: int, function: Callable[..., int], *values: Value) -> Value:
 
 def signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def limits(bits: int, is_signed: bool) -> tuple[int, int]:
+    """The smallest and the largest integer of so many bits."""
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
 
 
 # ---- selection ----
@@ -170,10 +175,11 @@ def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> V
 
 def add_saturated(a: Value, b: Value, subtract: bool) -> Value:
     """``add.sat.s32`` and ``sub.sat.s32``"""
+    low, high = limits(32, True)
 
     def scalar(x: int, y: int) -> int:
         x, y = signed(x, 32), signed(y, 32)
-        return max(-(1 << 31), min((1 << 31) - 1, x - y if subtract else x + y)) & M32
+        return max(low, min(high, x - y if subtract else x + y)) & M32
 
     return lanewise(32, scalar, a, b)
 
@@ -301,7 +307,7 @@ def float_binary(operation: Callable[[Any, Any], Any], a: Value, b: Value, bits:
     with np.errstate(all="ignore"):
         left, right = to_float(a, bits), to_float(b, bits)
         result = operation(left, right)
-        return from_float(with_nan64(np.asarray(result), left, right) if bits == 64 else result, bits)
+        return from_float(float_math.with_nan64(np.asarray(result), left, right) if bits == 64 else result, bits)
 
 
 def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
@@ -344,16 +350,9 @@ _LOWEST_NORMAL = 2.0**-126
 
 def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
     """Rounded to odd in float64 before it is narrowed."""
+    odd = float_math.add(np.asarray(product), np.asarray(addend))
     with np.errstate(all="ignore"):
-        product, addend = np.asarray(product), np.asarray(addend)
-        total = np.asarray(product + addend)
-        back = total - product
-        error = (product - (total - back)) + (addend - back)
-        inexact = np.isfinite(total) & (error != 0) & ((total.view(np.uint64) & 1) == 0)
-        toward = np.where(error > 0, np.inf, -np.inf)
-        odd = np.where(inexact, np.nextafter(total, toward), total)
-        result = odd.astype(np.float32)
-    return from_float(result, 32)
+        return from_float(odd.astype(np.float32), 32)
 
 
 def _pack(dtype: type, high: Value, low: Value) -> Value:

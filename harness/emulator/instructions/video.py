@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 
 from harness.emulator.instructions.table import Assign, Translator, Unsupported, call, instruction
-from harness.emulator.instructions.values import lanewise, signed
+from harness.emulator.instructions.values import lanewise, limits, signed
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
 
@@ -37,7 +37,7 @@ def video(
 ) -> Value:
     """signs: whether the result's parts, a's and b's are signed. adds: the parts' sum and c, in place of the parts."""
     bits = 32 // count
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signs[0] else (0, (1 << bits) - 1)
+    low, high = limits(bits, signs[0])
     compute: Callable[[int, int], int] = _OPERATIONS.get(operation) or _COMPARISONS[operation]
 
     def of_lane(x: int, y: int, z: int) -> int:

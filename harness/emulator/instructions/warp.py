@@ -20,6 +20,7 @@ from harness.emulator.instructions.table import (
     Translator,
     Unsupported,
     instruction,
+    micro,
     only,
     only_form,
 )
@@ -28,7 +29,7 @@ from harness.emulator.machine.events import Site, WarpSynced
 from harness.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
 from harness.emulator.machine.poison import Poison, made
 from harness.emulator.machine.state import Fragment
-from harness.emulator.ptx.ast import Dual, Instruction, Register, Sink
+from harness.emulator.ptx.ast import Dual, Instruction, Operand, Register, Sink
 
 _ONE_HOT = [np.arange(WARP_SIZE) == lane for lane in range(WARP_SIZE)]
 
@@ -179,9 +180,14 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
     destination, value = i.operands[:2]
     if not isinstance(value, Register):
         raise Unsupported
-    results = (destination.first, destination.second) if isinstance(destination, Dual) else (destination, Sink())
-    native = Micro(f"shfl.{i.modifiers[1]}", results[0], tuple((o, "b32") for o in i.operands[1:]))
+    results = _both(destination)
+    native = micro(f"shfl.{i.modifiers[1]}", results[0], "b32", *i.operands[1:])
     return Effect(shuffle, arguments, results, micro=(native,))
+
+
+def _both(destination: Operand) -> tuple[Operand, Operand]:
+    """The destinations of a value and of a predicate, of which nobody need want the second."""
+    return (destination.first, destination.second) if isinstance(destination, Dual) else (destination, Sink())
 
 
 @together
@@ -235,13 +241,9 @@ def _redux_floats(i: Instruction, w: Translator) -> Effect:
     only_form(i, *(f"sync.{operation}{a}{n}.f32" for a in ("", ".abs") for n in ("", ".NaN")))
     value, mask = w.read(i.operands[1], "b32"), w.read(i.operands[2], "b32")
     name = f"redux.{operation}{'.nan' if i.has('NaN') else ''}.f32"
-    native = () if i.has("abs") else (_native_reduction(i, name),)
+    native = () if i.has("abs") else (micro(name, i.operands[0], "b32", *i.operands[1:]),)
     arguments = [repr(operation), str(i.has("abs")), str(i.has("NaN")), value, mask]
     return Effect(reduce_floats, arguments, i.operands[:1], micro=native)
-
-
-def _native_reduction(i: Instruction, name: str) -> Micro:
-    return Micro(name, i.operands[0], tuple((o, "b32") for o in i.operands[1:]))
 
 
 @instruction("redux.sync", operands=3, blocks=True)
@@ -255,7 +257,8 @@ def _redux(i: Instruction, w: Translator) -> Effect:
     operation, kind = i.modifiers[1], i.modifiers[-1]
     name = f"redux.{operation}" + (f".{kind}" if operation in ("min", "max") else "")
     arguments = [repr(operation), str(kind == "s32"), value, mask]
-    return Effect(reduce, arguments, i.operands[:1], micro=(_native_reduction(i, name),))
+    native = micro(name, i.operands[0], "b32", *i.operands[1:])
+    return Effect(reduce, arguments, i.operands[:1], micro=(native,))
 
 
 @together
@@ -286,14 +289,11 @@ def match_all(f: Fragment, value: Value) -> tuple[int, bool]:
 def _match(i: Instruction, w: Translator) -> Effect:
     only_form(i, *(f"{m}.sync.{t}" for m in ("any", "all") for t in ("b32", "b64")))
     arguments = [w.read(i.operands[1], i.modifiers[-1]), w.read(i.operands[2], "b32")]
-    destination = i.operands[0]
-    if i.has("any"):
-        if isinstance(destination, Dual):
-            raise Unsupported
-        return Effect(match_any, arguments, i.operands[:1])
-    if isinstance(destination, Dual):
-        return Effect(match_all, arguments, (destination.first, destination.second))
-    return Effect(match_all, arguments, (destination, Sink()))
+    if i.has("all"):
+        return Effect(match_all, arguments, _both(i.operands[0]))
+    if isinstance(i.operands[0], Dual):
+        raise Unsupported
+    return Effect(match_any, arguments, i.operands[:1])
 
 
 def active_mask(f: Fragment, site: Site) -> int:
@@ -316,9 +316,8 @@ def _elect(i: Instruction, w: Translator) -> Effect:
     destination = i.operands[0]
     if not isinstance(destination, Dual) or len(i.modifiers) != 1:
         raise Unsupported
-    native = Micro("elect", destination.second, ((i.operands[1], "b32"),))
-    results = (destination.first, destination.second)
-    return Effect(elect, [w.read(i.operands[1], "b32")], results, micro=(native,))
+    native = micro("elect", destination.second, "b32", i.operands[1])
+    return Effect(elect, [w.read(i.operands[1], "b32")], _both(destination), micro=(native,))
 
 
 @together
@@ -329,5 +328,5 @@ def warp_sync(f: Fragment) -> None:
 @instruction("bar.warp", operands=1, writes=0, blocks=True, family="barrier")
 def _warp_sync(i: Instruction, w: Translator) -> Effect:
     only(i, "sync")
-    meeting = Micro("elect", Temporary(), ((i.operands[0], "b32"),))
+    meeting = micro("elect", Temporary(), "b32", i.operands[0])
     return Effect(warp_sync, [w.read(i.operands[0], "b32")], micro=(meeting,))

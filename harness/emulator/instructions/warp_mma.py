@@ -104,20 +104,16 @@ def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | N
         raise Unsupported
     form = Form(m, 8, k, d_type, a_type, b_type, saturate, selector)
     kept = k if selector is None else k // 2
-    counts = [_registers(m, 8, d_type), m * kept * ELEMENT_BITS[a_type], 8 * k * ELEMENT_BITS[b_type], 0]
     width = 64 if d_type == "f64" else 32
-    counts = [counts[0], counts[1] // (32 * width), counts[2] // (32 * width), counts[0]]
+    of_d = 8 * m // (64 if d_type == "f16" else 32)
+    of_a, of_b = (n * ELEMENT_BITS[t] // (32 * width) for n, t in ((m * kept, a_type), (8 * k, b_type)))
     vectors = [elements(o) for o in i.operands[:4]]
-    if [len(v) for v in vectors] != counts:
+    if [len(v) for v in vectors] != [of_d, of_a, of_b, of_d]:
         raise Unsupported
     kind = f"b{width}"
     a, b, c = (tuple_of(w.read(e, kind) for e in v) for v in vectors[1:])
     metadata = [] if selector is None else [w.read(i.operands[4], "b32")]
     return Effect(mma, [w.constant(Form, *form), a, b, c, *metadata], vectors[0])
-
-
-def _registers(m: int, n: int, kind: str) -> int:
-    return m * n // (64 if kind == "f16" else 32)
 
 
 def transpose(f: Fragment, site: Site, value: Value) -> np.ndarray:

@@ -20,7 +20,6 @@ from harness.emulator.instructions.table import (
     Unsupported,
     elements,
     instruction,
-    memory,
     only,
     tuple_of,
 )
@@ -172,7 +171,7 @@ def _load(i: Instruction, w: Translator) -> Effect:
     held = elements(i.operands[0])
     matrix, across = _access(i, i.modifiers[1], held)
     function = w.use(load_function(i, w, i.operands[1]))
-    arguments = [function, w.constant(Matrix, *matrix), str(across), w.pointer(memory(i.operands[1]))]
+    arguments = [function, w.constant(Matrix, *matrix), str(across), w.pointer(i.operands[1])]
     return Effect(load, [*arguments, _stride(i, w, matrix, across)], held)
 
 
@@ -182,7 +181,7 @@ def _store(i: Instruction, w: Translator) -> Effect:
     matrix, across = _access(i, "d", held)
     function = w.use(store_function(i, w, i.operands[0]))
     values = tuple_of(w.read(e, f"b{matrix.width}") for e in held)
-    arguments = [function, w.constant(Matrix, *matrix), str(across), w.pointer(memory(i.operands[0])), values]
+    arguments = [function, w.constant(Matrix, *matrix), str(across), w.pointer(i.operands[0]), values]
     return Effect(store, [*arguments, _stride(i, w, matrix, across)])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from harness.emulator.errors import Fault
@@ -16,15 +17,13 @@ SUSPENDED = object()
 """What a blocking operation returns when its warp has to wait."""
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
     """Why somebody is suspended: the barrier-like object, a sentence, and the instruction's site."""
 
-    __slots__ = ("on", "site", "what")
-
-    def __init__(self, on: Any, what: str, site: Any):
-        self.on = on
-        self.what = what
-        self.site = site
+    on: Any
+    what: str
+    site: Any
 
 
 class Waiter(Protocol):
@@ -68,50 +67,30 @@ MAX_COUNT = (1 << 20) - 1
 """Largest arrival count and largest magnitude of the transaction count."""
 
 
+@dataclass(slots=True, eq=False)
 class MBarrier:
     """One mbarrier object; a phase ends when no arrival and no byte is pending.
 
     ``on_completion`` is called with the barrier when a phase ends. ``used``: whether anybody has arrived or waited.
     """
 
-    __slots__ = (
-        "bytes",
-        "cta",
-        "expected",
-        "label",
-        "last_arrival",
-        "offset",
-        "on_completion",
-        "pending",
-        "phase",
-        "used",
-        "waiters",
-        "wakeups",
-    )
+    cta: int
+    offset: int
+    expected: int
+    label: str
+    wakeups: Wakeups[Any]
+    on_completion: Callable[[MBarrier], None] | None
+    pending: int = field(init=False)
+    bytes: int = 0
+    phase: int = 0
+    used: bool = False
+    waiters: list[Any] = field(default_factory=list)
+    last_arrival: str = "nobody"
 
-    def __init__(
-        self,
-        cta: int,
-        offset: int,
-        count: int,
-        label: str,
-        wakeups: Wakeups[Any],
-        on_completion: Callable[[MBarrier], None] | None,
-    ):
+    def __post_init__(self) -> None:
+        count = self.pending = self.expected
         if not 1 <= count <= MAX_COUNT:
             raise Fault(f"mbarrier.init with count {count}; the count must be 1..{MAX_COUNT}", "mbarrier-init")
-        self.cta = cta
-        self.offset = offset
-        self.label = label
-        self.wakeups = wakeups
-        self.on_completion = on_completion
-        self.expected = count
-        self.pending = count
-        self.bytes = 0
-        self.phase = 0
-        self.used = False
-        self.waiters: list[Any] = []
-        self.last_arrival = "nobody"
 
     def passed(self, parity: int) -> bool:
         """Whether the phase of that parity has completed (PTX ISA 9.7.13.15.16)."""
@@ -173,10 +152,6 @@ class MBarrier:
     def __str__(self) -> str:
         return f"{self.label} at shared 0x{self.offset:x} of CTA rank {self.cta}"
 
-    def describe(self) -> str:
-        """One line for the deadlock report."""
-        return f"{self}: {self.state()}, last arrival: {self.last_arrival}"
-
     def state(self) -> str:
         """The phase, and what keeps it from ending."""
         pending = [f"{self.pending} of {self.expected} arrivals"] if self.pending else []
@@ -184,43 +159,24 @@ class MBarrier:
         return f"phase {self.phase} (parity {self.phase & 1}), pending: {', '.join(pending) or 'nothing'}"
 
 
+@dataclass(slots=True, eq=False)
 class CountingBarrier:
     """A barrier of threads that counts arrivals: a named CTA barrier, or the cluster barrier.
 
     Where a barrier is for everybody rather than for a number of threads, those who leave the kernel need not arrive.
     """
 
-    __slots__ = (
-        "arrived",
-        "everybody",
-        "generation",
-        "name",
-        "needed",
-        "number",
-        "on_completion",
-        "votes",
-        "waiters",
-        "wakeups",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        number: int,
-        wakeups: Wakeups[Any],
-        on_completion: Callable[[CountingBarrier], None] | None,
-    ):
-        self.name = name
-        self.number = number
-        self.wakeups = wakeups
-        self.on_completion = on_completion
-        self.arrived = 0
-        self.needed = 0
-        self.everybody = False
-        self.generation = 0
-        self.votes: dict[int, tuple[int, int]] = {}
-        """The votes of bar.red by generation: threads whose predicate holds, and threads in all."""
-        self.waiters: list[Any] = []
+    name: str
+    number: int
+    wakeups: Wakeups[Any]
+    on_completion: Callable[[CountingBarrier], None] | None
+    arrived: int = 0
+    needed: int = 0
+    everybody: bool = False
+    generation: int = 0
+    votes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The votes of bar.red by generation: threads whose predicate holds, and threads in all."""
+    waiters: list[Any] = field(default_factory=list)
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:
         """Threads arrive; ``needed`` of them complete the barrier. Returns the generation they belong to."""
@@ -255,9 +211,6 @@ class CountingBarrier:
 
     def __str__(self) -> str:
         return self.name
-
-    def describe(self) -> str:
-        return f"{self.name}: {self.state()}"
 
     def state(self) -> str:
         return f"{self.arrived} of {self.needed} threads have arrived"

@@ -8,29 +8,26 @@ something alone.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(slots=True, eq=False)
 class BulkGroup:
     """Copies whose source is still being read, and copies that are not yet written."""
 
-    __slots__ = ("reading", "writing")
-
-    def __init__(self) -> None:
-        self.reading = 0
-        self.writing = 0
+    reading: int = 0
+    writing: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class BulkQueue:
     """The open group, and those committed that may be pending, oldest first. ``number``: groups committed so far."""
 
-    __slots__ = ("committed", "number", "open", "waiters")
-
-    def __init__(self) -> None:
-        self.open = BulkGroup()
-        self.committed: deque[BulkGroup] = deque()
-        self.number = 0
-        self.waiters: list[Any] = []
+    open: BulkGroup = field(default_factory=BulkGroup)
+    committed: deque[BulkGroup] = field(default_factory=deque)
+    number: int = 0
+    waiters: list[Any] = field(default_factory=list)
 
     def commit(self) -> None:
         self.committed.append(self.open)
@@ -64,33 +61,28 @@ class BulkQueue:
 # ---- cp.async (PTX ISA 9.7.9.25.3) ----
 
 
+@dataclass(slots=True, eq=False)
 class Copy:
     """One cp.async instruction of some lanes, in flight until ``done``."""
 
-    __slots__ = ("done",)
-
-    def __init__(self) -> None:
-        self.done = False
+    done: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class CopyQueue:
-    """The copies of a mask's lanes that are in no group yet, and committed groups that may be pending, oldest first."""
+    """The copies of a mask's lanes that are in no group yet, and committed groups that may be pending, oldest first.
+    ``number``: groups committed so far.
+    """
 
-    __slots__ = ("committed", "mask", "number", "open")
-
-    def __init__(self, mask: int) -> None:
-        self.mask = mask
-        self.open: list[Copy] = []
-        self.committed: deque[list[Copy]] = deque()
-        self.number = 0
-        """Groups committed so far."""
+    mask: int
+    open: list[Copy] = field(default_factory=list)
+    committed: deque[list[Copy]] = field(default_factory=deque)
+    number: int = 0
 
     def divide(self, mask: int) -> CopyQueue:
         """Give some lanes a queue of their own, with the same history."""
-        other = CopyQueue(self.mask & mask)
-        other.open = list(self.open)
-        other.committed = deque(list(group) for group in self.committed)
-        other.number = self.number
+        committed = deque(list(group) for group in self.committed)
+        other = CopyQueue(self.mask & mask, list(self.open), committed, self.number)
         self.mask &= ~mask
         return other
 
@@ -112,14 +104,12 @@ class CopyQueue:
         return all(copy.done for group in (*self.committed, self.open) for copy in group)
 
 
+@dataclass(slots=True, eq=False)
 class CopyQueues:
     """The queues of a warp. ``waiters`` are fragments that wait for copies."""
 
-    __slots__ = ("queues", "waiters")
-
-    def __init__(self) -> None:
-        self.queues: list[CopyQueue] = []
-        self.waiters: list[Any] = []
+    queues: list[CopyQueue] = field(default_factory=list)
+    waiters: list[Any] = field(default_factory=list)
 
     def of(self, mask: int) -> list[CopyQueue]:
         """The queues of these lanes, and of no others."""

@@ -159,6 +159,7 @@ class Access(NamedTuple):
     values: Any
 
 
+@dataclass(slots=True, eq=False)
 class Accesses:
     """Loads, or stores, that a fragment has made one after the other with nothing in between: an iterable of each
     `Access`. Only sinks that take runs are told of them so (see `takes_runs`).
@@ -168,23 +169,15 @@ class Accesses:
     they touch, some of them perhaps several times. whole: some of which one access covers all bytes.
     """
 
-    __slots__ = ("_count", "_make", "agent", "base", "chunks", "cta", "mode", "space", "whole")
-
-    def __init__(
-        self,
-        agent: Agent,
-        mode: str,
-        space: str,
-        cta: int,
-        base: int,
-        chunks: np.ndarray,
-        whole: np.ndarray,
-        count: int,
-        make: Callable[[], Iterator[Access]],
-    ) -> None:
-        self.agent, self.mode, self.space, self.cta = agent, mode, space, cta
-        self.base, self.chunks, self.whole = base, chunks, whole
-        self._count, self._make = count, make
+    agent: Agent
+    mode: str
+    space: str
+    cta: int
+    base: int
+    chunks: np.ndarray
+    whole: np.ndarray
+    _count: int
+    _make: Callable[[], Iterator[Access]]
 
     def __len__(self) -> int:
         return self._count
@@ -279,6 +272,7 @@ class RegisterBlock(NamedTuple):
 Region = SharedChunks | SharedBytes | SharedItems | GlobalItems | GlobalBox | TensorBlock | RegisterBlock
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
     """An asynchronous operation. The same object comes with all its events: issued, started, finished.
 
@@ -291,25 +285,13 @@ class Operation:
     ``detail``: what the operation computes, by name, for whoever wants to do it again.
     """
 
-    __slots__ = ("agent", "detail", "id", "kind", "reads", "site", "writes")
-
-    def __init__(
-        self,
-        id: int,
-        kind: str,
-        agent: Agent,
-        site: Site,
-        reads: tuple[Region, ...],
-        writes: tuple[Region, ...],
-        detail: dict[str, Any],
-    ) -> None:
-        self.id = id
-        self.kind = kind
-        self.agent = agent
-        self.site = site
-        self.reads = reads
-        self.writes = writes
-        self.detail = detail
+    id: int
+    kind: str
+    agent: Agent
+    site: Site
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    detail: dict[str, Any]
 
 
 class Issued(NamedTuple):

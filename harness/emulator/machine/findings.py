@@ -15,7 +15,7 @@ class Findings:
     def __init__(self, strict: bool, allow: Collection[str]) -> None:
         self.strict = strict
         self.allow = frozenset(allow)
-        self._found: dict[tuple[str, int], Finding] = {}
+        self.found: dict[tuple[str, int], Finding] = {}
         """By cause and instruction."""
 
     def tolerates(self, rule: str) -> bool:
@@ -33,7 +33,7 @@ class Findings:
         self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
 
     def add(self, finding: Finding, index: int) -> None:
-        known = self._found.setdefault((cause(finding), index), finding)
+        known = self.found.setdefault((cause(finding), index), finding)
         if known is not finding:
             known.count += finding.count
 
@@ -42,9 +42,5 @@ class Findings:
         for (_, index), finding in found.items():
             self.add(finding, index)
 
-    @property
-    def found(self) -> dict[tuple[str, int], Finding]:
-        return self._found
-
     def as_tuple(self) -> tuple[Finding, ...]:
-        return tuple(self._found.values())
+        return tuple(self.found.values())

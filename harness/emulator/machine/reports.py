@@ -62,9 +62,8 @@ def explain(code: Code, fault: Fault, fragment: Fragment, site: Site, asynchrono
         region = fragment.grid.region_at(fault.offset)
         if region and region not in message:
             message += f"; that is {region}"
-    placed = Fault(place(code, message, fragment, site, asynchronous), fault.rule)
-    placed.offset, placed.position = fault.offset, fault.position
-    return placed
+    message = place(code, message, fragment, site, asynchronous)
+    return Fault(message, fault.rule, fault.offset, fault.position)
 
 
 def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
@@ -140,12 +139,9 @@ def deadlock(code: Code, clusters: Clusters) -> str:
 def _waits(code: Code, clusters: Sequence[Cluster], but: Collection[Fragment] = ()) -> list[str]:
     """Equal waits of all warps, below what they wait for: a barrier of one's own CTA is the same in all CTAs."""
     groups: dict[tuple[str, str], list[Fragment]] = {}
-    for cluster in clusters:
-        for cta in cluster.ctas:
-            for warp in cta.warps:
-                for fragment in warp.fragments:
-                    if fragment not in but:
-                        groups.setdefault(_wait_of(code, fragment), []).append(fragment)
+    for fragment in _fragments(clusters):
+        if fragment not in but:
+            groups.setdefault(_wait_of(code, fragment), []).append(fragment)
     by_barrier: dict[str, list[str]] = {}
     for (barrier, what), fragments in groups.items():
         ranks = sorted({fragment.cta.rank for fragment in fragments})
@@ -165,8 +161,7 @@ def _wait_of(code: Code, fragment: Fragment) -> tuple[str, str]:
     """What a fragment waits on, and what it says of it; equal ones can be told together."""
     waiting = fragment.waiting
     if waiting is None:
-        site = code.sites[min(code.first[fragment.block], len(code.sites) - 1)]
-        return "the rest of their warps", f"waits to re-join its warp at PTX line {site.line}"
+        return "the rest of their warps", f"waits to re-join its warp at PTX line {_running_at(code, fragment).line}"
     site = waiting.site
     said = f"{waiting.what}, PTX line {site.line}: {site.text}"
     on = waiting.on
@@ -179,7 +174,8 @@ def _wait_of(code: Code, fragment: Fragment) -> tuple[str, str]:
             said += f" [phase-lapped: it last saw phase {lapped} end, and the barrier is in phase {on.phase}]"
         return _describe(on), said
     if isinstance(on, CountingBarrier):
-        return on.describe() if on.number < 0 else f"{on.name} of {_RANKS}: {on.state()}", said
+        name = on.name if on.number < 0 else f"{on.name} of {_RANKS}"
+        return f"{name}: {on.state()}", said
     return str(on), said
 
 
@@ -224,14 +220,17 @@ def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Cluste
     """The report of a livelock: who polls what, who waits meanwhile, and who has not started.
 
     ``shuffled`` says that clusters start in random order."""
-    lines = [f"livelock in kernel '{short_name(code.kernel.name)}': nothing happens any more but polling"]
+    head = f"livelock in kernel '{short_name(code.kernel.name)}': nothing happens any more but polling"
+    waits = _waits(code, clusters.living, {fragment for fragment, _ in polls})
+    return "\n".join([head, *_together(polls), *waits, *_without_room(clusters, shuffled)])
+
+
+def _together(said: Iterable[tuple[Fragment, str]]) -> list[str]:
+    """A line for all fragments of which the same is said."""
     groups: dict[str, list[Fragment]] = {}
-    for fragment, what in polls:
+    for fragment, what in said:
         groups.setdefault(what, []).append(fragment)
-    for what, fragments in groups.items():
-        lines.append(f"    {_who(fragments)}: {what}")
-    lines += _waits(code, clusters.living, {fragment for fragment, _ in polls})
-    return "\n".join([*lines, *_without_room(clusters, shuffled)])
+    return [f"    {_who(fragments)}: {what}" for what, fragments in groups.items()]
 
 
 def _without_room(clusters: Clusters, shuffled: bool) -> list[str]:
@@ -245,9 +244,13 @@ def _without_room(clusters: Clusters, shuffled: bool) -> list[str]:
     ]
 
 
+def _fragments(clusters: Sequence[Cluster]) -> list[Fragment]:
+    return [f for cluster in clusters for cta in cluster.ctas for warp in cta.warps for f in warp.fragments]
+
+
 def first_site(code: Code, clusters: Sequence[Cluster]) -> Site | None:
     """Where the first warp is that does not wait, or that waits if all do."""
-    fragments = [f for cluster in clusters for cta in cluster.ctas for warp in cta.warps for f in warp.fragments]
+    fragments = _fragments(clusters)
     found = next((f for f in fragments if f.waiting is None), fragments[0] if fragments else None)
     if found is None:
         return None
@@ -260,16 +263,12 @@ def _running_at(code: Code, fragment: Fragment) -> Site:
 
 def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
     """The report of a run that is ended from outside says where the warps are."""
-    groups: dict[str, list[Fragment]] = {}
-    for cluster in clusters:
-        for cta in cluster.ctas:
-            for warp in cta.warps:
-                for fragment in warp.fragments:
-                    if fragment.waiting is not None:
-                        barrier, said = _wait_of(code, fragment)
-                        what = f"{said}; {barrier.replace(_RANKS, 'the CTA')}"
-                    else:
-                        site = _running_at(code, fragment)
-                        what = f"runs, at PTX line {site.line}: {site.text}"
-                    groups.setdefault(what, []).append(fragment)
-    return "\n".join(f"    {_who(fragments)}: {what}" for what, fragments in groups.items())
+
+    def doing(fragment: Fragment) -> str:
+        if fragment.waiting is None:
+            site = _running_at(code, fragment)
+            return f"runs, at PTX line {site.line}: {site.text}"
+        barrier, said = _wait_of(code, fragment)
+        return f"{said}; {barrier.replace(_RANKS, 'the CTA')}"
+
+    return "\n".join(_together((fragment, doing(fragment)) for fragment in _fragments(clusters)))

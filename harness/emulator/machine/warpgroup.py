@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -49,15 +50,13 @@ class RegisterList:
         return f"{{{self.names[0]}, .., {self.names[-1]}}}"
 
 
+@dataclass(slots=True, eq=False)
 class HeldRegisters:
     """The A registers of one warp while a wgmma may still read them. fragments: of the warp, as it is then."""
 
-    __slots__ = ("fragments", "registers", "values")
-
-    def __init__(self, fragments: Sequence[Lanes], registers: RegisterList, values: Sequence[Any]) -> None:
-        self.fragments = fragments
-        self.registers = registers
-        self.values = values
+    fragments: Sequence[Lanes]
+    registers: RegisterList
+    values: Sequence[Any]
 
     def check(self) -> None:
         """Fault if one of them has been written since."""
@@ -74,36 +73,23 @@ class HeldRegisters:
                     )
 
 
+@dataclass(slots=True, eq=False)
 class Step:
     """One wgmma.mma_async of the whole warpgroup, while some warps have not issued it or it is in flight."""
 
-    __slots__ = (
-        "a_held",
-        "a_registers",
-        "accumulator",
-        "initial",
-        "keep",
-        "key",
-        "metadata",
-        "operation",
-        "plan",
-        "warps",
-    )
-
-    def __init__(self, key: tuple[Any, ...], plan: Plan, accumulator: Accumulator, keep: bool) -> None:
-        self.key = key
-        self.plan = plan
-        self.accumulator = accumulator
-        self.keep = keep
-        self.warps: list[int] = []
-        """The warps that have issued the step."""
-        self.initial: list[tuple[int, NDArray[np.uint32]]] = []
-        """(warp in the group, registers [N / 2, 32]) where the old D comes from registers."""
-        self.a_registers: NDArray[np.complex128] | None = None
-        self.a_held: list[HeldRegisters] = []
-        self.metadata: NDArray[np.uint32] | None = None
-        """The metadata of a sparse A: a register of each lane [4 warps, 32]."""
-        self.operation: Operation | None = None
+    key: tuple[Any, ...]
+    plan: Plan
+    accumulator: Accumulator
+    keep: bool
+    warps: list[int] = field(default_factory=list)
+    """The warps that have issued the step."""
+    initial: list[tuple[int, NDArray[np.uint32]]] = field(default_factory=list)
+    """(warp in the group, registers [N / 2, 32]) where the old D comes from registers."""
+    a_registers: NDArray[np.complex128] | None = None
+    a_held: list[HeldRegisters] = field(default_factory=list)
+    metadata: NDArray[np.uint32] | None = None
+    """The metadata of a sparse A: a register of each lane [4 warps, 32]."""
+    operation: Operation | None = None
 
     def run(self, shared: SharedMemory) -> None:
         """The tensor core executes it: operands are read now."""
@@ -131,19 +117,19 @@ class Step:
         self.metadata[warp] = words
 
 
+@dataclass(slots=True, eq=False)
 class Warpgroup:
     """Warps 4g .. 4g + 3 of a CTA; ``label`` names it."""
 
-    def __init__(self, label: str, unit: MmaUnit, wakeups: Wakeups[Any]) -> None:
-        self.label = label
-        self.unit = unit
-        self.wakeups = wakeups
-        self.steps: deque[Step] = deque()
-        """Instructions that some warps, but not all, have issued."""
-        self.submitted = 0
-        self.completed = 0
-        self.accumulators: dict[RegisterList, Accumulator] = {}
-        self.waiters: list[tuple[int, Any]] = []
+    label: str
+    unit: MmaUnit
+    wakeups: Wakeups[Any]
+    steps: deque[Step] = field(default_factory=deque)
+    """Instructions that some warps, but not all, have issued."""
+    submitted: int = 0
+    completed: int = 0
+    accumulators: dict[RegisterList, Accumulator] = field(default_factory=dict)
+    waiters: list[tuple[int, Any]] = field(default_factory=list)
 
     def finish(self) -> None:
         """The CTA has exited."""
@@ -167,32 +153,30 @@ class Warpgroup:
         return text
 
 
+@dataclass(slots=True, eq=False)
 class Binding:
     """An accumulator in the registers of one warp. last: number of the youngest wgmma that adds to it."""
 
-    __slots__ = ("accumulator", "last", "readable", "registers")
-
-    def __init__(self, registers: RegisterList, accumulator: Accumulator) -> None:
-        self.registers = registers
-        self.accumulator = accumulator
-        self.last = 0
-        self.readable = False
+    registers: RegisterList
+    accumulator: Accumulator
+    last: int = 0
+    readable: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """One warp's part in its warpgroup."""
 
-    def __init__(self, group: Warpgroup, position: int) -> None:
-        self.group = group
-        self.position = position
-        self.issued = 0
-        self.commits: deque[int] = deque()
-        """Per committed wgmma-group that may be pending: how many instructions it and older ones hold."""
-        self.groups = 0
-        """Groups committed so far."""
-        self.fenced = False
-        """Whether a wgmma.fence has followed the last access to accumulator registers."""
-        self.bindings: dict[RegisterList, Binding] = {}
+    group: Warpgroup
+    position: int
+    issued: int = 0
+    commits: deque[int] = field(default_factory=deque)
+    """Per committed wgmma-group that may be pending: how many instructions it and older ones hold."""
+    groups: int = 0
+    """Groups committed so far."""
+    fenced: bool = False
+    """Whether a wgmma.fence has followed the last access to accumulator registers."""
+    bindings: dict[RegisterList, Binding] = field(default_factory=dict)
 
     def bind(
         self,

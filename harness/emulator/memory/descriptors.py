@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def _bits(value: int, first: int, last: int) -> int:
 def _require_zero(value: int, what: str, *ranges: tuple[int, int]) -> None:
     for first, last in ranges:
         if _bits(value, first, last):
-            raise Fault(f"{what} {value:#x}: reserved bits {first}..{last} must be 0")
+            raise Fault(f"{what} {value:#x}: reserved bits {first}..{last} must be 0", "descriptor")
 
 
 def _common_fields(value: int, what: str, swizzle: Swizzle) -> MatrixDescriptor:
@@ -78,15 +78,19 @@ def decode_sm100(value: int) -> MatrixDescriptor:
     """The tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields."""
     what = "tcgen05 matrix descriptor"
     if _bits(value, 46, 48) != 0b001:
-        raise Fault(f"{what} {value:#x}: bits 46..48 are {_bits(value, 46, 48):#05b}, must be 0b001 on sm_100")
+        raise Fault(
+            f"{what} {value:#x}: bits 46..48 are {_bits(value, 46, 48):#05b}, must be 0b001 on sm_100", "descriptor"
+        )
     _require_zero(value, what, (53, 60))
     if _bits(value, 52, 52):
-        raise Fault(f"{what} {value:#x}: absolute leading dimension mode (bit 52) does not exist on sm_100")
+        raise Fault(
+            f"{what} {value:#x}: absolute leading dimension mode (bit 52) does not exist on sm_100", "descriptor"
+        )
     code = _bits(value, 61, 63)
     if code == 1:
-        raise Fault(f"{what} {value:#x}: swizzle code 1 (128B with 32-byte atoms) is not supported")
+        raise Fault(f"{what} {value:#x}: swizzle code 1 (128B with 32-byte atoms) is not supported", "unsupported")
     if code not in _SM100_SWIZZLES:
-        raise Fault(f"{what} {value:#x}: swizzle code {code} (bits 61..63) is none of 0, 1, 2, 4, 6")
+        raise Fault(f"{what} {value:#x}: swizzle code {code} (bits 61..63) is none of 0, 1, 2, 4, 6", "descriptor")
     return _common_fields(value, what, _SM100_SWIZZLES[code])
 
 
@@ -197,15 +201,7 @@ def _valid_m(kind: str, group: int, weights: bool, sparse: bool) -> tuple[int, .
 def decode(kind: str, value: int, group: int, weights: bool = False, sparse: bool = False) -> Shape:
     """Decode for a kind; weights: ``.ws``; sparse: ``.sp``. Fault on values the instruction does not have."""
     what = f"tcgen05.mma kind::{kind} instruction descriptor"
-
-    def bits(first: int, last: int) -> int:
-        return value >> first & ((1 << (last - first + 1)) - 1)
-
-    def zero(*ranges: tuple[int, int]) -> None:
-        for first, last in ranges:
-            if bits(first, last):
-                raise Fault(f"{what} {value:#x}: reserved bits {first}..{last} must be 0", "descriptor")
-
+    bits, zero = partial(_bits, value), partial(_require_zero, value, what)
     if bits(2, 2) != sparse:
         form = "with" if sparse else "without"
         raise Fault(f"{what} {value:#x}: bit 2 (sparse) must be {int(sparse)} {form} .sp", "descriptor")

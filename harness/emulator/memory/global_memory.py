@@ -175,13 +175,17 @@ class GlobalMemory:
         """(name, first address, bytes) of every allocation."""
         return tuple((block.name, block.base, block.data.size) for block in self.allocations)
 
+    def holding(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in."""
+        position = bisect_right(self._bases, address) - 1
+        if position >= 0 and address < self.allocations[position].end:
+            return self.allocations[position]
+        return None
+
     def name_of(self, address: int) -> str:
         """The allocation an address lies in, with the byte offset in it; nothing outside all of them."""
-        position = bisect_right(self._bases, address) - 1
-        if position < 0 or address >= self.allocations[position].end:
-            return ""
-        block = self.allocations[position]
-        return f"'{block.name}' + {address - block.base}"
+        block = self.holding(address)
+        return f"'{block.name}' + {address - block.base}" if block is not None else ""
 
     def _nearest(self, address: int) -> str:
         if not self.allocations:

@@ -16,6 +16,11 @@ MOST = 512 << 10
 """Bytes of a thread (CUDA Programming Guide, "Technical Specifications per Compute Capability")."""
 
 
+def _fault(bad: NDArray[np.bool_], message: str, rule: str = "address") -> Fault:
+    """The fault of the first thread of those whose accesses are bad."""
+    return Fault(message, rule, position=int(np.flatnonzero(bad)[0]))
+
+
 class LocalMemory:
     """Poisoned at the start, as shared memory is; addresses are byte offsets in a thread's frame, which `allocate`
     makes longer. tops: where each thread's frame ends.
@@ -37,9 +42,7 @@ class LocalMemory:
         begin = -(-self.tops[lanes] // alignment) * alignment
         too_long = (sizes < 0) | (sizes > MOST - begin)
         if too_long.any():
-            fault = Fault(f"alloca of {int(sizes[too_long][0]):,} bytes: a thread has at most {MOST:,}", "address")
-            fault.position = int(np.flatnonzero(too_long)[0])
-            raise fault
+            raise _fault(too_long, f"alloca of {int(sizes[too_long][0]):,} bytes: a thread has at most {MOST:,}")
         self.tops[lanes] = begin + sizes
         if self.tops.max() > self._pitch:
             held, written, pitch = self._words[1], self._valid[1], self._pitch
@@ -51,20 +54,14 @@ class LocalMemory:
         return begin
 
     def _index(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-        for rule, bad in (
-            ("alignment", offsets % nbytes != 0),
-            ("address", (offsets < 0) | (offsets > self.tops[lanes] - nbytes)),
-        ):
-            if bad.any():
-                at = int(offsets[bad][0])
-                if rule == "alignment":
-                    message = f"local address 0x{at:x} is not aligned to the {nbytes} bytes of the access"
-                else:
-                    size = int(self.tops[lanes][bad][0])
-                    message = f"local access of {nbytes} bytes at 0x{at:x} is outside the thread's {size} bytes"
-                fault = Fault(message, rule)
-                fault.position = int(np.flatnonzero(bad)[0])
-                raise fault
+        askew = offsets % nbytes != 0
+        if askew.any():
+            at = f"0x{int(offsets[askew][0]):x}"
+            raise _fault(askew, f"local address {at} is not aligned to the {nbytes} bytes of the access", "alignment")
+        outside = (offsets < 0) | (offsets > self.tops[lanes] - nbytes)
+        if outside.any():
+            at, size = f"0x{int(offsets[outside][0]):x}", int(self.tops[lanes][outside][0])
+            raise _fault(outside, f"local access of {nbytes} bytes at {at} is outside the thread's {size} bytes")
         return (lanes * self._pitch + offsets) // nbytes
 
     def load(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[Any]:
@@ -73,8 +70,8 @@ class LocalMemory:
         unwritten = self._valid[nbytes][index] != ALL_VALID[nbytes]
         if unwritten.any():
             at = int(offsets[unwritten][0])
-            fault = Fault(f"local memory of {nbytes} bytes at 0x{at:x} is read but was never written", "uninitialised")
-            fault.position = int(np.flatnonzero(unwritten)[0])
+            message = f"local memory of {nbytes} bytes at 0x{at:x} is read but was never written"
+            fault = _fault(unwritten, message, "uninitialised")
             bytes_read = index[:, None] * nbytes + np.arange(nbytes)
             self._unwritten.read(fault, self._words[1], self._valid[1].view(np.bool_), bytes_read)
         return self._words[nbytes][index]

@@ -86,7 +86,11 @@ class TensorMemory:
         Blocks sit at multiples of their size. Fault on a size that is no power of two in 32..512, on a size
         above that of an earlier allocation (PTX ISA 9.7.16.7.1), or after `relinquish`.
         """
-        self._check_size(ncols, "tcgen05.alloc")
+        if not (ALLOCATION_COLUMNS <= ncols <= COLUMNS and ncols & (ncols - 1) == 0):
+            raise Fault(
+                f"tcgen05.alloc of {ncols} columns: must be a power of two in {ALLOCATION_COLUMNS}..{COLUMNS}",
+                "tmem-alloc",
+            )
         if self._relinquished:
             raise Fault(
                 "tcgen05.alloc after tcgen05.relinquish_alloc_permit: the CTA gave up its right to allocate",
@@ -123,9 +127,7 @@ class TensorMemory:
                 f"tcgen05.dealloc of {ncols} columns at column {column}: the allocation has {owned} columns",
                 "tmem-alloc",
             )
-        for write in self._overlapping(column, column + ncols):
-            write.flush()
-            write.retire()
+        self.retire(column, column + ncols)
         del self._allocations[column]
         self._allocated_mask &= ~_unit_mask(column, column + ncols)
         self.note_readable()
@@ -137,14 +139,6 @@ class TensorMemory:
     def leaks(self) -> list[tuple[int, int]]:
         """(first column, columns) of every block still owned."""
         return sorted(self._allocations.items())
-
-    @staticmethod
-    def _check_size(ncols: int, instruction: str) -> None:
-        if not (ALLOCATION_COLUMNS <= ncols <= COLUMNS and ncols & (ncols - 1) == 0):
-            raise Fault(
-                f"{instruction} of {ncols} columns: must be a power of two in {ALLOCATION_COLUMNS}..{COLUMNS}",
-                "tmem-alloc",
-            )
 
     def _describe(self) -> str:
         if not self._allocations:
@@ -176,9 +170,14 @@ class TensorMemory:
 
     def settle(self, first: int = 0, end: int = COLUMNS) -> None:
         """Carry out what is pending on columns first .. end - 1."""
-        for write in self.pending:
-            if write.first_column < end and first < write.end_column:
-                write.flush()
+        for write in self._overlapping(first, end):
+            write.flush()
+
+    def retire(self, first: int, end: int) -> None:
+        """Carry it out, and have nothing collected for these columns any more."""
+        for write in self._overlapping(first, end):
+            write.flush()
+            write.retire()
 
     def check_accumulator(self, lanes: slice, columns: slice) -> None:
         """Deal with words of a part of D that were never written."""

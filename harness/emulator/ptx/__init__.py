@@ -1,1 +1,1 @@
-"""PTX front end: text to syntax tree (parser) to control-flow graph (cfg)."""
+"""PTX front end: text to the data of a module (parser), and the checks that ptxas makes of types."""

@@ -70,6 +70,7 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _FILE = re.compile(r"\.file\s+(\d+)\s+\"([^\"\n]*)\"[^\n]*")
 _PRAGMA = re.compile(r"(\.pragma\s+\")(?!used_bytes_mask)([^\"\n]*)(\")")
 SPACE = re.compile(r"\s+")
+_BRACE = re.compile(r"[{}]")
 
 
 class Scanner:
@@ -124,19 +125,26 @@ class Scanner:
         return found
 
     def skip_braces(self, what: str = "") -> None:
-        depth, start = 0, self.at
-        for match in re.compile(r"[{}]").finditer(self.text, self.at):
-            depth += 1 if match.group() == "{" else -1
-            if depth == 0:
-                self.at = match.end()
-                return
-        raise self.error(start, f"{what} has no closing brace" if what else "missing '}'")
+        end = closing_brace(self.text, self.at)
+        if end < 0:
+            raise self.error(self.at, f"{what} has no closing brace" if what else "missing '}'")
+        self.at = end
 
     def line(self, position: int) -> int:
         return self.text.count("\n", 0, position) + 1
 
     def error(self, position: int, message: str) -> PtxSyntaxError:
         return PtxSyntaxError(f"PTX line {self.line(position)}: {message}")
+
+
+def closing_brace(text: str, start: int) -> int:
+    """Behind the brace that closes the first one from ``start`` on; -1 if there is none."""
+    depth = 0
+    for match in _BRACE.finditer(text, start):
+        depth += 1 if match[0] == "{" else -1
+        if depth == 0:
+            return match.end()
+    return -1
 
 
 def split(text: str) -> list[str]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from harness.emulator.ptx.scanner import closing_brace
+
 _SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', re.S)
 _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$%]+)")
 
@@ -34,7 +36,8 @@ def kernel_sections(text: str) -> tuple[Section, ...]:
     while (entry := _ENTRY.search(bare, at)) is not None:
         body = bare.find("{", entry.end())
         body = len(bare) if body < 0 else body
-        at = _closing(bare, body)
+        at = closing_brace(bare, body)
+        at = len(bare) if at < 0 else at
         sections.append(Section(entry[1], entry.start(), body, at))
     return tuple(sections)
 
@@ -51,15 +54,6 @@ def without_body(text: str, section: Section) -> str:
     """The text with a kernel's body blanked out, so that its parameters can be read."""
     inner = text[section.body + 1 : section.end - 1]
     return text[: section.body + 1] + _blank(inner) + text[section.end - 1 :]
-
-
-def _closing(text: str, start: int) -> int:
-    depth = 0
-    for match in re.compile(r"[{}]").finditer(text, start):
-        depth += 1 if match.group() == "{" else -1
-        if depth == 0:
-            return match.end()
-    return len(text)
 
 
 def _blank(text: str) -> str:

@@ -56,8 +56,7 @@ EXCHANGES = ("shfl", "vote", "redux", "match")
 
 def is_guard_branch(i: Instruction) -> bool:
     """Whether the instruction's guard becomes a branch around it."""
-    spec = find(i)
-    return i.guard is not None and spec is not None and spec.blocks
+    return i.guard is not None and find(i).blocks
 
 
 def build(kernel: Kernel) -> tuple[list[Block], dict[int, int]]:
@@ -73,12 +72,12 @@ def build(kernel: Kernel) -> tuple[list[Block], dict[int, int]]:
         if i.opcode in BRANCHES:
             leaders.add(i.index + 1)
             leaders.update(i.targets)
-        elif spec is not None and spec.blocks and (i.index >= apart or i.opcode not in EXCHANGES):
+        elif spec.blocks and (i.index >= apart or i.opcode not in EXCHANGES):
             leaders.add(i.index)
             if i.guard is not None:
                 guarded.add(i.index)
                 leaders.add(i.index + 1)
-        if (spec is not None and spec.settles) or reaches_other_ctas(i):
+        if spec.settles or reaches_other_ctas(i):
             leaders.add(i.index + 1)
     blocks: list[Block] = []
     starting_at: dict[int, int] = {}
@@ -111,10 +110,7 @@ def _successors(
 
 def destinations(i: Instruction) -> list[Register]:
     """Registers an instruction writes."""
-    spec = find(i)
-    if spec is None:
-        return i.operands[0].registers() if i.operands and isinstance(i.operands[0], Register) else []
-    return spec.destinations(i)
+    return find(i).destinations(i)
 
 
 def accumulators(i: Instruction) -> list[Register]:
@@ -129,15 +125,13 @@ def held_operands(i: Instruction) -> list[Register]:
 
 def sources(i: Instruction) -> list[Register]:
     """Registers an instruction reads. A guarded write keeps the old value, so it reads its destination too."""
-    written = destinations(i)
-    spec = find(i)
-    results = spec.writes if spec is not None else 1
+    results = find(i).writes
     found = [i.guard] if i.guard else []
     for position, operand in enumerate(i.operands):
         if position >= results or isinstance(operand, Memory):
             found.extend(operand.registers())
     if i.guard or i.opcode == "wgmma":
-        found.extend(written)
+        found.extend(destinations(i))
     return found
 
 
@@ -215,8 +209,7 @@ def _post_dominators(blocks: list[Block]) -> None:
 
 def load_step(i: Instruction, unloaded: set[int]) -> None:
     """What an instruction does to the set of slots that wait for a tcgen05.ld."""
-    spec = find(i)
-    name = spec.name if spec else ""
+    name = find(i).name
     if name == "tcgen05.wait::ld":
         unloaded.clear()
     elif name == "tcgen05.ld":

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.errors import PtxSyntaxError
 from harness.emulator.instructions import FAMILIES
-from harness.emulator.instructions.table import UNEXPECTED, Emitted, Unsupported, find
+from harness.emulator.instructions.table import Unsupported, find
 from harness.emulator.machine.code import BlockFunction, Code
 from harness.emulator.machine.events import Site
 from harness.emulator.machine.poison import unwritten
@@ -30,7 +29,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     layout = Layout(kernel, module)
     operands = Operands(layout)
     instructions = kernel.instructions
-    emitted = [_emit(i, operands) for i in instructions]
+    emitted = [operands.emit(i) for i in instructions]
     written = {r.slot for i in instructions for r in cfg.destinations(i)}
     for i in instructions:
         if any(r.slot in written for r in i.unused):
@@ -79,7 +78,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         functions=[names[f"b{block.index}"] for block in blocks],
         first=[block.first for block in blocks],
         last=[max(block.first, block.last - 1) for block in blocks],
-        families=[Counter(_family(i) for i in instructions[b.first : b.last]) for b in blocks],
+        families=[Counter(find(i).family for i in instructions[b.first : b.last]) for b in blocks],
         live_in=[sorted(block.live_in) for block in blocks],
         dtypes=dtypes,
         initial=initial,
@@ -98,25 +97,6 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
             "",
         ),
     )
-
-
-def _emit(i: Instruction, operands: Operands) -> Emitted | Unsupported:
-    spec = find(i)
-    if spec is None:
-        return Unsupported()
-    try:
-        return spec.emit(i, operands)
-    except Unsupported as refusal:
-        return refusal
-    except UNEXPECTED:
-        return Unsupported()
-    except PtxSyntaxError as error:
-        raise PtxSyntaxError(f"PTX line {i.line}: {i.text}: {error}") from None
-
-
-def _family(i: Instruction) -> str:
-    spec = find(i)
-    return spec.family if spec is not None else "alu"
 
 
 def _site(i: Instruction) -> Site:

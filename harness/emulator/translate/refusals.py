@@ -7,7 +7,7 @@ Source of the targets: the "Target ISA Notes" of PTX ISA 9.7.9.27 (cp.async.bulk
 from __future__ import annotations
 
 from harness.emulator.errors import PtxSyntaxError
-from harness.emulator.instructions.table import TENSOR_MEMORY, UNEXPECTED, find
+from harness.emulator.instructions.table import TENSOR_MEMORY, Unsupported, find
 from harness.emulator.ptx.ast import Instruction, Kernel, ParsedModule
 from harness.emulator.ptx.types import type_problem
 from harness.emulator.translate.layout import Layout
@@ -27,14 +27,13 @@ def check_module(module: ParsedModule) -> None:
 def problem_of(i: Instruction, target: str) -> str:
     """Why ptxas refuses an instruction: the target lacks it, or its operands are of another number or type."""
     spec = find(i)
-    targets = spec.targets if spec is not None else ()
-    feature = i.opcode
+    targets, feature = spec.targets, i.opcode
     for modifier in i.modifiers:
         if modifier.startswith("cta_group") or modifier == "multicast::cluster::all":
             targets, feature = TENSOR_MEMORY, "." + modifier.partition("::")[0]
     if targets and target not in targets:
         return f"{feature} does not exist on the module's target {target}; it needs {', '.join(targets)}"
-    if spec is not None and len(i.operands) not in spec.operands:
+    if len(i.operands) not in spec.operands:
         few, many = spec.operands[0], spec.operands[-1]
         wanted = str(few) if few == many else f"{few} to {many}"
         return f"{spec.name} takes {wanted} operands, not {len(i.operands)}"
@@ -47,15 +46,8 @@ def unimplemented(kernel: Kernel, module: ParsedModule) -> list[Instruction]:
     What depends on values at run time (a descriptor's fields) is not seen. Raises PtxSyntaxError for an unknown symbol.
     """
     operands = Operands(Layout(kernel, module))
-    return [i for i in kernel.instructions if not _is_implemented(i, operands)]
-
-
-def _is_implemented(i: Instruction, operands: Operands) -> bool:
-    spec = find(i)
-    if spec is None or len(i.operands) not in spec.operands:
-        return False
-    try:
-        spec.emit(i, operands)
-    except UNEXPECTED:
-        return False
-    return True
+    return [
+        i
+        for i in kernel.instructions
+        if len(i.operands) not in find(i).operands or isinstance(operands.emit(i), Unsupported)
+    ]

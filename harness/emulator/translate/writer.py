@@ -11,9 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.errors import Fault
+from harness.emulator.errors import Fault, PtxSyntaxError
 from harness.emulator.instructions.move import special_register
-from harness.emulator.instructions.table import Assign, Effect, Emitted, Unsupported, bits_of, find, mask
+from harness.emulator.instructions.table import (
+    UNEXPECTED,
+    Assign,
+    Effect,
+    Emitted,
+    Unsupported,
+    address_parts,
+    bits_of,
+    find,
+    mask,
+)
 from harness.emulator.instructions.tensor_memory import forget_load, load_early
 from harness.emulator.instructions.values import displaced, narrow, select
 from harness.emulator.machine.barriers import SUSPENDED
@@ -35,6 +45,7 @@ from harness.emulator.ptx.ast import (
     Symbol,
 )
 from harness.emulator.translate.cfg import (
+    BRANCHES,
     Block,
     accumulators,
     destinations,
@@ -68,6 +79,15 @@ class Operands:
         self.names: dict[str, Any] = {"np": np}
         """What generated code refers to by name."""
         self._constant_names: dict[Hashable, str] = {}
+
+    def emit(self, i: Instruction) -> Emitted | Unsupported:
+        """What the instruction's emitter gives, or its refusal. Raises PtxSyntaxError for an unknown symbol."""
+        try:
+            return find(i).emit(i, self)
+        except UNEXPECTED:
+            return Unsupported()
+        except PtxSyntaxError as error:
+            raise PtxSyntaxError(f"PTX line {i.line}: {i.text}: {error}") from None
 
     def use(self, thing: Callable[..., Any]) -> str:
         name = thing.__name__
@@ -122,16 +142,11 @@ class Operands:
         return None
 
     def pointer(self, operand: Operand) -> str:
-        if not isinstance(operand, Memory):
-            raise Unsupported
-        base = operand.base
-        if isinstance(base, Symbol):
-            return self.address(Symbol(base.name, base.offset + operand.offset))
-        width = base.type if isinstance(base, Register) else "u64"
+        base, width, offset = address_parts(operand)
         expression = self.read(base, width)
-        if not operand.offset:
+        if not offset:
             return expression
-        return f"{self.use(displaced)}({expression}, {operand.offset & mask(width)}, {bits_of(width)})"
+        return f"{self.use(displaced)}({expression}, {offset & mask(width)}, {bits_of(width)})"
 
 
 class Writer:
@@ -203,7 +218,7 @@ class Writer:
         for index in range(block.first, block.last):
             i = self.instructions[index]
             self._current = index
-            if i.opcode in ("bra", "brx", "ret", "exit"):
+            if i.opcode in BRANCHES:
                 self._store_back(block)
                 self._branch(i, block)
                 return
@@ -265,7 +280,7 @@ class Writer:
         """Get what the register file has and the locals lack."""
         for r in sources(i):
             if r.slot in self._unloaded:
-                self.line(f"v{r.slot} = {self._use(load_early)}(f, {self._site(i)}, R, {r.slot}, {r.name!r})")
+                self.line(f"v{r.slot} = {self._use(load_early)}(f, S{i.index}, R, {r.slot}, {r.name!r})")
                 self._unloaded.discard(r.slot)
                 self._open.discard(r.slot)
             elif r.slot in self._open and r not in accumulators(i):
@@ -274,9 +289,6 @@ class Writer:
             if r.slot in self._unloaded and r not in sources(i):
                 self.line(f"{self._use(forget_load)}(f, {r.slot})")
                 self._unloaded.discard(r.slot)
-
-    def _site(self, i: Instruction) -> str:
-        return f"S{i.index}"
 
     def _assign(self, i: Instruction, assign: Assign) -> None:
         names = [self._name(destination) for destination, _ in assign.pairs]
@@ -313,17 +325,16 @@ class Writer:
         for slot in sorted(stored):
             self.line(f"R[{slot}] = v{slot}")
         fragment, indent = "f", 1
-        spec = find(i)
         if i.guard is not None and not is_guard_branch(i):
             self.line(f"g = {self._guard(i)}")
             self.line(f"t = {self._use(restrict)}(f, g)")
             self.line("if t is not None:")
             fragment, indent = "t", 2
-        arguments = [fragment, self._site(i), *effect.arguments]
+        arguments = [fragment, f"S{i.index}", *effect.arguments]
         if effect.stores:
             arguments.append(str(not self._open >= poisons))
         call = f"{self._use(effect.function)}({', '.join(arguments)})"
-        if spec is not None and spec.blocks:
+        if find(i).blocks:
             self.line(f"r = {call}", indent)
             self.line("if r is SUSPENDED: return BLOCKED", indent)
             call = "r"

@@ -291,6 +291,11 @@ def compute(operation: str, mode: str, *operands: Numbers) -> Numbers:
         return _zero_sum(operation, mode, operands, np.asarray(_FUNCTIONS[operation](*operands)))
 
 
+def of_format(form: Format, operation: str, mode: str, *operands: Numbers) -> Numbers:
+    """An operation on numbers of a format, which `finish` rounds to it."""
+    return (compute64 if form is F64 else compute)(operation, mode, *operands)
+
+
 def _zero_sum(operation: str, mode: str, operands: tuple[Numbers, ...], total: Numbers) -> Numbers:
     """Rounding down, a sum that is exactly zero is -0, unless both of its terms are +0 (IEEE 754, 6.3)."""
     if mode != "rm" or operation not in ("add", "sub", "fma"):

@@ -26,15 +26,12 @@ class Cta(Protocol):
     tmem: TensorMemory
 
 
-class Block:
+class Block(NamedTuple):
     """A rectangle of one CTA's tensor memory and the part of D (CTA's rows, all columns) it holds."""
 
-    __slots__ = ("columns", "lanes", "target")
-
-    def __init__(self, lanes: slice, columns: slice, target: tuple[slice, slice]) -> None:
-        self.lanes = lanes
-        self.columns = columns
-        self.target = target
+    lanes: slice
+    columns: slice
+    target: tuple[slice, slice]
 
 
 @lru_cache(maxsize=1024)

@@ -114,9 +114,7 @@ def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any
 def claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
     """D must be allocated, and, if it is added to, written; what others have put off on it is done first."""
     tmem.check_allocated(first, end, "tcgen05.mma D")
-    for write in [w for w in tmem.pending if w.first_column < end and first < w.end_column]:
-        write.flush()
-        write.retire()
+    tmem.retire(first, end)
     for block in blocks if accumulate else ():
         tmem.check_accumulator(block.lanes, block.columns)
 

@@ -257,11 +257,7 @@ def pixel_addresses(tmap: Im2colMap, start: tuple[int, ...], offsets: Sequence[i
 
 def load_column(memory: GlobalMemory, tmap: Im2colMap, places: list[tuple[int, int]]) -> tuple[NDArray[np.uint8], int]:
     """The dense column, filled as the map asks where there is nothing, and the bytes read."""
-    row = tmap.box[0] * tmap.element.bytes
-    dense = np.zeros((tmap.pixels, row), np.uint8)
-    if tmap.fill_nan and tmap.element.nan_bits is not None:
-        nan = tmap.element.nan_bits.to_bytes(tmap.element.bytes, "little")
-        dense[:] = np.frombuffer(nan * tmap.box[0], np.uint8)
+    dense = _filled(tmap.placed).reshape(tmap.pixels, -1)
     for pixel, (address, nbytes) in enumerate(places):
         if nbytes:
             dense[pixel, :nbytes] = memory.read(address, nbytes)
