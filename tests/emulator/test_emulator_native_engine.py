@@ -125,6 +125,16 @@ FORMS = [
     "fma.rn.ftz.f32 %r0, %r1, %r2, %r3;", "div.rn.f32 %r0, %r1, %r2;",
     *_each("{op}.approx{z}.f32 %r0, %r1;", op="rcp sqrt rsqrt ex2 lg2", z="- .ftz"), "sqrt.rn.f32 %r0, %r1;",
     *_each("cvt.rn.f32.{t} %r0, %r1;", t="s32 u32"),
+    *_each("{op}.f64 %d0, %d1, %d2;", op="add sub mul div.rn"), "fma.rn.f64 %d0, %d1, %d2, %d3;",
+    *_each("{op}.rn.f64 %d0, %d1;", op="rcp sqrt"), "rsqrt.approx.f64 %d0, %d1;", "add.rm.f64 %d0, %d1, %d2;",
+    *_each("setp.{c}.f64 %p2, %d1, %d2;", c="eq ne lt le gt ge equ neu ltu leu gtu geu num nan"),
+    *_each("cvt.rn.f64.{t} %d0, %{r}1;", t="s32 u32", r="r"), *_each("cvt.rn.f64.{t} %d0, %{r}1;", t="s64 u64", r="d"),
+    "cvt.f64.f32 %d0, %r1;", "cvt.rn.f32.f64 %r0, %d1;", "cvt.rn.sat.f32.f64 %r0, %d1;", "cvt.rz.f32.f64 %r0, %d1;",
+    *_each("cvt.{m}{z}.{t}.f32 %r0, %r1;", m="rni rzi rmi rpi", z="- .ftz", t="s32 u32"),
+    *_each("cvt.{m}.{t}.f64 %r0, %d1;", m="rni rzi rmi rpi", t="s32 u32"), "cvt.rzi.s64.f64 %d0, %d1;",
+    *_each("cvt.{m}{z}.f32.f32 %r0, %r1;", m="rni rzi rmi rpi", z="- .sat"), "cvt.sat.f32.f32 %r0, %r1;",
+    *_each("fma.{m}.f32 %r0, %r1, %r2, %r3;", m="rz rm rp rn.sat rm.sat rn.ftz.sat rm.ftz"),
+    "add.sat.f32 %r1, %r1, %r2;",
     "shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;", "shfl.sync.idx.b32 %r0, %r1, 3, 31, -1;",
     "shfl.sync.up.b32 %r0, %r1, 2, 0, -1;", "shfl.sync.down.b32 %r0, %r1, 1, 0x1C1D, -1;",
     "shfl.sync.idx.b32 %r0, %r1, %r2, 0x1803, -1;",
@@ -182,7 +192,9 @@ WITHOUT = [
     *_each("{op}.s16 %h0, %h1, %h2;", op="min max"), *_each("mul.hi.{t} %d0, %d1, %d2;", t="u64 s64"),
     "rem.u16 %h0, %h1, %h2;", "dp2a.lo.s32.s32 %r0, %r1, %r2, %r3;", "mul.wide.s16 %r0, %h1, %h2;",
     "bfi.b32 %r0, %r1, %r2, %r3,3;", *_each("{op}.rz.f32x2 %d0, %d1, %d2;", op="add sub mul"),
-    "redux.sync.max.abs.f32 %r0, %r1, -1;",
+    "add.rm.f64 %d0, %d1, %d2;", "cvt.rz.f32.f64 %r0, %d1;",
+    *_each("cvt.{m}.ftz.{t}.f32 %r0, %r1;", m="rmi rpi", t="s32 u32"),
+    "cvt.rzi.s64.f64 %d0, %d1;", "fma.rm.ftz.f32 %r0, %r1, %r2, %r3;", "redux.sync.max.abs.f32 %r0, %r1, -1;",
 ]  # fmt: skip
 """The forms that Python runs."""
 

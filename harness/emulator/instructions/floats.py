@@ -92,14 +92,22 @@ def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
 
 
 def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
-    """The same as a micro-operation, of one f32 or two, rounded to nearest."""
-    if any(i.has(m) for m in ("rz", "rm", "rp", "sat")) or operation not in _NATIVE.get(kind, ()):
+    """The same as micro-operations, of one number or two."""
+    mode = next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
+    if operation not in _NATIVE.get(kind, ()) or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False)):
         return ()
-    return (micro(f"{operation}{'.ftz' if i.has('ftz') else ''}.{kind}", i.operands[0], kind, *i.operands[1:]),)
+    destination, *sources = i.operands
+    name = f"{operation}{mode}{'.ftz' if i.has('ftz') else ''}.{kind}"
+    clamp = (micro("sat.f32", destination, kind, destination),) if i.has("sat") else ()
+    return (micro(name, destination, kind, *sources), *clamp)
 
 
 _PACKED = ("add", "sub", "mul", "fma")
-_NATIVE = {"f32": (*_PACKED, "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2"), "f32x2": _PACKED}
+_NATIVE = {
+    "f32": (*_PACKED, "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2"),
+    "f32x2": _PACKED,
+    "f64": (*_PACKED, "div", "rcp", "sqrt", "rsqrt"),
+}
 
 
 _SUM_MODIFIERS: dict[str, tuple[str, ...]] = {
