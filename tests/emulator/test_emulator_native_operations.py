@@ -106,5 +106,16 @@ def test_functions_that_are_nearly_right_are_hardly_ever_taken_back():
                 run_operation(name, [int(tie.view(np.uint32))], 0)
 
 
+def test_halves_are_rounded_once():
+    """Just above the middle of two numbers, by less than f32 holds beside it (f16), or f64 (bf16): the upper one."""
+    assert run_operation("fma.f16", [0x3C01, 0x3BFF, 0x0009], 0) == 0x3C01
+    assert run_operation("fma.bf16", [0x3FC0, 0x3FAE, 0x0D80], 0) == 0x4003
+    # At the middle it is the even one, and just below it the lower one.
+    assert run_operation("fma.f16", [0x3C01, 0x3BFF, 0x0008], 0) == 0x3C00
+    assert run_operation("fma.bf16", [0x3FC0, 0x3FAE, 0], 0) == 0x4002
+    assert run_operation("fma.bf16", [0xBFC0, 0x3FAE, 0x8D80], 0) == 0xC003
+    assert run_operation("fma.bf16x2", [0x3FC03FC0, 0x3FAE3FAE, 0x0D808D80], 0) == 0x40034002
+
+
 def test_names_are_unique():
     assert len(BY_NAME) == len(OPERATIONS)

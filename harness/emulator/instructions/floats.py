@@ -96,17 +96,21 @@ def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
     mode = next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
     if operation not in _NATIVE.get(kind, ()) or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False)):
         return ()
+    if kind in _HALVES and any(i.has(m) for m in ("ftz", "sat", "relu")):
+        return ()
     destination, *sources = i.operands
     name = f"{operation}{mode}{'.ftz' if i.has('ftz') else ''}.{kind}"
     clamp = (micro("sat.f32", destination, kind, destination),) if i.has("sat") else ()
     return (micro(name, destination, kind, *sources), *clamp)
 
 
+_HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 _PACKED = ("add", "sub", "mul", "fma")
 _NATIVE = {
     "f32": (*_PACKED, "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2"),
     "f32x2": _PACKED,
     "f64": (*_PACKED, "div", "rcp", "sqrt", "rsqrt"),
+    **dict.fromkeys(_HALVES, _PACKED),
 }
 
 
@@ -206,9 +210,9 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
     flags = [str(i.has(m)) for m in ("ftz", "NaN", "abs", "xorsign")]
     values = [w.read(o, kind) for o in i.operands[1:]]
     value = call(w, extremum, repr(i.opcode), repr(kind), *flags, *values)
-    name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.f32"
+    name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.{kind}"
     native: tuple[Micro, ...] = ()
-    if kind == "f32" and not i.has("abs"):
+    if (kind == "f32" or (kind in _HALVES and not i.has("ftz"))) and not i.has("abs"):
         destination, first, second, *third = i.operands
         between = Temporary() if third else destination
         native = (micro(name, between, kind, first, second),)

@@ -21,7 +21,7 @@ import numpy as np
 from harness.emulator.instructions import convert, integer, values
 from harness.emulator.instructions.values import CANONICAL_NAN, M32, M64, signed
 from harness.emulator.units import float_math
-from harness.emulator.units.formats import F32, F64
+from harness.emulator.units.formats import BF16, F16, F32, F64, Format
 
 MOJO_TYPES = {
     "u32": "DType.uint32", "s32": "DType.int32", "u64": "DType.uint64", "s64": "DType.int64", "f32": "DType.float32",
@@ -53,7 +53,7 @@ class Operation:
     @property
     def weight(self) -> int:
         """What Python takes for it where lanes differ, in the units of `stretches.PRICE`: ten times more for floats."""
-        return 20 if {"f32", "f64"} & {self.result, *self.sources} or self.name.startswith("pack") else 2
+        return 20 if "f32" in self.name or "f64" in self.name or "f16" in self.name else 2
 
 
 _SPREADING = frozenset(
@@ -215,10 +215,22 @@ def _operations() -> list[Operation]:
     for name, sources, mojo in _WIDE_FUNCTIONS:
         add(f"{name}.f64", "f64", " ".join(["f64"] * sources), mojo, _wide_lane(name))
     _conversions(add)
+    _halves(add)
     for mode in ("rz", "rm", "rp"):
         lane = _function_lane("fma", False, mode)
         add(f"fma.{mode}.f32", "f32", "f32 f32 f32", f'fused_toward["{mode}"](a, b, c)', lane)
     return found
+
+
+def _halves(add: Callable[..., None]) -> None:
+    """f16 and bf16, one in a row or two."""
+    for kind, form in (("f16", F16), ("bf16", BF16)):
+        for name, sources, text in _HALF_FUNCTIONS:
+            mojo, kinds = text.replace("B", str(form is BF16)), " ".join(["u32"] * sources)
+            upper = re.sub(r"\b([abc])\b", r"(\1 >> 16)", mojo)
+            lane = _function_lane(name, False, form=form)
+            add(f"{name}.{kind}", "u32", kinds, mojo, _low_lane(lane))
+            add(f"{name}.{kind}x2", "u32", kinds, f"{mojo} | ({upper} << 16)", _packed_lane(lane, 16))
 
 
 def _conversions(add: Callable[..., None]) -> None:
@@ -264,6 +276,17 @@ _FLOAT_TESTS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "nan": ("~(a.eq(a) & b.eq(b))", lambda a, b: a != a or b != b),
 }
 """Comparisons of floats; Mojo's ne is false where one is a NaN."""
+_HALF_FUNCTIONS = (
+    ("add", 2, "rounded_half[B](odd_sum(wide_half[B](a), wide_half[B](b)))"),
+    ("sub", 2, "rounded_half[B](odd_sum(wide_half[B](a), -wide_half[B](b)))"),
+    ("mul", 2, "rounded_half[B](wide_half[B](a) * wide_half[B](b))"),
+    ("fma", 3, "rounded_half[B](odd_sum(wide_half[B](a) * wide_half[B](b), wide_half[B](c)))"),
+    ("min", 2, "half_bits[B](least(of_half[B](a), of_half[B](b)))"),
+    ("max", 2, "half_bits[B](greatest(of_half[B](a), of_half[B](b)))"),
+    ("min.nan", 2, "half_bits[B](or_nan(least(of_half[B](a), of_half[B](b)), of_half[B](a), of_half[B](b)))"),
+    ("max.nan", 2, "half_bits[B](or_nan(greatest(of_half[B](a), of_half[B](b)), of_half[B](a), of_half[B](b)))"),
+)
+"""Functions of f16 and bf16, one in a row or two; B says whether it is bf16."""
 _PLAIN = (False, False, False, False)
 """No .ftz, no .sat, no .relu, no .satfinite."""
 _WIDE_FUNCTIONS = (
@@ -310,23 +333,28 @@ def _wide_lane(name: str) -> Callable[..., int]:
     return lane
 
 
-def _function_lane(name: str, ftz: bool, mode: str = "rn") -> Callable[..., int]:
+def _function_lane(name: str, ftz: bool, mode: str = "rn", form: Format = F32) -> Callable[..., int]:
     """What the emulator's own function makes of one lane."""
 
     def lane(*bits: int) -> int:
-        numbers = [float_math.inputs(np.array(b, np.uint32), F32, ftz) for b in bits]
+        numbers = [float_math.inputs(np.array(b, np.uint32), form, ftz) for b in bits]
         operation, _, nan = name.partition(".")
         if operation in ("min", "max"):
             result = float_math.extremum(operation, numbers, bool(nan), False, False)
         else:
             result = float_math.compute(name, mode, *numbers)
-        return int(float_math.finish(result, F32, mode, ftz=ftz))
+        return int(float_math.finish(result, form, mode, ftz=ftz))
 
     return lane
 
 
-def _packed_lane(lane: Callable[..., int]) -> Callable[..., int]:
-    return lambda *both: lane(*(b & M32 for b in both)) | lane(*(b >> 32 for b in both)) << 32
+def _packed_lane(lane: Callable[..., int], bits: int = 32) -> Callable[..., int]:
+    low = (1 << bits) - 1
+    return lambda *both: lane(*(b & low for b in both)) | lane(*(b >> bits for b in both)) << bits
+
+
+def _low_lane(lane: Callable[..., int]) -> Callable[..., int]:
+    return lambda *bits: lane(*(b & 0xFFFF for b in bits))
 
 
 def _comparison(sign: str, signed_bits: int) -> Callable[[int, int], int]:

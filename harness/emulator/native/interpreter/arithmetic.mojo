@@ -305,3 +305,49 @@ def fused_toward[mode: StaticString](a: Floats, b: Floats, c: Floats) -> Floats:
     else:
         bits = ((negative & below) | (~negative & above)).select(bits - 1, bits)
     return Floats(from_bits=bits)
+
+
+@inline(.always)
+def of_half[is_bf16: Bool](a: Lanes) -> Floats:
+    """The number of the low 16 bits."""
+    comptime if is_bf16:
+        return Floats(from_bits=a << 16)
+    return from_f16(a)
+
+
+@inline(.always)
+def wide_half[is_bf16: Bool](a: Lanes) -> Doubles:
+    return of_half[is_bf16](a).cast[DType.float64]()
+
+
+@inline(.always)
+def half_bits[is_bf16: Bool](a: Floats) -> Lanes:
+    var bits = a.to_bits[DType.uint32]()
+    comptime if is_bf16:
+        return to_bf16(bits)
+    return to_f16(bits)
+
+
+@inline(.never)
+def odd_sum(a: Doubles, b: Doubles) -> Doubles:
+    """a + b rounded to odd, so that rounding it once more to fewer bits is right: of the two numbers beside the exact
+    sum, which is total + error (Knuth), the one with the last bit set.
+    """
+    var total = a + b
+    var back = total - a
+    var error = (a - (total - back)) + (b - back)
+    var bits = total.to_bits[DType.uint64]()
+    var outward = error.gt(0).eq(total.gt(0)).select(bits + 1, bits - 1)
+    var inexact = (error.gt(0) | error.lt(0)) & (bits & 1).eq(0)
+    return Doubles(from_bits=inexact.select(outward, bits))
+
+
+@inline(.never)
+def rounded_half[is_bf16: Bool](a: Doubles) -> Lanes:
+    """Rounded once: to odd on the way through f32."""
+    var nearest = a.cast[DType.float32]()
+    var bits = nearest.to_bits[DType.uint32]()
+    var there = nearest.cast[DType.float64]()
+    var inexact = (there.gt(a) | there.lt(a)) & (bits & 1).eq(0)
+    var beyond = abs(there).gt(abs(a))
+    return half_bits[is_bf16](Floats(from_bits=inexact.select(beyond.select(bits - 1, bits + 1), bits)))
