@@ -17,7 +17,9 @@ EDGES = {
            0x7F800001, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x33800000, 0x38800000, 0x477FF000,
            0x47800000, 0x3F801000, 0x3F808000, 0x3F818000],
     "64": [0, 1, 31, 63, 64, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, (1 << 64) - 1,
-           0x3F800000_7F800000, 0xFF800000_BF800000, 0x00000001_7F7FFFFF, 0x7F800001_3F808000],
+           0x3F800000_7F800000, 0xFF800000_BF800000, 0x00000001_7F7FFFFF, 0x7F800001_3F808000,
+           0x3FF00000_00000000, 0xBFF80000_00000000, 0x40040000_00000000, 0xC1E00000_00200000, 0x7FF00000_00000000,
+           0xFFF00000_00000000, 0x7FF00000_00000001, 0xFFFC0000_00000002, 0x47EFFFFF_F0000000, 0x36A00000_00000000],
 }  # fmt: skip
 
 
@@ -102,6 +104,17 @@ def test_functions_that_are_nearly_right_are_hardly_ever_taken_back():
         if tie is not None:
             with pytest.raises(TakenBack):
                 run_operation(name, [int(tie.view(np.uint32))], 0)
+
+
+def test_halves_are_rounded_once():
+    """Just above the middle of two numbers, by less than f32 holds beside it (f16), or f64 (bf16): the upper one."""
+    assert run_operation("fma.f16", [0x3C01, 0x3BFF, 0x0009], 0) == 0x3C01
+    assert run_operation("fma.bf16", [0x3FC0, 0x3FAE, 0x0D80], 0) == 0x4003
+    # At the middle it is the even one, and just below it the lower one.
+    assert run_operation("fma.f16", [0x3C01, 0x3BFF, 0x0008], 0) == 0x3C00
+    assert run_operation("fma.bf16", [0x3FC0, 0x3FAE, 0], 0) == 0x4002
+    assert run_operation("fma.bf16", [0xBFC0, 0x3FAE, 0x8D80], 0) == 0xC003
+    assert run_operation("fma.bf16x2", [0x3FC03FC0, 0x3FAE3FAE, 0x0D808D80], 0) == 0x40034002
 
 
 def test_names_are_unique():

@@ -148,8 +148,7 @@ def _float(i: Instruction, w: Translator, kind: str) -> Assign:
     """add, sub, mul, div of f32 and f64, rounded to nearest even."""
     a, b = _sources(i, w, kind)
     value = call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind))
-    native = (micro(f"{i.opcode}.f32", *_operands(i, kind)),) if kind == "f32" else ()
-    return Assign([(i.operands[0], value)], micro=native)
+    return Assign([(i.operands[0], value)], micro=(micro(f"{i.opcode}.{kind}", *_operands(i, kind)),))
 
 
 def _operands(i: Instruction, kind: str) -> tuple[Any, ...]:

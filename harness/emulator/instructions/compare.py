@@ -92,8 +92,8 @@ def _native_test(i: Instruction, kind: str) -> tuple[Micro, ...]:
     destination, a, b, *others = i.operands
     comparison, *words = i.modifiers[:-1]
     is_signed = kind[0] == "s" and comparison not in ("eq", "ne")
-    if kind == "f32":
-        name = f"setp.{comparison}.f32"
+    if kind in ("f32", "f64"):
+        name = f"setp.{comparison}.{kind}"
     elif is_integer(kind) and not (is_signed and bits_of(kind) < 32):
         comparison = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.get(comparison, comparison)
         name = f"setp.{comparison}.{'s' if is_signed else 'u'}{max(32, bits_of(kind))}"

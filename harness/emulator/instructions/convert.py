@@ -290,7 +290,24 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     whole = INTEGRAL[rounding[0]] if integral else ""
     flags = [str(m in rest) for m in ("ftz", "sat", "relu", "satfinite")]
     arguments = (repr(to), repr(source), repr(mode), repr(whole), *flags, value)
-    return Assign([(destination, call(w, float_to_float, *arguments))])
+    operations = _native_between_floats(i, rounding, rest, to, source)
+    return Assign([(destination, call(w, float_to_float, *arguments))], micro=operations)
+
+
+def _native_between_floats(
+    i: Instruction, rounding: list[str], rest: list[str], to: str, source: str
+) -> tuple[Micro, ...]:
+    """The same as micro-operations, rounded to nearest or to an integer."""
+    destination, operand = i.operands
+    if not set(rounding) <= {"rn", *INTEGRAL} or not set(rest) <= {"sat"}:
+        return ()
+    clamp = tuple(micro("sat.f32", destination, "f32", destination) for _ in rest)
+    if (to, source) == ("f32", "f32") and (rounding or rest):
+        whole = tuple(micro(f"{word}.f32", destination, source, operand) for word in rounding)
+        return (*whole, *clamp) if whole else (micro("sat.f32", destination, source, operand),)
+    if (to, source) == ("f32", "f64") or ((to, source) == ("f64", "f32") and not rest):
+        return (micro(f"{to}.from.{source}", destination, source, operand), *clamp)
+    return ()
 
 
 def _holds(form: Format, other: Format) -> bool:
@@ -305,7 +322,11 @@ def _to_integer(i: Instruction, w: Translator, words: list[str], to: str, source
         raise Unsupported
     destination = i.operands[0]
     arguments = (repr(to), repr(source), _register_bits(destination, to), repr(INTEGRAL[rounding[0]]), "ftz" in rest)
-    return Assign([(destination, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)))])
+    # Where a subnormal number becomes zero anyway, it does not matter whether it was flushed.
+    plain = "ftz" not in rest or rounding[0] in ("rni", "rzi")
+    has_operation = plain and to in ("s32", "u32") and source in ("f32", "f64") and arguments[2] == 32
+    native = (micro(f"{to}.from.{source}.{rounding[0]}", destination, source, i.operands[1]),) if has_operation else ()
+    return Assign([(destination, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)))], micro=native)
 
 
 def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
@@ -314,8 +335,9 @@ def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, sour
     if len(rounding) != 1 or not set(rest) <= {"sat"}:
         raise Unsupported
     arguments = (repr(to), repr(source), repr(rounding[0]), "sat" in rest, w.read(i.operands[1], source))
-    has_operation = to == "f32" and source in ("s32", "u32") and words == ["rn"]
-    native = (micro(f"f32.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
+    sources = {"f32": ("s32", "u32"), "f64": ("s32", "u32", "s64", "u64")}
+    has_operation = source in sources.get(to, ()) and words == ["rn"]
+    native = (micro(f"{to}.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
     return Assign([(i.operands[0], call(w, integer_to_float, *arguments))], micro=native)
 
 

@@ -90,14 +90,26 @@ def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
 
 
 def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
-    """The same as a micro-operation, of one f32 or two, rounded to nearest."""
-    if any(i.has(m) for m in ("rz", "rm", "rp", "sat")) or operation not in _NATIVE.get(kind, ()):
+    """The same as micro-operations, of one number or two."""
+    mode = next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
+    if operation not in _NATIVE.get(kind, ()) or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False)):
         return ()
-    return (micro(f"{operation}{'.ftz' if i.has('ftz') else ''}.{kind}", i.operands[0], kind, *i.operands[1:]),)
+    if kind in _HALVES and any(i.has(m) for m in ("ftz", "sat", "relu")):
+        return ()
+    destination, *sources = i.operands
+    name = f"{operation}{mode}{'.ftz' if i.has('ftz') else ''}.{kind}"
+    clamp = (micro("sat.f32", destination, kind, destination),) if i.has("sat") else ()
+    return (micro(name, destination, kind, *sources), *clamp)
 
 
+_HALVES = ("f16", "bf16", "f16x2", "bf16x2")
 _PACKED = ("add", "sub", "mul", "fma")
-_NATIVE = {"f32": (*_PACKED, "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2"), "f32x2": _PACKED}
+_NATIVE = {
+    "f32": (*_PACKED, "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2"),
+    "f32x2": _PACKED,
+    "f64": (*_PACKED, "div", "rcp", "sqrt", "rsqrt"),
+    **dict.fromkeys(_HALVES, _PACKED),
+}
 
 
 _SUM_MODIFIERS: dict[str, tuple[str, ...]] = {
@@ -196,9 +208,9 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
     flags = [str(i.has(m)) for m in ("ftz", "NaN", "abs", "xorsign")]
     values = [w.read(o, kind) for o in i.operands[1:]]
     value = call(w, extremum, repr(i.opcode), repr(kind), *flags, *values)
-    name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.f32"
+    name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.{kind}"
     native: tuple[Micro, ...] = ()
-    if kind == "f32" and not i.has("abs"):
+    if (kind == "f32" or (kind in _HALVES and not i.has("ftz"))) and not i.has("abs"):
         destination, first, second, *third = i.operands
         between = Temporary() if third else destination
         native = (micro(name, between, kind, first, second),)

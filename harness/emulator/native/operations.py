@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.instructions import integer, values
+from harness.emulator.instructions import convert, integer, values
 from harness.emulator.instructions.values import CANONICAL_NAN, M32, M64, signed
 from harness.emulator.units import float_math
-from harness.emulator.units.formats import F32
+from harness.emulator.units.formats import BF16, F16, F32, F64, Format
 
 MOJO_TYPES = {
     "u32": "DType.uint32", "s32": "DType.int32", "u64": "DType.uint64", "s64": "DType.int64", "f32": "DType.float32",
-    "pred": "DType.uint32",
+    "f64": "DType.float64", "pred": "DType.uint32",
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ class Operation:
     @property
     def weight(self) -> int:
         """What Python takes for it where lanes differ, in the units of `stretches.PRICE`: ten times more for floats."""
-        return 20 if "f32" in (self.result, *self.sources) or self.name.startswith("pack") else 2
+        return 20 if "f32" in self.name or "f64" in self.name or "f16" in self.name else 2
 
 
 _SPREADING = frozenset(
@@ -79,9 +79,12 @@ _SPREADING = frozenset(
 )
 
 
-def number(bits: int) -> float:
-    """The number of an f32's bits."""
-    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+def number(bits: int, kind: str) -> float:
+    """The number of an f32's or an f64's bits."""
+    return float(struct.unpack(f"<{_FORMS[kind][1]}", struct.pack(f"<{_FORMS[kind][0]}", bits))[0])
+
+
+_FORMS = {"f32": "If", "f64": "Qd"}
 
 
 def f32_bits(value: np.float32) -> int:
@@ -192,7 +195,9 @@ def _operations() -> list[Operation]:
             exact = of(integer.dot_product, a_kind == "s32", b_kind == "s32", "")
             add(f"dp4a.{a_kind}.{b_kind}", "u32", "u32 u32 u32", f"dot_of_bytes[{signs}](a, b, c)", exact)
     for name, (mojo, test) in _FLOAT_TESTS.items():
-        add(f"setp.{name}.f32", "pred", "f32 f32", f"({mojo}).cast[DType.uint32]()", _float_comparison(test))
+        for kind in ("f32", "f64"):
+            lane = _float_comparison(test, kind)
+            add(f"setp.{name}.{kind}", "pred", f"{kind} {kind}", f"({mojo}).cast[DType.uint32]()", lane)
     for name, sources, mojo in _FLOAT_FUNCTIONS:
         kinds, nearly = " ".join(["f32"] * sources), name in _NEARLY
         add(f"{name}.f32", "f32", kinds, mojo, _function_lane(name, False), nearly=nearly)
@@ -207,7 +212,50 @@ def _operations() -> list[Operation]:
         whole = (lambda a: signed(a, 32)) if kind == "s32" else (lambda a: a)
         rounded = lambda a, whole=whole: f32_bits(np.float32(whole(a)))  # noqa: E731
         add(f"f32.from.{kind}", "f32", kind, "a.cast[DType.float32]()", rounded)
+    for name, sources, mojo in _WIDE_FUNCTIONS:
+        add(f"{name}.f64", "f64", " ".join(["f64"] * sources), mojo, _wide_lane(name))
+    _conversions(add)
+    _halves(add)
+    for mode in ("rz", "rm", "rp"):
+        lane = _function_lane("fma", False, mode)
+        add(f"fma.{mode}.f32", "f32", "f32 f32 f32", f'fused_toward["{mode}"](a, b, c)', lane)
     return found
+
+
+def _halves(add: Callable[..., None]) -> None:
+    """f16 and bf16, one in a row or two."""
+    for kind, form in (("f16", F16), ("bf16", BF16)):
+        for name, sources, text in _HALF_FUNCTIONS:
+            mojo, kinds = text.replace("B", str(form is BF16)), " ".join(["u32"] * sources)
+            upper = re.sub(r"\b([abc])\b", r"(\1 >> 16)", mojo)
+            lane = _function_lane(name, False, form=form)
+            add(f"{name}.{kind}", "u32", kinds, mojo, _low_lane(lane))
+            add(f"{name}.{kind}x2", "u32", kinds, f"{mojo} | ({upper} << 16)", _packed_lane(lane, 16))
+
+
+def _conversions(add: Callable[..., None]) -> None:
+    """Between f32, f64 and integers, and to whole numbers."""
+
+    def lane(function: Callable[..., Any], *before: object) -> Callable[..., int]:
+        return lambda a: int(function(*before, a))
+
+    for kind in ("s32", "u32", "s64", "u64"):
+        exact = lane(convert.integer_to_float, "f64", kind, "rn", False)
+        add(f"f64.from.{kind}", "f64", kind, "a.cast[DType.float64]()", exact)
+    for to, source in (("f32", "f64"), ("f64", "f32")):
+        bits = f"a.cast[{MOJO_TYPES[to]}]().to_bits[DType.uint{to[1:]}]()"
+        exact = lane(convert.float_to_float, to, source, "rn", "", *_PLAIN)
+        add(f"{to}.from.{source}", f"u{to[1:]}", source, bits, exact)
+    for words, mode in convert.INTEGRAL.items():
+        whole = f"whole_{mode}(a.cast[DType.float64]())"
+        exact = lane(convert.float_to_float, "f32", "f32", "rn", mode, *_PLAIN)
+        add(f"{words}.f32", "f32", "f32", f"{whole}.cast[DType.float32]()", exact)
+        for to in ("s32", "u32"):
+            for source, of_nan in (("f32", 0), ("f64", 1 << 31)):
+                exact = lane(convert.float_to_integer, to, source, 32, mode, False)
+                add(f"{to}.from.{source}.{words}", "u32", source, f"to_{to}({whole}, {of_nan})", exact)
+    exact = lane(convert.float_to_float, "f32", "f32", "rn", "", False, True, False, False)
+    add("sat.f32", "f32", "f32", "a.gt(0).select(min(a, Floats(1)), Floats(0))", exact)
 
 
 _DIVISIONS = {"div": "whole_quotient", "rem": "whole_remainder"}
@@ -228,6 +276,30 @@ _FLOAT_TESTS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "nan": ("~(a.eq(a) & b.eq(b))", lambda a, b: a != a or b != b),
 }
 """Comparisons of floats; Mojo's ne is false where one is a NaN."""
+_HALF_FUNCTIONS = (
+    ("add", 2, "rounded_half[B](odd_sum(wide_half[B](a), wide_half[B](b)))"),
+    ("sub", 2, "rounded_half[B](odd_sum(wide_half[B](a), -wide_half[B](b)))"),
+    ("mul", 2, "rounded_half[B](wide_half[B](a) * wide_half[B](b))"),
+    ("fma", 3, "rounded_half[B](odd_sum(wide_half[B](a) * wide_half[B](b), wide_half[B](c)))"),
+    ("min", 2, "half_bits[B](least(of_half[B](a), of_half[B](b)))"),
+    ("max", 2, "half_bits[B](greatest(of_half[B](a), of_half[B](b)))"),
+    ("min.nan", 2, "half_bits[B](or_nan(least(of_half[B](a), of_half[B](b)), of_half[B](a), of_half[B](b)))"),
+    ("max.nan", 2, "half_bits[B](or_nan(greatest(of_half[B](a), of_half[B](b)), of_half[B](a), of_half[B](b)))"),
+)
+"""Functions of f16 and bf16, one in a row or two; B says whether it is bf16."""
+_PLAIN = (False, False, False, False)
+"""No .ftz, no .sat, no .relu, no .satfinite."""
+_WIDE_FUNCTIONS = (
+    ("add", 2, "with_nan(a + b, a, b)"),
+    ("sub", 2, "with_nan(a - b, a, b)"),
+    ("mul", 2, "with_nan(a * b, a, b)"),
+    ("div", 2, "with_nan(a / b, a, b)"),
+    ("fma", 3, "with_nan(a.fma(b, c), a, b, c)"),
+    ("rcp", 1, "with_nan(1 / a, a)"),
+    ("sqrt", 1, "with_nan(sqrt(a), a)"),
+    ("rsqrt", 1, "with_nan(1 / sqrt(a), a)"),
+)
+"""Functions of f64, rounded to nearest."""
 _NEARLY = ("ex2", "lg2")
 _PACKED = ("add", "sub", "mul", "fma")
 """What is there for two f32 in a row, too."""
@@ -251,23 +323,38 @@ _FLOAT_FUNCTIONS = (
 """Functions of f32 by name, with how many sources they have: as `float_math` has them, rounded to nearest."""
 
 
-def _function_lane(name: str, ftz: bool) -> Callable[..., int]:
-    """What the emulator's own function makes of one lane."""
+def _wide_lane(name: str) -> Callable[..., int]:
+    """The same of f64."""
 
     def lane(*bits: int) -> int:
-        numbers = [float_math.inputs(np.array(b, np.uint32), F32, ftz) for b in bits]
-        operation, _, nan = name.partition(".")
-        if operation in ("min", "max"):
-            result = float_math.extremum(operation, numbers, bool(nan), False, False)
-        else:
-            result = float_math.compute(name, "rn", *numbers)
-        return int(float_math.finish(result, F32, "rn", ftz=ftz))
+        numbers = [float_math.inputs(np.array(b, np.uint64), F64, False) for b in bits]
+        return int(float_math.finish(float_math.compute64(name, "rn", *numbers), F64, "rn"))
 
     return lane
 
 
-def _packed_lane(lane: Callable[..., int]) -> Callable[..., int]:
-    return lambda *both: lane(*(b & M32 for b in both)) | lane(*(b >> 32 for b in both)) << 32
+def _function_lane(name: str, ftz: bool, mode: str = "rn", form: Format = F32) -> Callable[..., int]:
+    """What the emulator's own function makes of one lane."""
+
+    def lane(*bits: int) -> int:
+        numbers = [float_math.inputs(np.array(b, np.uint32), form, ftz) for b in bits]
+        operation, _, nan = name.partition(".")
+        if operation in ("min", "max"):
+            result = float_math.extremum(operation, numbers, bool(nan), False, False)
+        else:
+            result = float_math.compute(name, mode, *numbers)
+        return int(float_math.finish(result, form, mode, ftz=ftz))
+
+    return lane
+
+
+def _packed_lane(lane: Callable[..., int], bits: int = 32) -> Callable[..., int]:
+    low = (1 << bits) - 1
+    return lambda *both: lane(*(b & low for b in both)) | lane(*(b >> bits for b in both)) << bits
+
+
+def _low_lane(lane: Callable[..., int]) -> Callable[..., int]:
+    return lambda *bits: lane(*(b & 0xFFFF for b in bits))
 
 
 def _comparison(sign: str, signed_bits: int) -> Callable[[int, int], int]:
@@ -277,8 +364,8 @@ def _comparison(sign: str, signed_bits: int) -> Callable[[int, int], int]:
     return lambda a, b: int(compare(signed(a, signed_bits), signed(b, signed_bits)))
 
 
-def _float_comparison(test: Callable[[float, float], bool]) -> Callable[[int, int], int]:
-    return lambda a, b: int(test(number(a), number(b)))
+def _float_comparison(test: Callable[[float, float], bool], kind: str) -> Callable[[int, int], int]:
+    return lambda a, b: int(test(number(a, kind), number(b, kind)))
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {

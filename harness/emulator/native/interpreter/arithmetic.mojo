@@ -1,6 +1,6 @@
 """Operations on lanes that are more than an expression."""
 
-from std.math import sqrt
+from std.math import ceil, floor, sqrt, trunc
 from .lanes import *
 
 
@@ -209,3 +209,145 @@ def logarithm(a: Floats) -> Doubles:
     found = a.eq(0).select(-1 / zero, found)
     found = a.lt(0).select(zero / zero, found)
     return (a.eq(a) & a.ne(Floats(1) / 0)).select(found, a.cast[DType.float64]())
+
+
+@inline(.always)
+def is_nan(a: Doubles) -> SIMD[DType.bool, 32]:
+    return ~a.eq(a)
+
+
+@inline(.always)
+def made_quiet(a: Doubles) -> Doubles:
+    return Doubles(from_bits=a.to_bits[DType.uint64]() | (UInt64(1) << 51))
+
+
+@inline(.always)
+def with_nan(found: Doubles, a: Doubles) -> Doubles:
+    """A result, whose NaN is the operand's, made quiet, or else the one that hardware makes."""
+    var own = is_nan(a).select(made_quiet(a), Doubles(from_bits=Pairs(UInt64(0xFFF8) << 48)))
+    return is_nan(found).select(own, found)
+
+
+@inline(.always)
+def with_nan(found: Doubles, a: Doubles, b: Doubles) -> Doubles:
+    """The first operand that is a NaN counts."""
+    return is_nan(a).select(made_quiet(a), with_nan(found, b))
+
+
+@inline(.always)
+def with_nan(found: Doubles, a: Doubles, b: Doubles, c: Doubles) -> Doubles:
+    return is_nan(a).select(made_quiet(a), with_nan(found, b, c))
+
+
+@inline(.always)
+def whole_rz(a: Doubles) -> Doubles:
+    return trunc(a)
+
+
+@inline(.always)
+def whole_rm(a: Doubles) -> Doubles:
+    return floor(a)
+
+
+@inline(.always)
+def whole_rp(a: Doubles) -> Doubles:
+    return ceil(a)
+
+
+@inline(.always)
+def whole_rn(a: Doubles) -> Doubles:
+    """To the nearest integer, of two the even one; a zero keeps the sign."""
+    var bits = a.to_bits[DType.uint64]()
+    var sign = bits & (UInt64(1) << 63)
+    var size = Doubles(from_bits=bits ^ sign)
+    var there = (size + 4503599627370496.0) - 4503599627370496.0
+    var found = Doubles(from_bits=there.to_bits[DType.uint64]() | sign)
+    return size.lt(4503599627370496.0).select(found, a)
+
+
+@inline(.always)
+def to_s32(a: Doubles, of_nan: UInt32) -> Lanes:
+    """A whole number as an integer, the nearest that there is."""
+    var inside = min(max(is_nan(a).select(Doubles(0), a), Doubles(-2147483648.0)), Doubles(2147483647.0))
+    return is_nan(a).select(Lanes(of_nan), inside.cast[DType.int32]().cast[DType.uint32]())
+
+
+@inline(.always)
+def to_u32(a: Doubles, of_nan: UInt32) -> Lanes:
+    var inside = min(max(is_nan(a).select(Doubles(0), a), Doubles(0)), Doubles(4294967295.0))
+    return is_nan(a).select(Lanes(of_nan), inside.cast[DType.int64]().cast[DType.uint32]())
+
+
+@inline(.never)
+def fused_toward[mode: StaticString](a: Floats, b: Floats, c: Floats) -> Floats:
+    """a * b + c, rounded toward zero ("rz"), down ("rm") or up ("rp"): the nearest number, and the one beside it where
+    that lies on the wrong side of the exact sum, which is total + error (Knuth).
+    """
+    var product = a.cast[DType.float64]() * b.cast[DType.float64]()
+    var addend = c.cast[DType.float64]()
+    var total = product + addend
+    var back = total - product
+    var error = (product - (total - back)) + (addend - back)
+    var nearest = total.cast[DType.float32]()
+    var wide = nearest.cast[DType.float64]()
+    var above = wide.gt(total) | (wide.eq(total) & error.lt(0))
+    var below = wide.lt(total) | (wide.eq(total) & error.gt(0))
+    var bits = nearest.to_bits[DType.uint32]()
+    var negative = is_negative(nearest)
+    var zero = nearest.eq(0)
+    comptime if mode == "rm":
+        var under = zero.select(Lanes(0x80000001), negative.select(bits + 1, bits - 1))
+        var signs = product.to_bits[DType.uint64]() | addend.to_bits[DType.uint64]()
+        var sign = (signs >> 32).cast[DType.uint32]() & 0x80000000
+        bits = total.eq(0).select(sign, above.select(under, bits))
+    elif mode == "rp":
+        bits = below.select(zero.select(Lanes(1), negative.select(bits - 1, bits + 1)), bits)
+    else:
+        bits = ((negative & below) | (~negative & above)).select(bits - 1, bits)
+    return Floats(from_bits=bits)
+
+
+@inline(.always)
+def of_half[is_bf16: Bool](a: Lanes) -> Floats:
+    """The number of the low 16 bits."""
+    comptime if is_bf16:
+        return Floats(from_bits=a << 16)
+    return from_f16(a)
+
+
+@inline(.always)
+def wide_half[is_bf16: Bool](a: Lanes) -> Doubles:
+    return of_half[is_bf16](a).cast[DType.float64]()
+
+
+@inline(.always)
+def half_bits[is_bf16: Bool](a: Floats) -> Lanes:
+    var bits = a.to_bits[DType.uint32]()
+    comptime if is_bf16:
+        return to_bf16(bits)
+    return to_f16(bits)
+
+
+@inline(.never)
+def odd_sum(a: Doubles, b: Doubles) -> Doubles:
+    """a + b rounded to odd, so that rounding it once more to fewer bits is right: of the two numbers beside the exact
+    sum, which is total + error (Knuth), the one with the last bit set.
+    """
+    var total = a + b
+    var back = total - a
+    var error = (a - (total - back)) + (b - back)
+    var bits = total.to_bits[DType.uint64]()
+    var outward = error.gt(0).eq(total.gt(0)).select(bits + 1, bits - 1)
+    var inexact = (error.gt(0) | error.lt(0)) & (bits & 1).eq(0)
+    return Doubles(from_bits=inexact.select(outward, bits))
+
+
+@inline(.never)
+def rounded_half[is_bf16: Bool](a: Doubles) -> Lanes:
+    """Rounded once: to odd on the way through f32."""
+    var nearest = a.cast[DType.float32]()
+    var bits = nearest.to_bits[DType.uint32]()
+    var there = nearest.cast[DType.float64]()
+    var inexact = (there.gt(a) | there.lt(a)) & (bits & 1).eq(0)
+    var beyond = abs(there).gt(abs(a))
+    return half_bits[is_bf16](Floats(from_bits=inexact.select(beyond.select(bits - 1, bits + 1), bits)))
