@@ -145,7 +145,7 @@ class Departure:
         data = self.read() if grid.computes else None
         grid.counters.tma_shared_bytes_read += self.nbytes
         self.group.reading -= 1
-        self._wake()
+        grid.wakeups.release(self.queue.waiters)
         grid.submit(AsyncOperation(f"{self.kind}.write", partial(self._finish, data), f, self.site, subject=self))
 
     def _finish(self, data: Bytes | None) -> None:
@@ -156,11 +156,7 @@ class Departure:
         self.group.writing -= 1
         if self.operation is not None and grid.sink is not None:
             grid.sink(events.Finished(self.operation, self.operation.writes))
-        self._wake()
-
-    def _wake(self) -> None:
-        waiters, self.queue.waiters = self.queue.waiters, []
-        self.fragment.grid.wakeups.resume_all(waiters)
+        grid.wakeups.release(self.queue.waiters)
 
 
 def to_global(

@@ -257,8 +257,7 @@ def set_max_registers(f: Fragment, site: Site, count: int, increase: bool) -> ob
     pool.note(warp, count)
     if f.grid.sink is not None:
         f.grid.sink(RegistersSet(f.agent, site, count))
-    waiters, pool.waiters = pool.waiters, []
-    f.grid.wakeups.resume_all(waiters)
+    f.grid.wakeups.release(pool.waiters)
     return None
 
 

@@ -110,9 +110,7 @@ def _land(
     if operation is not None and grid.sink is not None:
         operation.detail["values"] = data.view(np.uint8)
         grid.sink(events.Finished(operation, operation.writes))
-    queues = _queues(f)
-    waiters, queues.waiters = queues.waiters, []
-    grid.wakeups.resume_all(waiters)
+    grid.wakeups.release(_queues(f).waiters)
 
 
 @instruction("cp.async.ca", "cp.async.cg", operands=range(3, 6), writes=0, family="memory")
