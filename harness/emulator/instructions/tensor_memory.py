@@ -223,8 +223,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
         operation = f.grid.operation("tmem.load", f, site, reads=_block(f, spot), place=spot)
 
     def read() -> Any:
-        if operation is not None and f.grid.sink is not None:
-            f.grid.sink(events.Started(operation))
+        events.tell_started(f.grid.sink, operation)
         try:
             values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
         except Fault as fault:

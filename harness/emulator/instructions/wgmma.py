@@ -178,13 +178,11 @@ def _tell(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None)
 def _execute(f: Fragment, group: Warpgroup, step: Step) -> None:
     grid = f.grid
     f.cta.check_alive("a wgmma reads shared memory of")
-    if step.operation is not None and grid.sink is not None:
-        grid.sink(events.Started(step.operation))
+    events.tell_started(grid.sink, step.operation)
     if grid.computes:
         step.run(f.cta.shared)
     grid.counters.mma_flops += step.plan.flops
-    if step.operation is not None and grid.sink is not None:
-        grid.sink(events.Finished(step.operation, step.operation.writes))
+    events.tell_finished(grid.sink, step.operation)
     group.wake()
 
 
