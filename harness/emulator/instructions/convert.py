@@ -29,7 +29,7 @@ from harness.emulator.instructions.table import (
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
 from harness.emulator.units import float_math, formats
-from harness.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, Numbers, encode
+from harness.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, encode
 
 INTEGRAL = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 """Roundings to an integer."""
@@ -54,11 +54,6 @@ def _value(bits: NDArray[Any], width: int = 32) -> Value:
     return bits.astype(np.uint64 if width == 64 else np.uint32) if bits.ndim else int(bits)
 
 
-def _relu(numbers: Numbers, relu: bool) -> Numbers:
-    """Negative numbers become +0; NaN stays."""
-    return np.where(numbers > 0, numbers, np.where(np.isnan(numbers), numbers, 0.0)) if relu else numbers
-
-
 # ---- packed ----
 
 
@@ -71,7 +66,9 @@ def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *so
         source = source[:-2]
     else:
         pair = [_array(s) for s in sources]
-    high, low = (encode(_relu(formats.decode(x, FORMATS[source]), relu), form, mode, saturate) for x in pair)
+    high, low = (
+        encode(float_math.rectified(formats.decode(x, FORMATS[source]), relu), form, mode, saturate) for x in pair
+    )
     return _value(high << width | low)
 
 
@@ -80,7 +77,7 @@ def unpack_pair(kind: str, source: str, relu: bool, value: Value) -> Value:
     bits, width = _array(value), np.uint32(_half_bits(source))
     mask = np.uint32((1 << int(width)) - 1)
     high, low = (formats.decode(x, _PAIRS[source]) for x in (bits >> width & mask, bits & mask))
-    packed = [encode(_relu(x, relu), _PAIRS[kind], "rn") for x in (high, low)]
+    packed = [encode(float_math.rectified(x, relu), _PAIRS[kind], "rn") for x in (high, low)]
     return _value(packed[0] << 16 | packed[1])
 
 
@@ -97,7 +94,7 @@ def float_to_float(
     if integral:
         numbers = np.copysign(formats.round_to_integral(numbers, integral), numbers)
     if saturate:
-        return _value(encode(_relu(numbers, relu), form, mode, saturate=True))
+        return _value(encode(float_math.rectified(numbers, relu), form, mode, saturate=True))
     result = float_math.finish(numbers, form, mode, ftz=ftz and form is F32, clamp=clamp, relu=relu)
     if F64 in (form, origin) and not clamp and np.isnan(numbers).any():
         result = np.where(np.isnan(numbers), float_math.convert_nan(bits, origin, form), result)

@@ -123,16 +123,10 @@ def _table(form: Format) -> Numbers:
 
 def round_to_integral(numbers: Numbers, mode: str) -> Numbers:
     """mode: "rn" (ties to even), "rz", "rm" (down), "rp" (up) or "rna" (ties away from zero)."""
-    if mode == "rn":
-        return np.rint(numbers)
-    if mode == "rz":
-        return np.trunc(numbers)
-    if mode == "rm":
-        return np.floor(numbers)
-    if mode == "rp":
-        return np.ceil(numbers)
-    assert mode == "rna", mode
-    return np.copysign(np.floor(np.abs(numbers) + 0.5), numbers)
+    if mode == "rna":
+        return np.copysign(np.floor(np.abs(numbers) + 0.5), numbers)
+    whole: Numbers = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}[mode](numbers)
+    return whole
 
 
 def _quantum(numbers: Numbers, form: Format) -> NDArray[Any]:
