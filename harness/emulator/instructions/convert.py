@@ -18,6 +18,7 @@ from harness.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
@@ -184,7 +185,7 @@ def _cvt_pack(i: Instruction, w: Translator) -> Assign:
     if not (wide and len(i.operands) == 3) and not (narrow and len(i.operands) == 4):
         raise Unsupported
     a, b, *c = (w.read(o, "b32") for o in i.operands[1:])
-    return Assign([(i.operands[0], call(w, pack_integers, repr(words[1]), a, b, c[0] if c else "0"))])
+    return assign(i, call(w, pack_integers, repr(words[1]), a, b, c[0] if c else "0"))
 
 
 @instruction("cvt", operands=range(2, 4))
@@ -209,11 +210,11 @@ def _cvt(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     if words == ["sat"]:
         arguments = (repr(to), repr(source), _register_bits(destination, to), value)
-        return Assign([(destination, call(w, saturate_integer, *arguments))])
+        return assign(i, call(w, saturate_integer, *arguments))
     if words:
         raise Unsupported
     native = _native_resize(i.operands[1], source, to, destination)
-    return Assign([(destination, _resize(w, value, source, to, destination))], micro=native)
+    return assign(i, _resize(w, value, source, to, destination), *native)
 
 
 _STRICT_PAIRS = ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2")
@@ -230,7 +231,7 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
             raise Unsupported
         kind = "b8" if source == "e2m1x2" else "b16"
         value = w.read(sources[0], kind)
-        return Assign([(i.operands[0], call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))])
+        return assign(i, call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))
     if to in _STRICT_PAIRS:
         allowed: tuple[str, ...] = tuple(f"rn.satfinite{r}" for r in relus)
         from_halves: tuple[str, ...] = ("f16x2", "bf16x2")
@@ -244,10 +245,9 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
     read = [w.read(o, "b32") for o in sources]
     if to in ("bf16x2", "f16x2") and form == "rn":
         one = values.pack_bf16x2 if to == "bf16x2" else values.pack_f16x2
-        native = micro(f"pack.{to}", i.operands[0], "b32", *sources)
-        return Assign([(i.operands[0], call(w, one, *read))], micro=(native,))
+        return assign(i, call(w, one, *read), micro(f"pack.{to}", i.operands[0], "b32", *sources))
     flags = (repr(to), repr(source), repr(words[0]), "relu" in words, "satfinite" in words)
-    return Assign([(i.operands[0], call(w, pack_pair, *flags, *read))])
+    return assign(i, call(w, pack_pair, *flags, *read))
 
 
 def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
@@ -255,13 +255,13 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     value = w.read(i.operands[1], source)
     if to in ("bf16", "f16") and source == "f32" and words == ["rn"]:
         native = micro(f"pack.{to}x2", destination, "b32", 0, i.operands[1])
-        return Assign([(destination, call(w, values.round_to_half, value, repr(to)))], micro=(native,))
+        return assign(i, call(w, values.round_to_half, value, repr(to)), native)
     if source in ("bf16", "f16") and to == "f32" and not words:
         if source == "bf16":
             native = micro("shl.32", destination, "b32", i.operands[1], 16)
         else:
             native = micro("f32.from.f16", destination, "b32", i.operands[1])
-        return Assign([(destination, call(w, values.half_to_float, value, repr(source)))], micro=(native,))
+        return assign(i, call(w, values.half_to_float, value, repr(source)), native)
     rounding = [m for m in words if m in (*ROUNDINGS, "rna", *INTEGRAL)]
     rest = [m for m in words if m not in rounding]
     narrows = not _holds(_SCALARS[to], _SCALARS[source])
@@ -286,7 +286,7 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     whole = INTEGRAL[rounding[0]] if integral else ""
     flags = [str(m in rest) for m in ("ftz", "sat", "relu", "satfinite")]
     arguments = (repr(to), repr(source), repr(mode), repr(whole), *flags, value)
-    return Assign([(destination, call(w, float_to_float, *arguments))])
+    return assign(i, call(w, float_to_float, *arguments))
 
 
 def _holds(form: Format, other: Format) -> bool:
@@ -301,7 +301,7 @@ def _to_integer(i: Instruction, w: Translator, words: list[str], to: str, source
         raise Unsupported
     destination = i.operands[0]
     arguments = (repr(to), repr(source), _register_bits(destination, to), repr(INTEGRAL[rounding[0]]), "ftz" in rest)
-    return Assign([(destination, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)))])
+    return assign(i, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)))
 
 
 def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
@@ -312,7 +312,7 @@ def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, sour
     arguments = (repr(to), repr(source), repr(rounding[0]), "sat" in rest, w.read(i.operands[1], source))
     has_operation = to == "f32" and source in ("s32", "u32") and words == ["rn"]
     native = (micro(f"f32.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
-    return Assign([(i.operands[0], call(w, integer_to_float, *arguments))], micro=native)
+    return assign(i, call(w, integer_to_float, *arguments), *native)
 
 
 def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:

@@ -17,12 +17,14 @@ from harness.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
     kind_of,
     mask,
     micro,
+    micro_of,
     only_form,
     row_bits,
 )
@@ -86,14 +88,14 @@ def _modes(i: Instruction) -> list[str]:
 def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
     values = [w.read(o, kind) for o in i.operands[1:]]
     value = call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values)
-    return Assign([(i.operands[0], value)], micro=_native(i, operation, kind))
+    return assign(i, value, *_native(i, operation, kind))
 
 
 def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
     """The same as a micro-operation, of one f32 or two, rounded to nearest."""
     if any(i.has(m) for m in ("rz", "rm", "rp", "sat")) or operation not in _NATIVE.get(kind, ()):
         return ()
-    return (micro(f"{operation}{'.ftz' if i.has('ftz') else ''}.{kind}", i.operands[0], kind, *i.operands[1:]),)
+    return (micro_of(i, f"{operation}{'.ftz' if i.has('ftz') else ''}.{kind}", kind),)
 
 
 _PACKED = ("add", "sub", "mul", "fma")
@@ -134,7 +136,7 @@ def _mixed(i: Instruction, w: Translator, kind: str) -> Assign:
     _only_modes(i, (*ROUNDINGS, "sat", "f32"))
     values = [*(w.read(o, kind) for o in i.operands[1:-1]), w.read(i.operands[-1], "f32")]
     mode, _, clamp, _ = _modes(i)
-    return Assign([(i.operands[0], call(w, mixed_operation, repr(i.opcode), repr(kind), mode, clamp, *values))])
+    return assign(i, call(w, mixed_operation, repr(i.opcode), repr(kind), mode, clamp, *values))
 
 
 _FUSED_MODIFIERS = {
@@ -203,7 +205,7 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
         between = Temporary() if third else destination
         native = (micro(name, between, kind, first, second),)
         native += tuple(micro(name, destination, kind, between, other) for other in third)
-    return Assign([(i.operands[0], value)], micro=native)
+    return assign(i, value, *native)
 
 
 def change_sign(operation: str, kind: str, value: Value) -> Value:
@@ -221,13 +223,13 @@ def negate_or_absolute(i: Instruction, w: Translator, kind: str) -> Assign:
     _only_modes(i, ("ftz",) if kind in ("f32", "f16", "f16x2") else ())
     value = w.read(i.operands[1], kind)
     if i.has("ftz"):
-        return Assign([(i.operands[0], call(w, change_sign, repr(i.opcode), repr(kind), value))])
+        return assign(i, call(w, change_sign, repr(i.opcode), repr(kind), value))
     sign = _FORMATS[kind].sign
     if kind.endswith("x2"):
         sign |= sign << 16
     name, symbol, constant = ("xor", "^", sign) if i.opcode == "neg" else ("and", "&", mask(kind) & ~sign)
     native = micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant)
-    return Assign([(i.operands[0], f"{value} {symbol} {constant}")], micro=(native,))
+    return assign(i, f"{value} {symbol} {constant}", native)
 
 
 # ---- functions of one number ----
@@ -282,8 +284,7 @@ def gross(operation: str, ftz: bool, value: Value) -> Value:
 
 
 def _gross(i: Instruction, w: Translator) -> Assign:
-    value = w.read(i.operands[1], "f64")
-    return Assign([(i.operands[0], call(w, gross, repr(i.opcode), i.has("ftz"), value))])
+    return assign(i, call(w, gross, repr(i.opcode), i.has("ftz"), w.read(i.operands[1], "f64")))
 
 
 @instruction("copysign", operands=3)
@@ -293,7 +294,7 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     sign = 1 << (bits_of(kind) - 1)
     a, b = (w.read(o, kind) for o in i.operands[1:])
-    return Assign([(i.operands[0], f"({a} & {sign}) | ({b} & {sign - 1})")])
+    return assign(i, f"({a} & {sign}) | ({b} & {sign - 1})")
 
 
 def classify(what: str, kind: str, value: Value) -> Value:
@@ -321,4 +322,4 @@ _CLASSES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 def _testp(i: Instruction, w: Translator) -> Assign:
     only_form(i, *(f"{c}.{kind}" for c in _CLASSES for kind in ("f32", "f64")))
     kind = kind_of(i)
-    return Assign([(i.operands[0], call(w, classify, repr(i.modifiers[0]), repr(kind), w.read(i.operands[1], kind)))])
+    return assign(i, call(w, classify, repr(i.modifiers[0]), repr(kind), w.read(i.operands[1], kind)))
