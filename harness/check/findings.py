@@ -246,16 +246,7 @@ class Names:
         return self._roles.get(warp, "")
 
     def place(self, site: Site, agent: Agent) -> Place:
-        return Place(
-            site.line,
-            site.text,
-            site.source,
-            agent.cluster,
-            agent.cta,
-            agent.warp,
-            agent.lanes,
-            self.role(agent.warp),
-        )
+        return Place(site.line, site.text, site.source, *agent, self.role(agent.warp))
 
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

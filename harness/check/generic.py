@@ -34,8 +34,8 @@ from harness.check.noted import span
 from harness.check.shadow import owner, places_of, record_of
 from harness.check.threads import Thread
 from harness.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
+from harness.emulator.memory.tensor_map_bytes import NBYTES
 
-NBYTES = 128
 RELEASES_KEPT = 16
 SC_FENCES_KEPT = 64
 ACQUIRES_KEPT = 64

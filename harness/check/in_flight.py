@@ -106,7 +106,7 @@ class OperationsInFlight:
     def enter(self, in_flight: InFlight, pipe: Pipe) -> None:
         """Takes the next operation of a pipe."""
         pipe.count += 1
-        in_flight.who, in_flight.time = pipe.component, pipe.count
+        self.follow(in_flight, pipe)
 
     def follow(self, in_flight: InFlight, pipe: Pipe) -> None:
         """Takes what signals that the operations of a pipe so far are over."""

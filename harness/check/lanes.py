@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.check.model import SHARED_BYTES, Model, drop_cluster
-from harness.check.noted import CHUNK
 from harness.emulator.machine.events import Access, Accesses, Agent, Operation, SharedChunks, Site
 from harness.emulator.machine.lanes import lanes_of
+from harness.emulator.memory.bytes import CHUNK
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
 """Operations of one lane that read what others may have written."""

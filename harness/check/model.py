@@ -143,19 +143,10 @@ class Model:
     def blame(self, verdict: Diagnosis, old: Record, new: Record, where: str) -> None:
         """Adds a finding about two accesses."""
         first, second = (new, old) if verdict.swap else (old, new)
-        if self.findings.seen(verdict.rule, verdict.severity, first.site.line, second.site.line):
-            return
-        finding = Finding(
-            verdict.rule,
-            verdict.severity,
-            f"{where}: {verdict.what}",
-            self.names.place(first.site, first.agent),
-            self.names.place(second.site, second.agent),
-            where,
-            verdict.missing,
-            verdict.mend,
-        )
-        self.findings.add(finding, first.site.line, second.site.line)
+        self.say(
+            verdict.rule, verdict.severity, f"{where}: {verdict.what}", (first.site, first.agent),
+            (second.site, second.agent), where, verdict.missing, verdict.mend,
+        )  # fmt: skip
 
     def say(
         self,

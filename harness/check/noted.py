@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from harness.check.clocks import ORDER, VISIBLE, Rows
 from harness.check.threads import Moment
 from harness.emulator.machine.events import Access, Accesses
+from harness.emulator.memory.bytes import CHUNK
 
-CHUNK = 16
 UNKNOWN = np.iinfo(np.int32).max
 """In place of the time of a chunk's last write: its history has to be asked."""
 TRIALS, FEWEST = 16, 8

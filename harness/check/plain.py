@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from harness.check.clocks import OWN, Clock
 from harness.check.model import SHARED_BYTES, Model
-from harness.check.noted import CHUNK
 from harness.check.shadow import owner
-from harness.check.threads import FULL, Moment, TrackedCta
+from harness.check.threads import Moment, TrackedCta
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Access, Agent, Site
+from harness.emulator.machine.lanes import FULL_MASK
+from harness.emulator.memory.bytes import CHUNK
 from harness.emulator.native.layout import NOT_YET, WHOLE_CHUNK, Event, Sift, Sifted, SiftedCta, SiftedWarp, Traced
 from harness.emulator.native.trace import Batch
 
@@ -258,7 +259,7 @@ class PlainCtas:
         for index, warp in warps.items():
             warp.parts[0].become(one.moment(index, one.since - 1))
         for index in warps:
-            arrival = events.GroupArrived(Agent(cluster, 0, index, FULL), site, 0, one.since - 1, True)
+            arrival = events.GroupArrived(Agent(cluster, 0, index, FULL_MASK), site, 0, one.since - 1, True)
             self._take[events.GroupArrived](arrival)
 
     def _forget(self) -> None:

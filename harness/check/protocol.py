@@ -11,8 +11,8 @@ from typing import Any
 from harness.check.findings import Names
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Agent, SharedBytes, SharedChunks, Site, TensorBlock
+from harness.emulator.memory.bytes import CHUNK
 
-CHUNK = 16
 TENSOR = "tensor memory"
 CLUSTER_BARRIER = -1
 

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from harness.check.clocks import Components
 from harness.check.history import GENERIC, TENSOR, WEAK, Conflict, Histories, Observer, Record, different
-from harness.check.noted import CHUNK, Chunks, Notes, Several, span
+from harness.check.noted import Chunks, Notes, Several, span
 from harness.check.threads import Moment
 from harness.emulator.machine.events import Access, GlobalBox
+from harness.emulator.memory.bytes import CHUNK
 from harness.emulator.memory.tensor_map import TensorMap
+from harness.emulator.memory.tmem import COLUMNS, LANES
 
 WHOLE = (1 << CHUNK) - 1
 DIVIDED = -1
@@ -331,7 +333,7 @@ class ShadowAllocation:
             self._memory.access(places - self.base, nbytes, record, observer)
 
 
-LANES, COLUMNS, BLOCK = 128, 512, 16
+BLOCK = 16
 CROWDED_TENSOR = 1 << 13
 
 TellTensor = Callable[[list[Conflict], list[tuple[Record, Record]], range, Observer], None]

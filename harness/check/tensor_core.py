@@ -12,7 +12,6 @@ from harness.check.findings import Severity
 from harness.check.history import Observer, Record
 from harness.check.in_flight import InFlight, OperationChecker, OperationsInFlight, Pipe
 from harness.check.model import Model, drop_cluster
-from harness.check.shadow import LANES
 from harness.check.threads import Thread, has_started
 from harness.emulator.machine.events import (
     Agent,
@@ -25,6 +24,8 @@ from harness.emulator.machine.events import (
     TensorMemoryFreed,
     TensorMemoryWaited,
 )
+from harness.emulator.machine.warpgroup import WARPS
+from harness.emulator.memory.tmem import LANES
 
 
 def read_operand(
@@ -39,7 +40,6 @@ def read_operand(
         )  # fmt: skip
 
 
-WARPGROUP = 4
 GROUPS_KEPT = 16
 
 
@@ -62,7 +62,7 @@ class Wgmmas(OperationChecker):
         """By warpgroup: wgmmas that are the last of a group."""
 
     def issue(self, in_flight: InFlight, agent: Agent) -> None:
-        self._operations.enter(in_flight, self._operations.pipe("wgmma", agent, agent.warp // WARPGROUP))
+        self._operations.enter(in_flight, self._operations.pipe("wgmma", agent, agent.warp // WARPS))
         self._issued[in_flight.operation.id] = []
         self._joins(in_flight, in_flight.clock, agent)
 
@@ -105,7 +105,7 @@ class Wgmmas(OperationChecker):
     def awaited(self, event: Awaited) -> None:
         agent = event.agent
         thread = self._model.threads.of(agent)
-        component = self._operations.pipe("wgmma", agent, agent.warp // WARPGROUP).component
+        component = self._operations.pipe("wgmma", agent, agent.warp // WARPS).component
         for _, group in event.groups:
             if group < 0:
                 continue
@@ -121,7 +121,7 @@ class Wgmmas(OperationChecker):
 
 
 def _warpgroup(agent: Agent) -> tuple[int, int, int]:
-    return agent.cluster, agent.cta, agent.warp // WARPGROUP
+    return agent.cluster, agent.cta, agent.warp // WARPS
 
 
 OPERAND = "operand"

@@ -25,8 +25,8 @@ from harness.check.clocks import (
 )
 from harness.check.history import Observer, Record
 from harness.emulator.machine.events import Agent
+from harness.emulator.machine.lanes import FULL_MASK
 
-FULL = (1 << 32) - 1
 COMPONENTS_OF_WARP = 2
 COMPONENTS_OF_CTA = 20
 """What most kernels need: mbarriers, pipes, bulk groups. There may be more."""
@@ -171,7 +171,7 @@ class TrackedCluster:
             clock.set(cta.started, 1)
             warp = cta.warps[index] = TrackedWarp()
             tensor = np.zeros(self.components.capacity, np.int32)
-            warp.parts.append(Thread(self.components.new(rank), clock, tensor, rank, FULL))
+            warp.parts.append(Thread(self.components.new(rank), clock, tensor, rank, FULL_MASK))
         return cta
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from harness.emulator.machine.events import Operation
 from harness.emulator.memory.descriptors import Major
+from harness.emulator.units.formats import ELEMENT_BITS
 from harness.emulator.units.mma_instruction import QUADRANT, Mma, scale_columns
-from harness.emulator.units.operands import BITS, Operand
+from harness.emulator.units.operands import Operand
 from harness.emulator.units.wgmma import make_plan
 
 CHUNK = 16
@@ -87,7 +88,7 @@ def register_product(operation: Operation, warp: int, register: int, lane: int) 
 
 def _runs(operand: Operand, row: int, cta: int) -> Iterator[Run]:
     """The elements of a row of an operand along K."""
-    bits = BITS[operand.element]
+    bits = ELEMENT_BITS[operand.element]
     size = CHUNK * 8 // (4 if operand.packed else max(8, bits))
     if operand.major is Major.K:
         for chunk in operand.positions[row].ravel().tolist():

@@ -16,7 +16,8 @@ from harness.driver.module_calls import Function
 from harness.driver.results import DriverError
 from harness.driver.state import Abandoned, Session
 from harness.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
-from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.register_pool import SM_REGISTERS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.emulator.names import readable_name, short_name
 

@@ -25,12 +25,10 @@ from harness.emulator.errors import LaunchError
 from harness.emulator.memory.address_space import GLOBAL_WINDOW, PARAM_WINDOW
 from harness.emulator.memory.bytes import round_up
 from harness.emulator.memory.tensor_map import TensorMap
-from harness.emulator.memory.tensor_map_bytes import encode
+from harness.emulator.memory.tensor_map_bytes import ALIGNMENT, NBYTES, encode
 from harness.emulator.names import find_name, readable_name
 from harness.emulator.ptx.ast import Kernel, Parameter
 
-TENSOR_MAP_BYTES = 128
-TENSOR_MAP_ALIGNMENT = 64
 _FLOATS: dict[str, type[np.floating]] = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
 
 
@@ -52,11 +50,11 @@ def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Parame
     for position, (parameter, argument) in enumerate(zip(kernel.parameters, order(kernel, arguments), strict=True)):
         where = f"argument {position}"
         if isinstance(argument, TensorMap):
-            if parameter.size != TENSOR_MAP_BYTES or parameter.align < TENSOR_MAP_ALIGNMENT:
+            if parameter.size != NBYTES or parameter.align < ALIGNMENT:
                 raise LaunchError(
                     f"{where} is a tensor map, but parameter '{parameter.name}' is {parameter.size} bytes aligned to "
-                    f"{parameter.align}; a tensor map needs {TENSOR_MAP_BYTES} bytes aligned to "
-                    f"{TENSOR_MAP_ALIGNMENT} (grid constant)"
+                    f"{parameter.align}; a tensor map needs {NBYTES} bytes aligned to "
+                    f"{ALIGNMENT} (grid constant)"
                 )
             maps[PARAM_WINDOW + parameter.offset] = (where, argument)
             data = encode(argument)
@@ -138,7 +136,7 @@ class _Field:
 
     @property
     def end(self) -> int:
-        return self.offset + (TENSOR_MAP_BYTES if isinstance(self.value, TensorMap) else len(self.value))
+        return self.offset + (NBYTES if isinstance(self.value, TensorMap) else len(self.value))
 
 
 def _struct(where: str, parameter: Parameter, argument: Any, maps: dict[int, tuple[str, TensorMap]]) -> bytes:
@@ -155,10 +153,10 @@ def _struct(where: str, parameter: Parameter, argument: Any, maps: dict[int, tup
     data = bytearray(parameter.size)
     for field in fields:
         if isinstance(field.value, TensorMap):
-            if parameter.align < TENSOR_MAP_ALIGNMENT:
+            if parameter.align < ALIGNMENT:
                 raise LaunchError(
                     f"{field.path} is a tensor map, but parameter '{parameter.name}' is aligned to {parameter.align}; "
-                    f"a tensor map needs {TENSOR_MAP_ALIGNMENT}"
+                    f"a tensor map needs {ALIGNMENT}"
                 )
             maps[PARAM_WINDOW + parameter.offset + field.offset] = (field.path, field.value)
             data[field.offset : field.end] = encode(field.value)
@@ -237,7 +235,7 @@ def _alignment(value: Any) -> int:
     if isinstance(value, tuple | list):
         return max(map(_alignment, value), default=1)
     if isinstance(value, TensorMap):
-        return TENSOR_MAP_ALIGNMENT
+        return ALIGNMENT
     if isinstance(value, np.generic | np.ndarray):
         return value.dtype.alignment
     if isinstance(value, bool | bytes | bytearray):

@@ -426,7 +426,7 @@ def _block(kernel: Kernel, asked: Dim3 | None) -> tuple[int, int, int]:
 def _check(code: Code, launch: Launch) -> None:
     """The limits of the device and the kernel's own directives."""
     kernel, directives = code.kernel, code.kernel.directives
-    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    threads = launch.threads
     if threads > MAX_THREADS:
         raise LaunchError(f"block {launch.block} has {threads} threads; the limit is {MAX_THREADS}")
     for name, limit in (("maxntid", directives.get("maxntid")), ("reqntid", directives.get("reqntid"))):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.emulator import PtxSyntaxError
+from harness.emulator.memory.tensor_map_bytes import ALIGNMENT, NBYTES
 from harness.emulator.names import readable_name
 from harness.emulator.ptx.ast import Immediate, Instruction, Kernel, Memory, Parameter, ParsedModule, Register, Symbol
 from harness.emulator.ptx.parser import parse_module
@@ -17,7 +18,6 @@ from harness.errors import CannotRun
 from harness.launch.spec import target_of
 
 _LINE = re.compile(r"PTX line (\d+):\s*(.*)", re.S)
-TENSOR_MAP_BYTES = 128
 _UNNAMED = ("$", "__unnamed")
 """How the names of strings and the like begin, which nobody sets."""
 
@@ -180,7 +180,7 @@ def _parameters(kernel: Kernel) -> tuple[ListedParameter, ...]:
 
 def _seems(parameter: Parameter, pointer: bool, maps: set[int]) -> str:
     inside = sorted(m - parameter.offset for m in maps if 0 <= m - parameter.offset < parameter.size)
-    if parameter.size == TENSOR_MAP_BYTES and parameter.align >= 64 and inside in ([], [0]):
+    if parameter.size == NBYTES and parameter.align >= ALIGNMENT and inside in ([], [0]):
         return "tensor map"
     if inside:
         places = ", ".join(map(str, inside))

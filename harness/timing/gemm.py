@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.build.planner import Plan, TensorMapArgument, WorkspaceArgument
-from harness.emulator.machine.grid import SM_CTAS, SM_REGISTERS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from harness.emulator.machine.register_pool import SM_REGISTERS
 from harness.emulator.memory.address_space import RESERVED_SHARED
 from harness.problem import operand_bits
 from harness.timing.cache import Panel, Place, Tiles

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.emulator.units import numerics, sums
+from harness.emulator.units.formats import FORMATS
 
 TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
@@ -28,7 +29,7 @@ def exact_parts(value: float, smallest: int) -> tuple[Fraction, int]:
 
 def slow_dot(a, b, c, input_type) -> float:
     """The bit-level model for one f32 element, in rational numbers."""
-    smallest = sums.MIN_EXPONENT[input_type]
+    smallest = FORMATS[input_type].smallest_exponent
     terms = []
     for x, y in zip(a, b, strict=True):
         (sx, ex), (sy, ey) = exact_parts(float(x), smallest), exact_parts(float(y), smallest)

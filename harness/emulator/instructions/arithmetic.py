@@ -5,8 +5,6 @@ The carry is the last operand read. Of a subtraction the carry flag holds the bo
 
 from __future__ import annotations
 
-from typing import Any
-
 from harness.emulator.instructions import floats, values
 from harness.emulator.instructions.table import (
     Assign,
@@ -14,6 +12,7 @@ from harness.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
@@ -21,6 +20,7 @@ from harness.emulator.instructions.table import (
     kind_of,
     mask,
     micro,
+    micro_of,
     narrowed,
     only,
     only_form,
@@ -52,7 +52,7 @@ def _packed(i: Instruction, w: Translator) -> Assign:
     only_form(i, *forms.get(i.opcode, ()))
     kind = kind_of(i)
     a, b = (w.read(o, kind) for o in i.operands[1:])
-    return Assign([(i.operands[0], call(w, packed_operation, repr(i.opcode), kind[0] == "s", i.has("relu"), a, b))])
+    return assign(i, call(w, packed_operation, repr(i.opcode), kind[0] == "s", i.has("relu"), a, b))
 
 
 # ---- with a carry in or out (PTX ISA 9.7.2) ----
@@ -148,12 +148,7 @@ def _float(i: Instruction, w: Translator, kind: str) -> Assign:
     """add, sub, mul, div of f32 and f64, rounded to nearest even."""
     a, b = _sources(i, w, kind)
     value = call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind))
-    return Assign([(i.operands[0], value)], micro=(micro(f"{i.opcode}.{kind}", *_operands(i, kind)),))
-
-
-def _operands(i: Instruction, kind: str) -> tuple[Any, ...]:
-    """Destination, type and sources of a micro-operation."""
-    return (i.operands[0], kind, *i.operands[1:])
+    return assign(i, value, micro_of(i, f"{i.opcode}.{kind}", kind))
 
 
 @instruction("add", "sub", operands=3)
@@ -168,15 +163,15 @@ def _add(i: Instruction, w: Translator) -> Assign:
     if kind in PACKED_KINDS:
         return _packed(i, w)
     a, b = _integers(i, w, kind)
-    native = narrowed([micro(f"{i.opcode}.{row_bits(kind)}", *_operands(i, kind))], kind)
-    return Assign([(i.operands[0], f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}")], micro=native)
+    native = narrowed([micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind)], kind)
+    return assign(i, f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}", *native)
 
 
 def _saturated(i: Instruction, w: Translator) -> Assign:
     """add.sat and sub.sat, of s32 only."""
     only_form(i, "sat.s32")
     a, b = _sources(i, w, "s32")
-    return Assign([(i.operands[0], call(w, values.add_saturated, a, b, i.opcode == "sub"))])
+    return assign(i, call(w, values.add_saturated, a, b, i.opcode == "sub"))
 
 
 @instruction("mul", operands=3)
@@ -186,7 +181,7 @@ def _mul(i: Instruction, w: Translator) -> Assign:
         return _float(i, w, kind)
     if kind in floats.KINDS:
         return floats.sum_or_product(i, w, kind)
-    return Assign([(i.operands[0], _product(i, w, kind))], micro=_native_product(i, "mul", kind))
+    return assign(i, _product(i, w, kind), *_native_product(i, "mul", kind))
 
 
 def _native_product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
@@ -218,18 +213,18 @@ def _mad(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if i.modifiers == ("rn", "f32"):
         fused = call(w, values.fused_multiply_add, *_sources(i, w, kind))
-        return Assign([(i.operands[0], fused)], micro=(micro("fma.f32", *_operands(i, kind)),))
+        return assign(i, fused, micro_of(i, "fma.f32", kind))
     if kind in floats.KINDS:
         return floats.fused(i, w, kind)
     if i.has("cc"):
         return _multiply_add_with_carry(i, w)
     if i.modifiers == ("hi", "sat", "s32"):
         high = call(w, values.multiply_high, *_sources(i, w, kind)[:2], 32, True)
-        return Assign([(i.operands[0], call(w, values.add_saturated, high, w.read(i.operands[3], kind), False))])
+        return assign(i, call(w, values.add_saturated, high, w.read(i.operands[3], kind), False))
     product = _product(i, w, kind)
     wide = f"u{2 * bits_of(kind)}" if i.has("wide") else kind
     value = f"(({product}) + {w.read(i.operands[3], wide)}) & {mask(wide)}"
-    return Assign([(i.operands[0], value)], micro=_native_product(i, "mad", kind))
+    return assign(i, value, *_native_product(i, "mad", kind))
 
 
 @instruction("div", "rem", operands=3)
@@ -241,8 +236,8 @@ def _div(i: Instruction, w: Translator) -> Assign:
         return floats.quotient(i, w, kind)
     a, b = _integers(i, w, kind)
     value = call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", i.opcode == "rem")
-    native = (micro(f"{i.opcode}.{kind}", *_operands(i, kind)),) if bits_of(kind) >= 32 else ()
-    return Assign([(i.operands[0], value)], micro=native)
+    native = (micro_of(i, f"{i.opcode}.{kind}", kind),) if bits_of(kind) >= 32 else ()
+    return assign(i, value, *native)
 
 
 @instruction("min", "max", operands=range(3, 5))
@@ -264,8 +259,8 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
     result = call(w, function, *read, high)
     has_operation = not relu and (bits_of(kind) >= 32 or not high)
     name = f"{i.opcode}.{'s' if high else 'u'}{row_bits(kind)}"
-    native = (micro(name, *_operands(i, kind)),) if has_operation else ()
-    return Assign([(i.operands[0], call(w, values.maximum, result, 0, high) if relu else result)], micro=native)
+    native = (micro_of(i, name, kind),) if has_operation else ()
+    return assign(i, call(w, values.maximum, result, 0, high) if relu else result, *native)
 
 
 @instruction("neg", "abs", operands=2)
@@ -281,11 +276,9 @@ def _neg(i: Instruction, w: Translator) -> Assign:
     destination, source = i.operands
     bits = row_bits(kind)
     if i.opcode == "neg":
-        return Assign(
-            [(destination, negative)], micro=narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind)
-        )
+        return assign(i, negative, *narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind))
     value = call(w, values.maximum, a, negative, 1 << (bits_of(kind) - 1))
     between = Temporary(bits == 64)
     larger = micro(f"max.s{bits}", destination, kind, source, between)
     native = (micro(f"sub.{bits}", between, kind, 0, source), larger) if bits_of(kind) >= 32 else ()
-    return Assign([(destination, value)], micro=native)
+    return assign(i, value, *native)

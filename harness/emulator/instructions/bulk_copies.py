@@ -140,12 +140,11 @@ class Departure:
     def _start(self) -> None:
         """First half: the source has been read and may be overwritten."""
         f, grid = self.fragment, self.fragment.grid
-        if self.operation is not None and grid.sink is not None:
-            grid.sink(events.Started(self.operation))
+        events.tell_started(grid.sink, self.operation)
         data = self.read() if grid.computes else None
         grid.counters.tma_shared_bytes_read += self.nbytes
         self.group.reading -= 1
-        self._wake()
+        grid.wakeups.release(self.queue.waiters)
         grid.submit(AsyncOperation(f"{self.kind}.write", partial(self._finish, data), f, self.site, subject=self))
 
     def _finish(self, data: Bytes | None) -> None:
@@ -154,13 +153,8 @@ class Departure:
         if data is not None:
             grid.counters.tma_global_bytes_written += self.write(data)
         self.group.writing -= 1
-        if self.operation is not None and grid.sink is not None:
-            grid.sink(events.Finished(self.operation, self.operation.writes))
-        self._wake()
-
-    def _wake(self) -> None:
-        waiters, self.queue.waiters = self.queue.waiters, []
-        self.fragment.grid.wakeups.resume_all(waiters)
+        events.tell_finished(grid.sink, self.operation)
+        grid.wakeups.release(self.queue.waiters)
 
 
 def to_global(
@@ -218,8 +212,7 @@ class _Arrival:
         sink = grid.sink
         o = self.operation
         if self.data is None:
-            if o is not None and sink is not None:
-                sink(events.Started(o))
+            events.tell_started(sink, o)
             self.data = self.read().copy()
         nbytes = self.data.size
         for cta in targets:

@@ -14,6 +14,7 @@ from harness.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
@@ -124,7 +125,7 @@ def _set(i: Instruction, w: Translator) -> Assign:
     if len(tests) == 2 and to != kind:
         raise Unsupported
     chosen = [call(w, values.select, f"({t}{combined})", _ONES[to], 0, 32) for t in tests]
-    return Assign([(i.operands[0], chosen[0] if len(chosen) == 1 else f"{chosen[0]} | {chosen[1]} << 16")])
+    return assign(i, chosen[0] if len(chosen) == 1 else f"{chosen[0]} | {chosen[1]} << 16")
 
 
 def choose_by_sign(a: Value, b: Value, c: Value, kind: str, bits: int) -> Value:
@@ -140,7 +141,7 @@ def _slct(i: Instruction, w: Translator) -> Assign:
     kind, by = next(m for m in i.modifiers if m != "ftz"), i.modifiers[-1]
     a, b = (w.read(o, kind) for o in i.operands[1:3])
     choice = call(w, choose_by_sign, a, b, w.read(i.operands[3], by), repr(by), bits_of(kind))
-    return Assign([(i.operands[0], choice)])
+    return assign(i, choice)
 
 
 def _test(w: Translator, comparison: str, kind: str, a: str, b: str, ftz: bool) -> str:
@@ -174,4 +175,4 @@ def _selp(i: Instruction, w: Translator) -> Assign:
     bits = bits_of(kind)
     sources = tuple(zip(i.operands[1:], (kind, kind, "pred"), strict=True))
     native = (Micro(f"selp.{max(32, bits)}", i.operands[0], sources),)
-    return Assign([(i.operands[0], call(w, values.select, p, a, b, bits))], micro=native)
+    return assign(i, call(w, values.select, p, a, b, bits), *native)

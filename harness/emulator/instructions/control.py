@@ -27,6 +27,7 @@ from harness.emulator.instructions.table import (
 )
 from harness.emulator.instructions.values import signed
 from harness.emulator.machine.events import RegistersSet, Site, Written
+from harness.emulator.machine.register_pool import GRANULE, LARGEST
 from harness.emulator.machine.state import Fragment, Printed
 from harness.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, space_of
 from harness.emulator.ptx.ast import Instruction, Label, Operand, Symbol, Vector
@@ -224,7 +225,7 @@ def _call(i: Instruction, w: Translator) -> Effect:
 
 # ---- setmaxnreg ----
 
-SMALLEST, LARGEST, GRANULE = 24, 256, 8
+SMALLEST = 24
 
 
 def set_max_registers(f: Fragment, site: Site, count: int, increase: bool) -> object:
@@ -256,8 +257,7 @@ def set_max_registers(f: Fragment, site: Site, count: int, increase: bool) -> ob
     pool.note(warp, count)
     if f.grid.sink is not None:
         f.grid.sink(RegistersSet(f.agent, site, count))
-    waiters, pool.waiters = pool.waiters, []
-    f.grid.wakeups.resume_all(waiters)
+    f.grid.wakeups.release(pool.waiters)
     return None
 
 

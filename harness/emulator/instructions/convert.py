@@ -18,6 +18,7 @@ from harness.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
@@ -29,7 +30,7 @@ from harness.emulator.instructions.table import (
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
 from harness.emulator.units import float_math, formats
-from harness.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, Numbers, encode
+from harness.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, encode
 
 INTEGRAL = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 """Roundings to an integer."""
@@ -54,11 +55,6 @@ def _value(bits: NDArray[Any], width: int = 32) -> Value:
     return bits.astype(np.uint64 if width == 64 else np.uint32) if bits.ndim else int(bits)
 
 
-def _relu(numbers: Numbers, relu: bool) -> Numbers:
-    """Negative numbers become +0; NaN stays."""
-    return np.where(numbers > 0, numbers, np.where(np.isnan(numbers), numbers, 0.0)) if relu else numbers
-
-
 # ---- packed ----
 
 
@@ -71,7 +67,9 @@ def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *so
         source = source[:-2]
     else:
         pair = [_array(s) for s in sources]
-    high, low = (encode(_relu(formats.decode(x, FORMATS[source]), relu), form, mode, saturate) for x in pair)
+    high, low = (
+        encode(float_math.rectified(formats.decode(x, FORMATS[source]), relu), form, mode, saturate) for x in pair
+    )
     return _value(high << width | low)
 
 
@@ -80,7 +78,7 @@ def unpack_pair(kind: str, source: str, relu: bool, value: Value) -> Value:
     bits, width = _array(value), np.uint32(_half_bits(source))
     mask = np.uint32((1 << int(width)) - 1)
     high, low = (formats.decode(x, _PAIRS[source]) for x in (bits >> width & mask, bits & mask))
-    packed = [encode(_relu(x, relu), _PAIRS[kind], "rn") for x in (high, low)]
+    packed = [encode(float_math.rectified(x, relu), _PAIRS[kind], "rn") for x in (high, low)]
     return _value(packed[0] << 16 | packed[1])
 
 
@@ -97,7 +95,7 @@ def float_to_float(
     if integral:
         numbers = np.copysign(formats.round_to_integral(numbers, integral), numbers)
     if saturate:
-        return _value(encode(_relu(numbers, relu), form, mode, saturate=True))
+        return _value(encode(float_math.rectified(numbers, relu), form, mode, saturate=True))
     result = float_math.finish(numbers, form, mode, ftz=ftz and form is F32, clamp=clamp, relu=relu)
     if F64 in (form, origin) and not clamp and np.isnan(numbers).any():
         result = np.where(np.isnan(numbers), float_math.convert_nan(bits, origin, form), result)
@@ -188,7 +186,7 @@ def _cvt_pack(i: Instruction, w: Translator) -> Assign:
     if not (wide and len(i.operands) == 3) and not (narrow and len(i.operands) == 4):
         raise Unsupported
     a, b, *c = (w.read(o, "b32") for o in i.operands[1:])
-    return Assign([(i.operands[0], call(w, pack_integers, repr(words[1]), a, b, c[0] if c else "0"))])
+    return assign(i, call(w, pack_integers, repr(words[1]), a, b, c[0] if c else "0"))
 
 
 @instruction("cvt", operands=range(2, 4))
@@ -213,11 +211,11 @@ def _cvt(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     if words == ["sat"]:
         arguments = (repr(to), repr(source), _register_bits(destination, to), value)
-        return Assign([(destination, call(w, saturate_integer, *arguments))])
+        return assign(i, call(w, saturate_integer, *arguments))
     if words:
         raise Unsupported
     native = _native_resize(i.operands[1], source, to, destination)
-    return Assign([(destination, _resize(w, value, source, to, destination))], micro=native)
+    return assign(i, _resize(w, value, source, to, destination), *native)
 
 
 _STRICT_PAIRS = ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2")
@@ -234,7 +232,7 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
             raise Unsupported
         kind = "b8" if source == "e2m1x2" else "b16"
         value = w.read(sources[0], kind)
-        return Assign([(i.operands[0], call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))])
+        return assign(i, call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))
     if to in _STRICT_PAIRS:
         allowed: tuple[str, ...] = tuple(f"rn.satfinite{r}" for r in relus)
         from_halves: tuple[str, ...] = ("f16x2", "bf16x2")
@@ -248,10 +246,9 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
     read = [w.read(o, "b32") for o in sources]
     if to in ("bf16x2", "f16x2") and form == "rn":
         one = values.pack_bf16x2 if to == "bf16x2" else values.pack_f16x2
-        native = micro(f"pack.{to}", i.operands[0], "b32", *sources)
-        return Assign([(i.operands[0], call(w, one, *read))], micro=(native,))
+        return assign(i, call(w, one, *read), micro(f"pack.{to}", i.operands[0], "b32", *sources))
     flags = (repr(to), repr(source), repr(words[0]), "relu" in words, "satfinite" in words)
-    return Assign([(i.operands[0], call(w, pack_pair, *flags, *read))])
+    return assign(i, call(w, pack_pair, *flags, *read))
 
 
 def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
@@ -259,13 +256,13 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     value = w.read(i.operands[1], source)
     if to in ("bf16", "f16") and source == "f32" and words == ["rn"]:
         native = micro(f"pack.{to}x2", destination, "b32", 0, i.operands[1])
-        return Assign([(destination, call(w, values.round_to_half, value, repr(to)))], micro=(native,))
+        return assign(i, call(w, values.round_to_half, value, repr(to)), native)
     if source in ("bf16", "f16") and to == "f32" and not words:
         if source == "bf16":
             native = micro("shl.32", destination, "b32", i.operands[1], 16)
         else:
             native = micro("f32.from.f16", destination, "b32", i.operands[1])
-        return Assign([(destination, call(w, values.half_to_float, value, repr(source)))], micro=(native,))
+        return assign(i, call(w, values.half_to_float, value, repr(source)), native)
     rounding = [m for m in words if m in (*ROUNDINGS, "rna", *INTEGRAL)]
     rest = [m for m in words if m not in rounding]
     narrows = not _holds(_SCALARS[to], _SCALARS[source])
@@ -291,7 +288,7 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     flags = [str(m in rest) for m in ("ftz", "sat", "relu", "satfinite")]
     arguments = (repr(to), repr(source), repr(mode), repr(whole), *flags, value)
     operations = _native_between_floats(i, rounding, rest, to, source)
-    return Assign([(destination, call(w, float_to_float, *arguments))], micro=operations)
+    return assign(i, call(w, float_to_float, *arguments), *operations)
 
 
 def _native_between_floats(
@@ -326,7 +323,7 @@ def _to_integer(i: Instruction, w: Translator, words: list[str], to: str, source
     plain = "ftz" not in rest or rounding[0] in ("rni", "rzi")
     has_operation = plain and to in ("s32", "u32") and source in ("f32", "f64") and arguments[2] == 32
     native = (micro(f"{to}.from.{source}.{rounding[0]}", destination, source, i.operands[1]),) if has_operation else ()
-    return Assign([(destination, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)))], micro=native)
+    return assign(i, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)), *native)
 
 
 def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
@@ -338,7 +335,7 @@ def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, sour
     sources = {"f32": ("s32", "u32"), "f64": ("s32", "u32", "s64", "u64")}
     has_operation = source in sources.get(to, ()) and words == ["rn"]
     native = (micro(f"{to}.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
-    return Assign([(i.operands[0], call(w, integer_to_float, *arguments))], micro=native)
+    return assign(i, call(w, integer_to_float, *arguments), *native)
 
 
 def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:

@@ -93,8 +93,7 @@ def _land(
 ) -> None:
     # Threads may exit before their copies have landed: the CTA stays until then.
     grid, shared = f.grid, f.cta.shared
-    if operation is not None and grid.sink is not None:
-        grid.sink(events.Started(operation))
+    events.tell_started(grid.sink, operation)
     word = min(nbytes, 8)
     data = np.zeros((f.count, nbytes // word), f"u{word}")
     full = sizes == nbytes
@@ -107,12 +106,10 @@ def _land(
     for n in range(nbytes // word):
         shared.scatter(offsets + n * word, word, data[:, n])
     started.done = True
-    if operation is not None and grid.sink is not None:
+    if operation is not None:
         operation.detail["values"] = data.view(np.uint8)
-        grid.sink(events.Finished(operation, operation.writes))
-    queues = _queues(f)
-    waiters, queues.waiters = queues.waiters, []
-    grid.wakeups.resume_all(waiters)
+    events.tell_finished(grid.sink, operation)
+    grid.wakeups.release(_queues(f).waiters)
 
 
 @instruction("cp.async.ca", "cp.async.cg", operands=range(3, 6), writes=0, family="memory")

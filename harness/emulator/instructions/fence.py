@@ -5,7 +5,7 @@ Execution is sequentially consistent here, so a fence only has to be told; a hin
 
 from __future__ import annotations
 
-from harness.emulator.instructions.table import NOTHING, Assign, Effect, Translator, instruction, only_form
+from harness.emulator.instructions.table import NOTHING, Assign, Effect, Translator, assign, instruction, only_form
 from harness.emulator.machine.events import Fenced, Site
 from harness.emulator.machine.lanes import Value
 from harness.emulator.machine.state import Fragment
@@ -93,7 +93,7 @@ def _createpolicy(i: Instruction, w: Translator) -> Assign:
             for second in pairs
         ),
     )
-    return Assign([(i.operands[0], str(_POLICY))])
+    return assign(i, str(_POLICY))
 
 
 @instruction("griddepcontrol", operands=0, writes=0, family="barrier")

@@ -17,12 +17,14 @@ from harness.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
     kind_of,
     mask,
     micro,
+    micro_of,
     only_form,
     row_bits,
 )
@@ -86,7 +88,7 @@ def _modes(i: Instruction) -> list[str]:
 def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
     values = [w.read(o, kind) for o in i.operands[1:]]
     value = call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values)
-    return Assign([(i.operands[0], value)], micro=_native(i, operation, kind))
+    return assign(i, value, *_native(i, operation, kind))
 
 
 def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
@@ -96,10 +98,9 @@ def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
         return ()
     if kind in _HALVES and any(i.has(m) for m in ("ftz", "sat", "relu")):
         return ()
-    destination, *sources = i.operands
     name = f"{operation}{mode}{'.ftz' if i.has('ftz') else ''}.{kind}"
-    clamp = (micro("sat.f32", destination, kind, destination),) if i.has("sat") else ()
-    return (micro(name, destination, kind, *sources), *clamp)
+    clamp = (micro("sat.f32", i.operands[0], kind, i.operands[0]),) if i.has("sat") else ()
+    return (micro_of(i, name, kind), *clamp)
 
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
@@ -146,7 +147,7 @@ def _mixed(i: Instruction, w: Translator, kind: str) -> Assign:
     _only_modes(i, (*ROUNDINGS, "sat", "f32"))
     values = [*(w.read(o, kind) for o in i.operands[1:-1]), w.read(i.operands[-1], "f32")]
     mode, _, clamp, _ = _modes(i)
-    return Assign([(i.operands[0], call(w, mixed_operation, repr(i.opcode), repr(kind), mode, clamp, *values))])
+    return assign(i, call(w, mixed_operation, repr(i.opcode), repr(kind), mode, clamp, *values))
 
 
 _FUSED_MODIFIERS = {
@@ -215,7 +216,7 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
         between = Temporary() if third else destination
         native = (micro(name, between, kind, first, second),)
         native += tuple(micro(name, destination, kind, between, other) for other in third)
-    return Assign([(i.operands[0], value)], micro=native)
+    return assign(i, value, *native)
 
 
 def change_sign(operation: str, kind: str, value: Value) -> Value:
@@ -233,13 +234,13 @@ def negate_or_absolute(i: Instruction, w: Translator, kind: str) -> Assign:
     _only_modes(i, ("ftz",) if kind in ("f32", "f16", "f16x2") else ())
     value = w.read(i.operands[1], kind)
     if i.has("ftz"):
-        return Assign([(i.operands[0], call(w, change_sign, repr(i.opcode), repr(kind), value))])
+        return assign(i, call(w, change_sign, repr(i.opcode), repr(kind), value))
     sign = _FORMATS[kind].sign
     if kind.endswith("x2"):
         sign |= sign << 16
     name, symbol, constant = ("xor", "^", sign) if i.opcode == "neg" else ("and", "&", mask(kind) & ~sign)
     native = micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant)
-    return Assign([(i.operands[0], f"{value} {symbol} {constant}")], micro=(native,))
+    return assign(i, f"{value} {symbol} {constant}", native)
 
 
 # ---- functions of one number ----
@@ -294,8 +295,7 @@ def gross(operation: str, ftz: bool, value: Value) -> Value:
 
 
 def _gross(i: Instruction, w: Translator) -> Assign:
-    value = w.read(i.operands[1], "f64")
-    return Assign([(i.operands[0], call(w, gross, repr(i.opcode), i.has("ftz"), value))])
+    return assign(i, call(w, gross, repr(i.opcode), i.has("ftz"), w.read(i.operands[1], "f64")))
 
 
 @instruction("copysign", operands=3)
@@ -312,7 +312,7 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
         micro(f"and.{bits}", destination, kind, second, sign - 1),
         micro(f"or.{bits}", destination, kind, destination, between),
     )
-    return Assign([(destination, f"({a} & {sign}) | ({b} & {sign - 1})")], micro=native)
+    return assign(i, f"({a} & {sign}) | ({b} & {sign - 1})", *native)
 
 
 def classify(what: str, kind: str, value: Value) -> Value:
@@ -340,4 +340,4 @@ _CLASSES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 def _testp(i: Instruction, w: Translator) -> Assign:
     only_form(i, *(f"{c}.{kind}" for c in _CLASSES for kind in ("f32", "f64")))
     kind = kind_of(i)
-    return Assign([(i.operands[0], call(w, classify, repr(i.modifiers[0]), repr(kind), w.read(i.operands[1], kind)))])
+    return assign(i, call(w, classify, repr(i.modifiers[0]), repr(kind), w.read(i.operands[1], kind)))

@@ -10,12 +10,14 @@ from harness.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
     kind_of,
     mask,
     micro,
+    micro_of,
     narrowed,
     only,
     only_form,
@@ -31,8 +33,7 @@ def _logic(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     a, b = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
     sign = {"and": "&", "or": "|", "xor": "^"}[i.opcode]
-    native = micro(f"{i.opcode}.{row_bits(kind)}", i.operands[0], kind, *i.operands[1:])
-    return Assign([(i.operands[0], f"{a} {sign} {b}")], micro=(native,))
+    return assign(i, f"{a} {sign} {b}", micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind))
 
 
 @instruction("not", operands=2)
@@ -45,7 +46,7 @@ def _not(i: Instruction, w: Translator) -> Assign:
         native = micro("not.pred", destination, kind, source)
     else:
         native = micro(f"xor.{row_bits(kind)}", destination, kind, source, mask(kind))
-    return Assign([(destination, f"{w.read(source, kind)} ^ {flip}")], micro=(native,))
+    return assign(i, f"{w.read(source, kind)} ^ {flip}", native)
 
 
 @instruction("shl", "shr", operands=3)
@@ -64,7 +65,8 @@ def _shift(i: Instruction, w: Translator) -> Assign:
     is_signed = i.opcode == "shr" and kind[0] == "s"
     name = f"{i.opcode}.{'s' if is_signed else ''}{row_bits(kind)}"
     native = narrowed([Micro(name, i.operands[0], ((i.operands[1], kind), (i.operands[2], "u32")))], kind)
-    return Assign([(i.operands[0], result)], micro=() if is_signed and bits < 32 else native)
+    has_operation = not is_signed or bits >= 32
+    return assign(i, result, *(native if has_operation else ()))
 
 
 @instruction("shf", operands=4)
@@ -73,7 +75,7 @@ def _funnel(i: Instruction, w: Translator) -> Assign:
     low, high, amount = (w.read(o, "b32") for o in i.operands[1:])
     name = f"shf.{'l' if i.has('l') else 'r'}.{'wrap' if i.has('wrap') else 'clamp'}"
     result = call(w, values.funnel_shift, low, high, amount, i.has("l"), i.has("wrap"))
-    return Assign([(i.operands[0], result)], micro=(micro(name, i.operands[0], "b32", *i.operands[1:]),))
+    return assign(i, result, micro_of(i, name, "b32"))
 
 
 @instruction("lop3", operands=range(5, 7))
@@ -83,7 +85,7 @@ def _lop3(i: Instruction, w: Translator) -> Assign:
     if i.modifiers == ("b32",):
         if len(i.operands) != 5:
             raise Unsupported
-        return Assign([(i.operands[0], result)])
+        return assign(i, result)
     pair = i.operands[0]
     if not isinstance(pair, Dual) or len(i.operands) != 6:
         raise Unsupported
@@ -99,8 +101,8 @@ def _prmt(i: Instruction, w: Translator) -> Assign:
     if i.modifiers[0] != "b32" or len(i.modifiers) > 2 or (mode and mode not in values.PERMUTATIONS):
         raise Unsupported
     value = call(w, values.prmt, *(w.read(o, "b32") for o in i.operands[1:]), repr(mode))
-    native = () if mode else (micro("prmt.b32", i.operands[0], "b32", *i.operands[1:]),)
-    return Assign([(i.operands[0], value)], micro=native)
+    native = () if mode else (micro_of(i, "prmt.b32", "b32"),)
+    return assign(i, value, *native)
 
 
 @instruction("bfe", operands=4)
@@ -110,8 +112,8 @@ def _bfe(i: Instruction, w: Translator) -> Assign:
     value = w.read(i.operands[1], kind)
     position, length = w.read(i.operands[2], "u32"), w.read(i.operands[3], "u32")
     result = call(w, values.bit_field_extract, value, position, length, bits_of(kind), kind[0] == "s")
-    native = (micro("bfe.u32", i.operands[0], "u32", *i.operands[1:]),) if kind in ("u32", "b32") else ()
-    return Assign([(i.operands[0], result)], micro=native)
+    native = (micro_of(i, "bfe.u32", "u32"),) if kind in ("u32", "b32") else ()
+    return assign(i, result, *native)
 
 
 @instruction("bfi", operands=5)
@@ -121,7 +123,7 @@ def _bfi(i: Instruction, w: Translator) -> Assign:
     field, value = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
     position, length = w.read(i.operands[3], "u32"), w.read(i.operands[4], "u32")
     result = call(w, values.bit_field_insert, field, value, position, length, bits_of(kind))
-    return Assign([(i.operands[0], result)], micro=_native_insertion(i, kind))
+    return assign(i, result, *_native_insertion(i, kind))
 
 
 def _native_insertion(i: Instruction, kind: str) -> tuple[Micro, ...]:
@@ -146,7 +148,7 @@ def _count(i: Instruction, w: Translator) -> Assign:
     value, bits = w.read(i.operands[1], kind), bits_of(kind)
     function = {"popc": values.popcount, "clz": values.count_leading_zeros, "brev": values.bit_reverse}[i.opcode]
     native = (micro(f"{i.opcode}.{bits}", i.operands[0], kind, i.operands[1]),) if bits >= 32 else ()
-    return Assign([(i.operands[0], call(w, function, value, bits))], micro=native)
+    return assign(i, call(w, function, value, bits), *native)
 
 
 def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
@@ -164,7 +166,7 @@ def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
 def _bmsk(i: Instruction, w: Translator) -> Assign:
     only_form(i, "clamp.b32", "wrap.b32")
     position, width = w.read(i.operands[1], "u32"), w.read(i.operands[2], "u32")
-    return Assign([(i.operands[0], call(w, bit_mask, position, width, i.has("clamp")))])
+    return assign(i, call(w, bit_mask, position, width, i.has("clamp")))
 
 
 # ---- the rarer ones, lane by lane ----
@@ -194,7 +196,7 @@ def _mul24(i: Instruction, w: Translator) -> Assign:
         product = call(w, values.add_saturated, product, c[0], False)
     elif c:
         product = f"({product} + {c[0]}) & {values.M32}"
-    return Assign([(i.operands[0], product)])
+    return assign(i, product)
 
 
 def sum_of_absolute_difference(a: Value, b: Value, c: Value, bits: int, is_signed: bool) -> Value:
@@ -211,7 +213,7 @@ def _sad(i: Instruction, w: Translator) -> Assign:
     only_form(i, "u16", "u32", "u64", "s16", "s32", "s64")
     kind = kind_of(i)
     read = [w.read(o, kind) for o in i.operands[1:]]
-    return Assign([(i.operands[0], call(w, sum_of_absolute_difference, *read, bits_of(kind), kind[0] == "s"))])
+    return assign(i, call(w, sum_of_absolute_difference, *read, bits_of(kind), kind[0] == "s"))
 
 
 def find_leading(value: Value, bits: int, is_signed: bool, shift_amount: bool) -> Value:
@@ -233,7 +235,7 @@ def _bfind(i: Instruction, w: Translator) -> Assign:
     only_form(i, *kinds, *(f"shiftamt.{kind}" for kind in kinds))
     kind = kind_of(i)
     arguments = (w.read(i.operands[1], kind), bits_of(kind), kind[0] == "s", i.has("shiftamt"))
-    return Assign([(i.operands[0], call(w, find_leading, *arguments))])
+    return assign(i, call(w, find_leading, *arguments))
 
 
 def find_nth_set(mask: Value, base: Value, offset: Value) -> Value:
@@ -253,7 +255,7 @@ def find_nth_set(mask: Value, base: Value, offset: Value) -> Value:
 @instruction("fns", operands=4)
 def _fns(i: Instruction, w: Translator) -> Assign:
     only_form(i, "b32")
-    return Assign([(i.operands[0], call(w, find_nth_set, *(w.read(o, "b32") for o in i.operands[1:])))])
+    return assign(i, call(w, find_nth_set, *(w.read(o, "b32") for o in i.operands[1:])))
 
 
 def logical_not(value: Value, bits: int) -> Value:
@@ -264,7 +266,7 @@ def logical_not(value: Value, bits: int) -> Value:
 def _cnot(i: Instruction, w: Translator) -> Assign:
     only_form(i, "b16", "b32", "b64")
     kind = kind_of(i)
-    return Assign([(i.operands[0], call(w, logical_not, w.read(i.operands[1], kind), bits_of(kind)))])
+    return assign(i, call(w, logical_not, w.read(i.operands[1], kind), bits_of(kind)))
 
 
 def extend(value: Value, width: Value, is_signed: bool, clamp: bool) -> Value:
@@ -282,7 +284,7 @@ def extend(value: Value, width: Value, is_signed: bool, clamp: bool) -> Value:
 def _szext(i: Instruction, w: Translator) -> Assign:
     only_form(i, "clamp.u32", "clamp.s32", "wrap.u32", "wrap.s32")
     a, width = (w.read(o, "u32") for o in i.operands[1:])
-    return Assign([(i.operands[0], call(w, extend, a, width, kind_of(i) == "s32", i.has("clamp")))])
+    return assign(i, call(w, extend, a, width, kind_of(i) == "s32", i.has("clamp")))
 
 
 def dot_product(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, halves: str) -> Value:
@@ -310,5 +312,5 @@ def _dot_product(i: Instruction, w: Translator) -> Assign:
     half = i.modifiers[0] if i.opcode == "dp2a" else ""
     read = [w.read(o, "b32") for o in i.operands[1:]]
     result = call(w, dot_product, *read, a_kind == "s32", b_kind == "s32", repr(half))
-    native = (micro(f"dp4a.{a_kind}.{b_kind}", i.operands[0], "b32", *i.operands[1:]),) if not half else ()
-    return Assign([(i.operands[0], result)], micro=native)
+    native = (micro_of(i, f"dp4a.{a_kind}.{b_kind}", "b32"),) if not half else ()
+    return assign(i, result, *native)

@@ -11,6 +11,7 @@ from harness.emulator.instructions.table import (
     Effect,
     Translator,
     Unsupported,
+    assign,
     call,
     instruction,
     only,
@@ -175,7 +176,7 @@ def _pending_count(i: Instruction, w: Translator) -> Assign:
     """The arrivals that were pending before the one that gave a state."""
     only(i, "b64")
     state = w.read(i.operands[1], "b64")
-    return Assign([(i.operands[0], call(w, narrow, f"{state} >> {_PENDING_SHIFT}", 32))])
+    return assign(i, call(w, narrow, f"{state} >> {_PENDING_SHIFT}", 32))
 
 
 def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, completes: bool) -> None:

@@ -13,6 +13,7 @@ from harness.emulator.instructions.table import (
     Micro,
     Translator,
     Unsupported,
+    assign,
     bits_of,
     call,
     instruction,
@@ -146,14 +147,14 @@ def _mov(i: Instruction, w: Translator) -> Assign:
     if isinstance(source, Vector):
         bits = bits_of(kind) // len(source.elements)
         if bits == 64:
-            return Assign([(destination, call(w, join_halves, *(w.read(s, "b64") for s in source.elements)))])
+            return assign(i, call(w, join_halves, *(w.read(s, "b64") for s in source.elements)))
         parts = [
             f"({call(w, values.widen, w.read(s, f'b{bits}'))} << {n * bits})" for n, s in enumerate(source.elements)
         ]
         value = call(w, values.narrow, " | ".join(parts), bits_of(kind))
-        return Assign([(destination, value)], micro=_native_whole(destination, source.elements, kind))
+        return assign(i, value, *_native_whole(destination, source.elements, kind))
     native = micro(f"mov.{row_bits(kind)}", destination, kind, source)
-    return Assign([(destination, w.read(source, kind))], micro=(native,))
+    return assign(i, w.read(source, kind), native)
 
 
 def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:
@@ -190,9 +191,9 @@ def _cvta(i: Instruction, w: Translator) -> Assign:
     value = w.address(source) if isinstance(source, Symbol | Label) else w.read(source, "u64")
     window = WINDOWS[i.modifiers[-2].partition("::")[0]]
     if not window:
-        return Assign([(i.operands[0], value)], micro=(micro("mov.64", i.operands[0], "u64", source),))
+        return assign(i, value, micro("mov.64", i.operands[0], "u64", source))
     native = micro("sub.64" if i.has("to") else "add.64", i.operands[0], "u64", source, window)
-    return Assign([(i.operands[0], f"{value} {'-' if i.has('to') else '+'} {window}")], micro=(native,))
+    return assign(i, f"{value} {'-' if i.has('to') else '+'} {window}", native)
 
 
 def is_in_space(address: Value, space: str, rank: int) -> Value:
@@ -216,8 +217,7 @@ def is_in_space(address: Value, space: str, rank: int) -> Value:
 def _isspacep(i: Instruction, w: Translator) -> Assign:
     only_form(i, "const", "global", "local", "shared", "shared::cta", "shared::cluster", "param", "param::entry")
     named = {"shared": "shared::cta"}.get(i.modifiers[0], i.modifiers[0])
-    result = call(w, is_in_space, w.read(i.operands[1], "u64"), repr(named), "f.cta.rank")
-    return Assign([(i.operands[0], result)])
+    return assign(i, call(w, is_in_space, w.read(i.operands[1], "u64"), repr(named), "f.cta.rank"))
 
 
 def map_to_rank(address: Value, rank: Value) -> Value:
@@ -244,13 +244,13 @@ def _mapa(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     if i.modifiers == ("shared::cluster", "u64"):
         mapped = call(w, map_to_rank, call(w, values.narrow, address, 32), w.read(i.operands[2], "u32"))
-        return Assign([(i.operands[0], call(w, values.widen, mapped))])
+        return assign(i, call(w, values.widen, mapped))
     function = map_generic_to_rank if generic else map_to_rank
-    return Assign([(i.operands[0], call(w, function, address, w.read(i.operands[2], "u32")))])
+    return assign(i, call(w, function, address, w.read(i.operands[2], "u32")))
 
 
 @instruction("getctarank", operands=2)
 def _getctarank(i: Instruction, w: Translator) -> Assign:
     only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
     address = w.read(i.operands[1], i.modifiers[-1])
-    return Assign([(i.operands[0], f"{call(w, values.narrow, address, 32)} >> {RANK_SHIFT}")])
+    return assign(i, f"{call(w, values.narrow, address, 32)} >> {RANK_SHIFT}")

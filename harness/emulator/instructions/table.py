@@ -306,10 +306,20 @@ def address_parts(operand: Operand) -> tuple[Operand, str, int]:
     return where.base, where.base.type if isinstance(where.base, Register) else "u64", where.offset
 
 
+def assign(i: Instruction, value: str, *native: Micro) -> Assign:
+    """An instruction's one destination gets the value of an expression. native: the same as micro-operations."""
+    return Assign([(i.operands[0], value)], native)
+
+
 def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:
     """A micro-operation whose sources are read as one type; ints are literals."""
     operands = (Immediate(s) if isinstance(s, int) else s for s in sources)
     return Micro(name, destination, tuple((operand, kind) for operand in operands))
+
+
+def micro_of(i: Instruction, name: str, kind: str) -> Micro:
+    """A micro-operation on the operands of an instruction as they are, all sources of one type."""
+    return micro(name, i.operands[0], kind, *i.operands[1:])
 
 
 def narrowed(operations: Sequence[Micro], kind: str) -> tuple[Micro, ...]:

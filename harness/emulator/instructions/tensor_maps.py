@@ -27,10 +27,8 @@ from harness.emulator.machine.state import Fragment
 from harness.emulator.memory import tensor_map_bytes
 from harness.emulator.memory.address_space import OFFSET_MASK, PARAM_WINDOW, RANK_SHIFT, WINDOWS, space_of
 from harness.emulator.memory.tensor_map import Im2colMap, TensorMap
-from harness.emulator.memory.tensor_map_bytes import FIELDS, NBYTES, READ_BYTES, WITH_ORDINAL
+from harness.emulator.memory.tensor_map_bytes import ALIGNMENT, FIELDS, NBYTES, READ_BYTES, WITH_ORDINAL
 from harness.emulator.ptx.ast import Immediate, Instruction, Operand
-
-ALIGNMENT = 64
 
 
 def _read(f: Fragment, address: int) -> bytes:

@@ -118,8 +118,7 @@ def _allocate_in_pair(cta: Cta, offset: int, count: int) -> int | None:
 
 
 def _wake_allocators(cta: Cta) -> None:
-    waiters, cta.allocation_waiters = cta.allocation_waiters, []
-    cta.grid.wakeups.resume_all(waiters)
+    cta.grid.wakeups.release(cta.allocation_waiters)
 
 
 @instruction("tcgen05.alloc", operands=2, writes=0, blocks=True, family="tmem", targets=TENSOR_MEMORY)
@@ -192,23 +191,26 @@ def _block(f: Fragment, where: Place) -> tuple[events.Region, ...]:
     return (events.TensorBlock(f.cta.rank, where.lanes, range(where.first_column, where.end_column)),)
 
 
-def _warn_outside(f: Fragment, site: Site, spot: Place) -> None:
-    """A B200 runs accesses beyond the CTA's own columns (the runners of sf-tensor/tcgen05 make them in every case)."""
-    where = f.cta.tmem.not_allocated(spot)
-    if where:
-        f.grid.findings.warn("tmem-outside", site, f"touches tensor memory {where}")
+def _spot(f: Fragment, site: Site, where: tuple[Any, ...], address: Value) -> Place:
+    """Where an access has its registers. where: shape, .xN, pack or unpack, split.
+
+    A B200 runs accesses beyond the CTA's own columns (the runners of sf-tensor/tcgen05 make them in every case).
+    """
+    f.require_whole_warp()
+    shape, num, packed, split = where
+    spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, packed, split)
+    outside = f.cta.tmem.not_allocated(spot)
+    if outside:
+        f.grid.findings.warn("tmem-outside", site, f"touches tensor memory {outside}")
+    return spot
 
 
 def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], address: Value) -> None:
-    """``tcgen05.ld``: its registers may be used after ``tcgen05.wait::ld``. where: shape, .xN, pack, split.
+    """``tcgen05.ld``: its registers may be used after ``tcgen05.wait::ld``.
 
     The value is taken at issue or only at the wait, as the schedule decides: both are legal.
     """
-    f.require_whole_warp()
-    shape, num, pack, split = where
-    cta = f.cta
-    spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, pack, split)
-    _warn_outside(f, site, spot)
+    cta, spot = f.cta, _spot(f, site, where, address)
     for store in f.pending_stores:
         if np.isin(spot.flat, store.positions).any():
             raise Fault(
@@ -221,8 +223,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
         operation = f.grid.operation("tmem.load", f, site, reads=_block(f, spot), place=spot)
 
     def read() -> Any:
-        if operation is not None and f.grid.sink is not None:
-            f.grid.sink(events.Started(operation))
+        events.tell_started(f.grid.sink, operation)
         try:
             values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
         except Fault as fault:
@@ -320,10 +321,7 @@ def _wait_st(i: Instruction, w: Translator) -> Effect:
 
 def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ...], address: Value) -> None:
     """``tcgen05.st``: takes effect at once, but may be relied upon only after ``tcgen05.wait::st``."""
-    f.require_whole_warp()
-    shape, num, unpack, split = where
-    spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, unpack, split)
-    _warn_outside(f, site, spot)
+    spot = _spot(f, site, where, address)
     undefined = None
     if f.grid.unwritten.mode != "fault" and any(isinstance(v, Poison) for v in values):
         undefined = stack_rows([v.undefined if isinstance(v, Poison) else 0 for v in values])

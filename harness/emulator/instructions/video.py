@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from harness.emulator.instructions.table import Assign, Translator, Unsupported, call, instruction
+from harness.emulator.instructions.table import Assign, Translator, Unsupported, assign, call, instruction
 from harness.emulator.instructions.values import lanewise, limits, signed
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
@@ -76,4 +76,4 @@ def _emit(i: Instruction, w: Translator, operation: str, types: tuple[str, ...],
     a, b, c = (w.read(o, "u32") for o in i.operands[1:])
     signs = tuple(t == "s32" for t in types)
     flags = (repr(operation), i.opcode[-1], str(signs), "sat" in rest, "add" in rest)
-    return Assign([(i.operands[0], call(w, video, *flags, a, b, c))])
+    return assign(i, call(w, video, *flags, a, b, c))

@@ -21,6 +21,7 @@ from harness.emulator.instructions.table import (
     Unsupported,
     instruction,
     micro,
+    micro_of,
     only,
     only_form,
 )
@@ -241,7 +242,7 @@ def _redux_floats(i: Instruction, w: Translator) -> Effect:
     only_form(i, *(f"sync.{operation}{a}{n}.f32" for a in ("", ".abs") for n in ("", ".NaN")))
     value, mask = w.read(i.operands[1], "b32"), w.read(i.operands[2], "b32")
     name = f"redux.{operation}{'.nan' if i.has('NaN') else ''}.f32"
-    native = () if i.has("abs") else (micro(name, i.operands[0], "b32", *i.operands[1:]),)
+    native = () if i.has("abs") else (micro_of(i, name, "b32"),)
     arguments = [repr(operation), str(i.has("abs")), str(i.has("NaN")), value, mask]
     return Effect(reduce_floats, arguments, i.operands[:1], micro=native)
 
@@ -257,7 +258,7 @@ def _redux(i: Instruction, w: Translator) -> Effect:
     operation, kind = i.modifiers[1], i.modifiers[-1]
     name = f"redux.{operation}" + (f".{kind}" if operation in ("min", "max") else "")
     arguments = [repr(operation), str(kind == "s32"), value, mask]
-    native = micro(name, i.operands[0], "b32", *i.operands[1:])
+    native = micro_of(i, name, "b32")
     return Effect(reduce, arguments, i.operands[:1], micro=(native,))
 
 

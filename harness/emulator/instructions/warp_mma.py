@@ -22,8 +22,9 @@ from harness.emulator.machine.events import Site
 from harness.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
 from harness.emulator.machine.state import Fragment
 from harness.emulator.ptx.ast import Instruction
+from harness.emulator.units.formats import ELEMENT_BITS
 from harness.emulator.units.sparsity import selectors
-from harness.emulator.units.warp_mma import ELEMENT_BITS, Form, multiply
+from harness.emulator.units.warp_mma import Form, multiply, results_of
 
 
 def require_all_lanes(f: Fragment, what: str) -> None:
@@ -96,9 +97,7 @@ def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | N
     depths = _DEPTHS.get((a_type, m), ()) if selector is None else _SPARSE_DEPTHS.get(a_type, ())
     if k not in depths or (a_type != b_type and not fp8 and not integers):
         raise Unsupported
-    results = {"f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",),
-               "tf32": ("f32",), "f64": ("f64",)}.get(a_type, ("s32",))  # fmt: skip
-    if d_type not in results or (saturate and d_type != "s32"):
+    if d_type not in results_of(a_type) or (saturate and d_type != "s32"):
         raise Unsupported
     if selector is not None and (m != 16 or not 0 <= selector < selectors(a_type, k)):
         raise Unsupported

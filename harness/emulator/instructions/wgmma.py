@@ -28,6 +28,7 @@ from harness.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, Reg
 from harness.emulator.memory.descriptors import Major
 from harness.emulator.ptx.ast import Instruction, Operand, Vector
 from harness.emulator.units.sparsity import selectors
+from harness.emulator.units.warp_mma import results_of
 from harness.emulator.units.wgmma import Form, a_from_registers, make_plan
 
 MAX_GROUPS_KEPT = 8
@@ -177,21 +178,17 @@ def _tell(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None)
 def _execute(f: Fragment, group: Warpgroup, step: Step) -> None:
     grid = f.grid
     f.cta.check_alive("a wgmma reads shared memory of")
-    if step.operation is not None and grid.sink is not None:
-        grid.sink(events.Started(step.operation))
+    events.tell_started(grid.sink, step.operation)
     if grid.computes:
         step.run(f.cta.shared)
     grid.counters.mma_flops += step.plan.flops
-    if step.operation is not None and grid.sink is not None:
-        grid.sink(events.Finished(step.operation, step.operation.writes))
+    events.tell_finished(grid.sink, step.operation)
     group.wake()
 
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
 _MAJOR = {0: Major.K, 1: Major.MN}
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
-_RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
-            "s8": ("s32",), "u8": ("s32",)}  # fmt: skip
 _SAME = ("f16", "bf16", "tf32")
 """Types that A and B must share."""
 
@@ -222,7 +219,7 @@ def _multiply(
         raise Unsupported
     n, k = int(size.group(1)), int(size.group(2))
     kept = k if selector is None else k // 2
-    if _DEPTH.get(a_type) != kept or _DEPTH.get(b_type) != kept or result not in _RESULTS[a_type]:
+    if _DEPTH.get(a_type) != kept or _DEPTH.get(b_type) != kept or result not in results_of(a_type):
         raise Unsupported
     if selector is not None and not 0 <= selector < selectors(a_type, k):
         raise Unsupported

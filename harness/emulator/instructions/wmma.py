@@ -29,9 +29,9 @@ from harness.emulator.machine.lanes import Value
 from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Fragment
 from harness.emulator.ptx.ast import Instruction, Operand
-from harness.emulator.units.formats import FORMATS, decode
+from harness.emulator.units.formats import ELEMENT_BITS, FORMATS, decode
 from harness.emulator.units.numerics import f32_to_f16_storage
-from harness.emulator.units.warp_mma import ELEMENT_BITS, Form, Matrix, from_registers, numbers, places, to_registers
+from harness.emulator.units.warp_mma import Form, Matrix, from_registers, numbers, places, results_of, to_registers
 from harness.emulator.units.warp_mma import compute as compute_product
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
@@ -41,7 +41,6 @@ _SHAPES = {
     "s4": ("m8n8k32",), "u4": ("m8n8k32",), "b1": ("m8n8k128",),
 }  # fmt: skip
 """By the type of A and B."""
-_RESULTS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",)}
 
 
 def _of(kind: str, shape: str, which: str) -> Matrix:
@@ -201,7 +200,7 @@ def _mma(i: Instruction, w: Translator) -> Effect:
         raise Unsupported
     d, a, b, c = types
     pairs = a == b or {a, b} in ({"s8", "u8"}, {"s4", "u4"})
-    results = _RESULTS.get(a, ("s32",))
+    results = results_of(a)
     if not pairs or shape not in _SHAPES.get(a, ()) or d not in results or c not in results:
         raise Unsupported
     if (d != c and a != "f16") or bool(operation) != (a == "b1") or (saturate and d not in ("s32", "f16", "f32")):

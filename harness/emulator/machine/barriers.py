@@ -57,6 +57,11 @@ class Wakeups(Generic[W]):
         for waiter in waiters:
             self.resume(waiter)
 
+    def release(self, waiters: list[W]) -> None:
+        """Let all of a list run again, of which nobody is left in it."""
+        self.resume_all(waiters)
+        waiters.clear()
+
     def start(self, waiter: W) -> None:
         """Let a waiter run for the first time, or go on at another place."""
         waiter.waiting = None
@@ -146,8 +151,7 @@ class MBarrier:
             self.on_completion(self)
         self.phase += 1
         self.pending = self.expected
-        waiters, self.waiters = self.waiters, []
-        self.wakeups.resume_all(waiters)
+        self.wakeups.release(self.waiters)
 
     def __str__(self) -> str:
         return f"{self.label} at shared 0x{self.offset:x} of CTA rank {self.cta}"
@@ -206,8 +210,7 @@ class CountingBarrier:
             self.on_completion(self)
         self.arrived = 0
         self.generation += 1
-        waiters, self.waiters = self.waiters, []
-        self.wakeups.resume_all(waiters)
+        self.wakeups.release(self.waiters)
 
     def __str__(self) -> str:
         return self.name

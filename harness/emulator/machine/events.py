@@ -527,6 +527,18 @@ Sink = Callable[[Any], None]
 """What takes events; its result is ignored."""
 
 
+def tell_started(sink: Sink | None, operation: Operation | None) -> None:
+    """An operation reads its operands now; None: nobody listens, or nobody did when it was issued."""
+    if sink is not None and operation is not None:
+        sink(Started(operation))
+
+
+def tell_finished(sink: Sink | None, operation: Operation | None) -> None:
+    """All results of an operation are visible."""
+    if sink is not None and operation is not None:
+        sink(Finished(operation, operation.writes))
+
+
 def takes_runs(sink: Any) -> bool:
     """Whether a sink has said, by an attribute of this name, that it takes `Accesses` in place of each `Access`, and is
     content to be told of what has happened some time after it: it does not look at the machine.

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from harness.emulator.errors import LaunchError
+from harness.emulator.machine.register_pool import SM_REGISTERS
 from harness.emulator.machine.state import Cluster
 from harness.gpus import USUAL, usual_gpu
 
@@ -21,7 +22,6 @@ SM_THREADS = 2048
 SM_CTAS = 32
 SM_SHARED = 233_472
 """228 KiB (CUDA Programming Guide, compute capabilities 9.0 and 10.0); each CTA takes 1 KiB more than it asks for."""
-SM_REGISTERS = 65_536
 _TARGET = re.compile(r"sm_(\d+)([af]?)\b")
 
 

@@ -9,7 +9,7 @@ from harness.emulator.errors import Fault
 from harness.emulator.machine.lanes import WARP_SIZE
 from harness.emulator.ptx.ast import Immediate, Kernel
 
-REGISTERS = 65_536
+SM_REGISTERS = 65_536
 """32-bit registers of one SM (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
 LARGEST = 256
 GRANULE = 8
@@ -30,7 +30,7 @@ def registers_at_entry(kernel: Kernel) -> int | None:
     if not threads or "minnctapersm" not in directives:
         return None
     granted = WARPS * WARP_SIZE
-    per_cta = REGISTERS // directives["minnctapersm"][0]
+    per_cta = SM_REGISTERS // directives["minnctapersm"][0]
     share = per_cta // (-(-prod(threads) // granted) * granted)
     asked = [
         operand.value

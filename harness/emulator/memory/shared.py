@@ -169,8 +169,10 @@ class SharedMemory:
             self.check_range(low * CHUNK, CHUNK)
             self.check_range(high * CHUNK, CHUNK)
 
-    def _explain_vector(self, offsets: NDArray[np.integer], nbytes: int, reading: bool | None) -> Fault | None:
-        """The Fault of the first lane whose access breaks a rule, if any does. reading: None for the range alone."""
+    def _check_lanes(self, offsets: NDArray[np.integer], nbytes: int, reading: bool | None) -> None:
+        """Raise the Fault of the first lane whose access breaks a rule, if any does. reading: None for the range
+        alone.
+        """
         for position, offset in enumerate(np.asarray(offsets).ravel().tolist()):
             try:
                 self.check_range(offset, nbytes, nbytes)
@@ -180,8 +182,7 @@ class SharedMemory:
                     self.check_no_mbarrier(offset, offset + nbytes)
             except Fault as fault:
                 fault.position = position
-                return fault
-        return None
+                raise
 
     # -- contiguous ranges -------------------------------------------------------------------------
 
@@ -225,9 +226,7 @@ class SharedMemory:
                 return self._words[nbytes].take(index)
         except IndexError:
             pass
-        fault = self._explain_vector(offsets, nbytes, reading=True)
-        if fault is not None:
-            raise fault
+        self._check_lanes(offsets, nbytes, reading=True)
         return self._words[nbytes].take(index)
 
     def scatter(self, offsets: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
@@ -236,17 +235,13 @@ class SharedMemory:
         first, end = int(offsets.min()), int(offsets.max()) + nbytes
         outside = first < RESERVED_SHARED or end > self.size
         if outside or (first < self._mbarriers_end and end > self._mbarriers_first):
-            fault = self._explain_vector(offsets, nbytes, reading=False)
-            if fault is not None:
-                raise fault
+            self._check_lanes(offsets, nbytes, reading=False)
         self._words[nbytes][index] = values
         self._valid_words[nbytes][index] = ALL_VALID[nbytes]
 
     def peek(self, offsets: NDArray[np.integer], nbytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """What `gather` would give, and which of its bits were never written."""
-        fault = self._explain_vector(offsets, nbytes, reading=None)
-        if fault is not None:
-            raise fault
+        self._check_lanes(offsets, nbytes, reading=None)
         index = offsets // nbytes
         unwritten = self._valid_words[nbytes].take(index) ^ ALL_VALID[nbytes]
         return self._words[nbytes].take(index), unwritten * UNSIGNED[nbytes].type(0xFF)
@@ -255,9 +250,7 @@ class SharedMemory:
         # Unwritten bytes, which include the reserved ones, stop a read by themselves, and so does the end.
         negative = offsets.dtype.kind == "i" and int(offsets.min()) < 0
         if negative or (nbytes > 1 and np.count_nonzero(offsets & (nbytes - 1))):
-            fault = self._explain_vector(offsets, nbytes, reading=False)
-            assert fault is not None
-            raise fault
+            self._check_lanes(offsets, nbytes, reading=False)
         return offsets if nbytes == 1 else offsets >> (nbytes.bit_length() - 1)
 
     # -- 16-byte chunks ----------------------------------------------------------------------------

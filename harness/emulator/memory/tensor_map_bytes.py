@@ -32,6 +32,8 @@ from harness.emulator.memory.swizzle import Swizzle
 from harness.emulator.memory.tensor_map import MAX_RANK, ElementType, Im2colMap, TensorMap
 
 NBYTES = 128
+ALIGNMENT = 64
+"""Of a map's address."""
 READ_BYTES = 64
 MAX_ADDRESS = 1 << 57
 _WORDS = struct.Struct("<16Q")

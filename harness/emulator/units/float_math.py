@@ -340,14 +340,18 @@ def flush(bits: NDArray[Any], form: Format) -> NDArray[Any]:
     return np.where(bits & exponent == 0, bits & form.sign, bits)
 
 
+def rectified(numbers: Numbers, relu: bool) -> Numbers:
+    """``.relu``, if there is one: negative numbers become +0; NaN stays."""
+    return np.where(numbers > 0, numbers, np.where(np.isnan(numbers), numbers, 0.0)) if relu else numbers
+
+
 def finish(
     numbers: Numbers, form: Format, mode: str, *, ftz: bool = False, clamp: bool = False, relu: bool = False
 ) -> NDArray[Any]:
     """Round a result and apply ``.sat`` (clamp: to 0 .. 1, NaN to 0), ``.relu`` and ``.ftz``."""
     if clamp:
         numbers = np.where(np.isnan(numbers), 0.0, np.clip(numbers, 0.0, 1.0)) + 0.0
-    if relu:
-        numbers = np.where(numbers > 0, numbers, np.where(np.isnan(numbers), numbers, 0.0))
+    numbers = rectified(numbers, relu)
     bits = np.asarray(numbers, np.float64).view(np.uint64) if form is F64 else encode(numbers, form, mode)
     return flush(bits, form) if ftz else bits
 

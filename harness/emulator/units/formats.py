@@ -40,8 +40,8 @@ class Format:
 
     @property
     def smallest_exponent(self) -> int:
-        """Exponent of the smallest normal number; subnormal ones share it."""
-        return 1 - self.bias
+        """Exponent of the smallest normal number; subnormal ones, which scale factors of ue8m0 have not, share it."""
+        return (1 if self.fraction else 0) - self.bias
 
     @property
     def largest(self) -> float:
@@ -76,6 +76,11 @@ UE8M0 = Format("ue8m0", 8, 8, 0, 127, False, 0xFF, signed=False)
 """Scale factors: a power of two."""
 
 FORMATS = {f.name: f for f in (F16, BF16, TF32, F32, F64, E4M3, E5M2, E2M3, E3M2, E2M1, UE4M3, UE8M0)}
+ELEMENT_BITS = {
+    **{name: form.bits for name, form in FORMATS.items()},
+    **{name: int(name[1:]) for name in ("s32", "s8", "u8", "s4", "u4", "b1")},
+}
+"""Bits of each type that tensor cores multiply or add to."""
 
 
 @np.errstate(invalid="ignore")
@@ -118,16 +123,10 @@ def _table(form: Format) -> Numbers:
 
 def round_to_integral(numbers: Numbers, mode: str) -> Numbers:
     """mode: "rn" (ties to even), "rz", "rm" (down), "rp" (up) or "rna" (ties away from zero)."""
-    if mode == "rn":
-        return np.rint(numbers)
-    if mode == "rz":
-        return np.trunc(numbers)
-    if mode == "rm":
-        return np.floor(numbers)
-    if mode == "rp":
-        return np.ceil(numbers)
-    assert mode == "rna", mode
-    return np.copysign(np.floor(np.abs(numbers) + 0.5), numbers)
+    if mode == "rna":
+        return np.copysign(np.floor(np.abs(numbers) + 0.5), numbers)
+    whole: Numbers = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}[mode](numbers)
+    return whole
 
 
 def _quantum(numbers: Numbers, form: Format) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from harness.emulator.memory.bytes import CHUNK, CHUNK_DTYPE
 from harness.emulator.memory.descriptors import Major, MatrixDescriptor, operand_positions
 from harness.emulator.units import numerics
-from harness.emulator.units.formats import FORMATS, decode
+from harness.emulator.units.formats import ELEMENT_BITS, FORMATS, decode
 
 PANEL_SLICES = 32
 """K slices collected before they are multiplied: K of 512 and more is long enough for BLAS."""
@@ -42,7 +42,6 @@ class Panels:
         self._spare.setdefault(panel.shape, []).append(panel)
 
 
-BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "e2m3": 6, "e3m2": 6, "e2m1": 4, "s8": 8, "u8": 8}
 SLICE = 32
 """Bytes along K."""
 
@@ -70,7 +69,7 @@ class Operand:
             row = np.dtype((np.void, self.positions.size // self.rows * CHUNK))
             ordered = chunks.reshape(slices, ctas, -1).view(row).transpose(1, 2, 0)
         else:
-            items = chunks.reshape(slices, ctas, -1).view(f"u{BITS[self.element] // 8}")
+            items = chunks.reshape(slices, ctas, -1).view(f"u{ELEMENT_BITS[self.element] // 8}")
             ordered = items.reshape(slices, ctas, self.k, self.rows).transpose(1, 3, 0, 2)
         raw = np.ascontiguousarray(ordered).view(np.uint8).reshape(ctas * self.rows, -1)
         return to_numbers(raw, self.element, self.packed)
@@ -95,7 +94,7 @@ def _pairs() -> NDArray[np.complex64]:
 
 def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[np.float32]:
     """Rows of bytes as numbers [rows, k]."""
-    bits, rows = BITS[element], raw.shape[0]
+    bits, rows = ELEMENT_BITS[element], raw.shape[0]
     if packed:
         return _pairs().take(raw).view(np.float32)
     if element in ("s8", "u8"):

@@ -23,18 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.emulator.units.formats import FORMATS
 from harness.emulator.units.numerics import CANONICAL_NAN_F32, f16_to_f32, f32_to_f16_storage
 
 Bits = NDArray[np.uint32]
 Values = NDArray[np.float64]
 Exponents = NDArray[np.int16]
 
-F32_MIN_EXPONENT = -126
-MIN_EXPONENT = {
-    "bf16": F32_MIN_EXPONENT, "f16": -14, "f32": F32_MIN_EXPONENT, "tf32": F32_MIN_EXPONENT,
-    "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0, "ue8m0": -127, "ue4m3": -6,
-}  # fmt: skip
-"""Raw exponent of the smallest normal number, and of subnormal ones."""
 NONE = -4096
 """The exponent of a zero, which never is the largest; that of a product with a zero lies below -3000, too."""
 LOWEST = -600
@@ -76,9 +71,9 @@ class Factors(NamedTuple):
 
 
 def factors(values: NDArray[np.floating], element: str) -> Factors:
-    """Numbers of a type, a name of `MIN_EXPONENT`."""
+    """Numbers of a type, a name of `FORMATS`."""
     wide = values.astype(np.float64)
-    exponents = np.maximum(np.frexp(wide)[1] - 1, MIN_EXPONENT[element])
+    exponents = np.maximum(np.frexp(wide)[1] - 1, FORMATS[element].smallest_exponent)
     return Factors(wide, np.where(wide == 0, NONE, exponents).astype(np.int16))
 
 
@@ -140,7 +135,7 @@ def tensor_core_dot(
     Args:
         a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 64. With a sparse A each of its rows meets other
             elements of B: [M, N, K]. What is masked is not there, and cannot make a NaN.
-        a_type, b_type, d_type: names of `MIN_EXPONENT`, D "f32" or "f16"; `c` has the type of D.
+        a_type, b_type, d_type: names of `FORMATS`, D "f32" or "f16"; `c` has the type of D.
     Returns:
         Bits of D, one 32-bit word each [M, N].
     """

@@ -15,14 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.units import float_math, sparsity, sums
-from harness.emulator.units.formats import FORMATS, decode
+from harness.emulator.units.formats import ELEMENT_BITS, FORMATS, decode
 
-ELEMENT_BITS = {
-    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64, "f32": 32, "s32": 32, "s4": 4,
-    "u4": 4, "b1": 1,
-}  # fmt: skip
 _STEP = {"f16": 16, "bf16": 16, "e4m3": 16, "e5m2": 16, "tf32": 8}
 """Elements along K that the tensor core adds up at once. fp8 goes through it as f16 does."""
+
+
+_RESULTS = {"f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",),
+            "f64": ("f64",)}  # fmt: skip
+
+
+def results_of(a_type: str) -> tuple[str, ...]:
+    """The types that D can have, of mma.sync, wmma and wgmma."""
+    return _RESULTS.get(a_type, ("s32",))
 
 
 class Form(NamedTuple):

@@ -17,8 +17,9 @@ from harness.emulator.memory.bytes import CHUNK_DTYPE
 from harness.emulator.memory.descriptors import Major, decode_sm90
 from harness.emulator.memory.shared import SharedMemory
 from harness.emulator.units import numerics, sparsity, sums
+from harness.emulator.units.formats import ELEMENT_BITS
 from harness.emulator.units.mma import MmaUnit
-from harness.emulator.units.operands import BITS, PANEL_SLICES, SLICE, Operand, operand
+from harness.emulator.units.operands import PANEL_SLICES, SLICE, Operand, operand
 
 M = 64
 WARP_ROWS = 16
@@ -54,7 +55,7 @@ class Form(NamedTuple):
     @property
     def kept(self) -> int:
         """Elements along K that A has."""
-        return 8 * SLICE // BITS[self.element]
+        return 8 * SLICE // ELEMENT_BITS[self.element]
 
     @property
     def k(self) -> int:
