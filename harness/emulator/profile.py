@@ -26,8 +26,10 @@ from harness.emulator.native.engine import Engine
 from harness.emulator.native.stretches import Stretches
 
 INTERVAL = 0.002
-SWITCH = 0.0005
-"""Seconds between two samples, and after which Python lets the sampling thread run."""
+SWITCH = 0.00001
+"""Seconds between two samples, and after which Python lets the sampling thread run. Were that longer, samples would be
+taken where NumPy lets other threads run by itself, as it does in `take`, and nowhere else.
+"""
 _PACKAGE = Path(__file__).parent
 _NATIVE = {Stretches._call.__code__, Engine._answer.__code__}
 """They do little else than call native code."""

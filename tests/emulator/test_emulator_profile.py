@@ -37,6 +37,25 @@ def test_a_loop_takes_the_time(engine):
     assert any(f"PTX line {site.line}: " in names[index] for stack in one["samples"] for index in stack)
 
 
+ATOMICS = """
+LOOP: mad.lo.u32 %r4, %r9, 7, %r3; and.b32 %r4, %r4, 127; mul.wide.u32 %d2, %r4, 4; add.s64 %d3, %d0, %d2;
+ld.global.u32 %r5, [%d3];
+atom.global.add.u32 %r6, [%d3], %r5;
+sub.u32 %r9, %r9, 1; setp.ne.u32 %p2, %r9, 0; @%p2 bra LOOP;
+"""
+
+
+def test_what_lets_other_threads_run_does_not_get_all_samples():
+    """NumPy does where a load gathers; the lanes of an atomic, one after another, take many times as long."""
+    device = Device()
+    out = device.alloc(4 * 128)
+    device.memset(out, 0, 4 * 128)
+    with profiling() as profile:
+        device.launch(Module(_MODULE.replace("BODY", ATOMICS)), grid=1, block=128, arguments=[out, 400])
+    seconds = {site.opcode: share for (site,), share in profile.by("site").items() if site is not None}
+    assert seconds["atom"] > 1.5 * seconds.get("ld", 0)
+
+
 def test_nothing_is_sampled_outside():
     device = Device()
     out = device.alloc(4 * 128)
