@@ -24,6 +24,7 @@ from harness.emulator.instructions.table import (
     narrowed,
     only,
     only_form,
+    read_sources,
     row_bits,
 )
 from harness.emulator.machine.lanes import Value
@@ -51,7 +52,7 @@ def _packed(i: Instruction, w: Translator) -> Assign:
     forms = {"add": PACKED_KINDS, "min": (*PACKED_KINDS, "relu.s16x2"), "max": (*PACKED_KINDS, "relu.s16x2")}
     only_form(i, *forms.get(i.opcode, ()))
     kind = kind_of(i)
-    a, b = (w.read(o, kind) for o in i.operands[1:])
+    a, b = read_sources(i, w, kind)
     return assign(i, call(w, packed_operation, repr(i.opcode), kind[0] == "s", i.has("relu"), a, b))
 
 
@@ -127,16 +128,12 @@ _FLOATS = ("f32", "f64")
 _FLOAT_OPERATIONS = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply", "div": "np.divide"}
 
 
-def _sources(i: Instruction, w: Translator, kind: str) -> list[str]:
-    return [w.read(o, kind) for o in i.operands[1:]]
-
-
 def _integers(i: Instruction, w: Translator, kind: str) -> list[str]:
     """The sources of an instruction that has no modifiers but its integer type."""
     if not is_integer(kind):
         raise Unsupported
     only(i)
-    return _sources(i, w, kind)
+    return read_sources(i, w, kind)
 
 
 def _is_plain(i: Instruction, kind: str) -> bool:
@@ -146,7 +143,7 @@ def _is_plain(i: Instruction, kind: str) -> bool:
 
 def _float(i: Instruction, w: Translator, kind: str) -> Assign:
     """add, sub, mul, div of f32 and f64, rounded to nearest even."""
-    a, b = _sources(i, w, kind)
+    a, b = read_sources(i, w, kind)
     value = call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind))
     return assign(i, value, micro_of(i, f"{i.opcode}.{kind}", kind))
 
@@ -170,7 +167,7 @@ def _add(i: Instruction, w: Translator) -> Assign:
 def _saturated(i: Instruction, w: Translator) -> Assign:
     """add.sat and sub.sat, of s32 only."""
     only_form(i, "sat.s32")
-    a, b = _sources(i, w, "s32")
+    a, b = read_sources(i, w, "s32")
     return assign(i, call(w, values.add_saturated, a, b, i.opcode == "sub"))
 
 
@@ -212,14 +209,14 @@ def _product(i: Instruction, w: Translator, kind: str) -> str:
 def _mad(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if i.modifiers == ("rn", "f32"):
-        fused = call(w, values.fused_multiply_add, *_sources(i, w, kind))
+        fused = call(w, values.fused_multiply_add, *read_sources(i, w, kind))
         return assign(i, fused, micro_of(i, "fma.f32", kind))
     if kind in floats.KINDS:
         return floats.fused(i, w, kind)
     if i.has("cc"):
         return _multiply_add_with_carry(i, w)
     if i.modifiers == ("hi", "sat", "s32"):
-        high = call(w, values.multiply_high, *_sources(i, w, kind)[:2], 32, True)
+        high = call(w, values.multiply_high, *read_sources(i, w, kind)[:2], 32, True)
         return assign(i, call(w, values.add_saturated, high, w.read(i.operands[3], kind), False))
     product = _product(i, w, kind)
     wide = f"u{2 * bits_of(kind)}" if i.has("wide") else kind
@@ -251,7 +248,7 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
     relu = i.modifiers == ("relu", "s32") and len(i.operands) == 3
     if not relu:
         only(i)
-    read = _sources(i, w, kind)
+    read = read_sources(i, w, kind)
     if not is_integer(kind) or len(read) != 2:
         raise Unsupported
     high = 1 << (bits_of(kind) - 1) if kind[0] == "s" else 0
@@ -268,7 +265,7 @@ def _neg(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if kind in floats.KINDS:
         return floats.negate_or_absolute(i, w, kind)
-    [a] = _sources(i, w, kind)
+    [a] = read_sources(i, w, kind)
     only(i)
     if not is_integer(kind):
         raise Unsupported

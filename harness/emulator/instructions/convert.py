@@ -26,6 +26,7 @@ from harness.emulator.instructions.table import (
     mask,
     micro,
     narrowed,
+    read_sources,
 )
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
@@ -185,7 +186,7 @@ def _cvt_pack(i: Instruction, w: Translator) -> Assign:
     )  # fmt: skip
     if not (wide and len(i.operands) == 3) and not (narrow and len(i.operands) == 4):
         raise Unsupported
-    a, b, *c = (w.read(o, "b32") for o in i.operands[1:])
+    a, b, *c = read_sources(i, w, "b32")
     return assign(i, call(w, pack_integers, repr(words[1]), a, b, c[0] if c else "0"))
 
 

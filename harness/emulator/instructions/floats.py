@@ -26,6 +26,7 @@ from harness.emulator.instructions.table import (
     micro,
     micro_of,
     only_form,
+    read_sources,
     row_bits,
 )
 from harness.emulator.machine.lanes import Value
@@ -86,7 +87,7 @@ def _modes(i: Instruction) -> list[str]:
 
 
 def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
-    values = [w.read(o, kind) for o in i.operands[1:]]
+    values = read_sources(i, w, kind)
     value = call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values)
     return assign(i, value, *_native(i, operation, kind))
 
@@ -207,7 +208,7 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
     if i.has("abs") != i.has("xorsign") and not three:
         raise Unsupported
     flags = [str(i.has(m)) for m in ("ftz", "NaN", "abs", "xorsign")]
-    values = [w.read(o, kind) for o in i.operands[1:]]
+    values = read_sources(i, w, kind)
     value = call(w, extremum, repr(i.opcode), repr(kind), *flags, *values)
     name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.{kind}"
     native: tuple[Micro, ...] = ()
@@ -304,7 +305,7 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
     only_form(i, "f32", "f64")
     kind = kind_of(i)
     sign = 1 << (bits_of(kind) - 1)
-    a, b = (w.read(o, kind) for o in i.operands[1:])
+    a, b = read_sources(i, w, kind)
     destination, first, second = i.operands
     bits, between = bits_of(kind), Temporary(kind == "f64")
     native = (

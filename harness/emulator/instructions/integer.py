@@ -21,6 +21,7 @@ from harness.emulator.instructions.table import (
     narrowed,
     only,
     only_form,
+    read_sources,
     row_bits,
 )
 from harness.emulator.machine.lanes import Value
@@ -72,7 +73,7 @@ def _shift(i: Instruction, w: Translator) -> Assign:
 @instruction("shf", operands=4)
 def _funnel(i: Instruction, w: Translator) -> Assign:
     only(i, "l", "r", "clamp", "wrap")
-    low, high, amount = (w.read(o, "b32") for o in i.operands[1:])
+    low, high, amount = read_sources(i, w, "b32")
     name = f"shf.{'l' if i.has('l') else 'r'}.{'wrap' if i.has('wrap') else 'clamp'}"
     result = call(w, values.funnel_shift, low, high, amount, i.has("l"), i.has("wrap"))
     return assign(i, result, micro_of(i, name, "b32"))
@@ -100,7 +101,7 @@ def _prmt(i: Instruction, w: Translator) -> Assign:
     mode = i.modifiers[1] if len(i.modifiers) == 2 else ""
     if i.modifiers[0] != "b32" or len(i.modifiers) > 2 or (mode and mode not in values.PERMUTATIONS):
         raise Unsupported
-    value = call(w, values.prmt, *(w.read(o, "b32") for o in i.operands[1:]), repr(mode))
+    value = call(w, values.prmt, *read_sources(i, w, "b32"), repr(mode))
     native = () if mode else (micro_of(i, "prmt.b32", "b32"),)
     return assign(i, value, *native)
 
@@ -190,7 +191,7 @@ def multiply_24(a: Value, b: Value, is_signed: bool, high: bool) -> Value:
 @instruction("mad24", operands=4)
 def _mul24(i: Instruction, w: Translator) -> Assign:
     only_form(i, *_FORMS_24, *(("hi.sat.s32",) if i.opcode == "mad24" else ()))
-    a, b, *c = (w.read(o, "u32") for o in i.operands[1:])
+    a, b, *c = read_sources(i, w, "u32")
     product = call(w, multiply_24, a, b, kind_of(i) == "s32", i.has("hi"))
     if i.has("sat"):
         product = call(w, values.add_saturated, product, c[0], False)
@@ -212,7 +213,7 @@ def sum_of_absolute_difference(a: Value, b: Value, c: Value, bits: int, is_signe
 def _sad(i: Instruction, w: Translator) -> Assign:
     only_form(i, "u16", "u32", "u64", "s16", "s32", "s64")
     kind = kind_of(i)
-    read = [w.read(o, kind) for o in i.operands[1:]]
+    read = read_sources(i, w, kind)
     return assign(i, call(w, sum_of_absolute_difference, *read, bits_of(kind), kind[0] == "s"))
 
 
@@ -255,7 +256,7 @@ def find_nth_set(mask: Value, base: Value, offset: Value) -> Value:
 @instruction("fns", operands=4)
 def _fns(i: Instruction, w: Translator) -> Assign:
     only_form(i, "b32")
-    return assign(i, call(w, find_nth_set, *(w.read(o, "b32") for o in i.operands[1:])))
+    return assign(i, call(w, find_nth_set, *read_sources(i, w, "b32")))
 
 
 def logical_not(value: Value, bits: int) -> Value:
@@ -283,7 +284,7 @@ def extend(value: Value, width: Value, is_signed: bool, clamp: bool) -> Value:
 @instruction("szext", operands=3)
 def _szext(i: Instruction, w: Translator) -> Assign:
     only_form(i, "clamp.u32", "clamp.s32", "wrap.u32", "wrap.s32")
-    a, width = (w.read(o, "u32") for o in i.operands[1:])
+    a, width = read_sources(i, w, "u32")
     return assign(i, call(w, extend, a, width, kind_of(i) == "s32", i.has("clamp")))
 
 
@@ -310,7 +311,7 @@ def _dot_product(i: Instruction, w: Translator) -> Assign:
     only_form(i, *(f"{h}{a}.{b}" for h in halves for a in ("u32", "s32") for b in ("u32", "s32")))
     a_kind, b_kind = i.modifiers[-2:]
     half = i.modifiers[0] if i.opcode == "dp2a" else ""
-    read = [w.read(o, "b32") for o in i.operands[1:]]
+    read = read_sources(i, w, "b32")
     result = call(w, dot_product, *read, a_kind == "s32", b_kind == "s32", repr(half))
     native = (micro_of(i, f"dp4a.{a_kind}.{b_kind}", "b32"),) if not half else ()
     return assign(i, result, *native)

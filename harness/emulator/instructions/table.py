@@ -311,6 +311,11 @@ def assign(i: Instruction, value: str, *native: Micro) -> Assign:
     return Assign([(i.operands[0], value)], native)
 
 
+def read_sources(i: Instruction, w: Translator, kind: str) -> list[str]:
+    """Expressions for all that follows the destination, read as one type."""
+    return [w.read(operand, kind) for operand in i.operands[1:]]
+
+
 def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:
     """A micro-operation whose sources are read as one type; ints are literals."""
     operands = (Immediate(s) if isinstance(s, int) else s for s in sources)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from harness.emulator.instructions.table import Assign, Translator, Unsupported, assign, call, instruction
+from harness.emulator.instructions.table import Assign, Translator, Unsupported, assign, call, instruction, read_sources
 from harness.emulator.instructions.values import lanewise, limits, signed
 from harness.emulator.machine.lanes import Value
 from harness.emulator.ptx.ast import Instruction
@@ -73,7 +73,7 @@ def _video_set(i: Instruction, w: Translator) -> Assign:
 
 
 def _emit(i: Instruction, w: Translator, operation: str, types: tuple[str, ...], rest: list[str]) -> Assign:
-    a, b, c = (w.read(o, "u32") for o in i.operands[1:])
+    a, b, c = read_sources(i, w, "u32")
     signs = tuple(t == "s32" for t in types)
     flags = (repr(operation), i.opcode[-1], str(signs), "sat" in rest, "add" in rest)
     return assign(i, call(w, video, *flags, a, b, c))

@@ -24,6 +24,7 @@ from harness.emulator.instructions.table import (
     micro_of,
     only,
     only_form,
+    read_sources,
 )
 from harness.emulator.machine.divergence import complete_meeting, merge_values, part
 from harness.emulator.machine.events import Site, WarpSynced
@@ -177,7 +178,7 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "idx", "up", "down", "bfly", "b32")
     if len(i.modifiers) != 3 or i.modifiers[0] != "sync":
         raise Unsupported
-    arguments = [repr(i.modifiers[1]), *(w.read(o, "b32") for o in i.operands[1:])]
+    arguments = [repr(i.modifiers[1]), *read_sources(i, w, "b32")]
     destination, value = i.operands[:2]
     if not isinstance(value, Register):
         raise Unsupported
