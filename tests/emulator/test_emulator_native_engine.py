@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -714,6 +715,29 @@ def test_a_loop_that_only_polls_is_found_out_all_the_same():
     assert Livelock.__name__ in same(source(body))["error"]
 
 
+@pytest.mark.parametrize("split", ["", "@!%p2 bra SECOND;"])
+@pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 3)])
+def test_what_lanes_hold_that_are_elsewhere_does_not_make_a_loop_more_than_one_that_polls(split, schedule, seed):
+    """Half a warp multiplies zeros while it polls; the row's other lanes grow. The other warp is done later."""
+    body = f"""
+    {PREFIX}
+    setp.lt.u32 %p1, %r0, 16; setp.lt.u32 %p2, %r0, 8; setp.ge.u32 %p3, %r0, 32;
+    mov.b32 %r4, 0; bar.sync 0; @%p3 bra OTHER; @!%p1 bra END; {split}
+    selp.u32 %r4, 0, %r0, %p1; bra LOOP;
+    SECOND: mov.b32 %r4, 0;
+    LOOP: mul.lo.u32 %r4, %r4, 3; ld.global.u32 %r1, [%rd0+4096]; setp.ne.u32 %p4, %r1, 1; @%p4 bra LOOP;
+    END: st.global.u32 [%rd1], %r4; ret;
+    OTHER: mov.b32 %r2, 0;
+    WORK: add.u32 %r2, %r2, 1; setp.lt.u32 %p4, %r2, 3000; @%p4 bra WORK;
+    st.global.u32 [%rd0+4096], 1; ret;
+    """
+    found = same(source(body, WORDS), threads=64, schedule=schedule, seed=seed)
+    assert "error" not in found and not np.frombuffer(found["out"], np.uint32)[:16].any()
+    if schedule == "fifo":
+        # Of a turn of 64 blocks and a round of polling: not of a window of 256 blocks, or of several.
+        assert found["counters"].instructions["memory"] < 2 * 2 * 80
+
+
 ROUND = "add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 3000; @%p1 bra LOOP;"
 LOOPS = {
     "counts": ROUND,
@@ -870,11 +894,28 @@ def test_events_are_the_same_in_the_same_order(monkeypatch, schedule, seed):
     assert kinds >= {"Exited", "Resumed", "Suspended"}
 
 
+SHORT = {
+    "an undefined address": "add.u32 %r1, %r0, 1; ld.global.u32 %r1, [%rd9];",
+    "a shuffle of what all lanes have": "mov.u32 %r1, %ctaid.x; shfl.sync.idx.b32 %r2, %r1, 3, 0x1803, -1; "
+    "shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+128], %r3;",
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_events_of_short_programs_are_the_same(name):
+    """Also values that are one for all lanes, or one for each."""
+    text = source(f"{PREFIX} {SHORT[name]} ret;", WORDS)
+    python, native = (_listened(text, engine, schedule="fifo", seed=0, threads=32) for engine in (None, library()))
+    assert [name for name, *_ in python.seen].count("Access") >= 2
+    assert python.seen == native.seen
+
+
 def _listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int) -> Listener:
     listener, device = Listener(), Device(schedule=schedule, seed=seed, library=engine)
     out = device.alloc(65536)
     device.memset(out, 1, 65536)
-    device.launch(Module(text), grid=2, block=threads, arguments=[out], sinks=[listener])
+    with suppress(Fault):
+        device.launch(Module(text), grid=2, block=threads, arguments=[out], sinks=[listener])
     return listener
 
 

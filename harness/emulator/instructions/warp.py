@@ -162,10 +162,10 @@ def _move(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Val
     chosen = np.where(inside, wanted, lanes) & 31
     for lane in f.lanes:
         _check_source(f, lane, int(chosen[lane]))
-    full = np.broadcast_to(np.asarray(value, np.uint32), WARP_SIZE)[chosen]
+    moved = value[chosen] if isinstance(value, np.ndarray) else value
     if f.single >= 0:
-        return int(full[f.single]), bool(inside[f.single])
-    return full, inside
+        return lane_value(moved, f.single), bool(inside[f.single])
+    return moved, inside
 
 
 def _check_source(f: Fragment, lane: int, source: int) -> None:

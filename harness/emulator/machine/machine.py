@@ -311,7 +311,7 @@ class Machine:
         then = self._gave_up.get(fragment.agent)
         if then is not None and then.changes == now.changes:
             now.times = then.times + 1
-            same = then.block == now.block and all(map(_same, then.registers, now.registers))
+            same = then.block == now.block and _same(then.registers, now.registers, fragment)
             if same or now.times > (PATIENCE if fragment.polls else patience):
                 return False
         self._gave_up[fragment.agent] = now
@@ -561,7 +561,7 @@ class Machine:
                     return None
                 if following == saved_block and self.wakeups.changes == changes and grid.clock_reads == clock_reads:
                     now = [fragment.registers[slot] for slot in code.live_in[saved_block]]
-                    if all(map(_same, saved, now)):
+                    if _same(saved, now, fragment):
                         return True
         except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._error(error, fragment) from error
@@ -663,10 +663,20 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(first, *others)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(before: list[Any], now: list[Any], fragment: Fragment) -> bool:
+    """Whether registers are as they were before, in the lanes of a fragment: what others hold means nothing."""
+    return all(_agree(a, b, fragment.lane_index) for a, b in zip(before, now, strict=True))
+
+
+def _agree(a: Any, b: Any, lanes: NDArray[np.int64]) -> bool:
     if isinstance(a, Poison) or isinstance(b, Poison):
-        return a is b or (type(a) is type(b) and _same(a.value, b.value) and _same(a.undefined, b.undefined))
-    return a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a == b)
+        return a is b or (
+            type(a) is type(b) and _agree(a.value, b.value, lanes) and _agree(a.undefined, b.undefined, lanes)
+        )
+    if a is b:
+        return True
+    agree = a == b
+    return bool(agree[lanes].all() if isinstance(agree, np.ndarray) else agree)
 
 
 class _Watch:

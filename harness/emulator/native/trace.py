@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from harness.emulator.machine import events
 from harness.emulator.machine.events import Access, Agent, Site
 from harness.emulator.machine.lanes import WARP_SIZE, lanes_of
+from harness.emulator.machine.poison import Poison
 from harness.emulator.machine.state import Grid, Warp
 from harness.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Event, Traced
 
@@ -134,7 +135,7 @@ class Trace:
         agent, site, mode, space, cta, where, nbytes, items, values = event
         verb, *about = self.accesses.get(site.index, ("", "", 0, 0))
         is_own = space in ("global", "param") or (space == "shared" and cta == agent.cta)
-        if MODES.get(verb) != mode or about != [space, nbytes, items] or not is_own:
+        if MODES.get(verb) != mode or about != [space, nbytes, items] or not is_own or isinstance(where, Poison):
             return False
         here = lanes_of(agent.lanes)[1]
         flags = {"shared": Traced.SHARED, "global": Traced.GLOBAL | Traced.WIDE}.get(space, Traced.WIDE)

@@ -150,12 +150,18 @@ def keep_rows(c: Bytes, file: Bytes, block: Int):
 
 
 @inline(.never)
-def are_as_kept(c: Bytes, file: Bytes, block: Int) -> Bool:
+def are_as_kept(c: Bytes, file: Bytes, block: Int, mask: UInt32) -> Bool:
+    """Whether those are the same now, in the lanes of a mask: what others hold means nothing."""
+    var here = (lane_bits() & Lanes(mask)).ne(0)
     var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
     var first = Int(get[DType.int32](where))
     for k in range(Int(get[DType.int32](where, 4))):
-        var slot = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * (first + k))) & 0xFFFF
-        var now = load[DType.uint64](file.unsafe_offset(ROW * slot))
-        if not now.eq(load[DType.uint64](pointer(c, WATCHED_ROWS).unsafe_offset(ROW * k))).reduce_and():
+        var packed = Int(get[DType.int32](pointer(c, LOCATION_SLOTS), 4 * (first + k)))
+        var now = file.unsafe_offset(ROW * (packed & 0xFFFF))
+        var then = pointer(c, WATCHED_ROWS).unsafe_offset(ROW * k)
+        var differs = load[DType.uint32](now).ne(load[DType.uint32](then))
+        if packed >> 16 == 1:
+            differs = load[DType.uint64](now).ne(load[DType.uint64](then))
+        if (differs & here).reduce_or():
             return False
     return True

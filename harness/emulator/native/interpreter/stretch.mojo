@@ -132,7 +132,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                 location = following
                 break
             if window != 0:
-                if following == kept_block and changes == kept_changes and are_as_kept(c, file, following):
+                if following == kept_block and changes == kept_changes and are_as_kept(c, file, following, mask):
                     location = following
                     break
                 set[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * ran, Int32(block))
@@ -259,7 +259,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         var ends = status == ANSWER_DIVERGES or (status == ANSWER_STOPPED and (following < 0 or following == join))
         var over = not ends and status == ANSWER_STOPPED and ran + 1 == window and location == following
         if over and following == kept_block and changes == kept_changes:
-            over = not are_as_kept(c, file, following)
+            over = not are_as_kept(c, file, following, mask)
         over = over and (changes != 0 or loads <= (4 if alone else 0))
         if not over and (alone or not ends):
             undo_stores(c)
