@@ -835,6 +835,20 @@ def test_a_limit_of_steps_is_the_same():
     assert said[0] == said[1]
 
 
+def test_a_limit_is_the_same_behind_turns_that_python_has_given():
+    """Five long turns in Python, and as many natively, before it is next looked at how many steps are left."""
+    adds = "add.u32 %r1, %r1, 1;" + "xor.b32 %r3, %r3, %r1;" * 20
+    body = f"""
+    {PREFIX} mov.b32 %r1, 0; mov.b32 %r3, 0;
+    PYTHON: vabsdiff4.u32.u32.u32.add %r3, %r1, 7, 0; {adds} setp.lt.u32 %p1, %r1, 1500; @%p1 bra PYTHON;
+    NATIVE: xor.b32 %r3, %r3, %r1; {adds} setp.ne.u32 %p1, %r1, 0; @%p1 bra NATIVE; st.global.u32 [%rd1], %r3; ret;
+    """
+    for limit in (48_000, 50_000, 60_000):
+        found = same(source(body, WORDS), max_steps=limit)["error"]
+        steps = int(found.partition("it has executed ")[2].partition(" ")[0].replace(",", ""))
+        assert limit < steps <= limit + 24
+
+
 def test_a_store_counts_as_a_change():
     body = f"{PREFIX} mov.b32 %r1, 5; st.global.u32 [%rd1], %r1; st.shared.v2.u32 [%r5], {{%r1, %r1}}; ret;"
     assert same(source(body, WORDS))["changes"] >= 2
