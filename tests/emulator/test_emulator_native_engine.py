@@ -385,6 +385,20 @@ def test_stores_of_every_size_are_taken_back():
     assert found["stops"][Answer.FAILED]
 
 
+ADDS = ("red.global.add.u32 [%rd1], 1;", "ld.global.u32 %r1, [%rd1]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1;")
+
+
+@pytest.mark.parametrize("add", ADDS)
+@pytest.mark.parametrize("last", ["and.b32 %r9, %r9, 255;", "@%p1 mov.b32 %r8, 1;", "@%p1 bra END; END:"])
+def test_the_last_access_of_a_block_is_taken_back_for_what_follows_it(last, add):
+    """Undefined bits, an undefined guard and an undefined branch are Python's, which does the block once."""
+    start = "setp.lt.u32 %p2, %r0, 16; @%p2 setp.eq.u32 %p1, %r0, 3; @%p2 mov.b32 %r9, 1; mov.b32 %r8, 0;"
+    text = f"{PREFIX} {start} st.global.u32 [%rd1], %r8; bar.sync 0; {add} {last} ret;"
+    found = same(source(text, WORDS))
+    assert found["stops"][Answer.FAILED]
+    assert np.frombuffer(found["out"], np.uint32)[:32].tolist() == [1] * 32
+
+
 # ---- atomics ----
 
 ATOMICS = [
