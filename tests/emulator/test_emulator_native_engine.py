@@ -400,6 +400,20 @@ def test_stores_of_every_size_are_taken_back():
     assert found["stops"][Answer.FAILED]
 
 
+ADDS = ("red.global.add.u32 [%rd1], 1;", "ld.global.u32 %r1, [%rd1]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1;")
+
+
+@pytest.mark.parametrize("add", ADDS)
+@pytest.mark.parametrize("last", ["and.b32 %r9, %r9, 255;", "@%p1 mov.b32 %r8, 1;", "@%p1 bra END; END:"])
+def test_the_last_access_of_a_block_is_taken_back_for_what_follows_it(last, add):
+    """Undefined bits, an undefined guard and an undefined branch are Python's, which does the block once."""
+    start = "setp.lt.u32 %p2, %r0, 16; @%p2 setp.eq.u32 %p1, %r0, 3; @%p2 mov.b32 %r9, 1; mov.b32 %r8, 0;"
+    text = f"{PREFIX} {start} st.global.u32 [%rd1], %r8; bar.sync 0; {add} {last} ret;"
+    found = same(source(text, WORDS))
+    assert found["stops"][Answer.FAILED]
+    assert np.frombuffer(found["out"], np.uint32)[:32].tolist() == [1] * 32
+
+
 # ---- atomics ----
 
 ATOMICS = [
@@ -848,6 +862,20 @@ def test_a_limit_of_steps_is_the_same():
             device.launch(Module(text), grid=1, block=32, arguments=[device.alloc(4)], max_steps=10_000)
         said.append(str(raised.value))
     assert said[0] == said[1]
+
+
+def test_a_limit_is_the_same_behind_turns_that_python_has_given():
+    """Five long turns in Python, and as many natively, before it is next looked at how many steps are left."""
+    adds = "add.u32 %r1, %r1, 1;" + "xor.b32 %r3, %r3, %r1;" * 20
+    body = f"""
+    {PREFIX} mov.b32 %r1, 0; mov.b32 %r3, 0;
+    PYTHON: vabsdiff4.u32.u32.u32.add %r3, %r1, 7, 0; {adds} setp.lt.u32 %p1, %r1, 1500; @%p1 bra PYTHON;
+    NATIVE: xor.b32 %r3, %r3, %r1; {adds} setp.ne.u32 %p1, %r1, 0; @%p1 bra NATIVE; st.global.u32 [%rd1], %r3; ret;
+    """
+    for limit in (48_000, 50_000, 60_000):
+        found = same(source(body, WORDS), max_steps=limit)["error"]
+        steps = int(found.partition("it has executed ")[2].partition(" ")[0].replace(",", ""))
+        assert limit < steps <= limit + 24
 
 
 def test_a_store_counts_as_a_change():

@@ -206,13 +206,14 @@ class Machine:
     def _loop(self) -> None:
         schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
         self._check_steps()
-        turns, check_at = 0, min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
+        turns = 0
+        """Since the last look at the limits."""
         while True:
-            if ready and self._in_order and (taken := self._take_turns()):
+            if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and self.preempted):
+                self._check_limits()
+                turns = 0
+            if ready and self._in_order and (taken := self._take_turns(turns)):
                 turns += taken
-                if turns >= check_at or self.preempted:
-                    self._check_limits()
-                    check_at = turns + min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
                 continue
             step = schedule.next(ready, bool(clusters.launched))
             if step is None:
@@ -228,9 +229,6 @@ class Machine:
                 self._complete(step)
                 self.progress += 1
             turns += 1
-            if turns >= check_at or self.preempted:
-                self._check_limits()
-                check_at = turns + min(LIMIT_CHECK, self._unchecked // LONGEST_TURN + 1)
 
     def _carry_on(self) -> bool:
         """Nothing is ready or in flight: find something to do, or say why there is nothing. False: all is done."""
@@ -376,9 +374,12 @@ class Machine:
 
     # ---- native turns ----
 
-    def _take_turns(self) -> int:
-        """Have the engine give turns, and end the one that it could not; how many there were."""
-        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN)
+    def _take_turns(self, before: int) -> int:
+        """Have the engine give turns, and end the one that it could not; how many there were.
+
+        before: turns since the last look at the limits; with those that follow they must not go beyond the limit.
+        """
+        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before)
         if self.engine is None or most <= 0:
             return 0
         window = 0 if self._suspects else WINDOW

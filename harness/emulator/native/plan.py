@@ -28,7 +28,6 @@ from harness.emulator.native.operations import (
     EXCHANGES,
     MATRICES,
     NUMBERS,
-    OPERATIONS,
     Control,
 )
 from harness.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
@@ -51,17 +50,7 @@ ROW_BYTES = 256
 NARROW, WIDE, PREDICATE = 0, 1, 2
 """Kinds of rows: 32 bits a lane, 64, or a predicate."""
 NO_GUARD = NO_ROW = 0xFFFF
-NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, NO_LOG, CHOOSES, ALIGNED, COUNTED = 1, 2, 4, 8, 16, 32, 64, 128
-SPREADS = 256
-
-FALLIBLE = {
-    *ACCESSES.values(),
-    *ATOMIC_ACCESSES.values(),
-    *MATRICES.values(),
-    *EXCHANGES.values(),
-    *(NUMBERS[o.name] for o in OPERATIONS if o.nearly),
-}
-"""Operations that may find something out of the ordinary."""
+NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, CHOOSES, ALIGNED, COUNTED, SPREADS = 1, 2, 4, 8, 16, 32, 64, 128
 
 RECORD = np.dtype(
     [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
@@ -528,14 +517,8 @@ class Planner:
         self._records.append({**begin, "yes": block.index, "no": number})
         self._saved += [self._rows.registers[slot] for slot in saved]
         self._most_saved = max(self._most_saved, len(saved))
-        records = [
-            record for index in range(piece.first, piece.last) for record in found.get(index) or ()
-        ]  # those of a branch are none
-        fallible = [n for n, record in enumerate(records) if record["op"] in FALLIBLE]
-        if fallible:
-            last = records[fallible[-1]]
-            records[fallible[-1]] = {**last, "flags": last.get("flags", 0) | NO_LOG}
-        self._records += records
+        for index in range(piece.first, piece.last):
+            self._records += found.get(index) or ()  # those of a branch are none
         if number + 1 < len(pieces):
             if pieces[number + 1].follows:
                 return

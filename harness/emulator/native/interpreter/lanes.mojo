@@ -25,11 +25,10 @@ comptime NEGATED = 1
 comptime WIDE = 2
 comptime WIDE_ADDRESS = 4
 comptime FIRST_ITEM = 8
-comptime NO_LOG = 16
-comptime CHOOSES = 32
-comptime ALIGNED = 64
-comptime COUNTED = 128
-comptime SPREADS = 256
+comptime CHOOSES = 16
+comptime ALIGNED = 32
+comptime COUNTED = 64
+comptime SPREADS = 128
 
 # What Python takes for a turn, a barrier and a shuffle, in the units of an operation's weight.
 comptime TURN_WEIGHT = 8

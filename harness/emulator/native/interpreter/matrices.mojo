@@ -44,12 +44,11 @@ def store_matrix[transposes: Bool](c: Bytes, a: Bytes, values: Bytes, o: Bytes) 
         if address & 15 != 0 or not at.found:
             return False
         places[unsafe_offset=row] = at
-    var logs = half(o, 4) & NO_LOG == 0
     for row in range(8):
         var at = places[unsafe_offset=row]
         for k in range(2):
             var part = Place(True, True, at.data.unsafe_offset(8 * k), at.shadow.unsafe_offset(8 * k))
-            if logs and not note_old[8](c, part):
+            if not note_old[8](c, part):
                 return False
             var word = get[DType.uint64](values, 16 * row + 8 * k)
             comptime if transposes:

@@ -220,11 +220,10 @@ def store_lanes[space: Int, n: Int](
     var aligned = UInt64(half(o, 14) - 1)
     var wide = flags & WIDE_ADDRESS != 0
     var wide_values = flags & WIDE != 0
-    var logs = flags & NO_LOG == 0 or field(c, WATCHES) != 0
     if agrees:
         var address = address_of(a, 0, o, wide)
         var at = place[space, True](c, address, UInt64(n))
-        if address & aligned != 0 or not at.found or (logs and not note_old[n](c, at)):
+        if address & aligned != 0 or not at.found or not note_old[n](c, at):
             return False
         # Of lanes that store to one place the last one wins.
         var last = 31 - Int(count_leading_zeros(mask))
@@ -236,13 +235,10 @@ def store_lanes[space: Int, n: Int](
             var at = place[space, True](c, address, 128)
             if not at.found or address & 3 != 0 or half(o, 14) > 4:
                 return False
-            if logs:
-                for k in range(16):
-                    var part = Place(
-                        True, at.poisoned, at.data.unsafe_offset(8 * k), at.shadow.unsafe_offset(8 * k)
-                    )
-                    if not note_old[8](c, part):
-                        return False
+            for k in range(16):
+                var part = Place(True, at.poisoned, at.data.unsafe_offset(8 * k), at.shadow.unsafe_offset(8 * k))
+                if not note_old[8](c, part):
+                    return False
             at.data.unsafe_bitcast[UInt32]().unsafe_store[alignment=1](load[DType.uint32](values))
             if at.poisoned:
                 at.shadow.unsafe_bitcast[UInt32]().unsafe_store[alignment=1](
@@ -260,7 +256,7 @@ def store_lanes[space: Int, n: Int](
     for lane in range(32):
         if (mask >> UInt32(lane)) & 1 != 0:
             var at = places[unsafe_offset=lane]
-            if logs and not note_old[n](c, at):
+            if not note_old[n](c, at):
                 return False
             write_at[n](at, lane_value(values, lane, wide_values))
     return True
@@ -348,7 +344,6 @@ def atomic_lanes[space: Int, n: Int](
     comptime all_bits = UInt64(0xFFFFFFFFFFFFFFFF) >> UInt64(64 - 8 * n)
     var flags = half(o, 4)
     var wide = flags & WIDE_ADDRESS != 0
-    var logs = flags & NO_LOG == 0 or field(c, WATCHES) != 0
     var places = pointer(c, PLACES).unsafe_bitcast[Place]()
     for lane in range(32):
         if (mask >> UInt32(lane)) & 1 != 0:
@@ -357,7 +352,7 @@ def atomic_lanes[space: Int, n: Int](
             if address & UInt64(n - 1) != 0 or not at.found or not is_written[n](at):
                 return -1
             places[unsafe_offset=lane] = at
-    if logs and field(c, LOGGED) + 32 > field(c, LOG_ROOM):
+    if field(c, LOGGED) + 32 > field(c, LOG_ROOM):
         return -1
     var changed = 0
     for lane in range(32):
@@ -368,8 +363,7 @@ def atomic_lanes[space: Int, n: Int](
             var value = lane_value(b, lane, n == 8)
             var new = combined[space, n](half(o, 14), old, value, lane_value(x, lane, n == 8)) & all_bits
             if new != old:
-                if logs:
-                    _ = note_old[n](c, at)
+                _ = note_old[n](c, at)
                 write[n](at.data, new)
                 changed += 1
         if half(o, 6) == NONE:
