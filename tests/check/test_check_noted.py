@@ -109,6 +109,98 @@ def test_so_do_accesses_to_global_memory(monkeypatch, room):
     assert clean and raced
 
 
+BRANCHES = (
+    "@{p} bra E{n}; {a} bra J{n}; E{n}: {b} J{n}:",
+    "@{p} bra J{n}; {a} J{n}:",
+    "mov.b32 %r20, 0; L{n}: {a} add.u32 %r20, %r20, 1; setp.le.u32 %p5, %r20, %r12; @%p5 bra L{n};",
+)
+APART_STEPS = (
+    *["ld.shared.b32 %r1, [{at}];"] * 4, *["st.shared.b32 [{at}], %r0;"] * 2, "st.shared.u8 [%r9], %r0;",
+    "ld.shared.v4.b32 {{%r1,%r2,%r3,%r4}}, [%r7];", "ld.global.b32 %r1, [%rd1];", "st.global.b32 [%rd1], %r2;",
+    "ld.global.b32 %r1, [%rd1+4];", "st.global.b32 [%rd1+4096], %r0;", "@%p2 st.shared.b32 [%r6], %r0;",
+)  # fmt: skip
+
+
+def with_branches(choose: random.Random) -> str:
+    """Warps whose lanes are apart now and then, and load and store meanwhile."""
+    steps = []
+    for n in range(12):
+        a, b = (
+            " ".join(choose.choice(APART_STEPS).format(at=choose.choice(PLACES[:-1])) for _ in range(2)) for _ in "ab"
+        )
+        p = choose.choice(("%p1", "%p2", "%p3", "!%p3", "%p4"))
+        steps.append(choose.choice(("{a}", *BRANCHES)).format(p=p, n=n, a=a, b=b))
+        if choose.random() < 0.6:
+            steps.append(choose.choice(("bar.sync 0;", "bar.sync 0;", "bar.warp.sync -1;")))
+    setup = f"{IN_GLOBAL_MEMORY} {SETUP} and.b32 %r12, %r0, 1; setp.eq.u32 %p3, %r12, 0; setp.lt.u32 %p4, %r0, 40;"
+    return source(setup + "\n".join(steps) + "ret;", WORDS)
+
+
+@pytest.mark.parametrize(("entries", "kept"), [(64, 16), (1 << 16, 1 << 20)])
+def test_so_do_programs_whose_lanes_are_apart(monkeypatch, entries, kept):
+    monkeypatch.setattr(plain, "KEPT", kept)
+    rules: set[str] = set()
+    for seed in range(40):
+        text = with_branches(random.Random(seed))
+        expected = found(text, True, "fifo", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(trace, "ENTRIES", entries)
+            told = found(text, False, "fifo", 0)
+        assert told == expected, text
+        rules |= {finding["rule"] for finding in expected}
+    assert {"race-shared", "race-lanes", "race-global"} <= rules
+
+
+APART = {
+    "each part stores its own words": ("st.shared.b32 [%r6], %r0;", "st.shared.b32 [%r6], %r1;", ""),
+    "both parts store to one word": ("st.shared.b32 [%r5], %r0;", "st.shared.b32 [%r5], %r1;", "race-shared"),
+    "one loads what the other stores": (
+        "st.shared.b32 [%r6], %r0;", "ld.shared.b32 %r1, [%r6+-64];", "race-shared race-lanes",
+    ),
+    "both load one word": ("ld.shared.b32 %r1, [%r5];", "ld.shared.b32 %r1, [%r5];", ""),
+    "one updates its words": ("ld.shared.b32 %r1, [%r6]; st.shared.b32 [%r6], %r1;", "", ""),
+    "one stores to global memory": ("st.global.b32 [%rd1], %r0;", "", ""),
+    "both load from global memory": ("ld.global.b32 %r1, [%rd1];", "ld.global.b32 %r1, [%rd1+-64];", ""),
+    "one stores to global memory, the other loads it": (
+        "st.global.b32 [%rd1], %r0;", "ld.global.b32 %r1, [%rd1+-64];", "race-global",
+    ),
+    "one loads from global memory, the other stores it": (
+        "ld.global.b32 %r1, [%rd1+64];", "st.global.b32 [%rd1], %r0;", "race-global",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APART)
+def test_lanes_that_are_apart_are_in_no_order(monkeypatch, name):
+    """The upper half of each warp and the lower one; where they touch nothing of one another's no events are made."""
+    low, high, rule = APART[name]
+    setup = f"{IN_GLOBAL_MEMORY} {SETUP} and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16;"
+    body = f"@%p3 bra LOW; {high} bra BOTH; LOW: {low} BOTH: bar.sync 0; ld.shared.b32 %r1, [%r6]; ret;"
+    given_up: list[Any] = []
+    give_up = plain.PlainCtas._give_up
+
+    def _give_up(self: plain.PlainCtas, *about: Any) -> None:
+        given_up.append(about)
+        give_up(self, *about)
+
+    monkeypatch.setattr(plain.PlainCtas, "_give_up", _give_up)
+    text = source(setup + body, WORDS)
+    expected = found(text, True, "fifo", 0)
+    assert not given_up and {finding["rule"] for finding in expected} == {*rule.split()}
+    assert found(text, False, "fifo", 0) == expected
+    assert bool(given_up) == bool(rule)
+
+
+def test_a_run_that_ends_while_lanes_are_apart_is_looked_at():
+    """Parts of several warps store to one word in global memory, and one of the last ends the run."""
+    setup = f"{IN_GLOBAL_MEMORY} {SETUP} and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16;"
+    body = "@%p3 bra LOW; bra BOTH; LOW: st.global.b32 [%rd0], %r0; @%p2 ld.shared.b32 %r1, [%r6+2048]; BOTH: ret;"
+    text = source(setup + body, WORDS)
+    expected = found(text, True, "fifo", 0)
+    assert {finding["rule"] for finding in expected} == {"race-global"}
+    assert found(text, False, "fifo", 0) == expected
+
+
 @pytest.fixture
 def none_is_plain(monkeypatch):
     """Nothing is looked at natively."""
