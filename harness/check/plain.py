@@ -199,7 +199,7 @@ class PlainCtas:
         for number, (cluster, _, index) in enumerate(new, len(self._warps)):
             one = self.by_cluster.get(cluster)
             self._plain.append(one)
-            rows.append((NOBODY if one is None else one.row, index, 0, 0, 1, 0, index + 1, 0, 0, 0, 0, 0, 0))
+            rows.append((NOBODY if one is None else one.row, index, 0, 0, 1, 0, index + 1, 0, 0, 0, 0, 0))
             owners.append(0 if one is None else owner(one.components, one.own[index]))
             if one is not None:
                 one.numbers.append(number)

@@ -146,6 +146,8 @@ def with_branches(choose: random.Random) -> str:
         steps.append(step(0))
         if choose.random() < 0.6:
             steps.append(choose.choice(("bar.sync 0;", "bar.sync 0;", "bar.warp.sync -1;")))
+    if choose.random() < 0.2:
+        steps.insert(len(steps) // 3, choose.choice(("@%p2 ret;", "@%p6 ret;")))
     if choose.random() < 0.4:
         steps.insert(len(steps) // 2, "@%p2 atom.shared.add.u32 %r1, [%r5+2048], 1;")
     setup = f"""
@@ -171,11 +173,25 @@ def test_so_do_programs_whose_lanes_are_apart(monkeypatch, entries, kept):
     assert {"race-shared", "race-lanes", "race-global"} <= rules
 
 
+LOOP = """
+mov.b32 %r10, 0;
+LOOP: st.shared.v4.b32 [%r7], {%r0, %r0, %r0, %r0}; bar.sync 0;
+ld.shared.b32 %r1, [%r8]; ld.shared.b32 %r2, [%r6+256]; ld.shared.b32 %r3, [%r5+64];
+WAIT add.u32 %r10, %r10, 1; setp.lt.u32 %p3, %r10, 40; @%p3 bra LOOP;
+LAST ret;
+"""
+
 APART = {
     "each part stores its own words": ("st.shared.b32 [%r6], %r0;", "st.shared.b32 [%r6], %r1;", ""),
     "both parts store to one word": ("st.shared.b32 [%r13], %r0;", "st.shared.b32 [%r13], %r1;", "race-shared"),
     "one loads what the other stores": (
         "st.shared.b32 [%r6], %r0;", "ld.shared.b32 %r1, [%r6+-64];", "race-shared race-lanes",
+    ),
+    "one loads what the other has stored after its own lanes have met": (
+        "st.shared.b32 [%r13], %r0; bar.warp.sync 0xffff;", "ld.shared.b32 %r1, [%r13];", "race-shared",
+    ),
+    "both load what one stores then": (
+        "ld.shared.b32 %r1, [%r6+64];", "ld.shared.b32 %r1, [%r6]; st.shared.b32 [%r6], %r0;", "race-shared",
     ),
     "both load one word": ("ld.shared.b32 %r1, [%r5];", "ld.shared.b32 %r1, [%r5];", ""),
     "one updates its words": ("ld.shared.b32 %r1, [%r6]; st.shared.b32 [%r6], %r1;", "", ""),
@@ -190,12 +206,16 @@ APART = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("before", ["", LOOP.replace("WAIT", "bar.sync 0;").replace("LAST ret;", "bar.sync 0;")])
 @pytest.mark.parametrize("name", APART)
-def test_lanes_that_are_apart_are_in_no_order(monkeypatch, name):
+def test_lanes_that_are_apart_are_in_no_order(monkeypatch, name, before):
     """The upper half of each warp and the lower one; where they touch nothing of one another's no events are made."""
+    if before:
+        monkeypatch.setattr(trace, "ENTRIES", 64)
+        monkeypatch.setattr(plain, "KEPT", 16)
     low, high, rule = APART[name]
     setup = f"""
-    {IN_GLOBAL_MEMORY} {SETUP} and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16;
+    {IN_GLOBAL_MEMORY} {SETUP} {before} and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16;
     and.b32 %r13, %r0, 96; shl.b32 %r13, %r13, 2; add.u32 %r13, %r13, %r5;
     """
     body = f"@%p3 bra LOW; {high} bra BOTH; LOW: {low} BOTH: bar.sync 0; ld.shared.b32 %r1, [%r6]; ret;"
@@ -211,7 +231,7 @@ def test_lanes_that_are_apart_are_in_no_order(monkeypatch, name):
     expected = found(text, True, "fifo", 0)
     assert not given_up and {finding["rule"] for finding in expected} == {*rule.split()}
     assert found(text, False, "fifo", 0) == expected
-    assert bool(given_up) == bool(rule)
+    assert before or bool(given_up) == bool(rule)
 
 
 IN_AN_INTERVAL = {
@@ -220,7 +240,7 @@ IN_AN_INTERVAL = {
     "a lane loads what another has stored": ("st.shared.b32 [%r6], %r0; ld.shared.b32 %r1, [%r6+4];", True),
     "a lane stores what another has loaded": ("ld.shared.b32 %r1, [%r6+4]; st.shared.b32 [%r6], %r0;", True),
     "the last word of what another has stored": (
-        "st.shared.v4.b32 [%r7], {%r1,%r2,%r3,%r4}; ld.shared.b32 %r1, [%r6];", True,
+        "st.shared.v4.b32 [%r7], {%r1,%r2,%r3,%r4}; ld.shared.b32 %r1, [%r7+28];", True,
     ),
     "one stores, all do, all load": (
         "st.shared.b32 [%r6], %r0; st.shared.b32 [%r5], %r2; ld.shared.b32 %r1, [%r5];", True,
@@ -242,6 +262,50 @@ def test_lanes_of_a_warp_are_in_no_order_until_they_meet(monkeypatch, name):
     assert {finding["rule"] for finding in found(text, True, "fifo", 0)} == ({"race-lanes"} if races else set())
     found(text, False, "fifo", 0)
     assert bool(given_up) == races
+
+
+INNER = "@%p6 bra I{n}; add.u32 %r1, %r1, 1; I{n}: "
+TIMES = {
+    "the others split up once more": ("add.u32 %r1, %r1, 1;", INNER.format(n=1)),
+    "the first ones split up, and are the last to arrive": (INNER.format(n=1) + INNER.format(n=2), ""),
+    "both do": (INNER.format(n=1), INNER.format(n=2) + INNER.format(n=3)),
+}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("name", TIMES)
+def test_what_was_taken_before_a_cta_is_given_up_has_its_time(name, waits):
+    """A store to global memory behind lanes that were apart, and another warp's load of it that is looked at alone."""
+    low, high = TIMES[name]
+    body = f"""
+    {IN_GLOBAL_MEMORY} {SETUP.replace("bar.sync 0;", "@%p1 st.shared.b32 [%r5+2048], %r11; bar.sync 0;")}
+    and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16; and.b32 %r12, %r0, 7; setp.lt.u32 %p6, %r12, 3;
+    setp.ge.u32 %p4, %r0, 96; setp.eq.u32 %p5, %r0, 40;
+    @%p3 bra LOW; {high} bra BOTH; LOW: {low} BOTH: bar.sync 0;
+    @%p4 st.global.b32 [%rd1], %r0; {"bar.sync 0;" if waits else ""}
+    @%p5 atom.shared.add.u32 %r1, [%r5+2048], 1; @%p5 ld.global.b32 %r1, [%rd0+400]; ret;
+    """
+    text = source(body, WORDS)
+    expected = found(text, True, "fifo", 0)
+    assert bool(expected) != waits
+    assert found(text, False, "fifo", 0) == expected
+
+
+@pytest.mark.parametrize("races", [True, False])
+def test_it_is_not_forgotten_that_lanes_are_apart(monkeypatch, races):
+    """In a long loop of loads from global memory, at the end of which others of the warp store there, or load."""
+    monkeypatch.setattr(trace, "ENTRIES", 64)
+    monkeypatch.setattr(plain, "KEPT", 16)
+    body = f"""
+    {IN_GLOBAL_MEMORY} and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16; mov.b32 %r10, 0;
+    @%p3 bra LOW; MORE: ld.global.b32 %r1, [%rd1+-64]; add.u32 %r10, %r10, 1; setp.lt.u32 %p4, %r10, 400; @%p4 bra MORE;
+    bra BOTH; LOW: add.u32 %r10, %r10, 1; setp.lt.u32 %p4, %r10, 400; @%p4 bra LOW;
+    {"st.global.b32 [%rd1], %r0;" if races else "ld.global.b32 %r1, [%rd1];"} BOTH: ret;
+    """
+    text = source(body)
+    expected = found(text, True, "fifo", 0)
+    assert bool(expected) == races
+    assert found(text, False, "fifo", 0) == expected
 
 
 def test_a_run_that_ends_while_lanes_are_apart_is_looked_at():
@@ -267,15 +331,6 @@ def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):
     text = program(random.Random(1268), 0.15)
     expected = found(text, True, "random", 1268)
     assert len(expected) == 29 and found(text, False, "random", 1268) == expected
-
-
-LOOP = """
-mov.b32 %r10, 0;
-LOOP: st.shared.v4.b32 [%r7], {%r0, %r0, %r0, %r0}; bar.sync 0;
-ld.shared.b32 %r1, [%r8]; ld.shared.b32 %r2, [%r6+256]; ld.shared.b32 %r3, [%r5+64];
-WAIT add.u32 %r10, %r10, 1; setp.lt.u32 %p3, %r10, 40; @%p3 bra LOOP;
-LAST ret;
-"""
 
 
 @pytest.mark.usefixtures("none_is_plain")

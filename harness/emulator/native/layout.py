@@ -209,9 +209,8 @@ class Sift(Counted):
 class SiftedWarp(Counted):
     """A warp that is traced, by its number. TIME: of its component (`harness/check/threads.py`), which is that of
     the lanes HOLDER. INTERVAL: a number that it has until its lanes meet again. APART: how many fragments it has, but
-    one. SINCE: its time when it was whole, SPLIT_AT: the entry where it no longer was, -1 in an earlier part; since
-    then LANES: those that were the first to access global memory, ALSO: whether others have, STORED: whether any of
-    them has stored there.
+    one, and that since the entry SPLIT_AT, or -1: since an earlier part of the trace. Since then, LANES: those that
+    were the first to access global memory; ALSO: whether others have; STORED: whether any of them has stored there.
     """
 
     CTA = auto()
@@ -222,7 +221,6 @@ class SiftedWarp(Counted):
     HOLDER = auto()
     INTERVAL = auto()
     APART = auto()
-    SINCE = auto()
     SPLIT_AT = auto()
     LANES = auto()
     ALSO = auto()

@@ -69,10 +69,9 @@ def mark_words(marks: Bytes, address: Int, size: Int, interval: Int, lane: Int, 
         var written = Int(get[DType.int32](m, 4))
         var mine = interval << LANE_BITS | lane
         if stores:
-            var others = is_anothers(written, interval, lane)
-            if is_anothers(was_read, interval, lane) or (others and apart):
+            if is_anothers(was_read, interval, lane) or (apart and is_anothers(written, interval, lane)):
                 return False
-            set[DType.int32](m, 4, Int32(mine | MANY if others else mine))
+            set[DType.int32](m, 4, Int32(mine))
         else:
             if is_anothers(written, interval, lane):
                 return False
@@ -123,10 +122,9 @@ def pass_global(e: Bytes, w: Bytes) -> Bool:
 
 @inline(.always)
 def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
-    """An access, whose chunks end there. Its time is written into the entry; where lanes are apart, that of when they
-    were together, which all of them know."""
+    """An access, whose chunks end there. Its time is written into the entry."""
     var epoch = look(w, WARP_LEFT)
-    set[DType.int32](e, 36, Int32(look(w, WARP_TIME if look(w, WARP_APART) == 0 else WARP_SINCE)))
+    set[DType.int32](e, 36, Int32(look(w, WARP_TIME)))
     var flags = half(e, 2)
     if flags & TRACED_GLOBAL != 0:
         return pass_global(e, w)
@@ -174,7 +172,6 @@ def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
     if kind == EVENT_DIVERGED:
         if look(w, WARP_APART) == 0:
             note(w, WARP_HOLDER, lanes)
-            note(w, WARP_SINCE, look(w, WARP_TIME))
             note(w, WARP_SPLIT_AT, k)
             note(w, WARP_LANES, 0)
             note(w, WARP_ALSO, 0)
@@ -236,7 +233,7 @@ def sift_all(t: Bytes):
         if kind == EVENT_ACCESS:
             var end = Int(get[DType.int32](e, TRACE_BYTES + 32)) if k + 1 < count else look(t, SIFT_CHUNK_COUNT)
             is_fine = pass_access(t, e, end, w, cta)
-            if half(e, 2) & TRACED_GLOBAL != 0 and is_fine:
+            if half(e, 2) & TRACED_GLOBAL != 0:
                 list_entry(t, SIFT_ACCESSES, k)
         else:
             is_fine = pass_event(t, k, e, w, cta)
