@@ -188,7 +188,7 @@ APART = {
         "st.shared.b32 [%r6], %r0;", "ld.shared.b32 %r1, [%r6+-64];", "race-shared race-lanes",
     ),
     "one loads what the other has stored after its own lanes have met": (
-        "st.shared.b32 [%r13], %r0; shfl.sync.bfly.b32 %r1, %r0, 1, 31, 0xffff;", "ld.shared.b32 %r1, [%r13];",
+        "st.shared.b32 [%r6], %r0; shfl.sync.bfly.b32 %r1, %r0, 1, 31, 0xffff;", "ld.shared.b32 %r1, [%r6+-64];",
         "race-shared",
     ),
     "both load what one stores then": (
