@@ -140,6 +140,7 @@ class _CheckedLaunch:
         """Finds what is to be found in all that was noted."""
         if not self._ended:
             self._ended = True
+            self.plain.end()
             self._operations.flush()
             for memory in self.model.shared.values():
                 memory.settle()

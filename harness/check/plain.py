@@ -1,13 +1,15 @@
-"""CTAs whose warps have so far done no more than load, store and meet at one barrier of all of them.
+"""CTAs whose warps have so far done no more than load, store, split up, become one again, and meet at one barrier.
 
 Of such a CTA the interpreter says whether its accesses to shared memory are in order for certain (`sift` in its
 library), and no events are made of them: the trace is kept, and what a warp knows follows from how often it has left
-the barrier, its *epoch*. As soon as anything else happens in the CTA, events are made of all that a finding can still
-name, and the other parts of the checker take it from there.
+the barrier, its *epoch*. What lanes do while they are apart is in order for certain, too, as if they were together. As
+soon as anything else happens in the CTA, events are made of all that a finding can still name, and the other parts of
+the checker take it from there.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,10 @@ from harness.emulator.native.trace import Batch
 
 KEPT = 1 << 20
 """Entries of the trace that are kept, after which those are forgotten that no finding can name any more."""
+WORD = 4
+"""Bytes of shared memory for which it is known which lane was the last."""
+NUMBER = (1 << 32) - 1
+"""In an arrival, the number of the warp; the time is above it."""
 NOBODY = 0
 """The row of the table of CTAs that stands for all that are not plain."""
 Numbers = NDArray[np.int64]
@@ -43,22 +49,29 @@ class _Plain:
         self.row = row
         self.components, self._started = cta.cluster.components, cta.started
         self.shadow: NDArray[np.int32] = np.zeros((SHARED_BYTES // CHUNK, len(Sifted)), np.int32)
+        self.marks: NDArray[np.int32] = np.zeros((SHARED_BYTES // WORD, 2), np.int32)
         self.exits: list[events.Exited] = []
         self.part, self.entry, self.since = part, -1, 0
         self.site: Site | None = None
         self.own = [warp.parts[0].own for warp in cta.warps.values()]
         self.numbers: list[int] = []
+        self.arrivals: list[list[int]] = [[] for _ in self.own]
+        """The times at which each warp has arrived at the barrier."""
         self._moments: dict[tuple[int, int], Moment] = {}
 
-    def moment(self, warp: int, epoch: int) -> Moment:
-        """A warp in an epoch: it knows all that the others have done in earlier ones."""
-        found = self._moments.get((warp, epoch))
+    def moment(self, warp: int, time: int) -> Moment:
+        """A warp at a time of its own: it knows all that the others had done before they arrived at the barrier that it
+        has left last.
+        """
+        found = self._moments.get((warp, time))
         if found is None:
+            epoch = bisect_left(self.arrivals[warp], time)
             clock = Clock(self.components)
             clock.rows[:, self._started] = 1
-            clock.rows[OWN[:, None], self.own] = epoch
-            clock.rows[OWN, self.own[warp]] = epoch + 1
-            found = self._moments[warp, epoch] = Moment(clock, self.own[warp], epoch + 1)
+            if epoch:
+                clock.rows[OWN[:, None], self.own] = [times[epoch - 1] for times in self.arrivals]
+            clock.rows[OWN, self.own[warp]] = time
+            found = self._moments[warp, time] = Moment(clock, self.own[warp], time)
         return found
 
     def oldest_needed(self) -> int | None:
@@ -97,6 +110,10 @@ class PlainCtas:
         self._owners: Numbers = np.zeros(0, np.int64)
         self._plain: list[_Plain | None] = []
         """By the numbers that warps have in the trace: their clusters, who they are to allocations, and their CTAs."""
+        self._apart: dict[int, tuple[int, int]] = {}
+        """Of the warps whose lanes are apart, since which part of the trace, and which entry there."""
+        self._held: list[tuple[int, Batch, Numbers]] = []
+        """Accesses of those to global memory, with the number of the part."""
         self._parts: list[_Part] = []
         self._forgotten, self._count, self._most = 0, 0, KEPT
 
@@ -114,6 +131,7 @@ class PlainCtas:
         self._ctas[one.row] = 0
         self._ctas[one.row, [SiftedCta.ODD_AT, SiftedCta.WARPS]] = NOT_YET, event.warps
         self._ctas[one.row, [SiftedCta.SHADOW, SiftedCta.CHUNKS]] = one.shadow.ctypes.data, len(one.shadow)
+        self._ctas[one.row, [SiftedCta.MARKS, SiftedCta.INTERVALS]] = one.marks.ctypes.data, event.warps + 1
 
     def is_plain(self, event: Any) -> bool:
         """Whether an event that Python has made is one of a plain CTA."""
@@ -143,9 +161,11 @@ class PlainCtas:
             self._tell(batch, np.arange(len(batch.entries)))
             return
         self._know_warps(batch)
-        others, accesses, exits, completed = self._sift(batch)
-        if len(accesses):
-            self._take_global(batch, accesses)
+        others, accesses, exits, completed, arrivals = self._sift(batch)
+        for arrival in arrivals.tolist():
+            warp = arrival & NUMBER
+            self._of(warp).arrivals[self._warps[warp, SiftedWarp.INDEX]].append(arrival >> 32)
+        self._hold(batch, accesses)
         for _, _, warp, lanes, *_ in batch.entries[exits].tolist():
             self._of(warp).exits.append(events.Exited(batch.trace.agent(warp, lanes)))
         if len(others) < len(batch.entries):
@@ -157,6 +177,12 @@ class PlainCtas:
         self._tell(batch, others)
         if self._count > self._most or not self.by_cluster:
             self._forget()
+
+    def end(self) -> None:
+        """The run is over, perhaps by a fault: look at what lanes have done that are still apart."""
+        for cluster in {int(self._clusters[warp]) for warp in self._apart}:
+            if cluster in self.by_cluster:
+                self._give_up(cluster)
 
     def _of(self, warp: int) -> _Plain:
         """The CTA of a warp that is, or was, in a plain one."""
@@ -173,7 +199,7 @@ class PlainCtas:
         for number, (cluster, _, index) in enumerate(new, len(self._warps)):
             one = self.by_cluster.get(cluster)
             self._plain.append(one)
-            rows.append((NOBODY if one is None else one.row, index, 0, 0, 0))
+            rows.append((NOBODY if one is None else one.row, index, 0, 0, 1, 0, index + 1, 0, 0, 0, 0, 0))
             owners.append(0 if one is None else owner(one.components, one.own[index]))
             if one is not None:
                 one.numbers.append(number)
@@ -188,10 +214,11 @@ class PlainCtas:
         table = np.zeros(len(Sift), np.int64)
         table[Sift.COUNT], table[Sift.CHUNK_COUNT] = count, len(batch.chunks)
         for field, array in (
-            (Sift.LISTS, lists), (Sift.ENTRIES, batch.entries), (Sift.CHUNKS, batch.chunks), (Sift.WARPS, self._warps),
-            (Sift.CTAS, self._ctas),
+            (Sift.LISTS, lists), (Sift.ENTRIES, batch.entries), (Sift.CHUNKS, batch.chunks), (Sift.WORDS, batch.words),
+            (Sift.SIZES, batch.trace.sizes), (Sift.WARPS, self._warps), (Sift.CTAS, self._ctas),
         ):  # fmt: skip
             table[field] = array.ctypes.data
+        self._warps[:, SiftedWarp.SPLIT_AT] = -1
         batch.trace.library.sift(table.ctypes.data)
         return [found[:length] for found, length in zip(lists, table.tolist(), strict=False)]
 
@@ -218,11 +245,35 @@ class PlainCtas:
             touched = chunks[its] & (WHOLE_CHUNK - 1)
             self._model.note_global(base, bool(stores[mine].any()), touched, owners[its], int(mine.sum()), accesses)
 
+    def _hold(self, batch: Batch, accesses: Numbers) -> None:
+        """Take accesses to global memory as soon as the lanes of their warps are together: what those do that are apart
+        is looked at one by one if anything else happens in between.
+        """
+        now, split_at = self._forgotten + len(self._parts), self._warps[:, SiftedWarp.SPLIT_AT].tolist()
+        are_apart = (self._warps[:, SiftedWarp.APART] != 0) & (self._warps[:, SiftedWarp.CTA] != NOBODY)
+        apart = np.flatnonzero(are_apart).tolist()
+        self._apart = {warp: (now, at) if (at := split_at[warp]) >= 0 else self._apart[warp] for warp in apart}
+        waiting, self._held = [*self._held, (now, batch, accesses)], []
+        for number, part, which in waiting:
+            is_held = self._is_since_apart(number, part.entries["warp"][which], which)
+            if is_held.any():
+                self._held.append((number, part, which[is_held]))
+            if not is_held.all():
+                self._take_global(part, which[~is_held])
+
+    def _is_since_apart(self, number: int, warps: Numbers, at: Numbers) -> NDArray[np.bool_]:
+        """Of entries of a part of the trace, whether they are of lanes that have been apart since."""
+        found = np.zeros(len(at), np.bool_)
+        for warp, since in self._apart.items():
+            if since[0] <= number:
+                found |= (warps == warp) & ((since[0] < number) | (at >= since[1]))
+        return found
+
     def _accesses(self, part: Batch, which: list[int]) -> Iterator[tuple[Access, Moment]]:
         """Accesses, each with the moment. That may be asked when the CTAs have long ended."""
         for k in which:
-            warp, epoch = int(part.entries["warp"][k]), int(part.entries["number"][k])
-            yield part.access(k), self._of(warp).moment(int(self._warps[warp, SiftedWarp.INDEX]), epoch)
+            warp, time = int(part.entries["warp"][k]), int(part.entries["number"][k])
+            yield part.access(k), self._of(warp).moment(int(self._warps[warp, SiftedWarp.INDEX]), time)
 
     # ---- what is kept ----
 
@@ -230,34 +281,43 @@ class PlainCtas:
         """A CTA is plain no longer."""
         one = self.by_cluster.pop(cluster)
         self._warps[one.numbers, SiftedWarp.CTA] = NOBODY
+        held, self._held = self._held, []
+        for number, part, which in held:
+            others = which[~np.isin(part.entries["warp"][which], one.numbers)]
+            if len(others):
+                self._held.append((number, part, others))
         self._free.append(one.row)
-        one.shadow = one.shadow[:0].copy()
+        one.shadow, one.marks = one.shadow[:0].copy(), one.marks[:0].copy()
         return one
 
     def _give_up(self, cluster: int, odd_at: int | None = None) -> None:
         """Something else happens in a CTA: make events of what is kept of it. odd_at: of the last part, from where on
-        that includes accesses to global memory; those before are taken.
+        that includes accesses to global memory; those before are taken, but for what lanes have done that are apart.
         """
         one = self._drop(cluster)
         if one.site is not None:
             self._bring_up(cluster, one, one.site)
-        for number, part in enumerate(self._parts[one.part - self._forgotten :], one.part - self._forgotten):
-            which = np.flatnonzero(part.clusters == cluster)
-            if number == one.part - self._forgotten:
-                which = which[which > one.entry]
-            entries = part.batch.entries[which]
+        for number, part, at in self._kept(one, cluster):
+            entries = part.batch.entries[at]
             is_taken = (entries["kind"] == Event.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0)
-            if odd_at is not None and number == len(self._parts) - 1:
-                is_taken &= which < odd_at
-            self._tell(part.batch, which[~is_taken & (entries["kind"] != Event.EXITED)])
+            if odd_at is not None and part is self._parts[-1]:
+                is_taken &= at < odd_at
+            is_taken &= ~self._is_since_apart(number, entries["warp"], at)
+            self._tell(part.batch, at[~is_taken & (entries["kind"] != Event.EXITED)])
         for event in one.exits:
             self._take[events.Exited](event)
+
+    def _kept(self, one: _Plain, cluster: int) -> Iterator[tuple[int, _Part, Numbers]]:
+        """The parts of the trace that are kept of a CTA, by their numbers, with its entries in each."""
+        for number, part in enumerate(self._parts[one.part - self._forgotten :], one.part):
+            at = np.flatnonzero(part.clusters == cluster)
+            yield number, part, at[at > one.entry] if number == one.part else at
 
     def _bring_up(self, cluster: int, one: _Plain, site: Site) -> None:
         """Have threads know what they knew where what is kept begins: all are at the barrier, and none has left."""
         warps = self._model.threads.cta(cluster, 0).warps
         for index, warp in warps.items():
-            warp.parts[0].become(one.moment(index, one.since - 1))
+            warp.parts[0].become(one.moment(index, one.arrivals[index][one.since - 1]))
         for index in warps:
             arrival = events.GroupArrived(Agent(cluster, 0, index, FULL_MASK), site, 0, one.since - 1, True)
             self._take[events.GroupArrived](arrival)
@@ -279,6 +339,8 @@ class PlainCtas:
         """Have what is kept of a CTA begin later, if it can."""
         arrived = self._warps[one.numbers, SiftedWarp.ARRIVED]
         since = one.oldest_needed()
+        if self._warps[one.numbers, SiftedWarp.APART].any():
+            return False
         if since is None and not arrived.any():
             one.part, one.entry = self._forgotten + len(self._parts), -1
             return True

@@ -216,7 +216,8 @@ class Threads:
         warp.found.clear()
 
     def join(self, parts: tuple[Agent, ...]) -> None:
-        first, *others = (self.of(part) for part in parts)
+        """Parts become one, which is the oldest component: that of the warp, where all of it is together again."""
+        first, *others = sorted((self.of(part) for part in parts), key=lambda thread: thread.own)
         _, warp = self._warp(parts[0])
         for other in others:
             _learn(first, other)

@@ -185,38 +185,59 @@ class Traced(IntEnum):
 class Sift(Counted):
     """What `sift` is given: a part of the trace, tables of warps and CTAs, and room for lists of entries, one behind
     the other, each with room for all. First how long the lists are: entries of other CTAs, accesses of plain ones to
-    global memory, their warps' exits, and what completes generations of their barriers.
+    global memory, their warps' exits, what completes generations of their barriers, and arrivals there, with the time
+    of the warp.
     """
 
     OTHERS = auto()
     ACCESSES = auto()
     EXITS = auto()
     COMPLETED = auto()
+    ARRIVALS = auto()
     LISTS = auto()
     ENTRIES = auto()
     COUNT = auto()
     CHUNKS = auto()
     CHUNK_COUNT = auto()
+    WORDS = auto()
+    SIZES = auto()
+    """Of each instruction the bytes that a lane accesses."""
     WARPS = auto()
     CTAS = auto()
 
 
 class SiftedWarp(Counted):
-    """A warp that is traced, by its number. INTERVAL: how often its lanes have met."""
+    """A warp that is traced, by its number. TIME: of its component (`harness/check/threads.py`), which is that of
+    the lanes HOLDER. INTERVAL: a number that it has until its lanes meet again. APART: how many fragments it has, but
+    one, and that since the entry SPLIT_AT, or -1: since an earlier part of the trace. Since then, LANES: those that
+    were the first to access global memory; ALSO: whether others have; STORED: whether any of them has stored there.
+    """
 
     CTA = auto()
     INDEX = auto()
     ARRIVED = auto()
     LEFT = auto()
+    TIME = auto()
+    HOLDER = auto()
     INTERVAL = auto()
+    APART = auto()
+    SPLIT_AT = auto()
+    LANES = auto()
+    ALSO = auto()
+    STORED = auto()
 
 
 class SiftedCta(Counted):
-    """A CTA whose warps are sifted. ODD_AT: the entry at which something else happens, or NOT_YET."""
+    """A CTA whose warps are sifted. ODD_AT: the entry at which something else happens, or NOT_YET. SHADOW: of its
+    chunks, of which there are so many; MARKS: of the words of 4 bytes in them, two each, of who has read it and who has
+    written it last, as an interval and a lane. INTERVALS: how many numbers of intervals were given.
+    """
 
     ODD_AT = auto()
     SHADOW = auto()
     CHUNKS = auto()
+    MARKS = auto()
+    INTERVALS = auto()
     WARPS = auto()
     ARRIVED = auto()
     EXITED = auto()
@@ -224,13 +245,11 @@ class SiftedCta(Counted):
 
 class Sifted(Counted):
     """A chunk of a CTA's shared memory, in fields of 4 bytes: the epoch, plus 1, and the warp of the last write and of
-    the last reads since, and their intervals; the epochs, plus 1, of the last write of all of it and of the one before.
+    the last reads since; the epochs, plus 1, of the last write of all of it and of the one before.
     """
 
     WRITE = auto()
     READ = auto()
-    WRITE_INTERVAL = auto()
-    READ_INTERVAL = auto()
     WHOLE = auto()
     WHOLE_BEFORE = auto()
 

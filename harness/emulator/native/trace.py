@@ -67,9 +67,10 @@ class Trace:
         kinds = [*dict.fromkeys((verb, space) for verb, space, _, _ in accesses.values())]
         self.kinds = np.full(len(sites) + 1, -1)
         self.items = np.zeros(len(sites) + 1, np.int64)
-        """By instruction: which have the same verb and state space, and how many items they access."""
-        for index, (verb, space, _, items) in accesses.items():
-            self.kinds[index], self.items[index] = kinds.index((verb, space)), items
+        self.sizes = np.zeros(len(sites) + 1, np.int32)
+        """By instruction: which have the same verb and state space, how many items a lane accesses, and their bytes."""
+        for index, (verb, space, nbytes, items) in accesses.items():
+            self.kinds[index], self.items[index], self.sizes[index] = kinds.index((verb, space)), items, nbytes * items
         self._warps: dict[tuple[int, int, int], int] = {}
         self.who: list[tuple[int, int, int]] = []
         self._agents: dict[tuple[int, int], Agent] = {}

@@ -2,14 +2,19 @@
 the accesses to their own shared memory are in order for certain.
 
 A warp's *epoch* is how often it has left the barrier. What another warp has done in an earlier epoch has happened
-before; nothing else that another warp has done is known to have.
+before; nothing else that another warp has done is known to have. An *interval* is the time between two meetings of a
+warp's lanes (`harness/check/lanes.py`). Lanes that split up are in no order with one another until they are one again.
 """
 
+from std.bit import count_trailing_zeros
 from .layout import *
 from .lanes import *
 
 comptime WARP_BITS = 6
+comptime LANE_BITS = 6
 comptime MANY = (1 << WARP_BITS) - 1
+"""In place of a warp, or of a lane."""
+comptime MOST_INTERVALS = 1 << 24
 
 
 @inline(.always)
@@ -19,34 +24,27 @@ def knows(mark: Int, epoch: Int, warp: Int) -> Bool:
 
 
 @inline(.always)
-def note_read(shadow: Bytes, chunk: Int, epoch: Int, warp: Int, interval: Int) -> Bool:
-    """Notes a read of a chunk; False: it may be out of order, among warps or among the lanes of its own."""
+def note_read(shadow: Bytes, chunk: Int, epoch: Int, warp: Int) -> Bool:
+    """Notes a read of a chunk; False: it may be out of order among warps."""
     var s = shadow.unsafe_offset(4 * CHUNK_FIELDS * chunk)
-    var wrote = Int(get[DType.int32](s, 4 * CHUNK_WRITE))
-    if not knows(wrote, epoch, warp):
-        return False
-    if wrote & MANY == warp and wrote != 0 and Int(get[DType.int32](s, 4 * CHUNK_WRITE_INTERVAL)) == interval:
+    if not knows(Int(get[DType.int32](s, 4 * CHUNK_WRITE)), epoch, warp):
         return False
     var mine = (epoch + 1) << WARP_BITS | warp
     var before = Int(get[DType.int32](s, 4 * CHUNK_READ))
     if before != mine and before >> WARP_BITS == epoch + 1:
         mine |= MANY
     set[DType.int32](s, 4 * CHUNK_READ, Int32(mine))
-    set[DType.int32](s, 4 * CHUNK_READ_INTERVAL, Int32(interval))
     return True
 
 
 @inline(.always)
-def note_write(shadow: Bytes, chunk: Int, epoch: Int, warp: Int, interval: Int, is_whole: Bool) -> Bool:
-    """Notes a write to a chunk; False: it may be out of order."""
+def note_write(shadow: Bytes, chunk: Int, epoch: Int, warp: Int, is_whole: Bool) -> Bool:
+    """Notes a write to a chunk; False: it may be out of order among warps."""
     var s = shadow.unsafe_offset(4 * CHUNK_FIELDS * chunk)
     var was_read = Int(get[DType.int32](s, 4 * CHUNK_READ))
     if not knows(Int(get[DType.int32](s, 4 * CHUNK_WRITE)), epoch, warp) or not knows(was_read, epoch, warp):
         return False
-    if was_read & MANY == warp and was_read != 0 and Int(get[DType.int32](s, 4 * CHUNK_READ_INTERVAL)) == interval:
-        return False
     set[DType.int32](s, 4 * CHUNK_WRITE, Int32((epoch + 1) << WARP_BITS | warp))
-    set[DType.int32](s, 4 * CHUNK_WRITE_INTERVAL, Int32(interval))
     if is_whole:
         set[DType.int32](s, 4 * CHUNK_WHOLE_BEFORE, get[DType.int32](s, 4 * CHUNK_WHOLE))
         set[DType.int32](s, 4 * CHUNK_WHOLE, Int32(epoch + 1))
@@ -54,57 +52,96 @@ def note_write(shadow: Bytes, chunk: Int, epoch: Int, warp: Int, interval: Int, 
 
 
 @inline(.always)
-def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
-    """An access, whose chunks end there. Its epoch is written into the entry."""
-    var epoch = look(w, WARP_LEFT)
-    set[DType.int32](e, 36, Int32(epoch))
+def is_anothers(mark: Int, interval: Int, lane: Int) -> Bool:
+    """Whether another lane of the warp than this one, or more than one, has left a mark since its lanes met."""
+    return mark >> LANE_BITS == interval and (mark & MANY != lane or lane == MANY)
+
+
+@inline(.always)
+def mark_words(marks: Bytes, address: Int, size: Int, interval: Int, lane: Int, stores: Bool, apart: Bool) -> Bool:
+    """Marks the words that a lane accesses, or many do; False: it may be out of order among the lanes of its warp.
+
+    apart: whether these lanes are not together, so that two stores are not in order either.
+    """
+    for word in range(address >> 2, ((address + size - 1) >> 2) + 1):
+        var m = marks.unsafe_offset(8 * word)
+        var was_read = Int(get[DType.int32](m))
+        var written = Int(get[DType.int32](m, 4))
+        var mine = interval << LANE_BITS | lane
+        if stores:
+            if is_anothers(was_read, interval, lane) or (apart and is_anothers(written, interval, lane)):
+                return False
+            set[DType.int32](m, 4, Int32(mine))
+        else:
+            if is_anothers(written, interval, lane):
+                return False
+            set[DType.int32](m, 0, Int32(mine | MANY if is_anothers(was_read, interval, lane) else mine))
+    return True
+
+
+@inline(.always)
+def pass_lanes(t: Bytes, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
+    """An access to shared memory, as one of lanes that are in no order but by meeting."""
     var flags = half(e, 2)
+    var lanes = Int(get[DType.uint32](e, 8))
+    var words = pointer(t, SIFT_WORDS).unsafe_offset(8 * Int(get[DType.int64](e, 24)))
+    var size = Int(get[DType.int32](pointer(t, SIFT_SIZES), 4 * Int(get[DType.int32](e, 12))))
+    var marks = pointer(cta, SIFTED_MARKS)
+    var interval = look(w, WARP_INTERVAL)
+    var stores = flags & TRACED_STORE != 0
+    var apart = look(w, WARP_APART) != 0
+    if flags & TRACED_SAME != 0:
+        var lane = Int(count_trailing_zeros(UInt32(lanes))) if lanes & (lanes - 1) == 0 else MANY
+        return mark_words(marks, Int(get[DType.uint64](words)), size, interval, lane, stores, apart)
+    for lane in range(32):
+        if (lanes >> lane) & 1 == 0:
+            continue
+        var address = Int(get[DType.uint64](words)) + lane * size
+        if flags & TRACED_ROW == 0:
+            address = Int(get[DType.uint64](words, 8 * lane))
+        if not mark_words(marks, address, size, interval, lane, stores, apart):
+            return False
+    return True
+
+
+@inline(.always)
+def pass_global(e: Bytes, w: Bytes) -> Bool:
+    """An access to global memory: where the lanes of a warp are not together, those of one fragment may store there, or
+    all may load."""
+    if look(w, WARP_APART) == 0:
+        return True
+    var lanes = Int(get[DType.uint32](e, 8))
+    if look(w, WARP_LANES) == 0:
+        note(w, WARP_LANES, lanes)
+    elif look(w, WARP_LANES) != lanes:
+        note(w, WARP_ALSO, 1)
+    if half(e, 2) & TRACED_STORE != 0:
+        note(w, WARP_STORED, 1)
+    return look(w, WARP_ALSO) == 0 or look(w, WARP_STORED) == 0
+
+
+@inline(.always)
+def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
+    """An access, whose chunks end there. Its time is written into the entry."""
+    var epoch = look(w, WARP_LEFT)
+    set[DType.int32](e, 36, Int32(look(w, WARP_TIME)))
+    var flags = half(e, 2)
+    if flags & TRACED_GLOBAL != 0:
+        return pass_global(e, w)
     if flags & TRACED_SHARED == 0:
         return True
     var warp = look(w, WARP_INDEX)
-    var interval = look(w, WARP_INTERVAL)
     for k in range(Int(get[DType.int32](e, 32)), end):
         var found = Int(get[DType.int32](pointer(t, SIFT_CHUNKS), 4 * k))
         var chunk = found & (WHOLE_CHUNK - 1)
         if chunk >= look(cta, SIFTED_CHUNKS):
             return False
         if flags & TRACED_STORE != 0:
-            if not note_write(pointer(cta, SIFTED_SHADOW), chunk, epoch, warp, interval, found >= WHOLE_CHUNK):
+            if not note_write(pointer(cta, SIFTED_SHADOW), chunk, epoch, warp, found >= WHOLE_CHUNK):
                 return False
-        elif not note_read(pointer(cta, SIFTED_SHADOW), chunk, epoch, warp, interval):
+        elif not note_read(pointer(cta, SIFTED_SHADOW), chunk, epoch, warp):
             return False
-    return True
-
-
-@inline(.always)
-def pass_event(e: Bytes, w: Bytes, cta: Bytes) -> Bool:
-    """What else happens to a warp; False: it is something else than all warps that meet at barrier 0, and leave."""
-    var kind = half(e, 0)
-    var is_named = get[DType.int32](e, 36) != 0
-    var value = Int(get[DType.int64](e, 24))
-    if kind == EVENT_ARRIVED:
-        if is_named or value != look(w, WARP_ARRIVED) or look(cta, SIFTED_EXITED) != 0:
-            return False
-        note(w, WARP_ARRIVED, value + 1)
-        note(cta, SIFTED_ARRIVED, look(cta, SIFTED_ARRIVED) + 1)
-        return True
-    if kind == EVENT_COMPLETED:
-        var all = look(cta, SIFTED_ARRIVED) == look(cta, SIFTED_WARPS)
-        note(cta, SIFTED_ARRIVED, 0)
-        return all
-    if kind == EVENT_LEFT:
-        if is_named or value != look(w, WARP_LEFT):
-            return False
-        note(w, WARP_LEFT, value + 1)
-        note(w, WARP_INTERVAL, look(w, WARP_INTERVAL) + 1)
-        return True
-    if kind == EVENT_SYNCED:
-        note(w, WARP_INTERVAL, look(w, WARP_INTERVAL) + 1)
-        return value & ~Int(get[DType.uint32](e, 8)) == 0
-    if kind == EVENT_EXITED:
-        note(cta, SIFTED_EXITED, look(cta, SIFTED_EXITED) + 1)
-        return True
-    return kind == EVENT_RESUMED or kind == EVENT_SUSPENDED
+    return pass_lanes(t, e, w, cta)
 
 
 @inline(.always)
@@ -113,6 +150,67 @@ def list_entry(t: Bytes, list: Int, k: Int):
     var count = look(t, list)
     set[DType.int64](pointer(t, SIFT_LISTS), 8 * (list * look(t, SIFT_COUNT) + count), Int64(k))
     note(t, list, count + 1)
+
+
+@inline(.always)
+def begin_interval(w: Bytes, cta: Bytes) -> Bool:
+    """The lanes of a warp have met. False: there are no more numbers."""
+    var number = look(cta, SIFTED_INTERVALS)
+    note(cta, SIFTED_INTERVALS, number + 1)
+    note(w, WARP_INTERVAL, number)
+    return number < MOST_INTERVALS
+
+
+@inline(.always)
+def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
+    """What else happens to a warp; False: it is something else than all warps that meet at barrier 0, and leave, and
+    lanes that split up and become one again in between."""
+    var kind = half(e, 0)
+    var number = Int(get[DType.int32](e, 36))
+    var value = Int(get[DType.int64](e, 24))
+    var lanes = Int(get[DType.uint32](e, 8))
+    if kind == EVENT_DIVERGED:
+        if look(w, WARP_APART) == 0:
+            note(w, WARP_HOLDER, lanes)
+            note(w, WARP_SPLIT_AT, k)
+            note(w, WARP_LANES, 0)
+            note(w, WARP_ALSO, 0)
+            note(w, WARP_STORED, 0)
+        note(w, WARP_APART, look(w, WARP_APART) + number - 1)
+        if lanes == look(w, WARP_HOLDER):
+            note(w, WARP_TIME, look(w, WARP_TIME) + 1)
+            note(w, WARP_HOLDER, Int(get[DType.uint64](pointer(t, SIFT_WORDS), 8 * value)))
+        return True
+    if kind == EVENT_REJOINED:
+        note(w, WARP_APART, look(w, WARP_APART) - (number - 1))
+        if lanes & look(w, WARP_HOLDER) != 0:
+            note(w, WARP_HOLDER, lanes)
+        return True
+    if kind == EVENT_COMPLETED:
+        var all = look(cta, SIFTED_ARRIVED) == look(cta, SIFTED_WARPS)
+        note(cta, SIFTED_ARRIVED, 0)
+        return all
+    if kind == EVENT_SYNCED:
+        return value & ~lanes == 0 and (look(w, WARP_APART) != 0 or begin_interval(w, cta))
+    if kind == EVENT_RESUMED or kind == EVENT_SUSPENDED:
+        return True
+    if look(w, WARP_APART) != 0:
+        return False
+    if kind == EVENT_ARRIVED:
+        if number != 0 or value != look(w, WARP_ARRIVED) or look(cta, SIFTED_EXITED) != 0:
+            return False
+        note(w, WARP_ARRIVED, value + 1)
+        list_entry(t, SIFT_ARRIVALS, look(w, WARP_TIME) << 32 | Int(get[DType.int32](e, 4)))
+        note(w, WARP_TIME, look(w, WARP_TIME) + 1)
+        note(cta, SIFTED_ARRIVED, look(cta, SIFTED_ARRIVED) + 1)
+        return True
+    if kind == EVENT_LEFT:
+        if number != 0 or value != look(w, WARP_LEFT):
+            return False
+        note(w, WARP_LEFT, value + 1)
+        return begin_interval(w, cta)
+    note(cta, SIFTED_EXITED, look(cta, SIFTED_EXITED) + 1)
+    return kind == EVENT_EXITED
 
 
 @inline(.never)
@@ -138,7 +236,7 @@ def sift_all(t: Bytes):
             if half(e, 2) & TRACED_GLOBAL != 0:
                 list_entry(t, SIFT_ACCESSES, k)
         else:
-            is_fine = pass_event(e, w, cta)
+            is_fine = pass_event(t, k, e, w, cta)
             if kind == EVENT_COMPLETED and is_fine:
                 list_entry(t, SIFT_COMPLETED, k)
         if not is_fine:
