@@ -414,6 +414,19 @@ def test_the_last_access_of_a_block_is_taken_back_for_what_follows_it(last, add)
     assert np.frombuffer(found["out"], np.uint32)[:32].tolist() == [1] * 32
 
 
+def test_what_an_operation_has_written_that_is_taken_back_is_not_read_later():
+    """What it computes of undefined bits is overwritten at once, in Python, with a number that is one object always."""
+    body = f"""
+    {PREFIX} setp.lt.u32 %p2, %r0, 16; @%p2 mov.b32 %r9, 5; mov.b32 %r4, 6; mov.b32 %r1, 0;
+    ROUND: add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r4; bra NEXT;
+    NEXT: popc.b32 %r4, %r9; mov.b32 %r4, 32; setp.lt.u32 %p1, %r1, 3; @%p1 bra ROUND;
+    ret;
+    """
+    found = same(source(body, WORDS))
+    assert found["stops"][Answer.FAILED]
+    assert np.frombuffer(found["out"], np.uint32)[:32].tolist() == [32] * 32
+
+
 # ---- atomics ----
 
 ATOMICS = [

@@ -406,7 +406,7 @@ class Planner:
         if b_kind != NARROW:
             raise _NotNative
         found = {"op": MATRICES[m.name], "a": base, "b": b, "e": m.alignment, "no": m.part, "flags": flags}
-        found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
+        found |= {"imm": m.offset & 0xFFFFFFFFFFFFFFFF, "d": NO_ROW}
         if m.destination is not None:
             found["d"], d_kind = self._destination(m)
             if d_kind != NARROW:
@@ -424,7 +424,7 @@ class Planner:
             return {**found, "d": d, "flags": flags | (IS_WIDE if kind == WIDE else 0)}
         value, kind = self._rows.read(*m.sources[1], self._excluded)
         flags |= IS_WIDE if kind == WIDE else 0
-        return {**found, "b": value, "flags": flags}
+        return {**found, "b": value, "d": NO_ROW, "flags": flags}
 
     def _atomic(self, m: Micro, guard: int, flags: int) -> Record:
         """What is done goes where a load has its alignment."""

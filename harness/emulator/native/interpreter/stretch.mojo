@@ -255,6 +255,11 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         set[DType.uint8](marks, d, UInt8(mark))
         set[DType.uint32](stamps, 4 * d, stamp)
     var out = pointer(c, OUT)
+    if status == ANSWER_FAILED:
+        # What is out of the ordinary may have written its row, or a part of it.
+        var o = operations.unsafe_offset(32 * (pc - 1))
+        if half(o, 0) < 1000 and half(o, 6) != NONE:
+            set[DType.uint32](stamps, 4 * half(o, 6), stamp)
     if window != 0:
         var ends = status == ANSWER_DIVERGES or (status == ANSWER_STOPPED and (following < 0 or following == join))
         var over = not ends and status == ANSWER_STOPPED and ran + 1 == window and location == following
