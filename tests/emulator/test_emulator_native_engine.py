@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -810,6 +811,29 @@ def test_long_loops(monkeypatch, name, schedule, seed):
     assert ("error" in found) == (
         name in ("faults at last", "counts to 8", "counts to 8, and stores", "stands still, reading")
     )
+
+
+def test_a_loop_of_scalars_is_worth_its_windows(monkeypatch):
+    """While other warps poll for its end: a turn of many short blocks is not nothing."""
+    windows: Counter[bool] = Counter()
+    passes = Machine._passes_natively
+
+    def noted(self: Machine, *arguments: Any) -> bool:
+        answer = passes(self, *arguments)
+        windows[answer] += 1
+        return answer
+
+    monkeypatch.setattr(Machine, "_passes_natively", noted)
+    body = f"""
+    {PREFIX} mov.b32 %r1, 0; st.shared.u32 [%r5+4092], 0; bar.sync 0; setp.ge.u32 %p3, %r0, 32; @%p3 bra OTHERS;
+    LOOP: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 20000; @%p1 bra LOOP; st.shared.u32 [%r5+4092], 1; bra END;
+    OTHERS: and.b32 %r8, %r0, 3; setp.eq.u32 %p2, %r8, 1; @%p2 bra END;
+    POLL: ld.volatile.shared.u32 %r2, [%r5+4092]; setp.eq.u32 %p1, %r2, 0; @%p1 bra POLL;
+    END: st.global.u32 [%rd1], %r1; ret;
+    """
+    device = Device(library=library())
+    device.launch(Module(source(body, WORDS)), grid=4, block=128, arguments=[device.alloc(4096)])
+    assert windows[False] < 50  # those of the polling loops are Python's
 
 
 @pytest.mark.parametrize("rounds", range(319, 323))

@@ -30,8 +30,9 @@ comptime ALIGNED = 32
 comptime COUNTED = 64
 comptime SPREADS = 128
 
-# What Python takes for a turn, a barrier and a shuffle, in the units of an operation's weight.
+# What Python takes for a turn, to go to a next block, for a barrier and a shuffle, in the units of an operation's weight.
 comptime TURN_WEIGHT = 8
+comptime BLOCK_WEIGHT = 1
 comptime BARRIER_WEIGHT = 12
 comptime EXCHANGE_WEIGHT = 20
 

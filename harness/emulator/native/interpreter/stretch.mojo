@@ -137,11 +137,13 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
                     break
                 set[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * ran, Int32(block))
                 ran += 1
+                weight += BLOCK_WEIGHT
                 pc = entry
                 continue
             var counts = pointer(c, COUNTS)
             set[DType.int64](counts, 8 * block, get[DType.int64](counts, 8 * block) + 1)
             ran += 1
+            weight += BLOCK_WEIGHT
             pc = entry
             continue
         var flags = half(o, 4)
