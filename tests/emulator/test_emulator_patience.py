@@ -28,8 +28,11 @@ def machine() -> Any:
     return it
 
 
-def warp(name: str = "warp 0", registers: tuple[Any, ...] = (1, 2, 3), polls: bool = False) -> Any:
-    return SimpleNamespace(agent=name, block=0, registers=list(registers), polls=polls)
+def warp(
+    name: str = "warp 0", registers: tuple[Any, ...] = (1, 2, 3), polls: bool = False, lanes: Any = range(32)
+) -> Any:
+    index = np.array(lanes, np.int64)
+    return SimpleNamespace(agent=name, block=0, registers=list(registers), polls=polls, lane_index=index)
 
 
 # ---- looking at the same few places ----
@@ -69,6 +72,13 @@ def test_registers_are_compared_lane_by_lane(machine):
     assert machine._may_give_up(warp(registers=(lanes, 0, 0)), 5)
     assert machine._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0)), 5)
     assert not machine._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0)), 5)
+
+
+def test_lanes_that_are_elsewhere_are_not_compared(machine):
+    lanes = np.arange(32)
+    assert machine._may_give_up(warp(registers=(lanes, 0, 0), lanes=range(9)), 5)
+    assert not machine._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0), lanes=range(9)), 5)
+    assert machine._may_give_up(warp(registers=(lanes + (lanes == 8), 0, 0), lanes=range(9)), 5)
 
 
 @pytest.mark.parametrize(("polls", "looks"), [(False, 5), (True, PATIENCE)])

@@ -56,27 +56,10 @@ class Operation:
         return 20 if "f32" in self.name or "f64" in self.name or "f16" in self.name else 2
 
 
-_SPREADING = frozenset(
-    (
-        "mov",
-        "add",
-        "sub",
-        "mul",
-        "mad",
-        "min",
-        "max",
-        "setp",
-        "fma",
-        "div",
-        "rem",
-        "dp4a",
-        "rcp",
-        "sqrt",
-        "rsqrt",
-        "ex2",
-        "lg2",
-    )
-)
+_SPREADING = frozenset((
+    "mov", "add", "sub", "mul", "mad", "min", "max", "setp", "fma", "div", "rem", "dp4a", "rcp", "sqrt", "rsqrt",
+    "ex2", "lg2",
+))  # fmt: skip
 
 
 def number(bits: int, kind: str) -> float:
