@@ -21,11 +21,11 @@ def test_a_loop_takes_the_time(engine):
         pytest.skip("no Mojo compiler")
     device = Device(library=library)
     out = device.alloc(4 * 128)
-    count = 2000 if engine == "python" else 200_000
+    count = 6000 if engine == "python" else 200_000
     with profiling() as profile:
         seconds = device.launch(Module(TEXT), grid=1, block=128, arguments=[out, count]).seconds
-    unit, share = next(iter(profile.by("unit").items()))
-    assert unit == (UNITS[engine],) and 0.25 * seconds < share < seconds  # of few samples where the machine is busy
+    share = profile.by("unit")[(UNITS[engine],)]
+    assert 0.25 * seconds < share < seconds  # of few samples where the machine is busy
     loop = {site: share for (site,), share in profile.by("site").items() if site is not None and site.line in LINES}
     assert sum(loop.values()) > 0.25 * seconds
     site = next(iter(loop))
