@@ -49,7 +49,7 @@ class _Plain:
         self.row = row
         self.components, self._started = cta.cluster.components, cta.started
         self.shadow: NDArray[np.int32] = np.zeros((SHARED_BYTES // CHUNK, len(Sifted)), np.int32)
-        self.marks: NDArray[np.int32] = np.zeros((SHARED_BYTES // WORD, 2), np.int32)
+        self.marks: NDArray[np.int32] = np.zeros((2, SHARED_BYTES // WORD), np.int32)
         self.exits: list[events.Exited] = []
         self.part, self.entry, self.since = part, -1, 0
         self.site: Site | None = None
@@ -199,7 +199,10 @@ class PlainCtas:
         for number, (cluster, _, index) in enumerate(new, len(self._warps)):
             one = self.by_cluster.get(cluster)
             self._plain.append(one)
-            rows.append((NOBODY if one is None else one.row, index, 0, 0, 1, 0, index + 1, 0, 0, 0, 0, 0))
+            row = [0] * len(SiftedWarp)
+            row[SiftedWarp.CTA], row[SiftedWarp.INDEX] = NOBODY if one is None else one.row, index
+            row[SiftedWarp.TIME], row[SiftedWarp.INTERVAL] = 1, index + 1
+            rows.append(row)
             owners.append(0 if one is None else owner(one.components, one.own[index]))
             if one is not None:
                 one.numbers.append(number)

@@ -243,6 +243,15 @@ IN_AN_INTERVAL = {
     "the last word of what another has stored": (
         "st.shared.v4.b32 [%r7], {%r1,%r2,%r3,%r4}; ld.shared.b32 %r1, [%r7+28];", True,
     ),
+    "one of the words that a lane has stored": (
+        "st.shared.v4.b32 [%r7], {%r1,%r2,%r3,%r4}; ld.shared.b32 %r1, [%r7+8];", False,
+    ),
+    "what another has stored behind the first 128 bytes": (
+        "st.shared.v4.b32 [%r7], {%r1,%r2,%r3,%r4}; setp.ge.u32 %p3, %r0, 16; @%p3 ld.shared.b32 %r1, [%r7+28];", True,
+    ),
+    "what another has loaded behind the first 128 bytes": (
+        "ld.shared.v4.b32 {%r1,%r2,%r3,%r4}, [%r7]; setp.ge.u32 %p3, %r0, 16; @%p3 st.shared.b32 [%r7+28], %r0;", True,
+    ),
     "one stores, all do, all load": (
         "st.shared.b32 [%r6], %r0; st.shared.b32 [%r5], %r2; ld.shared.b32 %r1, [%r5];", True,
     ),

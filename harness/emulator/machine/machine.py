@@ -206,8 +206,7 @@ class Machine:
     def _loop(self) -> None:
         schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
         self._check_steps()
-        turns = 0
-        """Since the last look at the limits."""
+        turns = 0  # since the last look at the limits
         while True:
             if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and self.preempted):
                 self._check_limits()

@@ -229,8 +229,8 @@ class SiftedWarp(Counted):
 
 class SiftedCta(Counted):
     """A CTA whose warps are sifted. ODD_AT: the entry at which something else happens, or NOT_YET. SHADOW: of its
-    chunks, of which there are so many; MARKS: of the words of 4 bytes in them, two each, of who has read it and who has
-    written it last, as an interval and a lane. INTERVALS: how many numbers of intervals were given.
+    chunks, of which there are so many; MARKS: of the words of 4 bytes in them, who has read each last, and behind that
+    who has written it, as an interval and a lane. INTERVALS: how many numbers of intervals were given.
     """
 
     ODD_AT = auto()

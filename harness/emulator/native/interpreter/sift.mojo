@@ -57,25 +57,58 @@ def is_anothers(mark: Int, interval: Int, lane: Int) -> Bool:
     return mark >> LANE_BITS == interval and (mark & MANY != lane or lane == MANY)
 
 
-@inline(.always)
-def mark_words(marks: Bytes, address: Int, size: Int, interval: Int, lane: Int, stores: Bool, apart: Bool) -> Bool:
-    """Marks the words that a lane accesses, or many do; False: it may be out of order among the lanes of its warp.
+@fieldwise_init
+struct Marks(TrivialRegisterPassable):
+    """The marks of words, for an access of a warp in an interval: by whom each was read last, and written.
 
-    apart: whether these lanes are not together, so that two stores are not in order either.
+    apart: whether the lanes are not all together, so that two stores are not in order either.
     """
+
+    var reads: Bytes
+    var writes: Bytes
+    var interval: Int
+    var stores: Bool
+    var apart: Bool
+
+
+@inline(.always)
+def mark_words(marks: Marks, address: Int, size: Int, lane: Int) -> Bool:
+    """Marks the words that a lane accesses, or many do; False: it may be out of order among the lanes of its warp."""
     for word in range(address >> 2, ((address + size - 1) >> 2) + 1):
-        var m = marks.unsafe_offset(8 * word)
-        var was_read = Int(get[DType.int32](m))
-        var written = Int(get[DType.int32](m, 4))
-        var mine = interval << LANE_BITS | lane
-        if stores:
-            if is_anothers(was_read, interval, lane) or (apart and is_anothers(written, interval, lane)):
+        var was_read = Int(get[DType.int32](marks.reads, 4 * word))
+        var written = Int(get[DType.int32](marks.writes, 4 * word))
+        var mine = marks.interval << LANE_BITS | lane
+        if marks.stores:
+            if is_anothers(was_read, marks.interval, lane) or (marks.apart and is_anothers(written, marks.interval, lane)):
                 return False
-            set[DType.int32](m, 4, Int32(mine))
+            set[DType.int32](marks.writes, 4 * word, Int32(mine))
         else:
-            if is_anothers(written, interval, lane):
+            if is_anothers(written, marks.interval, lane):
                 return False
-            set[DType.int32](m, 0, Int32(mine | MANY if is_anothers(was_read, interval, lane) else mine))
+            set[DType.int32](marks.reads, 4 * word, Int32(mine | MANY if is_anothers(was_read, marks.interval, lane) else mine))
+    return True
+
+
+@inline(.always)
+def mark_row(marks: Marks, address: Int, size: Int) -> Bool:
+    """The same of all lanes of a warp, each of which accesses so many bytes behind those of the lane before."""
+    for k in range(size // 4):
+        var lanes = (ramp[DType.int32](1) + Int32(32 * k)) // Int32(size // 4)
+        var mine = lanes | Int32(marks.interval << LANE_BITS)
+        var reads = marks.reads.unsafe_offset(address + 128 * k).unsafe_bitcast[Int32]()
+        var writes = marks.writes.unsafe_offset(address + 128 * k).unsafe_bitcast[Int32]()
+        var was_read = reads.unsafe_load[width=32, alignment=4]()
+        var written = writes.unsafe_load[width=32, alignment=4]()
+        var others_read = (was_read >> LANE_BITS).eq(Int32(marks.interval)) & was_read.ne(mine)
+        var others_wrote = (written >> LANE_BITS).eq(Int32(marks.interval)) & written.ne(mine)
+        if marks.stores:
+            if others_read.reduce_or():
+                return False
+            writes.unsafe_store[alignment=4](mine)
+        else:
+            if others_wrote.reduce_or():
+                return False
+            reads.unsafe_store[alignment=4](others_read.select(mine | MANY, mine))
     return True
 
 
@@ -86,20 +119,21 @@ def pass_lanes(t: Bytes, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
     var lanes = Int(get[DType.uint32](e, 8))
     var words = pointer(t, SIFT_WORDS).unsafe_offset(8 * Int(get[DType.int64](e, 24)))
     var size = Int(get[DType.int32](pointer(t, SIFT_SIZES), 4 * Int(get[DType.int32](e, 12))))
-    var marks = pointer(cta, SIFTED_MARKS)
-    var interval = look(w, WARP_INTERVAL)
+    var reads = pointer(cta, SIFTED_MARKS)
+    var writes = reads.unsafe_offset(16 * look(cta, SIFTED_CHUNKS))
     var stores = flags & TRACED_STORE != 0
-    var apart = look(w, WARP_APART) != 0
+    var marks = Marks(reads, writes, look(w, WARP_INTERVAL), stores, look(w, WARP_APART) != 0)
+    var first = Int(get[DType.uint64](words))
     if flags & TRACED_SAME != 0:
         var lane = Int(count_trailing_zeros(UInt32(lanes))) if lanes & (lanes - 1) == 0 else MANY
-        return mark_words(marks, Int(get[DType.uint64](words)), size, interval, lane, stores, apart)
+        return mark_words(marks, first, size, lane)
+    if flags & TRACED_ROW != 0 and size >= 4:
+        return mark_row(marks, first, size)
     for lane in range(32):
         if (lanes >> lane) & 1 == 0:
             continue
-        var address = Int(get[DType.uint64](words)) + lane * size
-        if flags & TRACED_ROW == 0:
-            address = Int(get[DType.uint64](words, 8 * lane))
-        if not mark_words(marks, address, size, interval, lane, stores, apart):
+        var address = first + lane * size if flags & TRACED_ROW != 0 else Int(get[DType.uint64](words, 8 * lane))
+        if not mark_words(marks, address, size, lane):
             return False
     return True
 

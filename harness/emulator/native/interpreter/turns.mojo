@@ -100,14 +100,19 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
 
 
 @inline(.always)
-def goes_on(c: Bytes, f: Bytes, status: Int) -> Bool:
-    """Notes what a stretch has done, and whether its fragment neither waits, splits, joins nor exits."""
+def note_stretch(c: Bytes, f: Bytes):
+    """Notes what a stretch has done, and where its fragment is."""
     var out = pointer(c, OUT)
     note(c, CHANGES, look(c, CHANGES) + look(out, SAID_CHANGES))
     note(c, WEIGHT, look(c, WEIGHT) + look(out, SAID_WEIGHT) + TURN_WEIGHT)
     note(f, FRAGMENT_BLOCK, look(out, SAID_BLOCK))
     note(f, FRAGMENT_LOCATION, look(out, SAID_LOCATION))
-    var following = look(out, SAID_FOLLOWING)
+
+
+@inline(.always)
+def goes_on(c: Bytes, f: Bytes, status: Int) -> Bool:
+    """Whether a fragment neither waits, splits, joins nor exits after a stretch."""
+    var following = look(pointer(c, OUT), SAID_FOLLOWING)
     return status == ANSWER_STOPPED and following >= 0 and following != look(f, FRAGMENT_JOIN_BLOCK)
 
 
@@ -136,6 +141,7 @@ def turn(c: Bytes, number: Int) -> Int:
     enter_cta(c, look(f, FRAGMENT_CTA))
     var status = stretch(c, f, start, look(c, TURN_BLOCKS) - ran, 0, False)
     ran += look(out, SAID_RAN)
+    note_stretch(c, f)
     if goes_on(c, f, status):
         count_block(c, look(out, SAID_BLOCK))
         note(f, FRAGMENT_BLOCK, look(out, SAID_FOLLOWING))
@@ -147,6 +153,7 @@ def turn(c: Bytes, number: Int) -> Int:
         status = pass_window(c, f, look(out, SAID_FOLLOWING))
         if status == ANSWER_REFUSED:
             return ANSWER_HAD_TURN
+        note_stretch(c, f)
         if goes_on(c, f, status):
             note(f, FRAGMENT_BLOCK, look(out, SAID_FOLLOWING))
             push(c, number)
