@@ -61,7 +61,7 @@ $(VENV)/installed-test: extras = [test]
 $(VENV)/installed-gpu: extras = [test,torch]
 $(VENV)/installed-dev: extras = [test,dev]
 $(VENV)/installed-docs: extras = [docs]
-$(VENV)/installed $(foreach job,report test gpu dev docs,$(VENV)/installed-$(job)): pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed $(foreach job,report test gpu dev docs,$(VENV)/installed-$(job)): pyproject.toml emugpu/pyproject.toml | $(VENV)/bin/python
 	@echo "Installing .$(extras) into $(VENV); the first time this takes some minutes."
-	@$(VENV)/bin/python -m pip --disable-pip-version-check install $$([ -t 1 ] || echo --quiet) --editable '.$(extras)'
+	@$(VENV)/bin/python -m pip --disable-pip-version-check install $$([ -t 1 ] || echo --quiet) --editable ./emugpu --editable '.$(extras)'
 	@touch $@ $(VENV)/installed $(if $(findstring test,$(extras)),$(VENV)/installed-report $(VENV)/installed-test)

@@ -16,12 +16,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
-from harness.build.artifacts import Artifact, build
-from harness.build.catalog import kernels_of
-from harness.build.config import KernelConfig, configure, make_config
-from harness.build.planner import planner as compiled_planner
-from harness.emulator import Device
-from harness.emulator.native.library import library_for
+from emugpu.emulator import Device
+from emugpu.emulator.native.library import library_for
+from harness.compile.artifacts import Artifact, build
+from harness.compile.catalog import kernels_of
+from harness.compile.config import KernelConfig, configure, make_config
+from harness.compile.planner import planner as compiled_planner
 
 # A shell has jobs in the background ignore Ctrl-C, and so would what the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -25,17 +25,17 @@ from typing import Any
 import click
 import numpy as np
 
+from emugpu.emulator import Module
+from emugpu.emulator.native.library import Engine, library_for
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions, run
+from emugpu.launch.spec import Launchable
 from harness import paths
-from harness.build.artifacts import build, build_with_notice, make_launchable
-from harness.build.config import KernelConfig, make_config
 from harness.cli.main import ClearErrors
 from harness.cli.options import Parsed, as_json, check_output, given_options, write_output
-from harness.emulator import Module
-from harness.emulator.native.library import Engine, library_for
-from harness.errors import CannotRun, UsageProblem
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions, run
-from harness.launch.spec import Launchable
+from harness.compile.artifacts import build, build_with_notice, make_launchable
+from harness.compile.config import KernelConfig, make_config
 from harness.problem import Shape, parse_shape
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.launch.memory import index_words, row_scales
-from harness.launch.spec import DATA_TYPES, DataType
+from emugpu.launch.memory import index_words, row_scales
+from emugpu.launch.spec import DATA_TYPES, DataType
 
 ATOM_ROWS, ATOM_BLOCKS = 128, 4
 ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from emugpu.errors import UsageProblem
+from emugpu.launch.expression import Expression, ExpressionError, parse_expression
 from harness import paths
-from harness.errors import UsageProblem
-from harness.launch.expression import Expression, ExpressionError, parse_expression
 
 NONE = "none"
 NAMES = ("product", "gate", "up", "bias", "residual", "alpha", "beta")

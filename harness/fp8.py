@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.launch.memory import index_words, row_scales
-from harness.launch.spec import DATA_TYPES
+from emugpu.launch.memory import index_words, row_scales
+from emugpu.launch.spec import DATA_TYPES
 
 ELEMENT = DATA_TYPES["e4m3"]
 LARGEST = 448.0

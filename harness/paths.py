@@ -1,16 +1,14 @@
-"""Where things are, in a checkout and when installed: Mojo sources, suites, records, the build cache.
+"""Where things are, in a checkout and when installed: Mojo sources, suites, records.
 
 A wheel carries the sources and suites inside the package, in ``data/``, a folder that a checkout does not have."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from harness.errors import CannotRun
+from emugpu.errors import CannotRun
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
@@ -18,7 +16,7 @@ ROOT = PACKAGE.parent
 DATA = PACKAGE / "data"
 APPLICATION = "blackwell-matmul-lab"
 OWN_KERNEL = "HARNESS_OWN_KERNEL"
-"""The environment variable that names the folder of sources with a kernel of one's own (`harness.build.own_kernel`)."""
+"""The environment variable that names the folder of sources with a user's kernel (`harness.compile.own_kernel`)."""
 
 
 def is_installed() -> bool:
@@ -47,18 +45,6 @@ def file_of_own(place: str) -> Path | None:
     return None if file is None or file == kernels_dir(own=False) / place else file
 
 
-def find_mojo() -> Path | None:
-    """The Mojo compiler: HARNESS_MOJO, else the one installed next to this Python, else the one on PATH."""
-    override = os.environ.get("HARNESS_MOJO")
-    if override:
-        return Path(override)
-    neighbour = Path(sys.executable).with_name("mojo")
-    if neighbour.exists():
-        return neighbour
-    found = shutil.which("mojo")
-    return Path(found) if found else None
-
-
 def suites_dir() -> Path:
     """The suites of the benchmark that come with the project."""
     return DATA / "suites" if is_installed() else ROOT / "results" / "suites"
@@ -73,19 +59,9 @@ def results_dir() -> Path:
         return Path(override)
     if not is_installed():
         return ROOT / "results"
-    import platformdirs  # only here: the emulated GPU does without
+    import platformdirs
 
     return platformdirs.user_data_path(APPLICATION) / "results"
-
-
-def cache_dir() -> Path:
-    """The folder of the build cache; HARNESS_CACHE_DIR overrides it."""
-    override = os.environ.get("HARNESS_CACHE_DIR")
-    if override:
-        return Path(override)
-    import platformdirs  # only here: the emulated GPU does without
-
-    return platformdirs.user_cache_path(APPLICATION)
 
 
 def git(*arguments: str) -> bytes | None:

@@ -8,7 +8,7 @@ Values of A and B:
 * ``integer``: whole numbers in -4..4. Every sum stays below 2^24 in magnitude up to K = 2^20, so that f32
   accumulation is exact in any order and the output must be equal to the last bit. (The largest fp16, 65504,
   is 9 standard deviations of such a sum at K = 2^20 and 38 at K = 65536: it is not met.)
-* ``index``: values that tell rows, columns and slices of K apart; see `harness.launch.memory.index_operand`.
+* ``index``: values that tell rows, columns and slices of K apart; see `emugpu.launch.memory.index_operand`.
 * ``codes``: of types with scale factors, elements and factors drawn as codes, without NaN.
 
 Block-scaled types: see `harness.block_scaling`; e4m3: `harness.fp8`. The reference then has exact products, in
@@ -32,12 +32,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from emugpu.errors import UsageProblem
+from emugpu.launch.memory import index_operand
+from emugpu.launch.spec import DATA_TYPES
 from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat, draw
 from harness.epilogues import NONE, find_epilogue
-from harness.errors import UsageProblem
-from harness.launch.memory import index_operand
-from harness.launch.spec import DATA_TYPES
 
 # Rows of A and B are K elements apart and rows of C are N elements apart. Tensor maps take strides that are
 # multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.

@@ -26,12 +26,12 @@ from typing import Any, TypeAlias
 import torch
 from torch.library import custom_op
 
+from emugpu.errors import UsageProblem
+from emugpu.gpus import arch_of_gpu, kind_of
 from harness import fp8
 from harness.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, FORMATS
-from harness.build.config import KernelConfig, make_config
+from harness.compile.config import KernelConfig, make_config
 from harness.epilogues import EPILOGUES, NONE
-from harness.errors import UsageProblem
-from harness.gpus import arch_of_gpu, kind_of
 from harness.problem import C_TYPES, FP8, OUT_TYPES, Shape
 from harness.run.model import compile_artifact, scalar
 from harness.run.tuned import configuration_for
@@ -75,7 +75,7 @@ def matmul(
     multiple of 8, and K if a and b are contiguous. a and b may be views, transposed or slices of others, and out a
     slice, as long as rows of memory begin at multiples of 16 bytes (docs/tile.md, Layouts); bias and residual are
     contiguous. group_sizes: `grouped_matmul`.
-    activation: relu, gelu (its tanh form), silu or swiglu. ``options``: of ``harness.build.config.make_config`` those
+    activation: relu, gelu (its tanh form), silu or swiglu. ``options``: of ``harness.compile.config.make_config`` those
     that the arguments do not say (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has
     found for this GPU and problem, if it has; tuned=False: the default.
 

@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 
+from emugpu.launch.expectation import SHOWN, json_number
 from harness import fp8
 from harness.block_scaling import Scaled
 from harness.epilogues import NONE, find_epilogue
-from harness.launch.expectation import SHOWN, json_number
 from harness.problem import ElementType, Inputs
 
 
@@ -221,7 +221,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Matmul:
-    """C should hold the product, or another buffer the scale factors of C: a `harness.launch.spec.Expectation`. tile:
+    """C should hold the product, or another buffer the scale factors of C: a `emugpu.launch.spec.Expectation`. tile:
     rows and columns that one CTA writes. rows: those of the buffer that are C's, all if None. What lies between, and
     behind each where they are further apart than they are long, must stay NaN.
     """

@@ -17,7 +17,7 @@ from max.engine import InferenceSession
 from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
-from harness.build.config import make_config
+from harness.compile.config import make_config
 from harness.problem import BF16, Inputs
 from harness.run.model import op_parameters, operation
 from harness.validation import allowed_error, compute_reference

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness.build.artifacts import is_built
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
 from harness.cli import bench_output as output
 from harness.cli.main import try_write
 from harness.cli.options import (
@@ -26,13 +26,14 @@ from harness.cli.options import (
 )
 from harness.cli.render import several, show_line
 from harness.cli.repeat import check_command_of, command_of
-from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem, needs
+from harness.compile.artifacts import is_built
 from harness.experiments import bench as runs
 from harness.experiments.history import LAST, check_name
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.suite import DEFAULT, Case, Suite, load_suite, suite_names
 from harness.experiments.times import MIN_PROCESSES, THRESHOLD
 from harness.experiments.verdict import Judgement
+from harness.extras import needs
 
 PROCESSES = 5
 SCHEDULES = 4

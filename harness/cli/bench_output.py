@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from emugpu.markdown import table
 from harness.cli.render import several, show_line, show_table
 from harness.experiments.facts import Change
 from harness.experiments.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
-from harness.markdown import table
 
 STYLES = {
     "SAME": "green",

@@ -10,8 +10,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice, make_launchable
-from harness.check.findings import RULES
+from emugpu.check.findings import RULES
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.spec import Launchable, read_ptx
 from harness.cli import render
 from harness.cli.check_output import Shown, shown_options, tell
 from harness.cli.options import (
@@ -31,11 +35,7 @@ from harness.cli.options import (
 from harness.cli.render import progress_bar
 from harness.cli.run_file import require_accepted
 from harness.cli.running import kernels_named, launch_files_named, refuse_what_kernels_have
-from harness.errors import UsageProblem
-from harness.launch.check import CheckOptions, check
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions
-from harness.launch.spec import Launchable, read_ptx
+from harness.compile.artifacts import build_with_notice, make_launchable
 from harness.problem import KINDS, Shape
 from harness.run.edited import put_in_place
 from harness.run.runner import check_memory

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness import cache, paths
+from emugpu import cache
+from emugpu.errors import EXIT_OK, UsageProblem
 from harness.cli.render import show_line, show_table
-from harness.errors import EXIT_OK, UsageProblem
 
 
 @click.command()
@@ -22,7 +22,7 @@ def clean(yes: bool) -> int:
     folder = cache.root()
     kept = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if not kept:
-        show_line(console, f"the build cache at {paths.cache_dir()} is empty")
+        show_line(console, f"the build cache at {cache.root()} is empty")
         return EXIT_OK
     rows = [(path.name, f"{len(list(path.iterdir())):,}", _size(path)) for path in kept]
     show_table(console, f"the build cache at {folder}", ("", "entries", "size"), rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK
 from harness.cli.main import try_write
 from harness.cli.options import (
     ConfigOptions,
@@ -30,13 +30,13 @@ from harness.cli.render import show_line, show_table
 from harness.cli.repeat import command_of
 from harness.cli.run import show_mistakes
 from harness.cli.running import attempt_all, exit_code, kernels_named, make_requests, read_edited_for, save
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK
+from harness.compile.artifacts import build_with_notice
+from harness.model.constants import find_gpu
+from harness.model.predict import Prediction, predict
 from harness.problem import Shape
 from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 from harness.run.edited import put_in_place
-from harness.timing.constants import find_gpu
-from harness.timing.predict import Prediction, predict
 
 
 @click.command("compare")

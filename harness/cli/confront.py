@@ -10,12 +10,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+from emugpu.errors import EXIT_OK, UsageProblem
 from harness.cli.options import as_json, check_output, json_option, write_output
 from harness.cli.render import progress_bar, show_line, show_table
-from harness.errors import EXIT_OK, UsageProblem
-from harness.silicon.tables import SHIPPED, Source, find_tables, gpus_with_tables, read_sources, read_table
-from harness.silicon.times import Confrontation, confront
-from harness.timing.constants import find_gpu
+from harness.model.constants import find_gpu
+from harness.model.silicon.tables import SHIPPED, Source, find_tables, gpus_with_tables, read_sources, read_table
+from harness.model.silicon.times import Confrontation, confront
 
 
 @click.command("confront")
@@ -66,7 +66,7 @@ def _confront_sums(files: Sequence[Path]) -> list[dict[str, Any]]:
     """Returns plain data for JSON, a file at a time."""
     if not files:
         return []
-    from harness.silicon.sums import confront_sums
+    from harness.model.silicon.sums import confront_sums
 
     answers = [(path, confront_sums(path)) for path in files]
     return [

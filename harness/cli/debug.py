@@ -12,6 +12,21 @@ from typing import Any
 
 import click
 
+from emugpu.debug.adapter import Adapter
+from emugpu.debug.commands import Commands, Quit
+from emugpu.debug.debugger import Debugger
+from emugpu.debug.protocol import over_standard_streams
+from emugpu.debug.recording import record
+from emugpu.driver.gpu_model import gpu_model, gpu_names
+from emugpu.driver.log import Log
+from emugpu.driver.recording import OneLaunch
+from emugpu.driver.server import run_program
+from emugpu.driver.state import Gpu
+from emugpu.emulator.names import short_name
+from emugpu.errors import CannotRun, UsageProblem, needs
+from emugpu.files import read_text_file
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
 from harness.cli.check import launchables
 from harness.cli.options import (
     ConfigOptions,
@@ -30,21 +45,6 @@ from harness.cli.options import (
     uninitialised_option,
 )
 from harness.cli.running import OF_KERNELS, one_launch_file, read_target, refuse_what_kernels_have
-from harness.debug.adapter import Adapter
-from harness.debug.commands import Commands, Quit
-from harness.debug.debugger import Debugger
-from harness.debug.protocol import over_standard_streams
-from harness.debug.recording import record
-from harness.driver.gpu_model import gpu_model, gpu_names
-from harness.driver.log import Log
-from harness.driver.recording import OneLaunch
-from harness.driver.server import run_program
-from harness.driver.state import Gpu
-from harness.emulator.names import short_name
-from harness.errors import CannotRun, UsageProblem, needs
-from harness.files import read_text_file
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions
 from harness.problem import KINDS, Shape
 
 PROMPT = "(debug) "

@@ -1,6 +1,6 @@
 """The debugger in a whole terminal: the code, warps, mbarriers, and what the commands of the prompt say.
 
-A view: each key is a command of `harness.debug.commands`, and what is shown is asked of the same debugger.
+A view: each key is a command of `emugpu.debug.commands`, and what is shown is asked of the same debugger.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, RichLog, Static
 
-from harness.debug.commands import Commands, Quit
-from harness.debug.debugger import Debugger
-from harness.errors import HarnessError
+from emugpu.debug.commands import Commands, Quit
+from emugpu.debug.debugger import Debugger
+from emugpu.errors import ReportedError
 
 KEYS = (
     ("s", "step", "back step", "step"),
@@ -141,7 +141,7 @@ class DebugScreen(App[None]):
         try:
             try:
                 said = [Text(text) for text in self._commands.do(line)]
-            except HarnessError as error:
+            except ReportedError as error:
                 said = [Text(str(error), "red")]
             for text in said:
                 self.query_one(RichLog).write(text)

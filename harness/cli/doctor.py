@@ -13,12 +13,13 @@ import click
 from rich.console import Console
 
 import harness
+from emugpu import cache
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun
 from harness import paths
-from harness.build.catalog import KERNELS
-from harness.build.compiler import Gpu, ask_version, find_gpus, find_mojo, find_nvdisasm, package_version
 from harness.cli.options import as_json, check_output, json_option, write_output
 from harness.cli.render import show_table
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun
+from harness.compile.catalog import KERNELS
+from harness.compile.compiler import Gpu, ask_version, find_gpus, find_mojo, find_nvdisasm, package_version
 from harness.run.runner import choose_device
 
 
@@ -77,7 +78,7 @@ def examine() -> list[Finding]:
         Finding("torch", package_version("torch"), "inputs, reference and the vendor's GEMM on a GPU"),
         Finding("emulator", ", ".join(emulated_archs()), "runs the kernels where no GPU does"),
         _folder("results", paths.results_dir(), "records are added here"),
-        _folder("build cache", paths.cache_dir(), "compiled kernels are kept here"),
+        _folder("build cache", cache.root(), "compiled kernels are kept here"),
     ]
 
 

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import click
 
+from emugpu.driver.gpu_model import gpu_model, gpu_names
+from emugpu.driver.log import Log
+from emugpu.driver.recording import Recorder
+from emugpu.driver.server import run_program
+from emugpu.driver.state import Gpu
+from emugpu.errors import EXIT_CANNOT_RUN
+from emugpu.launch.launching import EmulationOptions
 from harness.cli.exec_output import as_json, show_summary
 from harness.cli.options import (
     NamedPath,
@@ -22,13 +29,6 @@ from harness.cli.options import (
     uninitialised_option,
     write_output,
 )
-from harness.driver.gpu_model import gpu_model, gpu_names
-from harness.driver.log import Log
-from harness.driver.recording import Recorder
-from harness.driver.server import run_program
-from harness.driver.state import Gpu
-from harness.errors import EXIT_CANNOT_RUN
-from harness.launch.launching import EmulationOptions
 
 emulation_options = group(
     "emulation",

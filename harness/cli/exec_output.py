@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from harness.check.findings import Finding, by_cause
+from emugpu.check.findings import Finding, by_cause
+from emugpu.driver.gpu_model import gpu_model
+from emugpu.driver.log import LaunchRecord, Log
+from emugpu.emulator import rules
 from harness.cli.render import show_line
-from harness.driver.gpu_model import gpu_model
-from harness.driver.log import LaunchRecord, Log
-from harness.emulator import rules
 from harness.run import records
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice, make_launchable, plan_json
-from harness.build.config import KernelConfig, chosen_options, find_kernel
-from harness.build.emit import KINDS, emit
-from harness.build.planner import parse_plan
-from harness.build.tilings import NOT_HIDDEN, estimates, offered
-from harness.check.protocol import Protocol
-from harness.check.protocol import as_dict as protocol_as_dict
+from emugpu.check.protocol import Protocol
+from emugpu.check.protocol import as_dict as protocol_as_dict
+from emugpu.errors import UsageProblem
+from emugpu.launch.launching import EmulationOptions, run
 from harness.cli import render
 from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
-from harness.errors import UsageProblem
-from harness.launch.launching import EmulationOptions, run
+from harness.compile.artifacts import build_with_notice, make_launchable, plan_json
+from harness.compile.config import KernelConfig, chosen_options, find_kernel
+from harness.compile.emit import KINDS, emit
+from harness.compile.planner import parse_plan
+from harness.compile.tilings import NOT_HIDDEN, estimates, offered
 from harness.problem import Shape
 from harness.report import protocol
 from harness.report.svg import as_svg

@@ -7,10 +7,10 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from harness.build.catalog import KERNELS
-from harness.build.config import OPTIONS, PRESETS, Preset
 from harness.cli.options import as_json, check_output, json_option, write_output
 from harness.cli.render import show_table
+from harness.compile.catalog import KERNELS
+from harness.compile.config import OPTIONS, PRESETS, Preset
 
 
 @click.command("list")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 import harness
-from harness.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CannotRun, HarnessError
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CannotRun, ReportedError
 
 
 class ClearErrors(click.Command):
@@ -33,7 +33,7 @@ class ClearErrors(click.Command):
             code = EXIT_USAGE
         except click.ClickException as error:
             code = print_error(_with_hint(error), EXIT_USAGE)
-        except HarnessError as error:
+        except ReportedError as error:
             code = print_error(str(error), error.exit_code)
         except (KeyboardInterrupt, click.Abort):
             code = print_error("interrupted", EXIT_INTERRUPTED)
@@ -143,7 +143,6 @@ COMMANDS = {
     "ptx": "ptx:ptx",
     "report": "report:report",
     "run": "run:run_command",
-    "survey": "survey:survey_command",
     "sweep": "sweep:sweep",
     "timeline": "timeline:timeline_command",
     "tune": "tune:tune",

@@ -23,14 +23,14 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
-from harness.build.catalog import KERNELS
-from harness.build.config import OPTIONS, PRESETS, KernelConfig, Option, chosen_options, configure
-from harness.emulator.memory.unwritten import Uninitialised
-from harness.emulator.native.library import Engine
-from harness.emulator.rules import WARNINGS
-from harness.errors import UsageProblem
-from harness.files import write_text
-from harness.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
+from emugpu.emulator.memory.unwritten import Uninitialised
+from emugpu.emulator.native.library import Engine
+from emugpu.emulator.rules import WARNINGS
+from emugpu.errors import UsageProblem
+from emugpu.files import write_text
+from emugpu.launch.launching import LARGEST_SEED, Accumulation, EmulationOptions, Schedule
+from harness.compile.catalog import KERNELS
+from harness.compile.config import OPTIONS, PRESETS, KernelConfig, Option, chosen_options, configure
 from harness.problem import KINDS, Shape, parse_groups, parse_shape
 from harness.run.runner import CHOICES
 
@@ -79,7 +79,7 @@ def own_or_named(word: str) -> str:
     """The name of the kernel in a Mojo file, which is known from now on; any other word as it is."""
     if not word.endswith(".mojo"):
         return word
-    from harness.build.own_kernel import take_in
+    from harness.compile.own_kernel import take_in
 
     return take_in(word)
 

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.build.artifacts import Artifact, build_with_notice
-from harness.build.config import KernelConfig
+from emugpu.emulator.names import readable_name
+from emugpu.errors import EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
 from harness.cli.options import (
     ConfigOptions,
     FiniteRange,
@@ -26,15 +28,13 @@ from harness.cli.options import (
 )
 from harness.cli.render import show_line
 from harness.cli.running import kernels_named, one_launch_file, refuse_what_kernels_have
-from harness.emulator.names import readable_name
-from harness.errors import EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions
+from harness.compile.artifacts import Artifact, build_with_notice
+from harness.compile.config import KernelConfig
+from harness.model.constants import Gpu, find_gpu, gpu_names
+from harness.model.power import INPUTS
+from harness.model.predict import Prediction, predict, predict_launches
+from harness.model.what_if import Change, parse_changes
 from harness.problem import Shape
-from harness.timing.constants import Gpu, find_gpu, gpu_names
-from harness.timing.power import INPUTS
-from harness.timing.predict import Prediction, predict, predict_launches
-from harness.timing.what_if import Change, parse_changes
 
 
 @click.command("predict")

@@ -10,6 +10,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from emugpu.emulator import LaunchError
+from emugpu.emulator.names import find_name
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
+from emugpu.launch.corpus import exit_code, look_through
+from emugpu.launch.coverage import coverage_page
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.listing import ListedKernel, Listing, list_kernels
+from emugpu.launch.spec import read_ptx
+from emugpu.launch.template import launch_template
 from harness.cli import ptx_output as output
 from harness.cli.check import check_command
 from harness.cli.main import try_write
@@ -24,15 +33,6 @@ from harness.cli.predict import predict_command
 from harness.cli.render import progress_bar, show_line
 from harness.cli.run import run_command
 from harness.cli.running import for_launch_files
-from harness.emulator import LaunchError
-from harness.emulator.names import find_name
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
-from harness.launch.corpus import exit_code, look_through
-from harness.launch.coverage import coverage_page
-from harness.launch.launching import EmulationOptions
-from harness.launch.listing import ListedKernel, Listing, list_kernels
-from harness.launch.spec import read_ptx
-from harness.launch.template import launch_template
 
 path_type = NamedPath(path_type=Path)
 

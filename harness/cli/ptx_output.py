@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from emugpu.emulator.names import readable_name, short_name
+from emugpu.launch.corpus import NOT_RUN, Row
+from emugpu.launch.expectation import Comparison
+from emugpu.launch.launching import Outcome, Tried, name_schedules
+from emugpu.launch.listing import ListedKernel, Listing
 from harness.cli.render import flatten_counters, show_line, show_table
-from harness.emulator.names import readable_name, short_name
-from harness.launch.corpus import NOT_RUN, Row
-from harness.launch.expectation import Comparison
-from harness.launch.launching import Outcome, Tried, name_schedules
-from harness.launch.listing import ListedKernel, Listing
 
 SHOWN_REFUSALS = 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from harness.build.config import OPTIONS, KernelConfig, find_kernel
-from harness.launch.launching import EmulationOptions
+from emugpu.launch.launching import EmulationOptions
+from harness.compile.config import OPTIONS, KernelConfig, find_kernel
 from harness.problem import Shape
 from harness.run.runner import EMULATED_GPU, Request
 

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.files import write_text
 from harness import paths
-from harness.build.artifacts import plan_json
-from harness.build.catalog import ARCHITECTURES, KERNELS
-from harness.build.config import make_config
-from harness.build.planner import parse_plan
 from harness.cli.options import NamedPath, check_folder
 from harness.cli.render import progress_bar, several, show_line
-from harness.errors import CannotRun, UsageProblem, needs
-from harness.files import write_text
+from harness.compile.artifacts import plan_json
+from harness.compile.catalog import ARCHITECTURES, KERNELS
+from harness.compile.config import make_config
+from harness.compile.planner import parse_plan
+from harness.extras import needs
+from harness.model.silicon.times import confront_shipped
 from harness.problem import Shape
 from harness.report.data import Results, load_results
 from harness.report.published import published_figures
 from harness.report.svg import as_svg
 from harness.report.timeline_section import plan_timelines
-from harness.silicon.times import confront_shipped
 
 if TYPE_CHECKING:
     from harness.report.page import PlanPicture

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.build.artifacts import OUTPUT, build_with_notice
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
+from emugpu.launch.launching import name_schedules
 from harness.cli.main import try_write
 from harness.cli.options import (
     ConfigOptions,
@@ -40,8 +41,7 @@ from harness.cli.running import (
     read_edited_for,
     save,
 )
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
-from harness.launch.launching import name_schedules
+from harness.compile.artifacts import OUTPUT, build_with_notice
 from harness.problem import Shape
 from harness.run import compare
 from harness.run.dump import dump as dump_result

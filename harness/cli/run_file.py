@@ -11,19 +11,19 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from harness.build.compiler import refusal_of
+from emugpu.cuda.launch import run_on_gpu
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions, Outcome, Tried, launched_ptx, run_schedules
+from emugpu.launch.spec import Launchable
+from emugpu.processes.engine import Processes
 from harness.cli.main import try_write
 from harness.cli.options import GPU_SILENCE, OutputOptions, RunOptions, check_output, given_options, write_output
 from harness.cli.ptx_output import show_mistakes, show_outcome
 from harness.cli.render import progress_bar, show_line
 from harness.cli.running import check_schedules, refuse_what_kernels_have
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions, Outcome, Tried, launched_ptx, run_schedules
-from harness.launch.spec import Launchable
-from harness.processes.engine import Processes
+from harness.compile.compiler import refusal_of
 from harness.run import records
-from harness.run.cuda import run_on_gpu
 
 
 def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | None) -> int:

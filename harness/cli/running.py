@@ -13,11 +13,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from harness.build import planner
-from harness.build.artifacts import Artifact
-from harness.build.catalog import KERNELS, kernels_of
-from harness.build.compiler import Gpu
-from harness.build.config import OPTIONS, KernelConfig, find_kernel
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from emugpu.launch.spec import read_ptx
+from emugpu.processes.engine import in_order
 from harness.cli.main import print_error, warn
 from harness.cli.options import (
     GPU_SILENCE,
@@ -33,10 +31,12 @@ from harness.cli.options import (
 )
 from harness.cli.render import progress_bar, show_line
 from harness.cli.repeat import command_of
-from harness.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
-from harness.launch.spec import read_ptx
+from harness.compile import planner
+from harness.compile.artifacts import Artifact
+from harness.compile.catalog import KERNELS, kernels_of
+from harness.compile.compiler import Gpu
+from harness.compile.config import OPTIONS, KernelConfig, find_kernel
 from harness.problem import Shape, check_kind
-from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.compare import Entry
 from harness.run.runner import (

@@ -16,9 +16,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from harness.build.catalog import SCHEDULERS
-from harness.build.compiler import find_gpus
-from harness.build.config import OPTIONS, TUNABLE, Option
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
+from emugpu.processes.engine import Engine, Processes
 from harness.cli.options import (
     KERNEL_WORD,
     FiniteRange,
@@ -29,7 +28,9 @@ from harness.cli.options import (
     together,
 )
 from harness.cli.render import several, show_line, show_table
-from harness.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem, needs
+from harness.compile.catalog import SCHEDULERS
+from harness.compile.compiler import find_gpus
+from harness.compile.config import OPTIONS, TUNABLE, Option
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
 from harness.experiments.cluster import Cluster
@@ -37,7 +38,7 @@ from harness.experiments.job import KINDS
 from harness.experiments.sweep import Plan, Tally, plan
 from harness.experiments.sweep import sweep as run_sweep
 from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
-from harness.processes.engine import Engine, Processes
+from harness.extras import needs
 from harness.run.runner import NoDevice
 
 LIMIT = 600.0

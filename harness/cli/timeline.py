@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice
-from harness.build.catalog import KERNELS, kernels_of
-from harness.build.config import OPTIONS
+from emugpu.errors import UsageProblem
+from emugpu.gpus import usual_gpu
+from emugpu.launch.launch_file import read_launch_file
 from harness.cli.options import (
     KERNEL_WORD,
     ConfigOptions,
@@ -24,20 +24,20 @@ from harness.cli.options import (
 )
 from harness.cli.predict import for_gpu
 from harness.cli.render import several, show_line
-from harness.errors import UsageProblem
-from harness.gpus import usual_gpu
-from harness.launch.launch_file import read_launch_file
+from harness.compile.artifacts import build_with_notice
+from harness.compile.catalog import KERNELS, kernels_of
+from harness.compile.config import OPTIONS
+from harness.model.constants import Gpu, find_gpu, gpu_names
+from harness.model.measured import find_traces, read_trace
+from harness.model.measured import timeline as measured_timeline
+from harness.model.predict import predict, predict_launches
+from harness.model.simulate import simulate
+from harness.model.survey_archive import Survey
+from harness.model.timeline import CtaKey, Recorder, Timeline
+from harness.model.timeline_html import html
+from harness.model.timeline_svg import svg
+from harness.model.trace_events import as_json
 from harness.problem import Shape
-from harness.timing.constants import Gpu, find_gpu, gpu_names
-from harness.timing.measured import find_traces, read_trace
-from harness.timing.measured import timeline as measured_timeline
-from harness.timing.predict import predict, predict_launches
-from harness.timing.simulate import simulate
-from harness.timing.survey_archive import Survey
-from harness.timing.timeline import CtaKey, Recorder, Timeline
-from harness.timing.timeline_html import html
-from harness.timing.timeline_svg import svg
-from harness.timing.trace_events import as_json
 
 STEP_HERTZ = 1e6
 """A step is drawn as a microsecond where the format knows nothing else."""

@@ -10,16 +10,17 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from harness.build.catalog import ARCHITECTURES
-from harness.build.config import OPTIONS, KernelConfig, find_kernel, try_config
+from emugpu.errors import CannotRun, UsageProblem
 from harness.cli.options import FiniteRange, kernel_argument, product_option
 from harness.cli.render import show_line, show_table
 from harness.cli.sweep import LIMIT, Where, where_options
-from harness.errors import CannotRun, UsageProblem, needs
+from harness.compile.catalog import ARCHITECTURES
+from harness.compile.config import OPTIONS, KernelConfig, find_kernel, try_config
 from harness.experiments.race import Runner
 from harness.experiments.space import differences, space_of
 from harness.experiments.tune import FIGURES, How, Tuned, as_dict, evidence_of
 from harness.experiments.tune import tune as run_tune
+from harness.extras import needs
 from harness.problem import ELEMENT_TYPES, KINDS, Shape
 from harness.run import tuned as store
 from harness.run.runner import NoDevice, check_memory, choose_device

@@ -13,9 +13,18 @@ from xml.etree import ElementTree
 import click
 from rich.console import Console
 
-from harness.build.artifacts import build_with_notice, make_launchable
-from harness.check.findings import as_sarif
-from harness.check.verdict import Verdict
+from emugpu.check.findings import as_sarif
+from emugpu.check.verdict import Verdict
+from emugpu.driver.gpu_model import gpu_model, gpu_names
+from emugpu.driver.log import Log
+from emugpu.driver.log import judge as judge_program
+from emugpu.driver.server import run_program
+from emugpu.driver.state import Gpu
+from emugpu.errors import EXIT_CANNOT_RUN, UsageProblem
+from emugpu.launch.check import CheckOptions, check, judge
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.shrink import Numbers, of_launch_file, shrink, smaller_file
 from harness.cli.check import launchables
 from harness.cli.main import try_write
 from harness.cli.options import (
@@ -43,16 +52,7 @@ from harness.cli.running import (
     read_target,
     refuse_what_kernels_have,
 )
-from harness.driver.gpu_model import gpu_model, gpu_names
-from harness.driver.log import Log
-from harness.driver.log import judge as judge_program
-from harness.driver.server import run_program
-from harness.driver.state import Gpu
-from harness.errors import EXIT_CANNOT_RUN, UsageProblem
-from harness.launch.check import CheckOptions, check, judge
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions
-from harness.launch.shrink import Numbers, of_launch_file, shrink, smaller_file
+from harness.compile.artifacts import build_with_notice, make_launchable
 from harness.problem import Shape
 
 INPUTS = "index"

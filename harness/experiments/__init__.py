@@ -1,5 +1,5 @@
 """Many runs: the benchmark with its history and verdicts, sweeps over ranges, and tuning; and who does their jobs.
 
 `harness.experiments.job` says what one job is, `harness.experiments.perform` does it, and an engine
-(`harness.processes.engine`, `harness.experiments.cluster`) has many of them done.
+(`emugpu.processes.engine`, `harness.experiments.cluster`) has many of them done.
 """

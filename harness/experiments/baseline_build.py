@@ -17,13 +17,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from harness import cache
-from harness.build.artifacts import Artifact
-from harness.build.config import KernelConfig
-from harness.errors import CannotRun
+from emugpu import cache
+from emugpu.errors import CannotRun
+from emugpu.processes.program import run as run_program
+from harness.compile.artifacts import Artifact
+from harness.compile.config import KernelConfig
 from harness.experiments.suite import SCHEMA, Case
 from harness.paths import git
-from harness.processes.program import run as run_program
 
 BUILD_SECONDS = 1800
 
@@ -33,8 +33,8 @@ _PROGRAM = """
 import json, sys
 try:
     from harness.experiments.suite import load_suite
-    from harness.build.artifacts import build
-    from harness.build.planner import planner
+    from harness.compile.artifacts import build
+    from harness.compile.planner import planner
     from harness.run.model import compile_artifact
 except ImportError:  # the commit is older than these packages
     from harness.bench.suite import load_suite

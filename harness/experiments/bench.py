@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from harness.build.artifacts import Artifact, build_each
-from harness.build.compiler import versions
-from harness.build.config import KernelConfig, find_kernel
-from harness.errors import CannotRun, HarnessError
+from emugpu.errors import CannotRun, ReportedError
+from emugpu.launch.launching import EmulationOptions
+from emugpu.processes.engine import in_order
+from harness.compile.artifacts import Artifact, build_each
+from harness.compile.compiler import versions
+from harness.compile.config import KernelConfig, find_kernel
 from harness.experiments.baseline_build import build_commit, can_build
 from harness.experiments.facts import static_facts
 from harness.experiments.history import (
@@ -31,8 +33,6 @@ from harness.experiments.job import Record, sources
 from harness.experiments.soundness import check_soundness, is_checked
 from harness.experiments.suite import Case, Suite
 from harness.experiments.verdict import Judgement, have_times, judge
-from harness.launch.launching import EmulationOptions
-from harness.processes.engine import in_order
 from harness.run import records
 from harness.run.runner import NoDevice, Outcome, Request, ScheduleProblem, check_memory, choose_device, run_in_turns
 
@@ -76,7 +76,7 @@ def prepare(
     suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
 ) -> list[Planned]:
     """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
-    it must be right under on the emulator, see `harness.launch.launching.under_schedules`.
+    it must be right under on the emulator, see `emugpu.launch.launching.under_schedules`.
     """
     emulation = EmulationOptions(seed=schedule_seed)
     planned = []
@@ -89,7 +89,7 @@ def prepare(
             planned.append(Planned(case, request))
         except NoDevice as error:
             planned.append(Planned(case, None, f"{error}; use suite emulator"))
-        except HarnessError as error:
+        except ReportedError as error:
             planned.append(Planned(case, None, str(error)))
     return planned
 

@@ -17,9 +17,10 @@ from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from harness.errors import CannotRun, UsageProblem, needs
-from harness.processes.engine import Attempt, Done, next_attempt
-from harness.processes.worker_process import Reply, WorkerCrashed, WorkerProcess, request
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.processes.engine import Attempt, Done, next_attempt
+from emugpu.processes.worker_process import Reply, WorkerCrashed, WorkerProcess, request
+from harness.extras import needs
 
 T = TypeVar("T")
 AHEAD = 2
@@ -38,7 +39,7 @@ def _has_certificates() -> bool:
 
 
 class Cluster:
-    """An engine; see `harness.processes.engine.Engine`.
+    """An engine; see `emugpu.processes.engine.Engine`.
 
     address: of a running scheduler, for example ``tcp://10.0.0.1:8786``. patience: seconds, see `PATIENCE`. say: is
     told of what is being waited for.

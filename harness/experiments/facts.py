@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.build.artifacts import Artifact
-from harness.build.planner import Plan
-from harness.emulator.ptx.parser import parse_module
+from emugpu.emulator.ptx.parser import parse_module
+from harness.compile.artifacts import Artifact
+from harness.compile.planner import Plan
 
 Direction = Literal["better", "worse", "changed"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from emugpu.errors import UsageProblem
 from harness import paths
-from harness.errors import UsageProblem
 from harness.experiments.baseline_build import can_build
 from harness.paths import find_commit
 from harness.run import records

@@ -12,17 +12,17 @@ from functools import cache, lru_cache
 from math import ceil
 from typing import Any, Literal
 
+from emugpu.errors import CannotRun
+from emugpu.gpus import usual_gpu
+from emugpu.launch.check import Work, check_once
+from emugpu.launch.launching import EmulationOptions
+from emugpu.processes.engine import Engine
 from harness import paths
-from harness.build.artifacts import Artifact, build, build_each, make_launchable
-from harness.build.compiler import find_gpus, mojo_version, package_version
-from harness.build.config import KernelConfig
-from harness.errors import CannotRun
+from harness.compile.artifacts import Artifact, build, build_each, make_launchable
+from harness.compile.compiler import find_gpus, mojo_version, package_version
+from harness.compile.config import KernelConfig
 from harness.experiments.soundness import as_field
-from harness.gpus import usual_gpu
-from harness.launch.check import Work, check_once
-from harness.launch.launching import EmulationOptions
 from harness.problem import Shape
-from harness.processes.engine import Engine
 from harness.run import records
 from harness.run.model import compile_artifact
 from harness.run.runner import Request, run, surroundings
@@ -65,7 +65,7 @@ class Job:
 
     @property
     def needs(self) -> str:
-        """What a worker must have, see `harness.processes.engine.Engine`."""
+        """What a worker must have, see `emugpu.processes.engine.Engine`."""
         return "GPU" if self.device == "gpu" else "CPU"
 
     @property
@@ -191,8 +191,8 @@ def _predict(job: Job) -> Record:
 
 def predict_seconds(config: KernelConfig, shape: Shape) -> float:
     """Predicts the time of a launch on the usual GPU of the architecture."""
-    from harness.timing.constants import find_gpu
-    from harness.timing.predict import predict
+    from harness.model.constants import find_gpu
+    from harness.model.predict import predict
 
     return predict(_artifact(config), shape, find_gpu(usual_gpu(config.arch).name)).seconds
 

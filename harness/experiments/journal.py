@@ -13,8 +13,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from emugpu.errors import CannotRun
 from harness import paths
-from harness.errors import CannotRun
 from harness.run import records
 from harness.run.records import DamagedLine
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import TypeVar
 
-from harness.errors import UsageProblem
+from emugpu.errors import UsageProblem
 from harness.problem import Shape
 
 T = TypeVar("T")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.build.artifacts import Artifact, make_launchable
-from harness.check.checker import Checked
-from harness.launch.check import CheckOptions, check
-from harness.launch.launching import EmulationOptions
+from emugpu.check.checker import Checked
+from emugpu.launch.check import CheckOptions, check
+from emugpu.launch.launching import EmulationOptions
+from harness.compile.artifacts import Artifact, make_launchable
 from harness.run.runner import Request
 
 SCHEDULES = 2

@@ -1,8 +1,8 @@
 """The candidates: what a kernel's space has and its rules allow, ordered by what their geometry says of them.
 
-The estimate by which a kernel chooses for a problem (`harness.build.tilings`) decides which forms, tiles with cluster,
-split of K and order of operands, get a closer look first; the other options are varied around the best of these. How
-two launches differ is told by counts that are exact and need neither compiler nor GPU.
+The estimate by which a kernel chooses for a problem (`harness.compile.tilings`) decides which forms, tiles with
+cluster, split of K and order of operands, get a closer look first; the other options are varied around the best of
+these. How two launches differ is told by counts that are exact and need neither compiler nor GPU.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, Tiling
-from harness.build.config import KernelConfig, find_kernel, try_config
-from harness.build.tilings import OF_TILING, Estimate, estimate, estimates, offered
-from harness.errors import UsageProblem
+from emugpu.errors import UsageProblem
+from harness.compile.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, Tiling
+from harness.compile.config import KernelConfig, find_kernel, try_config
+from harness.compile.tilings import OF_TILING, Estimate, estimate, estimates, offered
 from harness.problem import Shape
 
 FORM = ("cta_group", "mma_shape", "cluster", "ping_pong", "split_k", "swapped")
@@ -103,7 +103,7 @@ def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
     values = find_kernel(kernel).space.get(arch)
     if not values:
         raise UsageProblem(
-            f"{kernel} has no space to be tuned in on {arch}; it is declared in harness/build/catalog.py"
+            f"{kernel} has no space to be tuned in on {arch}; it is declared in harness/compile/catalog.py"
         )
     default = try_config(kernel, arch=arch, dtype=dtype, shape=shape)
     kind = {"kernel": kernel, "arch": arch, "dtype": dtype}

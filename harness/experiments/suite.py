@@ -14,9 +14,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from emugpu.errors import UsageProblem
 from harness import paths
-from harness.build.config import OPTIONS, KernelConfig, make_config
-from harness.errors import UsageProblem
+from harness.compile.config import OPTIONS, KernelConfig, make_config
 from harness.problem import KINDS, Shape, parse_shape
 
 SCHEMA = 1

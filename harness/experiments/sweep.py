@@ -12,15 +12,15 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from harness.build.artifacts import is_built
-from harness.build.config import KernelConfig, chosen_options, find_kernel, try_config
-from harness.errors import CannotRun, UsageProblem
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.processes.engine import Done, Engine
+from harness.compile.artifacts import is_built
+from harness.compile.config import KernelConfig, chosen_options, find_kernel, try_config
 from harness.experiments.job import Job, Record, SourceMismatch, compile_all, failure, made_by, perform
 from harness.experiments.journal import Journal, is_unsound, verdict_of
 from harness.experiments.ranges import parse_shapes
 from harness.experiments.sweep_spec import Sweep
 from harness.problem import Shape
-from harness.processes.engine import Done, Engine
 from harness.run.runner import check_memory, choose_device
 
 _ANY_NUMBER = re.compile(r"(?<![A-Za-z]{2})\d+(\.\d+)?")

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES, KERNELS, kernels_of
-from harness.build.config import TUNABLE, Option, find_kernel, find_preset
-from harness.errors import UsageProblem
+from emugpu.errors import UsageProblem
+from emugpu.launch.launching import LARGEST_SEED
+from harness.compile.catalog import ARCHITECTURES, KERNELS, kernels_of
+from harness.compile.config import TUNABLE, Option, find_kernel, find_preset
 from harness.experiments.job import KINDS
 from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values
-from harness.launch.launching import LARGEST_SEED
 from harness.problem import KINDS as INPUTS
 
 SCHEMA = 1

@@ -10,9 +10,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import CannotRun, UsageProblem
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.files import whole_file
 from harness.experiments.journal import read
-from harness.files import whole_file
 
 if TYPE_CHECKING:
     import pyarrow

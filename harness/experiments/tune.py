@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil
 
-from harness.build.compiler import versions
-from harness.build.config import KernelConfig
-from harness.errors import CannotRun
+from emugpu.errors import CannotRun
+from emugpu.processes.engine import Engine
+from emugpu.processes.worker_process import JobTimeout
+from harness.compile.compiler import versions
+from harness.compile.config import KernelConfig
 from harness.experiments.job import Device, Job, Kind, Record, SourceMismatch, compile_all, made_by, perform
 from harness.experiments.race import MOST_ROUNDS, Runner, race
 from harness.experiments.space import Choices
 from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem import Shape
-from harness.processes.engine import Engine
-from harness.processes.worker_process import JobTimeout
 from harness.run.records import new_record
 
 FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}

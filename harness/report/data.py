@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from emugpu.gpus import GpuFacts, facts, names, usual_gpu
 from harness.experiments import history
 from harness.experiments.history import BASELINES, case_of, is_right
-from harness.gpus import GpuFacts, facts, names, usual_gpu
 from harness.run.records import DamagedLine
 
 ELEMENT_BYTES = 2

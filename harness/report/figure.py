@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from harness.timing.timeline import KINDS
+from harness.model.timeline import KINDS
 
 LIGHT = {
     "paper": "#fcfcfa",

@@ -12,13 +12,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
+from emugpu.gpus import facts
 from harness.experiments.history import case_of
-from harness.gpus import facts
+from harness.model.silicon.times import Confrontation
 from harness.report import data
 from harness.report.data import Device, Record, Saving
 from harness.report.figure import SETTINGS, VENDORS, Figure, color
 from harness.report.published import PublishedFigure
-from harness.silicon.times import Confrontation
 
 WIDTH = 9.0
 SHARED_CLOCK = (

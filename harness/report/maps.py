@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harness.build.config import KernelConfig, try_config
-from harness.errors import UsageProblem
+from emugpu.errors import UsageProblem
+from harness.compile.config import KernelConfig, try_config
 from harness.experiments.journal import read
 from harness.problem import Shape
 from harness.report.figure import SETTINGS, Figure, color

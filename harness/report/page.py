@@ -11,8 +11,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from emugpu.gpus import facts, names
 from harness.experiments.history import case_of, machine_of
-from harness.gpus import facts, names
+from harness.model.timeline import KINDS
 from harness.report import data
 from harness.report.data import Device, Record, Results
 from harness.report.figure import DARK, LIGHT, VENDORS, Figure, css_variables, for_page
@@ -20,7 +21,6 @@ from harness.report.published import PublishedFigure
 from harness.report.state import state_of
 from harness.report.timeline_section import GpuTimelines
 from harness.run.compare import multicast_factor
-from harness.timing.timeline import KINDS
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from textwrap import wrap
 
-from harness.check.protocol import Protocol
+from emugpu.check.protocol import Protocol
 
 TITLE = "hand-offs of a run: who signals whom, through which barrier, and what has been done to memory before"
 

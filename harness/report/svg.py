@@ -7,8 +7,8 @@ from html import escape
 from math import prod
 from textwrap import wrap
 
-from harness.build.catalog import STAYING
-from harness.build.planner import Plan, SharedPart
+from harness.compile.catalog import STAYING
+from harness.compile.planner import Plan, SharedPart
 from harness.report.text import (
     Cta,
     Mark,

@@ -12,8 +12,8 @@ from math import prod
 from textwrap import wrap
 from typing import Any
 
-from harness.build.catalog import ARCHITECTURES
-from harness.build.planner import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
+from harness.compile.catalog import ARCHITECTURES
+from harness.compile.planner import Barrier, Multicast, Plan, ScalarArgument, TensorMapArgument, TileOrder
 from harness.epilogues import NONE, find_epilogue
 from harness.problem import OUT_TYPES
 

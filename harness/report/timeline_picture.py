@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from harness.model.timeline import KINDS, Span
 from harness.report.timelines import Compared, Lane
-from harness.timing.timeline import KINDS, Span
 
 LEFT, PLOT, RIGHT = 180.0, 740.0, 8.0
 TOP, LANE, BETWEEN, ROW_GAP, PART_GAP = 22.0, 9.0, 1.0, 6.0, 34.0

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.build.artifacts import build, is_built
-from harness.build.catalog import kernels_of
-from harness.build.config import KernelConfig, configure
-from harness.errors import CannotRun, HarnessError
-from harness.gpus import usual_gpu
+from emugpu.errors import CannotRun, ReportedError
+from emugpu.gpus import usual_gpu
+from harness.compile.artifacts import build, is_built
+from harness.compile.catalog import kernels_of
+from harness.compile.config import KernelConfig, configure
+from harness.model.constants import Gpu, find_gpu, gpu_names
+from harness.model.measured import Trace, find_traces, parse_run, read_trace
+from harness.model.measured import timeline as measured_timeline
+from harness.model.simulate import simulate
+from harness.model.survey_archive import Survey
+from harness.model.timeline import CtaKey, Recorder, Timeline
 from harness.problem import Shape
 from harness.report.timeline_picture import picture
 from harness.report.timelines import compare
-from harness.timing.constants import Gpu, find_gpu, gpu_names
-from harness.timing.measured import Trace, find_traces, parse_run, read_trace
-from harness.timing.measured import timeline as measured_timeline
-from harness.timing.simulate import simulate
-from harness.timing.survey_archive import Survey
-from harness.timing.timeline import CtaKey, Recorder, Timeline
 
 CTA: CtaKey = (0, 0)
 """The CTA that is shown: the first of the first cluster."""
@@ -88,7 +88,7 @@ def _surveys(folder: Path) -> tuple[dict[str, Survey], list[str]]:
     for path in sorted(folder.glob(ARCHIVES)):
         try:
             survey = Survey(path)
-        except HarnessError as error:
+        except ReportedError as error:
             broken.append(f"{path.name} is not shown: {error}.")
             continue
         gpu = survey.gpu.get("name")
@@ -124,14 +124,14 @@ def _of_kernel(kernel: str, gpu: Gpu, survey: Survey | None) -> KernelTimeline |
     trace = None
     try:
         trace = _trace(kernel, gpu, survey) if survey else None
-    except HarnessError as error:
+    except ReportedError as error:
         missing.append(f"Not measured: {error}.")
     config, shape = parse_run(trace.name, gpu.arch) if trace else (_default(kernel, gpu), SHAPE)
     hertz = trace.hertz if trace else gpu["clock.max"]
     timelines = []
     try:
         timelines.append(predicted_timeline(config, shape, gpu, hertz))
-    except HarnessError as error:
+    except ReportedError as error:
         missing.append(f"Not predicted: {error}.")
     if trace:
         timelines.append(measured_timeline(trace, {CTA}))
@@ -159,7 +159,7 @@ def _default(kernel: str, gpu: Gpu) -> KernelConfig:
 
 
 def _trace(kernel: str, gpu: Gpu, survey: Survey) -> Trace:
-    """The run of the kernel as it is by default. Raises HarnessError if the survey has none that can be shown."""
+    """The run of the kernel as it is by default. Raises ReportedError if the survey has none that can be shown."""
     names = [name for name in find_traces(survey) if name.startswith(f"{kernel} at ")]
     if not names:
         raise CannotRun(f"{survey.path.name} has no events of {kernel} as it is by default")

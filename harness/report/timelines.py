@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from harness.timing.timeline import Span, Timeline, row_order
+from harness.model.timeline import Span, Timeline, row_order
 
 WINDOW = 14_000.0
 """Cycles of each of the two parts that are shown."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harness.build.config import KernelConfig
+from harness.compile.config import KernelConfig
 from harness.run.runner import Outcome
 
 Value = int | float | str | None

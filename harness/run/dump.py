@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.errors import CannotRun
-from harness.files import whole_file, write_text
+from emugpu.errors import CannotRun
+from emugpu.files import whole_file, write_text
 from harness.run.runner import Outcome
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.build.artifacts import Artifact
-from harness.emulator.ptx.sections import kernel_sections
-from harness.errors import UsageProblem
+from emugpu.emulator.ptx.sections import kernel_sections
+from emugpu.errors import UsageProblem
+from harness.compile.artifacts import Artifact
 from harness.problem import Shape
 
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.M)

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from emugpu.driver.gpu_model import gpu_model
+from emugpu.driver.log import LaunchRecord, Log
+from emugpu.driver.server import run_program
+from emugpu.driver.state import Gpu
+from emugpu.emulator import Counters, LaunchResult
+from emugpu.errors import CannotRun
+from emugpu.gpus import usual_gpu
+from emugpu.launch.launching import EmulationOptions, Launched, Outcome, about_device
+from emugpu.launch.spec import DATA_TYPES, Buffer, Launchable, Scalar
 from harness import paths
-from harness.build.artifacts import C_SCALE, Artifact
-from harness.build.config import KernelConfig
-from harness.build.planner import Plan, TensorArgument, TensorMapArgument
-from harness.driver.gpu_model import gpu_model
-from harness.driver.log import LaunchRecord, Log
-from harness.driver.server import run_program
-from harness.driver.state import Gpu
-from harness.emulator import Counters, LaunchResult
-from harness.errors import CannotRun
-from harness.gpus import usual_gpu
-from harness.launch.launching import EmulationOptions, Launched, Outcome, about_device
-from harness.launch.spec import DATA_TYPES, Buffer, Launchable, Scalar
+from harness.compile.artifacts import C_SCALE, Artifact
+from harness.compile.config import KernelConfig
+from harness.compile.planner import Plan, TensorArgument, TensorMapArgument
 from harness.problem import FP8, Inputs
 from harness.run.model import compile_artifact, op_operands
 from harness.validation import Matmul

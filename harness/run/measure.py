@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.gpus import check_arch
+from emugpu.processes.worker_process import WorkerProcess
+from emugpu.processes.worker_process import request as pickled
 from harness.block_scaling import FORMATS
-from harness.build.artifacts import Artifact
-from harness.build.compiler import Gpu
-from harness.build.config import KernelConfig
+from harness.compile.artifacts import Artifact
+from harness.compile.compiler import Gpu
+from harness.compile.config import KernelConfig
 from harness.epilogues import NONE
-from harness.errors import CannotRun, UsageProblem
-from harness.gpus import check_arch
 from harness.problem import ELEMENT_TYPES, Shape
-from harness.processes.worker_process import WorkerProcess
-from harness.processes.worker_process import request as pickled
 from harness.quantised import QUANTISED
 from harness.run import statistics, worker
 from harness.run.model import compile_artifact, compile_vendor

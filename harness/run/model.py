@@ -16,18 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import cache, paths
+from emugpu import cache
+from emugpu.driver.toolchains import toolchain_variables
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.gpus import kind_of
+from emugpu.processes.program import run as run_program
+from harness import paths
 from harness.block_scaling import ATOM_BYTES, FORMATS
-from harness.build.artifacts import FACTORS, model_key, operands
-from harness.build.compiler import package_version, readable_errors
-from harness.build.config import KernelConfig, make_config
-from harness.build.planner import options_text
-from harness.driver.toolchains import toolchain_variables
+from harness.compile.artifacts import FACTORS, model_key, operands
+from harness.compile.compiler import package_version, readable_errors
+from harness.compile.config import KernelConfig, make_config
+from harness.compile.planner import options_text
 from harness.epilogues import NONE
-from harness.errors import CannotRun, UsageProblem
-from harness.gpus import kind_of
 from harness.problem import ELEMENT_TYPES, FP8, OUT_TYPES, Inputs, Shape
-from harness.processes.program import run as run_program
 from harness.quantised import QUANTISED
 from harness.run.tuned import configuration_for
 

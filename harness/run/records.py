@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from emugpu.errors import CannotRun
+from emugpu.files import FileLock
 from harness import paths
-from harness.errors import CannotRun
-from harness.files import FileLock
 from harness.paths import git
 
 SCHEMA = 1

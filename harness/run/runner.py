@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.build.artifacts import OUTPUT, Artifact, build, judged, to_launchable
-from harness.build.catalog import Kernel
-from harness.build.compiler import Gpu, find_gpus, package_version, versions
-from harness.build.config import KernelConfig
-from harness.build.planner import Plan
-from harness.emulator import Finding
-from harness.errors import CannotRun
-from harness.gpus import arch_of_gpu, check_arch, usual_gpu
-from harness.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
-from harness.launch.launching import Outcome as EmulatedOutcome
+from emugpu.emulator import Finding
+from emugpu.errors import CannotRun
+from emugpu.gpus import arch_of_gpu, check_arch, usual_gpu
+from emugpu.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
+from emugpu.launch.launching import Outcome as EmulatedOutcome
+from harness.compile.artifacts import OUTPUT, Artifact, build, judged, to_launchable
+from harness.compile.catalog import Kernel
+from harness.compile.compiler import Gpu, find_gpus, package_version, versions
+from harness.compile.config import KernelConfig
+from harness.compile.planner import Plan
 from harness.problem import F32, Inputs, Shape, make_inputs, operand_bits
 from harness.run import records
 from harness.validation import Reference, Validation, compute_reference
@@ -76,7 +76,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Request:
     """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    schedules: how many it must be right under, see `harness.launch.launching.under_schedules`; processes of the
+    schedules: how many it must be right under, see `emugpu.launch.launching.under_schedules`; processes of the
     emulation share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
     emulation: how the emulator runs it. through_max: whether MAX launches it there, on the emulated driver, and not the
     harness itself. ptx: where edited PTX is from that the artifact holds, if it does. ptxas: whether PTX is an

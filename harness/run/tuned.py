@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.files import write_text
 from harness import paths
-from harness.build.config import KernelConfig, try_config
-from harness.errors import CannotRun, UsageProblem
-from harness.files import write_text
+from harness.compile.config import KernelConfig, try_config
 from harness.problem import Shape
 from harness.run.records import lock_of
 
@@ -25,7 +25,7 @@ _NAMED = ("kernel", "arch", "dtype")
 ROWS = 256
 """The most rows of a tile; those of the others divide it, but for the last tiles along M."""
 FEW_ROWS = (16, 32, 48, 64, 128)
-"""Up to which M other tiles are offered (`harness.build.catalog`)."""
+"""Up to which M other tiles are offered (`harness.compile.catalog`)."""
 
 
 @dataclass(frozen=True)

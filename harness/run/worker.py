@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emugpu.errors import CannotRun, ReportedError
+from emugpu.processes.program import end_with_parent
+from emugpu.processes.worker import tell
 from harness import fp8
-from harness.build.config import KernelConfig
+from harness.compile.config import KernelConfig
 from harness.epilogues import NONE
-from harness.errors import CannotRun, HarnessError
 from harness.problem import FP8, OUT_TYPES, Inputs, Shape, make_inputs
-from harness.processes.program import end_with_parent
-from harness.processes.worker import tell
 from harness.run import statistics, telemetry
 from harness.run.model import op_operands, scalar
 from harness.validation import Matmul, compute_reference
@@ -71,7 +71,7 @@ def serve(request: Request) -> None:
     end_with_parent()
     try:
         _serve(request)
-    except HarnessError:
+    except ReportedError:
         raise
     except Exception as error:  # of a library that the parent does not load
         text = " ".join(f"{type(error).__name__}: {error}".split())

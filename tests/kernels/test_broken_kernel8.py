@@ -10,8 +10,8 @@ from kernel_faults import Alteration, outcome, substitute
 from kernel_runs import run
 from test_broken_kernels import drop_wait, flip_wait, unseen_waits, waits_in
 
-from harness.build.catalog import ARCHITECTURES
-from harness.build.config import make_config
+from harness.compile.catalog import ARCHITECTURES
+from harness.compile.config import make_config
 
 SIZE = (512, 512, 3 * 64)  # four cluster tiles for one cluster, each once and a half round the ring
 EDGE = (640, 256, 3 * 64)  # the second CTA has nothing to multiply in its last row of tiles

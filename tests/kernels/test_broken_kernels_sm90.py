@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from kernel_faults import Alteration, outcome, substitute
 
-from harness.build.config import make_config
+from harness.compile.config import make_config
 
 SIZE = (256, 256, 7 * 64)
 SEEDS = 4

@@ -7,9 +7,9 @@ from kernel_mutants import SHAPES, config_of
 from kernel_runs import run, sizes
 
 from conftest import BF16_KERNELS, COMMON, SERIES
-from harness.build.artifacts import Artifact
-from harness.build.config import PRESETS, KernelConfig, configure
-from harness.check import Checker
+from emugpu.check import Checker
+from harness.compile.artifacts import Artifact
+from harness.compile.config import PRESETS, KernelConfig, configure
 
 FEW = [("fifo", 0), ("random", 1)]
 MANY = [("fifo", 0), *(("random", seed) for seed in range(19))]

@@ -9,10 +9,10 @@ import pytest
 from kernel_faults import substitute
 from kernel_runs import problem, run
 
-from harness.build.config import make_config
+from emugpu.errors import CannotRun
+from emugpu.launch.check import CheckOptions, check, judge
+from harness.compile.config import make_config
 from harness.epilogues import EPILOGUES, NONE, Epilogue, find_epilogue
-from harness.errors import CannotRun
-from harness.launch.check import CheckOptions, check, judge
 from harness.problem import Shape, epilogue_operands, make_inputs
 
 # Small tiles, so that there are many. Each way of an epilogue through a kernel: two warpgroups or one, in turn or

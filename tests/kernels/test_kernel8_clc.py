@@ -9,9 +9,9 @@ from kernel_runs import cluster_tile
 from test_broken_kernel8 import constant
 from test_broken_kernels import drop_wait, flip_wait, waits_in
 
-from harness.build.artifacts import Artifact
-from harness.build.config import make_config
-from harness.errors import CannotRun
+from emugpu.errors import CannotRun
+from harness.compile.artifacts import Artifact
+from harness.compile.config import make_config
 from harness.validation import Validation
 
 SEEDS = 20

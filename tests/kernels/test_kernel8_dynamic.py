@@ -9,8 +9,8 @@ from kernel_faults import Alteration, outcome, substitute
 from kernel_runs import cluster_tile
 from test_broken_kernels import drop_wait, flip_wait, unseen_waits, waits_in
 
-from harness.build.config import make_config
-from harness.errors import CannotRun
+from emugpu.errors import CannotRun
+from harness.compile.config import make_config
 
 SEEDS = 20
 CONFIGS = [

@@ -12,13 +12,13 @@ from kernel_faults import Alteration, outcome, parameter, substitute
 from kernel_runs import check_bits, cluster_tile, run
 from published_sums import cut, number, to_f32
 
-from harness.build.artifacts import Artifact
-from harness.build.config import make_config
-from harness.check import Checker
-from harness.errors import UsageProblem
+from emugpu.check import Checker
+from emugpu.errors import UsageProblem
+from harness.compile.artifacts import Artifact
+from harness.compile.config import make_config
+from harness.model.constants import find_gpu
+from harness.model.predict import predict
 from harness.problem import Inputs, Shape
-from harness.timing.constants import find_gpu
-from harness.timing.predict import predict
 
 
 def config(scales: str, cluster: tuple[int, int], shape: tuple[int, int], sms: int | None = None, **options):

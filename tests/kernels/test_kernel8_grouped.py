@@ -10,10 +10,10 @@ import pytest
 from kernel_faults import parameter, substitute
 from kernel_runs import plan_of, problem, run
 
-from harness.build.compiler import Refused
-from harness.build.config import make_config
-from harness.errors import UsageProblem
-from harness.launch.check import CheckOptions, check
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check
+from harness.compile.compiler import Refused
+from harness.compile.config import make_config
 from harness.problem import Shape, parse_groups
 
 HOPPER, BLACKWELL = {"arch": "sm_90a", "stages": 3}, {"arch": "sm_100a", "stages": 3}

@@ -7,7 +7,7 @@ import re
 import pytest
 from kernel_faults import outcome
 
-from harness.build.config import make_config
+from harness.compile.config import make_config
 
 ROWS, COLUMNS = 64, 32
 pytestmark = pytest.mark.xdist_group("launches")

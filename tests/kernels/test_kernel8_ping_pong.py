@@ -8,7 +8,7 @@ from kernel_faults import outcome, substitute
 from kernel_runs import cluster_tile
 from test_broken_kernels import drop_wait, flip_wait, unseen_waits, waits_in
 
-from harness.build.config import make_config
+from harness.compile.config import make_config
 
 CONFIGS = [
     make_config(
@@ -79,7 +79,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("options", "message"), WRONG)
 def test_what_cannot_take_turns(options, message):
-    from harness.errors import UsageProblem
+    from emugpu.errors import UsageProblem
 
     with pytest.raises(UsageProblem, match=message):
         make_config("kernel8", **{"arch": "sm_90a", "ping_pong": True, "cluster": (2, 1), "sms": None, **options})

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from kernel_faults import outcome, substitute
 
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check, judge
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.launching import run as launch
+from emugpu.launch.spec import Fill
 from harness import fp8
-from harness.build.artifacts import FACTORS_OF_C, OUTPUT, judged, to_launchable
-from harness.build.config import make_config
+from harness.compile.artifacts import FACTORS_OF_C, OUTPUT, judged, to_launchable
+from harness.compile.config import make_config
 from harness.epilogues import find_epilogue
-from harness.errors import UsageProblem
-from harness.launch.check import CheckOptions, check, judge
-from harness.launch.launching import EmulationOptions
-from harness.launch.launching import run as launch
-from harness.launch.spec import Fill
 from harness.problem import Inputs, Shape, make_inputs
 
 QUANTISED = {"arch": "sm_90a", "out_dtype": "e4m3", "stages": 2}

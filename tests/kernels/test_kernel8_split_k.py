@@ -10,13 +10,13 @@ import pytest
 from kernel_faults import substitute
 from kernel_runs import plan_of, problem, run
 
-from harness.build.artifacts import OUTPUT
-from harness.build.compiler import Refused
-from harness.build.config import make_config
-from harness.errors import CannotRun, UsageProblem
-from harness.launch.check import CheckOptions, check
-from harness.launch.launching import EmulationOptions
-from harness.launch.launching import run as launch
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.launch.check import CheckOptions, check
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.launching import run as launch
+from harness.compile.artifacts import OUTPUT
+from harness.compile.compiler import Refused
+from harness.compile.config import make_config
 
 HOPPER, BLACKWELL = {"arch": "sm_90a"}, {"arch": "sm_100a", "stages": 2}
 F32 = {"dtype": "e4m3", "out_dtype": "f32"}

@@ -6,9 +6,9 @@ import kernel_runs
 import pytest
 from kernel_faults import outcome, substitute
 
-from harness.build.config import make_config
-from harness.errors import UsageProblem
-from harness.launch.check import CheckOptions, check, judge
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check, judge
+from harness.compile.config import make_config
 from harness.problem import OUT_TYPES
 
 BLACKWELL = {"arch": "sm_100a", "cta_group": 1, "cluster": (1, 1)}

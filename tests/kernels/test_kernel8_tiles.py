@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from kernel_runs import run
 
-from harness.build.catalog import RASTER_GROUPS
-from harness.build.config import make_config
+from harness.compile.catalog import RASTER_GROUPS
+from harness.compile.config import make_config
 
 # Small tiles, so that there are many: four for each CTA of three, and a hundred.
 SMALL = {

@@ -12,11 +12,11 @@ from kernel_faults import Alteration, outcome, parameter, substitute
 from kernel_runs import check_bits, cluster_tile, run
 from published_sums import Sum, published
 
+from emugpu.check import Checker
+from emugpu.launch.launching import run as launch
 from harness.block_scaling import FORMATS, to_atoms
-from harness.build.artifacts import Artifact, to_launchable
-from harness.build.config import KernelConfig, make_config
-from harness.check import Checker
-from harness.launch.launching import run as launch
+from harness.compile.artifacts import Artifact, to_launchable
+from harness.compile.config import KernelConfig, make_config
 from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
 
 CONFIGS = {

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from test_kernel9 import CONFIGS as OF_KERNEL9
 
+from emugpu.check import Checker
+from emugpu.emulator import Device, Module, TensorMap
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.launching import run as launch
 from harness.block_scaling import FORMATS, to_atoms
-from harness.build.artifacts import OUTPUT, judged, to_launchable
-from harness.check import Checker
-from harness.emulator import Device, Module, TensorMap
-from harness.launch.launching import EmulationOptions
-from harness.launch.launching import run as launch
+from harness.compile.artifacts import OUTPUT, judged, to_launchable
 from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
 
 DATA = Path(__file__).parents[1] / "data"

@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from harness.build.compiler import compiled, driver_source
-from harness.build.config import make_config
-from harness.build.planner import planner
+from harness.compile.compiler import compiled, driver_source
+from harness.compile.config import make_config
+from harness.compile.planner import planner
 from harness.problem import Shape
 
 CONFIGS = {

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kernel_runs import cluster_tile, run, sizes
 
 from conftest import BF16_KERNELS
-from harness.build.catalog import ARCHITECTURES
-from harness.build.config import PRESETS, KernelConfig, configure, make_config
+from harness.compile.catalog import ARCHITECTURES
+from harness.compile.config import PRESETS, KernelConfig, configure, make_config
 from harness.problem import ELEMENT_TYPES, Shape
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kernel_runs import cluster_tile, run
 
-from harness.build.config import KernelConfig, make_config
+from harness.compile.config import KernelConfig, make_config
 from harness.problem import Shape
 
 ELEMENT_BYTES = 2

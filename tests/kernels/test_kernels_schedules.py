@@ -8,8 +8,8 @@ import pytest
 from kernel_runs import cluster_tile, run
 
 from conftest import BF16_KERNELS
-from harness.build.catalog import ARCHITECTURES
-from harness.build.config import make_config
+from harness.compile.catalog import ARCHITECTURES
+from harness.compile.config import make_config
 
 SEEDS = int(os.environ.get("RANDOM_SCHEDULES", "8"))
 CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))

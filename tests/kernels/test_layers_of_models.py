@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kernel_runs import run
 
-from harness.build.catalog import ARCHITECTURES
-from harness.build.config import make_config
+from harness.compile.catalog import ARCHITECTURES
+from harness.compile.config import make_config
 from harness.problem import Shape
 
 # N x K as the configurations of the models have them: Llama 3 8B (QKV, output, gate and up, down), 70B likewise,

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from kernel_faults import outcome, substitute
 
-from harness.build.artifacts import OUTPUT, Artifact, plan_json, to_launchable
-from harness.build.compiler import Refused
-from harness.build.config import make_config
-from harness.build.planner import parse_plan
-from harness.errors import UsageProblem
-from harness.launch.check import CheckOptions, check, judge
-from harness.launch.launching import EmulationOptions
-from harness.launch.launching import run as launch
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check, judge
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.launching import run as launch
+from harness.compile.artifacts import OUTPUT, Artifact, plan_json, to_launchable
+from harness.compile.compiler import Refused
+from harness.compile.config import make_config
+from harness.compile.planner import parse_plan
+from harness.model.simulate import simulate
 from harness.problem import Shape, make_inputs
 from harness.report.text import as_text
 from harness.run.emulated import run_on_emulated_gpu
-from harness.timing.simulate import simulate
 
 HOPPER = {"arch": "sm_90a", "stages": 2}
 BLACKWELL = {"arch": "sm_100a", "stages": 2}

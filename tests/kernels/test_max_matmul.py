@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from driver_programs import PROGRAMS
 
-from harness.launch.launch_file import read_launch_file
-from harness.launch.launching import EmulationOptions, run
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions, run
 
 # One compilation, which takes long, serves them all.
 pytestmark = [

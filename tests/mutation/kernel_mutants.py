@@ -34,12 +34,12 @@ from kernel_runs import BLOCK_K, cluster_tile, run
 from rich.console import Console
 from rich.table import Table
 
-from harness.build.artifacts import Artifact, build
-from harness.build.config import KernelConfig, find_kernel, make_config
-from harness.check import Checker
-from harness.emulator import EmulatorError
-from harness.emulator.machine.events import Issued
-from harness.errors import CannotRun
+from emugpu.check import Checker
+from emugpu.emulator import EmulatorError
+from emugpu.emulator.machine.events import Issued
+from emugpu.errors import CannotRun
+from harness.compile.artifacts import Artifact, build
+from harness.compile.config import KernelConfig, find_kernel, make_config
 from harness.problem import Shape, operand_bits
 
 KERNELS = ("kernel5", "kernel6", "kernel7", "kernel8", "kernel9")

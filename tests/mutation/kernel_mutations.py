@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from harness.build.planner import Plan
+from harness.compile.planner import Plan
 
 
 @dataclass(frozen=True)

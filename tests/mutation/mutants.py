@@ -1,8 +1,8 @@
 """Plants small faults in the emulator, one at a time, and says how many of them the quick tests see.
 
     python tests/mutation/mutants.py                                                       300 faults, drawn with seed 1
-    python tests/mutation/mutants.py --only harness/emulator/units/tma.py --count 9999     every place in one file
-    python tests/mutation/mutants.py --only harness/emulator/units/tma.py:120              every place on one line
+    python tests/mutation/mutants.py --only emugpu/emulator/units/tma.py --count 9999     every place in one file
+    python tests/mutation/mutants.py --only emugpu/emulator/units/tma.py:120              every place on one line
 
 Run it from the root of the checkout, and edit nothing there while it runs. It changes no file: a process that has
 imported pytest and NumPy, but nothing of ours, forks a child for every fault, which compiles the one module with the
@@ -206,9 +206,9 @@ def kill_group(pid: int) -> None:
 @click.option("--count", default=300, help="How many faults.")
 @click.option("--seed", default=1, help="Of the draw.")
 @click.option("--jobs", default=2, help="Children at a time.")
-@click.option("--under", default="harness/emulator", help="The folder to plant faults in.")
+@click.option("--under", default="emugpu/emulator", help="The folder to plant faults in.")
 @click.option("--only", multiple=True, metavar="FILE[:LINE]", help="Plant them there only; can be repeated.")
-@click.option("--tests", multiple=True, default=("tests/emulator/test_*.py",),
+@click.option("--tests", multiple=True, default=("tests/emugpu/emulator/test_*.py",),
               metavar="PATTERN", help="The test files; can be repeated.")  # fmt: skip
 @click.option("--slack", default=3.0, help="Times the clean run's time, after which a run takes too long.")
 @click.option("--at-least", default=0, metavar="PERCENT", help="Exit with 1 if fewer of the faults are seen.")

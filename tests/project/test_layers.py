@@ -22,10 +22,10 @@ EMULATED_GPU = {"emulator", "check", "launch", "driver"}
 
 
 MODULES = (
-    "harness.emulator",
-    "harness.check",
-    *("harness.launch.launching", "harness.launch.launch_file", "harness.launch.check", "harness.launch.listing"),
-    *("harness.driver.server", "harness.driver.session", "harness.driver.recording"),
+    "emugpu.emulator",
+    "emugpu.check",
+    *("emugpu.launch.launching", "emugpu.launch.launch_file", "emugpu.launch.check", "emugpu.launch.listing"),
+    *("emugpu.driver.server", "emugpu.driver.session", "emugpu.driver.recording"),
 )
 
 

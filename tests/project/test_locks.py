@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness.files import FileLock
+from emugpu.files import FileLock
 
 
 def test_who_waited_for_a_lock_that_was_taken_away_has_one_of_its_own(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.markdown import table
+from emugpu.markdown import table
 
 
 def test_a_table_has_a_line_for_each_row_whatever_is_in_it():

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.build.catalog import kernels_of
-from harness.build.config import make_config
+from emugpu.errors import EXTRAS
 from harness.cli.main import main
-from harness.errors import EXTRAS
+from harness.compile.catalog import kernels_of
+from harness.compile.config import make_config
 from harness.paths import ROOT
 from harness.problem import Shape
 
@@ -156,7 +156,7 @@ def test_a_job_runs_what_it_is_for(job):
 HARMLESS = {
     "run": [],
     "bench": ["--filter", "kernel6 bf16 2x1 1024"],
-    "report": ["--help"],  # it needs a history; tests/report/test_report_page.py runs it
+    "report": ["--help"],  # it needs a history; tests/harness/report/test_report_page.py runs it
     "test": ["--collect-only", "tests/run"],  # this is the run of the tests
     "test-quick": ["--collect-only", "tests/run"],
     "test-gpu": ["--collect-only", "tests/run"],

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
-from harness import errors
+from emugpu import errors
 from harness.cli.main import main
 from harness.paths import ROOT
 

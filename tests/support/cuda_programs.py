@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from harness.emulator import Module
+from emugpu.emulator import Module
 
 FOLDER = Path(__file__).parents[1] / "data" / "cuda"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import cache
-from harness.build.compiler import find_mojo
-from harness.driver.gpu_model import gpu_model
-from harness.driver.log import Log
-from harness.driver.server import run_program
-from harness.driver.state import Gpu
-from harness.launch.launching import EmulationOptions
+from emugpu import cache
+from emugpu.driver.gpu_model import gpu_model
+from emugpu.driver.log import Log
+from emugpu.driver.server import run_program
+from emugpu.driver.state import Gpu
+from emugpu.launch.launching import EmulationOptions
+from harness.compile.compiler import find_mojo
 
 PROGRAMS = Path(__file__).parents[1] / "data/programs"
 NVCC_FLAGS = ("-std=c++17", "-cudart", "shared", "-gencode", "arch=compute_90a,code=compute_90a")

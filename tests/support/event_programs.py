@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from ptx_programs import WORDS, source
 
-from harness.emulator import Device, Module, TensorMap
+from emugpu.emulator import Device, Module, TensorMap
 
 MUCH = """
 shr.u32 %r3, %r0, 5;

@@ -7,7 +7,7 @@ from typing import Any
 
 from ptx_programs import WORDS, launch
 
-from harness.emulator.machine.events import Agent, BytesLanded, Issued, Site, Suspended
+from emugpu.emulator.machine.events import Agent, BytesLanded, Issued, Site, Suspended
 
 SCHEDULES = [("fifo", 0), ("random", 1)]
 

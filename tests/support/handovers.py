@@ -14,8 +14,8 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from harness.check import Checker, Report
-from harness.emulator import Deadlock, Device, Fault, Livelock, Module, TensorMap
+from emugpu.check import Checker, Report
+from emugpu.emulator import Deadlock, Device, Fault, Livelock, Module, TensorMap
 
 Setting = SimpleNamespace
 """One value for every switch."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from kernel_runs import run
 
+from emugpu.errors import CannotRun
 from harness import paths
-from harness.build.artifacts import Artifact
-from harness.errors import CannotRun
+from harness.compile.artifacts import Artifact
 
 Alteration = Callable[[str], str]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.build.artifacts import OUTPUT, Artifact, judged, to_launchable
-from harness.build.config import KernelConfig
-from harness.build.planner import Plan
-from harness.launch.launching import EmulationOptions
-from harness.launch.launching import run as launch
-from harness.launch.spec import Launchable
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.launching import run as launch
+from emugpu.launch.spec import Launchable
+from harness.compile.artifacts import OUTPUT, Artifact, judged, to_launchable
+from harness.compile.config import KernelConfig
+from harness.compile.planner import Plan
 from harness.problem import Inputs, Shape, make_inputs
 from harness.validation import Validation
 

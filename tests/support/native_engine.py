@@ -11,15 +11,15 @@ from unittest import mock
 
 import numpy as np
 
-from harness.emulator.machine import events
-from harness.emulator.memory.global_memory import GlobalMemory
-from harness.emulator.memory.shared import SharedMemory
-from harness.emulator.memory.tmem import TensorMemory
-from harness.emulator.native.engine import Engine
-from harness.emulator.native.layout import WHOLE_CHUNK, Event, Said, Traced
-from harness.emulator.native.library import library_for
-from harness.emulator.native.operations import BY_NAME, NUMBERS, Control
-from harness.emulator.native.plan import (
+from emugpu.emulator.machine import events
+from emugpu.emulator.memory.global_memory import GlobalMemory
+from emugpu.emulator.memory.shared import SharedMemory
+from emugpu.emulator.memory.tmem import TensorMemory
+from emugpu.emulator.native.engine import Engine
+from emugpu.emulator.native.layout import WHOLE_CHUNK, Event, Said, Traced
+from emugpu.emulator.native.library import library_for
+from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control
+from emugpu.emulator.native.plan import (
     CHOOSES,
     IS_WIDE,
     NARROW,
@@ -32,8 +32,8 @@ from harness.emulator.native.plan import (
     Piece,
     Plan,
 )
-from harness.emulator.native.stretches import Library
-from harness.emulator.native.trace import Batch
+from emugpu.emulator.native.stretches import Library
+from emugpu.emulator.native.trace import Batch
 
 FULL = 0xFFFFFFFF
 

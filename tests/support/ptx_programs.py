@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator import Device, LaunchResult, Module
+from emugpu.emulator import Device, LaunchResult, Module
 
 HEADER = """.version 8.8
 .target {target}

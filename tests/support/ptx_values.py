@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.emulator import Device, Module
+from emugpu.emulator import Device, Module
 
 _WIDTH = {"h": 2, "r": 4, "f": 4, "d": 8, "e": 8}
 """Bytes of the registers, by their letter: %h0, %r0, %f0, %d0, %e0."""

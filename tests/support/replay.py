@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.machine import events
-from harness.emulator.machine.events import Operation
-from harness.emulator.memory.descriptors import Major, MatrixDescriptor, decode, decode_sm100
-from harness.emulator.memory.tensor_map import TensorMap
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.events import Operation
+from emugpu.emulator.memory.descriptors import Major, MatrixDescriptor, decode, decode_sm100
+from emugpu.emulator.memory.tensor_map import TensorMap
 
 SHARED_BYTES = 1 << 18
 """More than any CTA has: the stream says where writes go, not how much there is."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from replay import Contents, Memories, Replay
 
-from harness.emulator import Device
-from harness.emulator.machine import lifetime
+from emugpu.emulator import Device
+from emugpu.emulator.machine import lifetime
 
 
 @dataclass

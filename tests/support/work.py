@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from harness.errors import CannotRun
-from harness.processes.worker import tell
+from emugpu.errors import CannotRun
+from emugpu.processes.worker import tell
 
 
 def square(n: int) -> int:

@@ -13,7 +13,7 @@ from max.engine import InferenceSession
 from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
-from harness.build.config import KernelConfig
+from harness.compile.config import KernelConfig
 from harness.problem import OUT_TYPES
 from harness.run.model import op_parameters, operation
 

@@ -1,0 +1,179 @@
+"""Makes the PTX of probes and micro-benchmarks, for sm_90a where nothing else is said: a module, and pieces of its body
+that several of them use. Instructions are of PTX ISA 8.6.
+"""
+
+from __future__ import annotations
+
+import re
+
+from emugpu.emulator import Swizzle
+
+HOPPER = "sm_90a"
+TARGETS = {"9.0": HOPPER, "10.0": "sm_100a", "10.3": "sm_103a"}
+"""What PTX names the GPUs that there are probes for, by compute capability."""
+FIRST_VERSIONS = {"sm_103a": "8.8"}
+"""The first version of PTX that has a target, where it is later than that of the probes."""
+
+UNTOUCHED = 0xEEEEEEEE
+"""What shared memory is filled with, so that bytes nobody wrote show."""
+
+HEADER = """.version {version}
+.target {target}
+.address_size 64
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry {entry}({parameters}){directives}
+{{
+.reg .pred %p<16>;
+.reg .b16 %h<16>;
+.reg .b32 %r<64>;
+.reg .b64 %rd<32>;
+.reg .b32 %thread, %base;
+mov.u32 %thread, %tid.x;
+mov.u32 %base, smem;
+{body}
+ret;
+}}
+"""
+
+
+def kernel(
+    parameters: list[str],
+    body: str,
+    target: str = HOPPER,
+    version: str = "8.6",
+    entry: str = "probe",
+    threads: int = 0,
+) -> str:
+    """A module with one kernel. Parameters: "map NAME", "u64 NAME" or "u32 NAME". threads: of a CTA at most, if any."""
+    declared = []
+    for parameter in parameters:
+        kind, name = parameter.split()
+        declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
+    return HEADER.format(
+        parameters=", ".join(declared),
+        directives=f"\n.maxntid {threads}, 1, 1" if threads else "",
+        body=body,
+        target=target,
+        version=version,
+        entry=entry,
+    )
+
+
+def for_target(ptx: str, target: str | None) -> str:
+    """The text for another GPU, which must have the instructions: what it has not, ptxas and the driver refuse."""
+    if not target or f".target {target}" in ptx:
+        return ptx
+    if target in FIRST_VERSIONS:
+        ptx = re.sub(r"(?m)^\.version \S+", f".version {FIRST_VERSIONS[target]}", ptx)
+    return re.sub(r"(?m)^\.target \w+", f".target {target}", ptx)
+
+
+def _by_words(nbytes: int, threads: int, body: str) -> str:
+    """All threads: ``body`` for each word, whose byte offset 0, 4, .. nbytes - 4 is in the register ``at``."""
+    return f"""{{
+.reg .b32 at, word, near;
+.reg .b64 far;
+.reg .pred done;
+shl.b32 at, %thread, 2;
+NEXT:
+setp.ge.u32 done, at, {nbytes};
+@done bra END;
+{body}
+add.u32 at, at, {4 * threads};
+bra NEXT;
+END:
+}}
+"""
+
+
+def fill(first: int, nbytes: int, threads: int) -> str:
+    """All threads: set the words of shared memory first .. first + nbytes - 1 to `UNTOUCHED`."""
+    body = f"add.u32 near, at, %base;\nst.shared.b32 [near+{first}], {UNTOUCHED};"
+    return _by_words(nbytes, threads, body)
+
+
+def dump(first: int, nbytes: int, threads: int, to: str) -> str:
+    """All threads: copy words of shared memory to the global address in the 64-bit register ``to``."""
+    body = f"""add.u32 near, at, %base;
+ld.shared.b32 word, [near+{first}];
+cvt.u64.u32 far, at;
+add.u64 far, far, {to};
+st.global.b32 [far], word;"""
+    return _by_words(nbytes, threads, body)
+
+
+def copy_in(source: str, first: int, nbytes: int, threads: int) -> str:
+    """All threads: copy words from the global address in the 64-bit register ``source`` to shared memory."""
+    body = f"""cvt.u64.u32 far, at;
+add.u64 far, far, {source};
+ld.global.b32 word, [far];
+add.u32 near, at, %base;
+st.shared.b32 [near+{first}], word;"""
+    return _by_words(nbytes, threads, body)
+
+
+def spin(until: str, done: str, nanoseconds: int, tries: int) -> str:
+    """Do ``until``, with pauses of so many nanoseconds, until it has set the predicate ``done``, or so many times."""
+    return f"""{{
+.reg .b32 tries;
+.reg .pred more;
+mov.u32 tries, 0;
+AGAIN:
+{until}
+@{done} bra POLLED;
+nanosleep.u32 {nanoseconds};
+add.u32 tries, tries, 1;
+setp.lt.u32 more, tries, {tries};
+@more bra AGAIN;
+POLLED:
+}}
+"""
+
+
+def poll(barrier: str, parity: int | str, done: str, nanoseconds: int = 2000, tries: int = 300) -> str:
+    """Wait for a phase of an mbarrier, but give up after about a millisecond; ``done`` says whether it completed."""
+    return spin(f"mbarrier.test_wait.parity.shared::cta.b64 {done}, [{barrier}], {parity};", done, nanoseconds, tries)
+
+
+ONLY_THREAD_0 = "setp.ne.u32 %p0, %thread, 0;\n"
+"""%p0: whether this is not thread 0."""
+
+CTA_SYNC = "bar.warp.sync -1;\nbar.sync 0;\n"
+CLUSTER_SYNC = "bar.warp.sync -1;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+"""The barriers are ``.aligned``: lanes that a branch has separated must meet first."""
+
+
+DESCRIPTOR_LAYOUT = {Swizzle.NONE: 0, Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B32: 3}
+
+
+def descriptor(leading: int, stride: int, swizzle: Swizzle, base_offset: int = 0) -> int:
+    """A wgmma matrix descriptor without its start address (PTX ISA 9.7.15.5.1.2.2). Offsets in bytes."""
+    layout = DESCRIPTOR_LAYOUT[swizzle] << 62
+    return (leading >> 4) << 16 | (stride >> 4) << 32 | base_offset << 49 | layout
+
+
+def with_start(descriptor_bits: int, address: str, result: str) -> str:
+    """A descriptor with the start address in a 32-bit register, in a 64-bit register."""
+    return f"""{{
+.reg .b32 start;
+shr.u32 start, {address}, 4;
+and.b32 start, start, 16383;
+cvt.u64.u32 {result}, start;
+or.b64 {result}, {result}, {descriptor_bits};
+}}
+"""
+
+
+def tma_load(to: str, tensor_map: str, column: str, row: str, barrier: str, mask: str = "") -> str:
+    """``to`` and ``barrier``: shared addresses; ``mask``: a 16-bit register for multicast."""
+    multicast, last = (".multicast::cluster", f", {mask}") if mask else ("", "")
+    return (
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        f"{multicast} [{to}], [{tensor_map}, {{{column}, {row}}}], [{barrier}]{last};\n"
+    )
+
+
+def wgmma(n: int, element: str, d: list[str], a: str, b: str, keep: str, flags: str) -> str:
+    """One wgmma.mma_async. ``a``: descriptor, or a vector of four registers; ``keep``: predicate of scale-d."""
+    types = f"f32.{element}.{element}"
+    return f"wgmma.mma_async.sync.aligned.m64n{n}k16.{types} {{{', '.join(d)}}}, {a}, {b}, {keep}, {flags};\n"

@@ -1,0 +1,245 @@
+"""Barriers hand on what has been done before them: mbarriers with their phases, and barriers of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emugpu.check.clocks import (
+    EXECUTION,
+    INITIALISED,
+    RELAXED,
+    VISIBLE,
+    Clock,
+)
+from emugpu.check.history import RELEASES, SCOPES, Record
+from emugpu.check.mbarrier import Arrival, TrackedMBarrier, Wait
+from emugpu.check.model import Model, drop_cluster
+from emugpu.check.threads import Thread
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.events import Agent, GroupArrived, GroupLeft, Site
+
+
+def check_use(model: Model, barrier: TrackedMBarrier, clock: Clock, site: Site, agent: Agent, what: str) -> None:
+    """The initialisation of an mbarrier must have happened before its use, and be visible to the one who uses it."""
+    init = barrier.init
+
+    def knows(row: int) -> bool:
+        return clock.knows(init.space, init.who, init.time, row)
+
+    visible, published = knows(VISIBLE), knows(INITIALISED)
+    if visible and (published or agent.cta == barrier.cta):
+        return
+    if published and knows(EXECUTION):
+        return
+    place = model.names.shared(barrier.offset, barrier.cta)
+    model.say(
+        "init",
+        "warning" if visible else "error",
+        f"{what} {place}, whose initialisation {'was not published for other CTAs' if visible else 'may come later'}",
+        (init.site, init.agent),
+        (site, agent),
+        place,
+        "no fence.mbarrier_init on the path" if visible else "no path from the initialisation to the use",
+        "fence.mbarrier_init.release.cluster after the initialisation, and a cluster barrier (a CTA barrier is enough "
+        "for the threads of one CTA)",
+        every_first=False,
+    )
+
+
+class MBarriers:
+    """Takes the events of mbarriers: they are initialised, arrived at and waited for."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._last: events.Arrived | None = None
+        self._execution = 0
+
+    def initialised(self, event: events.BarrierInit) -> None:
+        model, agent = self._model, event.agent
+        thread = model.threads.of(agent)
+        key = (agent.cluster, event.cta, event.offset)
+        clock = thread.clock
+        record = Record(clock.space, thread.own, thread.time, "generic", True, agent, event.site)
+        known = model.barriers.get(key)
+        if known is not None:
+            model.say(
+                "init", "warning", f"{model.names.shared(event.offset, event.cta)} is initialised twice",
+                (known.init.site, known.init.agent), (event.site, agent), mend="let one thread initialise it",
+            )  # fmt: skip
+        model.barriers[key] = TrackedMBarrier(event.cta, event.offset, event.arrivals, record)
+
+    def invalidated(self, event: events.BarrierInvalidated) -> None:
+        """Reports a use that is not known to be over."""
+        model = self._model
+        barrier = model.barriers.pop((event.agent.cluster, event.cta, event.offset), None)
+        use = barrier.unknown_use(model.threads.of(event.agent).clock) if barrier is not None else None
+        if use is not None:
+            place = model.names.shared(event.offset, event.cta)
+            model.say(
+                "init", "error", f"{place} is invalidated while others may still use it",
+                (use.site, use.agent), (event.site, event.agent), place, "no path from that use to this",
+                "a barrier of all who use it before mbarrier.inval",
+            )  # fmt: skip
+
+    def arrived(self, event: events.Arrived) -> None:
+        model, agent, site = self._model, event.agent, event.site
+        last, self._last = self._last, event
+        if last is None or (last.site, last.agent) != (site, agent) or event.lane <= last.lane:
+            self._execution += 1  # another one than that of the arrival before
+        barrier = model.barriers[agent.cluster, event.cta, event.offset]
+        thread = model.threads.of(agent)
+        scope = SCOPES.get(site.scope, 0)
+        check_use(model, barrier, thread.clock, site, agent, "arrives at")
+        if event.cta != agent.cta:
+            model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an arrival")
+            barrier.unseen.append(Arrival(event.phase, thread.own, thread.time, site, agent, False))
+        _count_arrival(model, barrier, event, self._execution)
+        barrier.use(thread, site, agent)
+        if event.arrivals:
+            barrier.arrive(thread, site.semantics, scope)
+
+    def arrival_expected(self, event: events.ArrivalExpected) -> None:
+        self._model.barriers[event.agent.cluster, event.cta, event.offset].pending += 1
+
+    def completed(self, event: events.PhaseCompleted) -> None:
+        model = self._model
+        barrier = model.barriers[event.cluster, event.cta, event.offset]
+        self._lapped(barrier, barrier.complete())
+
+    def _lapped(self, barrier: TrackedMBarrier, waits: Sequence[Wait]) -> None:
+        model = self._model
+        for wait in waits:
+            model.say(
+                "phase-lapped", "warning",
+                f"a wait at {model.names.shared(barrier.offset, barrier.cta)} has no part in the end of the next "
+                "phase: if two phases end before it looks, it waits for ever",
+                (wait.site, wait.agent), missing="no path from this wait to an arrival in the next phase",
+                mend="let the one who waits arrive somewhere that the next phase depends on",
+            )  # fmt: skip
+
+    def lanes_met(self) -> None:
+        """The lanes of a warp have waited for one another: what they execute next is another execution."""
+        self._last = None
+
+    def waited(self, event: events.Waited) -> None:
+        self._last = None
+        model, agent, site = self._model, event.agent, event.site
+        barrier = model.barriers[agent.cluster, event.cta, event.offset]
+        thread = model.threads.of(agent)
+        check_use(model, barrier, thread.clock, site, agent, "waits at")
+        barrier.use(thread, site, agent)
+        self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
+
+
+def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived, execution: int) -> None:
+    """Counts an arrival, and reports it if the phase awaits no more. execution: of the instruction, a number."""
+    barrier.bytes += event.expected_bytes
+    if event.expected_bytes:
+        barrier.last_expect = (event.site, event.agent)
+    if event.arrivals > barrier.pending:
+        model.say(
+            "count", "error",
+            f"phase {event.phase} of {model.names.shared(event.offset, event.cta)} gets more than its "
+            f"{barrier.expected} arrivals",
+            barrier.last or (event.site, event.agent), (event.site, event.agent),
+            mend="count every arrival of a phase in mbarrier.init",
+        )  # fmt: skip
+    elif _straddles(barrier, event, execution):
+        model.say(
+            "count", "error",
+            f"the lanes of one instruction end phase {event.phase - 1} of "
+            f"{model.names.shared(event.offset, event.cta)} and go on to the next one: it was initialised for "
+            f"{barrier.expected} arrivals",
+            (barrier.init.site, barrier.init.agent), (event.site, event.agent),
+            mend="count every arrival of a phase in mbarrier.init",
+        )  # fmt: skip
+    barrier.pending -= event.arrivals
+    if event.drop:
+        barrier.expected -= event.arrivals
+    if event.arrivals:
+        barrier.last = (event.site, event.agent)
+        barrier.last_arrival = (execution, event.phase)
+
+
+def _straddles(barrier: TrackedMBarrier, event: events.Arrived, execution: int) -> bool:
+    """Returns whether lanes of one execution of an instruction end a phase, and go on to one that they leave open."""
+    if not event.arrivals or barrier.last_arrival != (execution, event.phase - 1):
+        return False
+    return event.agent.lanes.bit_count() % max(1, barrier.expected) > 0
+
+
+def check_bytes(model: Model, cluster: int) -> None:
+    """Reports barriers of a cluster that has ended and that still expect bytes."""
+    for (number, rank, offset), barrier in model.barriers.items():
+        if number == cluster and barrier.bytes:
+            report_wrong_bytes(model, barrier, rank, offset)
+
+
+def report_wrong_bytes(model: Model, barrier: TrackedMBarrier, rank: int, offset: int) -> None:
+    """Reports a barrier that expects other bytes than arrive."""
+    more = "more" if barrier.bytes > 0 else "fewer"
+    model.say(
+        "bytes", "error",
+        f"{model.names.shared(offset, rank)} expects {abs(barrier.bytes)} bytes {more} than arrive, "
+        f"up to its phase {barrier.phase}",
+        barrier.last_expect or (barrier.init.site, barrier.init.agent),
+        mend="expect_tx with the bytes of all copies that signal this barrier in a phase",
+    )  # fmt: skip
+
+
+GENERATIONS_KEPT = 4
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """Gathers what threads know that arrive in one generation of a barrier. ``waiting``: agents that have not left."""
+
+    clock: Clock | None = None
+    waiting: int = 0
+
+    def arrive(self, thread: Thread, semantics: str) -> None:
+        told = thread.release()
+        if self.clock is None:
+            self.clock = Clock(told.space)
+        if semantics not in RELEASES:
+            self.clock.join(told, RELAXED)
+            if thread.fenced is not None and thread.fenced[1] >= SCOPES["cluster"]:
+                self.clock.join(thread.fenced[0])
+        else:
+            self.clock.join(told)
+
+
+class ThreadBarriers:
+    """Takes the events of bar.sync and bar.arrive of a CTA and of barrier.cluster."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._generations: dict[tuple[int, int, int], dict[int, Generation]] = {}
+        """By cluster, CTA (or -1) and barrier, the youngest generations."""
+
+    def arrived(self, event: GroupArrived) -> None:
+        generations = self._generations.setdefault(_key(event), {})
+        generation = generations.get(event.generation)
+        if generation is None:
+            oldest = event.generation - GENERATIONS_KEPT
+            for old in [g for g, one in generations.items() if g <= oldest and one.waiting <= 0]:
+                del generations[old]
+            generation = generations[event.generation] = Generation()
+        generation.waiting += event.waits
+        thread = self._model.threads.of(event.agent)
+        generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
+
+    def left(self, event: GroupLeft) -> None:
+        generation = self._generations[_key(event)][event.generation]
+        generation.waiting -= 1
+        if generation.clock is not None:
+            self._model.threads.of(event.agent).acquire(generation.clock)
+
+    def forget(self, cluster: int) -> None:
+        drop_cluster(cluster, self._generations)
+
+
+def _key(event: GroupArrived | GroupLeft) -> tuple[int, int, int]:
+    agent = event.agent
+    return agent.cluster, agent.cta if event.barrier >= 0 else -1, event.barrier

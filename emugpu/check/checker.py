@@ -1,0 +1,259 @@
+"""The checker is a sink of the event stream that finds what no run has to show.
+
+It builds the happens-before relation of a run and compares every access with those that came before. What it reports
+is unordered whatever order the run has chosen. It observes only: nothing in the machine knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from emugpu.check.barriers import MBarriers, ThreadBarriers, check_bytes
+from emugpu.check.findings import Finding, Names, Report, merged
+from emugpu.check.generic import GenericProxy, TensorMaps
+from emugpu.check.lanes import LaneMeetings
+from emugpu.check.mbarrier import Arrival
+from emugpu.check.model import Model
+from emugpu.check.operations import AsynchronousOperations
+from emugpu.check.plain import PlainCtas
+from emugpu.check.tensor_core import TensorMemoryLife
+from emugpu.check.termination import check_ended, check_missed, note_error
+from emugpu.check.verdict import Word
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.events import GridStarted
+
+
+class Checker:
+    """Give it to ``Device.launch(sinks=[...])``, one for all launches of a program; then ask for its `report`.
+
+    Between launches everything is ordered. ``regions``: names of parts of dynamic shared memory (by default those of
+    each launch). ``roles``: of warps, each with a ``name`` and ``warps``. ``tell``: is told of each new finding when it
+    is found.
+    """
+
+    def __init__(
+        self, regions: Sequence[Any] = (), roles: Sequence[Any] = (), tell: Callable[[Finding], None] | None = None
+    ) -> None:
+        self._tell = tell
+        self.takes_runs = tell is None
+        """Whether it may be told of accesses many at a time, and late."""
+        self.batches: PlainCtas | None = None
+        self._regions = tuple(regions)
+        self._roles = tuple(roles)
+        self._launches: list[_CheckedLaunch] = []
+        self._take: dict[type, Callable[[Any], None]] = {GridStarted: self._started}
+
+    def __call__(self, event: Any) -> None:
+        if self.batches is not None and self.batches.by_cluster and self.batches.passes(event):
+            return
+        take = self._take.get(type(event))
+        if take is not None:
+            take(event)
+
+    def _started(self, event: GridStarted) -> None:
+        launch = _CheckedLaunch(event, self._regions, self._roles)
+        if self._tell is not None:
+            launch.model.findings.tell = self._tell
+            launch.model.defers = False
+        self._launches.append(launch)
+        self.batches = launch.plain
+        self._take = {**launch.take, GridStarted: self._started}
+
+    def report(self) -> Report:
+        """Returns what has been found. A run that has not come to its end is looked at as far as it went."""
+        return merged([launch.report() for launch in self._launches])
+
+    def failed(self, error: Exception) -> None:
+        """The last launch has ended with this error: what it says about synchronisation is a finding, too."""
+        if self._launches:
+            self._launches[-1].failed(error)
+
+
+class _CheckedLaunch:
+    """Checks one launch. ``take``: which part of the checker takes the events of each type."""
+
+    def __init__(self, event: events.GridStarted, regions: Sequence[Any], roles: Sequence[Any]) -> None:
+        launch = event.launch
+        names = Names(regions or launch.regions, roles)
+        names.dynamic_start = event.dynamic_shared
+        model = self.model = Model(names, prod(launch.cluster), event.allocations)
+        operations = self._operations = AsynchronousOperations(model)
+        tensor_maps = TensorMaps(model)
+        lanes = self._lanes = LaneMeetings(model)
+        generic = GenericProxy(model, lanes, tensor_maps)
+        threads = model.threads
+        mbarriers = self._mbarriers = MBarriers(model)
+        thread_barriers = self._thread_barriers = ThreadBarriers(model)
+        tensor_life = self._tensor_life = TensorMemoryLife(model)
+        self._waiting: dict[events.Agent, events.Suspended] = {}
+        self.take: dict[type, Callable[[Any], None]] = {
+            events.CtaStarted: self._cta_started,
+            events.CtaEnded: lambda e: check_ended(model, e),
+            events.ClusterEnded: self._cluster_ended,
+            events.Exited: self._exited,
+            events.Missed: self._missed,
+            events.Diverged: lambda e: threads.split(e.agent, e.parts),
+            events.Rejoined: lambda e: threads.join(e.parts),
+            events.WarpSynced: self._warp_synced,
+            events.Suspended: self._suspended,
+            events.Resumed: self._resumed,
+            events.Access: generic.access,
+            events.Accesses: generic.accesses,
+            events.Fenced: generic.fenced,
+            events.TensorMapRead: tensor_maps.read,
+            events.Issued: self._issued,
+            events.Started: operations.started,
+            events.Finished: operations.finished,
+            events.BytesLanded: operations.landed,
+            events.Signalled: operations.signalled,
+            events.Committed: operations.committed,
+            events.Awaited: operations.awaited,
+            events.TensorMemoryWaited: operations.tensor_awaited,
+            events.BarrierInit: mbarriers.initialised,
+            events.BarrierInvalidated: mbarriers.invalidated,
+            events.Arrived: mbarriers.arrived,
+            events.ArrivalExpected: mbarriers.arrival_expected,
+            events.PhaseCompleted: mbarriers.completed,
+            events.Waited: self._waited,
+            events.GroupArrived: thread_barriers.arrived,
+            events.GroupLeft: self._group_left,
+            events.TensorMemoryAllocated: tensor_life.allocated,
+            events.TensorMemoryFreed: tensor_life.freed,
+        }
+        self.plain = PlainCtas(model, self.take, generic.overwrite)
+        self._ended = False
+
+    def report(self) -> Report:
+        """Returns what has been found. A run that has not come to its end is looked at as far as it went."""
+        self._end()
+        return self.model.findings.report()
+
+    def failed(self, error: Exception) -> None:
+        """Notes the error that has ended the run: what it says depends on what has been found before."""
+        self._end()
+        note_error(self.model, error, self._waiting)
+
+    def _end(self) -> None:
+        """Finds what is to be found in all that was noted."""
+        if not self._ended:
+            self._ended = True
+            self.plain.end()
+            self._operations.flush()
+            for memory in self.model.shared.values():
+                memory.settle()
+
+    def _cta_started(self, event: events.CtaStarted) -> None:
+        self.model.start(event.cluster, event.cta, event.warps)
+        self.plain.start(event)
+
+    def _cluster_ended(self, event: events.ClusterEnded) -> None:
+        model = self.model
+        check_bytes(model, event.cluster)
+        self._operations.forget(event.cluster)
+        self._tensor_life.forget(event.cluster)
+        self._thread_barriers.forget(event.cluster)
+        self._lanes.forget(event.cluster)
+        model.forget(event.cluster)
+
+    # ---- what several parts look at ----
+
+    def _warp_synced(self, event: events.WarpSynced) -> None:
+        self.model.threads.meet(event.agent, event.members)
+        self._mbarriers.lanes_met()
+        self._lanes.meet(event.agent)
+
+    def _waited(self, event: events.Waited) -> None:
+        self._mbarriers.waited(event)
+        self._lanes.meet(event.agent)
+
+    def _group_left(self, event: events.GroupLeft) -> None:
+        self._thread_barriers.left(event)
+        self._lanes.meet(event.agent)
+
+    def _issued(self, event: events.Issued) -> None:
+        self._lanes.issued(event.operation, event.agent)
+        self._operations.issued(event)
+
+    # ---- threads ----
+
+    def _exited(self, event: events.Exited) -> None:
+        model, agent = self.model, event.agent
+        thread = model.threads.leave(agent)
+        self._waiting.pop(agent, None)
+        self._operations.exited(agent, thread)
+
+    def _missed(self, event: events.Missed) -> None:
+        model = self.model
+        if event.operation is not None:
+            who, time = self._operations.missed(event.operation)
+        else:
+            thread = model.threads.of(event.agent)
+            who, time = thread.own, thread.time
+        of_no_phase = -1
+        arrival = Arrival(of_no_phase, who, time, event.site, event.agent, commit=event.operation is not None)
+        check_missed(model, event, arrival)
+
+    def _suspended(self, event: events.Suspended) -> None:
+        self._waiting[event.agent] = event
+
+    def _resumed(self, event: events.Resumed) -> None:
+        self._waiting.pop(event.agent, None)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Holds what a check of a program has given, over all its schedules.
+
+    ``label``: the program and how it is launched, in one line. ``about``: the same as data. ``file``: of its PTX.
+    ``failure``: why a run did not come to its end, or nothing; ``ended``: what that says of the program. ``correct``:
+    whether the result is right, None without one.
+    """
+
+    label: str
+    about: dict[str, Any]
+    file: str
+    report: Report
+    failure: str
+    correct: bool | None
+    schedules: int = 1
+    ended: Word = "clean"
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all runs came to their end without an error, and none has a wrong result."""
+        return not self.report.errors and not self.failure and self.correct is not False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **self.about,
+            "schedules": self.schedules,
+            "failure": self.failure or None,
+            "correct": self.correct,
+            "findings": [finding.as_dict() for finding in self.report.findings],
+        }
+
+
+def together(runs: Sequence[Checked]) -> Checked:
+    """Joins what several schedules of one program have given."""
+    verdicts = {run.correct for run in runs}
+    return replace(
+        runs[0],
+        report=merged([run.report for run in runs]),
+        failure=next((run.failure for run in runs if run.failure), ""),
+        ended=next((run.ended for run in runs if run.failure), "clean"),
+        correct=False if False in verdicts else None if None in verdicts else True,
+        schedules=len(runs),
+    )
+
+
+def chosen(checked: Checked, strict: bool, notes: bool, allow: Sequence[str]) -> Checked:
+    """Gives the same with warnings as errors and with notes, if asked for, and without the rules that are allowed."""
+    findings = tuple(
+        replace(finding, severity="error") if strict and finding.severity == "warning" else finding
+        for finding in checked.report.findings
+        if finding.rule not in allow and (notes or finding.severity != "note")
+    )
+    return replace(checked, report=Report(findings))

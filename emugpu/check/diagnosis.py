@@ -1,0 +1,263 @@
+"""Names a pair of accesses that nothing orders, and the fix."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
+from emugpu.check.findings import Severity
+from emugpu.check.history import TENSOR, Conflict, Observer, Record
+
+ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
+"""Kinds that reach memory through the async proxy."""
+MULTIPLIES = ("mma", "wgmma", "cp")
+BYTES = ("copy", "st.async")
+"""Kinds of writes whose bytes an mbarrier counts: copies to shared memory."""
+COUNTED = (*BYTES, "answer")
+
+
+class Diagnosis(NamedTuple):
+    """Says what is wrong with a pair of accesses.
+
+    ``swap``: the later access of the run is the one that should come first.
+    """
+
+    rule: str
+    severity: Severity
+    what: str
+    missing: str
+    mend: str
+    swap: bool = False
+
+
+def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
+    """Diagnoses accesses to shared or global memory that nothing orders."""
+    old, new = conflict.old, conflict.new
+    if old.writes and new.writes:
+        return _two_writes(old, new, space)
+    read, write = (new, old) if old.writes else (old, new)
+    # The pair is told in the order it should have: a late write follows the read, an early read the write.
+    swap = (new is write) != conflict.late
+    executed = observer.clock.knows(old.space, old.who, old.time, EXECUTION)
+    weak = "; what lies between them is relaxed, which orders execution only" if executed else ""
+    if conflict.late:
+        return _written_too_early(read, write, space, swap, weak)
+    return _read_too_early(read, write, space, swap, weak)
+
+
+def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Diagnosis:
+    rule = f"race-{space}"
+    if write.kind in BYTES and read.kind in MULTIPLIES:
+        rule = "stage-read-early"
+    elif read.kind == "map":
+        rule = "tensormap"
+    what = f"{_name(read)} does not wait for {_name(write)} of what it reads{weak}"
+    if write.kind in COUNTED:
+        missing = "no wait for the phase of the mbarrier that counts the bytes of the write"
+        mend = "wait for that phase before the read, in the thread that issues it"
+    elif write.kind == "cp.async":
+        missing = "no cp.async.wait_group or cp.async.mbarrier.arrive by the thread that copies, and a barrier after it"
+        mend = "cp.async.wait_group in each thread that copies, then a barrier"
+    elif write.kind == "store":
+        missing = "no cp.async.bulk.wait_group by the thread that issued the store"
+        mend = "cp.async.bulk.wait_group 0 by the issuer, then a barrier"
+    else:
+        missing = "no barrier between the write and the read"
+        mend = "a barrier (bar.sync, or an mbarrier's arrive and wait) between them"
+    return Diagnosis(rule, "error", what, missing, mend, swap)
+
+
+def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Diagnosis:
+    rule = f"race-{space}"
+    missing = "no path from the end of the read to the write"
+    mend = "a barrier between the read and the write"
+    if read.kind in MULTIPLIES and space == "shared":
+        rule = "stage-refilled-early"
+        end = "tcgen05.commit" if read.kind != "wgmma" else "wgmma.wait_group and an arrival"
+        missing = f"no wait for the {end} that follows the MMA"
+        mend = f"before the write, wait for the mbarrier that the {end} signals"
+    elif read.kind == "store" and space == "shared":
+        rule = "store-source-reused"
+        missing = "no cp.async.bulk.wait_group.read by the thread that issued the store, or no barrier after it"
+        mend = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
+    elif read.kind == "map":
+        rule = "tensormap"
+    elif write.kind == "answer":
+        rule = "clc-slot"
+        missing = "no arrival of the reader that the requesting thread has waited for"
+        mend = "each reader arrives at the slot's mbarrier after its read; the request waits for all of them"
+    return Diagnosis(
+        rule, "error", f"{_name(write)} overwrites what {_name(read)} may still read{weak}", missing, mend, swap
+    )
+
+
+def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
+    swap = new.site.line < old.site.line
+    if old.site is new.site and old.stored is not None and old.stored == new.stored:
+        return Diagnosis(
+            f"race-{space}", "note", "several threads write the same value to one place by this instruction",
+            "no path from one write to the other", "one thread writes it", swap,
+        )  # fmt: skip
+    what = f"{_name(old)} and {_name(new)} write to one place in any order"
+    return Diagnosis(
+        f"race-{space}", "error", what, "no path from one write to the other", "a barrier between them", swap
+    )
+
+
+def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Diagnosis | None:
+    """Diagnoses ordered accesses: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
+    if second.kind == "map":
+        missing = observer.misses(first)
+        return _stale_map(first, missing) if missing else None
+    clock = observer.clock
+    row = GLOBAL if space == "global" else LOCAL if first.agent.cta == holder else REMOTE
+
+    def knows(row: int) -> bool:
+        return clock.knows(first.space, first.who, first.time, row)
+
+    if first.writes and not second.writes:
+        if not knows(VISIBLE) and not first.agrees(second):
+            return _not_visible(first, second, space)
+        if second.kind in ASYNC and not knows(row):
+            return _no_proxy_fence(first, second, space)
+    elif first.writes and second.kind in ASYNC and not knows(row):
+        return Diagnosis(
+            "proxy-overwrite", "warning",
+            f"{_name(second)} overwrites this through another proxy, and this may land later", "no proxy fence",
+            f"fence.proxy.async {_covering(first)}",
+        )  # fmt: skip
+    elif second.kind in ASYNC and not knows(row):
+        if second.kind == "answer":
+            return Diagnosis(
+                "proxy-read-overwrite", "error",
+                "the next response may overtake this read: they go through different proxies",
+                "no proxy fence between the read and the arrival that releases the slot",
+                "fence.proxy.async.shared::cta after the read, before the arrival",
+            )  # fmt: skip
+        return Diagnosis(
+            "proxy-war", "note", f"{_name(second)} follows this read through another proxy", "no proxy fence",
+            "fence.proxy.async after the read, before the arrival",
+        )  # fmt: skip
+    return None
+
+
+def _stale_map(first: Record, missing: str) -> Diagnosis:
+    return Diagnosis(
+        "tensormap", "error", "the copy may use the tensor map as it was before this write", missing,
+        f"fence.proxy.tensormap::generic.release.gpu after line {first.site.line} (or tensormap.cp_fenceproxy), then "
+        "in the CTA that uses the map fence.proxy.tensormap::generic.acquire.gpu [map], 128",
+    )  # fmt: skip
+
+
+def _covering(write: Record) -> str:
+    """Where a proxy fence covers a write of the generic proxy: an asynchronous one only when it is known to be over."""
+    if write.kind == "st.async":
+        return "after the wait for the phase of its mbarrier by the thread that waits"
+    if write.kind == "cp.async":
+        return "after the wait for it (cp.async.wait_group) by each thread that copies, before the barrier"
+    return f"after line {write.site.line} by each thread that writes, before the barrier"
+
+
+def _no_proxy_fence(first: Record, second: Record, space: str) -> Diagnosis:
+    rule = "proxy-write-read" if space == "shared" else "proxy-global"
+    suffix = ".shared::cta" if space == "shared" else ".global"
+    return Diagnosis(
+        rule, "error", f"{_name(second)} reads through the async proxy what this wrote through the generic one",
+        "a barrier orders them, but no proxy fence lies on the path",
+        f"fence.proxy.async{suffix} {_covering(first)}, or before line {second.site.line} by the thread that issues it",
+    )  # fmt: skip
+
+
+def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
+    same = first.agent[:2] == second.agent[:2]
+    if same:
+        return Diagnosis(
+            f"race-{space}", "warning",
+            "the write is over when this reads, but only the completion of an asynchronous operation says so",
+            "no release and acquire between the threads", "an arrival of the writer at the mbarrier that is waited for",
+        )  # fmt: skip
+    return Diagnosis(
+        "scope", "error", "the write may not be visible in another CTA: the synchronisation between them has CTA scope",
+        "no release and acquire of cluster scope on the path",
+        ".release.cluster at the arrival and .acquire.cluster at the wait",
+    )  # fmt: skip
+
+
+def tensor_unordered(conflict: Conflict) -> Diagnosis:
+    old, new = conflict.old, conflict.new
+    life = [r for r in (old, new) if r.kind in ("alloc", "free")]
+    if life:
+        does = "allocates" if life[0].kind == "alloc" else "frees"
+        user = _other(conflict, life[0])
+        waits = "tcgen05.wait::ld after the load, and " if user.kind == "load" else ""
+        return Diagnosis(
+            "tmem-alloc-order", "error",
+            f"tensor memory is used by {_name(user)} while another warp {does} it",
+            "no path between the two", f"{waits}a cluster barrier (or a CTA barrier without pairs) between them",
+            _comes_first(new) > _comes_first(old),
+        )  # fmt: skip
+    if new.kind == "cp" and old.kind == "mma" and (old.who, old.space) == (new.who, new.space):
+        return Diagnosis(
+            "tmem-race", "warning", "the tcgen05.cp overwrites columns that an MMA issued before it may still use",
+            "the two are not among the pairs that execute in the order of their issue (PTX ISA 9.7.16.6)",
+            "wait for a tcgen05.commit after the MMA, or copy to other columns in turn",
+        )  # fmt: skip
+    if old.writes != new.writes:
+        read, write = (new, old) if old.writes else (old, new)
+        swap = (new is write) != conflict.late
+        if conflict.late:
+            what = f"{_name(write)} overwrites columns that {_name(read)} may still read"
+            mend = "tcgen05.wait::ld after the loads, then an arrival that the thread that issues the MMA waits for"
+        else:
+            what = f"{_name(read)} does not wait for {_name(write)} of the columns"
+            mend = "wait for the mbarrier of a tcgen05.commit after the MMA (tcgen05.wait::st after a tcgen05.st)"
+    else:
+        swap = new.site.line < old.site.line
+        what, mend = f"{_name(old)} and {_name(new)} write the same columns in any order", "a commit and a wait"
+    return Diagnosis("tmem-race", "error", what, "no path from one to the other", mend, swap)
+
+
+def _comes_first(record: Record) -> int:
+    return {"alloc": 2, "free": 0}.get(record.kind, 1)
+
+
+def _other(conflict: Conflict, one: Record) -> Record:
+    return conflict.new if conflict.old is one else conflict.old
+
+
+def tensor_ordered(first: Record, second: Record, observer: Observer) -> Diagnosis | None:
+    """Asks of tcgen05 operations of two threads whether tcgen05.fence stood around the synchronisation."""
+    if first.kind not in TENSOR or second.kind not in TENSOR or observer.tensor is None:
+        return None
+    if first.who == observer.pipe or column(observer.tensor, first.who) >= first.time:
+        return None
+    return Diagnosis(
+        "tmem-fence", "warning",
+        f"{_name(second)} follows {_name(first)} of another thread without tcgen05.fence on both sides",
+        "tcgen05.fence::before_thread_sync before, or ::after_thread_sync after the synchronisation is missing",
+        "tcgen05.fence::before_thread_sync before the arrival and tcgen05.fence::after_thread_sync after the wait",
+    )  # fmt: skip
+
+
+_NAMES = {
+    "copy": "the TMA copy",
+    "store": "the bulk store",
+    "mma": "the MMA",
+    "wgmma": "the wgmma",
+    "cp": "the tcgen05.cp",
+    "cp.async": "the cp.async",
+    "map": "the copy that uses the tensor map",
+    "answer": "the launch-control response",
+    "load": "the tcgen05.ld",
+    "keep": "the tcgen05.st",
+    "alloc": "the allocation",
+    "free": "the deallocation",
+}
+
+
+def _name(record: Record) -> str:
+    if record.kind == "st.async":
+        return f"the {record.site.verb}"
+    if record.kind != "generic":
+        return _NAMES[record.kind]
+    return f"the {'write' if record.writes else 'read'} by {record.site.opcode}"

@@ -1,0 +1,295 @@
+"""The checker reports findings: breaches of rules at named places, as data and in SARIF.
+
+An *error* is a fault of the program. A *warning* is formally wrong but not known to break on hardware. A *note* says
+what could be better. One rule may give findings of several severities: ``severity`` is the gravest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from emugpu.emulator.machine.events import Agent, Site
+
+Severity = Literal["error", "warning", "note"]
+ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of synchronisation has an id, the gravest severity of its breaches, and a sentence that states it."""
+
+    id: str
+    severity: Severity
+    summary: str
+
+
+_ERRORS = {
+    "race-shared": "Conflicting accesses to shared memory are ordered.",
+    "race-global": "Conflicting accesses to global memory are ordered.",
+    "stage-read-early": "An MMA reads a stage after the copies into it have been observed.",
+    "stage-refilled-early": "A stage is written again after the MMAs that read it are known to be complete.",
+    "store-source-reused": "The source of a bulk store is rewritten after its issuer has waited for the read.",
+    "proxy-write-read": "A proxy fence stands between generic writes of shared memory and their asynchronous readers.",
+    "proxy-global": "A proxy fence stands between generic writes of global memory and their asynchronous readers.",
+    "tensormap": "A tensor map in global memory is released and acquired with fence.proxy.tensormap before it is used.",
+    "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
+    "scope": "What is handed to another CTA by generic accesses goes through cluster scope on both sides.",
+    "register-before-wait": "Registers of asynchronous loads and multiplications are left alone until their wait.",
+    "phase-unobserved": "A phase that somebody waits for can complete.",
+    "count": "A phase of an mbarrier gets the arrivals it was initialised for.",
+    "bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
+    "init": "An mbarrier is initialised once, and this is visible to whoever uses it.",
+    "overwritten": "Nothing is written over a live mbarrier.",
+    "peer-not-started": "A CTA is reached only when a cluster barrier has proved that it runs.",
+    "peer-exited": "Nothing can reach a CTA that may have exited.",
+    "mask": "Masks and addresses name CTAs of the cluster that the instruction may reach.",
+    "tmem-race": "Conflicting accesses to tensor memory are ordered.",
+    "tmem-uninit": "Tensor memory is written before it is read.",
+    "tmem-alloc-order": "Tensor memory is allocated, used and freed in an order that both CTAs of a pair keep.",
+    "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
+    "clc-slot": "A launch-control response is overwritten after all its readers have released it.",
+    "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
+    "clc-exit-pending": "A CTA does not exit while a launch-control request of it is in flight.",
+    "clc-failed-coordinates": "The coordinates of a failed launch-control request are not used.",
+    "clc-declined": "Work that launch control has not handed out is done by clusters that start later.",
+    "memory": "Memory is written before it is read.",
+}
+_WARNINGS = {
+    "proxy-overwrite": "A proxy fence stands between generic writes and an asynchronous write over them.",
+    "race-lanes": "Lanes of a warp that hand data to one another through shared memory meet in between.",
+    "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
+    "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",
+    "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
+    "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
+}
+_NOTES = {
+    "waste": "Every fence, barrier and wait orders something.",
+    "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
+}
+_BY_SEVERITY: tuple[tuple[Severity, dict[str, str]], ...] = (
+    ("error", _ERRORS),
+    ("warning", _WARNINGS),
+    ("note", _NOTES),
+)
+RULES = {id: Rule(id, severity, summary) for severity, rules in _BY_SEVERITY for id, summary in rules.items()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Says who executed what: a PTX instruction with its source line, if it has one, and the agent.
+
+    ``lanes``: a mask. ``role``: of the warp, where a plan gives it one. ``cluster``: its number in the grid.
+    """
+
+    line: int
+    text: str
+    source: str
+    cluster: int
+    cta: int
+    warp: int
+    lanes: int
+    role: str = ""
+
+    def __str__(self) -> str:
+        who = f"CTA {self.cta} warp {self.warp}"
+        if self.role:
+            who += f" ({self.role})"
+        source = f", {self.source}" if self.source else ""
+        return f"PTX line {self.line}: {self.text}{source}, by {who}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A breach of a rule. ``first`` should come before ``second``; one place if there is no second.
+
+    ``bytes``: what both touch, by name. ``missing``: the edge that is not there. ``mend``: the shortest fix.
+    ``count``: how often, in all warps, CTAs and phases.
+    """
+
+    rule: str
+    severity: Severity
+    message: str
+    first: Place | None
+    second: Place | None = None
+    bytes: str = ""
+    missing: str = ""
+    mend: str = ""
+    count: int = 1
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings of a run, the gravest first."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return self.of("error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return self.of("warning")
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+
+class CollectedFindings:
+    """Collects findings by what makes them equal: rule, severity and instructions. tell: is told of each new one."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], list[Any]] = {}
+        self.tell: Callable[[Finding], None] = lambda finding: None
+
+    def seen(self, rule: str, severity: Severity, first: Any, second: Any) -> bool:
+        """Count a finding at two sites; False if it is new and has to be added."""
+        known = self._found.get((rule, severity, first, second))
+        if known is None:
+            return False
+        known[1] += 1
+        return True
+
+    def add(self, finding: Finding, first: Any, second: Any) -> None:
+        assert finding.rule in RULES, finding.rule
+        self._found[finding.rule, finding.severity, first, second] = [finding, finding.count]
+        self.tell(finding)
+
+    def has(self, rule: str) -> bool:
+        return any(key[0] == rule for key in self._found)
+
+    def report(self) -> Report:
+        found = [replace(finding, count=count) for finding, count in self._found.values()]
+        found.sort(key=_rank)
+        return Report(tuple(found))
+
+
+def _rank(finding: Finding) -> tuple[int, str, int, int]:
+    return (
+        ORDER.index(finding.severity),
+        finding.rule,
+        finding.first.line if finding.first else 0,
+        finding.second.line if finding.second else 0,
+    )
+
+
+def merged(reports: list[Report]) -> Report:
+    """Joins findings of several runs of one program: equal ones are one with the largest count."""
+    found: dict[tuple[Any, ...], Finding] = {}
+    for report in reports:
+        for finding in report.findings:
+            key = (
+                finding.rule,
+                finding.severity,
+                finding.first.line if finding.first else finding.message,
+                finding.second.line if finding.second else 0,
+            )
+            known = found.get(key)
+            if known is None or known.count < finding.count:
+                found[key] = finding
+    return Report(tuple(sorted(found.values(), key=_rank)))
+
+
+def by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
+    """Groups findings that lack the same between instructions of the same kinds, as copies of an unrolled loop do."""
+    causes: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in findings:
+        places = [place for place in (finding.first, finding.second) if place is not None]
+        if finding.rule == "tmem-alloc-order":
+            # Whoever uses the columns: what lacks an order is their allocation.
+            places = [place for place in places if "alloc" in place.text.split()[0]] or places
+        kinds = [(place.text.split()[0], place.role) for place in places]
+        what = finding.missing or finding.message
+        causes.setdefault((finding.rule, finding.severity, what, *kinds), []).append(finding)
+    return [tuple(cause) for cause in causes.values()]
+
+
+class Names:
+    """Names what lies in memory and who acts.
+
+    ``regions``: (name, offset in dynamic shared memory, bytes). ``roles``: (name, warps).
+    """
+
+    def __init__(self, regions: Sequence[Any], roles: Sequence[Any]) -> None:
+        self.regions = sorted(regions, key=lambda region: region.offset)
+        self._starts = [region.offset for region in self.regions]
+        self.dynamic_start = 0
+        self._roles: dict[int, str] = {warp: role.name for role in roles for warp in role.warps}
+
+    def shared(self, offset: int, cta: int, nbytes: int = 0) -> str:
+        """Names bytes of a CTA's shared memory by an offset in its window."""
+        name, rest = self._find(offset)
+        where = f"{name} + {rest}" if rest else name
+        size = f" ({nbytes} bytes)" if nbytes else ""
+        return f"{where} of CTA {cta}{size}"
+
+    def region(self, offset: int) -> str:
+        """Names the region that holds an offset, or the offset."""
+        return self._find(offset)[0]
+
+    def _find(self, offset: int) -> tuple[str, int]:
+        inside = offset - self.dynamic_start
+        position = bisect_right(self._starts, inside) - 1
+        if position >= 0:
+            region = self.regions[position]
+            if inside - region.offset < region.nbytes:
+                return region.name, inside - region.offset
+        return f"shared memory at 0x{offset:x}", 0
+
+    def role(self, warp: int) -> str:
+        return self._roles.get(warp, "")
+
+    def place(self, site: Site, agent: Agent) -> Place:
+        return Place(site.line, site.text, site.source, *agent, self.role(agent.warp))
+
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_sarif(reports: Iterable[tuple[str, Report]]) -> dict[str, Any]:
+    """Gives findings in the Static Analysis Results Interchange Format (SARIF), which code-scanning services read.
+
+    ``reports``: each with the file that PTX lines are of. A source line stands in their place where there is one.
+    """
+    rules = [
+        {
+            "id": rule.id,
+            "shortDescription": {"text": rule.summary},
+            "defaultConfiguration": {"level": rule.severity},
+        }
+        for rule in RULES.values()
+    ]
+    results = [_result(finding, file) for file, report in reports for finding in report.findings]
+    driver = {"name": "harness check", "rules": rules}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _result(finding: Finding, file: str) -> dict[str, Any]:
+    # The place to fix is the later one: what it does comes too early.
+    places = [place for place in (finding.second, finding.first) if place is not None]
+    text = ". ".join(part for part in (finding.message, finding.missing, finding.mend) if part)
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": list(RULES).index(finding.rule),
+        "level": finding.severity,
+        "message": {"text": text},
+        "occurrenceCount": finding.count,
+        "locations": [_location(place, file) for place in places[:1]],
+        "relatedLocations": [
+            {"id": n, **_location(place, file), "message": {"text": str(place)}} for n, place in enumerate(places)
+        ],
+    }
+
+
+def _location(place: Place, file: str) -> dict[str, Any]:
+    name, line = file, place.line
+    path, _, number = place.source.rpartition(":")
+    if path and number.isdecimal():
+        name, line = path, int(number)
+    return {"physicalLocation": {"artifactLocation": {"uri": name}, "region": {"startLine": max(1, line)}}}

@@ -1,0 +1,368 @@
+"""Loads, stores and atomics of threads, and fences: the generic proxy (PTX ISA 8.6 to 8.9).
+
+An atomic, volatile, relaxed, acquire or release access is *strong*: two of them do not race, and a reader that finds
+what another thread wrote learns what that one had released, by the write itself or by a fence in front of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from emugpu.check.clocks import (
+    ALL,
+    EXECUTION,
+    GLOBAL,
+    INITIALISED,
+    LOCAL,
+    NARROW,
+    ORDER,
+    RELAXED,
+    REMOTE,
+    VISIBLE,
+    Clock,
+    Components,
+    Rows,
+)
+from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
+from emugpu.check.lanes import LaneMeetings
+from emugpu.check.model import Model
+from emugpu.check.noted import span
+from emugpu.check.shadow import owner, places_of, record_of
+from emugpu.check.threads import Thread
+from emugpu.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
+from emugpu.emulator.memory.tensor_map_bytes import NBYTES
+
+RELEASES_KEPT = 16
+SC_FENCES_KEPT = 64
+ACQUIRES_KEPT = 64
+
+
+class Fence(NamedTuple):
+    """Says who executed a release, or an acquire, when, and what was known then."""
+
+    space: Components
+    who: int
+    time: int
+    scope: int
+    agent: Agent
+    clock: Clock
+
+    def is_known(self, clock: Clock, row: int) -> bool:
+        return clock.knows(self.space, self.who, self.time, row)
+
+
+class MapReader(Observer):
+    """A tensor copy that reads its map. ``acquires``: of the map, in its CTA, before it."""
+
+    __slots__ = ("_acquires", "_agent", "_releases")
+
+    def __init__(self, clock: Clock, agent: Agent, acquires: list[Fence], releases: list[Fence]) -> None:
+        super().__init__(clock)
+        self._agent = agent
+        self._acquires = acquires
+        self._releases = releases
+
+    def misses(self, write: Record) -> str:
+        """Says what keeps the tensormap proxy from seeing a write that happened before; nothing if it does see it."""
+        released = [r for r in self._releases if r.clock.knows(write.space, write.who, write.time, VISIBLE)]
+        if not released:
+            return "no fence.proxy.tensormap::generic.release after the write"
+        pairs = [(a, r) for a in self._acquires for r in released if r.is_known(a.clock, VISIBLE)]
+        if not pairs:
+            return "no fence.proxy.tensormap::generic.acquire of this map after that release"
+        if all(min(a.scope, r.scope) < needed_scope(r.agent, self._agent) for a, r in pairs):
+            return "the scope of fence.proxy.tensormap does not hold both CTAs"
+        return ""
+
+
+class TensorMaps:
+    """Takes fences of the tensormap proxy, and its reads of tensor maps in global memory.
+
+    That proxy sees a write once its thread, or one that comes after it, has released it (fence.proxy.tensormap or
+    tensormap.cp_fenceproxy), and after that a thread of the reader's CTA has acquired the map's address (PTX ISA
+    9.7.13.4). A map that the host has written has to be acquired, too.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._releases: dict[tuple[Components, int], deque[Fence]] = {}
+        """By component, the youngest."""
+        self._acquires: dict[int, deque[Fence]] = {}
+        """By address, the youngest."""
+
+    def fenced(self, event: Fenced) -> None:
+        thread = self._model.threads.of(event.agent)
+        space, who, time = thread.clock.space, thread.own, thread.time
+        fence = Fence(space, who, time, SCOPES.get(event.site.scope, 0), event.agent, thread.release())
+        if "release" in event.site.modifiers or event.site.opcode == "tensormap":
+            self._releases.setdefault((space, who), deque(maxlen=RELEASES_KEPT)).append(fence)
+        else:
+            for address in np.unique(event.address).tolist():
+                self._acquires.setdefault(address, deque(maxlen=ACQUIRES_KEPT)).append(fence)
+
+    def read(self, event: TensorMapRead) -> None:
+        model, agent, site = self._model, event.agent, event.site
+        thread = model.threads.of(agent)
+        clock = thread.peek()
+        acquires = [
+            fence
+            for fence in self._acquires.get(event.address, ())
+            if fence.agent[:2] == agent[:2] and fence.is_known(clock, ORDER)
+        ]
+        if not acquires:
+            model.say(
+                "tensormap", "error", "a tensor map in global memory is used, and no thread of the CTA has acquired it",
+                (site, agent), missing="no fence.proxy.tensormap::generic.acquire of its address on the path",
+                mend="fence.proxy.tensormap::generic.acquire.gpu [map], 128 before (.sys if the host writes the map)",
+            )  # fmt: skip
+            return
+        releases = [fence for kept in self._releases.values() for fence in kept]
+        record = Record(clock.space, thread.own, thread.time, "map", False, agent, site, clock.rows[ORDER].copy())
+        places = np.array([event.address], np.int64)
+        model.access_global(places, NBYTES, record, MapReader(clock, agent, acquires, releases))
+
+
+STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
+ATOMICS = ("atom", "red")
+SYSTEM = SCOPES["sys"]
+
+
+class Told(NamedTuple):
+    """Holds what a strong write tells its readers.
+
+    ``scope``: how far; ``written``: the write's own, if a fence tells it.
+    """
+
+    clock: Clock
+    scope: int
+    written: int
+    agent: Agent
+
+
+class GenericProxy:
+    """Takes accesses and fences of threads."""
+
+    def __init__(self, model: Model, lanes: LaneMeetings, tensor_maps: TensorMaps) -> None:
+        self.model = model
+        self._lanes = lanes
+        self._tensor_maps = tensor_maps
+        self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
+        self._sc_fences: dict[Components, dict[tuple[int, int], list[Fence]]] = {}
+        """By component and scope, in the component's order."""
+
+    # ---- accesses ----
+
+    def access(self, event: Access) -> None:
+        if event.space not in ("shared", "global"):
+            return
+        agent, site = event.agent, event.site
+        thread = self.model.threads.of(agent)
+        scope = _scope(site)
+        strong = scope != WEAK
+        writes = event.mode != "read"
+        if strong and event.mode != "write":
+            self._learn(event, thread, scope)
+        moment = thread.moment()
+        if event.space == "shared":
+            memory = self.model.shared[agent.cluster, event.cta]
+            if event.cta != agent.cta:
+                self._reach_peer(event, thread)
+            if event.cta == agent.cta and not strong:
+                if memory.note((event,), event.mode, moment, *span(event)):
+                    self._lanes.access(event)
+            else:
+                record = record_of(event, moment, scope)
+                memory.access(event.where, event.nbytes * event.items, record, moment.observer)
+        else:
+            self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
+        if writes:
+            self._tell(event, thread, scope)
+
+    def accesses(self, run: Accesses) -> None:
+        """Takes weak accesses of one thread, to its own CTA's memory if it is shared memory."""
+        if run.space == "shared":
+            thread = self.model.threads.of(run.agent)
+            memory = self.model.shared[run.agent.cluster, run.cta]
+            if memory.note(run, run.mode, thread.moment(), run.whole, run.chunks):
+                self._lanes.accesses(run)
+        elif run.space == "global":
+            moment = self.model.threads.of(run.agent).moment()
+            own = owner(moment.space, moment.who)
+            accesses = ((event, moment) for event in run)
+            self.model.note_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
+        if run.mode != "read":
+            self.overwrite(run)
+
+    def _reach_peer(self, event: Access, thread: Thread) -> None:
+        agent, site = event.agent, event.site
+        self.model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an access")
+        cta = self.model.threads.cta(agent.cluster, event.cta)
+        self.model.touch(cta, thread.own, thread.time, site, agent, f"the access by {site.opcode}")
+
+    # ---- flags ----
+
+    def _places(self, event: Access) -> list[tuple[str, int, int, int]]:
+        cluster = event.agent.cluster if event.space == "shared" else -1
+        where = [event.where] if isinstance(event.where, int) else np.unique(event.where).tolist()
+        return [(event.space, cluster, event.cta, place) for place in where]
+
+    def _learn(self, event: Access, thread: Thread, scope: int) -> None:
+        agent, site = event.agent, event.site
+        for place in self._places(event):
+            for told in self._flags.get(place, ()):
+                needed = needed_scope(told.agent, agent)
+                meets = min(scope, told.written) >= needed
+                rows = ALL if meets and told.scope >= needed else NARROW
+                if site.semantics in ACQUIRES and meets:
+                    thread.acquire(told.clock, rows)
+                    if told.agent[:3] == agent[:3]:
+                        self._lanes.meet(agent)
+                else:
+                    thread.acquire(told.clock, RELAXED)
+                    if meets:
+                        thread.pending.append((told.clock, rows, needed))
+                        thread.heard_own |= told.agent[:3] == agent[:3]
+
+    def overwrite(self, stores: Iterable[Access]) -> None:
+        """Weak stores: what strong ones have told at these places no longer is."""
+        if self._flags:
+            for event in stores:
+                for place in self._places(event):
+                    self._flags.pop(place, None)
+
+    def _tell(self, event: Access, thread: Thread, scope: int) -> None:
+        agent, site = event.agent, event.site
+        if scope == WEAK:
+            self.overwrite((event,))
+            return
+        told = None
+        if site.semantics in RELEASES:
+            told = Told(thread.release(), scope, scope, agent._replace(lanes=0))
+        elif thread.fenced is not None or self._sc_fences:
+            clock, fenced = thread.fenced or (Clock(thread.clock.space), 0)
+            if self._sc_fences:
+                # What has happened before, as executed: it orders fences. Not what relaxed reads alone have found.
+                clock = clock.copy()
+                clock.join(thread.release().executed(), RELAXED)
+            told = Told(clock, fenced, scope, agent._replace(lanes=0))
+        for place in self._places(event):
+            held = self._flags.get(place, []) if event.mode == "atomic" else []
+            self._flags[place] = _with(held, told) if told is not None else held
+
+    # ---- fences ----
+
+    def fenced(self, event: Fenced) -> None:
+        site = event.site
+        thread = self.model.threads.of(event.agent)
+        words = site.modifiers
+        if site.opcode == "tcgen05":
+            if words[0].endswith("before_thread_sync"):
+                thread.fence_before()
+            else:
+                thread.fence_after()
+        elif site.opcode == "tensormap" or words[1:2] == ("tensormap::generic",):
+            self._tensor_maps.fenced(event)
+        elif site.opcode not in ("fence", "membar"):
+            return
+        elif words[0] == "proxy":
+            _fence_proxy(thread, words)
+        elif words[0] == "mbarrier_init":
+            _publish(thread.own_clock(), INITIALISED, VISIBLE)
+            thread.release()
+        else:
+            scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
+            if sequential:
+                self._follow_sc_fences(thread, scope, event.agent)
+            if thread.heard_own:  # lanes of its own warp have told it
+                self._lanes.meet(event.agent)
+            _fence_threads(thread, scope)
+            if sequential and thread.fenced is not None:
+                fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, thread.fenced[0])
+                kept = self._sc_fences.setdefault(fence.space, {}).setdefault((fence.who, scope), [])
+                kept.append(fence)
+                if len(kept) > SC_FENCES_KEPT:
+                    # Of the oldest two one is left: who knows the first is taken to follow the second.
+                    first, second = kept[:2]
+                    kept[:2] = [second._replace(time=first.time)]
+
+    def _follow_sc_fences(self, thread: Thread, scope: int, agent: Agent) -> None:
+        """A fence.sc synchronises with those that come after it in the order of all of them (PTX ISA 8.9.2, 8.9.4).
+
+        Where one is known to have been executed before another one, as by relaxed atomics, that is their order.
+        """
+        clock = thread.peek()
+        for space in (clock.space, *(clock.foreign or ())):
+            for (who, of_fence), kept in self._sc_fences.get(space, {}).items():
+                if min(scope, of_fence) < needed_scope(kept[0].agent, agent):
+                    continue
+                latest = clock.latest(space, who, EXECUTION)
+                known = next((fence for fence in reversed(kept) if fence.time <= latest), None)
+                if known is not None:  # which tells what those before it have told
+                    thread.acquire(known.clock)
+
+
+def _scope(site: Site) -> int:
+    """Returns the scope of a strong access; a volatile one is as one of the whole system."""
+    if (site.semantics not in STRONG and site.opcode not in ATOMICS) or site.opcode == "tensormap":
+        return WEAK
+    return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
+
+
+def _with(held: list[Told], told: Told) -> list[Told]:
+    """Joins what one CTA has told in one scope: atomics continue what others have released."""
+    rest = []
+    for one in held:
+        if one[1:] == told[1:] and one.clock.space is told.clock.space:
+            clock = one.clock.copy()
+            clock.join(told.clock)
+            told = told._replace(clock=clock)
+        else:
+            rest.append(one)
+    return [*rest, told]
+
+
+def _fence_threads(thread: Thread, scope: int) -> None:
+    """Takes fence and membar: what relaxed reads have found is acquired, what follows as a relaxed write is
+    released.
+    """
+    for clock, rows, needed in thread.pending:
+        thread.acquire(clock, rows if scope >= needed else NARROW)
+    thread.pending.clear()
+    thread.heard_own = False
+    thread.fenced = (thread.release(), scope)
+
+
+def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
+    """Takes fence.proxy.async of a state space, or of all; .shared::cta covers the memory of the thread's own CTA."""
+    if not words[1].startswith("async"):
+        return
+    space = words[2] if len(words) > 2 and words[1] == "async" else ""
+    clock = thread.own_clock()
+    if space == "shared::cta":
+        own = clock.space.of(thread.cta, clock.rows.shape[1])
+        local, remote, known = clock.rows[LOCAL], clock.rows[REMOTE], clock.rows[ORDER]
+        np.maximum(local, known, out=local, where=own)
+        np.maximum(remote, known, out=remote, where=~own)
+    elif space != "global":
+        _publish(clock, LOCAL, ORDER)
+        _publish(clock, REMOTE, ORDER)
+    if space in ("", "global"):
+        _publish(clock, GLOBAL, ORDER)
+    thread.release()
+
+
+def _publish(clock: Clock, row: int, source: int) -> None:
+    """Has what is known in one sense be known in another one, too."""
+
+    def of(rows: Rows) -> None:
+        np.maximum(rows[row], rows[source], out=rows[row])
+
+    of(clock.rows)
+    if clock.foreign:
+        clock.foreign = {space: rows.copy() for space, rows in clock.foreign.items()}
+        for rows in clock.foreign.values():
+            of(rows)

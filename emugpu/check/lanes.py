@@ -1,0 +1,188 @@
+"""Lanes of one warp that hand data to one another through shared memory: they have to meet in between.
+
+Since Volta the lanes of a warp may go at different paces, together as they look: only bar.warp.sync (and, as here, the
+instructions that make lanes wait for one another: shfl, vote, elect, and barriers of all threads) has one lane's
+accesses before another one's (PTX ISA 9.7.13.2). Between loads and stores of single lanes a breach is an error: nothing
+keeps a compiler from moving the load, which never meets what its own lane has stored, above the store. Collective and
+asynchronous instructions stay where they are: a breach with one of them is a warning. Everywhere else in the checker
+lanes that execute together follow one another.
+
+Time between two meetings of a warp is an *interval*. Bytes are looked at only in intervals with both reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.check.model import SHARED_BYTES, Model, drop_cluster
+from emugpu.emulator.machine.events import Access, Accesses, Agent, Operation, SharedChunks, Site
+from emugpu.emulator.machine.lanes import lanes_of
+from emugpu.emulator.memory.bytes import CHUNK
+
+READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
+"""Operations of one lane that read what others may have written."""
+ALONE = ("ld", "st", "atom", "red")
+"""What each lane does for itself."""
+MANY_READ, MANY_WROTE = 32, 33
+"""In place of a lane: many lanes have done it together."""
+LANE_BITS = 6
+LONGEST = 1 << 12
+"""Accesses of an interval, after which what came before is forgotten."""
+
+Bytes = NDArray[np.int64]
+
+
+class Interval:
+    """Holds what a warp has "read" and "written" since its lanes met, and how much of that the marks know."""
+
+    __slots__ = ("_done", "count", "marked", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._done: dict[str, list[Access | Accesses]] = {"read": [], "written": []}
+        self.count = 0
+        self.marked = {"read": 0, "written": 0}
+
+    def add(self, what: str, accesses: Access | Accesses) -> None:
+        self._done[what].append(accesses)
+        self.count += len(accesses) if isinstance(accesses, Accesses) else 1
+
+    def has(self, what: str) -> bool:
+        return bool(self._done[what])
+
+    def all(self, what: str) -> list[Access]:
+        """All that has been read, or written, one by one."""
+        found = self._done[what]
+        if any(isinstance(one, Accesses) for one in found):
+            single: list[Access] = []
+            for one in found:
+                single += one if isinstance(one, Accesses) else [one]
+            found[:] = single
+        return found  # type: ignore[return-value]  # they are no runs now
+
+
+class LaneMeetings:
+    """Takes weak accesses to the shared memory of one's own CTA, and what makes the lanes of a warp meet."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._intervals: dict[tuple[int, int, int], Interval] = {}
+        self._marks: dict[tuple[int, int, str], NDArray[np.int64]] = {}
+        """By cluster, CTA, and "read" or "written": for each byte the interval and the lane that was the last."""
+        self._count = 0
+        self._told: set[Site] = set()
+
+    def meet(self, agent: Agent) -> None:
+        """The lanes of a warp have waited for one another."""
+        self._intervals.pop(agent[:3], None)
+
+    def access(self, event: Access) -> None:
+        interval = self._interval(event.agent)
+        mine, other = ("read", "written") if event.mode == "read" else ("written", "read")
+        interval.add(mine, event)
+        if interval.has(other) and event.site not in self._told:
+            self._mark(event.agent, interval, other)
+            places, lanes = _spread(event)
+            self._compare(event.agent, event.site, interval, other, places, lanes, mine)
+
+    def accesses(self, run: Accesses) -> None:
+        interval = self._interval(run.agent)
+        mine, other = ("read", "written") if run.mode == "read" else ("written", "read")
+        if interval.has(other) or interval.count + len(run) > LONGEST:
+            for event in run:
+                self.access(event)
+        else:
+            interval.add(mine, run)
+
+    def issued(self, operation: Operation, agent: Agent) -> None:
+        """A lane has an asynchronous operation read shared memory."""
+        interval = self._intervals.get(agent[:3])
+        if interval is None or operation.kind not in READERS or operation.site in self._told:
+            return
+        if not interval.has("written"):
+            return
+        self._mark(agent, interval, "written")
+        lane = (agent.lanes & -agent.lanes).bit_length() - 1
+        for region in operation.reads:
+            if isinstance(region, SharedChunks) and region.cta == agent.cta:
+                places = (region.chunks.ravel()[:, None] * CHUNK + np.arange(CHUNK)).ravel()
+                self._compare(agent, operation.site, interval, "written", places, np.int64(lane), "read")
+
+    def _interval(self, agent: Agent) -> Interval:
+        found = self._intervals.get(agent[:3])
+        if found is None or found.count > LONGEST:
+            self._count += 1
+            found = self._intervals[agent[:3]] = Interval(self._count)
+        return found
+
+    def _mark(self, agent: Agent, interval: Interval, what: str) -> None:
+        """Bring the marks of what has been read, or written, up to date."""
+        key = (agent.cluster, agent.cta, what)
+        marks = self._marks.get(key)
+        if marks is None:
+            marks = self._marks[key] = np.zeros(SHARED_BYTES, np.int64)
+        accesses = interval.all(what)
+        for event in accesses[interval.marked[what] :]:
+            places, lanes = _spread(event)
+            marks[places] = interval.number << LANE_BITS | lanes
+        interval.marked[what] = len(accesses)
+
+    def _compare(
+        self,
+        agent: Agent,
+        site: Site,
+        interval: Interval,
+        other: str,
+        places: Bytes,
+        lanes: Bytes | np.int64,
+        mine: str,
+    ) -> None:
+        marks = self._marks[agent.cluster, agent.cta, other][places]
+        foreign = (marks >> LANE_BITS == interval.number) & (marks & (1 << LANE_BITS) - 1 != lanes)
+        if not foreign.any():
+            return
+        place = int(places[int(foreign.argmax())])
+        earlier = _last_at(interval.all(other), place)
+        self._told.add(site)
+        alone = earlier.site.opcode in ALONE and site.opcode in ALONE
+        self._model.say(
+            "race-lanes", "error" if alone else "warning",
+            f"a lane {'reads' if mine == 'read' else 'writes'} what another lane of its warp has {other}, and nothing "
+            "has the one wait for the other",
+            (earlier.site, earlier.agent), (site, agent), self._model.names.shared(place, agent.cta),
+            "no bar.warp.sync between the two", "bar.warp.sync -1 (__syncwarp) between them",
+        )  # fmt: skip
+
+    def forget(self, cluster: int) -> None:
+        drop_cluster(cluster, self._intervals, self._marks)
+
+
+def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
+    """Gives each byte of an access with its lane; not those that many lanes write: each may find what it wrote."""
+    nbytes, mask = event.nbytes * event.items, event.agent.lanes
+    collective = "sync" in event.site.modifiers
+    many = np.int64(MANY_READ if event.mode == "read" else MANY_WROTE)
+    if isinstance(event.where, int):
+        if not mask & (mask - 1):
+            return event.where + np.arange(nbytes), np.int64(mask.bit_length() - 1)
+        touched = nbytes if collective or event.mode == "read" else 0
+        return event.where + np.arange(touched), many
+    places = (np.asarray(event.where, np.int64)[:, None] + np.arange(nbytes)).ravel()
+    if collective:
+        return places, many
+    lanes = np.repeat(lanes_of(mask)[1], nbytes)
+    distinct, where, counts = np.unique(places, return_inverse=True, return_counts=True)
+    if len(distinct) == len(places):
+        return places, lanes
+    alone = counts[where] == 1
+    if event.mode == "read":
+        return places, np.where(alone, lanes, many)
+    return places[alone], lanes[alone]
+
+
+def _last_at(events: Iterable[Access], place: int) -> Access:
+    """Finds the last one that touches a byte."""
+    return [event for event in events if place in _spread(event)[0]][-1]

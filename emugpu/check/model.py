@@ -1,0 +1,199 @@
+"""Everything that is known of a run: agents, memories, barriers, findings. The parts of the checker share it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.check import diagnosis
+from emugpu.check.clocks import Clock
+from emugpu.check.diagnosis import Diagnosis
+from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
+from emugpu.check.history import Conflict, Observer, Record
+from emugpu.check.mbarrier import TrackedMBarrier
+from emugpu.check.noted import Chunks
+from emugpu.check.shadow import Known, ShadowAllocation, ShadowMemory, ShadowTensorMemory, places_of, record_of
+from emugpu.check.threads import Threads, TrackedCta, has_started
+from emugpu.emulator.machine.events import Agent, Site
+
+SHARED_BYTES = 1 << 18
+"""More than any CTA has."""
+
+
+class Incoming(NamedTuple):
+    """Holds the last thing of a component that touches a CTA from outside."""
+
+    time: int
+    site: Site
+    agent: Agent
+    what: str
+
+
+class Model:
+    """Holds the state of a launch as the checker sees it."""
+
+    def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
+        self.names = names
+        self.defers = True
+        """Whether findings may be told of some time after what they are about."""
+        self.threads = Threads(ctas_of_cluster)
+        self.findings = CollectedFindings()
+        self.shared: dict[tuple[int, int], ShadowMemory] = {}
+        self.tensor: dict[tuple[int, int], ShadowTensorMemory] = {}
+        self.barriers: dict[tuple[int, int, int], TrackedMBarrier] = {}
+        self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
+        self.allocations = [self._allocation(*one) for one in sorted(allocations, key=lambda a: a[1])]
+        self._bases = [one.base for one in self.allocations]
+
+    # ---- memories ----
+
+    def start(self, cluster: int, rank: int, warps: int) -> None:
+        self.threads.start(cluster, rank, warps)
+        key = (cluster, rank)
+        self.incoming[key] = {}
+        self.shared[key] = ShadowMemory(SHARED_BYTES, partial(self._judge, "shared", rank), self.defers)
+        self.tensor[key] = ShadowTensorMemory(partial(self._judge_tensor, rank))
+
+    def forget(self, cluster: int) -> None:
+        """A cluster has ended."""
+        for rank in self.threads.clusters[cluster].ctas:
+            self.shared[cluster, rank].settle()
+            del self.shared[cluster, rank], self.tensor[cluster, rank], self.incoming[cluster, rank]
+        drop_cluster(cluster, self.barriers)
+        del self.threads.clusters[cluster]
+
+    def _allocation(self, name: str, base: int, nbytes: int) -> ShadowAllocation:
+        return ShadowAllocation(name, base, nbytes, ShadowMemory(nbytes, partial(self._judge, "global", name)))
+
+    def allocation(self, address: int) -> ShadowAllocation | None:
+        position = bisect_right(self._bases, address) - 1
+        if position < 0:
+            return None
+        found = self.allocations[position]
+        return found if address < found.base + found.nbytes else None
+
+    def access_global(self, places: NDArray[np.int64], nbytes: int, record: Record, observer: Observer) -> None:
+        """Accesses bytes at device addresses, which may lie in several allocations."""
+        allocation = self.allocation(int(places[0]))
+        if allocation is None:
+            return
+        inside = (places >= allocation.base) & (places < allocation.base + allocation.nbytes)
+        allocation.access((places[inside], nbytes), record, observer)
+        if not inside.all():
+            self.access_global(places[~inside], nbytes, record, observer)
+
+    def note_global(
+        self, base: int, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known
+    ) -> None:
+        """Notes weak accesses of threads to one allocation, if they are in order for certain; else looks at each. base:
+        of the allocation, or 0: of several.
+        """
+        found = self.allocation(base)
+        if found is None or not found.note(writes, chunks, owners, count, accesses):
+            for event, moment in accesses:
+                self.access_global(*places_of(event), record_of(event, moment), moment.observer)
+
+    # ---- findings ----
+
+    def _judge(
+        self,
+        space: str,
+        holder: Any,
+        conflicts: list[Conflict],
+        ordered: list[tuple[Record, Record]],
+        place: int,
+        nbytes: int,
+        who: Observer,
+    ) -> None:
+        """Takes what a memory has found: that of a CTA, by its rank, or an allocation, by its name."""
+        for conflict in conflicts:
+            verdict = diagnosis.unordered(conflict, who, space)
+            self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
+        for first, second in ordered:
+            found = diagnosis.ordered(first, second, who, space, holder)
+            if found is not None:
+                self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
+
+    def _judge_tensor(
+        self,
+        rank: int,
+        conflicts: list[Conflict],
+        ordered: list[tuple[Record, Record]],
+        columns: range,
+        who: Observer,
+    ) -> None:
+        where = f"tensor memory columns {columns.start}-{columns.stop - 1} of CTA {rank}"
+        for conflict in conflicts:
+            self.blame(diagnosis.tensor_unordered(conflict), conflict.old, conflict.new, where)
+        for first, second in ordered:
+            found = diagnosis.tensor_ordered(first, second, who)
+            if found is not None:
+                self.blame(found, first, second, where)
+
+    def _bytes(self, space: str, place: int, nbytes: int, holder: Any) -> str:
+        if space == "shared":
+            return self.names.shared(place, holder, nbytes)
+        name = f"'{holder}'" if holder else "an allocation"
+        return f"{name} + {place} ({nbytes} bytes)"
+
+    def blame(self, verdict: Diagnosis, old: Record, new: Record, where: str) -> None:
+        """Adds a finding about two accesses."""
+        first, second = (new, old) if verdict.swap else (old, new)
+        self.say(
+            verdict.rule, verdict.severity, f"{where}: {verdict.what}", (first.site, first.agent),
+            (second.site, second.agent), where, verdict.missing, verdict.mend,
+        )  # fmt: skip
+
+    def say(
+        self,
+        rule: str,
+        severity: Severity,
+        message: str,
+        first: tuple[Site, Agent] | None,
+        second: tuple[Site, Agent] | None = None,
+        where: str = "",
+        missing: str = "",
+        mend: str = "",
+        every_first: bool = True,
+    ) -> None:
+        """Adds a finding about a rule that is broken at one or two places.
+
+        ``every_first``: one for each first place.
+        """
+        lines = (first[0].line if first and every_first else 0, second[0].line if second else 0)
+        if self.findings.seen(rule, severity, *lines):
+            return
+        places = [self.names.place(*one) if one else None for one in (first, second)]
+        self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, mend), *lines)
+
+    # ---- other CTAs ----
+
+    def reach(self, clock: Clock, cluster: int, rank: int, site: Site, agent: Agent, what: str) -> None:
+        """Something of another CTA is reached: it must be known to run."""
+        if rank == agent.cta:
+            return
+        cta = self.threads.cta(cluster, rank)
+        if not has_started(clock, cta):
+            self.say(
+                "peer-not-started", "error", f"{what} reaches CTA {rank}, which may not have started", (site, agent),
+                missing=f"nothing that CTA {rank} has done is known here",
+                mend="a cluster barrier (arrive and wait by all threads) before",
+            )  # fmt: skip
+
+    def touch(self, cta: TrackedCta, who: int, time: int, site: Site, agent: Agent, what: str) -> None:
+        """Something from outside touches a CTA, which must know that it is over before it exits."""
+        held = self.incoming[cta.cluster.number, cta.rank]
+        known = held.get(who)
+        if known is None or known.time < time:
+            held[who] = Incoming(time, site, agent, what)
+
+
+def drop_cluster(cluster: int, *tables: dict[Any, Any]) -> None:
+    """Forget a cluster in tables whose keys begin with its number."""
+    for held in tables:
+        for key in [key for key in held if key[0] == cluster]:
+            del held[key]

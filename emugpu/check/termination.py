@@ -1,0 +1,154 @@
+"""CTAs exit and runs fail: what can still reach a CTA, and what an error says about synchronisation."""
+
+from __future__ import annotations
+
+import re
+
+from emugpu.check.barriers import report_wrong_bytes
+from emugpu.check.clocks import EXECUTION, VISIBLE, Clock
+from emugpu.check.copies import RESPONSE
+from emugpu.check.mbarrier import Arrival, TrackedMBarrier
+from emugpu.check.model import Model
+from emugpu.emulator.errors import Deadlock, Fault
+from emugpu.emulator.machine.events import Agent, CtaEnded, Missed, Site, Suspended
+
+_MEND = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"
+
+
+def check_ended(model: Model, event: CtaEnded) -> None:
+    """Reports what comes from outside and is not known to be over by a thread of the CTA."""
+    cta = model.threads.cta(event.cluster, event.cta)
+    known = cta.ended
+    assert known is not None
+    for who, one in model.incoming[event.cluster, event.cta].items():
+        if not known.knows(known.space, who, one.time, EXECUTION):
+            rule = "clc-exit-pending" if one.what == RESPONSE else "peer-exited"
+            model.say(
+                rule, "error", f"{one.what} can reach CTA {event.cta} after it has exited",
+                (one.site, one.agent), missing=f"no thread of CTA {event.cta} knows that it is over", mend=_MEND,
+            )  # fmt: skip
+    for (cluster, rank, offset), barrier in model.barriers.items():
+        if (cluster, rank) != (event.cluster, event.cta):
+            continue
+        for arrival in barrier.unseen:
+            _check_arrival(model, known, offset, rank, arrival)
+
+
+def _check_arrival(model: Model, known: Clock, offset: int, rank: int, arrival: Arrival) -> None:
+    """Checks an arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for.
+
+    Kernels that run well end so, and the machine warns of it, too.
+    """
+    is_known = arrival.agent.cta == rank or known.knows(known.space, arrival.who, arrival.time, VISIBLE)
+    if is_known and not arrival.commit:
+        return
+    what = "tcgen05.commit arrives" if arrival.commit else "an arrival comes"
+    model.say(
+        "peer-exited", "warning", f"{what} at {model.names.shared(offset, rank)}, and the CTA may have exited",
+        (arrival.site, arrival.agent), missing=f"no thread of CTA {rank} waits for the phase it belongs to", mend=_MEND,
+    )  # fmt: skip
+
+
+def check_missed(model: Model, event: Missed, arrival: Arrival) -> None:
+    """An arrival has come to a CTA that has exited."""
+    known = model.threads.cta(event.agent.cluster, event.cta).ended
+    assert known is not None
+    if event.cta == event.agent.cta and event.operation is not None and event.operation.kind == "cp.async.arrive":
+        model.say(
+            "peer-exited", "warning", "the CTA exits before an arrival that its copies make", (event.site, event.agent),
+            missing="no wait for the phase it belongs to", mend="cp.async.wait_all before the exit",
+        )  # fmt: skip
+        return
+    _check_arrival(model, known, event.offset, event.cta, arrival)
+
+
+_RULES = {
+    "mbarrier-init": "init",
+    "mbarrier-count": "count",
+    "mbarrier-bytes": "bytes",
+    "mbarrier-overwritten": "overwritten",
+    "mbarrier-after-inval": "inval",
+    "tmem-alloc": "tmem-alloc-order",
+    "tmem-wait": "tmem-race",
+    "wgmma": "register-before-wait",
+    "exit": "exit-pending",
+    "convergence": "convergence",
+    "barrier": "convergence",
+    "clc-after-failure": "clc-after-failure",
+    "clc-exit-pending": "clc-exit-pending",
+    "clc-failed-coordinates": "clc-failed-coordinates",
+    "clc-unarmed": "bytes",
+    "uninitialised": "memory",
+}
+"""Of faults of the machine that are about synchronisation."""
+
+
+def note_error(model: Model, error: Exception, waiting: dict[Agent, Suspended]) -> None:
+    """Reports what the error that has ended a run says about synchronisation."""
+    if isinstance(error, Fault):
+        _note_fault(model, error)
+    elif isinstance(error, Deadlock):
+        _note_deadlock(model, waiting)
+
+
+def _note_fault(model: Model, error: Fault) -> None:
+    text = str(error)
+    rule = _RULES.get(error.rule, "")
+    if error.rule == "cluster":
+        rule = "peer-exited" if "already exited" in text else "mask"
+    elif error.rule == "exit" and "tensor memory" in text:
+        rule = "tmem-alloc-order"
+    if not rule or model.findings.has(rule) or (rule == "memory" and model.findings.report().errors):
+        return
+    lines = text.split("\n")
+    head = re.search(r"PTX line (\d+): (.*)", lines[0])
+    who = re.search(r"\(rank (\d+) of its cluster\), warp (\d+)", text)
+    if head is None or who is None:
+        if rule == "bytes":
+            for (_, rank, offset), barrier in model.barriers.items():
+                if barrier.bytes:
+                    report_wrong_bytes(model, barrier, rank, offset)
+        return
+    message = lines[2].strip() if len(lines) > 2 else lines[0]
+    site = Site(-1, int(head[1]), head[2].split(";")[0] + ";", "", (), "", "", "")
+    model.say(rule, "error", message, (site, Agent(0, int(who[1]), int(who[2]), 0)))
+
+
+def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
+    """Reports phases that lack something, with those who wait for them."""
+    for agent, event in waiting.items():
+        if event.mbarrier is None:
+            continue
+        offset, phase = event.mbarrier
+        barrier = model.barriers.get((agent.cluster, agent.cta, offset))
+        if barrier is None:
+            continue
+        name = model.names.shared(offset, agent.cta)
+        # Before phase 0 ends, the parity of the phase in front of it has passed already.
+        untouched = barrier.pending == barrier.expected and not barrier.bytes
+        if phase > (0 if untouched else 1) and not _has_seen(model, agent, barrier, max(phase - 2, 0)):
+            ended = f"phases {phase - 2} and {phase - 1}" if phase > 1 else "phase 0"
+            model.say(
+                "phase-lapped", "error", f"{ended} of {name} ended before this looked: it waits for phase {phase}",
+                (event.site, agent),
+                mend="let the one who waits arrive somewhere that the next phase depends on, or see the parity",
+            )  # fmt: skip
+            continue
+        if barrier.bytes and not barrier.pending:
+            report_wrong_bytes(model, barrier, agent.cta, offset)
+        lacks = []
+        if barrier.pending:
+            lacks.append(f"{barrier.pending} of {barrier.expected} arrivals")
+        if barrier.bytes:
+            lacks.append(f"{barrier.bytes} bytes")
+        model.say(
+            "phase-unobserved", "error",
+            f"waits for phase {phase} of {name}, which never ends: it lacks {' and '.join(lacks) or 'nothing'}",
+            (event.site, agent), mend="see who should arrive there, and the parity that is waited for",
+        )  # fmt: skip
+
+
+def _has_seen(model: Model, agent: Agent, barrier: TrackedMBarrier, phase: int) -> bool:
+    """Whether the agent knows that a phase is over."""
+    clock = model.threads.of(agent).clock
+    return clock.knows(clock.space, barrier.component, phase + 1, EXECUTION)

@@ -1,0 +1,137 @@
+"""One verdict on kernels that ran with the checker on, and what it rests on.
+
+*clean*: every launch ended, every result that was expected is right, and the synchronisation is sound, under all the
+schedules that were tried. *wrong*: a result is, or a rule of the machine was broken. *racy*: the checker has found an
+error. *hung*: nothing could go on. *incomplete*: something was not looked at, so there is no verdict.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from emugpu.check.findings import Finding, Report, by_cause
+from emugpu.emulator.errors import Deadlock, Fault
+from emugpu.emulator.ptx.ast import Instruction, Kernel, Special
+
+Word = Literal["clean", "wrong", "racy", "hung", "incomplete"]
+EXIT_CODES: dict[Word, int] = {"clean": 0, "racy": 1, "hung": 3, "wrong": 4, "incomplete": 5}
+ORDER: tuple[Word, ...] = ("hung", "wrong", "racy", "incomplete")
+"""Of several, the first one is the verdict."""
+SCHEMA = 1
+
+Trust = Literal["exact", "bounded", "by the ISA alone", "not modelled", "computed by NumPy"]
+_TIME = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+_BLACKWELL = ("tcgen05", "clusterlaunchcontrol")
+
+
+def trust(i: Instruction) -> Trust:
+    """Returns how far an instruction's result can be trusted.
+
+    exact: as an H200 was seen to do it, or as the ISA leaves no choice. bounded: an approximate function, which is
+    rounded correctly here, and on hardware within the error that the ISA allows. by the ISA alone: what only Blackwell
+    has; for the sums of tcgen05.mma others have published what B200s give. not modelled: it reads a clock.
+    """
+    if any(isinstance(o, Special) and o.name in _TIME for o in i.operands):
+        return "not modelled"
+    if i.has("approx"):
+        return "bounded"
+    return "by the ISA alone" if i.opcode in _BLACKWELL else "exact"
+
+
+def fidelity(kernels: Iterable[Kernel]) -> dict[Trust, dict[str, int]]:
+    """Counts the instructions of kernels, as they stand in the PTX, by how far they can be trusted and by opcode; the
+    exact ones together.
+    """
+    found: dict[Trust, Counter[str]] = {}
+    for kernel in kernels:
+        for i in kernel.instructions:
+            how = trust(i)
+            name = "all" if how == "exact" else ".".join((i.opcode, *i.modifiers))
+            found.setdefault(how, Counter())[name] += 1
+    return {how: dict(names.most_common()) for how, names in found.items()}
+
+
+def how_it_ended(error: BaseException | None) -> Word:
+    """Returns what an error says about the program that met it."""
+    if isinstance(error, Deadlock):
+        return "hung"
+    return "wrong" if isinstance(error, Fault) and error.rule != "unsupported" else "incomplete"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Says what came of a target. reasons: why it is not clean, each with the verdict that it leads to. findings: the
+    checker's. compared: results that were. fidelity: of the kernels that were launched. checked: whether the
+    synchronisation was looked at. smaller: the command that shows the same in a smaller case, if one was looked for.
+    """
+
+    target: str
+    reasons: tuple[tuple[Word, str], ...]
+    findings: tuple[Finding, ...]
+    launches: int
+    schedules: int
+    compared: tuple[str, ...]
+    fidelity: dict[Trust, dict[str, int]]
+    checked: bool = True
+    smaller: str = ""
+
+    @property
+    def word(self) -> Word:
+        said = {word for word, _ in self.reasons}
+        return next((word for word in ORDER if word in said), "clean")
+
+    @property
+    def untouched(self) -> bool:
+        """Returns whether nothing was launched, or asked for that there is not."""
+        return not self.launches and len(self.reasons) <= 1
+
+    @property
+    def report(self) -> Report:
+        return Report(self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.word]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON; its form is described in docs/verdicts.md."""
+        return {
+            "schema": SCHEMA,
+            "target": self.target,
+            "verdict": self.word,
+            "reasons": [{"verdict": word, "reason": reason} for word, reason in self.reasons],
+            "findings": [finding.as_dict() for finding in self.findings],
+            "launches": self.launches,
+            "fidelity": {
+                "instructions": self.fidelity,
+                "schedules": self.schedules,
+                "compared": list(self.compared),
+                "synchronisation": "checked" if self.checked else "not checked",
+            },
+            **({"smaller": self.smaller} if self.smaller else {}),
+        }
+
+    def lines(self) -> list[str]:
+        """Returns what people read: the reasons, what the verdict rests on, and last the word."""
+        found = [f"{word}: {reason}" for word, reason in self.reasons]
+        for how, names in self.fidelity.items():
+            total = sum(names.values())
+            most = ", ".join(f"{name} ({count})" for name, count in list(names.items())[:3] if name != "all")
+            what = ("call", "libraries") if how == "computed by NumPy" else ("instruction", "the kernels")
+            of = f"{what[0]}{'' if total == 1 else 's'} of {what[1]}"
+            found.append(f"{total:,} {of}: {how}{f': {most}' if most else ''}")
+        launches = f"{self.launches} launch{'' if self.launches == 1 else 'es'}"
+        schedules = f"{self.schedules} schedule{'' if self.schedules == 1 else 's'}"
+        unchecked = "" if self.checked else "; the synchronisation was not checked"
+        found.append(f"{launches}, {schedules}; compared: {', '.join(self.compared) or 'nothing'}{unchecked}")
+        found += [f"smaller: {self.smaller}"] if self.smaller else []
+        return [*found, f"{self.target}: {self.word}"]
+
+
+def races(findings: Sequence[Finding]) -> list[tuple[Word, str]]:
+    """Returns a reason for each cause that is an error."""
+    causes = [cause for cause in by_cause(findings) if cause[0].severity == "error"]
+    return [("racy", f"{cause[0].rule}: {cause[0].message}") for cause in causes]

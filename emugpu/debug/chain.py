@@ -1,0 +1,278 @@
+"""The answer to why an element is what it is: what had a part in it, its K steps, and the first that is wrong.
+
+A K step is right if the row of A and the row of B are those of the element, if both are at the same place along K, and
+if no place along K is multiplied twice or left out. That needs no values, and finds a stage that is read too early as
+well as one that is filled with the wrong box.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from emugpu.debug.names import Names, element
+from emugpu.debug.recording import Placed
+from emugpu.debug.writers import Write
+
+SHOWN_STEPS = 10
+TOLERANCE = 0.02
+"""By how much of a sum an element may differ from it, as it is rounded to its type."""
+
+ATOM_ROWS, ATOM_BLOCKS, ATOM_BYTES = 128, 4, 512
+"""What an atom holds: the scale factors of so many rows and blocks along K."""
+
+Element = tuple[Placed, tuple[int, ...]]
+"""An element of a buffer."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One thing that had a part in an element. event: its number, 0: none."""
+
+    event: int
+    text: str
+
+
+@dataclass
+class KStep:
+    """Multiplications that read the same stage. a, b: the elements that they have multiplied, in order; None: no
+    element of a buffer. factors: scale factors of A and of B, in the same way; unscaled: one that was not written by
+    then. loads: the writes that brought a and b. wrong: why it is not what must be.
+    """
+
+    first: int
+    last: int
+    reads: int
+    a: list[Element | None] = field(default_factory=list)
+    b: list[Element | None] = field(default_factory=list)
+    factors: tuple[list[Element | None], list[Element | None]] = field(default_factory=lambda: ([], []))
+    unscaled: str = ""
+    loads: tuple[Write | None, Write | None] = (None, None)
+    stages: tuple[str, str] = ("", "")
+    wrong: str = ""
+    sum: float | None = None
+
+
+@dataclass
+class Chain:
+    """The answer: links from the element backwards, the K steps in the order of time, and what is wrong first."""
+
+    title: str
+    links: list[Link] = field(default_factory=list)
+    steps: list[KStep] = field(default_factory=list)
+    verdict: str = ""
+    wrong_at: int = 0
+    """The event of the first step that is wrong; 0: none is known."""
+    uncertain: bool = False
+    """Whether several loads may have given a register, and the last of them was taken."""
+    unknown: bool = False
+    """Whether some of what was multiplied is not known: threads have put it into the stage from their registers."""
+
+
+def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | None, is_right: bool) -> None:
+    """Finds the first K step that is not what must be; `KStep.wrong` and the verdict say why. got: the
+    element in the end, None where it is poison. is_right: whether it is known to be what must be.
+    """
+    axes = [_k_axis([step.a for step in chain.steps]), _k_axis([step.b for step in chain.steps])]
+    wanted = [_wanted_row(chain, which, axes[which], placed, index) for which in range(2)]
+    done: dict[int, int] = {}
+    scaled: dict[tuple[str, tuple[int, ...]], int] = {}
+    sums: float | None = 0.0
+    extent = 0
+    for number, step in enumerate(chain.steps, 1):
+        problem = ""
+        for which, (elements, axis) in enumerate(zip((step.a, step.b), axes, strict=True)):
+            there = [e for e in elements if e is not None]
+            if elements and not there and step.loads[which] is None:
+                problem = problem or f"{step.stages[which]} was not written by then"
+            if axis is None or not there:
+                continue
+            extent = max(extent, there[0][0].shape[axis])
+            row = _without(there[0][1], axis)
+            if row != wanted[which]:
+                name, must = there[0][0].name, _row(wanted[which])
+                problem = problem or f"row {_row(row)} of {name} is multiplied in place of row {must}"
+        for left, right in zip(step.a, step.b, strict=False):
+            if left is None or right is None or None in axes:
+                continue
+            k, other = left[1][axes[0]], right[1][axes[1]]  # type: ignore[index]
+            if k != other:
+                problem = problem or f"K = {k} of {left[0].name} meets K = {other} of {right[0].name}"
+            elif k in done:
+                problem = problem or f"K = {k} is multiplied again, after step {done[k]}"
+            done.setdefault(k, number)
+        problem = problem or ("" if is_right else _misplaced_factor(step, axes, wanted))
+        problem = problem or _wrong_factor(step, number, scaled)
+        sums = _sum(sums, step) if not chain.unknown and not any(step.factors) else None
+        step.sum, step.wrong = sums, problem
+        if problem and not chain.wrong_at:
+            chain.verdict = f"step {number} is the first that is wrong: {problem}"
+            chain.wrong_at = step.reads
+    missing = sorted(set(range(extent)) - done.keys()) if done and not chain.wrong_at else []
+    if chain.uncertain and chain.wrong_at:
+        chain.verdict = f"perhaps {chain.verdict}, if the way through registers above is the right one"
+    if is_right and sums is not None and got is not None and _differ(got, sums):
+        chain.links.append(Link(0, f"these products add up to {sums:.9g}, of which {got:.9g} is made, which is right"))
+        sums = None
+    if sums is not None and got is not None and _differ(got, sums):
+        chain.links.append(Link(0, f"these products add up to {sums:.9g}, and the element is {got:.9g}: see below"))
+        chain.verdict += "; " if chain.verdict else ""
+        chain.verdict += "the value was changed after the sum, or its way through registers is not followed rightly"
+    elif chain.unknown:
+        rest = "threads have brought it through registers; nothing wrong is seen in the rest"
+        chain.verdict = chain.verdict or f"not all that was multiplied is known: {rest}"
+    elif missing:
+        chain.verdict = f"K = {missing[0]} is never multiplied, nor are {len(missing) - 1:,} others of {extent:,}"
+        chain.wrong_at = chain.steps[-1].last
+    elif not chain.wrong_at and done:
+        chain.verdict = f"each of the {extent:,} places along K is multiplied once, with the right partner"
+
+
+def _misplaced_factor(step: KStep, axes: Sequence[int | None], wanted: Sequence[tuple[int, ...]]) -> str:
+    """A scale factor of another row, or of another block along K, than the elements that it scales."""
+    for elements, factors, axis, row in zip((step.a, step.b), step.factors, axes, wanted, strict=True):
+        block = len(elements) // len(factors) if factors else 0
+        for scaled, found in zip(elements[:: block or 1], factors, strict=False):
+            if scaled is None or found is None or axis is None or len(row) != 1:
+                continue
+            (buffer, index), k = found, scaled[1][axis]
+            if len(index) != 3 or buffer.shape[-1] != ATOM_BYTES:
+                continue
+            # As tcgen05.cp.32x128b takes them: "1D block scaling factors layout", cuBLAS 12.9.
+            lane, word, byte = index[2] // 16, index[2] % 16 // 4, index[2] % 4
+            of_row, of_k = ATOM_ROWS * index[0] + 32 * word + lane, (ATOM_BLOCKS * index[1] + byte) * block
+            name = f"scale factor {element(buffer.name, index)} is of"
+            if of_row != row[0]:
+                return f"{name} row {of_row} of {scaled[0].name}, not of row {row[0]}"
+            if of_k != k:
+                return f"{name} K = {of_k}, not of K = {k}"
+    return ""
+
+
+def _wrong_factor(step: KStep, number: int, scaled: dict[tuple[str, tuple[int, ...]], int]) -> str:
+    """Each block along K has a scale factor of its own. scaled: the steps that have used those so far."""
+    if step.unscaled:
+        return f"{step.unscaled} was not written by then"
+    problem = ""
+    for found in filter(None, (*step.factors[0], *step.factors[1])):
+        place = found[0].name, found[1]
+        if place in scaled:
+            problem = problem or f"scale factor {element(*place)} is used again, after step {scaled[place]}"
+        scaled.setdefault(place, number)
+    return problem
+
+
+def _differ(got: float, wanted: float) -> bool:
+    return abs(got - wanted) > TOLERANCE * max(1.0, abs(wanted))
+
+
+def lines_of(chain: Chain, names: Names) -> list[str]:
+    """The chain as text."""
+    said = [chain.title]
+    said += [
+        f"  {f'event {link.event}':>13}  {link.text}" if link.event else f"  {'':>13}  {link.text}"
+        for link in chain.links
+    ]
+    steps = list(enumerate(chain.steps, 1))
+    wrong = next((n for n, step in steps if step.wrong), 0)
+    shown = (
+        {*range(1, 4), len(steps), wrong - 1, wrong, wrong + 1}
+        if len(steps) > SHOWN_STEPS
+        else set(range(len(steps) + 1))
+    )
+    left_out = False
+    for number, step in steps:
+        if number not in shown:
+            if not left_out:
+                said.append(f"  {'':>13}    ...")
+            left_out = True
+            continue
+        left_out = False
+        said.append(f"  {f'event {step.reads}':>13}    step {number}: {_step(step)}")
+        if step.wrong:
+            said.append(f"  {'':>13}      WRONG: {step.wrong}")
+            for load in step.loads if number == wrong else ():
+                if load is not None and load.operation is not None:
+                    by = f"{names.operation(load.operation)}, issued by {names.agent(load.operation.agent)}"
+                    said.append(f"  {f'event {load.event}':>13}      filled by {by}")
+    if chain.verdict:
+        said.append(chain.verdict)
+    return said
+
+
+def _step(step: KStep) -> str:
+    sides = []
+    for elements, stage, load in zip((step.a, step.b), step.stages, step.loads, strict=True):
+        what = _span(elements)
+        sides.append(
+            f"{what} from {stage}{f' (event {load.event})' if load else ''}" if elements else f"a matrix in {stage}"
+        )
+    scales = [_span(found) for found in step.factors if any(found)]
+    if scales:
+        sides[-1] += f", scaled by {' and '.join(scales)}"
+    total = f"; sum so far {step.sum:.9g}" if step.sum is not None else ""
+    return f"{' x '.join(sides)}{total}"
+
+
+def _span(elements: list[Element | None]) -> str:
+    """``A[3,0:64]``."""
+    there = [e for e in elements if e is not None]
+    if not there:
+        return "what is not known"
+    ranges = [(min(along), max(along) + 1) for along in zip(*(index for _, index in there), strict=True)]
+    return element(there[0][0].name, [f"{first}:{end}" if end > first + 1 else first for first, end in ranges])
+
+
+def _k_axis(steps: Iterable[Sequence[Element | None]]) -> int | None:
+    """The dimension along which the elements of a multiplication differ."""
+    for elements in steps:
+        there = [e[1] for e in elements if e is not None]
+        for first, second in pairwise(there):
+            differing = [n for n, (x, y) in enumerate(zip(first, second, strict=False)) if x != y]
+            if len(differing) == 1:
+                return differing[0]
+    return None
+
+
+def _without(index: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return index[:axis] + index[axis + 1 :]
+
+
+def _row(row: tuple[int, ...]) -> str:
+    return ",".join(map(str, row))
+
+
+def _wanted_row(chain: Chain, which: int, axis: int | None, placed: Placed, index: tuple[int, ...]) -> tuple[int, ...]:
+    """The row of A or of B that belongs to an element: its own, also where the operands have changed places; that which
+    most steps have, where the element does not lie in a matrix of such rows.
+    """
+    rows: Counter[tuple[int, ...]] = Counter()
+    extent = 0
+    for step in chain.steps:
+        for there in ((step.a, step.b)[which])[:1]:
+            if there is not None and axis is not None:
+                rows[_without(there[1], axis)] += 1
+                extent = _without(there[0].shape, axis)[0] if len(there[0].shape) == 2 else 0
+    if len(index) == 2:
+        for own in ((index[which],), (index[1 - which],)):
+            if own in rows:
+                return own
+        if extent == placed.shape[which]:
+            return (index[which],)
+    return rows.most_common(1)[0][0] if rows else ()
+
+
+def _sum(sums: float | None, step: KStep) -> float | None:
+    """The sum with the products of a step; None: some value is not known."""
+    if sums is None or len(step.a) != len(step.b):
+        return None
+    for left, right in zip(step.a, step.b, strict=True):
+        if left is None or right is None:
+            continue
+        for placed, _ in (left, right):
+            if placed.first is None or placed.dtype.packed:
+                return None
+        sums += float(left[0].first[left[1]]) * float(right[0].first[right[1]])  # type: ignore[index]
+    return sums

@@ -1,0 +1,98 @@
+"""Which elements of A and B one multiplication adds to one element of its accumulator, as places in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from emugpu.emulator.machine.events import Operation
+from emugpu.emulator.memory.descriptors import Major
+from emugpu.emulator.units.formats import ELEMENT_BITS
+from emugpu.emulator.units.mma_instruction import QUADRANT, Mma, scale_columns
+from emugpu.emulator.units.operands import Operand
+from emugpu.emulator.units.wgmma import make_plan
+
+CHUNK = 16
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbours along K, or one element. cta: whose shared memory; chunk: of 16 bytes; first: element in it."""
+
+    cta: int
+    chunk: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Scale factors of a row in a word of a CTA's tensor memory: so many bytes from one on."""
+
+    cta: int
+    lane: int
+    column: int
+    byte: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """One row of A times one column of B; None: the operand does not come from shared memory. factors: of A and B."""
+
+    a: tuple[Run, ...] | None
+    b: tuple[Run, ...] | None
+    accumulates: bool
+    factors: tuple[Factors, ...] = ()
+
+
+def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Product | None:
+    """What a tcgen05.mma adds to a word of a CTA's tensor memory; None: nothing, it keeps that lane."""
+    what, ctas = operation.detail["mma"], operation.detail["ctas"]
+    if what.lane_mask is not None and any(what.lane_mask):
+        word = what.lane_mask[4 * ctas.index(cta) + lane // 32]
+        if word >> lane % 32 & 1:
+            return None
+    a, b = what.operands()
+    n = what.shape().n
+    blocks, _, _ = what.layout()
+    for block in blocks:
+        if block.lanes.start <= lane < block.lanes.stop and block.columns.start <= column < block.columns.stop:
+            row = block.target[0].start + lane - block.lanes.start
+            own = block.target[1].start + column - block.columns.start
+            share = n // what.cta_group
+            of_b = tuple(_runs(b, own % share, ctas[own // share]))
+            factors = tuple(_factors(what, cta, lane, (row, own)))
+            return Product(None if a is None else tuple(_runs(a, row, cta)), of_b, what.accumulate, factors)
+    return None
+
+
+def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[Factors]:
+    """The scale factors of a row of A and of one of B, in the quadrant of a lane of D."""
+    shape = what.shape()
+    for number, address, byte in zip(numbers, what.scales, (shape.a_id, shape.b_id), strict=True):
+        if what.vectors:
+            quadrant, column = lane // QUADRANT * QUADRANT, scale_columns(address, 1).start + number // QUADRANT
+            yield Factors(cta, quadrant + number % QUADRANT, column, byte, what.vectors)
+
+
+def register_product(operation: Operation, warp: int, register: int, lane: int) -> Product:
+    """What a wgmma adds to an accumulator register of a lane (PTX ISA 9.7.15.5.1.1)."""
+    detail, cta = operation.detail, operation.agent.cta
+    plan = make_plan(detail["form"], detail["a"], detail["b"])
+    row = 16 * (warp % 4) + lane // 4 + 8 * (register // 2 % 2)
+    column = 8 * (register // 4) + 2 * (lane % 4) + register % 2
+    a = None if plan.form.a_in_registers else tuple(_runs(plan.a, row, cta))
+    return Product(a, tuple(_runs(plan.b, column, cta)), bool(detail["keep"]))
+
+
+def _runs(operand: Operand, row: int, cta: int) -> Iterator[Run]:
+    """The elements of a row of an operand along K."""
+    bits = ELEMENT_BITS[operand.element]
+    size = CHUNK * 8 // (4 if operand.packed else max(8, bits))
+    if operand.major is Major.K:
+        for chunk in operand.positions[row].ravel().tolist():
+            yield Run(cta, chunk, 0, size)
+        return
+    for chunks in operand.positions:
+        yield Run(cta, int(chunks[row // size]), row % size, 1)

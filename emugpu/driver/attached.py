@@ -1,0 +1,190 @@
+"""The emulated GPU of a Python process that runs already: its CUDA libraries are loaded before any other, and a process
+beside it (`emugpu.driver.attached_server`), which ends with it, is the GPU.
+
+That is a process and no thread, since code in C that calls the driver may hold Python's lock while it waits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.paths import ROOT
+
+if TYPE_CHECKING:
+    from emugpu.check.findings import Finding
+    from emugpu.check.verdict import Verdict
+
+LIBRARIES = (
+    *("libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1"),
+    *("libcublas.so.13", "libcublas.so.12", "libcublasLt.so.13", "libcublasLt.so.12"),
+)
+"""What the dynamic linker then has under the names that programs ask for."""
+_NVIDIA = re.compile(r"\s(/\S*/(?:libcuda|libcudart|libnvidia-ml)\.so[^/\s]*)$", re.MULTILINE)
+
+
+class EmulatedGpu:
+    """What kernels do on the emulated GPU from `begin` to `end`; one such section at a time.
+
+    verdict: as `harness verify` gives it. launches: plain data, as ``harness exec --json`` has it. All of it can be
+    asked for at any time in the section, and is what it was at its end afterwards.
+    """
+
+    def __init__(self, process: _Process, target: str, options: dict[str, Any]) -> None:
+        self._process = process
+        self._target = target
+        self._ended: tuple[Verdict, list[dict[str, Any]]] | None = None
+        process.ask("begin", options)
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._now()[0]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Returns the checker's findings, of every severity."""
+        return self.verdict.findings
+
+    @property
+    def launches(self) -> list[dict[str, Any]]:
+        return self._now()[1]
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Returns the counters of all launches together; none where nothing was launched."""
+        from emugpu.launch.launching import add_counters
+
+        return add_counters([launch["counters"] for launch in self.launches])
+
+    def end(self, failure: str = "") -> Verdict:
+        """Ends the section. failure: what the program says itself is wrong, in a line."""
+        if self._ended is None:
+            self._ended = self._process.ask("verdict", self._target, failure)
+        return self._ended[0]
+
+    def _now(self) -> tuple[Verdict, list[dict[str, Any]]]:
+        return self._ended or self._process.ask("verdict", self._target, "")
+
+
+class _Process:
+    """The GPU. Raises UsageProblem for a GPU that there is not, CannotRun if it cannot be started."""
+
+    def __init__(self, gpu: str) -> None:
+        ours, theirs = socket.socketpair()
+        self.gpu = gpu
+        self.section: EmulatedGpu | None = None
+        self._control = Connection(ours.detach())
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+        with theirs:
+            # -P: not what the working directory calls harness
+            main = f"from emugpu.driver.attached_server import main; main({theirs.fileno()}, {gpu!r})"
+            command = [sys.executable, "-P", "-c", main]
+            self._process = subprocess.Popen(
+                command, env=variables, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.__stderr__
+            )
+        os.environ.update(self._answer())
+        atexit.register(self._end)
+        folder = os.environ["LD_LIBRARY_PATH"].partition(os.pathsep)[0]
+        for name in LIBRARIES:
+            ctypes.CDLL(str(Path(folder) / name))
+
+    def ask(self, *request: Any) -> Any:
+        self._control.send(request)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            good, value = self._control.recv()
+        except EOFError:
+            raise CannotRun("the process of the emulated GPU has ended; start this program again") from None
+        if not good:
+            raise value
+        return value
+
+    def _end(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+_process: _Process | None = None
+
+
+def begin(gpu: str, target: str, options: dict[str, Any]) -> EmulatedGpu:
+    """Begins a section in which this process has the emulated GPU: kernels' errors before it are forgotten, memory and
+    modules stay.
+
+    target: what is judged, for people. options: check, and those of `EmulationOptions`. Raises UsageProblem if a CUDA
+    library is loaded already, and for another GPU than the one that this process has.
+    """
+    global _process
+    if _process is None:
+        loaded = _NVIDIA.search(Path("/proc/self/maps").read_text(encoding="utf-8"))
+        if loaded:
+            raise UsageProblem(
+                f"{loaded[1]} is loaded already; ask for the emulated GPU before anything uses CUDA, or start the "
+                "program by `harness exec -- python ...`"
+            )
+        _process = _Process(gpu)
+    if _process.gpu != gpu:
+        raise UsageProblem(f"GPU {gpu!r}: this process has an emulated {_process.gpu} already; use another process")
+    _process.section = EmulatedGpu(_process, target, options)
+    return _process.section
+
+
+@contextmanager
+def emulated_gpu(
+    gpu: str = "b200",
+    *,
+    check: bool = False,
+    schedule: str = "fifo",
+    seed: int = 0,
+    accumulation: str = "f32",
+    uninitialised: str = "report",
+    engine: str = "native",
+    timeout: float | None = None,
+    max_steps: int | None = None,
+) -> Iterator[EmulatedGpu]:
+    """Gives this process an emulated GPU, for code that calls the CUDA driver: Triton, CuTe DSL, numba, cuda.core, MAX.
+
+        with emulated_gpu("b200", check=True) as gpu:
+            program()
+        print(gpu.verdict.word)
+
+    Enter it before anything is imported that loads libcuda. From then on the process has this GPU, and no other; each
+    ``with`` has a verdict of its own. An exception in it is a result that is wrong.
+
+    Args:
+        gpu: b200, h200 or h100.
+        check: whether to look for races, as ``harness check`` does; much slower.
+        schedule: as the option of ``harness exec``, and so are seed, accumulation, uninitialised and engine.
+        timeout: seconds that a launch may take. max_steps: warp instructions of a launch.
+
+    Raises:
+        UsageProblem: a value that does not exist, or a CUDA library that is loaded already.
+        CannotRun: there is no C compiler, for example.
+    """
+    if _process is not None and _process.section is not None and _process.section._ended is None:
+        raise UsageProblem("emulated_gpu inside emulated_gpu: a process has one GPU; leave the inner one out")
+    options = {
+        "check": check, "schedule": schedule, "seed": seed, "accumulation": accumulation,
+        "uninitialised": uninitialised, "engine": engine, "timeout": timeout, "max_steps": max_steps,
+    }  # fmt: skip
+    section = begin(gpu, "this program", options)
+    try:
+        yield section
+    except BaseException as error:
+        harmless = isinstance(error, SystemExit) and not error.code
+        section.end("" if harmless else f"the program raised {type(error).__name__}: {error}".partition("\n")[0])
+        raise
+    section.end()

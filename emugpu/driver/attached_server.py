@@ -1,0 +1,84 @@
+"""The process that is the emulated GPU of another Python process: see `emugpu.driver.attached`.
+
+Over a pipe it is asked ("begin", options) and ("verdict", target, failure), and answers (True, value) or (False,
+exception); the first answer is the environment variables that the other process needs. It ends with that pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from emugpu.check.verdict import Verdict
+from emugpu.driver.gpu_model import GpuModel, gpu_model
+from emugpu.driver.library import libraries
+from emugpu.driver.log import Log, judge
+from emugpu.driver.server import Server, listening, variables
+from emugpu.driver.state import Gpu
+from emugpu.driver.toolchains import folder_for_ptx
+from emugpu.emulator import EmulatorError
+from emugpu.errors import ReportedError, UsageProblem
+from emugpu.launch.launching import EmulationOptions
+
+
+def main(descriptor: int, gpu: str) -> None:
+    """Is the GPU until the other process has ended. descriptor: of the pipe."""
+    control = Connection(descriptor)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        try:
+            model = gpu_model(gpu)
+        except ValueError as error:
+            control.send((False, UsageProblem(str(error))))
+            return
+        try:
+            _serve(control, model)
+        except ReportedError as error:
+            control.send((False, error))
+
+
+def _serve(control: Connection, model: GpuModel) -> None:
+    with folder_for_ptx() as kept, listening() as (listener, name):
+        given = variables(os.environ, libraries(), name, kept)
+        gpu = Gpu(model, EmulationOptions(), Log(), kept_ptx=Path({**os.environ, **given}["CUTE_DSL_DUMP_DIR"]))
+        control.send((True, given))
+        with Server(listener, gpu) as server:
+            server.serve(partial(_answer_all, control, server), control.fileno())
+
+
+def _answer_all(control: Connection, server: Server) -> bool:
+    """Whether the other process is there; answers what it has asked."""
+    try:
+        while control.poll():
+            what, *rest = control.recv()
+            try:
+                control.send((True, _ANSWERS[what](server, *rest)))
+            except ReportedError as error:
+                control.send((False, error))
+    except (EOFError, ConnectionError):
+        return False
+    return True
+
+
+def _begin(server: Server, options: dict[str, Any]) -> None:
+    """Goes on with new options and an empty log."""
+    check = options.pop("check", False)
+    try:
+        emulation = EmulationOptions(**{"uninitialised": "report", **options})
+        emulation.make_device()
+    except (TypeError, ValueError, EmulatorError) as error:
+        raise UsageProblem(f"emulated GPU: {error}") from None
+    server.use(Gpu(server.gpu.model, emulation, Log(), check=check, kept_ptx=server.gpu.kept_ptx))
+
+
+def _verdict(server: Server, target: str, failure: str) -> tuple[Verdict, list[dict[str, Any]]]:
+    gpu = server.gpu
+    verdict = judge(gpu.log, target, failure, gpu.check)
+    return verdict, [launch.as_dict() for launch in gpu.log.launches]
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {"begin": _begin, "verdict": _verdict}

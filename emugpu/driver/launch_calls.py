@@ -1,0 +1,255 @@
+"""Launches of kernels: their checks, the run on the emulator, and what its errors are to a program."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from emugpu.check import Checker
+from emugpu.check.verdict import how_it_ended
+from emugpu.driver.api import handles
+from emugpu.driver.log import Dims, LaunchRecord
+from emugpu.driver.memory import SPARE, HostMemoryShort, free_bytes
+from emugpu.driver.module_calls import Function
+from emugpu.driver.results import DriverError
+from emugpu.driver.state import Abandoned, Session
+from emugpu.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
+from emugpu.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from emugpu.emulator.machine.register_pool import SM_REGISTERS
+from emugpu.emulator.memory.address_space import RESERVED_SHARED
+from emugpu.emulator.names import readable_name, short_name
+
+PORTABLE_CLUSTER = 8
+LARGEST_CLUSTER = 16
+_COOPERATIVE, _CLUSTER = 2, 4
+_RESULTS = {
+    "address": "ILLEGAL_ADDRESS",
+    "alignment": "MISALIGNED_ADDRESS",
+    "assert": "ASSERT",
+}
+"""Of faults by their rule; of all others a GPU says CUDA_ERROR_LAUNCH_FAILED, or nothing at all."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a program asks of a launch, apart from the parameters."""
+
+    grid: Dims
+    block: Dims
+    cluster: Dims | None
+    dynamic_shared: int
+    cooperative: bool
+
+    @property
+    def cluster_size(self) -> int:
+        return prod(self.cluster or (1,))
+
+    @property
+    def threads(self) -> int:
+        return prod(self.block)
+
+
+def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
+    """Reads the seven numbers of a CUlaunchConfig and its attributes, 72 bytes each; others change nothing here."""
+    sizes = struct.unpack("=7I", shape)
+    cluster: Dims | None = None
+    cooperative = False
+    for at in range(0, len(attributes), 72):
+        number, x, y, z = struct.unpack_from("=I4xIII", attributes, at)
+        if number == _CLUSTER and x:
+            cluster = (x, y, z)
+        elif number == _COOPERATIVE:
+            cooperative = bool(x)
+    if cluster is None:
+        x, y, z = (function.attributes.get(number, 0) for number in (11, 12, 13))
+        cluster = (x, y, z) if x and y and z else None
+    return Shape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative)
+
+
+def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: int) -> int:
+    """Returns how many CTAs a multiprocessor holds at once; 0 if not even one."""
+    if not 0 < threads <= function.most_threads:
+        return 0
+    warps = -(-threads // 32)
+    shared = RESERVED_SHARED + function.code.static_shared + dynamic_shared
+    registers = function.registers * 32 * warps
+    return min(SM_THREADS // (32 * warps), SM_CTAS, SM_SHARED // shared, SM_REGISTERS // registers)
+
+
+def _check(session: Session, function: Function, shape: Shape) -> None:
+    """Refuses what a driver refuses before the kernel starts."""
+    if shape.dynamic_shared > function.dynamic_shared:
+        raise DriverError(
+            "INVALID_VALUE",
+            f"{shape.dynamic_shared} bytes of dynamic shared memory; kernel '{readable_name(function.name)}' may have "
+            f"{function.dynamic_shared}, set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+        )
+    limit = LARGEST_CLUSTER if function.any_cluster else PORTABLE_CLUSTER
+    if shape.cluster_size > limit:
+        raise DriverError(
+            "INVALID_CLUSTER_SIZE",
+            f"a cluster of {shape.cluster_size} CTAs; at most {limit} are allowed"
+            + ("" if function.any_cluster else ", set CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"),
+        )
+    if any(extent % size for extent, size in zip(shape.grid, shape.cluster or (1, 1, 1), strict=True)):
+        raise DriverError(
+            "INVALID_CLUSTER_SIZE", f"a grid of {shape.grid} CTAs is no whole number of clusters of {shape.cluster}"
+        )
+    if shape.cooperative:
+        ctas, room = prod(shape.grid), _clusters(session, function, shape, 1)
+        if ctas > room:
+            raise DriverError(
+                "COOPERATIVE_LAUNCH_TOO_LARGE", f"a cooperative grid of {ctas} CTAs; the GPU holds {room} at once"
+            )
+
+
+@handles("emulatedLaunch")
+def launch(
+    session: Session,
+    handle: int,
+    _stream: int,
+    shape: bytes,
+    parameters: bytes,
+    _nbytes: int,
+    attributes: bytes,
+    _count: int,
+) -> None:
+    function = session.get(handle, Function)
+    asked = read_shape(shape, attributes, function)
+    try:
+        _check(session, function, asked)
+        run(session, function, asked, parameters)
+    except PtxSyntaxError as error:
+        session.gpu.log.failed(f"kernel '{readable_name(function.name)}' cannot be run: {error}")
+        raise DriverError("INVALID_PTX") from error
+
+
+def run(session: Session, function: Function, shape: Shape, parameters: bytes) -> None:
+    """Run a kernel to its end. What it does wrong is reported, and the program gets the error from its next calls."""
+    gpu, kernel = session.gpu, function.kernel
+    if len(parameters) < kernel.parameter_bytes:
+        raise DriverError("INVALID_VALUE", f"{len(parameters)} bytes of parameters, of {kernel.parameter_bytes}")
+    x, y, z = (*(kernel.directives.get("reqnctapercluster") or ()), 1, 1, 1)[:3]
+    cluster = shape.cluster or (x, y, z)
+    record = LaunchRecord(
+        len(gpu.log.launches),
+        readable_name(function.name),
+        shape.grid,
+        cluster,
+        shape.block,
+        shape.dynamic_shared,
+        session.number,
+        cooperative=shape.cooperative,
+        parameters=parameters,
+        kernel_read=kernel,
+    )
+    checker = Checker() if gpu.check else None
+    workers = gpu.options.jobs
+    if workers > 1 and (shape.cooperative or checker or session.device.why_one_worker(function.code)):
+        workers = 1
+    if gpu.recorder is not None:
+        gpu.recorder.keep(session, function, parameters, record)
+    try:
+        result = session.device.launch(
+            function.module.ptx,
+            function.name,
+            grid=shape.grid,
+            block=shape.block,
+            cluster=cluster,
+            dynamic_smem=shape.dynamic_shared,
+            cooperative=shape.cooperative,
+            arguments=[parameters[p.offset : p.offset + p.size] for p in kernel.parameters],
+            watch=partial(_stop_if_gone, session),
+            sinks=(checker,) if checker else (),
+            workers=workers,
+            max_steps=gpu.options.max_steps,
+            timeout=gpu.options.timeout,
+        )
+    except LaunchError as error:
+        raise DriverError("INVALID_VALUE", f"launch of kernel '{record.kernel}': {error}") from error
+    except PtxSyntaxError:
+        raise
+    except EmulatorError as error:
+        _failed(session, record, error)
+        record.warnings = error.warnings
+        if checker:
+            checker.failed(error)
+    else:
+        record.counters, record.seconds, record.warnings = result.counters, result.seconds, result.warnings
+        session.printed.append(result.output)
+        session.clock += result.seconds
+    if checker:
+        record.findings = checker.report().findings
+    gpu.log.launches.append(record)
+
+
+def _stop_if_gone(session: Session) -> None:
+    """A launch ends when its process has, and when the host has no memory left for what it writes."""
+    if session.is_gone():
+        raise Abandoned
+    if (have := free_bytes() - SPARE) < 0:
+        raise HostMemoryShort(-have, 0)
+
+
+def result_of(error: EmulatorError) -> str:
+    """Returns the CUresult of a kernel that did not come to its end."""
+    if isinstance(error, Deadlock | LimitExceeded):
+        return "LAUNCH_TIMEOUT"
+    if isinstance(error, Fault):
+        return _RESULTS.get(error.rule, "LAUNCH_FAILED")
+    return "LAUNCH_FAILED"
+
+
+def _failed(session: Session, record: LaunchRecord, error: EmulatorError) -> None:
+    log = session.gpu.log
+    session.printed.append(error.output)
+    record.error, record.result = f"{type(error).__name__}: {error}", f"CUDA_ERROR_{result_of(error)}"
+    record.ended = how_it_ended(error)
+    where = f"launch {record.number}, kernel '{short_name(record.kernel)}'"
+    if isinstance(error, Fault) and error.rule == "unsupported":
+        log.failed(f"{where}: {error}")
+    else:
+        log.say(f"{where}: {record.error}\n  (the program sees {record.result})")
+    session.fail(result_of(error))
+
+
+# ---- occupancy ----
+
+
+@handles("cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags")
+def active_blocks(session: Session, handle: int, threads: int, shared: int, *_flags: int) -> int:
+    return blocks_per_multiprocessor(session.get(handle, Function), threads, shared)
+
+
+@handles("cuOccupancyAvailableDynamicSMemPerBlock")
+def available_shared(session: Session, handle: int, blocks: int, threads: int) -> int:
+    function = session.get(handle, Function)
+    if blocks <= 0 or blocks_per_multiprocessor(function, threads, 0) < blocks:
+        raise DriverError("INVALID_VALUE", f"a multiprocessor does not hold {blocks} blocks of {threads} threads")
+    each = SM_SHARED // blocks - RESERVED_SHARED - function.code.static_shared
+    return min(each // 128 * 128, function.dynamic_shared)
+
+
+@handles("emulatedActiveClusters")
+def active_clusters(session: Session, handle: int, shape: bytes, attributes: bytes, _count: int) -> int:
+    function = session.get(handle, Function)
+    asked = read_shape(shape, attributes, function)
+    return _clusters(session, function, asked, asked.cluster_size)
+
+
+@handles("emulatedLargestCluster")
+def largest_cluster(session: Session, handle: int, shape: bytes, attributes: bytes, _count: int) -> int:
+    function = session.get(handle, Function)
+    asked = read_shape(shape, attributes, function)
+    size = LARGEST_CLUSTER if function.any_cluster else PORTABLE_CLUSTER
+    while size > 1 and not _clusters(session, function, asked, size):
+        size //= 2
+    return size
+
+
+def _clusters(session: Session, function: Function, shape: Shape, size: int) -> int:
+    """How many clusters of so many CTAs the GPU holds at once."""
+    each = blocks_per_multiprocessor(function, shape.threads, shape.dynamic_shared)
+    return session.gpu.model["multiprocessor_count"] * each // size

@@ -1,0 +1,220 @@
+"""The shared libraries that stand in for the driver: their generated C, and the compiled files in the build cache.
+
+They are C, not Mojo: a driver has state of a process and of its threads, which a shared library in Mojo has only
+through its runtime library, and that the program may have loaded in another version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from emugpu import cache
+from emugpu.driver.api import OWN, SCALARS, Function, Parameter, checksum, functions, refused_of_runtime
+from emugpu.driver.results import NAMES, name_of, text_of
+from emugpu.errors import CannotRun
+from emugpu.processes import program
+
+SOURCES = Path(__file__).parent / "shim"
+DRIVER = "libcuda.so.1"
+CUTE_RUNTIME = "libcute_dsl_runtime.so"
+LIBRARIES = {
+    DRIVER: ("core.c", "native.c", "export_tables.c", "stubs.c"),
+    "libcudart.so.13": ("cudart.c", "cudart_stubs.c", "cudart.map"),
+    "libnvidia-ml.so.1": ("nvml.c",),
+    "libcublas.so.13": ("cublas.c",),
+    "libcublas.so.12": ("cublas.c",),
+    "libcublasLt.so.13": ("cublaslt.c",),
+    "libcublasLt.so.12": ("cublaslt.c",),
+    CUTE_RUNTIME: ("cute_runtime.c", "cute_stubs.c"),
+}
+"""By what they are made of: C sources, and a linker's version script. Each is linked with those before it."""
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
+COMPILE_SECONDS = 120
+
+
+def libraries() -> Path:
+    """Returns the folder with the libraries, compiled now if the cache has them not. Raises CannotRun without a
+    compiler.
+    """
+    generated = {"stubs.h": header(), "stubs.c": stubs(), "cudart_stubs.c": runtime_stubs()}
+    generated["cute_stubs.c"] = cute_stubs()
+    key = _key(generated)
+    place = cache.place("drivers", key)
+    files = [place / name for name in LIBRARIES]
+    if cache.is_whole(*files):
+        return place
+    with cache.temporary_folder() as temporary:
+        folder = Path(temporary)
+        for source in SOURCES.iterdir():
+            shutil.copy(source, folder)
+        for name, text in generated.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        made = cache.ensure(folder / "made")
+        for name, sources in LIBRARIES.items():
+            _compile([folder / source for source in sources], made / name, sorted(made.iterdir()))
+        cache.publish(made, place, partial(cache.is_whole, *files))
+    return place
+
+
+def _key(generated: dict[str, str]) -> str:
+    parts = [*FLAGS, *generated.values(), *(p.read_text(encoding="utf-8") for p in sorted(SOURCES.iterdir()))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise CannotRun("the emulated driver is compiled once, and there is no C compiler: install gcc or clang, or set CC")
+
+
+def _compile(sources: list[Path], target: Path, libraries: list[Path]) -> None:
+    code = [str(source) for source in sources if source.suffix == ".c"]
+    scripts = [f"-Wl,--version-script={source}" for source in sources if source.suffix == ".map"]
+    link = [f"-Wl,-soname,{target.name}", *scripts, *map(str, libraries), "-ldl"]
+    command = [_compiler(), *FLAGS, *code, *link, "-o", str(target)]
+    try:
+        done = program.run(command, COMPILE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotRun(f"the C compiler {command[0]} could not be run: {error}") from error
+    if done.returncode:
+        raise CannotRun(f"{command[0]} cannot compile the emulated driver:\n{done.stderr.strip()}")
+
+
+# ---- the generated C ----
+
+_CALLED = {"text": "const char *", "image": "const void *", "in": "const void *", "out": "void *"}
+
+
+def _declared(parameter: Parameter) -> str:
+    if parameter.kind == "scalar":
+        return f"{SCALARS[parameter.type]} {parameter.name}"
+    if parameter.kind == "out" and parameter.type:
+        return f"{SCALARS[parameter.type]} *{parameter.name}"
+    return f"{_CALLED[parameter.kind]}{parameter.name}"
+
+
+def _prototype(function: Function) -> str:
+    parameters = ", ".join(map(_declared, function.parameters)) or "void"
+    visible = "" if function.name.startswith(OWN) else "API "
+    return f"{visible}Result {function.name}({parameters})"
+
+
+def header() -> str:
+    """Prototypes of all functions, and their numbers."""
+    lines = ["#pragma once", '#include "core.h"']
+    for function in functions():
+        lines.append(f"#define NUMBER_{function.name} {function.number}")
+        lines.append(_prototype(function) + ";")
+    return "\n".join(lines) + "\n"
+
+
+def stubs() -> str:
+    """Functions that are served, fixed or refused, and the tables of all."""
+    lines = ['#include "stubs.h"']
+    write = {"served": _asking, "anytime": _asking, "fixed": _fixed, "refused": _refusing}
+    lines += [write[f.disposition](f) for f in functions() if f.disposition != "native"]
+    lines += [_first_form(f) for f in _without_first_form()]
+    lines += _tables()
+    return "\n".join(lines) + "\n"
+
+
+def runtime_stubs() -> str:
+    """Functions of the CUDA runtime that are refused."""
+    lines = ['#include "core.h"', "int refuse_by_name(const char *name);"]
+    for name in refused_of_runtime():
+        lines.append(f'API int {name}(void);\nAPI int {name}(void) {{ return refuse_by_name("{name}"); }}')
+    return "\n".join(lines) + "\n"
+
+
+_OF_RUNTIME = re.compile(r"^API \w+(?: \w+)* \*?(cuda\w+)\(", re.MULTILINE)
+
+
+def cute_stubs() -> str:
+    """Functions of the runtime and the driver with an underscore before their names, for host code of CuTe DSL."""
+    runtime = _OF_RUNTIME.findall((SOURCES / "cudart.c").read_text(encoding="utf-8"))
+    driver = [function.name for function in functions() if not function.name.startswith(OWN)]
+    first = [function.base for function in _without_first_form()]
+    targets = {name: name for name in [*runtime, *refused_of_runtime(), *driver, *first]}
+    targets["cudaLaunchKernelEx"] = "cudaLaunchKernelExC"
+    lines = ["#if defined(__aarch64__)", '#define JUMP "b "', '#define PLT ""']
+    lines += ["#else", '#define JUMP "jmp "', '#define PLT "@PLT"', "#endif"]
+    form = r'__asm__(".text\n.globl _{0}\n.type _{0}, %function\n_{0}: " JUMP "{1}" PLT);'
+    lines += [form.format(name, target) for name, target in sorted(targets.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _asking(function: Function) -> str:
+    body = [] if function.disposition == "anytime" else ["Result ready = require_context();"]
+    body += [] if function.disposition == "anytime" else ["if (ready != SUCCESS) return ready;"]
+    body += ["Call call;", f"begin(&call, {function.number});", *map(_put, function.parameters)]
+    return _definition(function, [*body, "return finish(&call);"])
+
+
+def _put(parameter: Parameter) -> str:
+    name = parameter.name
+    if parameter.kind == "scalar":
+        return f"put_{'float' if parameter.type == 'f32' else 'scalar'}(&call, {_widened(parameter)});"
+    if parameter.kind == "in":
+        return f"put_bytes(&call, {name}, (size_t)({parameter.size}));"
+    if parameter.kind == "out":
+        return f"put_output(&call, {name}, (size_t)({parameter.size}));"
+    return f"put_{parameter.kind}(&call, {name});"
+
+
+def _widened(parameter: Parameter) -> str:
+    return parameter.name if parameter.type in ("u64", "f32") else f"(uint64_t)(int64_t){parameter.name}"
+
+
+def _fixed(function: Function) -> str:
+    body = [f"(void){p.name};" for p in function.parameters if p.kind != "out"]
+    body += [f"if ({p.name}) *{p.name} = {p.value};" for p in function.parameters if p.kind == "out"]
+    return _definition(function, [*body, "return SUCCESS;"])
+
+
+def _refusing(function: Function) -> str:
+    return _definition(function, [f"return refuse({function.number});"])
+
+
+def _without_first_form() -> list[Function]:
+    """The oldest form of each function of which the table has forms with a version alone."""
+    names = {function.name for function in functions()}
+    found: dict[str, Function] = {}
+    for function in sorted(functions(), key=lambda f: (f.since, f.name)):
+        if function.base not in names:
+            found.setdefault(function.base, function)
+    return list(found.values())
+
+
+def _first_form(function: Function) -> str:
+    """cuCtxDestroy for cuCtxDestroy_v2: programs that look names up in the library itself take those of the first form,
+    though its arguments were of 32 bits once."""
+    passed = ", ".join(parameter.name for parameter in function.parameters)
+    return _definition(replace(function, name=function.base), [f"return {function.name}({passed});"])
+
+
+def _definition(function: Function, body: list[str]) -> str:
+    return "\n".join([f"{_prototype(function)} {{", *(f"    {line}" for line in body), "}"])
+
+
+def _tables() -> list[str]:
+    called = [function for function in functions() if not function.name.startswith(OWN)]
+    entries = [f'    {{"{f.name}", "{f.base}", {f.since}, (void *){f.name}}},' for f in called]
+    results = [f'    {{{code}, "{name_of(code)}", "{text_of(code)}"}},' for code in NAMES]
+    return [
+        "const Entry entries[] = {",
+        *entries,
+        f"}};\nconst int entry_count = {len(entries)};",
+        f"const unsigned char table_checksum[8] = {{{', '.join(map(str, checksum()))}}};",
+        "const ResultName result_names[] = {",
+        *results,
+        f"}};\nconst int result_name_count = {len(results)};",
+    ]

@@ -1,0 +1,270 @@
+"""Memory of the emulated GPU that a program has mapped, too: one file without a name, in windows.
+
+    device    what cuMemAlloc gives; the program reaches it by copies alone
+    pinned    what cuMemAllocHost gives, at one address for program and kernels; counts as written
+    constant  __constant__ variables, at generic addresses
+
+Neither side can change the file's size. Memory of the host is committed as it is touched: until then the file has
+holes. What the host cannot back is refused before it is touched, with a line that says how much there is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from emugpu.driver.results import DriverError
+from emugpu.emulator.memory.address_space import CONST_WINDOW
+from emugpu.emulator.memory.bytes import CHUNK, round_up
+from emugpu.emulator.memory.global_memory import Allocation, GlobalMemory
+from emugpu.errors import CannotRun
+
+PAGE = 4096
+ALIGNMENT = 512
+GUARD = 1 << 21
+"""Addresses behind each allocation that belong to none."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A range of addresses in a state space, and where it is in the file. ``generic``: what is added to make them
+    generic ones, which programs use. ``fixed``: mapped at the same address by the program.
+    """
+
+    name: str
+    base: int
+    size: int
+    offset: int
+    fixed: bool = False
+    generic: int = 0
+
+    def pack(self) -> bytes:
+        return struct.pack("=4Q", self.base + self.generic, self.size, self.offset, self.fixed)
+
+    def holds(self, address: int, nbytes: int = 1) -> bool:
+        return self.base <= address and address + nbytes <= self.base + self.size
+
+
+# Device addresses are above those that a program can have itself (2^47 on x86-64), pinned memory is among them. Some
+# allocators take addresses at random: where one has taken those of pinned memory, the program's side chooses others.
+DEVICE = Window("device", 1 << 47, 1 << 40, 0)
+LOWEST_PINNED = CONST_WINDOW + (1 << 40)
+"""Below are the windows of other state spaces."""
+PINNED = Window("pinned", 0x7100_0000_0000, 1 << 35, DEVICE.size, fixed=True)
+CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
+WINDOWS = (DEVICE, PINNED, CONSTANT)
+FILE_BYTES = sum(window.size for window in WINDOWS)
+
+
+def pinned_at(base: int) -> Window:
+    """Returns the window of pinned memory where a program has it. Raises ValueError if kernels cannot have it there."""
+    if base % PAGE or not LOWEST_PINNED <= base <= DEVICE.base - PINNED.size:
+        raise ValueError(f"pinned memory at {base:#x}")
+    return replace(PINNED, base=base)
+
+
+SPARE = 1 << 28
+"""Bytes of the host that are left to others."""
+UNASKED = 1 << 24
+"""Bytes that may be touched before it is asked again what the host has."""
+
+_F_ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1, 2, 4
+
+
+class HostMemoryShort(DriverError):
+    """The host cannot back what a program is about to touch. ``reason`` says so in one line."""
+
+    def __init__(self, needed: int, have: int) -> None:
+        super().__init__(
+            "OUT_OF_MEMORY",
+            f"{needed / 2**30:.1f} GiB more of this machine's memory are needed to back what the program uses of the "
+            f"emulated GPU's, and {max(have, 0) / 2**30:.1f} GiB are free; use less, or a machine that has more",
+        )
+
+
+def free_bytes() -> int:
+    """Returns what the host can still commit: MemAvailable, or less where a control group has less."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            found = int(line.split()[1]) << 10
+            break
+    else:
+        return FILE_BYTES
+    try:
+        most, now = (int(_CONTROL_GROUP.joinpath(name).read_text()) for name in ("memory.max", "memory.current"))
+        kept = int(re.findall(r"^inactive_file (\d+)", (_CONTROL_GROUP / "memory.stat").read_text(), re.MULTILINE)[0])
+    except (OSError, ValueError, IndexError):  # none, or one without a limit ("max")
+        return found
+    return min(found, most - now + kept)
+
+
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
+
+
+class MappedFile:
+    """The file, mapped here; ``shadow`` has a byte for each of its bytes that says whether it was written."""
+
+    def __init__(self) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise CannotRun("the emulated driver needs Linux")
+        self.descriptor = os.memfd_create("emulated-gpu", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        shadow = os.memfd_create("emulated-gpu-shadow", os.MFD_CLOEXEC)
+        try:
+            for each in (self.descriptor, shadow):
+                os.ftruncate(each, FILE_BYTES)
+            fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
+            self._data = mmap.mmap(self.descriptor, FILE_BYTES)
+            self._shadow = mmap.mmap(shadow, FILE_BYTES)
+        except OSError as error:
+            for each in (self.descriptor, shadow):
+                os.close(each)
+            raise CannotRun(
+                f"the emulated GPU's memory cannot be mapped ({error.strerror}); is the address space limited "
+                "(ulimit -v)?"
+            ) from error
+        self._descriptors = (self.descriptor, shadow)
+        self._unasked = 0
+        self.data = np.frombuffer(self._data, np.uint8)
+        self.shadow = np.frombuffer(self._shadow, np.uint8)
+
+    def require(self, offset: int, nbytes: int) -> None:
+        """Makes room for bytes that are about to be touched, and for their shadow. Raises HostMemoryShort."""
+        self._unasked += nbytes
+        if self._unasked < UNASKED:
+            return
+        self._unasked = 0
+        have = free_bytes() - SPARE
+        if 2 * nbytes > have:
+            needed = self.missing(offset, nbytes)
+            if needed > have:
+                raise HostMemoryShort(needed, have)
+
+    def missing(self, offset: int, nbytes: int) -> int:
+        """Returns how many bytes a range, and its shadow, still take of the host's memory."""
+        return sum(_holes(each, offset, nbytes) for each in self._descriptors)
+
+    def clear(self, offset: int, nbytes: int) -> None:
+        """Gives back the pages of a range of whole pages: it holds nothing any more."""
+        if nbytes:
+            self._data.madvise(mmap.MADV_REMOVE, offset, nbytes)
+            self._shadow.madvise(mmap.MADV_REMOVE, offset, nbytes)
+
+    def close(self) -> None:
+        """Drops the mappings, which go when nothing refers to them any more."""
+        for each in self._descriptors:
+            os.close(each)
+
+
+def _holes(descriptor: int, offset: int, nbytes: int) -> int:
+    """How many bytes of a range of a file take no memory yet."""
+    end, found = offset + nbytes, 0
+    while offset < end:
+        hole = os.lseek(descriptor, offset, os.SEEK_HOLE)
+        if hole >= end:
+            break
+        try:
+            offset = min(os.lseek(descriptor, hole, os.SEEK_DATA), end)
+        except OSError:  # nothing behind it
+            offset = end
+        found += offset - hole
+    return found
+
+
+class WindowMemory(GlobalMemory):
+    """Global memory in windows of a file: the emulator's allocations, with places for what programs ask for."""
+
+    def __init__(self, file: MappedFile, home: Window, *others: Window) -> None:
+        """The emulator itself places things in ``home``: a module's variables."""
+        super().__init__(home.base)
+        self._file = file
+        self._home = home
+        self._windows = (home, *others)
+        self._count = 0
+        self._next_in = {window.name: window.base for window in self._windows}
+        self.reserved: dict[int, int] = {}
+        """Ranges of addresses that are set apart to be mapped later: how many, by the first."""
+
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        assert at is None, "programs cannot choose"
+        return self.alloc_in(self._home, nbytes, name)
+
+    def alloc_in(self, window: Window, nbytes: int, name: str = "") -> int:
+        """Allocates bytes in a window. Device memory is poisoned; pinned memory is not, as its writes are not seen."""
+        if nbytes <= 0:
+            raise DriverError("INVALID_VALUE", f"an allocation of {nbytes} bytes; at least one is needed")
+        base = self.reserve(window, nbytes)
+        self._count += 1
+        self.put(window, base, nbytes, name or f"allocation {self._count}")
+        return base
+
+    def reserve(self, window: Window, nbytes: int, alignment: int = ALIGNMENT) -> int:
+        """Returns addresses that nothing has had before; when all were given out, such as are free again."""
+        base = round_up(self._next_in[window.name], max(alignment, ALIGNMENT))
+        if not window.holds(base, nbytes):
+            base = self._gap(window, nbytes, alignment)
+        self._next_in[window.name] = max(self._next_in[window.name], round_up(base + nbytes + GUARD, GUARD))
+        return base
+
+    def _gap(self, window: Window, nbytes: int, alignment: int) -> int:
+        taken = [(block.base, block.end) for block in self.allocations]
+        taken += [(base, base + size) for base, size in self.reserved.items()]
+        at = round_up(window.base, alignment)
+        for base, end in sorted(taken):
+            if window.holds(base):
+                if at + nbytes + GUARD <= base:
+                    return at
+                at = max(at, round_up(end + GUARD, max(alignment, GUARD)))
+        if not window.holds(at, nbytes):
+            raise DriverError("OUT_OF_MEMORY", f"there are no {nbytes} addresses left in {window.name} memory")
+        return at
+
+    def put(self, window: Window, base: int, nbytes: int, name: str = "") -> Allocation:
+        """Makes an allocation at an address of a window."""
+        offset = window.offset + base - window.base
+        padded = round_up(nbytes, CHUNK)
+        block = Allocation.over(
+            base, name, nbytes, self._file.data[offset : offset + padded], self._file.shadow[offset : offset + padded]
+        )
+        if window.fixed:
+            block.valid = None
+        self.insert(block)
+        return block
+
+    def drop(self, block: Allocation) -> None:
+        """Frees an allocation; whoever has its pages next finds them poisoned."""
+        self.remove(block)
+        self._file.clear(self._place(block), round_up(block.data.size, PAGE))
+
+    def require(self, block: Allocation, offset: int, nbytes: int) -> None:
+        """Makes room for a part of an allocation that is about to be touched. Raises HostMemoryShort."""
+        self._file.require(self._place(block) + offset, nbytes)
+
+    def _place(self, block: Allocation) -> int:
+        """Returns where in the file an allocation begins."""
+        window = next(window for window in self._windows if window.holds(block.base))
+        return window.offset + block.base - window.base
+
+    def direct(self) -> list[Allocation]:
+        """Those that the host can back to their last byte. For the others room is made as they are touched."""
+        have = free_bytes() - SPARE
+        found = []
+        for block in self.allocations:
+            needed = 2 * block.data.size
+            if needed > have:
+                needed = self._file.missing(self._place(block), block.data.size)
+            if needed <= have:
+                have -= needed
+                found.append(block)
+        return found
+
+    def starting_at(self, address: int) -> Allocation | None:
+        """Returns the allocation that begins there."""
+        block = self.holding(address)
+        return block if block is not None and block.base == address else None

@@ -1,0 +1,479 @@
+"""Calls that allocate, free, fill and copy memory. The copies themselves are done by the library in the program."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from emugpu.driver.api import handles
+from emugpu.driver.memory import DEVICE
+from emugpu.driver.protocol import Copy
+from emugpu.driver.results import DriverError
+from emugpu.driver.state import Session
+from emugpu.emulator.memory.bytes import round_up
+from emugpu.emulator.memory.global_memory import Allocation
+
+MANAGED = "managed memory"
+MOST_ROWS = 1 << 22
+"""Of one copy or fill: it is looked at row by row."""
+GRANULARITY = 2 << 20
+"""Of virtual memory management."""
+
+
+# ---- allocations ----
+
+
+@handles("cuMemGetInfo_v2")
+def info(session: Session) -> tuple[int, int]:
+    total = session.gpu.model.memory_bytes
+    return total - session.used, total
+
+
+@handles("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocFromPoolAsync")
+def allocate(session: Session, nbytes: int, *_pool_and_stream: int) -> int:
+    return session.allocate(DEVICE, nbytes, "")
+
+
+@handles("cuMemAllocPitch_v2")
+def allocate_pitch(session: Session, width: int, height: int, _element: int) -> tuple[int, int]:
+    pitch = round_up(width, session.gpu.model["texture_alignment"])
+    return session.allocate(DEVICE, pitch * height, ""), pitch
+
+
+@handles("cuMemAllocHost_v2", "cuMemHostAlloc")
+def allocate_pinned(session: Session, nbytes: int, *_flags: int) -> int:
+    return session.allocate(session.pinned, nbytes, "pinned memory")
+
+
+@handles("cuMemAllocManaged")
+def allocate_managed(session: Session, nbytes: int, _flags: int) -> int:
+    """At one address for program and kernels, as pinned memory: kernels have ended when a call returns."""
+    return session.allocate(session.pinned, nbytes, MANAGED)
+
+
+@handles("cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeHost")
+def free(session: Session, address: int, *_stream: int) -> None:
+    if not address:
+        return
+    block = session.memory.starting_at(address)
+    if block is None or address in session.mapped:
+        raise DriverError("INVALID_VALUE", f"{address:#x} is not the start of an allocation")
+    if DEVICE.holds(address):
+        session.used -= block.data.size
+    session.memory.drop(block)
+
+
+@handles("cuMemGetAddressRange_v2")
+def address_range(session: Session, address: int) -> tuple[int, int]:
+    found = session.find(address, 0)
+    if found is None:
+        raise DriverError("NOT_FOUND", f"{address:#x} is no device memory")
+    block, offset = found
+    return address - offset, block.data.size
+
+
+@handles("cuMemHostGetDevicePointer_v2")
+def device_pointer(session: Session, host: int, _flags: int) -> int:
+    if session.find(host, 1) is None:
+        raise DriverError("INVALID_VALUE", f"{host:#x} was not allocated by cuMemHostAlloc")
+    return host
+
+
+@handles("cuMemHostGetFlags")
+def host_flags(session: Session, host: int) -> int:
+    if session.find(host, 1) is None:
+        raise DriverError("INVALID_VALUE", f"{host:#x} was not allocated by cuMemHostAlloc")
+    return 2  # CU_MEMHOSTALLOC_DEVICEMAP
+
+
+@handles("cuMemHostRegister_v2")
+def register(session: Session, address: int, nbytes: int, flags: int) -> None:
+    session.gpu.log.note(
+        "cuMemHostRegister: copies work, but kernels cannot reach this memory; use cuMemHostAlloc if they are to"
+    )
+
+
+@handles("cuMemHostUnregister")
+def unregister(session: Session, address: int) -> None:
+    return None
+
+
+# ---- what an address is ----
+
+
+@handles("cuPointerGetAttribute")
+def pointer_attribute(session: Session, attribute: int, address: int) -> bytes:
+    found = session.find(address, 0)
+    if found is None:
+        raise DriverError("INVALID_VALUE", f"{address:#x} is no address of the driver")
+    block, _ = found
+    pinned = session.pinned.holds(address)
+    values = {
+        1: ("Q", 0),  # context; the library knows it
+        2: ("I", 1 if pinned and block.name != MANAGED else 2),
+        3: ("Q", address),
+        4: ("Q", address if pinned else 0),
+        6: ("I", 0),
+        7: ("Q", block.base >> 9),
+        8: ("I", block.name == MANAGED),
+        9: ("i", 0),
+        11: ("Q", block.base),
+        12: ("Q", block.data.size),
+        13: ("I", 1),
+        14: ("Q", 0),
+        15: ("I", 0),
+        16: ("I", 3),
+        17: ("Q", 0),
+        18: ("Q", block.data.size),
+        19: ("Q", block.base),
+        20: ("Q", block.base >> 9),
+        21: ("I", 0),
+    }
+    if attribute not in values or (attribute == 4 and not pinned):
+        raise DriverError("INVALID_VALUE")
+    kind, value = values[attribute]
+    return struct.pack("=" + kind, value)
+
+
+# ---- pools: all are one ----
+
+
+@dataclass
+class Pool:
+    """A memory pool: attributes that were set, by number."""
+
+    values: dict[int, bytes]
+
+
+@handles("cuDeviceGetDefaultMemPool", "cuDeviceGetMemPool")
+def default_pool(session: Session, device: int) -> int:
+    if session.default_pool is None:
+        session.default_pool = session.add(Pool({}))
+    return session.default_pool
+
+
+@handles("cuDeviceSetMemPool")
+def set_pool(session: Session, device: int, pool: int) -> None:
+    session.get(pool, Pool)
+
+
+@handles("cuMemPoolCreate")
+def create_pool(session: Session, properties: bytes) -> int:
+    return session.add(Pool({}))
+
+
+@handles("cuMemPoolDestroy")
+def destroy_pool(session: Session, pool: int) -> None:
+    session.get(pool, Pool)
+    session.discard(pool)
+
+
+@handles("cuMemPoolGetAttribute")
+def pool_attribute(session: Session, pool: int, attribute: int) -> bytes:
+    values = session.get(pool, Pool).values
+    if attribute in values:
+        return values[attribute]
+    if attribute <= 3:
+        return struct.pack("=i", 1)
+    return struct.pack("=Q", 0 if attribute == 4 else session.used)
+
+
+@handles("cuMemPoolSetAttribute")
+def set_pool_attribute(session: Session, pool: int, attribute: int, value: bytes) -> None:
+    session.get(pool, Pool).values[attribute] = value
+
+
+@handles("cuMemPoolTrimTo")
+def trim_pool(session: Session, pool: int, nbytes: int) -> None:
+    session.get(pool, Pool)
+
+
+# ---- virtual memory management ----
+
+
+@dataclass
+class Physical:
+    """Memory without an address. ``mapped``: where it is, or 0."""
+
+    nbytes: int
+    handle: int = 0
+    mapped: int = 0
+    released: bool = False
+
+
+def _whole(nbytes: int, what: str) -> None:
+    if not nbytes or nbytes % GRANULARITY:
+        raise DriverError("INVALID_VALUE", f"{what} {nbytes}: must be a multiple of {GRANULARITY} bytes")
+
+
+@handles("cuMemAddressReserve")
+def reserve(session: Session, nbytes: int, alignment: int, wanted: int, flags: int) -> int:
+    _whole(nbytes, "size")
+    address = session.memory.reserve(DEVICE, nbytes, max(alignment, GRANULARITY))
+    session.memory.reserved[address] = nbytes
+    return address
+
+
+@handles("cuMemAddressFree")
+def unreserve(session: Session, address: int, nbytes: int) -> None:
+    if session.memory.reserved.get(address) != nbytes:
+        raise DriverError("INVALID_VALUE", f"{nbytes} bytes at {address:#x} were not reserved")
+    del session.memory.reserved[address]
+
+
+@handles("cuMemCreate")
+def create(session: Session, nbytes: int, properties: bytes, flags: int) -> int:
+    _whole(nbytes, "size")
+    session.take_memory(nbytes)
+    physical = Physical(nbytes)
+    physical.handle = session.add(physical)
+    return physical.handle
+
+
+@handles("cuMemRelease")
+def release(session: Session, handle: int) -> None:
+    physical = session.get(handle, Physical)
+    physical.released = True
+    _end_of(session, physical)
+
+
+def _end_of(session: Session, physical: Physical) -> None:
+    """Memory is free when it is released and mapped nowhere."""
+    if physical.released and not physical.mapped:
+        session.used -= physical.nbytes
+        session.discard(physical.handle)
+
+
+@handles("cuMemMap")
+def map_memory(session: Session, address: int, nbytes: int, offset: int, handle: int, flags: int) -> None:
+    physical = session.get(handle, Physical)
+    inside = any(base <= address and address + nbytes <= base + size for base, size in session.memory.reserved.items())
+    if not inside or offset or nbytes != physical.nbytes:
+        raise DriverError("INVALID_VALUE", "cuMemMap maps all of a handle's memory into reserved addresses")
+    if physical.mapped:
+        raise DriverError("NOT_SUPPORTED", f"memory that is mapped at {physical.mapped:#x} cannot be mapped twice")
+    taken = session.memory.holding(address) or session.memory.holding(address + nbytes - 1)
+    if taken is not None:
+        raise DriverError("INVALID_VALUE", f"something is mapped at {taken.base:#x} already")
+    session.memory.put(DEVICE, address, nbytes, "mapped memory")
+    physical.mapped = address
+    session.mapped[address] = physical
+
+
+@handles("cuMemUnmap")
+def unmap(session: Session, address: int, nbytes: int) -> None:
+    inside = [at for at in session.mapped if address <= at < address + nbytes]
+    if not inside:
+        raise DriverError("INVALID_VALUE", f"nothing is mapped at {address:#x}")
+    for at in inside:
+        physical = session.mapped.pop(at)
+        block = session.memory.starting_at(at)
+        assert block is not None
+        session.memory.drop(block)
+        physical.mapped = 0
+        _end_of(session, physical)
+
+
+@handles("cuMemSetAccess")
+def set_access(session: Session, address: int, nbytes: int, access: bytes, count: int) -> None:
+    if address not in session.mapped and session.memory.holding(address) is None:
+        raise DriverError("INVALID_VALUE", f"nothing is mapped at {address:#x}")
+
+
+@handles("cuMemGetAccess")
+def get_access(session: Session, location: bytes, address: int) -> int:
+    return 3 if session.memory.holding(address) else 0
+
+
+@handles("cuMemRetainAllocationHandle")
+def retain_handle(session: Session, address: int) -> int:
+    block = session.memory.holding(address)
+    physical = session.mapped.get(block.base) if block else None
+    if physical is None:
+        raise DriverError("INVALID_VALUE", f"{address:#x} was not mapped by cuMemMap")
+    return int(physical.handle)
+
+
+# ---- fills ----
+
+
+def _fill(session: Session, to: int, value: int, width: int, nbytes: int) -> None:
+    """Fills memory with elements of so many bytes (``width``) that have this value; ``nbytes``: in all."""
+    if not nbytes:
+        return
+    if to % width:
+        raise DriverError("INVALID_VALUE", f"{to:#x} is not a multiple of {width}")
+    found = session.find_to_touch(to, nbytes)
+    if found is None:
+        raise DriverError("INVALID_VALUE", f"{to:#x} is no device memory")
+    block, offset = found
+    block.words[width][offset // width : (offset + nbytes) // width] = value & ((1 << 8 * width) - 1)
+    _mark(block, offset, nbytes)
+
+
+def _mark(block: Allocation, offset: int, nbytes: int) -> None:
+    """Note that a range is written; of a whole block that is quicker to ask for."""
+    if offset == 0 and nbytes == block.data.size:
+        block.valid = None
+    block.mark_valid(offset, nbytes)
+
+
+def _register_fills() -> None:
+    for bits in (8, 16, 32):
+        width = bits // 8
+
+        def fill(session: Session, to: int, value: int, count: int, *_stream: int, width: int = width) -> None:
+            _fill(session, to, value, width, width * count)
+
+        def fill_rows(
+            session: Session, to: int, pitch: int, value: int, row: int, rows: int, *_stream: int, width: int = width
+        ) -> None:
+            if pitch < width * row or rows > MOST_ROWS:
+                raise DriverError("INVALID_VALUE", f"{rows} rows of {width * row} bytes with a pitch of {pitch}")
+            for n in range(rows):
+                _fill(session, to + n * pitch, value, width, width * row)
+
+        handles(f"cuMemsetD{bits}_v2", f"cuMemsetD{bits}Async")(fill)
+        handles(f"cuMemsetD2D{bits}_v2", f"cuMemsetD2D{bits}Async")(fill_rows)
+
+
+_register_fills()
+
+
+# ---- copies ----
+
+
+@handles("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2")
+def to_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+    _require_device(session, to, nbytes)
+    return _copy(session, to, frm, nbytes)
+
+
+@handles("cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2")
+def to_host(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+    _require_device(session, frm, nbytes)
+    return _copy(session, to, frm, nbytes)
+
+
+@handles("cuMemcpyDtoD_v2", "cuMemcpyDtoDAsync_v2")
+def on_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+    _require_device(session, to, nbytes)
+    _require_device(session, frm, nbytes)
+    return _copy(session, to, frm, nbytes)
+
+
+@handles("cuMemcpy", "cuMemcpyAsync")
+def copy(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+    return _copy(session, to, frm, nbytes)
+
+
+@handles("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2")
+def copy_batch(session: Session, to: bytes, frm: bytes, nbytes: bytes, count: int, *_rest: int) -> list[Copy]:
+    if not len(to) == len(frm) == len(nbytes) == 8 * count:
+        raise DriverError("INVALID_VALUE", "the arrays of a batch are not as long as it is")
+    arrays = (np.frombuffer(each, np.uint64).tolist() for each in (to, frm, nbytes))
+    return [one for row in zip(*arrays, strict=True) for one in _copy(session, *row)]
+
+
+def _require_device(session: Session, address: int, nbytes: int) -> None:
+    """Of no bytes any address will do."""
+    if nbytes and session.find(address, 0) is None:
+        raise DriverError("INVALID_VALUE", f"{address:#x} is no device memory")
+
+
+def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
+    """Returns what the library is to copy. Device memory is only written where what is copied was."""
+    if not nbytes:
+        return []
+    target, source = session.find_to_touch(to, nbytes), session.find_to_touch(frm, nbytes)
+    if target is not None:
+        block, offset = target
+        written = _written(source, nbytes)
+        if written is None or written.all():
+            _mark(block, offset, nbytes)
+        elif not session.pinned.holds(block.base):
+            block.poisonable()[offset : offset + nbytes] = written
+    elif source is not None:
+        _warn_of_poison(session, source, nbytes)
+    return [Copy(to, frm, nbytes)]
+
+
+def _written(source: tuple[Allocation, int] | None, nbytes: int) -> np.ndarray | None:
+    """Tells which bytes of a source were written; None: all."""
+    if source is None or source[0].valid is None:
+        return None
+    return source[0].valid[source[1] : source[1] + nbytes]
+
+
+def _warn_of_poison(session: Session, source: tuple[Allocation, int], nbytes: int) -> None:
+    block, offset = source
+    written = _written(source, nbytes)
+    if written is not None and not written.all():
+        first = int(written.argmin())
+        missing = nbytes - int(np.count_nonzero(written))
+        session.gpu.log.note(
+            f"copies device memory to the program of which {missing} of {nbytes} bytes were never written, the first "
+            f"is byte {offset + first} of '{block.name}'"
+        )
+
+
+# ---- copies of rows ----
+
+_MEMCPY2D = struct.Struct("=" + 2 * "QQI4xQQQQ" + "QQ")
+_MEMCPY3D = struct.Struct("=" + 2 * "QQQQI4xQQQQQQ" + "QQQ")
+_HOST, _DEVICE, _ARRAY, _UNIFIED = 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of a copy of rows: the address of the first byte, and the distances of rows and of layers."""
+
+    address: int
+    pitch: int
+    layer: int
+
+
+def _end(kind: int, host: int, device: int, x: int, y: int, z: int, pitch: int, height: int, width: int) -> _End:
+    if kind == _ARRAY:
+        raise DriverError("NOT_SUPPORTED", "copies of CUDA arrays are not supported")
+    base = host if kind == _HOST else device
+    pitch = pitch or width
+    return _End(base + x + pitch * (y + height * z), pitch, pitch * height)
+
+
+@handles("cuMemcpy2D_v2", "cuMemcpy2DUnaligned_v2", "cuMemcpy2DAsync_v2")
+def copy_2d(session: Session, raw: bytes, *_stream: int) -> list[Copy]:
+    sx, sy, skind, shost, sdevice, _, spitch, dx, dy, dkind, dhost, ddevice, _, dpitch, width, height = (
+        _MEMCPY2D.unpack(raw)
+    )
+    frm = _end(skind, shost, sdevice, sx, sy, 0, spitch, height, width)
+    to = _end(dkind, dhost, ddevice, dx, dy, 0, dpitch, height, width)
+    return _copy_rows(session, to, frm, width, height, 1)
+
+
+@handles("cuMemcpy3D_v2", "cuMemcpy3DAsync_v2")
+def copy_3d(session: Session, raw: bytes, *_stream: int) -> list[Copy]:
+    fields = _MEMCPY3D.unpack(raw)
+    width, height, depth = fields[22:]
+    ends = []
+    for x, y, z, _lod, kind, host, device, _array, _reserved, pitch, rows in (fields[:11], fields[11:22]):
+        ends.append(_end(kind, host, device, x, y, z, pitch, rows or height, width))
+    return _copy_rows(session, ends[1], ends[0], width, height, depth)
+
+
+def _copy_rows(session: Session, to: _End, frm: _End, width: int, height: int, depth: int) -> list[Copy]:
+    if not (width and height and depth):
+        return []
+    if to.pitch < width or frm.pitch < width or height * depth > MOST_ROWS:
+        raise DriverError(
+            "INVALID_VALUE", f"{height * depth} rows of {width} bytes with pitches of {to.pitch} and {frm.pitch}"
+        )
+    copies = []
+    for layer in range(depth):
+        first_to, first_from = to.address + layer * to.layer, frm.address + layer * frm.layer
+        for row in range(height):
+            _copy(session, first_to + row * to.pitch, first_from + row * frm.pitch, width)
+        copies.append(Copy(first_to, first_from, width, height, to.pitch, frm.pitch))
+    return copies

@@ -1,0 +1,143 @@
+"""The messages between library and server, in the byte order of the machine (both run on it).
+
+    request   u32 size of what follows, u32 number of the function, then its parameters in order:
+              a scalar: 8 bytes; text, input, image: u64 size and the bytes; an output: u64 its size, 0 for null
+    answer    i32 result, u32 bytes of text, u32 bytes of outputs, u32 copies; then these:
+              text for standard output; for each output u64 size and the bytes; for each copy 6 x u64
+    hello     8 bytes of `api.checksum`; answered by u32 number of windows with the memory's file descriptor, then
+              4 x u64 for each window; then u64 the address at which the process has mapped pinned memory
+
+Whoever connects may send anything: sizes are checked here, and a message that is wrong ends its connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emugpu.driver.api import Function, Parameter, functions
+
+MOST_BYTES = 1 << 30
+"""Of one message: the largest module."""
+_FRAME = struct.Struct("=II")
+_ANSWER = struct.Struct("=iIII")
+_U64 = struct.Struct("=Q")
+_OUTPUTS = {"i32": "=i", "u32": "=I", "u64": "=Q", "f32": "=f"}
+
+Output = int | float | bytes | None
+
+
+class BadMessage(Exception):
+    """What came is no message of this protocol."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Rows that the library copies. ``to``, ``frm``: addresses, of the program or of the device; pitches in bytes."""
+
+    to: int
+    frm: int
+    width: int
+    rows: int = 1
+    to_pitch: int = 0
+    from_pitch: int = 0
+
+    def pack(self) -> bytes:
+        return struct.pack("=6Q", self.to, self.frm, self.width, self.rows, self.to_pitch, self.from_pitch)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call. ``inputs``: scalars, bytes and texts in order. ``room``: for each output, its size, 0 if it is null."""
+
+    function: Function
+    inputs: tuple[int | float | bytes | str, ...]
+    room: tuple[int, ...]
+
+
+def receive(connection: socket.socket, size: int) -> bytes | None:
+    """Receives exactly so many bytes; None if the other side has ended."""
+    data = bytearray(size)
+    view = memoryview(data)
+    got = 0
+    while got < size:
+        now = connection.recv_into(view[got:])
+        if not now:
+            return None
+        got += now
+    return bytes(data)
+
+
+def receive_request(connection: socket.socket) -> Request | None:
+    """Receives the next call; None if the other side has ended. Raises BadMessage."""
+    frame = receive(connection, _FRAME.size)
+    if frame is None:
+        return None
+    size, number = _FRAME.unpack(frame)
+    if size > MOST_BYTES or number >= len(functions()):
+        raise BadMessage(f"function {number} with {size} bytes")
+    payload = receive(connection, size)
+    return None if payload is None else decode(functions()[number], payload)
+
+
+def decode(function: Function, payload: bytes) -> Request:
+    """Reads a call of a function from what its message holds. Raises BadMessage."""
+    if function.disposition == "refused":
+        return Request(function, (), ())
+    if not function.is_asked:
+        raise BadMessage(f"{function.name}, which is not asked for")
+    inputs: list[int | float | bytes | str] = []
+    room: list[int] = []
+    at = 0
+    for parameter in function.parameters:
+        if at + 8 > len(payload):
+            raise BadMessage(f"{function.name} with {len(payload)} bytes")
+        raw, at = payload[at : at + 8], at + 8
+        if parameter.kind == "scalar":
+            inputs.append(_scalar(parameter, raw))
+            continue
+        size = _U64.unpack(raw)[0]
+        if parameter.kind == "out":
+            room.append(size)
+            continue
+        if at + size > len(payload):
+            raise BadMessage(f"{function.name} with {len(payload)} bytes, of which {parameter.name} has {size}")
+        data, at = payload[at : at + size], at + size
+        inputs.append(data.decode(errors="replace") if parameter.kind == "text" else data)
+    return Request(function, tuple(inputs), tuple(room))
+
+
+def _scalar(parameter: Parameter, raw: bytes) -> int | float:
+    if parameter.type == "f32":
+        return float(struct.unpack_from("=f", raw)[0])
+    value = int(_U64.unpack(raw)[0])
+    if parameter.type == "u64":
+        return value
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if parameter.type == "i32" and value >> 31 else value
+
+
+def encode_answer(
+    request: Request, result: int, outputs: Sequence[Output], copies: Sequence[Copy] = (), text: bytes = b""
+) -> bytes:
+    """Makes the message of an answer. ``outputs``: in order; shortened to the room there is; none if the call fails."""
+    parts = []
+    if outputs:
+        declared = [p for p in request.function.parameters if p.kind == "out"]
+        for parameter, room, value in zip(declared, request.room, outputs, strict=True):
+            data = _output(parameter, value)[:room]
+            parts.append(_U64.pack(len(data)) + data)
+    body = b"".join(parts)
+    return b"".join(
+        [_ANSWER.pack(result, len(text), len(body), len(copies)), text, body, *(copy.pack() for copy in copies)]
+    )
+
+
+def _output(parameter: Parameter, value: Output) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, bytes):
+        return value
+    return struct.pack(_OUTPUTS[parameter.type], value)

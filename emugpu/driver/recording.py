@@ -1,0 +1,145 @@
+"""Keeps launches in a folder, each as a launch file that ``harness ptx run`` replays.
+
+launch-N/launch.toml    grid, parameters as bytes, and the memory before the launch: every allocation at its address
+launch-N/kernel.ptx
+launch-N/*.npy          what of the memory was written, variables of the module
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.driver.log import LaunchRecord
+from emugpu.driver.module_calls import Function, Module
+from emugpu.driver.state import Session
+from emugpu.emulator.memory.global_memory import Allocation
+from emugpu.errors import CannotRun, UsageProblem
+
+MOST_PARTS = 256
+"""Of one allocation; if it is written in more pieces, what lies between them counts as written, too."""
+
+
+class Recorder:
+    """Writes launches to a folder, which is made at once. Raises UsageProblem if that is not possible."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            empty = not any(folder.iterdir())
+        except OSError as error:
+            raise UsageProblem(
+                f"--record {folder}: it cannot be made ({error.strerror or error}); name another folder"
+            ) from error
+        if not empty:
+            raise UsageProblem(f"--record {str(folder)!r} is not empty; name a new folder")
+
+    def wants(self, record: LaunchRecord) -> bool:
+        """Returns whether a launch is to be kept."""
+        return True
+
+    def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
+        """Writes one launch, which is about to start. Raises CannotRun if that is not possible."""
+        if not self.wants(record):
+            return
+        place = self.folder / f"launch-{record.number}"
+        try:
+            place.mkdir(parents=True)
+            (place / "kernel.ptx").write_text(function.module.text, encoding="utf-8")
+            text = "\n".join(_launch_file(session, function, parameters, record, place))
+            (place / "launch.toml").write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CannotRun(f"cannot record to {place}: {error.strerror or error}") from error
+
+
+class OneLaunch(Recorder):
+    """Keeps one launch. which: its number, or its kernel's name, the first of which it is; empty: the last. After one
+    that fails a program makes no other.
+    """
+
+    def __init__(self, folder: Path, which: str) -> None:
+        super().__init__(folder)
+        self._which = which
+
+    def wants(self, record: LaunchRecord) -> bool:
+        if self._which.isdecimal():
+            return record.number == int(self._which)
+        return not self._which or (self.kept is None and self._which in record.kernel)
+
+    def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
+        if self.wants(record):
+            for before in self.folder.iterdir():
+                shutil.rmtree(before)
+        super().keep(session, function, parameters, record)
+
+    @property
+    def kept(self) -> Path | None:
+        """The launch file; None: no such launch has been made."""
+        return next(self.folder.glob("launch-*/launch.toml"), None)
+
+
+def _launch_file(
+    session: Session, function: Function, parameters: bytes, record: LaunchRecord, place: Path
+) -> Iterator[str]:
+    symbols = session.device.symbols(function.module.ptx)
+    yield f"# Launch {record.number} of process {record.process}, as it was recorded."
+    yield 'ptx = "kernel.ptx"\n'
+    yield "[buffers]"
+    others = set(_variables(session))
+    for number, block in enumerate(b for b in session.memory.allocations if b.base not in others):
+        yield _buffer(f"memory_{number}", block, place)
+    if symbols:
+        yield "\n[symbols]"
+    for number, (name, address) in enumerate(symbols.items()):
+        yield _symbol(session, name, address, f"variable-{number}.npy", place)
+    yield "\n[launch]"
+    yield f"kernel = {json.dumps(function.name)}"
+    for key, sizes in (("grid", record.grid), ("cluster", record.cluster), ("block", record.block)):
+        yield f"{key} = {list(sizes)}"
+    yield f"dynamic_shared = {record.dynamic_shared}"
+    if record.cooperative:
+        yield "cooperative = true"
+    raw = (parameters[p.offset : p.offset + p.size].hex() for p in function.kernel.parameters)
+    yield "arguments = [" + ", ".join(f'{{ hex = "{data}" }}' for data in raw) + "]"
+
+
+def _variables(session: Session) -> Iterator[int]:
+    """Lists addresses of variables of all modules: they are no buffers."""
+    for module in session.all(Module):
+        yield from session.device.symbols(module.ptx).values()
+
+
+def _buffer(name: str, block: Allocation, place: Path) -> str:
+    parts = []
+    for start, end in _written(block):
+        file = f"{name}-{start}.npy"
+        np.save(place / file, block.data[start:end])
+        parts.append([start, file])
+    return (
+        f'{name} = {{ dtype = "u8", shape = [{block.data.size}], address = {block.base:#x}, '
+        f'init = "uninitialised", parts = {json.dumps(parts)} }}  # {block.name}'
+    )
+
+
+def _written(block: Allocation) -> list[tuple[int, int]]:
+    """Ranges of bytes that were written."""
+    if block.valid is None:
+        return [(0, block.data.size)]
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], block.valid, [False])).view(np.int8)))
+    ranges: NDArray[np.int64] = edges.reshape(-1, 2)
+    if len(ranges) > MOST_PARTS:
+        return [(int(ranges[0, 0]), int(ranges[-1, 1]))]
+    return [(int(start), int(end)) for start, end in ranges]
+
+
+def _symbol(session: Session, name: str, address: int, file: str, place: Path) -> str:
+    found = session.find(address, 0)
+    assert found is not None
+    np.save(place / file, found[0].data)
+    return f'{json.dumps(name)} = {{ dtype = "u8", init = "{file}" }}'

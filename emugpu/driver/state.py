@@ -1,0 +1,189 @@
+"""What the emulated GPU keeps: for all programs (Gpu), and for each process of one (Session)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from emugpu.driver.gpu_model import GpuModel
+from emugpu.driver.log import Log
+from emugpu.driver.memory import (
+    CONSTANT,
+    DEVICE,
+    FILE_BYTES,
+    SPARE,
+    HostMemoryShort,
+    MappedFile,
+    Window,
+    WindowMemory,
+    free_bytes,
+)
+from emugpu.driver.results import CODES, DriverError
+from emugpu.emulator.memory.global_memory import Allocation
+from emugpu.launch.launching import EmulationOptions
+
+T = TypeVar("T")
+
+FIRST_HANDLE = 0x1000
+HANDLE_STEP = 16
+
+
+class Abandoned(Exception):
+    """The process has ended while its kernel ran."""
+
+
+@dataclass
+class Gpu:
+    """The emulated GPU that all processes of a program share.
+
+    Of ``options``, ``strict`` and ``allow`` change nothing: what hardware tolerates is a warning here.
+    """
+
+    model: GpuModel
+    options: EmulationOptions
+    log: Log
+    recorder: Any = None
+    """Keeps launches (`emugpu.driver.recording.Recorder`), if it is to."""
+    check: bool = False
+    """Whether to check the synchronisation of every launch."""
+    kept_ptx: Path | None = None
+    """Where compilers in the program leave the PTX of machine code that they hand over."""
+
+
+@dataclass
+class Session:
+    """One process of a program. ``is_gone``: tells whether it has ended. ``pinned``: where it has pinned memory.
+    ``error``: the code of a kernel's failure, which all later calls return, or 0. ``printed``: by kernels, and not yet
+    handed to the program. ``clock``: seconds of emulation so far.
+    """
+
+    gpu: Gpu
+    number: int
+    is_gone: Callable[[], bool]
+    file: MappedFile
+    pinned: Window
+    error: int = 0
+    printed: list[str] = field(default_factory=list)
+    clock: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        options = self.gpu.options
+        self.memory = WindowMemory(self.file, DEVICE, self.pinned)
+        self.constants = WindowMemory(self.file, CONSTANT)
+        self.device = options.make_device(self.memory, self.constants)
+        self.limits: dict[int, int] = {}
+        self.mapped: dict[int, Any] = {}
+        """Of virtual memory management: mappings by address."""
+        self.default_pool: int | None = None
+        self.used = 0
+        """Bytes of device memory."""
+        self._objects: dict[int, Any] = {}
+        self._handles = count(FIRST_HANDLE, HANDLE_STEP)
+
+    def reset(self) -> None:
+        """Forgets everything, errors too, as cuDevicePrimaryCtxReset does."""
+        for memory in (self.memory, self.constants):
+            for block in list(memory.allocations):
+                memory.drop(block)
+        self.error = 0
+        handles = self._handles
+        self._start()
+        self._handles = handles
+
+    def use(self, gpu: Gpu) -> None:
+        """Goes on with other options. What a kernel did wrong is forgotten; memory, modules and handles stay."""
+        self.gpu, self.error = gpu, 0
+        before, self.device = self.device, gpu.options.make_device(self.memory, self.constants)
+        self.device.take_over(before)
+
+    def close(self) -> None:
+        """Ends the session of a process. Its pages go now, the mappings when nothing refers to them any more."""
+        self.file.clear(0, FILE_BYTES)
+        self.file.close()
+
+    # ---- handles ----
+
+    def add(self, thing: Any) -> int:
+        """Returns a handle for an object."""
+        handle = next(self._handles)
+        self._objects[handle] = thing
+        return handle
+
+    def get(self, handle: int, kind: type[T]) -> T:
+        """Returns the object of a handle. Raises DriverError if it is none of this kind."""
+        thing = self._objects.get(handle)
+        if not isinstance(thing, kind):
+            raise DriverError("INVALID_HANDLE", f"{handle:#x} is no {kind.__name__.lower()}")
+        return thing
+
+    def all(self, kind: type[T]) -> list[T]:
+        """Returns all objects of a kind that have a handle."""
+        return [thing for thing in self._objects.values() if isinstance(thing, kind)]
+
+    def discard(self, handle: int) -> None:
+        self._objects.pop(handle, None)
+
+    # ---- memory ----
+
+    def allocate(self, window: Window, nbytes: int, name: str) -> int:
+        """Allocates device or pinned memory. Pinned memory is the host's from the start."""
+        if window is DEVICE:
+            self.take_memory(nbytes)
+        elif nbytes > (have := free_bytes() - SPARE):
+            raise HostMemoryShort(nbytes, have)
+        return self.memory.alloc_in(window, nbytes, name)
+
+    def take_memory(self, nbytes: int) -> None:
+        """Counts bytes of device memory as used. Raises DriverError if the GPU has not so many left."""
+        left = self.gpu.model.memory_bytes - self.used
+        if nbytes > left:
+            raise DriverError("OUT_OF_MEMORY", f"{nbytes} bytes of device memory, of which {left} are left")
+        self.used += nbytes
+
+    def find(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
+        """Returns the allocation with a range of generic addresses, and the offset in it; None if it is memory of the
+        program.
+
+        Raises DriverError if it is device memory that is not allocated.
+        """
+        for window, memory in ((DEVICE, self.memory), (self.pinned, self.memory), (CONSTANT, self.constants)):
+            own = address - window.generic
+            if window.holds(own):
+                return self._find_in(memory, own, nbytes)
+        return None
+
+    def find_to_touch(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
+        """Does as `find` does, for what is about to be read or written. Raises HostMemoryShort, too."""
+        found = self.find(address, nbytes)
+        if found is not None and not CONSTANT.holds(found[0].base):
+            self.memory.require(*found, nbytes)
+        return found
+
+    @staticmethod
+    def _find_in(memory: WindowMemory, address: int, nbytes: int) -> tuple[Allocation, int]:
+        block = memory.holding(address)
+        if block is None:
+            raise DriverError("INVALID_VALUE", f"{address:#x} is no allocated device memory")
+        if address + nbytes > block.end:
+            raise DriverError(
+                "INVALID_VALUE",
+                f"{nbytes} bytes at {address:#x} do not fit '{block.name}' ({block.base:#x} .. {block.end - 1:#x})",
+            )
+        return block, address - block.base
+
+    # ---- errors ----
+
+    def fail(self, name: str) -> None:
+        """Records that a kernel has failed: from now on calls return this error, until the context is reset."""
+        self.error = self.error or CODES[name]
+
+    def take_printed(self) -> bytes:
+        text = "".join(self.printed).encode()
+        self.printed.clear()
+        return text

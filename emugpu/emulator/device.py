@@ -1,0 +1,452 @@
+"""The public face of the emulator: modules, memory, launches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from emugpu.emulator.arguments import pack
+from emugpu.emulator.errors import EmulatorError, LaunchError
+from emugpu.emulator.machine.code import Code
+from emugpu.emulator.machine.counters import Counters
+from emugpu.emulator.machine.events import GridStarted, Sink, fan_out, takes_runs
+from emugpu.emulator.machine.findings import Findings
+from emugpu.emulator.machine.grid import Clusters, architecture, residency
+from emugpu.emulator.machine.machine import MOST_STEPS, Limits, Machine
+from emugpu.emulator.machine.register_pool import registers_at_entry
+from emugpu.emulator.machine.schedule import Schedule, make_schedule
+from emugpu.emulator.machine.state import Grid, Launch, Printed, Region
+from emugpu.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
+from emugpu.emulator.memory.global_memory import GlobalMemory
+from emugpu.emulator.memory.tensor_map import TensorMap
+from emugpu.emulator.memory.tensor_map_bytes import encode
+from emugpu.emulator.memory.unwritten import FAULT, Uninitialised
+from emugpu.emulator.names import find_name, readable_name
+from emugpu.emulator.native.engine import Engine
+from emugpu.emulator.native.stretches import Library
+from emugpu.emulator.ptx.ast import Kernel
+from emugpu.emulator.ptx.parser import parse_module
+from emugpu.emulator.rules import RULES, Finding
+from emugpu.emulator.symbols import FIRST_CONSTANT, Symbols
+from emugpu.emulator.translate.program import translate
+from emugpu.emulator.translate.refusals import check_module
+from emugpu.emulator.units.mma import MmaUnit
+from emugpu.emulator.workers import run_in_processes
+from emugpu.gpus import usual_gpu
+
+SHARED_MEMORY_LIMIT = 232_448
+"""Largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
+MAX_CLUSTER = 16
+MAX_THREADS = 1024
+
+Dim3 = int | Sequence[int]
+
+
+class Module:
+    """A parsed PTX file. Its kernels are translated when they are first launched."""
+
+    def __init__(self, text: str):
+        """Raises PtxSyntaxError, naming the line, if the text cannot be understood or its target lacks an
+        instruction.
+        """
+        self._parsed = parse_module(text)
+        check_module(self._parsed)
+        self._codes: dict[str, Code] = {}
+
+    @classmethod
+    def from_text(cls, text: str) -> Module:
+        return cls(text)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Module:
+        return cls(Path(path).read_text(encoding="utf-8"))
+
+    @property
+    def target(self) -> str:
+        """The ``.target`` the module was compiled for, for example "sm_100a"."""
+        return self._parsed.target
+
+    @cached_property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the kernels."""
+        return tuple(self._parsed.kernels)
+
+    def find(self, entry: str | None) -> Kernel:
+        """A kernel by its name, demangled or not, or a part that no other has; None: the only one there is."""
+        if entry is None:
+            if len(self.entries) != 1:
+                raise LaunchError(f"the module has {len(self.entries)} kernels ({', '.join(self.entries)}); name one")
+            return self._parsed.kernels[self.entries[0]]
+        return self._parsed.kernels[find_name(entry, self.entries, "kernel")]
+
+    def code(self, entry: str | None) -> Code:
+        """The translated kernel; see `find` for how to name it."""
+        kernel = self.find(entry)
+        if kernel.name not in self._codes:
+            self._codes[kernel.name] = translate(kernel, self._parsed)
+        return self._codes[kernel.name]
+
+    def place_variables(self, memory: GlobalMemory, constants: GlobalMemory) -> Symbols:
+        """Gives the module's variables a place in a device's memory; a device asks for it once."""
+        return Symbols(self._parsed, memory, constants)
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What a launch did. ``seconds`` is the emulator's own wall time, no measure of any GPU. ``warnings``: rules that
+    the kernel breaks but that hardware is known to tolerate.
+    """
+
+    counters: Counters
+    seconds: float
+    warnings: tuple[Finding, ...] = ()
+    printed: tuple[Printed, ...] = ()
+    """What printf has printed, in the order in which it happened."""
+
+    @property
+    def output(self) -> str:
+        """All that was printed."""
+        return "".join(p.text for p in self.printed)
+
+
+class Device:
+    """An emulated GPU: its global memory, and how it runs things.
+
+    ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" follows what is published of the
+    hardware bit by bit (slow). ``schedule``: "fifo" (fast, always the same order), "random" (adversarial order and
+    delays drawn from ``seed``; the same seed gives the same run), or "declining" (fifo, and cluster launch control
+    answers every other time that no cluster is left).
+    """
+
+    def __init__(
+        self,
+        accumulation: Literal["f32", "tensor_core"] = "f32",
+        schedule: Literal["fifo", "random", "declining"] = "fifo",
+        seed: int = 0,
+        memory: GlobalMemory | None = None,
+        constants: GlobalMemory | None = None,
+        uninitialised: Uninitialised = "fault",
+        library: Library | None = None,
+    ):
+        """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own.
+        ``uninitialised``: what kernels get that read memory before it is written (`Unwritten`), by default an error.
+        ``library``: the compiled interpreter, which runs plain code natively; without it Python runs everything.
+        """
+        self._library = library
+        self._memory = memory if memory is not None else GlobalMemory()
+        self._constants = constants if constants is not None else GlobalMemory(FIRST_CONSTANT)
+        """Constant memory, by addresses in its own space."""
+        self._mma_unit = MmaUnit(accumulation)
+        self._schedule = schedule
+        self._seed = seed
+        self._uninitialised = uninitialised
+        self._loaded: dict[Module, Symbols] = {}
+        self._maps = 0
+        """Tensor maps in global memory, by address."""
+        make_schedule(schedule, seed)
+
+    def take_over(self, other: Device) -> None:
+        """Goes on with what another device of the same memory has loaded."""
+        self._loaded, self._maps = other._loaded, other._maps
+
+    def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
+        """Copy an array to the device; returns its 64-bit device address. ``at``: as in `alloc`."""
+        return self._memory.upload(array, name, at)
+
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        """Reserve bytes that hold nothing: reading them before they are written is an error. ``at``: the address that
+        they are to have, which must be free; without it the device chooses one.
+        """
+        return self._memory.alloc(nbytes, name, at)
+
+    def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
+        """Copy an array back; every element must have been written."""
+        memory, place = self._memory_at(address)
+        return memory.download(place, dtype, shape)
+
+    def write(self, address: int, array: ArrayLike) -> None:
+        """Copy an array (row-major) over what is at a device address: into a buffer or a symbol, or a part of one."""
+        source = np.ascontiguousarray(array)
+        memory, place = self._memory_at(address)
+        memory.write(place, source.reshape(-1).view(np.uint8))
+
+    def memset(self, address: int, value: int, nbytes: int) -> None:
+        """Write the byte ``value`` to ``nbytes`` bytes of device memory."""
+        if not 0 <= value < 256:
+            raise LaunchError(f"memset {value}: a byte is 0 to 255")
+        memory, place = self._memory_at(address)
+        memory.fill(place, value, nbytes)
+
+    def _memory_at(self, address: int) -> tuple[GlobalMemory, int]:
+        """The memory that a generic address lies in, and the address in its own space."""
+        if space_of(address) == "const":
+            return self._constants, address - CONST_WINDOW
+        return self._memory, address
+
+    def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int:
+        """Put a tensor map into global memory, for kernels that take a pointer to it; returns its device address.
+
+        Kernels may copy its 128 bytes and change them by tensormap.replace; the encoding is the emulator's own.
+        """
+        self._maps += 1
+        return self._memory.upload(np.frombuffer(encode(tensor_map), np.uint8), name or f"tensor map {self._maps - 1}")
+
+    def load(self, module: Module) -> None:
+        """Give a module's variables memory with their first values; so does the first launch that needs them."""
+        if module not in self._loaded:
+            self._loaded[module] = module.place_variables(self._memory, self._constants)
+
+    def symbol(self, name: str, module: Module | None = None) -> int:
+        """Generic address of a ``__device__`` or ``__constant__`` variable, to `write` to and to `download` from.
+
+        The name may be mangled or not, or a part that no other variable has. ``module``: is loaded if need be; without
+        it all modules are searched that were loaded or launched.
+        """
+        symbols, found = self._find_symbol(name, module)
+        return symbols.generic_address(found)
+
+    def symbols(self, module: Module) -> dict[str, int]:
+        """Generic addresses of all variables of a module, by name."""
+        self.load(module)
+        loaded = self._loaded[module]
+        return {name: loaded.generic_address(name) for name in loaded.addresses}
+
+    def symbol_bytes(self, name: str, module: Module | None = None) -> int:
+        """The size of such a variable."""
+        symbols, found = self._find_symbol(name, module)
+        return symbols.variables[found].size
+
+    def _addresses(self, module: Module, code: Code) -> dict[str, int]:
+        """The addresses of the variables that a kernel names, if there are any."""
+        if not code.symbols:
+            return {}
+        self.load(module)
+        addresses = self._loaded[module].addresses
+        missing = [name for name in code.symbols if name not in addresses]
+        if missing:
+            raise LaunchError(f"kernel '{code.kernel.name}' names '{missing[0]}', which the module does not define")
+        return addresses
+
+    def _make_schedule(self) -> Schedule:
+        return make_schedule(self._schedule, self._seed)
+
+    def _make_machine(self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits) -> Machine:
+        return Machine(grid, schedule, clusters, limits, self._make_engine(grid))
+
+    def _make_engine(self, grid: Grid) -> Engine | None:
+        """The native engine of a launch, if there is a library, who listens takes what it tells, and the kernel has
+        something for it.
+        """
+        listens = grid.sink is not None and not takes_runs(grid.sink)
+        quiet = grid.sink is None and not grid.choices.splits_multicast
+        plan = grid.code.native(quiet) if self._library is not None and not listens else None
+        return Engine(self._library, grid, plan) if self._library is not None and plan is not None else None
+
+    def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:
+        if module is not None:
+            self.load(module)
+        places = [self._loaded[module]] if module is not None else list(self._loaded.values())
+        if not places:
+            raise LaunchError(f"symbol '{name}': no module is loaded yet; call load(module), or pass module=")
+        exact = [memory for memory in places if name in memory.addresses]
+        if len(exact) > 1:
+            raise LaunchError(f"symbol '{name}': {len(exact)} modules have it; pass module=")
+        owners = {found: memory for memory in places for found in memory.addresses}
+        found = find_name(name, owners, "variable")
+        return owners[found], found
+
+    def why_one_worker(self, code: Code) -> str:
+        """Why a kernel cannot be run by several processes; nothing if it can.
+
+        They give the same result only if no cluster looks at what another one does.
+        """
+        if code.between_clusters:
+            return f"clusters may depend on one another by PTX {code.between_clusters}"
+        if any("vprintf" in site.text for site in code.sites):
+            return "what is printed has an order"
+        if self._schedule != "fifo":
+            return f"a {self._schedule} schedule draws from one sequence for all clusters"
+        return ""
+
+    def launch(
+        self,
+        module: Module,
+        entry: str | None = None,
+        *,
+        grid: Dim3,
+        block: Dim3 | None = None,
+        cluster: Dim3 | None = None,
+        dynamic_smem: int = 0,
+        arguments: Sequence[Any] | Mapping[str, Any] = (),
+        progress: Callable[[int, int], None] | None = None,
+        sinks: Sequence[Sink] = (),
+        regions: Sequence[Region] = (),
+        resident_clusters: int | None = None,
+        cooperative: bool = False,
+        workers: int = 1,
+        max_steps: int | None = None,
+        timeout: float | None = None,
+        watch: Callable[[], None] | None = None,
+        strict: bool = False,
+        allow: Collection[str] = (),
+    ) -> LaunchResult:
+        """Run a kernel to its end.
+
+        ``entry``: the kernel's name, demangled or not, or a part that no other kernel has. ``grid``, ``cluster``,
+        ``block``: 1 to 3 sizes, x first; the grid counts CTAs. What the PTX requires (``.reqntid``,
+        ``.reqnctapercluster``) may be left out. ``dynamic_smem``: bytes.
+        ``arguments``: one per kernel parameter, in order or by name: a TensorMap, an int, a float, a NumPy scalar,
+        bytes, None (null), or the fields of a struct as a tuple or dict (see `emugpu.emulator.arguments`).
+        ``progress`` is called with (clusters done, clusters in all). ``sinks`` get every event of the run.
+        ``regions``: names of parts of dynamic shared memory, for messages.
+        ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
+        ``cooperative``: all CTAs run at once, and have the workspace by which cooperative_groups' ``grid.sync`` works.
+        ``workers``: processes that share the clusters out among them, for kernels whose clusters are independent.
+        ``max_steps`` (warp instructions, by default a billion) and ``timeout`` (seconds) end a run that takes longer.
+        ``watch`` is called now and then; what it raises ends the run, too. A run without news for half a minute says
+        where it is, as a warning of Python's logging.
+        ``strict``: what would be a warning is a Fault, except for the rules in ``allow``. Errors end the run always.
+
+        Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when
+        nothing can go on, Livelock when nothing is done but polling, LimitExceeded. The message says where.
+        """
+        code = module.code(entry)
+        if cluster is None:
+            cluster = code.kernel.directives.get("reqnctapercluster") or 1
+        addresses = self._addresses(module, code)
+        parameters = pack(code.kernel, arguments)
+        shape = Launch(
+            grid=_dim3("grid", grid),
+            cluster=_dim3("cluster", cluster),
+            block=_block(code.kernel, block),
+            dynamic_shared=dynamic_smem,
+            parameters=parameters.data,
+            tensor_maps={at: (name, map.in_units) for at, (name, map) in parameters.maps.items()},
+            regions=tuple(regions),
+        )
+        _check(code, shape)
+        _check_rules(allow)
+        architecture(module.target)
+        capacity = _capacity(code, shape, module.target, resident_clusters)
+        if cooperative and shape.cluster_count > capacity:
+            clusters = "CTAs" if shape.cluster_size == 1 else f"clusters of {shape.cluster_size} CTAs"
+            raise LaunchError(
+                f"grid {shape.grid}: a cooperative grid runs all at once, and the GPU has room for {capacity} "
+                f"{clusters} of this kernel, not {shape.cluster_count}"
+            )
+        for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout)):
+            if value is not None and not value > 0:
+                raise LaunchError(f"{name} {value}: must be above 0")
+        limits = Limits(max_steps or MOST_STEPS, timeout, watch)
+        if cooperative:
+            shape = replace(
+                shape, workspace=self.upload(np.zeros(WORKSPACE, np.uint8), "the cooperative grid's barrier")
+            )
+        start = time.perf_counter()
+
+        def make_grid() -> tuple[Grid, Machine]:
+            schedule = self._make_schedule()
+            findings = Findings(strict, allow)
+            sink = fan_out(tuple(sinks))
+            unit, constants = self._mma_unit, self._constants
+            unwritten = self._uninitialised, self._seed
+            grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants, *unwritten)
+            grid.sms = usual_gpu(architecture(module.target)).sms
+            self._memory.unwritten = self._constants.unwritten = grid.unwritten
+            clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.rng)
+            return grid, self._make_machine(grid, schedule, clusters, limits)
+
+        if workers > 1:
+            reason = "event sinks see what happens in one process only" if sinks else self.why_one_worker(code)
+            if reason:
+                raise LaunchError(f"cannot run with several workers: {reason}; run with one")
+            counters, findings = run_in_processes(make_grid, workers, shape.cluster_count, progress)
+            printed: list[Printed] = []
+        else:
+            running, machine = make_grid()
+            if running.sink is not None:
+                dynamic = RESERVED_SHARED + code.static_shared
+                running.sink(GridStarted(shape, self._memory.ranges(), dynamic))
+            printed = running.printed
+            try:
+                counters, findings = machine.run(progress), running.findings
+            except EmulatorError as error:
+                error.output = "".join(p.text for p in printed)
+                error.warnings = running.findings.as_tuple()
+                raise
+            finally:
+                self._memory.unwritten = self._constants.unwritten = FAULT
+                if shape.workspace:
+                    self._memory.remove(self._memory.find(shape.workspace, WORKSPACE)[0])
+        return LaunchResult(counters, time.perf_counter() - start, findings.as_tuple(), tuple(printed))
+
+
+WORKSPACE = 64
+"""Bytes of a cooperative grid's workspace; its barrier is the second word."""
+
+
+def _check_rules(allow: Collection[str]) -> None:
+    for name in allow:
+        if name not in RULES:
+            raise LaunchError(f"allow '{name}': no such rule; the rules are {', '.join(RULES)}")
+
+
+def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int:
+    """How many clusters are resident at once."""
+    if asked is not None:
+        if asked < 1:
+            raise LaunchError(f"resident_clusters {asked}: must be at least 1")
+        return asked
+    shared = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
+    return residency(target, launch.cluster_size, shared, launch.threads, registers_at_entry(code.kernel))
+
+
+def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(sizes) <= 3 or any(int(s) != s or s < 1 for s in sizes):
+        raise LaunchError(f"{name} {value}: give 1 to 3 sizes of at least 1")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def _block(kernel: Kernel, asked: Dim3 | None) -> tuple[int, int, int]:
+    required = kernel.directives.get("reqntid")
+    if asked is None and not required:
+        raise LaunchError(f"block: none is given, and kernel '{readable_name(kernel.name)}' has no .reqntid; give one")
+    return _dim3("block", asked if asked is not None else required or ())
+
+
+def _check(code: Code, launch: Launch) -> None:
+    """The limits of the device and the kernel's own directives."""
+    kernel, directives = code.kernel, code.kernel.directives
+    threads = launch.threads
+    if threads > MAX_THREADS:
+        raise LaunchError(f"block {launch.block} has {threads} threads; the limit is {MAX_THREADS}")
+    for name, limit in (("maxntid", directives.get("maxntid")), ("reqntid", directives.get("reqntid"))):
+        if limit:
+            allowed = int(np.prod(limit))
+            if threads > allowed or (name == "reqntid" and threads != allowed):
+                raise LaunchError(
+                    f"block {launch.block} has {threads} threads; kernel '{kernel.name}' says .{name} {allowed}"
+                )
+    required = directives.get("reqnctapercluster")
+    if required and (*required, 1, 1)[:3] != launch.cluster:
+        raise LaunchError(f"cluster {launch.cluster}: kernel '{kernel.name}' was compiled for cluster {required}")
+    size = launch.cluster_size
+    if size > MAX_CLUSTER:
+        raise LaunchError(f"cluster {launch.cluster} has {size} CTAs; the limit is {MAX_CLUSTER}")
+    for axis, g, c in zip("xyz", launch.grid, launch.cluster, strict=True):
+        if g % c:
+            raise LaunchError(f"grid.{axis} = {g} is not a multiple of the cluster's {c}")
+    shared = code.static_shared + launch.dynamic_shared
+    if shared > SHARED_MEMORY_LIMIT:
+        raise LaunchError(
+            f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {SHARED_MEMORY_LIMIT}"
+        )

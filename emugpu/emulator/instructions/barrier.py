@@ -1,0 +1,160 @@
+"""bar, barrier and barrier.cluster: threads of a CTA or of a cluster wait for one another.
+
+PTX ISA 9.7.13.1 and 9.7.13.3.
+"""
+
+from __future__ import annotations
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.table import Effect, Micro, Translator, Unsupported, instruction, only
+from emugpu.emulator.machine.barriers import CountingBarrier
+from emugpu.emulator.machine.events import GroupArrived, GroupLeft, Site
+from emugpu.emulator.machine.lanes import WARP_SIZE, Value, mask_of
+from emugpu.emulator.machine.state import NAMED_BARRIERS, Fragment
+from emugpu.emulator.ptx.ast import Instruction
+
+
+def _named(f: Fragment, number: Value) -> CountingBarrier:
+    index = f.uniform(number, "the barrier's number")
+    if index >= NAMED_BARRIERS:
+        raise Fault(f"names barrier {index}; a CTA has barriers 0..{NAMED_BARRIERS - 1}", "barrier")
+    return f.cta.named[index]
+
+
+def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, waits: bool) -> None:
+    """Note that the fragment has arrived. Without a count every thread of the CTA that has not left takes part."""
+    threads = f.cta.alive
+    if count is not None:
+        threads = f.uniform(count, "the barrier's thread count")
+        if threads % WARP_SIZE or not 0 < threads <= f.cta.threads:
+            raise Fault(
+                f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the CTA's {f.cta.threads}",
+                "barrier",
+            )
+    if f.grid.sink is not None:
+        f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, waits))
+    f.tokens[barrier] = barrier.arrive(f.count, threads, everybody=count is None)
+
+
+def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
+    """Suspend until the generation that the fragment has arrived for is complete."""
+    if barrier.generation == f.tokens[barrier]:
+        barrier.waiters.append(f)
+        return f.grid.wakeups.suspend(f, barrier, "waits", site)
+    generation = f.tokens.pop(barrier)
+    if f.grid.sink is not None:
+        f.grid.sink(GroupLeft(f.agent, site, barrier.number, generation))
+    return None
+
+
+def bar_sync(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
+    if aligned:
+        f.require_whole_warp()
+    barrier = _named(f, number)
+    if barrier not in f.tokens:
+        _arrive(f, site, barrier, count, waits=True)
+    return _wait(f, site, barrier)
+
+
+def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> None:
+    if aligned:
+        f.require_whole_warp()
+    barrier = _named(f, number)
+    _arrive(f, site, barrier, count, waits=False)
+    del f.tokens[barrier]
+
+
+def _is_aligned(i: Instruction) -> bool:
+    return i.opcode == "bar" or i.has("aligned")
+
+
+def _arguments(i: Instruction, w: Translator) -> list[str]:
+    only(i, "cta", "sync", "arrive", "aligned")
+    count = w.read(i.operands[1], "u32") if len(i.operands) > 1 else "None"
+    return [w.read(i.operands[0], "u32"), count, str(_is_aligned(i))]
+
+
+_SYNCS = ("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync")
+_ARRIVES = ("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive")
+
+
+@instruction(*_SYNCS, operands=range(1, 3), writes=0, blocks=True, family="barrier")
+def _sync(i: Instruction, w: Translator) -> Effect:
+    alignment = WARP_SIZE if _is_aligned(i) else 1
+    native = Micro("bar.sync", None, tuple((o, "u32") for o in i.operands), alignment=alignment)
+    return Effect(bar_sync, _arguments(i, w), micro=(native,))
+
+
+@instruction(*_ARRIVES, operands=2, writes=0, family="barrier")
+def _bar_arrive(i: Instruction, w: Translator) -> Effect:
+    return Effect(bar_arrive, _arguments(i, w))
+
+
+def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Value, p: Value, aligned: bool) -> object:
+    """``bar.red``: all threads get how many of them (popc), whether all (and), or whether any (or) have a predicate."""
+    if aligned:
+        f.require_whole_warp()
+    barrier = _named(f, number)
+    if barrier not in f.tokens:
+        holds = (mask_of(p) & f.mask).bit_count()
+        yes, everybody = barrier.votes.get(barrier.generation, (0, 0))
+        barrier.votes[barrier.generation] = yes + holds, everybody + f.count
+        _arrive(f, site, barrier, count, waits=True)
+    generation = f.tokens[barrier]
+    suspended = _wait(f, site, barrier)
+    if suspended is not None:
+        return suspended
+    for old in [g for g in barrier.votes if g < generation - 1]:
+        del barrier.votes[old]
+    yes, everybody = barrier.votes[generation]
+    return {"popc": yes, "and": yes == everybody, "or": yes > 0}[operation]
+
+
+_REDUCTIONS = ("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red")
+
+
+@instruction(*_REDUCTIONS, operands=range(3, 5), blocks=True, family="barrier")
+def _bar_red(i: Instruction, w: Translator) -> Effect:
+    only(i, "cta", "red", "aligned", "popc", "and", "or")
+    operation = next((m for m in i.modifiers if m in ("popc", "and", "or")), "")
+    if not operation or i.modifiers[-1] != ("u32" if operation == "popc" else "pred"):
+        raise Unsupported
+    number, *rest = i.operands[1:]
+    count = w.read(rest[0], "u32") if len(rest) == 2 else "None"
+    arguments = [repr(operation), w.read(number, "u32"), count, w.read(rest[-1], "pred"), str(_is_aligned(i))]
+    return Effect(bar_reduce, arguments, i.operands[:1])
+
+
+# ---- the cluster's barrier ----
+
+
+def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> None:
+    if aligned:
+        f.require_whole_warp()
+    barrier = f.cta.cluster.barrier
+    if barrier in f.tokens:
+        raise Fault("arrives at the cluster barrier twice without waiting (PTX ISA 9.7.13.3)", "barrier")
+    if f.grid.sink is not None:
+        f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, False))
+    f.tokens[barrier] = barrier.arrive(f.count, f.cta.cluster.living_threads, everybody=True)
+
+
+def cluster_wait(f: Fragment, site: Site, aligned: bool) -> object:
+    if aligned:
+        f.require_whole_warp()
+    barrier = f.cta.cluster.barrier
+    if barrier not in f.tokens:
+        raise Fault("waits for the cluster barrier without having arrived (PTX ISA 9.7.13.3)", "barrier")
+    return _wait(f, site, barrier)
+
+
+@instruction("barrier.cluster.arrive", operands=0, writes=0, family="barrier")
+def _cluster_arrive(i: Instruction, w: Translator) -> Effect:
+    only(i, "release", "relaxed", "aligned")
+    return Effect(cluster_arrive, [str(i.has("aligned"))])
+
+
+@instruction("barrier.cluster.wait", operands=0, writes=0, blocks=True, family="barrier")
+def _cluster_wait(i: Instruction, w: Translator) -> Effect:
+    only(i, "acquire", "aligned")
+    return Effect(cluster_wait, [str(i.has("aligned"))])

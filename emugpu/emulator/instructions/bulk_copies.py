@@ -1,0 +1,509 @@
+"""Asynchronous copies of bytes without a tensor map, and bulk groups (PTX ISA 9.7.9.25).
+
+Those that leave shared memory for global memory are in a bulk group of their thread (9.7.9.25.3); those that come to
+shared memory end on an mbarrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.atomics import combine
+from emugpu.emulator.instructions.table import (
+    BLACKWELL,
+    Effect,
+    Translator,
+    Unsupported,
+    elements,
+    immediate,
+    instruction,
+    kind_of,
+    only,
+    tuple_of,
+)
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.copies import BulkQueue
+from emugpu.emulator.machine.events import Operation, Site
+from emugpu.emulator.machine.lanes import Value, lane_value
+from emugpu.emulator.machine.state import AsyncOperation, Cta, Fragment
+from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from emugpu.emulator.memory.tensor_map import TensorMap
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction
+
+ALIGNMENT = 16
+COMPLETE = "mbarrier::complete_tx::bytes"
+"""The modifier of copies that end on an mbarrier."""
+Bytes = NDArray[np.uint8]
+Reduction = tuple[str, str] | None
+"""An operation and a type, or None for a plain copy."""
+
+
+def reduced(how: Reduction, old: Bytes, new: Bytes) -> Bytes:
+    """What is in memory after new bytes have come to where old ones were.
+
+    Sums of f32, which are only in global memory, flush subnormal numbers (PTX ISA 9.7.9.25.4.3).
+    """
+    if how is None:
+        return new
+    operation, kind = how
+    dtype = f"u{TYPE_BYTES[kind]}"
+    with np.errstate(all="ignore"):
+        result = combine(
+            operation, kind, np.ascontiguousarray(old).view(dtype), np.ascontiguousarray(new).view(dtype), kind == "f32"
+        )
+    return np.ascontiguousarray(result).view(np.uint8)
+
+
+def own_offset(f: Fragment, address: int, what: str) -> int:
+    if address >> RANK_SHIFT != f.cta.rank:
+        raise Fault(f"{what} 0x{address:08x} is not in the CTA's own shared memory (rank {f.cta.rank})", "address")
+    return address & OFFSET_MASK
+
+
+def check(nbytes: int, *addresses: int) -> None:
+    if nbytes % ALIGNMENT or nbytes == 0:
+        raise Fault(f"a bulk copy of {nbytes} bytes; the size must be a multiple of {ALIGNMENT}", "operand")
+    for address in addresses:
+        if address % ALIGNMENT:
+            raise Fault(f"a bulk copy at 0x{address:x}; addresses must be multiples of {ALIGNMENT}", "alignment")
+
+
+# ---- to global memory ----
+
+
+def storing_lanes(f: Fragment, *operands: Value) -> Iterable[int]:
+    """The lanes that a copy to global memory is made for: one for each distinct set of operands, the first that has it.
+
+    So ptxas 13.0 compiles them (UTMASTG, UBLKCP.G.S): the machine instruction has its operands in uniform registers and
+    is repeated until each set had its turn. All other bulk copies it repeats for each lane.
+    """
+    if len(f.lanes) == 1:
+        return f.lanes
+    first: dict[tuple[int, ...], int] = {}
+    for lane in f.lanes:
+        first.setdefault(tuple([lane_value(value, lane) for value in operands]), lane)
+    return first.values()
+
+
+class Departure:
+    """Something on its way from shared to global memory, in the thread's open bulk group.
+
+    kind: "bulk.store" or "tma.store". read: the bytes, so many, when the copy starts; write: puts them in place and
+    says how many there were. source, written: make the regions that are read and written. tmap, coordinates: of a box,
+    for a schedule that asks how long it takes.
+    """
+
+    def __init__(
+        self,
+        f: Fragment,
+        site: Site,
+        lane: int,
+        kind: str,
+        nbytes: int,
+        read: Callable[[], Bytes],
+        write: Callable[[Bytes], int],
+        source: Callable[[], events.Region],
+        written: Callable[[], tuple[events.Region, ...]],
+        how: Reduction = None,
+        tmap: TensorMap | None = None,
+        coordinates: tuple[int, ...] = (),
+        **detail: Any,
+    ) -> None:
+        self.fragment = f
+        self.site = site
+        self.kind = kind
+        self.nbytes = nbytes
+        self.read = read
+        self.write = write
+        self.tmap = tmap
+        self.coordinates = coordinates
+        self.queue = f.cta.bulk.setdefault((f.warp.index, lane), BulkQueue())
+        self.group = self.queue.open
+        self.group.reading += 1
+        self.group.writing += 1
+        grid = f.grid
+        grid.counters.tma_stores += 1
+        self.operation = None
+        if grid.sink is not None:
+            writes, group = written(), (lane, self.queue.number)
+            reads = (source(), *writes) if how is not None else (source(),)
+            self.operation = grid.operation(kind, f, site, reads, writes, group=group, reduction=how, **detail)
+        grid.submit(AsyncOperation(f"{kind}.read", self._start, f, site, subject=self))
+
+    def _start(self) -> None:
+        """First half: the source has been read and may be overwritten."""
+        f, grid = self.fragment, self.fragment.grid
+        events.tell_started(grid.sink, self.operation)
+        data = self.read() if grid.computes else None
+        grid.counters.tma_shared_bytes_read += self.nbytes
+        self.group.reading -= 1
+        grid.wakeups.release(self.queue.waiters)
+        grid.submit(AsyncOperation(f"{self.kind}.write", partial(self._finish, data), f, self.site, subject=self))
+
+    def _finish(self, data: Bytes | None) -> None:
+        """Second half: all is in global memory."""
+        grid = self.fragment.grid
+        if data is not None:
+            grid.counters.tma_global_bytes_written += self.write(data)
+        self.group.writing -= 1
+        events.tell_finished(grid.sink, self.operation)
+        grid.wakeups.release(self.queue.waiters)
+
+
+def to_global(
+    f: Fragment, site: Site, how: Reduction, destination: Value, source: Value, size: Value, mask: Value
+) -> None:
+    """mask: of the bytes of every 16 that are written (``.cp_mask``), or None."""
+    operands = (destination, source, size, 0 if mask is None else mask)
+    for lane in storing_lanes(f, *operands) if how is None else f.lanes:
+        to, at, nbytes = (lane_value(v, lane) for v in (destination, source, size))
+        offset = own_offset(f, at, "the source of a bulk copy")
+        check(nbytes, to, offset)
+        chosen = None if mask is None else lane_value(mask, lane)
+        source_bytes = partial(events.SharedBytes, f.cta.rank, offset, nbytes)
+        read, write = partial(_bytes_at, f, offset, nbytes), partial(_put, f, to, how, chosen)
+        Departure(f, site, lane, "bulk.store", nbytes, read, write, source_bytes, partial(_items, to, nbytes), how)
+
+
+def _items(address: int, nbytes: int) -> tuple[events.Region, ...]:
+    return (events.GlobalItems(np.array([address]), np.array([nbytes])),)
+
+
+def _bytes_at(f: Fragment, offset: int, nbytes: int) -> Bytes:
+    return f.cta.shared.read(offset, nbytes).copy()
+
+
+def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) -> int:
+    device = f.grid.memory
+    if how is not None:
+        data = reduced(how, device.read(to, data.size), data)
+    if chosen is None:
+        device.write(to, data)
+        return data.size
+    written = [n for n in range(data.size) if chosen >> n % 16 & 1]
+    for n in written:
+        device.write(to + n, data[n : n + 1])
+    return len(written)
+
+
+# ---- to shared memory ----
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """Bytes on their way to one offset of one or several CTAs. read: fetches them, when the copy starts."""
+
+    read: Callable[[], Bytes]
+    how: Reduction
+    offset: int
+    barrier: int
+    operation: Operation | None
+    data: Bytes | None = None
+
+    def land(self, targets: Sequence[Cta]) -> None:
+        grid = targets[0].grid
+        sink = grid.sink
+        o = self.operation
+        if self.data is None:
+            events.tell_started(sink, o)
+            self.data = self.read().copy()
+        nbytes = self.data.size
+        for cta in targets:
+            cta.check_alive("a bulk copy writes into")
+            data = self.data
+            if self.how is not None:
+                data = reduced(self.how, cta.shared.read(self.offset, nbytes), data)
+            cta.shared.write(self.offset, data)
+            barrier = cta.mbarrier(self.barrier)
+            if o is not None and sink is not None:
+                o.detail["values"] = data
+                sink(events.Finished(o, (events.SharedBytes(cta.rank, self.offset, nbytes),)))
+                sink(events.BytesLanded(o, o.agent, o.site, cta.rank, self.barrier, barrier.phase, nbytes))
+            barrier.complete_bytes(nbytes)
+
+
+def _send(
+    f: Fragment,
+    site: Site,
+    kind: str,
+    read: Callable[[], Bytes],
+    source: events.Region | None,
+    targets: Sequence[Cta],
+    how: Reduction,
+    places: tuple[int, int, int],
+) -> None:
+    """places: offset of the destination, of the mbarrier, and the bytes."""
+    grid = f.grid
+    offset, barrier, nbytes = places
+    operation = None
+    if grid.sink is not None:
+        written = tuple(events.SharedBytes(cta.rank, offset, nbytes) for cta in targets)
+        reads = (*(() if source is None else (source,)), *(written if how is not None else ()))
+        signals = tuple((cta.rank, barrier) for cta in targets)
+        operation = grid.operation(kind, f, site, reads=reads, writes=written, signals=signals, reduction=how)
+    arrival = _Arrival(read, how, offset, barrier, operation)
+    groups = [[cta] for cta in targets] if grid.choices.splits_multicast else [list(targets)]
+    for some in groups:
+        grid.submit(AsyncOperation(kind, partial(arrival.land, some), f, site))
+
+
+def _same_cta(f: Fragment, destination: int, barrier: int) -> Cta:
+    if destination >> RANK_SHIFT != barrier >> RANK_SHIFT:
+        raise Fault(
+            f"the mbarrier 0x{barrier:08x} is not in the CTA of the destination, rank {destination >> RANK_SHIFT}",
+            "cluster",
+        )
+    return f.cta.cluster.cta_at(destination, "a bulk copy")[0]
+
+
+def to_shared(
+    f: Fragment,
+    site: Site,
+    from_global: bool,
+    how: Reduction,
+    destination: Value,
+    source: Value,
+    size: Value,
+    barrier: Value,
+    mask: Value,
+) -> None:
+    """``cp.async.bulk`` and ``cp.reduce.async.bulk`` to shared memory of the cluster; mask: None without multicast."""
+    for lane in f.lanes:
+        to, at, nbytes = (lane_value(v, lane) for v in (destination, source, size))
+        signal = lane_value(barrier, lane)
+        offset = to & OFFSET_MASK
+        if mask is None:
+            targets: Sequence[Cta] = [_same_cta(f, to, signal)]
+        else:
+            targets = f.cta.cluster.masked(lane_value(mask, lane), "a bulk multicast")
+        if from_global:
+            check(nbytes, offset, at)
+            read: Callable[[], Bytes] = partial(f.grid.memory.read, at, nbytes)
+            region: events.Region = events.GlobalItems(np.array([at]), np.array([nbytes]))
+            f.grid.counters.tma_loads += 1
+        else:
+            own = own_offset(f, at, "the source of a bulk copy")
+            check(nbytes, offset, own)
+            read, region = partial(f.cta.shared.read, own, nbytes), events.SharedBytes(f.cta.rank, own, nbytes)
+        _send(f, site, "bulk.load", read, region, targets, how, (offset, signal & OFFSET_MASK, nbytes))
+
+
+def _as_array(data: bytes) -> Bytes:
+    return np.frombuffer(data, np.uint8)
+
+
+def store_async(
+    f: Fragment, site: Site, how: Reduction, nbytes: int, destination: Value, values: Sequence[Value], barrier: Value
+) -> None:
+    """``st.async`` (no ``how``) and ``red.async``: registers to shared memory of the cluster, each lane its own."""
+    if how is None and len(f.cta.cluster.ctas) == 1:
+        raise Fault(
+            "st.async in a cluster of 1 CTA is undefined (PTX ISA 9.7.9.12): it needs %cluster_nctarank > 1; "
+            "store (st.shared) and arrive on the mbarrier instead",
+            "cluster",
+        )
+    for lane in f.lanes:
+        to, signal = lane_value(destination, lane), lane_value(barrier, lane)
+        cta = _same_cta(f, to, signal)
+        if how is not None and cta is f.cta:
+            raise Fault(
+                f"red.async into the CTA that executes it, rank {cta.rank}, is undefined (PTX ISA 9.7.13.7): it needs "
+                "another one of the cluster; reduce (red.shared) and arrive on the mbarrier instead",
+                "cluster",
+            )
+        offset = to & OFFSET_MASK
+        total = nbytes * len(values)
+        if offset % total:
+            raise Fault(
+                f"address 0x{offset:x} is not a multiple of the {total} bytes of the access", "alignment", offset
+            )
+        mask = (1 << 8 * nbytes) - 1
+        data = b"".join((lane_value(v, lane) & mask).to_bytes(nbytes, "little") for v in values)
+        content = partial(_as_array, data)
+        _send(f, site, "st.async", content, None, [cta], how, (offset, signal & OFFSET_MASK, total))
+
+
+# ---- the table ----
+
+
+def _size(i: Instruction, w: Translator, position: int) -> str:
+    return w.read(i.operands[position], "u32")
+
+
+@instruction("cp.async.bulk", operands=range(3, 7), writes=0, family="tma")
+def _copy(i: Instruction, w: Translator) -> Effect:
+    return _bulk(i, w, "None", ())
+
+
+def _bulk(i: Instruction, w: Translator, how: str, more: Sequence[str]) -> Effect:
+    hint = i.has("L2::cache_hint")
+    if i.has("bulk_group"):
+        only(i, "async", "bulk", "global", "shared::cta", "bulk_group", "L2::cache_hint", "cp_mask", more)
+        spaces = [m for m in i.modifiers if m in ("global", "shared::cta")]
+        if spaces != ["global", "shared::cta"] or len(i.operands) != 3 + hint + i.has("cp_mask"):
+            raise Unsupported
+        mask = w.read(i.operands[-1], "b16") if i.has("cp_mask") else "None"
+        pointers = [w.pointer(o) for o in i.operands[:2]]
+        return Effect(to_global, [how, *pointers, _size(i, w, 2), mask])
+    only(i, "async", "bulk", "global", "shared::cta", "shared::cluster", COMPLETE, "L2::cache_hint",
+         "multicast::cluster", more)  # fmt: skip
+    spaces = [m for m in i.modifiers if m in ("global", "shared::cta", "shared::cluster")]
+    multicast = i.has("multicast::cluster")
+    ways = (["shared::cluster", "global"], ["shared::cta", "global"], ["shared::cluster", "shared::cta"])
+    if spaces not in ways or not i.has(COMPLETE) or len(i.operands) != 4 + hint + multicast:
+        raise Unsupported
+    if multicast and spaces != ["shared::cluster", "global"]:
+        raise Unsupported
+    mask = w.read(i.operands[4], "b16") if multicast else "None"
+    pointers = [w.pointer(i.operands[n]) for n in (0, 1)]
+    barrier = w.pointer(i.operands[3])
+    return Effect(to_shared, [str(spaces[1] == "global"), how, *pointers, _size(i, w, 2), barrier, mask])
+
+
+_OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
+_INTO_SHARED = {"add": ("u32", "s32", "u64"), "min": ("u32", "s32"), "max": ("u32", "s32"), "inc": ("u32",),
+                "dec": ("u32",), "and": ("b32",), "or": ("b32",), "xor": ("b32",)}  # fmt: skip
+_INTO_GLOBAL = {
+    "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16"), "min": ("u32", "s32", "u64", "s64", "f16", "bf16"),
+    "max": ("u32", "s32", "u64", "s64", "f16", "bf16"), "inc": ("u32",), "dec": ("u32",), "and": ("b32", "b64"),
+    "or": ("b32", "b64"), "xor": ("b32", "b64"),
+}  # fmt: skip
+
+
+def operation_of(i: Instruction) -> str:
+    found = [m for m in i.modifiers if m in _OPERATIONS]
+    if len(found) != 1:
+        raise Unsupported
+    return found[0]
+
+
+@instruction("cp.reduce.async.bulk", operands=range(2, 6), writes=0, family="tma")
+def _reduce(i: Instruction, w: Translator) -> Effect:
+    operation = operation_of(i)
+    kind = kind_of(i)
+    table = _INTO_GLOBAL if i.has("bulk_group") else _INTO_SHARED
+    halves = kind in ("f16", "bf16") and operation == "add"
+    if kind not in table[operation] or i.has("noftz") != halves:
+        raise Unsupported
+    return _bulk(i, w, repr((operation, kind)), ("reduce", operation, "noftz"))
+
+
+@instruction("cp.async.bulk.prefetch", operands=range(1, 4), writes=0, family="other")
+def _prefetch(i: Instruction, w: Translator) -> None:
+    """A hint."""
+    if i.has("tensor"):
+        only(i, "tensor", "1d", "2d", "3d", "4d", "5d", "L2", "global", "tile", "im2col", "L2::cache_hint",
+             "tile::gather4", "im2col::w", "im2col::w::128")  # fmt: skip
+    else:
+        only(i, "L2", "global", "L2::cache_hint")
+
+
+_VECTORS = {"v2": 2, "v4": 4}
+_STORED = ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")
+
+
+@instruction("st.async", operands=3, writes=0, family="memory")
+def _st_async(i: Instruction, w: Translator) -> Effect:
+    only(i, "weak", "shared::cluster", COMPLETE, _VECTORS)
+    kind, values = kind_of(i), elements(i.operands[1])
+    if kind not in _STORED or not i.has("shared::cluster") or not i.has(COMPLETE):
+        raise Unsupported
+    if len(values) != next((n for v, n in _VECTORS.items() if i.has(v)), 1) or len(values) * TYPE_BYTES[kind] > 16:
+        raise Unsupported
+    return _to_cluster(i, w, kind, "None")
+
+
+@instruction("red.async", operands=3, writes=0, family="memory")
+def _red_async(i: Instruction, w: Translator) -> Effect:
+    only(i, "relaxed", "cluster", "shared::cluster", COMPLETE, _OPERATIONS)
+    kind, operation = kind_of(i), operation_of(i)
+    if kind not in _INTO_SHARED[operation] or not i.has("shared::cluster") or not i.has(COMPLETE):
+        raise Unsupported
+    return _to_cluster(i, w, kind, repr((operation, kind)))
+
+
+def _to_cluster(i: Instruction, w: Translator, kind: str, how: str) -> Effect:
+    values = tuple_of(w.read(e, kind) for e in elements(i.operands[1]))
+    pointers = [w.pointer(i.operands[n]) for n in (0, 2)]
+    return Effect(store_async, [how, str(TYPE_BYTES[kind]), pointers[0], values, pointers[1]])
+
+
+# ---- zeros in shared memory (PTX ISA 9.7.9.14) ----
+
+
+def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
+    """``st.bulk``: zeros."""
+    for lane in f.lanes:
+        where, nbytes = lane_value(address, lane), lane_value(size, lane)
+        offset = own_offset(f, where, "the destination of st.bulk")
+        if offset % 8 or nbytes % 8:
+            raise Fault(f"st.bulk of {nbytes} bytes at 0x{offset:x}; both must be multiples of 8", "alignment", offset)
+        if nbytes:
+            f.cta.shared.write(offset, np.zeros(nbytes, np.uint8))
+        if f.grid.sink is not None and nbytes:
+            words = (0,) * (nbytes // 8)
+            agent = f.agent._replace(lanes=1 << lane)
+            f.grid.sink(events.Access(agent, site, "write", "shared", f.cta.rank, offset, 8, len(words), words))
+    f.grid.wakeups.changes += 1
+
+
+@instruction("st.bulk", operands=3, writes=0, family="memory", targets=BLACKWELL)
+def _st_bulk(i: Instruction, w: Translator) -> Effect:
+    only(i, "weak", "shared::cta")
+    if not i.has("shared::cta") or immediate(i.operands[2]) != 0:
+        raise Unsupported
+    return Effect(clear, [w.pointer(i.operands[0]), w.read(i.operands[1], "u64")])
+
+
+# ---- bulk groups ----
+
+
+def commit_group(f: Fragment, site: Site) -> None:
+    """Close the open group of each lane (threads without any bulk copy have nothing to track)."""
+    groups = []
+    for lane in f.lanes:
+        queue = f.cta.bulk.get((f.warp.index, lane))
+        if queue is not None:
+            groups.append((lane, queue.number))
+            queue.commit()
+            counters = f.grid.counters
+            counters.max_stores_in_flight = max(counters.max_stores_in_flight, queue.reads_in_flight)
+    if f.grid.sink is not None:
+        f.grid.sink(events.Committed(f.agent, site, "bulk", tuple(groups)))
+
+
+def wait_group(f: Fragment, site: Site, allowed: int, reads_only: bool) -> object:
+    """Suspend until at most ``allowed`` of each thread's youngest groups are pending."""
+    groups = []
+    for lane in f.lanes:
+        queue = f.cta.bulk.get((f.warp.index, lane))
+        if queue is None:
+            continue
+        if not queue.satisfied(allowed, reads_only):
+            queue.waiters.append(f)
+            kind = "read by" if reads_only else "finished by"
+            on = f"bulk groups of lane {lane} of the warp"
+            return f.grid.wakeups.suspend(f, on, f"waits until at most {allowed} groups are not {kind} TMA", site)
+        groups.append((lane, queue.number - allowed - 1))
+    if f.grid.sink is not None:
+        f.grid.sink(events.Awaited(f.agent, site, "bulk", tuple(groups), reads_only))
+    return None
+
+
+@instruction("cp.async.bulk.commit_group", operands=0, writes=0, family="tma")
+def _commit_group(i: Instruction, w: Translator) -> Effect:
+    only(i)
+    return Effect(commit_group)
+
+
+@instruction("cp.async.bulk.wait_group", operands=1, writes=0, blocks=True, family="tma")
+def _wait_group(i: Instruction, w: Translator) -> Effect:
+    only(i, "read")
+    return Effect(wait_group, [str(immediate(i.operands[0])), str(i.has("read"))])

@@ -1,0 +1,380 @@
+"""cvt: between number formats (PTX ISA 9.7.9.21).
+
+The conversions that a kernel's epilogue is full of, f32 to bf16 and f16 rounded to nearest, take a short way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.instructions import values
+from emugpu.emulator.instructions.floats import ROUNDINGS
+from emugpu.emulator.instructions.table import (
+    Assign,
+    Micro,
+    Temporary,
+    Translator,
+    Unsupported,
+    assign,
+    bits_of,
+    call,
+    instruction,
+    is_integer,
+    mask,
+    micro,
+    narrowed,
+    read_sources,
+)
+from emugpu.emulator.machine.lanes import Value
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
+from emugpu.emulator.units import float_math, formats
+from emugpu.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, encode
+
+INTEGRAL = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
+"""Roundings to an integer."""
+_SCALARS = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64, "tf32": TF32}
+_PAIRS = {
+    "f16x2": F16,
+    "bf16x2": BF16,
+    **{f"{n}x2": FORMATS[n] for n in ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1", "ue8m0")},
+}
+
+
+def _half_bits(kind: str) -> int:
+    """Distance of the two numbers of a packed type."""
+    return {"f16x2": 16, "bf16x2": 16, "e2m1x2": 4}.get(kind, 8)
+
+
+def _array(value: Value, bits: int = 32) -> NDArray[Any]:
+    return np.asarray(value, np.uint64 if bits == 64 else np.uint32)
+
+
+def _value(bits: NDArray[Any], width: int = 32) -> Value:
+    return bits.astype(np.uint64 if width == 64 else np.uint32) if bits.ndim else int(bits)
+
+
+# ---- packed ----
+
+
+def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *sources: Value) -> Value:
+    """Two numbers to a packed type: of two registers (the first is the upper one), or of the halves of one."""
+    form, width = _PAIRS[kind], _half_bits(kind)
+    if len(sources) == 1:
+        bits = _array(sources[0])
+        pair = [bits >> np.uint32(16), bits & np.uint32(0xFFFF)]
+        source = source[:-2]
+    else:
+        pair = [_array(s) for s in sources]
+    high, low = (
+        encode(float_math.rectified(formats.decode(x, FORMATS[source]), relu), form, mode, saturate) for x in pair
+    )
+    return _value(high << width | low)
+
+
+def unpack_pair(kind: str, source: str, relu: bool, value: Value) -> Value:
+    """A packed type to f16x2 or bf16x2, which hold all of its values."""
+    bits, width = _array(value), np.uint32(_half_bits(source))
+    mask = np.uint32((1 << int(width)) - 1)
+    high, low = (formats.decode(x, _PAIRS[source]) for x in (bits >> width & mask, bits & mask))
+    packed = [encode(float_math.rectified(x, relu), _PAIRS[kind], "rn") for x in (high, low)]
+    return _value(packed[0] << 16 | packed[1])
+
+
+# ---- between scalar types ----
+
+
+def float_to_float(
+    to: str, source: str, mode: str, integral: str, ftz: bool, clamp: bool, relu: bool, saturate: bool, value: Value
+) -> Value:
+    """integral: a rounding to an integer, or nothing."""
+    form, origin = _SCALARS[to], _SCALARS[source]
+    bits = _array(value, origin.bits)
+    numbers = float_math.inputs(bits, origin, ftz and origin is F32)
+    if integral:
+        numbers = np.copysign(formats.round_to_integral(numbers, integral), numbers)
+    if saturate:
+        return _value(encode(float_math.rectified(numbers, relu), form, mode, saturate=True))
+    result = float_math.finish(numbers, form, mode, ftz=ftz and form is F32, clamp=clamp, relu=relu)
+    if F64 in (form, origin) and not clamp and np.isnan(numbers).any():
+        result = np.where(np.isnan(numbers), float_math.convert_nan(bits, origin, form), result)
+    if mode == "rna" and np.isnan(numbers).any():
+        # An H200 only cuts: some become infinity.
+        result = np.where(np.isnan(numbers), bits & np.uint32(0xFFFFE000), result)
+    return _value(result, form.bits)
+
+
+def float_to_integer(to: str, source: str, register_bits: int, mode: str, ftz: bool, value: Value) -> Value:
+    """Saturating. The result is extended to the register.
+
+    NaN gives 0, or, from f64 and to 64 bits, the integer of which only the highest bit is set (PTX ISA 9.7.9.21).
+    """
+    origin = _SCALARS[source]
+    numbers = float_math.inputs(_array(value, origin.bits), origin, ftz)
+    whole = formats.round_to_integral(numbers, mode)
+    bits = bits_of(to)
+    low, high = values.limits(bits, to[0] == "s")
+    of_nan = 1 << (bits - 1) if origin is F64 or bits == 64 else 0
+
+    def scalar(x: float) -> int:
+        if x != x:
+            return of_nan
+        return (low if x <= low else high if x >= high else int(x)) & ((1 << register_bits) - 1)
+
+    dtype = np.uint64 if register_bits == 64 else np.uint32
+    if not whole.ndim:
+        return scalar(float(whole))
+    return np.array([scalar(x) for x in whole.tolist()], dtype)
+
+
+def integer_to_float(to: str, source: str, mode: str, clamp: bool, value: Value) -> Value:
+    """Rounded once: the upper and the lower half of the integer are added exactly."""
+    form, bits = _SCALARS[to], bits_of(source)
+    number = _array(value, 64).astype(np.uint64)
+    if source[0] == "s":
+        sign = np.uint64(1 << (bits - 1))
+        with np.errstate(over="ignore"):
+            number = (number ^ sign) - sign
+        upper = (number.view(np.int64) >> 32).astype(np.float64)
+    else:
+        upper = (number >> np.uint64(32)).astype(np.float64)
+    upper, lower = np.asarray(upper * 2.0**32), np.asarray((number & np.uint64(0xFFFFFFFF)).astype(np.float64))
+    total = float_math.of_format(form, "add", mode, upper, lower)
+    return _value(float_math.finish(total, form, mode, clamp=clamp), form.bits)
+
+
+def saturate_integer(to: str, source: str, register_bits: int, value: Value) -> Value:
+    """``cvt.sat`` between integers."""
+    source_bits = bits_of(source)
+    low, high = values.limits(bits_of(to), to[0] == "s")
+
+    def scalar(v: int) -> int:
+        v &= (1 << source_bits) - 1
+        number = values.signed(v, source_bits) if source[0] == "s" else v
+        return max(low, min(high, number)) & ((1 << register_bits) - 1)
+
+    return values.lanewise(register_bits, scalar, value)
+
+
+def pack_integers(to: str, a: Value, b: Value, c: Value) -> Value:
+    """``cvt.pack.sat``: a above b, both saturated, and what c held moved up."""
+    bits = int(to[1:])
+    low, high = values.limits(bits, to[0] == "s")
+
+    def scalar(x: int, y: int, rest: int) -> int:
+        first, second = (max(low, min(high, values.signed(v, 32))) & ((1 << bits) - 1) for v in (x, y))
+        return (rest << 2 * bits | first << bits | second) & values.M32
+
+    return values.lanewise(32, scalar, a, b, c)
+
+
+# ---- the table ----
+
+
+def _register_bits(operand: Operand, kind: str) -> int:
+    return bits_of(operand.type) if isinstance(operand, Register) else bits_of(kind)
+
+
+@instruction("cvt.pack", operands=range(3, 5))
+def _cvt_pack(i: Instruction, w: Translator) -> Assign:
+    words = i.modifiers[1:]
+    wide = words in (("sat", "u16", "s32"), ("sat", "s16", "s32"))
+    narrow = words[:1] == ("sat",) and words[2:] == ("s32", "b32") and words[1] in (
+        "u8", "s8", "u4", "s4", "u2", "s2",
+    )  # fmt: skip
+    if not (wide and len(i.operands) == 3) and not (narrow and len(i.operands) == 4):
+        raise Unsupported
+    a, b, *c = read_sources(i, w, "b32")
+    return assign(i, call(w, pack_integers, repr(words[1]), a, b, c[0] if c else "0"))
+
+
+@instruction("cvt", operands=range(2, 4))
+def _cvt(i: Instruction, w: Translator) -> Assign:
+    if len(i.modifiers) < 2:
+        raise Unsupported
+    *words, to, source = i.modifiers
+    if to in _PAIRS:
+        return _pair(i, w, words, to, source)
+    if len(i.operands) != 2 or len(set(words)) != len(words):
+        raise Unsupported
+    if to in _SCALARS and source in _SCALARS:
+        return _between_floats(i, w, words, to, source)
+    if to in TYPE_BYTES and is_integer(to) and source in _SCALARS and source != "tf32":
+        return _to_integer(i, w, words, to, source)
+    if source not in TYPE_BYTES or not is_integer(source):
+        raise Unsupported
+    value, destination = w.read(i.operands[1], source), i.operands[0]
+    if to in _SCALARS and to != "tf32":
+        return _from_integer(i, w, words, to, source)
+    if to not in TYPE_BYTES or not is_integer(to):
+        raise Unsupported
+    if words == ["sat"]:
+        arguments = (repr(to), repr(source), _register_bits(destination, to), value)
+        return assign(i, call(w, saturate_integer, *arguments))
+    if words:
+        raise Unsupported
+    native = _native_resize(i.operands[1], source, to, destination)
+    return assign(i, _resize(w, value, source, to, destination), *native)
+
+
+_STRICT_PAIRS = ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2")
+
+
+def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
+    form = ".".join(words)
+    relus = ("", ".relu")
+    sources = i.operands[1:]
+    if source in _PAIRS and source not in ("f16x2", "bf16x2"):
+        # To bf16x2 those of fp8 and smaller since PTX ISA 9.2.
+        wanted = ("bf16x2",) if source == "ue8m0x2" else ("f16x2", "bf16x2")
+        if to not in wanted or len(sources) != 1 or form not in ("rn", *(("rn.relu",) if source != "ue8m0x2" else ())):
+            raise Unsupported
+        kind = "b8" if source == "e2m1x2" else "b16"
+        value = w.read(sources[0], kind)
+        return assign(i, call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))
+    if to in _STRICT_PAIRS:
+        allowed: tuple[str, ...] = tuple(f"rn.satfinite{r}" for r in relus)
+        from_halves: tuple[str, ...] = ("f16x2", "bf16x2")
+    elif to == "ue8m0x2":
+        allowed, from_halves = ("rz.satfinite", "rp.satfinite", "rz", "rp"), ("bf16x2",)
+    else:
+        allowed = tuple(f"{m}{x}" for m in ("rn", "rz") for x in ("", ".relu", ".satfinite", ".relu.satfinite"))
+        from_halves = ()
+    if form not in allowed or len(sources) != (2 if source == "f32" else 1) or source not in ("f32", *from_halves):
+        raise Unsupported
+    read = [w.read(o, "b32") for o in sources]
+    if to in ("bf16x2", "f16x2") and form == "rn":
+        one = values.pack_bf16x2 if to == "bf16x2" else values.pack_f16x2
+        return assign(i, call(w, one, *read), micro(f"pack.{to}", i.operands[0], "b32", *sources))
+    flags = (repr(to), repr(source), repr(words[0]), "relu" in words, "satfinite" in words)
+    return assign(i, call(w, pack_pair, *flags, *read))
+
+
+def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
+    destination = i.operands[0]
+    value = w.read(i.operands[1], source)
+    if to in ("bf16", "f16") and source == "f32" and words == ["rn"]:
+        native = micro(f"pack.{to}x2", destination, "b32", 0, i.operands[1])
+        return assign(i, call(w, values.round_to_half, value, repr(to)), native)
+    if source in ("bf16", "f16") and to == "f32" and not words:
+        if source == "bf16":
+            native = micro("shl.32", destination, "b32", i.operands[1], 16)
+        else:
+            native = micro("f32.from.f16", destination, "b32", i.operands[1])
+        return assign(i, call(w, values.half_to_float, value, repr(source)), native)
+    rounding = [m for m in words if m in (*ROUNDINGS, "rna", *INTEGRAL)]
+    rest = [m for m in words if m not in rounding]
+    narrows = not _holds(_SCALARS[to], _SCALARS[source])
+    integral = bool(rounding) and rounding[0] in INTEGRAL
+    if source == "tf32" or len(rounding) > 1 or any(m not in ("ftz", "sat", "relu", "satfinite") for m in rest):
+        raise Unsupported
+    if "ftz" in rest and "f32" not in (to, source):
+        raise Unsupported
+    if to == "tf32":
+        modes = [m for m in rounding if m in ("rna", "rn", "rz")]
+        if source != "f32" or not modes or not set(rest) <= {"relu", "satfinite"}:
+            raise Unsupported
+    elif "rna" in rounding or (("relu" in rest or "satfinite" in rest) and (source != "f32" or not narrows)):
+        raise Unsupported
+    elif integral:
+        if to != source:
+            raise Unsupported
+    elif bool(rounding) != narrows and (rounding or {to, source} != {"f16", "bf16"}):
+        # Between the two halves compilers leave .rn out.
+        raise Unsupported
+    mode = rounding[0] if rounding and not integral else "rn"
+    whole = INTEGRAL[rounding[0]] if integral else ""
+    flags = [str(m in rest) for m in ("ftz", "sat", "relu", "satfinite")]
+    arguments = (repr(to), repr(source), repr(mode), repr(whole), *flags, value)
+    operations = _native_between_floats(i, rounding, rest, to, source)
+    return assign(i, call(w, float_to_float, *arguments), *operations)
+
+
+def _native_between_floats(
+    i: Instruction, rounding: list[str], rest: list[str], to: str, source: str
+) -> tuple[Micro, ...]:
+    """The same as micro-operations, rounded to nearest or to an integer."""
+    destination, operand = i.operands
+    if not set(rounding) <= {"rn", *INTEGRAL} or not set(rest) <= {"sat"}:
+        return ()
+    clamp = tuple(micro("sat.f32", destination, "f32", destination) for _ in rest)
+    if (to, source) == ("f32", "f32") and (rounding or rest):
+        whole = tuple(micro(f"{word}.f32", destination, source, operand) for word in rounding)
+        return (*whole, *clamp) if whole else (micro("sat.f32", destination, source, operand),)
+    if (to, source) == ("f32", "f64") or ((to, source) == ("f64", "f32") and not rest):
+        return (micro(f"{to}.from.{source}", destination, source, operand), *clamp)
+    return ()
+
+
+def _holds(form: Format, other: Format) -> bool:
+    """Whether a format holds every value of another one."""
+    return form.exponent >= other.exponent and form.fraction >= other.fraction
+
+
+def _to_integer(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
+    rounding = [m for m in words if m in INTEGRAL]
+    rest = [m for m in words if m not in INTEGRAL]
+    if len(rounding) != 1 or not set(rest) <= {"sat", "ftz"} or ("ftz" in rest and source != "f32"):
+        raise Unsupported
+    destination = i.operands[0]
+    arguments = (repr(to), repr(source), _register_bits(destination, to), repr(INTEGRAL[rounding[0]]), "ftz" in rest)
+    # Where a subnormal number becomes zero anyway, it does not matter whether it was flushed.
+    plain = "ftz" not in rest or rounding[0] in ("rni", "rzi")
+    has_operation = plain and to in ("s32", "u32") and source in ("f32", "f64") and arguments[2] == 32
+    native = (micro(f"{to}.from.{source}.{rounding[0]}", destination, source, i.operands[1]),) if has_operation else ()
+    return assign(i, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)), *native)
+
+
+def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
+    rounding = [m for m in words if m in ROUNDINGS]
+    rest = [m for m in words if m not in ROUNDINGS]
+    if len(rounding) != 1 or not set(rest) <= {"sat"}:
+        raise Unsupported
+    arguments = (repr(to), repr(source), repr(rounding[0]), "sat" in rest, w.read(i.operands[1], source))
+    sources = {"f32": ("s32", "u32"), "f64": ("s32", "u32", "s64", "u64")}
+    has_operation = source in sources.get(to, ()) and words == ["rn"]
+    native = (micro(f"{to}.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
+    return assign(i, call(w, integer_to_float, *arguments), *native)
+
+
+def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:
+    """Integer to integer: truncated, or extended by the sign of the source; then extended to the register's width by
+    the sign of the destination (PTX ISA 9.7.9.21, the note on wider registers).
+    """
+    source_bits, bits = bits_of(source), bits_of(to)
+    register_bits = bits_of(destination.type) if isinstance(destination, Register) else bits
+    if bits < source_bits:
+        value = call(w, values.narrow, value, bits)
+    elif source[0] == "s" and bits > source_bits:
+        value, source_bits = call(w, values.sign_extend, value, source_bits, bits), bits
+    if to[0] == "s" and register_bits > bits:
+        return call(w, values.sign_extend, value, bits, register_bits)
+    return call(w, values.widen, value) if register_bits == 64 and min(source_bits, bits) < 64 else value
+
+
+def _native_resize(operand: Operand, source: str, to: str, destination: Operand) -> tuple[Micro, ...]:
+    """The same as micro-operations, for destinations that are as wide as the type."""
+    held, source_bits, bits = _register_bits(operand, source), bits_of(source), bits_of(to)
+    row, wide = max(32, bits), _register_bits(destination, to)
+    if max(32, wide) != row or (to[0] == "s" and wide > bits) or held < source_bits:
+        return ()
+    value: Operand | Temporary = operand
+    operations: list[Micro] = []
+    if held == 64 and min(source_bits, bits) < 64:
+        value = destination if row == 32 else Temporary()
+        operations.append(micro("trunc.32", value, f"b{held}", operand))
+    if bits < source_bits:
+        operations = operations or [micro("mov.32", destination, f"b{held}", operand)]
+        return narrowed(operations, to)
+    if source_bits == 64:
+        return (micro("mov.64", destination, to, operand),)
+    if source[0] == "s" and bits > source_bits:
+        return narrowed([*operations, micro(f"sext{source_bits}.{row}", destination, "b32", value)], to)
+    if held > source_bits and source_bits < 32:
+        operations.append(micro("and.32", destination if row == 32 else Temporary(), "b32", value, mask(source)))
+        value = destination if row == 32 else Temporary()
+    if row == 64:
+        return (*operations, micro("zext.64", destination, "b32", value))
+    return tuple(operations) or (micro("mov.32", destination, "b32", value),)

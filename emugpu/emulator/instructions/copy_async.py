@@ -1,0 +1,233 @@
+"""cp.async: copies of 4, 8 or 16 bytes a thread from global to shared memory (PTX ISA 9.7.9.25.3).
+
+The copies of one warp complete in the order in which they were issued; the ISA orders nothing but their groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.load_store import every_lane, own_offsets
+from emugpu.emulator.instructions.mbarrier import reached
+from emugpu.emulator.instructions.table import (
+    Effect,
+    Translator,
+    Unsupported,
+    immediate,
+    instruction,
+    only,
+    only_form,
+    shared_pointer,
+)
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.copies import Copy, CopyQueue, CopyQueues
+from emugpu.emulator.machine.events import Operation, Site
+from emugpu.emulator.machine.lanes import Value, lane_value, lanes_of
+from emugpu.emulator.machine.state import AsyncOperation, Fragment
+from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from emugpu.emulator.ptx.ast import Instruction, Negated, Operand, Register
+
+SIZES = {"ca": (4, 8, 16), "cg": (16,)}
+
+
+def _queues(f: Fragment) -> CopyQueues:
+    if f.warp.copies is None:
+        f.warp.copies = CopyQueues()
+    return f.warp.copies
+
+
+def _pipe(f: Fragment) -> object:
+    return ("cp.async", f.cta.cluster.number, f.cta.rank, f.warp.index)
+
+
+def _numbers(queues: Sequence[CopyQueue], behind: int = 0) -> tuple[tuple[int, int], ...]:
+    """For each lane, its open group or one that is so many behind: (lane, number)."""
+    return tuple(sorted((lane, q.number - behind) for q in queues for lane in lanes_of(q.mask)[0]))
+
+
+def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int, given: Value, ignore: Value) -> None:
+    """``cp.async``: each lane copies ``given`` bytes (all, if None) and fills up to nbytes with zeros.
+
+    ignore: lanes for which it holds copy nothing but zeros.
+    """
+    grid = f.grid
+    offsets = np.broadcast_to(np.asarray(own_offsets(f, destination)), f.count).astype(np.int64)
+    addresses = every_lane(f, source)
+    sizes = np.full(f.count, nbytes, np.int64)
+    if given is not None:
+        sizes = every_lane(f, given).astype(np.int64)
+        if (sizes > nbytes).any():
+            raise Fault(f"cp.async copies {int(sizes.max())} bytes; cp-size is {nbytes}", "operand")
+    if ignore is not None:
+        held = ignore[f.lane_index] if isinstance(ignore, np.ndarray) else np.full(f.count, ignore)
+        sizes = np.where(held, 0, sizes)
+    for what, places in (("destination", offsets), ("source", addresses[sizes > 0])):
+        if (places % places.dtype.type(nbytes)).any():
+            raise Fault(f"a {what} of cp.async is not aligned to the {nbytes} bytes of the copy", "alignment")
+    started = Copy()
+    queues = _queues(f).of(f.mask)
+    for queue in queues:
+        queue.open.append(started)
+    operation = None
+    if grid.sink is not None:
+        read = events.GlobalItems(addresses, sizes)
+        written = events.SharedItems(f.cta.rank, offsets, nbytes)
+        operation = grid.operation("cp.async", f, site, (read,), (written,), groups=_numbers(queues))
+    run = partial(_land, f, started, offsets, addresses, sizes, nbytes, operation)
+    grid.submit(AsyncOperation("cp.async", run, f, site, _pipe(f)))
+
+
+def _land(
+    f: Fragment,
+    started: Copy,
+    offsets: NDArray[np.int64],
+    addresses: NDArray[np.uint64],
+    sizes: NDArray[np.int64],
+    nbytes: int,
+    operation: Operation | None,
+) -> None:
+    # Threads may exit before their copies have landed: the CTA stays until then.
+    grid, shared = f.grid, f.cta.shared
+    events.tell_started(grid.sink, operation)
+    word = min(nbytes, 8)
+    data = np.zeros((f.count, nbytes // word), f"u{word}")
+    full = sizes == nbytes
+    if full.any():
+        for n in range(nbytes // word):
+            data[full, n] = grid.memory.gather(addresses[full] + np.uint64(n * word), word)
+    for lane in np.flatnonzero(~full & (sizes > 0)).tolist():
+        size = int(sizes[lane])
+        data.view(np.uint8)[lane, :size] = grid.memory.read(int(addresses[lane]), size)
+    for n in range(nbytes // word):
+        shared.scatter(offsets + n * word, word, data[:, n])
+    started.done = True
+    if operation is not None:
+        operation.detail["values"] = data.view(np.uint8)
+    events.tell_finished(grid.sink, operation)
+    grid.wakeups.release(_queues(f).waiters)
+
+
+@instruction("cp.async.ca", "cp.async.cg", operands=range(3, 6), writes=0, family="memory")
+def _copy(i: Instruction, w: Translator) -> Effect:
+    only(i, "async", "ca", "cg", "shared", "shared::cta", "global", "L2::cache_hint", "L2::64B", "L2::128B", "L2::256B")
+    if not (i.has("shared") or i.has("shared::cta")) or not i.has("global"):
+        raise Unsupported
+    destination, source, size, *rest = i.operands
+    nbytes = immediate(size)
+    if nbytes not in SIZES[i.modifiers[1]]:
+        raise Unsupported
+    if i.has("L2::cache_hint"):
+        if not rest:
+            raise Unsupported
+        rest.pop()
+    if len(rest) > 1:
+        raise Unsupported
+    given, ignore = "None", "None"
+    if rest and _is_predicate(rest[0]):
+        ignore = w.read(rest[0], "pred")
+    elif rest:
+        given = w.read(rest[0], "u32")
+    pointers = [w.pointer(destination), w.pointer(source)]
+    return Effect(copy, [*pointers, str(nbytes), given, ignore])
+
+
+def _is_predicate(operand: Operand) -> bool:
+    return isinstance(operand, Negated) or (isinstance(operand, Register) and operand.type == "pred")
+
+
+def commit_group(f: Fragment, site: Site) -> None:
+    """The open copies of each lane become a group, possibly empty."""
+    queues = _queues(f).of(f.mask)
+    if f.grid.sink is not None:
+        f.grid.sink(events.Committed(f.agent, site, "cp.async", _numbers(queues)))
+    for queue in queues:
+        queue.commit()
+
+
+def wait_group(f: Fragment, site: Site, allowed: int) -> object:
+    """Suspend until at most ``allowed`` of each lane's youngest groups are pending; -1: until nothing is."""
+    queues = _queues(f)
+    mine = queues.of(f.mask)
+    done = all(q.all_done for q in mine) if allowed < 0 else all(q.satisfied(allowed) for q in mine)
+    if not done:
+        queues.waiters.append(f)
+        what = f"waits until at most {allowed} groups are pending" if allowed >= 0 else "waits for all of them"
+        return f.grid.wakeups.suspend(f, f"cp.async copies of {f.warp}", what, site)
+    if f.grid.sink is not None:
+        # Copies in no group yet count as those of the next one.
+        f.grid.sink(events.Awaited(f.agent, site, "cp.async", _numbers(mine, allowed + 1), False))
+    if allowed < 0:
+        for queue in mine:
+            queue.open.clear()
+    return None
+
+
+@instruction("cp.async.commit_group", operands=0, writes=0, family="memory")
+def _commit(i: Instruction, w: Translator) -> Effect:
+    only_form(i, "async.commit_group")
+    return Effect(commit_group)
+
+
+@instruction("cp.async.wait_group", "cp.async.wait_all", operands=range(2), writes=0, blocks=True, family="barrier")
+def _wait(i: Instruction, w: Translator) -> Effect:
+    only_form(i, "async.wait_group", "async.wait_all")
+    everything = i.has("wait_all")
+    if len(i.operands) != 1 - everything:
+        raise Unsupported
+    allowed = -1 if everything else immediate(i.operands[0])
+    return Effect(wait_group, [str(allowed)])
+
+
+def arrive(f: Fragment, site: Site, address: Value, counted: bool) -> None:
+    """``cp.async.mbarrier.arrive``: an arrival for each lane once its copies so far have landed.
+
+    Unless it is ``counted`` (``.noinc``), the phase awaits one more arrival for it from now on.
+    """
+    grid, cta = f.grid, f.cta
+    lanes = []
+    for lane in f.lanes:
+        where = lane_value(address, lane)
+        if where >> RANK_SHIFT != cta.rank:
+            raise Fault(
+                f"cp.async.mbarrier.arrive names 0x{where:08x}, which is not in the CTA's own memory", "address"
+            )
+        offset = where & OFFSET_MASK
+        barrier = reached(f, site, cta, offset, "cp.async.mbarrier.arrive")
+        if barrier is None:
+            continue
+        if not counted:
+            barrier.expect_arrival()
+            if grid.sink is not None:
+                grid.sink(events.ArrivalExpected(f.agent, site, lane, cta.rank, offset, barrier.phase))
+        lanes.append((lane, offset))
+    operation = None
+    if grid.sink is not None:
+        signals = tuple((cta.rank, offset) for _, offset in lanes)
+        operation = grid.operation("cp.async.arrive", f, site, signals=signals)
+    run = partial(_arrive, f, site, lanes, operation)
+    grid.submit(AsyncOperation("cp.async.arrive", run, f, site, _pipe(f)))
+
+
+def _arrive(f: Fragment, site: Site, lanes: list[tuple[int, int]], operation: Operation | None) -> None:
+    """Arrive on the mbarrier when the warp's earlier copies have landed, behind them in their pipe."""
+    grid = f.grid
+    for lane, offset in lanes:
+        barrier = reached(f, site, f.cta, offset, "cp.async.mbarrier.arrive", operation)
+        if barrier is None:
+            continue
+        if operation is not None and grid.sink is not None:
+            grid.sink(events.Signalled(operation, f.cta.rank, offset, barrier.phase))
+        barrier.arrive(1, f"cp.async of CTA rank {f.cta.rank} warp {f.warp.index} lane {lane}")
+        grid.counters.mbarrier_arrivals += 1
+
+
+@instruction("cp.async.mbarrier", operands=1, writes=0, family="barrier")
+def _mbarrier(i: Instruction, w: Translator) -> Effect:
+    spaces = ("", ".shared", ".shared::cta")
+    only_form(i, *(f"async.mbarrier.arrive{n}{s}.b64" for n in ("", ".noinc") for s in spaces))
+    return Effect(arrive, [shared_pointer(i, w, i.operands[0]), str(i.has("noinc"))])

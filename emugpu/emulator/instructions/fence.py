@@ -1,0 +1,114 @@
+"""Fences and hints (PTX ISA 9.7.13.4, 9.7.9.15, 9.7.19).
+
+Execution is sequentially consistent here, so a fence only has to be told; a hint has no effect at all.
+"""
+
+from __future__ import annotations
+
+from emugpu.emulator.instructions.table import NOTHING, Assign, Effect, Translator, assign, instruction, only_form
+from emugpu.emulator.machine.events import Fenced, Site
+from emugpu.emulator.machine.lanes import Value
+from emugpu.emulator.machine.state import Fragment
+from emugpu.emulator.ptx.ast import Instruction
+
+
+def fence(f: Fragment, site: Site) -> None:
+    if f.grid.sink is not None:
+        f.grid.sink(Fenced(f.agent, site))
+
+
+def acquire_tensor_map(f: Fragment, site: Site, address: Value) -> None:
+    if f.grid.sink is not None:
+        f.grid.sink(Fenced(f.agent, site, address if isinstance(address, int) else address[f.lane_index]))
+
+
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_FENCES = (
+    *(f"{order}.{scope}" for order in ("sc", "acq_rel", "acquire", "release") for scope in _SCOPES),
+    *_SCOPES,
+    "mbarrier_init.release.cluster",
+    "acquire.sync_restrict::shared::cluster.cluster",
+    "release.sync_restrict::shared::cta.cluster",
+    "proxy.alias",
+    *(f"proxy.async{space}" for space in ("", ".global", ".shared::cta", ".shared::cluster")),
+    "proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
+    "proxy.async::generic.release.sync_restrict::shared::cta.cluster",
+    *(f"proxy.tensormap::generic.release.{scope}" for scope in _SCOPES),
+)
+_ACQUIRING = tuple(f"proxy.tensormap::generic.acquire.{scope}" for scope in _SCOPES)
+
+
+@instruction("fence", operands=range(3), writes=0, family="fence")
+def _fence(i: Instruction, w: Translator) -> Effect:
+    only_form(i, *{0: _FENCES, 2: _ACQUIRING}.get(len(i.operands), ()))
+    if i.operands:
+        return Effect(acquire_tensor_map, [w.pointer(i.operands[0])])
+    return Effect(fence, micro=(NOTHING,))
+
+
+@instruction("membar", operands=0, writes=0, family="fence")
+def _membar(i: Instruction, w: Translator) -> Effect:
+    only_form(i, "cta", "gl", "sys", "proxy.alias")
+    return Effect(fence, micro=(NOTHING,))
+
+
+_PREFETCHES = (
+    *(f"{space}{level}" for space in ("", "global.", "local.") for level in ("L1", "L2")),
+    "global.L2::evict_last",
+    "global.L2::evict_normal",
+    *(f"{space}tensormap" for space in ("", "param.", "const.")),
+)
+
+
+@instruction("prefetch", operands=1, writes=0, family="other")
+def _prefetch(i: Instruction, w: Translator) -> None:
+    only_form(i, *_PREFETCHES)
+
+
+@instruction("prefetchu", operands=1, writes=0, family="other")
+def _prefetchu(i: Instruction, w: Translator) -> None:
+    only_form(i, "L1")
+
+
+@instruction("discard", "applypriority", operands=2, writes=0, family="other")
+def _cache_hint(i: Instruction, w: Translator) -> None:
+    only_form(i, "global.L2", "L2", "global.L2::evict_normal", "L2::evict_normal")
+
+
+_POLICY = 0x12F0_0000_0000_0000
+"""What createpolicy gives: opaque, and of no effect."""
+_EVICTIONS = tuple(f"L2::evict_{name}" for name in ("last", "normal", "first", "unchanged"))
+
+
+@instruction("createpolicy", operands=range(1, 5))
+def _createpolicy(i: Instruction, w: Translator) -> Assign:
+    pairs = ("", ".L2::evict_first", ".L2::evict_unchanged")
+    only_form(
+        i,
+        "cvt.L2.b64",
+        *(
+            f"{m}.{first}{second}.b64"
+            for m in ("fractional", "range", "range.global")
+            for first in _EVICTIONS
+            for second in pairs
+        ),
+    )
+    return assign(i, str(_POLICY))
+
+
+@instruction("griddepcontrol", operands=0, writes=0, family="barrier")
+def _dependent_launch(i: Instruction, w: Translator) -> None:
+    """A launch here has no launches before or behind it."""
+    only_form(i, "wait", "launch_dependents")
+
+
+def sleep(f: Fragment, site: Site, nanoseconds: Value) -> None:
+    """``nanosleep``: time passes."""
+    longest = nanoseconds if isinstance(nanoseconds, int) else int(nanoseconds[f.lane_index].max())
+    f.grid.clock += min(longest, 1_000_000)
+
+
+@instruction("nanosleep", operands=1, writes=0, family="other")
+def _nanosleep(i: Instruction, w: Translator) -> Effect:
+    only_form(i, "u32")
+    return Effect(sleep, [w.read(i.operands[0], "u32")])

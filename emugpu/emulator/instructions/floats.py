@@ -1,0 +1,344 @@
+"""Floating-point arithmetic in all formats, roundings and modes (PTX ISA 9.7.3, 9.7.4, 9.7.5).
+
+What f32 and f64 kernels do all the time, rounded to nearest and with no other modifier, is in `arithmetic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.instructions.table import (
+    Assign,
+    Micro,
+    Temporary,
+    Translator,
+    Unsupported,
+    assign,
+    bits_of,
+    call,
+    instruction,
+    kind_of,
+    mask,
+    micro,
+    micro_of,
+    only_form,
+    read_sources,
+    row_bits,
+)
+from emugpu.emulator.machine.lanes import Value
+from emugpu.emulator.ptx.ast import Instruction
+from emugpu.emulator.units import float_math
+from emugpu.emulator.units.formats import BF16, F16, F32, F64, Numbers
+
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+_FORMATS = {"f16": F16, "f16x2": F16, "bf16": BF16, "bf16x2": BF16, "f32": F32, "f32x2": F32, "f64": F64}
+KINDS = tuple(_FORMATS)
+
+
+def unpack(value: Value, kind: str) -> NDArray[Any]:
+    """Bits of the one or two numbers of a register: shape [..], or [2, ..] of a packed type, low half first."""
+    bits: NDArray[Any] = np.asarray(value, np.uint64 if bits_of(kind) == 64 else np.uint32)
+    if not kind.endswith("x2"):
+        return bits
+    half = bits_of(kind) // 2
+    number = bits.dtype.type
+    return np.stack([np.bitwise_and(bits, number((1 << half) - 1)), np.right_shift(bits, number(half))])
+
+
+def numbers_of(values: Sequence[Value], kind: str, ftz: bool) -> list[Numbers]:
+    """Operands as numbers, of shapes that go together: some may be scalars and others arrays of lanes."""
+    found = [float_math.inputs(unpack(v, kind), _FORMATS[kind], ftz) for v in values]
+    if kind.endswith("x2") and any(x.ndim == 2 for x in found):
+        found = [x if x.ndim == 2 else x[:, None] for x in found]
+    return found
+
+
+def pack(bits: NDArray[Any], kind: str) -> Value:
+    """The inverse: a register value, an int where all lanes agree."""
+    wide = np.uint64 if bits_of(kind) == 64 else np.uint32
+    if kind.endswith("x2"):
+        bits = bits.astype(wide)
+        bits = bits[0] | bits[1] << wide(bits_of(kind) // 2)
+    return bits.astype(wide) if bits.ndim else int(bits)
+
+
+def float_operation(operation: str, kind: str, mode: str, ftz: bool, clamp: bool, relu: bool, *values: Value) -> Value:
+    """One of the functions of `float_math`, on register values."""
+    form = _FORMATS[kind]
+    result = float_math.of_format(form, operation, mode, *numbers_of(values, kind, ftz))
+    return pack(float_math.finish(result, form, mode, ftz=ftz, clamp=clamp, relu=relu), kind)
+
+
+def mixed_operation(operation: str, kind: str, mode: str, clamp: bool, *values: Value) -> Value:
+    """f32 arithmetic with factors (or a first term) of 16 bits."""
+    narrow = [float_math.inputs(unpack(v, kind), _FORMATS[kind], False) for v in values[:-1]]
+    last = float_math.inputs(unpack(values[-1], "f32"), F32, False)
+    result = float_math.compute(operation, mode, *narrow, last)
+    return pack(float_math.finish(result, F32, mode, clamp=clamp), "f32")
+
+
+def _modes(i: Instruction) -> list[str]:
+    mode = next((m for m in ROUNDINGS if i.has(m)), "rn")
+    return [repr(mode), str(i.has("ftz")), str(i.has("sat")), str(i.has("relu"))]
+
+
+def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
+    values = read_sources(i, w, kind)
+    value = call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values)
+    return assign(i, value, *_native(i, operation, kind))
+
+
+def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
+    """The same as micro-operations, of one number or two."""
+    mode = next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
+    if operation not in _NATIVE.get(kind, ()) or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False)):
+        return ()
+    if kind in _HALVES and any(i.has(m) for m in ("ftz", "sat", "relu")):
+        return ()
+    name = f"{operation}{mode}{'.ftz' if i.has('ftz') else ''}.{kind}"
+    clamp = (micro("sat.f32", i.operands[0], kind, i.operands[0]),) if i.has("sat") else ()
+    return (micro_of(i, name, kind), *clamp)
+
+
+_HALVES = ("f16", "bf16", "f16x2", "bf16x2")
+_PACKED = ("add", "sub", "mul", "fma")
+_NATIVE = {
+    "f32": (*_PACKED, "div", "div.approx", "rcp", "sqrt", "rsqrt", "ex2", "lg2"),
+    "f32x2": _PACKED,
+    "f64": (*_PACKED, "div", "rcp", "sqrt", "rsqrt"),
+    **dict.fromkeys(_HALVES, _PACKED),
+}
+
+
+_SUM_MODIFIERS: dict[str, tuple[str, ...]] = {
+    "f32": (*ROUNDINGS, "ftz", "sat"),
+    "f64": ROUNDINGS,
+    "f16": ("rn", "ftz", "sat"),
+    "f16x2": ("rn", "ftz", "sat"),
+    "bf16": ("rn",),
+    "bf16x2": ("rn",),
+    "f32x2": (*ROUNDINGS, "ftz"),
+}
+
+
+def sum_or_product(i: Instruction, w: Translator, kind: str) -> Assign:
+    """add, sub and mul of any float type."""
+    if len(i.modifiers) > 1 and i.modifiers[-2] == "f32" and kind in ("f16", "bf16") and i.opcode != "mul":
+        return _mixed(i, w, kind)
+    if kind not in _SUM_MODIFIERS or len(i.operands) != 3:
+        raise Unsupported
+    _only_modes(i, _SUM_MODIFIERS[kind])
+    return general(i, w, i.opcode, kind)
+
+
+def _only_modes(i: Instruction, allowed: Sequence[str]) -> None:
+    """Refuse all but these modifiers, each once, with one rounding at most, and one type."""
+    words = i.modifiers[:-1]
+    if any(m not in allowed for m in words) or len(set(words)) != len(words):
+        raise Unsupported
+    if len([m for m in words if m in ROUNDINGS]) > 1:
+        raise Unsupported
+
+
+def _mixed(i: Instruction, w: Translator, kind: str) -> Assign:
+    _only_modes(i, (*ROUNDINGS, "sat", "f32"))
+    values = [*(w.read(o, kind) for o in i.operands[1:-1]), w.read(i.operands[-1], "f32")]
+    mode, _, clamp, _ = _modes(i)
+    return assign(i, call(w, mixed_operation, repr(i.opcode), repr(kind), mode, clamp, *values))
+
+
+_FUSED_MODIFIERS = {
+    **_SUM_MODIFIERS,
+    "f16": ("rn", "ftz", "sat", "relu"),
+    "f16x2": ("rn", "ftz", "sat", "relu"),
+    "bf16": ("rn", "relu"),
+    "bf16x2": ("rn", "relu"),
+}
+
+
+def fused(i: Instruction, w: Translator, kind: str) -> Assign:
+    """fma, and mad of f32 and f64, which is the same."""
+    if len(i.modifiers) > 1 and i.modifiers[-2] == "f32" and kind in ("f16", "bf16"):
+        return _mixed(i, w, kind)
+    if kind not in _FUSED_MODIFIERS or (i.opcode == "mad" and kind not in ("f32", "f64")):
+        raise Unsupported
+    _only_modes(i, _FUSED_MODIFIERS[kind])
+    if not any(i.has(m) for m in ROUNDINGS) or (i.has("sat") and i.has("relu")):
+        raise Unsupported
+    return general(i, w, "fma", kind)
+
+
+def quotient(i: Instruction, w: Translator, kind: str) -> Assign:
+    """div of f32 and f64."""
+    words = set(i.modifiers[:-1])
+    if kind == "f32" and words <= {"approx", "ftz"} and "approx" in words:
+        return general(i, w, "div.approx", kind)
+    if kind == "f32" and words <= {"full", "ftz"} and "full" in words:
+        return general(i, w, "div", kind)
+    if kind not in ("f32", "f64"):
+        raise Unsupported
+    _only_modes(i, (*ROUNDINGS, "ftz") if kind == "f32" else ROUNDINGS)
+    return general(i, w, "div", kind)
+
+
+def extremum(
+    operation: str, kind: str, ftz: bool, nan: bool, magnitudes: bool, xor_sign: bool, *values: Value
+) -> Value:
+    """``min`` and ``max`` of floats; ``.xorsign.abs`` has both of the last flags."""
+    form = _FORMATS[kind]
+    numbers = numbers_of(values, kind, ftz)
+    result = float_math.extremum(operation, numbers, nan, magnitudes, xor_sign)
+    return pack(float_math.finish(result, form, "rn", ftz=ftz), kind)
+
+
+def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
+    if kind not in KINDS or kind == "f32x2":
+        raise Unsupported
+    three = len(i.operands) == 4
+    if three and kind != "f32":
+        raise Unsupported
+    allowed = {"f64": (), "bf16": ("NaN", "xorsign", "abs"), "bf16x2": ("NaN", "xorsign", "abs")}.get(
+        kind, ("ftz", "NaN", "abs") if three else ("ftz", "NaN", "xorsign", "abs")
+    )
+    _only_modes(i, allowed)
+    if i.has("abs") != i.has("xorsign") and not three:
+        raise Unsupported
+    flags = [str(i.has(m)) for m in ("ftz", "NaN", "abs", "xorsign")]
+    values = read_sources(i, w, kind)
+    value = call(w, extremum, repr(i.opcode), repr(kind), *flags, *values)
+    name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.{kind}"
+    native: tuple[Micro, ...] = ()
+    if (kind == "f32" or (kind in _HALVES and not i.has("ftz"))) and not i.has("abs"):
+        destination, first, second, *third = i.operands
+        between = Temporary() if third else destination
+        native = (micro(name, between, kind, first, second),)
+        native += tuple(micro(name, destination, kind, between, other) for other in third)
+    return assign(i, value, *native)
+
+
+def change_sign(operation: str, kind: str, value: Value) -> Value:
+    """``neg`` and ``abs`` with ``.ftz``; "none" only flushes."""
+    form = _FORMATS[kind]
+    bits = float_math.flush(unpack(value, kind), form)
+    sign = bits.dtype.type(form.sign)
+    changed = {"neg": bits ^ sign, "abs": bits & ~sign, "none": bits}
+    return pack(changed[operation], kind)
+
+
+def negate_or_absolute(i: Instruction, w: Translator, kind: str) -> Assign:
+    if kind not in KINDS or kind == "f32x2":
+        raise Unsupported
+    _only_modes(i, ("ftz",) if kind in ("f32", "f16", "f16x2") else ())
+    value = w.read(i.operands[1], kind)
+    if i.has("ftz"):
+        return assign(i, call(w, change_sign, repr(i.opcode), repr(kind), value))
+    sign = _FORMATS[kind].sign
+    if kind.endswith("x2"):
+        sign |= sign << 16
+    name, symbol, constant = ("xor", "^", sign) if i.opcode == "neg" else ("and", "&", mask(kind) & ~sign)
+    native = micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant)
+    return assign(i, f"{value} {symbol} {constant}", native)
+
+
+# ---- functions of one number ----
+
+_APPROXIMATE = {
+    "ex2": ("approx.f32", "approx.ftz.f32", "approx.f16", "approx.f16x2", "approx.ftz.bf16", "approx.ftz.bf16x2"),
+    "lg2": ("approx.f32", "approx.ftz.f32"),
+    "sin": ("approx.f32", "approx.ftz.f32"),
+    "cos": ("approx.f32", "approx.ftz.f32"),
+    "rsqrt": ("approx.f32", "approx.ftz.f32"),
+    "tanh": ("approx.f32", "approx.f16", "approx.f16x2", "approx.bf16", "approx.bf16x2"),
+}
+
+
+@instruction("ex2", "lg2", "sin", "cos", "tanh", operands=2)
+def _function(i: Instruction, w: Translator) -> Assign:
+    only_form(i, *_APPROXIMATE[i.opcode])
+    return general(i, w, i.opcode, kind_of(i))
+
+
+@instruction("rcp", "sqrt", operands=2)
+def _rcp(i: Instruction, w: Translator) -> Assign:
+    if i.opcode == "rcp" and i.modifiers == ("approx", "ftz", "f64"):
+        return _gross(i, w)
+    exact = [f"{r}{ftz}.f32" for r in ROUNDINGS for ftz in ("", ".ftz")] + [f"{r}.f64" for r in ROUNDINGS]
+    only_form(i, "approx.f32", "approx.ftz.f32", *exact)
+    return general(i, w, i.opcode, kind_of(i))
+
+
+@instruction("rsqrt", operands=2)
+def _rsqrt(i: Instruction, w: Translator) -> Assign:
+    if i.modifiers == ("approx", "ftz", "f64"):
+        return _gross(i, w)
+    only_form(i, *_APPROXIMATE["rsqrt"], "approx.f64")
+    return general(i, w, "rsqrt", kind_of(i))
+
+
+NAN_OF_GROSS = np.uint64(0x7FFF_FFFF_0000_0000)
+
+
+def gross(operation: str, ftz: bool, value: Value) -> Value:
+    """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: the upper 32 bits of the result (PTX ISA 9.7.3.14)."""
+    bits = unpack(value, "f64")
+    upper = np.uint64(0xFFFF_FFFF_0000_0000)
+    if ftz:
+        bits = float_math.flush(bits & upper, F64)
+    numbers = float_math.inputs(bits, F64, False)
+    with np.errstate(all="ignore"):
+        result = np.asarray(1.0 / (numbers if operation == "rcp" else np.sqrt(numbers)))
+    found = float_math.finish(result, F64, "rn", ftz=ftz)
+    return pack(np.where(np.isnan(result), NAN_OF_GROSS, found & upper), "f64")
+
+
+def _gross(i: Instruction, w: Translator) -> Assign:
+    return assign(i, call(w, gross, repr(i.opcode), i.has("ftz"), w.read(i.operands[1], "f64")))
+
+
+@instruction("copysign", operands=3)
+def _copysign(i: Instruction, w: Translator) -> Assign:
+    """The sign of the first, the magnitude of the second."""
+    only_form(i, "f32", "f64")
+    kind = kind_of(i)
+    sign = 1 << (bits_of(kind) - 1)
+    a, b = read_sources(i, w, kind)
+    destination, first, second = i.operands
+    bits, between = bits_of(kind), Temporary(kind == "f64")
+    native = (
+        micro(f"and.{bits}", between, kind, first, sign),
+        micro(f"and.{bits}", destination, kind, second, sign - 1),
+        micro(f"or.{bits}", destination, kind, destination, between),
+    )
+    return assign(i, f"({a} & {sign}) | ({b} & {sign - 1})", *native)
+
+
+def classify(what: str, kind: str, value: Value) -> Value:
+    """``testp`` says whether a number is of a class."""
+    form = _FORMATS[kind]
+    bits = unpack(value, kind)
+    numbers = float_math.inputs(bits, form, False)
+    exponent = bits & bits.dtype.type(((1 << form.exponent) - 1) << form.fraction)
+    subnormal = (exponent == 0) & (numbers != 0)
+    answer = {
+        "finite": np.isfinite(numbers),
+        "infinite": np.isinf(numbers),
+        "number": ~np.isnan(numbers),
+        "notanumber": np.isnan(numbers),
+        "normal": np.isfinite(numbers) & ~subnormal & (numbers != 0),
+        "subnormal": subnormal,
+    }[what]
+    return np.asarray(answer) if np.ndim(answer) else bool(answer)
+
+
+_CLASSES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
+
+
+@instruction("testp", operands=2)
+def _testp(i: Instruction, w: Translator) -> Assign:
+    only_form(i, *(f"{c}.{kind}" for c in _CLASSES for kind in ("f32", "f64")))
+    kind = kind_of(i)
+    return assign(i, call(w, classify, repr(i.modifiers[0]), repr(kind), w.read(i.operands[1], kind)))

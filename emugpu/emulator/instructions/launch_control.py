@@ -1,0 +1,182 @@
+"""Cluster launch control: a running cluster asks for the work of one that has not started (PTX ISA 9.7.13.17, .18).
+
+The response is opaque in PTX; it is laid out as code compiled by ptxas 13.0 reads it: %ctaid.x of the cluster's first
+CTA in word 0, y and z in the halves of word 1, and in bit 0 of word 2 whether a cluster was given.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.table import (
+    BLACKWELL,
+    Effect,
+    Translator,
+    Unsupported,
+    elements,
+    instruction,
+    only,
+    only_form,
+)
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.events import Operation, Site
+from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from emugpu.emulator.machine.poison import made
+from emugpu.emulator.machine.state import AsyncOperation, Cta, Fragment
+from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from emugpu.emulator.ptx.ast import Instruction
+
+RESPONSE_BYTES = 16
+GIVEN = 1 << 64
+"""This bit of the response says that a cluster was given."""
+
+
+def _respond(
+    f: Fragment,
+    site: Site,
+    targets: list[Cta],
+    offset: int,
+    signal: int,
+    response: int | None,
+    operation: Operation | None,
+) -> None:
+    """The CLC response arrives: the same 16 bytes and their signal in each CTA.
+
+    Where ``response`` is None, the queue is asked only now.
+    """
+    grid = f.grid
+    if response is None:
+        number = grid.next_granted()
+        response = 0 if number is None else _coordinates(f, number) | GIVEN
+        if number is None:
+            # What else a failed response holds is undefined: make it look like no cluster there is.
+            response = 0xDEAD_BEEF | 0xFFFF_FFFF << 32
+    if grid.choices.splits_multicast and len(targets) > 1:
+        f.cta.launch_requests += len(targets) - 1
+        for target in targets:
+            run = partial(_respond, f, site, [target], offset, signal, response, operation)
+            grid.submit(AsyncOperation("launch-control.response", run, f, site))
+        return
+    f.cta.launch_requests -= 1
+    data = np.frombuffer(response.to_bytes(RESPONSE_BYTES, "little"), np.uint8)
+    for target in targets:
+        target.check_alive("the response to clusterlaunchcontrol.try_cancel is written to")
+        target.shared.write(offset, data)
+        barrier = target.mbarrier(signal)
+        if operation is not None and grid.sink is not None:
+            operation.detail["answer"] = data
+            grid.sink(events.Finished(operation, (events.SharedBytes(target.rank, offset, RESPONSE_BYTES),)))
+            grid.sink(events.BytesLanded(operation, f.agent, site, target.rank, signal, barrier.phase, RESPONSE_BYTES))
+        barrier.complete_bytes(RESPONSE_BYTES)
+
+
+def _coordinates(f: Fragment, number: int) -> int:
+    """%ctaid of a cluster's first CTA, as the response holds it."""
+    launch = f.grid.launch
+    across, down, _ = launch.clusters
+    index = (number % across, number // across % down, number // (across * down))
+    x, y, z = (i * size for i, size in zip(index, launch.cluster, strict=True))
+    return x | y << 32 | z << 48
+
+
+def try_cancel(f: Fragment, site: Site, response: Value, barrier: Value, multicast: bool) -> None:
+    """Each lane asks for a cluster that is not launched then but done by whoever asked."""
+    cta, grid = f.cta, f.grid
+    for lane in f.lanes:
+        where, signal = lane_value(response, lane), lane_value(barrier, lane)
+        for address in (where, signal):
+            if address >> RANK_SHIFT != cta.rank:
+                raise Fault(
+                    f"clusterlaunchcontrol names 0x{address:08x}, which is not in the CTA's own shared memory",
+                    "address",
+                )
+        offset = where & OFFSET_MASK
+        if offset % RESPONSE_BYTES:
+            raise Fault(f"the response's address 0x{offset:x} is not a multiple of 16", "alignment", offset)
+        if cta.launch_refused:
+            raise Fault(
+                "asks for a cluster after a response said that there is none; that is undefined", "clc-after-failure"
+            )
+        targets = list(cta.cluster.ctas) if multicast else [cta]
+        for target in targets:
+            target.check_alive("clusterlaunchcontrol.try_cancel is to answer")
+        operation = None
+        if grid.sink is not None:
+            operation = grid.operation(
+                "launch-control",
+                f,
+                site,
+                writes=tuple(events.SharedBytes(t.rank, offset, RESPONSE_BYTES) for t in targets),
+                signals=tuple((t.rank, signal & OFFSET_MASK) for t in targets),
+            )
+        cta.launch_requests += 1
+        run = partial(_respond, f, site, targets, offset, signal & OFFSET_MASK, None, operation)
+        grid.submit(AsyncOperation("launch-control", run, f, site))
+
+
+@instruction("clusterlaunchcontrol.try_cancel", operands=2, writes=0, family="barrier", targets=BLACKWELL)
+def _try_cancel(i: Instruction, w: Translator) -> Effect:
+    only(i, "async", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster::all", "b128")
+    if not (i.has("async") and i.has("mbarrier::complete_tx::bytes")) or not i.has("shared::cta"):
+        raise Unsupported
+    pointers = [w.pointer(o) for o in i.operands]
+    return Effect(try_cancel, [*pointers, str(i.has("multicast::cluster::all"))])
+
+
+def is_canceled(f: Fragment, site: Site, response: Value) -> Value:
+    """Whether a cluster was given. Having seen that none was, the CTA must not ask again."""
+    if isinstance(response, int):
+        given: Value = bool(response >> 64 & 1)
+    else:
+        given = np.array([bool(int(v) >> 64 & 1) for v in response])
+    seen = given if isinstance(given, bool) else bool(given[f.lane_index].all())
+    if not seen:
+        f.cta.launch_refused = True
+    return given
+
+
+@instruction("clusterlaunchcontrol.query_cancel.is_canceled", operands=2, family="alu", targets=BLACKWELL)
+def _is_canceled(i: Instruction, w: Translator) -> Effect:
+    only(i, "pred", "b128")
+    return Effect(is_canceled, [w.read(i.operands[1], "b128")], i.operands[:1])
+
+
+def first_ctaid(f: Fragment, site: Site, response: Value, axis: int) -> Value:
+    """%ctaid of the given cluster's first CTA along one axis; poison where the response says that there is none."""
+    found, missing = np.zeros(WARP_SIZE, np.uint32), np.zeros(WARP_SIZE, np.uint32)
+    for lane in f.lanes:
+        value = lane_value(response, lane)
+        found[lane] = (value >> (0, 32, 48)[axis]) & (0xFFFF_FFFF if axis == 0 else 0xFFFF)
+        missing[lane] = 0 if value >> 64 & 1 else 0xFFFF_FFFF
+    if isinstance(response, int):
+        found[:], missing[:] = found[f.lanes[0]], missing[f.lanes[0]]
+    origin = f"the coordinates that PTX line {site.line} takes from a response that says there is no cluster"
+    return made(found, missing, origin, "clc-failed-coordinates")
+
+
+def first_ctaids(f: Fragment, site: Site, response: Value) -> tuple[Value, ...]:
+    return (*(first_ctaid(f, site, response, axis) for axis in range(3)), 0)
+
+
+@instruction(
+    "clusterlaunchcontrol.query_cancel.get_first_ctaid",
+    "clusterlaunchcontrol.query_cancel.get_first_ctaid::x",
+    "clusterlaunchcontrol.query_cancel.get_first_ctaid::y",
+    "clusterlaunchcontrol.query_cancel.get_first_ctaid::z",
+    operands=2,
+    family="alu",
+    targets=BLACKWELL,
+)
+def _first_ctaid(i: Instruction, w: Translator) -> Effect:
+    response = w.read(i.operands[1], "b128")
+    axis = "xyz".find(i.modifiers[1][-1]) if "::" in i.modifiers[1] else -1
+    if axis >= 0:
+        only_form(i, f"query_cancel.get_first_ctaid::{'xyz'[axis]}.b32.b128")
+        return Effect(first_ctaid, [response, str(axis)], i.operands[:1])
+    only_form(i, "query_cancel.get_first_ctaid.v4.b32.b128")
+    if len(elements(i.operands[0])) != 4:
+        raise Unsupported
+    return Effect(first_ctaids, [response], elements(i.operands[0]))

@@ -1,0 +1,602 @@
+"""ld and st (PTX ISA 9.7.9.8, 9.7.9.11).
+
+Addresses come as one scalar where all lanes agree, else as 32 lanes. Generic ones are told apart lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.table import (
+    Effect,
+    Micro,
+    Translator,
+    Unsupported,
+    address_parts,
+    bits_of,
+    elements,
+    instruction,
+    kind_of,
+    memory,
+    micro,
+    only,
+    tuple_of,
+)
+from emugpu.emulator.instructions.values import M64
+from emugpu.emulator.machine.divergence import merge_values, part
+from emugpu.emulator.machine.events import Access, Site
+from emugpu.emulator.machine.lanes import WARP_SIZE, Value
+from emugpu.emulator.machine.poison import Poison, carrying, made, moves
+from emugpu.emulator.machine.state import Cta, Fragment
+from emugpu.emulator.memory.address_space import (
+    OFFSET_MASK,
+    RANK_SHIFT,
+    WINDOWS,
+    space_of,
+    spaces_of,
+)
+from emugpu.emulator.memory.shared import SharedMemory
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Sink
+
+# ---- what a load makes of the bits it finds ----
+
+AS_IS, WIDEN = 0, 1
+Result = Any
+"""What a load returns: a register value, or a tuple of them."""
+
+
+def finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
+    """One item a lane, or a scalar, as a register value. extend: AS_IS, WIDEN to 64 bits, or minus the bits to which
+    the sign is extended.
+    """
+    if isinstance(values, int):
+        if extend < 0 and values >> (8 * nbytes - 1):
+            return values | (((1 << -extend) - 1) & ~((1 << 8 * nbytes) - 1))
+        return values
+    if extend < 0:
+        values = values.view(f"i{nbytes}").astype(f"i{-extend // 8}").view(f"u{-extend // 8}")
+    wide = extend in (WIDEN, -64) or nbytes == 8
+    dtype = np.uint64 if wide else np.uint32
+    if f.count == WARP_SIZE:
+        return values.astype(dtype, copy=False)
+    out: np.ndarray = np.zeros(WARP_SIZE, dtype)
+    out[f.lane_index] = values
+    return out
+
+
+def _lanes(f: Fragment, value: np.ndarray) -> np.ndarray:
+    return value if f.count == WARP_SIZE else value[f.lane_index]
+
+
+def every_lane(f: Fragment, value: Value) -> NDArray[np.uint64]:
+    """A register's value in each lane of the fragment."""
+    if isinstance(value, int):
+        return np.full(f.count, value, np.uint64)
+    return np.asarray(_lanes(f, value)).astype(np.uint64)
+
+
+def _check_vector(where: Any, nbytes: int, count: int) -> None:
+    """A vector access is aligned to all of its bytes (PTX ISA 6.4.1)."""
+    size = nbytes * count
+    merged = where if isinstance(where, int) else int(np.bitwise_or.reduce(where))
+    if merged % size:
+        position = None if isinstance(where, int) else int(np.flatnonzero(where % size)[0])
+        bad = where if position is None else int(where[position])
+        message = f"address 0x{bad:x} is not aligned to the {size} bytes of the vector access"
+        raise Fault(message, "alignment", position=position)
+
+
+def _load(
+    f: Fragment, site: Site, space: str, rank: int, memory: Any, where: Any, nbytes: int, count: int, extend: int
+) -> Result:
+    """Items of a memory at one place, or at one for each lane of the fragment. rank: of its CTA, or -1."""
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "read", space, rank, where, nbytes, count, None))
+    read: Callable[..., Any] = memory.load_int if isinstance(where, int) else memory.gather
+    try:
+        found = [finish(f, read(where + n * nbytes, nbytes), nbytes, extend) for n in range(count)]
+    except Fault as fault:
+        if space == "shared":
+            _explain(memory, rank, where, nbytes * count)
+        found = _poison(
+            f, site, fault, lambda at: memory.peek(np.atleast_1d(where) + at, nbytes), nbytes, count, extend
+        )
+    return found[0] if count == 1 else tuple(found)
+
+
+def _explain(shared: SharedMemory, rank: int, where: Any, nbytes: int) -> None:
+    """Raise the Fault of a load that tells more than that nothing was written there, if there is one."""
+    if isinstance(where, int):
+        shared.check_no_mbarrier(where, where + nbytes, "read")
+    else:
+        _check_rank(rank, where)
+
+
+def _check_rank(rank: int, where: np.ndarray) -> None:
+    beyond = where >> RANK_SHIFT
+    if beyond.any():
+        message = f"a shared::cta address names a CTA other than its own, rank {rank}"
+        raise Fault(message, "address", position=int(np.flatnonzero(beyond)[0]))
+
+
+def _poison(
+    f: Fragment, site: Site, fault: Fault, peek: Callable[[int], tuple[Any, Any]], nbytes: int, count: int, extend: int
+) -> list[Value]:
+    """What a load gives that has met bytes nobody has written. peek: of an item, its bits and the undefined ones."""
+    if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
+        raise fault
+    found = []
+    for n in range(count):
+        value, missing = (finish(f, np.broadcast_to(part, f.count).copy(), nbytes, extend) for part in peek(n * nbytes))
+        found.append(made(value, missing, f"what PTX line {site.line} loads ({fault})", fault.rule))
+    return found
+
+
+def _stored(f: Fragment, value: Value) -> tuple[Value, Any]:
+    """The bits to be stored, and which of them are undefined, if any are."""
+    if value is None:
+        raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
+    if not isinstance(value, Poison):
+        return value, None
+    if f.grid.unwritten.mode == "fault":
+        return value.used(), None
+    return value.value, value.undefined
+
+
+def _store(
+    f: Fragment, site: Site, space: str, rank: int, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]
+) -> None:
+    """Write items to one place, or to one for each lane of the fragment. rank: of the memory's CTA, or -1."""
+    try:
+        stored = _written(f, memory, where, nbytes, values)
+    except Fault:
+        if space == "shared" and not isinstance(where, int):
+            _check_rank(rank, where)
+        raise
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "write", space, rank, where, nbytes, len(values), stored))
+
+
+def _written(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
+    """Write the items of each lane; returns what was written."""
+    if len(values) > 1:
+        _check_vector(where, nbytes, len(values))
+    mask = (1 << 8 * nbytes) - 1
+    stored: list[Any] = []
+    for n, register in enumerate(values):
+        value, undefined = _stored(f, register)
+        at = where + n * nbytes if n else where
+        if isinstance(where, int):
+            # Where lanes store to one place, one of them wins; here it is the last.
+            item: Any = (value if isinstance(value, int) else int(value[f.lanes[-1]])) & mask
+            memory.store_int(at, nbytes, item)
+        elif isinstance(value, int):
+            item = value & mask
+            memory.scatter(at, nbytes, item)
+        else:
+            item = _lanes(f, value) & value.dtype.type(mask) if nbytes < value.dtype.itemsize else _lanes(f, value)
+            memory.scatter(at, nbytes, item)
+        stored.append(item)
+        if undefined is not None:
+            places = [(at, f.lanes[-1])] if isinstance(where, int) else zip(at.tolist(), f.lanes, strict=True)
+            for place, lane in places:
+                for byte in _undefined_bytes(undefined, lane, nbytes):
+                    memory.poison(place + byte, 1)
+    return stored[0] if len(stored) == 1 else tuple(stored)
+
+
+def _undefined_bytes(undefined: Any, lane: int, nbytes: int) -> list[int]:
+    bits = int(undefined[lane])
+    return [n for n in range(nbytes) if bits >> 8 * n & 0xFF]
+
+
+# ---- shared memory ----
+
+
+def own_offsets(f: Fragment, address: Value) -> Any:
+    """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
+    any CTA's memory.
+    """
+    if isinstance(address, int):
+        if address >> RANK_SHIFT != f.cta.rank:
+            raise Fault(
+                f"shared::cta address 0x{address:08x} names CTA rank {address >> RANK_SHIFT}, not its own {f.cta.rank}",
+                "address",
+            )
+        return address & OFFSET_MASK
+    lanes = _lanes(f, address)
+    if lanes.dtype != np.uint32:
+        lanes = lanes.astype(np.uint32)
+    return lanes - np.uint32(f.cta.window)
+
+
+def load_shared(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    where = own_offsets(f, address)
+    return _load(f, site, "shared", f.cta.rank, f.cta.shared, where, nbytes, count, extend)
+
+
+def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    _store(f, site, "shared", f.cta.rank, f.cta.shared, own_offsets(f, address), nbytes, values)
+
+
+def _by_cta(f: Fragment, address: Value) -> list[tuple[Cta, Fragment, Any]]:
+    """The CTAs that shared::cluster addresses name: each with the lanes, and their offsets."""
+    if isinstance(address, int):
+        cta, offset = f.cta.cluster.cta_at(address, "an access")
+        cta.check_alive("an access reaches")
+        return [(cta, f, offset)]
+    lanes = _lanes(f, address).astype(np.uint32)
+    ranks = lanes >> RANK_SHIFT
+    found = []
+    for rank in np.unique(ranks).tolist():
+        cta, _ = f.cta.cluster.cta_at(rank << RANK_SHIFT, "an access")
+        cta.check_alive("an access reaches")
+        here = np.flatnonzero(ranks == rank)
+        some = f if len(here) == f.count else part(f, sum(1 << f.lanes[p] for p in here.tolist()))
+        found.append((cta, some, lanes[here] & np.uint32(OFFSET_MASK)))
+    return found
+
+
+def load_cluster(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    found = [
+        (some, _load(some, site, "shared", cta.rank, cta.shared, where, nbytes, count, extend))
+        for cta, some, where in _by_cta(f, address)
+    ]
+    return _join(found, count)
+
+
+def store_cluster(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    for cta, some, where in _by_cta(f, address):
+        _store(some, site, "shared", cta.rank, cta.shared, where, nbytes, values)
+
+
+def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
+    """Put together what parts of a fragment have loaded."""
+    if len(found) == 1:
+        return found[0][1]
+    if count > 1:
+        return tuple(_join([(some, items[n]) for some, items in found], 1) for n in range(count))
+    return merge_values(found, next((v.dtype for _, v in found if not isinstance(v, int)), np.uint64))
+
+
+# ---- global memory and parameters ----
+
+
+def _places(f: Fragment, address: Value) -> Any:
+    return address if isinstance(address, int) else _lanes(f, address)
+
+
+def load_global(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    return _load(f, site, "global", -1, f.grid.memory, _places(f, address), nbytes, count, extend)
+
+
+def store_global(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    _store(f, site, "global", -1, f.grid.memory, _places(f, address), nbytes, values)
+
+
+class Parameters:
+    """The parameter block of a kernel as a memory."""
+
+    def __init__(self, block: bytes) -> None:
+        self._block = block
+
+    def load_int(self, offset: int, nbytes: int) -> int:
+        block = self._block
+        if offset % nbytes:
+            raise Fault(f"parameter address {offset} is not aligned to the {nbytes} bytes of the access", "alignment")
+        if offset + nbytes > len(block):
+            raise Fault(
+                f"reads kernel parameter bytes {offset}..{offset + nbytes - 1} of {len(block)}",
+                "address",
+            )
+        return int.from_bytes(block[offset : offset + nbytes], "little")
+
+    def gather(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:
+        return np.array([self.load_int(offset, nbytes) for offset in offsets.tolist()], f"u{nbytes}")
+
+
+def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    block = Parameters(f.grid.launch.parameters)
+    return _load(f, site, "param", -1, block, _places(f, address), nbytes, count, extend)
+
+
+# ---- local and constant memory ----
+
+
+def offsets(f: Fragment, address: Value) -> Any:
+    """A local address of each lane."""
+    return every_lane(f, address).astype(np.int64)
+
+
+def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    """Load from local memory, in which parameters of functions live, too."""
+    where, local = offsets(f, address), f.warp.local
+    if count > 1:
+        _check_vector(where, nbytes, count)
+    if f.grid.sink is not None:
+        f.grid.sink(Access(f.agent, site, "read", "local", -1, where, nbytes, count, None))
+
+    try:
+        rows = [local.load(f.lane_index, where + n * nbytes, nbytes) for n in range(count)]
+        found = [finish(f, int(row[0]) if f.single >= 0 else row, nbytes, extend) for row in rows]
+    except Fault as fault:
+        found = _poison(f, site, fault, lambda at: local.peek(f.lane_index, where + at, nbytes), nbytes, count, extend)
+    return found[0] if count == 1 else tuple(found)
+
+
+def store_local(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    where, local = offsets(f, address), f.warp.local
+    if len(values) > 1:
+        _check_vector(where, nbytes, len(values))
+    mask, stored = (1 << 8 * nbytes) - 1, []
+    for n, register in enumerate(values):
+        value, undefined = _stored(f, register)
+        item = value & mask if isinstance(value, int) else _lanes(f, value) & value.dtype.type(mask)
+        local.store(f.lane_index, where + n * nbytes, nbytes, item)
+        for offset, lane in zip(where.tolist(), f.lanes if undefined is not None else (), strict=False):
+            for byte in _undefined_bytes(undefined, lane, nbytes):
+                local.forget(lane, offset + n * nbytes + byte)
+        stored.append(item)
+    f.grid.wakeups.changes += 1
+    if f.grid.sink is not None:
+        held = stored[0] if len(stored) == 1 else tuple(stored)
+        f.grid.sink(Access(f.agent, site, "write", "local", -1, where, nbytes, len(values), held))
+
+
+def load_constant(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    return _load(f, site, "const", -1, f.grid.constants, _places(f, address), nbytes, count, extend)
+
+
+# ---- generic addresses ----
+
+
+def _by_space(f: Fragment, address: Value) -> list[tuple[str, Fragment, Value]]:
+    """The state spaces that generic addresses lie in: each with its lanes, and their addresses in that space. Shared
+    memory is that of the cluster.
+    """
+    if isinstance(address, int):
+        return [_in_space(space_of(address), f, address)]
+    found = spaces_of(_lanes(f, address))
+    if len(found) == 1:
+        return [_in_space(found[0][0], f, address)]
+    return [_in_space(s, part(f, sum(1 << f.lanes[p] for p in here.tolist())), address) for s, here in found]
+
+
+def _in_space(space: str, f: Fragment, address: Value) -> tuple[str, Fragment, Value]:
+    name = "cluster" if space == "shared" else space
+    return name, f, address - (WINDOWS[space] if isinstance(address, int) else np.uint64(WINDOWS[space]))
+
+
+def load_generic(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
+    found = []
+    for space, some, local in _by_space(f, address):
+        found.append((some, _LOAD_FUNCTIONS[space](some, site, local, nbytes, count, extend)))
+    return _join(found, count)
+
+
+def store_generic(f: Fragment, site: Site, address: Value, nbytes: int, values: tuple[Value, ...]) -> None:
+    for space, some, local in _by_space(f, address):
+        if space not in _STORE_FUNCTIONS:
+            raise Fault(f"stores to a generic address in {space} memory", "address")
+        _STORE_FUNCTIONS[space](some, site, local, nbytes, values)
+
+
+# ---- the table ----
+
+SPACES = {
+    "shared": "shared",
+    "shared::cta": "shared",
+    "shared::cluster": "cluster",
+    "global": "global",
+    "param": "param",
+    "param::entry": "param",
+    "param::func": "local",
+    "local": "local",
+    "const": "const",
+}
+_ORDER = ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys")
+HINTS = (
+    *_ORDER, "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_last", "L1::evict_first",
+    "L1::evict_normal", "L1::evict_unchanged", "L2::evict_last", "L2::evict_normal", "L2::evict_first",
+    "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint",
+)  # fmt: skip
+VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+def state_space(i: Instruction, w: Translator, operand: Operand) -> str:
+    """Which function serves the instruction's state space; "generic" where it names none."""
+    named = next((m for m in i.modifiers if m in SPACES), None)
+    held_in = w.space_of(operand)
+    if named is None or (named == "param" and held_in == "local"):
+        # Parameters of functions are variables in local memory.
+        named = held_in
+    if named is None:
+        return "generic"
+    if named not in SPACES:
+        raise Unsupported
+    return SPACES[named]
+
+
+def _items(i: Instruction, operand: Operand) -> tuple[str, tuple[Operand, ...]]:
+    """The type of an access and its registers."""
+    kind = kind_of(i)
+    if kind not in TYPE_BYTES or TYPE_BYTES[kind] > 8:
+        raise Unsupported
+    count = next((n for name, n in VECTORS.items() if i.has(name)), 1)
+    if len(elements(operand)) != count:
+        raise Unsupported
+    return kind, elements(operand)
+
+
+def load_some(
+    f: Fragment,
+    site: Site,
+    load: Callable[..., Result],
+    vector: Value,
+    addresses: tuple[Value, ...],
+    nbytes: int,
+    count: int,
+    extend: int,
+) -> Result:
+    """A vector load of which sinks take some elements: those at ``addresses`` are loaded, each as an access of its own.
+
+    A compiler that reads three elements as four has the fourth taken by nobody: it may lie outside of what is
+    allocated, where hardware does no harm as the whole vector is aligned, and others may write it.
+    """
+    _check_vector(vector if isinstance(vector, int) else _lanes(f, vector), nbytes, count)
+    found = tuple(load(f, site, address, nbytes, 1, extend) for address in addresses)
+    return found[0] if len(found) == 1 else found
+
+
+_LOAD_FUNCTIONS: dict[str, Callable[..., Result]] = {
+    "shared": load_shared,
+    "cluster": load_cluster,
+    "global": load_global,
+    "param": load_param,
+    "local": load_local,
+    "const": load_constant,
+    "generic": load_generic,
+}
+_STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
+    "shared": store_shared,
+    "cluster": store_cluster,
+    "global": store_global,
+    "local": store_local,
+    "generic": store_generic,
+}
+
+
+def load_function(i: Instruction, w: Translator, operand: Operand) -> Callable[..., Result]:
+    """What loads from the state space of an instruction's address."""
+    return _LOAD_FUNCTIONS[state_space(i, w, operand)]
+
+
+def store_function(i: Instruction, w: Translator, operand: Operand) -> Callable[..., None]:
+    space = state_space(i, w, operand)
+    if space not in _STORE_FUNCTIONS:
+        raise Unsupported
+    return _STORE_FUNCTIONS[space]
+
+
+def load_128(f: Fragment, site: Site, load: Callable[..., Result], address: Value) -> Value:
+    """``ld.b128``: both halves in one register, which is an int, or an array of them."""
+    low, high = load(f, site, address, 8, 2, AS_IS)
+    return carrying(join_halves)(low, high)
+
+
+@moves(2)
+def join_halves(low: Value, high: Value) -> Value:
+    """Two 64-bit values as one of 128 bits."""
+    if isinstance(low, int) and isinstance(high, int):
+        return low | high << 64
+    halves = (v if isinstance(v, int) else v.astype(object) for v in (low, high))
+    return next(halves) | (next(halves) << 64)
+
+
+@instruction("ld", "ldu", operands=range(2, 4), family="memory")
+def _ld(i: Instruction, w: Translator) -> Effect:
+    only(i, SPACES, HINTS, VECTORS)
+    if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
+        load = load_function(i, w, i.operands[1])
+        return Effect(load_128, [w.use(load), w.pointer(i.operands[1])], i.operands[:1])
+    kind, destinations = _items(i, i.operands[0])
+    function = load_function(i, w, i.operands[1])
+    size = TYPE_BYTES[kind]
+    widths = {bits_of(d.type) for d in destinations if isinstance(d, Register)} or {bits_of(kind)}
+    if len(widths) != 1:
+        raise Unsupported
+    bits = widths.pop()
+    extend = -bits if kind[0] == "s" else WIDEN if bits == 64 else AS_IS
+    where = memory(i.operands[1])
+    arguments = [w.pointer(where), str(size), str(len(destinations)), str(extend)]
+    native = _native_loads(i, state_space(i, w, i.operands[1]), kind, destinations, bits)
+    used = [n for n, d in enumerate(destinations) if not isinstance(d, Sink)]
+    if len(used) < len(destinations):
+        addresses = tuple_of(w.pointer(replace(where, offset=where.offset + n * size)) for n in used)
+        arguments[:1] = [w.use(function), arguments[0], addresses if used else "()"]
+        return Effect(load_some, arguments, [destinations[n] for n in used], micro=native)
+    return Effect(function, arguments, destinations, micro=native)
+
+
+def store_128(f: Fragment, site: Site, store: Callable[..., None], address: Value, value: Value) -> None:
+    """``st.b128``: the two halves of one register."""
+    if isinstance(value, int):
+        halves: tuple[Value, Value] = (value & M64, value >> 64)
+    else:
+        both = [int(v) for v in value]
+        halves = (np.array([v & M64 for v in both], np.uint64), np.array([v >> 64 for v in both], np.uint64))
+    store(f, site, address, 8, halves)
+
+
+@instruction("st", operands=range(2, 4), writes=0, family="memory")
+def _st(i: Instruction, w: Translator) -> Effect:
+    only(i, SPACES, HINTS, VECTORS)
+    if kind_of(i) == "b128" and not any(i.has(v) for v in VECTORS):
+        arguments = [
+            w.use(store_function(i, w, i.operands[0])),
+            w.pointer(i.operands[0]),
+            w.read(i.operands[1], "b128"),
+        ]
+        return Effect(store_128, arguments)
+    kind, sources = _items(i, i.operands[1])
+    function, space = store_function(i, w, i.operands[0]), state_space(i, w, i.operands[0])
+    values = tuple_of(w.read(source, kind) for source in sources)
+    arguments = [w.pointer(i.operands[0]), str(TYPE_BYTES[kind]), values]
+    return Effect(function, arguments, micro=_native_stores(i, space, kind, sources))
+
+
+# ---- as micro-operations ----
+
+_NATIVE_SPACES = ("shared", "global", "param")
+
+
+def _native_loads(
+    i: Instruction, space: str, kind: str, destinations: Sequence[Operand], bits: int
+) -> tuple[Micro, ...]:
+    """A load that orders nothing, item by item. If sinks take some, the others are accesses of their own."""
+    base, width, offset = address_parts(i.operands[1])
+    size = TYPE_BYTES[kind]
+    used = [(n, d) for n, d in enumerate(destinations) if not isinstance(d, Sink)]
+    is_whole = len(used) == len(destinations)
+    if space not in _NATIVE_SPACES or i.opcode != "ld" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+        return ()
+    if (len(destinations) > 1 and base in destinations) or not all(isinstance(d, Register) for _, d in used):
+        return ()
+    if not used or used[0][0] != 0:
+        return ()
+    found = []
+    for n, destination in used:
+        alignment = size * len(destinations) if n == 0 else size
+        is_first = n == 0 or not is_whole
+        found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, is_first))
+        if kind[0] == "s" and 8 * size < bits:
+            if bits != 32:
+                return ()
+            found.append(micro(f"sext{8 * size}.{bits}", destination, "b32", destination))
+    return tuple(found)
+
+
+def _native_stores(i: Instruction, space: str, kind: str, sources: Sequence[Operand]) -> tuple[Micro, ...]:
+    """A store that orders nothing, item by item."""
+    base, width, offset = address_parts(i.operands[0])
+    size = TYPE_BYTES[kind]
+    if space not in ("shared", "global") or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+        return ()
+    return tuple(
+        Micro(
+            "st", None, ((base, width), (source, kind)), space, size, offset + n * size,
+            size * len(sources) if n == 0 else size, n == 0,
+        )
+        for n, source in enumerate(sources)
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""ldmatrix and stmatrix of 16, 8, 6 and 4 bits (PTX ISA 9.7.14.5.15, 9.7.14.5.16).
+
+The rows of the matrices are 16 bytes each in shared memory; every lane gives the address of one. Which lane holds what
+of 8 bits and fewer is as CuTe DSL 4.8 has it. Elements of fewer bits come to the low bits of their byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.table import (
+    Effect,
+    Micro,
+    Translator,
+    Unsupported,
+    address_parts,
+    elements,
+    instruction,
+    only,
+    shared_pointer,
+    tuple_of,
+)
+from emugpu.emulator.machine.events import Access, Site
+from emugpu.emulator.machine.lanes import FULL_MASK, Value, stack_rows
+from emugpu.emulator.machine.state import Fragment
+from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
+from emugpu.emulator.memory.bytes import CHUNK
+from emugpu.emulator.ptx.ast import Instruction, Operand
+from emugpu.emulator.units.operands import unpacked
+
+# ---- rows ----
+
+Loaded = np.ndarray | list[np.ndarray]
+"""A register, or several of them."""
+ROWS = 8
+"""Rows of one matrix, of 16 bytes each."""
+
+
+class Rows(NamedTuple):
+    """Rows of matrices in a CTA's shared memory. span: the first byte of any, and the one behind the last."""
+
+    offsets: np.ndarray
+    chunks: np.ndarray
+    span: tuple[int, int]
+
+
+def rows_of(f: Fragment, address: Value, matrices: int) -> Rows:
+    """The 8 rows of each matrix: row j of matrix m comes from lane 8m + j."""
+    if f.mask != FULL_MASK:
+        f.require_whole_warp()
+    if isinstance(address, int):
+        raise Fault("stmatrix/ldmatrix got one address for all rows; every row needs its own lane's address", "address")
+    return _rows_at(address.tobytes(), address.itemsize, matrices, f.cta.window)
+
+
+@lru_cache(maxsize=4096)
+def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> Rows:
+    """The rows at addresses that are given as bytes: loops use the same ones again and again."""
+    rows = np.frombuffer(addresses, f"u{nbytes}")[: ROWS * matrices].astype(np.int64) - window
+    merged = int(np.bitwise_or.reduce(rows))
+    if merged >> RANK_SHIFT:
+        raise Fault(f"a row address names a CTA other than its own, rank {window >> RANK_SHIFT}", "address")
+    if merged & (CHUNK - 1):
+        bad = int(np.flatnonzero(rows & (CHUNK - 1))[0])
+        offset = int(rows[bad]) & OFFSET_MASK
+        raise Fault(f"row address 0x{offset:x} is not a multiple of {CHUNK}", "alignment", offset, bad)
+    rows.setflags(write=False)
+    return Rows(rows, rows // CHUNK, (int(rows.min()), int(rows.max()) + CHUNK))
+
+
+def _store(f: Fragment, site: Site, rows: Rows, words: np.ndarray) -> None:
+    items = words.reshape(-1).view(np.complex128)
+    f.cta.shared.write_chunks(rows.chunks, items, rows.span)
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "write", "shared", f.cta.rank, rows.offsets, CHUNK, 1, items))
+
+
+def _load(f: Fragment, site: Site, rows: Rows) -> np.ndarray:
+    sink = f.grid.sink
+    if sink is not None:
+        sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows.offsets, CHUNK, 1, None))
+    return np.ascontiguousarray(f.cta.shared.read_chunks(rows.chunks))
+
+
+# ---- elements of 8 bits, and of 6 or 4 bits that become 8 ----
+
+
+def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: bool, bits: int) -> Loaded:
+    """``ldmatrix.m16n16...trans`` (square) and ``ldmatrix.m8n16``.
+
+    square: byte e of register r of thread t is row 4 (t % 4) + e, column t / 4 + 8 r. Otherwise of a matrix's one
+    register it is row t / 4, column 4 (t % 4) + e.
+    """
+    rows = rows_of(f, address, 2 * matrices if square else matrices)
+    raw = _load(f, site, rows).view(np.uint8).reshape(-1, CHUNK)
+    items = raw if bits == 8 else unpacked(raw, bits)
+    if square:
+        items = items.reshape(matrices, 4, 4, 2, 8).transpose(0, 3, 4, 1, 2)
+    registers = np.ascontiguousarray(items).reshape(-1, 128).view(np.uint32)
+    return list(registers) if len(registers) > 1 else registers[0]
+
+
+def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]) -> None:
+    """``stmatrix.m16n8.trans``: byte a + 2 b of a register of thread t is row 2 (t % 4) + a, column t / 4 + 8 b."""
+    rows = rows_of(f, address, len(values))
+    parts = stack_rows(values).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
+    _store(f, site, rows, np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1)))
+
+
+# ---- elements of 16 bits ----
+
+
+def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:
+    """``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
+    rows = rows_of(f, address, len(values))
+    words = stack_rows(values)
+    if transpose:
+        halves = words.view(np.uint16).reshape(-1, ROWS, ROWS)
+        words = np.ascontiguousarray(halves.transpose(0, 2, 1))
+    _store(f, site, rows, words)
+
+
+def load_matrix(f: Fragment, site: Site, address: Value, matrices: int, transpose: bool) -> Loaded:
+    """``ldmatrix.m8n8.b16``: the inverse mapping."""
+    rows = rows_of(f, address, matrices)
+    halves = _load(f, site, rows).view(np.uint16).reshape(matrices, ROWS, ROWS)
+    if transpose:
+        halves = np.ascontiguousarray(halves.transpose(0, 2, 1))
+    registers = halves.reshape(matrices, 64).view(np.uint32)
+    return list(registers) if matrices > 1 else registers[0]
+
+
+_FORMS = ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
+
+
+def _check_form(i: Instruction, count: int) -> None:
+    only(i, _FORMS)
+    if not i.has(f"x{count}") or not i.has("m8n8") or i.modifiers[-1] != "b16":
+        raise Unsupported
+
+
+@instruction("stmatrix", operands=2, writes=0, family="matrix")
+def _stmatrix(i: Instruction, w: Translator) -> Effect:
+    sources = elements(i.operands[1])
+    values = tuple_of(w.read(e, "b32") for e in sources)
+    if i.modifiers[-1] == "b8":
+        only(i, "sync", "aligned", "m16n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
+        if not (i.has("m16n8") and i.has("trans") and i.has(f"x{len(sources)}")):
+            raise Unsupported
+        return Effect(store_bytes, [shared_pointer(i, w, i.operands[0]), values])
+    _check_form(i, len(sources))
+    base, width, offset = address_parts(i.operands[0])
+    name = "stmatrix.trans" if i.has("trans") else "stmatrix"
+    native = tuple(
+        Micro(name, None, ((base, width), (e, "b32")), offset=offset, is_first=n == 0, part=n, quiet=True)
+        for n, e in enumerate(sources if i.has("shared") or i.has("shared::cta") else ())
+    )
+    return Effect(store_matrix, [shared_pointer(i, w, i.operands[0]), values, str(i.has("trans"))], micro=native)
+
+
+@instruction("ldmatrix", operands=2, family="matrix")
+def _ldmatrix(i: Instruction, w: Translator) -> Effect:
+    destinations = elements(i.operands[0])
+    if i.modifiers[-1] in _BITS:
+        return _load_bytes(i, w, destinations)
+    _check_form(i, len(destinations))
+    pointer, transpose = shared_pointer(i, w, i.operands[1]), str(i.has("trans"))
+    return Effect(load_matrix, [pointer, str(len(destinations)), transpose], destinations)
+
+
+_BITS = {"b8": 8, "b6x16_p32": 6, "b4x16_p64": 4}
+"""Types in shared memory: 16 elements to a row of 16 bytes."""
+
+
+def _load_bytes(i: Instruction, w: Translator, destinations: Sequence[Operand]) -> Effect:
+    """16 x 16 is always transposed, and 8 x 16 never; that is only for elements of fewer than 8 bits."""
+    bits = _BITS[i.modifiers[-1]]
+    square = i.has("m16n16")
+    only(i, "sync", "aligned", "m16n16" if square else "m8n16", "x1", "x2", "x4", "shared", "shared::cta",
+         "trans" if square else (), "b8x16" if bits < 8 else (), _BITS)  # fmt: skip
+    matrices = len(destinations) // 2 if square else len(destinations)
+    shaped = i.has("trans") if square else i.has("m8n16") and bits < 8
+    if not shaped or not i.has(f"x{matrices}") or i.has("b8x16") != (bits < 8) or (square and len(destinations) % 2):
+        raise Unsupported
+    arguments = [shared_pointer(i, w, i.operands[1]), str(matrices), str(square), str(bits)]
+    return Effect(load_bytes, arguments, destinations)

@@ -1,0 +1,315 @@
+"""mbarrier (PTX ISA 9.7.13.15)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.load_store import own_offsets
+from emugpu.emulator.instructions.table import (
+    Assign,
+    Effect,
+    Translator,
+    Unsupported,
+    assign,
+    call,
+    instruction,
+    only,
+    shared_pointer,
+)
+from emugpu.emulator.instructions.values import narrow
+from emugpu.emulator.machine.barriers import MBarrier
+from emugpu.emulator.machine.events import (
+    Arrived,
+    BarrierInit,
+    BarrierInvalidated,
+    BytesLanded,
+    Missed,
+    Operation,
+    Polled,
+    Site,
+    Waited,
+)
+from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from emugpu.emulator.machine.state import Cta, Fragment
+from emugpu.emulator.ptx.ast import Instruction, Memory
+
+_SPACES = ("shared", "shared::cta", "shared::cluster")
+_ORDER = ("release", "relaxed", "acquire", "cta", "cluster", "b64")
+
+
+def _who(f: Fragment) -> str:
+    return f"CTA rank {f.cta.rank} warp {f.warp.index}"
+
+
+def _place(f: Fragment, address: int, cluster: bool) -> tuple[Cta, int]:
+    if cluster:
+        return f.cta.cluster.cta_at(address, "an mbarrier operation")
+    return f.cta, own_offsets(f, address)
+
+
+def reached(
+    f: Fragment, site: Site, cta: Cta, offset: int, what: str, operation: Operation | None = None
+) -> MBarrier | None:
+    """The mbarrier that an arrival reaches; None if it comes too late to matter, which is a warning."""
+    if cta.exited:
+        if f.grid.sink is not None:
+            f.grid.sink(Missed(f.agent, site, cta.rank, offset, operation))
+        f.grid.findings.warn("peer-exited", site, f"{what} reaches CTA rank {cta.rank}, which has already exited")
+        return None
+    if offset in cta.invalidated and offset not in cta.mbarriers:
+        f.grid.findings.warn(
+            "mbarrier-after-inval", site, f"{what} reaches {cta.invalidated[offset]} after mbarrier.inval"
+        )
+        return None
+    return cta.mbarrier(offset)
+
+
+def mbarrier_init(f: Fragment, site: Site, address: Value, count: Value) -> None:
+    for lane in f.lanes:
+        offset = own_offsets(f, lane_value(address, lane))
+        if offset % 8:
+            raise Fault(f"mbarrier address 0x{offset:x} is not a multiple of 8", "alignment", offset)
+        wanted = lane_value(count, lane)
+        live = f.cta.mbarriers.get(offset)
+        if live is not None:
+            if live.used or live.expected != wanted:
+                raise Fault(
+                    f"initialises the live {live} again; mbarrier.inval must come first", "mbarrier-init", offset
+                )
+            f.grid.findings.warn("mbarrier-reinit", site, f"initialises {live} a second time, before any use")
+        f.cta.new_mbarrier(offset, wanted)
+        if f.grid.sink is not None:
+            f.grid.sink(BarrierInit(f.agent, site, f.cta.rank, offset, wanted))
+
+
+@instruction("mbarrier.init", operands=2, writes=0, family="barrier")
+def _init(i: Instruction, w: Translator) -> Effect:
+    _check(i, ("shared", "shared::cta"))
+    return Effect(mbarrier_init, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32")])
+
+
+def mbarrier_inval(f: Fragment, site: Site, address: Value) -> None:
+    cta = f.cta
+    for lane in f.lanes:
+        barrier = cta.mbarrier(own_offsets(f, lane_value(address, lane)))
+        if barrier.waiters:
+            raise Fault(f"invalidates {barrier} while somebody waits on it", "mbarrier-init", barrier.offset)
+        del cta.mbarriers[barrier.offset]
+        cta.invalidated[barrier.offset] = barrier
+        cta.shared.release_mbarrier(barrier.offset)
+        if f.grid.sink is not None:
+            f.grid.sink(BarrierInvalidated(f.agent, site, cta.rank, barrier.offset))
+
+
+@instruction("mbarrier.inval", operands=1, writes=0, family="barrier")
+def _inval(i: Instruction, w: Translator) -> Effect:
+    _check(i, ("shared", "shared::cta"))
+    return Effect(mbarrier_inval, [shared_pointer(i, w, i.operands[0])])
+
+
+_PENDING_SHIFT = 32
+_PHASE = (1 << _PENDING_SHIFT) - 1
+"""An opaque state is the phase of the arrival, and above it how many arrivals were pending before it."""
+
+
+def arrive(
+    f: Fragment,
+    site: Site,
+    address: Value,
+    count: Value,
+    cluster: bool,
+    drop: bool,
+    expects: bool,
+    completes: bool = True,
+) -> Value:
+    """``arrive``, ``arrive_drop`` and their ``.expect_tx`` forms; count is of arrivals, or of bytes.
+
+    Every lane arrives. Returns the opaque state. completes: whether the arrival may end the phase (no ``.noComplete``).
+    """
+    phases = []
+    for lane in f.lanes:
+        cta, offset = _place(f, lane_value(address, lane), cluster)
+        barrier = reached(f, site, cta, offset, "an arrival")
+        amount = lane_value(count, lane)
+        if barrier is None:
+            phases.append(0)
+            continue
+        phase = barrier.phase
+        phases.append(phase | barrier.pending << _PENDING_SHIFT)
+        if not completes and amount >= barrier.pending and not barrier.bytes:
+            raise Fault(f"an arrival with .noComplete ends phase {phase} of {barrier}", "mbarrier-count")
+        if f.grid.sink is not None:
+            arrivals, nbytes = (1, amount) if expects else (amount, 0)
+            f.grid.sink(Arrived(f.agent, site, lane, cta.rank, offset, phase, arrivals, nbytes, drop))
+        if expects:
+            barrier.expect_bytes_and_arrive(amount, _who(f), drop)
+        else:
+            barrier.arrive(amount, _who(f), drop)
+        f.grid.counters.mbarrier_arrivals += 1
+        f.grid.arrivals_elsewhere += cta is not f.cta
+    if phases.count(phases[0]) == len(phases):
+        return phases[0]
+    states = np.zeros(WARP_SIZE, np.uint64)
+    states[f.lane_index] = phases
+    return states
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop", operands=range(1, 4), family="barrier")
+def _arrive(i: Instruction, w: Translator) -> Effect:
+    _check(i, _SPACES, "expect_tx", "noComplete")
+    results = i.operands[: 0 if isinstance(i.operands[0], Memory) else 1]
+    address, *count = i.operands[len(results) :]
+    expects = i.has("expect_tx")
+    partial = i.has("noComplete")
+    if len(count) > 1 or (expects and not count) or (partial and (expects or not count)):
+        raise Unsupported
+    amount = w.read(count[0], "u32") if count else "1"
+    flags = [str(i.has("shared::cluster")), str(i.modifiers[0] == "arrive_drop"), str(expects)]
+    if partial:
+        flags.append("False")
+    return Effect(arrive, [shared_pointer(i, w, address), amount, *flags], results)
+
+
+@instruction("mbarrier.pending_count", operands=2, family="barrier")
+def _pending_count(i: Instruction, w: Translator) -> Assign:
+    """The arrivals that were pending before the one that gave a state."""
+    only(i, "b64")
+    state = w.read(i.operands[1], "b64")
+    return assign(i, call(w, narrow, f"{state} >> {_PENDING_SHIFT}", 32))
+
+
+def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, completes: bool) -> None:
+    """``expect_tx``, and ``complete_tx``, which stands for a copy whose bytes have landed."""
+    for lane in f.lanes:
+        cta, offset = _place(f, lane_value(address, lane), cluster)
+        barrier = cta.mbarrier(offset)
+        amount = lane_value(count, lane)
+        if f.grid.sink is not None:
+            agent = f.agent._replace(lanes=1 << lane)
+            f.grid.sink(
+                BytesLanded(None, agent, site, cta.rank, offset, barrier.phase, amount)
+                if completes
+                else Arrived(f.agent, site, lane, cta.rank, offset, barrier.phase, 0, amount, False)
+            )
+        if completes:
+            barrier.complete_bytes(amount)
+        else:
+            barrier.expect_bytes(amount)
+
+
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx", operands=2, writes=0, family="barrier")
+def _bytes(i: Instruction, w: Translator) -> Effect:
+    _check(i, _SPACES)
+    flags = [str(i.has("shared::cluster")), str(i.modifiers[0] == "complete_tx")]
+    return Effect(count_bytes, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), *flags])
+
+
+def _phase_of(f: Fragment, state: Value) -> Value:
+    """The phase of opaque states, one scalar where that of all lanes is the same."""
+    if isinstance(state, int):
+        return state & _PHASE
+    phases = state & np.uint64(_PHASE)
+    first = int(phases[f.lanes[0]])
+    return first if (phases[f.lane_index] == first).all() else phases
+
+
+def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool, poll: bool) -> Value:
+    """``try_wait`` suspends until a phase has ended; ``test_wait`` (poll) only looks.
+
+    Returns whether it has, lane by lane where lanes look at different barriers. A look in vain while nothing has
+    happened since the last one suspends, too: time passes for everybody else.
+    """
+    if by_state:
+        parity = _phase_of(f, parity)
+    if isinstance(address, int) and isinstance(parity, int):
+        return _wait_for_one(f, site, f.cta.mbarrier(own_offsets(f, address)), parity, by_state, poll)
+    looked = []
+    for lane in f.lanes:
+        barrier = f.cta.mbarrier(own_offsets(f, lane_value(address, lane)))
+        looked.append((lane, barrier, lane_value(parity, lane)))
+    passed = [_passed(f, barrier, wanted, by_state) for _, barrier, wanted in looked]
+    if not any(passed) and not _gives_up(f, poll):
+        for _, barrier, _ in looked:
+            if f not in barrier.waiters:
+                barrier.waiters.append(f)
+        f.grid.counters.mbarrier_stalls += 1
+        several = f"{'polls' if poll else 'waits'} for one of {len({b for _, b, _ in looked})} mbarriers"
+        return f.grid.wakeups.suspend(f, looked[0][1], several, site)
+    for (lane, barrier, wanted), over in zip(looked, passed, strict=True):
+        _tell(f, site, 1 << lane, barrier, wanted, by_state, over)
+        if over:
+            f.observed[barrier] = barrier.phase - 1
+    if all(passed):
+        f.grid.counters.mbarrier_waits += 1
+        return True
+    answer = np.zeros(WARP_SIZE, np.bool_)
+    answer[f.lane_index] = passed
+    return answer
+
+
+def _passed(f: Fragment, barrier: MBarrier, wanted: int, by_state: bool) -> bool:
+    if barrier.passed(wanted & 1 if by_state else wanted):
+        return True
+    return f.awaited is not None and f.awaited[0] is barrier and f.awaited[1] < barrier.phase
+
+
+def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_state: bool, poll: bool) -> Value:
+    barrier.used = True
+    over = _passed(f, barrier, wanted, by_state)
+    if not over and not _gives_up(f, poll):
+        barrier.waiters.append(f)
+        f.grid.counters.mbarrier_stalls += 1
+        f.awaited = (barrier, barrier.phase)
+        what = f"{'polls' if poll else 'waits'} for {'state' if by_state else 'parity'} {wanted}"
+        return f.grid.wakeups.suspend(f, barrier, what, site)
+    if f.grid.sink is not None:
+        _tell(f, site, f.mask, barrier, wanted, by_state, over)
+    if over:
+        f.awaited = None
+        f.observed[barrier] = barrier.phase - 1
+        f.grid.counters.mbarrier_waits += 1
+    return over
+
+
+def _gives_up(f: Fragment, poll: bool) -> bool:
+    """Whether the answer is no rather than to wait on: the time is over, or the schedule has it fail."""
+    if f.timed_out:
+        f.timed_out = False
+        f.polled = f.grid.wakeups.changes
+        return True
+    if poll:
+        looked_before = f.polled == f.grid.wakeups.changes
+        f.polled = f.grid.wakeups.changes
+        return not looked_before
+    if not f.grid.choices.spurious_failure():
+        return False
+    f.grid.wakeups.changes += 1
+    return True
+
+
+def _tell(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, by_state: bool, over: bool) -> None:
+    sink = f.grid.sink
+    if sink is None:
+        return
+    if over:
+        # Two phases may have ended since: it has learned of the one it waited for.
+        ended = barrier.phase - 1 if barrier.passed(wanted & 1) else barrier.phase - 2
+        sink(Waited(f.agent, site, lanes, barrier.cta, barrier.offset, ended, -1 if by_state else wanted))
+    else:
+        sink(Polled(f.agent, site, lanes, barrier.cta, barrier.offset, barrier.phase))
+
+
+@instruction("mbarrier.try_wait", "mbarrier.test_wait", operands=range(3, 5), blocks=True, family="barrier")
+def _wait(i: Instruction, w: Translator) -> Effect:
+    _check(i, ("shared", "shared::cta"), "parity")
+    by_state = not i.has("parity")
+    operand = w.read(i.operands[2], "b64")
+    arguments = [shared_pointer(i, w, i.operands[1]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
+    return Effect(wait, arguments, i.operands[:1])
+
+
+def _check(i: Instruction, spaces: tuple[str, ...], *more: str) -> None:
+    only(i, spaces, _ORDER, more)
+    if i.modifiers[-1] != "b64":
+        raise Unsupported

@@ -1,0 +1,256 @@
+"""Moves, address spaces and special registers (PTX ISA 9.7.9, 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from emugpu.emulator.instructions import values
+from emugpu.emulator.instructions.load_store import join_halves
+from emugpu.emulator.instructions.table import (
+    Assign,
+    Micro,
+    Translator,
+    Unsupported,
+    assign,
+    bits_of,
+    call,
+    instruction,
+    kind_of,
+    micro,
+    only,
+    only_form,
+    row_bits,
+)
+from emugpu.emulator.instructions.values import lanewise
+from emugpu.emulator.machine.lanes import ALL_LANES, Value
+from emugpu.emulator.machine.state import Fragment
+from emugpu.emulator.memory.address_space import (
+    OFFSET_MASK,
+    RANK_SHIFT,
+    RESERVED_SHARED,
+    SHARED_WINDOW,
+    WINDOWS,
+    space_of,
+)
+from emugpu.emulator.ptx.ast import Instruction, Label, Operand, Sink, Symbol, Vector
+
+# ---- special registers, as expressions ----
+
+_LANES = ALL_LANES.astype(np.uint32)
+_LANE_MASKS = {
+    "eq": lambda lane: 1 << lane,
+    "lt": lambda lane: (1 << lane) - 1,
+    "le": lambda lane: (2 << lane) - 1,
+    "gt": lambda lane: 0xFFFFFFFF & ~((2 << lane) - 1),
+    "ge": lambda lane: 0xFFFFFFFF & ~((1 << lane) - 1),
+}
+_TICK = 32
+"""The clock advances by this much when it is looked at; it is no measure of any time."""
+
+
+def thread_index(f: Fragment, axis: int) -> Value:
+    value = f.warp.tid[axis]
+    return int(value[f.single]) if f.single >= 0 and not isinstance(value, int) else value
+
+
+def lane_index(f: Fragment) -> Value:
+    return f.single if f.single >= 0 else _LANES
+
+
+def lane_mask(f: Fragment, which: str) -> Value:
+    return lanewise(32, _LANE_MASKS[which], lane_index(f))
+
+
+def clock(f: Fragment, shift: int, bits: int) -> int:
+    """%clock and %globaltimer: they advance when they are read, and while everybody waits for them."""
+    grid = f.grid
+    grid.clock_reads += 1
+    grid.clock += _TICK
+    return grid.clock >> shift & ((1 << bits) - 1)
+
+
+_CLOCKS = {
+    "clock": (0, 32), "clock_hi": (32, 32), "clock64": (0, 64),
+    "globaltimer": (0, 64), "globaltimer_lo": (0, 32), "globaltimer_hi": (32, 32),
+}  # fmt: skip
+
+
+def special_register(name: str, w: Translator) -> str:
+    """A special register's value, from ``f``, the fragment."""
+    base, _, axis = name.removeprefix("%").partition(".")
+    index = "xyz".find(axis) if axis else 0
+    if base == "tid":
+        return f"{w.use(thread_index)}(f, {index})"
+    if base == "laneid":
+        return f"{w.use(lane_index)}(f)"
+    if base.startswith("lanemask_"):
+        return f"{w.use(lane_mask)}(f, '{base[9:]}')"
+    if base in _CLOCKS:
+        shift, bits = _CLOCKS[base]
+        return f"{w.use(clock)}(f, {shift}, {bits})"
+    known = {
+        "ntid": f"f.grid.launch.block[{index}]",
+        "ctaid": f"f.cta.index[{index}]",
+        "nctaid": f"f.grid.launch.grid[{index}]",
+        "clusterid": f"f.cta.cluster.index[{index}]",
+        "nclusterid": f"f.grid.launch.clusters[{index}]",
+        "cluster_ctaid": f"(f.cta.index[{index}] % f.grid.launch.cluster[{index}])",
+        "cluster_nctaid": f"f.grid.launch.cluster[{index}]",
+        "cluster_ctarank": "f.cta.rank",
+        "cluster_nctarank": "len(f.cta.cluster.ctas)",
+        "warpid": "f.warp.index",
+        "nwarpid": "len(f.cta.warps)",
+        "is_explicit_cluster": "(len(f.cta.cluster.ctas) > 1)",
+        "dynamic_smem_size": "f.grid.launch.dynamic_shared",
+        "total_smem_size": "f.grid.shared_bytes",
+        "smid": "f.cta.sm",
+        "nsmid": "f.grid.sms",
+        "gridid": "1",
+        "aggr_smem_size": "f.grid.shared_bytes",
+        "current_graph_exec": "0",
+        "reserved_smem_offset_begin": "0",
+        "reserved_smem_offset_end": str(RESERVED_SHARED),
+        "reserved_smem_offset_cap": str(RESERVED_SHARED),
+    }
+    if base in ("envreg1", "envreg2"):
+        # cooperative_groups finds the barrier of its grid by these two halves of an address.
+        return f"(f.grid.launch.workspace {'>> 32' if base == 'envreg1' else '& 0xFFFFFFFF'})"
+    if base.startswith(("pm", "envreg", "reserved_smem_offset_")) and base not in known:
+        # Performance counters stand still; what a driver puts into the others means nothing here.
+        return "0"
+    if base not in known:
+        raise Unsupported
+    return known[base]
+
+
+# ---- moves and address spaces ----
+
+
+@instruction("mov", operands=2)
+def _mov(i: Instruction, w: Translator) -> Assign:
+    kind = kind_of(i)
+    only(i)
+    destination, source = i.operands
+    if isinstance(destination, Vector):
+        value = w.read(source, kind)
+        bits = bits_of(kind) // len(destination.elements)
+        return Assign(
+            [
+                (d, call(w, values.narrow, f"{value} >> {n * bits}", bits))
+                for n, d in enumerate(destination.elements)
+                if not isinstance(d, Sink)
+            ],
+            micro=_native_parts(destination.elements, source, kind),
+        )
+    if isinstance(source, Vector):
+        bits = bits_of(kind) // len(source.elements)
+        if bits == 64:
+            return assign(i, call(w, join_halves, *(w.read(s, "b64") for s in source.elements)))
+        parts = [
+            f"({call(w, values.widen, w.read(s, f'b{bits}'))} << {n * bits})" for n, s in enumerate(source.elements)
+        ]
+        value = call(w, values.narrow, " | ".join(parts), bits_of(kind))
+        return assign(i, value, *_native_whole(destination, source.elements, kind))
+    native = micro(f"mov.{row_bits(kind)}", destination, kind, source)
+    return assign(i, w.read(source, kind), native)
+
+
+def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:
+    """The two halves of a register, as micro-operations."""
+    if len(parts) != 2 or source in parts or bits_of(kind) not in (32, 64):
+        return ()
+    low, high = parts
+    if kind == "b64" or bits_of(kind) == 64:
+        found = [(low, micro("trunc.32", low, kind, source)), (high, micro("high.32", high, kind, source))]
+    else:
+        found = [(low, micro("and.32", low, kind, source, 0xFFFF)), (high, micro("shr.32", high, kind, source, 16))]
+    return tuple(operation for part, operation in found if not isinstance(part, Sink))
+
+
+def _native_whole(destination: Operand, parts: Sequence[Operand], kind: str) -> tuple[Micro, ...]:
+    """One register of two halves."""
+    if len(parts) != 2 or destination in parts or bits_of(kind) not in (32, 64):
+        return ()
+    low, high = parts
+    if bits_of(kind) == 64:
+        return (micro("join.64", destination, "b32", low, high),)
+    return (
+        micro("shl.32", destination, "b32", high, 16),
+        micro("or.32", destination, "b32", destination, low),
+    )
+
+
+@instruction("cvta", operands=2)
+def _cvta(i: Instruction, w: Translator) -> Assign:
+    """cvta takes an address from a state space to the generic address space, or back."""
+    spaces = ("global", "shared", "shared::cta", "shared::cluster", "param", "param::entry", "const", "local")
+    only_form(i, *(f"{to}{space}.u64" for to in ("", "to.") for space in spaces))
+    source = i.operands[1]
+    value = w.address(source) if isinstance(source, Symbol | Label) else w.read(source, "u64")
+    window = WINDOWS[i.modifiers[-2].partition("::")[0]]
+    if not window:
+        return assign(i, value, micro("mov.64", i.operands[0], "u64", source))
+    native = micro("sub.64" if i.has("to") else "add.64", i.operands[0], "u64", source, window)
+    return assign(i, f"{value} {'-' if i.has('to') else '+'} {window}", native)
+
+
+def is_in_space(address: Value, space: str, rank: int) -> Value:
+    """``isspacep``: whether a generic address lies in a space; "shared::cta" is the CTA's own part of shared."""
+
+    def of_lane(a: int) -> bool:
+        held_in = space_of(a)
+        if held_in == "param" and space == "global":
+            # The window of kernel parameters lies in that of global memory.
+            return True
+        if held_in != space.partition("::")[0]:
+            return False
+        return space != "shared::cta" or (a - SHARED_WINDOW) >> RANK_SHIFT == rank
+
+    if isinstance(address, int):
+        return of_lane(address)
+    return np.array([of_lane(a) for a in address.tolist()])
+
+
+@instruction("isspacep", operands=2)
+def _isspacep(i: Instruction, w: Translator) -> Assign:
+    only_form(i, "const", "global", "local", "shared", "shared::cta", "shared::cluster", "param", "param::entry")
+    named = {"shared": "shared::cta"}.get(i.modifiers[0], i.modifiers[0])
+    return assign(i, call(w, is_in_space, w.read(i.operands[1], "u64"), repr(named), "f.cta.rank"))
+
+
+def map_to_rank(address: Value, rank: Value) -> Value:
+    """``mapa.shared::cluster``: the same offset in another CTA of the cluster."""
+    if isinstance(address, int) and isinstance(rank, int):
+        return (address & OFFSET_MASK) | (rank & 0xFF) << RANK_SHIFT
+    ranks = rank if isinstance(rank, int) else rank.astype(np.uint32)
+    return (np.asarray(address, np.uint32) & OFFSET_MASK) | ((ranks & 0xFF) << RANK_SHIFT)
+
+
+def map_generic_to_rank(address: Value, rank: Value) -> Value:
+    """``mapa.u64``: the same of a generic address."""
+    mapped = map_to_rank(values.narrow(address, 32), rank)
+    return (mapped if isinstance(mapped, int) else mapped.astype(np.uint64)) + SHARED_WINDOW
+
+
+@instruction("mapa", operands=3)
+def _mapa(i: Instruction, w: Translator) -> Assign:
+    only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
+    generic = i.modifiers == ("u64",)
+    source = i.operands[1]
+    address = w.read(source, i.modifiers[-1])
+    if generic and isinstance(source, Symbol | Label):
+        raise Unsupported
+    if i.modifiers == ("shared::cluster", "u64"):
+        mapped = call(w, map_to_rank, call(w, values.narrow, address, 32), w.read(i.operands[2], "u32"))
+        return assign(i, call(w, values.widen, mapped))
+    function = map_generic_to_rank if generic else map_to_rank
+    return assign(i, call(w, function, address, w.read(i.operands[2], "u32")))
+
+
+@instruction("getctarank", operands=2)
+def _getctarank(i: Instruction, w: Translator) -> Assign:
+    only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
+    address = w.read(i.operands[1], i.modifiers[-1])
+    return assign(i, f"{call(w, values.narrow, address, 32)} >> {RANK_SHIFT}")

@@ -1,0 +1,340 @@
+"""The one table of what the emulator knows about each instruction.
+
+An instruction is registered by its *emitter*, a function that turns it into Python: into `Assign`ments of expressions,
+or into the call of an `Effect` on the machine. The decorator `instruction` says the rest: how many operands it has,
+which of them it writes, whether it may suspend the warp, which targets have it, and what it is counted as. Names are
+opcodes with as many modifiers as it takes to tell instructions apart: "add", "mbarrier.try_wait", "tcgen05.ld".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from emugpu.emulator.machine.poison import carrying
+from emugpu.emulator.memory.address_space import shared_from_generic
+from emugpu.emulator.ptx.ast import (
+    TYPE_BYTES,
+    Immediate,
+    Instruction,
+    Label,
+    Memory,
+    Operand,
+    Register,
+    Symbol,
+    Vector,
+)
+
+TENSOR_MEMORY = ("sm_100a", "sm_100f", "sm_101a", "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f")
+"""Targets with tcgen05, and with the cta_group forms of TMA."""
+CONSUMER = ("sm_120a", "sm_120f", "sm_121a", "sm_121f")
+BLACKWELL = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
+"""Targets with cluster launch control and st.bulk."""
+
+
+class Unsupported(Exception):
+    """The instruction, or one of its modifiers or operands, is not implemented."""
+
+
+UNEXPECTED = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What an emitter raises that is given operands it did not expect."""
+
+
+class Translator(Protocol):
+    """What emitters ask of the translation: names and expressions for operands."""
+
+    def read(self, operand: Operand, kind: str) -> str:
+        """Expression of an operand's value as a ``kind`` (a PTX type without its dot, or "pred")."""
+
+    def pointer(self, operand: Operand) -> str:
+        """Expression of an address operand ``[base + offset]``; raises Unsupported for any other."""
+
+    def address(self, operand: Symbol | Label) -> str:
+        """Expression of a variable's address in its own state space."""
+
+    def space_of(self, operand: Operand) -> str | None:
+        """State space of the symbol an address is based on, if it is one."""
+
+    def use(self, thing: Callable[..., Any]) -> str:
+        """The name by which generated code calls a function. ``np`` is NumPy there."""
+
+    def constant(self, make: Callable[..., Any], *arguments: Hashable) -> str:
+        """Name of the object ``make(*arguments)``; the same arguments give the same object."""
+
+
+@dataclass(frozen=True)
+class Temporary:
+    """A place for a value between two micro-operations of an instruction."""
+
+    is_wide: bool = False
+
+    def registers(self) -> list[Register]:
+        return []
+
+
+@dataclass(frozen=True)
+class OfWarp:
+    """A value for each lane that is the same all through a warp's life: an expression with the fragment f."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One of the operations that the native engine makes of an instruction, by its name in `native.operations`.
+
+    sources: operands, each with the type that it is read as. access: of a load ("ld") or a store ("st") the state
+    space, whose first source is the address and whose second is what is stored; nbytes: of one item; offset: is added
+    to the address; alignment: of the whole access; is_first: whether it is the first item of its access. part: of
+    a load of tensor memory what is added to lane * 512 + column, of a store of matrices which one it is. quiet: does so
+    only where nobody listens, and tcgen05.ld takes its values at once.
+    """
+
+    name: str
+    destination: Operand | Temporary | None
+    sources: tuple[tuple[Operand | Temporary | OfWarp, str], ...]
+    access: str = ""
+    nbytes: int = 0
+    offset: int = 0
+    alignment: int = 1
+    is_first: bool = False
+    part: int = 0
+    quiet: bool = False
+
+
+NOTHING = Micro("nothing", None, (), quiet=True)
+"""There is nothing to do where nobody listens."""
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Pure: each destination gets the value of an expression, which works on scalars and on 32-lane arrays alike.
+
+    micro: the same as micro-operations of the native engine; none: it has none that do this.
+    """
+
+    pairs: Sequence[tuple[Operand, str]]
+    micro: tuple[Micro, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A call of ``function(fragment, site, *arguments)``.
+
+    results: destinations of what it returns; a tuple if there are several. poisons: registers that it writes itself,
+    and whose value it may leave open until a later wait. stores: registers it reads from the register file: the block
+    stores them first, and passes as a last argument whether one of them may have been written since the last such
+    instruction.
+    micro: as of `Assign`, without results that nobody reads.
+    """
+
+    function: Callable[..., Any]
+    arguments: Sequence[str] = ()
+    results: Sequence[Operand] = ()
+    poisons: Sequence[Register] = ()
+    stores: Sequence[Register] = ()
+    micro: tuple[Micro, ...] = ()
+
+
+Emitted = Assign | Effect | None
+"""What an emitter gives; None says that the instruction has no effect here."""
+Emitter = Callable[[Instruction, Translator], Emitted]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is known of an instruction. See `instruction`."""
+
+    name: str
+    emit: Emitter
+    operands: range
+    writes: int
+    blocks: bool
+    settles: bool
+    family: str
+    targets: tuple[str, ...]
+
+    def destinations(self, i: Instruction) -> list[Register]:
+        """Registers the instruction writes."""
+        written = i.operands[: self.writes]
+        return [r for o in written if not isinstance(o, Memory) for r in o.registers()]
+
+
+TABLE: dict[str, Spec] = {}
+_LONGEST = 5
+"""Words in the longest name."""
+
+
+def instruction(
+    *names: str,
+    operands: int | range,
+    writes: int = 1,
+    blocks: bool = False,
+    settles: bool = False,
+    family: str = "alu",
+    targets: tuple[str, ...] = (),
+) -> Callable[[Emitter], Emitter]:
+    """Register an emitter.
+
+    operands: how many there may be. writes: how many of them, from the first, are destinations (unless they are
+    addresses). blocks: it may suspend the warp, and is executed again when that is resumed. settles: what it makes
+    readable is so at the end of the basic block, which ends with it. family: what it is counted as. targets: the only
+    ones that have it; none: all.
+    """
+    counts = range(operands, operands + 1) if isinstance(operands, int) else operands
+
+    def register(emitter: Emitter) -> Emitter:
+        for name in names:
+            assert name not in TABLE, name
+            TABLE[name] = Spec(name, emitter, counts, writes, blocks, settles, family, targets)
+        return emitter
+
+    return register
+
+
+def _refuse(i: Instruction, w: Translator) -> None:
+    raise Unsupported
+
+
+UNKNOWN = Spec("", _refuse, range(1 << 16), writes=1, blocks=False, settles=False, family="alu", targets=())
+"""The entry of all instructions that no emitter is registered for: most write their first operand."""
+
+
+def find(i: Instruction) -> Spec:
+    """The entry of an instruction: the one with the longest name that fits."""
+    return _find((i.opcode, *i.modifiers))
+
+
+@cache
+def _find(words: tuple[str, ...]) -> Spec:
+    names = (".".join(words[:length]) for length in range(min(_LONGEST, len(words)), 0, -1))
+    return next((TABLE[name] for name in names if name in TABLE), UNKNOWN)
+
+
+# ---- what emitters have in common ----
+
+
+def only(i: Instruction, *allowed: str | Iterable[str]) -> None:
+    """Refuse modifiers that are not among those allowed; types and words of the table's name are."""
+    known: set[str] = set()
+    for item in allowed:
+        known |= {item} if isinstance(item, str) else set(item)
+    named = set(find(i).name.split(".")[1:])
+    for modifier in i.modifiers:
+        if modifier not in known and modifier not in named and modifier not in TYPE_BYTES and modifier != "pred":
+            raise Unsupported
+
+
+def only_form(i: Instruction, *forms: str) -> None:
+    """Refuse everything but the forms listed: the modifiers as text, joined by dots."""
+    if ".".join(i.modifiers) not in forms:
+        raise Unsupported
+
+
+def kind_of(i: Instruction) -> str:
+    """The type an instruction ends with."""
+    if not i.modifiers or (i.modifiers[-1] not in TYPE_BYTES and i.modifiers[-1] != "pred"):
+        raise Unsupported
+    return i.modifiers[-1]
+
+
+def bits_of(kind: str) -> int:
+    return 8 * TYPE_BYTES[kind]
+
+
+def mask(kind: str) -> int:
+    """All bits of a type."""
+    return (1 << bits_of(kind)) - 1
+
+
+def is_integer(kind: str) -> bool:
+    return kind[0] in "sub" and not kind.startswith("bf") and kind != "b128" and not kind.endswith("x2")
+
+
+def memory(operand: Operand) -> Memory:
+    """The operand, which must be an address."""
+    if not isinstance(operand, Memory):
+        raise Unsupported
+    return operand
+
+
+def immediate(operand: Operand) -> int:
+    """The value of an operand that must be a literal."""
+    if not isinstance(operand, Immediate):
+        raise Unsupported
+    return operand.value
+
+
+def elements(operand: Operand) -> tuple[Operand, ...]:
+    """The members of a vector operand; of any other, itself."""
+    return operand.elements if isinstance(operand, Vector) else (operand,)
+
+
+def registers(operand: Operand) -> tuple[Register, ...]:
+    """The members of a vector operand, which must be registers."""
+    found = tuple(e for e in elements(operand) if isinstance(e, Register))
+    if len(found) != len(elements(operand)):
+        raise Unsupported
+    return found
+
+
+def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
+    """Source of a call of a function of registers' values."""
+    return f"{w.use(carrying(function))}({', '.join(str(argument) for argument in arguments)})"
+
+
+def shared_pointer(i: Instruction, w: Translator, operand: Operand) -> str:
+    """Source of an address in shared memory; without a state space the instruction takes a generic one."""
+    pointer = w.pointer(operand)
+    if any(m.partition("::")[0] == "shared" for m in i.modifiers):
+        return pointer
+    return f"{w.use(shared_from_generic)}({pointer})"
+
+
+def row_bits(kind: str) -> int:
+    """The width of the row that holds a type: 32 or 64."""
+    return 32 if kind == "pred" else max(32, bits_of(kind))
+
+
+def address_parts(operand: Operand) -> tuple[Operand, str, int]:
+    """An address as a base, its type, and what is added to it."""
+    where = memory(operand)
+    if isinstance(where.base, Symbol):
+        return Symbol(where.base.name, where.base.offset + where.offset), "u64", 0
+    return where.base, where.base.type if isinstance(where.base, Register) else "u64", where.offset
+
+
+def assign(i: Instruction, value: str, *native: Micro) -> Assign:
+    """An instruction's one destination gets the value of an expression. native: the same as micro-operations."""
+    return Assign([(i.operands[0], value)], native)
+
+
+def read_sources(i: Instruction, w: Translator, kind: str) -> list[str]:
+    """Expressions for all that follows the destination, read as one type."""
+    return [w.read(operand, kind) for operand in i.operands[1:]]
+
+
+def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:
+    """A micro-operation whose sources are read as one type; ints are literals."""
+    operands = (Immediate(s) if isinstance(s, int) else s for s in sources)
+    return Micro(name, destination, tuple((operand, kind) for operand in operands))
+
+
+def micro_of(i: Instruction, name: str, kind: str) -> Micro:
+    """A micro-operation on the operands of an instruction as they are, all sources of one type."""
+    return micro(name, i.operands[0], kind, *i.operands[1:])
+
+
+def narrowed(operations: Sequence[Micro], kind: str) -> tuple[Micro, ...]:
+    """The operations, the last of which may leave more bits than the type has."""
+    last = operations[-1].destination
+    if bits_of(kind) >= 32 or last is None:
+        return tuple(operations)
+    return (*operations, micro("and.32", last, "b32", last, mask(kind)))
+
+
+def tuple_of(expressions: Iterable[str]) -> str:
+    """Source of a tuple."""
+    return f"({', '.join(expressions)},)"

@@ -1,0 +1,395 @@
+"""tcgen05: tensor memory is allocated, loaded, stored and freed (PTX ISA 9.7.16.7, 9.7.16.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.fence import fence
+from emugpu.emulator.instructions.table import (
+    NOTHING,
+    TENSOR_MEMORY,
+    Effect,
+    Micro,
+    OfWarp,
+    Translator,
+    Unsupported,
+    address_parts,
+    elements,
+    immediate,
+    instruction,
+    only,
+    registers,
+    shared_pointer,
+    tuple_of,
+)
+from emugpu.emulator.instructions.values import select
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.events import Site
+from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, lane_array, lane_value, stack_rows
+from emugpu.emulator.machine.poison import Poison, made
+from emugpu.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
+from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, shared_from_generic, space_of
+from emugpu.emulator.memory.tmem import SHAPES, Place, first_register, parts_of, place
+from emugpu.emulator.ptx.ast import Immediate, Instruction, Register
+
+GROUPS = ("cta_group::1", "cta_group::2")
+
+
+def cta_group(i: Instruction) -> int:
+    """1 or 2; every tcgen05 instruction that takes one must name it."""
+    named = [m for m in i.modifiers if m in GROUPS]
+    if len(named) != 1:
+        raise Unsupported
+    return int(named[0][-1])
+
+
+# ---- allocation ----
+
+
+def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: int) -> object:
+    """``tcgen05.alloc``: suspends until the columns are free; writes the address to shared memory.
+
+    For a CTA pair the even CTA allocates in both tensor memories, and the odd CTA's own alloc waits for that.
+    """
+    f.require_whole_warp()
+    cta = f.cta
+    address, count = lane_value(destination, f.lanes[0]), lane_value(columns, f.lanes[0])
+    if address >= WINDOWS["shared"] and space_of(address) == "shared":
+        # ThunderKittens does so: the hardware takes the low 32 bits, which are the shared address.
+        f.grid.findings.warn(
+            "generic-address", site, f"the generic address 0x{address:x} is given as one of shared::cta"
+        )
+        address = shared_from_generic(address)
+    if address >> RANK_SHIFT != cta.rank:
+        raise Fault(
+            f"tcgen05.alloc writes its result to 0x{address:08x}, which is not in the CTA's own shared memory",
+            "address",
+        )
+    offset = address & OFFSET_MASK
+    column = cta.tmem.allocate(count) if group == 1 else _allocate_in_pair(cta, offset, count)
+    if column is None:
+        cta.allocation_waiters.append(f)
+        what = f"waits for {count} columns"
+        if group == 2 and cta.rank & 1:
+            what += " that the even CTA of the pair allocates by the matching tcgen05.alloc"
+        return f.grid.wakeups.suspend(f, f"tensor memory of CTA rank {cta.rank}", what, site)
+    cta.cta_group = group
+    cta.shared.store_int(offset, 4, column)
+    allocated = sum(size for _, size in cta.tmem.leaks())
+    f.grid.counters.tmem_columns = max(f.grid.counters.tmem_columns, allocated)
+    f.grid.wakeups.changes += 1
+    sink = f.grid.sink
+    if sink is not None:
+        sink(events.TensorMemoryAllocated(f.agent, site, column, count))
+        sink(events.Access(f.agent, site, "write", "shared", cta.rank, offset, 4, 1, column))
+    return None
+
+
+def _allocate_in_pair(cta: Cta, offset: int, count: int) -> int | None:
+    """The column for one CTA of a pair; None if it has to wait."""
+    even, odd = cta.pair
+    if cta is even:
+        column = even.tmem.allocate(count)
+        if column is None:
+            return None
+        if odd.tmem.allocate(count) != column:
+            raise Fault(
+                "the two CTAs of the pair have different columns free; pair allocations must match", "tmem-alloc"
+            )
+        even.allocations.append((offset, count, column))
+        _wake_allocators(odd)
+        return column
+    turn = len(odd.allocations)
+    if turn >= len(even.allocations):
+        return None
+    even_offset, even_count, column = even.allocations[turn]
+    if (even_offset, even_count) != (offset, count):
+        raise Fault(
+            f"tcgen05.alloc of {count} columns to offset 0x{offset:x}, but the even CTA of the pair "
+            f"asked for {even_count} columns to offset 0x{even_offset:x}; both must agree",
+            "tmem-alloc",
+        )
+    odd.allocations.append((offset, count, column))
+    return column
+
+
+def _wake_allocators(cta: Cta) -> None:
+    cta.grid.wakeups.release(cta.allocation_waiters)
+
+
+@instruction("tcgen05.alloc", operands=2, writes=0, blocks=True, family="tmem", targets=TENSOR_MEMORY)
+def _alloc(i: Instruction, w: Translator) -> Effect:
+    only(i, GROUPS, "sync", "aligned", "shared::cta")
+    return Effect(alloc, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), str(cta_group(i))])
+
+
+def dealloc(f: Fragment, site: Site, address: Value, columns: Value, group: int) -> None:
+    f.require_whole_warp()
+    cta = f.cta
+    if cta.mma_in_flight:
+        raise Fault(
+            f"frees tensor memory while {cta.mma_in_flight} MMA(s) that use this CTA's tensor memory are in flight",
+            "tmem-alloc",
+        )
+    if cta.cta_group not in (0, group):
+        raise Fault(
+            f"tcgen05.dealloc.cta_group::{group} of tensor memory that cta_group::{cta.cta_group} has allocated",
+            "tmem-alloc",
+        )
+    column, count = lane_value(address, f.lanes[0]), lane_value(columns, f.lanes[0])
+    _take_late_loads(f, site, range(column, column + count))
+    cta.tmem.deallocate(column, count)
+    if f.grid.sink is not None:
+        f.grid.sink(events.TensorMemoryFreed(f.agent, site, column, count))
+    f.grid.wakeups.changes += 1
+    _wake_allocators(cta)
+
+
+def _take_late_loads(f: Fragment, site: Site, columns: range) -> None:
+    """Loads that nobody has waited for get their values before the memory goes away."""
+    for warp in f.cta.warps:
+        for fragment in warp.fragments:
+            for load in fragment.pending_loads:
+                open_slots = any(lanes & fragment.mask for lanes in load.open)
+                if open_slots and load.columns.start < columns.stop and columns.start < load.columns.stop:
+                    f.grid.findings.warn(
+                        "tmem-freed",
+                        site,
+                        f"frees tensor memory columns {columns.start}..{columns.stop - 1} while {warp} has not waited "
+                        f"for its tcgen05.ld at PTX line {load.site.line}",
+                    )
+                    load.read()
+
+
+@instruction("tcgen05.dealloc", operands=2, writes=0, family="tmem", targets=TENSOR_MEMORY)
+def _dealloc(i: Instruction, w: Translator) -> Effect:
+    only(i, GROUPS, "sync", "aligned")
+    return Effect(dealloc, [w.read(i.operands[0], "u32"), w.read(i.operands[1], "u32"), str(cta_group(i))])
+
+
+def relinquish(f: Fragment, site: Site) -> None:
+    f.require_whole_warp()
+    f.cta.tmem.relinquish()
+    if f.grid.sink is not None:
+        f.grid.sink(events.TensorMemoryRelinquished(f.agent, site))
+
+
+@instruction("tcgen05.relinquish_alloc_permit", operands=0, writes=0, family="tmem", targets=TENSOR_MEMORY)
+def _relinquish(i: Instruction, w: Translator) -> Effect:
+    only(i, GROUPS, "sync", "aligned")
+    return Effect(relinquish)
+
+
+# ---- between tensor memory and registers ----
+
+
+def _block(f: Fragment, where: Place) -> tuple[events.Region, ...]:
+    return (events.TensorBlock(f.cta.rank, where.lanes, range(where.first_column, where.end_column)),)
+
+
+def _spot(f: Fragment, site: Site, where: tuple[Any, ...], address: Value) -> Place:
+    """Where an access has its registers. where: shape, .xN, pack or unpack, split.
+
+    A B200 runs accesses beyond the CTA's own columns (the runners of sf-tensor/tcgen05 make them in every case).
+    """
+    f.require_whole_warp()
+    shape, num, packed, split = where
+    spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, packed, split)
+    outside = f.cta.tmem.not_allocated(spot)
+    if outside:
+        f.grid.findings.warn("tmem-outside", site, f"touches tensor memory {outside}")
+    return spot
+
+
+def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], address: Value) -> None:
+    """``tcgen05.ld``: its registers may be used after ``tcgen05.wait::ld``.
+
+    The value is taken at issue or only at the wait, as the schedule decides: both are legal.
+    """
+    cta, spot = f.cta, _spot(f, site, where, address)
+    for store in f.pending_stores:
+        if np.isin(spot.flat, store.positions).any():
+            raise Fault(
+                f"loads what the warp's tcgen05.st at PTX line {store.site.line} stores, and no tcgen05.wait::st "
+                "stands between them",
+                "tmem-wait",
+            )
+    operation = None
+    if f.grid.sink is not None:
+        operation = f.grid.operation("tmem.load", f, site, reads=_block(f, spot), place=spot)
+
+    def read() -> Any:
+        events.tell_started(f.grid.sink, operation)
+        try:
+            values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
+        except Fault as fault:
+            if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
+                raise
+            origin = f"what PTX line {site.line} loads ({fault})"
+            values = [made(row, missing, origin, fault.rule) for row, missing in zip(*cta.tmem.peek(spot), strict=True)]
+        pending.read = lambda: values
+        return values
+
+    columns = range(spot.first_column, spot.end_column)
+    pending = PendingLoad(site, tuple(slots), [FULL_MASK] * len(slots), read, columns, operation)
+    if f.grid.choices.early():
+        pending.read()
+    f.pending_loads.append(pending)
+
+
+def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name: str) -> Value:
+    """A register of a tcgen05.ld is read; if the load has not been waited for, that is a warning."""
+    for pending in f.pending_loads:
+        if any(s == slot and lanes & f.mask for s, lanes in zip(pending.slots, pending.open, strict=True)):
+            f.grid.findings.warn(
+                "register-before-wait",
+                site,
+                f"reads register {name} of the tcgen05.ld at PTX line {pending.site.line} before tcgen05.wait::ld",
+            )
+            _deliver(f, pending)
+            if f.grid.sink is not None and pending.operation is not None:
+                f.grid.sink(events.TensorMemoryWaited(f.agent, site, "use", (pending.operation,)))
+            break
+    return registers[slot]
+
+
+def forget_load(f: Fragment, slot: int) -> None:
+    """A register is written again: an earlier load must not write it any more."""
+    for pending in f.pending_loads:
+        pending.open = [
+            lanes & ~f.mask if s == slot else lanes for s, lanes in zip(pending.slots, pending.open, strict=True)
+        ]
+
+
+def _deliver(f: Fragment, pending: PendingLoad) -> None:
+    """The fragment's lanes get what they have not got yet."""
+    rows = pending.read()
+    if f.mask == min(pending.open) == FULL_MASK:
+        pending.open = [0] * len(pending.slots)
+        for slot, row in zip(pending.slots, rows, strict=True):
+            f.registers[slot] = row
+        return
+    for n, slot in enumerate(pending.slots):
+        lanes = pending.open[n] & f.mask
+        pending.open[n] &= ~f.mask
+        if not lanes:
+            continue
+        if f.single >= 0:
+            row = rows[n]
+            f.registers[slot] = row.of_lane(f.single) if isinstance(row, Poison) else lane_value(row, f.single)
+        elif lanes == f.mask:
+            f.registers[slot] = rows[n]
+        else:
+            f.registers[slot] = select(lane_array(lanes), rows[n], f.registers[slot])
+
+
+def wait_for_loads(f: Fragment, site: Site) -> None:
+    """``tcgen05.wait::ld``: the registers of earlier loads become readable."""
+    f.require_whole_warp()
+    for pending in f.pending_loads:
+        _deliver(f, pending)
+    if f.grid.sink is not None:
+        covered = tuple(p.operation for p in f.pending_loads if p.operation is not None)
+        f.grid.sink(events.TensorMemoryWaited(f.agent, site, "ld", covered))
+    f.pending_loads.clear()
+
+
+def wait_for_stores(f: Fragment, site: Site) -> None:
+    """``tcgen05.wait::st``: what was stored may be loaded."""
+    f.require_whole_warp()
+    if f.grid.sink is not None:
+        covered = tuple(p.operation for p in f.pending_stores if p.operation is not None)
+        f.grid.sink(events.TensorMemoryWaited(f.agent, site, "st", covered))
+    f.pending_stores.clear()
+
+
+@instruction("tcgen05.wait::ld", operands=0, writes=0, settles=True, family="tmem", targets=TENSOR_MEMORY)
+def _wait_ld(i: Instruction, w: Translator) -> Effect:
+    only(i, "sync", "aligned")
+    return Effect(wait_for_loads, micro=(NOTHING,))
+
+
+@instruction("tcgen05.wait::st", operands=0, writes=0, family="tmem", targets=TENSOR_MEMORY)
+def _wait_st(i: Instruction, w: Translator) -> Effect:
+    only(i, "sync", "aligned")
+    return Effect(wait_for_stores)
+
+
+def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ...], address: Value) -> None:
+    """``tcgen05.st``: takes effect at once, but may be relied upon only after ``tcgen05.wait::st``."""
+    spot = _spot(f, site, where, address)
+    undefined = None
+    if f.grid.unwritten.mode != "fault" and any(isinstance(v, Poison) for v in values):
+        undefined = stack_rows([v.undefined if isinstance(v, Poison) else 0 for v in values])
+        values = [v.value if isinstance(v, Poison) else v for v in values]
+    rows = stack_rows(values)
+    f.cta.tmem.store(spot, rows)
+    if undefined is not None:
+        f.cta.tmem.forget(spot, undefined)
+    f.grid.wakeups.changes += 1
+    operation = None
+    if f.grid.sink is not None:
+        operation = f.grid.operation("tmem.store", f, site, writes=_block(f, spot), place=spot, values=rows)
+        f.grid.sink(events.Finished(operation, operation.writes))
+    f.pending_stores.append(PendingStore(site, spot.flat, operation))
+
+
+def _where(i: Instruction, packs: str) -> str:
+    """Source of (shape, .xN, pack or unpack, immHalfSplitoff)."""
+    shape = next((m for m in i.modifiers if m[0].isdigit()), "")
+    times = next((m for m in i.modifiers if m[0] == "x"), "")
+    if not shape or not times[1:].isdigit():
+        raise Unsupported
+    only(i, "sync", "aligned", shape, times, packs)
+    if i.modifiers[-1] != "b32":
+        raise Unsupported
+    split = 0
+    if shape == "16x32bx2":
+        split = next((immediate(o) for o in i.operands[1:] if isinstance(o, Immediate)), 0)
+    return f"({shape!r}, {times[1:]}, {i.has(packs)}, {split})"
+
+
+@instruction("tcgen05.ld", operands=range(2, 4), family="tmem", targets=TENSOR_MEMORY)
+def _ld(i: Instruction, w: Translator) -> Effect:
+    destinations = registers(i.operands[0])
+    slots = str(tuple(r.slot for r in destinations))
+    arguments = [slots, _where(i, "pack::16b"), w.pointer(i.operands[1])]
+    return Effect(load, arguments, poisons=destinations, micro=_native_load(i, w, destinations))
+
+
+def _native_load(i: Instruction, w: Translator, destinations: Sequence[Register]) -> tuple[Micro, ...]:
+    """The load register by register, where the registers of threads lie alike."""
+    base, width, offset = address_parts(i.operands[1])
+    shape = next(m for m in i.modifiers if m[0].isdigit())
+    if i.has("pack::16b") or shape == "16x32bx2" or shape not in SHAPES or not isinstance(base, Register):
+        return ()
+    lanes = OfWarp(f"{w.use(first_register)}({shape!r}, f.warp.index % 4)")
+    sources = ((base, width), (lanes, "b32"))
+    return tuple(
+        Micro("tcgen05.ld", register, sources, offset=offset, alignment=SHAPES[shape].lane_alignment, part=part,
+              quiet=True)
+        for register, part in zip(destinations, parts_of(shape, len(destinations)), strict=True)
+    )  # fmt: skip
+
+
+@instruction("tcgen05.st", operands=range(2, 4), writes=0, family="tmem", targets=TENSOR_MEMORY)
+def _st(i: Instruction, w: Translator) -> Effect:
+    values = tuple_of(w.read(e, "b32") for e in elements(i.operands[-1]))
+    return Effect(store, [values, _where(i, "unpack::16b"), w.pointer(i.operands[0])])
+
+
+@instruction(
+    "tcgen05.fence::before_thread_sync",
+    "tcgen05.fence::after_thread_sync",
+    operands=0,
+    writes=0,
+    family="fence",
+    targets=TENSOR_MEMORY,
+)
+def _fence(i: Instruction, w: Translator) -> Effect:
+    only(i)
+    return Effect(fence, micro=(NOTHING,))

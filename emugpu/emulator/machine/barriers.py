@@ -1,0 +1,219 @@
+"""mbarriers, named CTA barriers and the cluster barrier, and who waits for what.
+
+Barriers know whom they wake, and nothing of CTAs and warps. Sources: PTX ISA 9.7.13.15 (mbarrier), 9.7.13.1 (bar,
+barrier), 9.7.13.3 (barrier.cluster).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from emugpu.emulator.errors import Fault
+
+SUSPENDED = object()
+"""What a blocking operation returns when its warp has to wait."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """Why somebody is suspended: the barrier-like object, a sentence, and the instruction's site."""
+
+    on: Any
+    what: str
+    site: Any
+
+
+class Waiter(Protocol):
+    """Whoever can be suspended."""
+
+    waiting: Waiting | None
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Wakeups(Generic[W]):
+    """``ready`` holds who can run, longest waiting first. ``changes`` counts what a polling loop might see."""
+
+    def __init__(self) -> None:
+        self.ready: deque[W] = deque()
+        self.changes = 0
+
+    def suspend(self, waiter: W, on: Any, what: str, site: Any) -> object:
+        """Record why the waiter cannot go on; whoever lets it go on keeps it in a list of its own."""
+        waiter.waiting = Waiting(on, what, site)
+        return SUSPENDED
+
+    def resume(self, waiter: W) -> None:
+        """Let a waiter run again. One that others have woken already stays as it is."""
+        if waiter.waiting is not None:
+            waiter.waiting = None
+            self.ready.append(waiter)
+
+    def resume_all(self, waiters: Iterable[W]) -> None:
+        for waiter in waiters:
+            self.resume(waiter)
+
+    def release(self, waiters: list[W]) -> None:
+        """Let all of a list run again, of which nobody is left in it."""
+        self.resume_all(waiters)
+        waiters.clear()
+
+    def start(self, waiter: W) -> None:
+        """Let a waiter run for the first time, or go on at another place."""
+        waiter.waiting = None
+        self.ready.append(waiter)
+
+
+MAX_COUNT = (1 << 20) - 1
+"""Largest arrival count and largest magnitude of the transaction count."""
+
+
+@dataclass(slots=True, eq=False)
+class MBarrier:
+    """One mbarrier object; a phase ends when no arrival and no byte is pending.
+
+    ``on_completion`` is called with the barrier when a phase ends. ``used``: whether anybody has arrived or waited.
+    """
+
+    cta: int
+    offset: int
+    expected: int
+    label: str
+    wakeups: Wakeups[Any]
+    on_completion: Callable[[MBarrier], None] | None
+    pending: int = field(init=False)
+    bytes: int = 0
+    phase: int = 0
+    used: bool = False
+    waiters: list[Any] = field(default_factory=list)
+    last_arrival: str = "nobody"
+
+    def __post_init__(self) -> None:
+        count = self.pending = self.expected
+        if not 1 <= count <= MAX_COUNT:
+            raise Fault(f"mbarrier.init with count {count}; the count must be 1..{MAX_COUNT}", "mbarrier-init")
+
+    def passed(self, parity: int) -> bool:
+        """Whether the phase of that parity has completed (PTX ISA 9.7.13.15.16)."""
+        return (self.phase ^ parity) & 1 == 1
+
+    def arrive(self, count: int, by: str, drop: bool = False) -> None:
+        if count < 1 or count > self.pending:
+            raise Fault(
+                f"arrives {count} time(s) at {self}, whose phase {self.phase} awaits only {self.pending} more "
+                f"of {self.expected} arrivals (last arrival: {self.last_arrival})",
+                "mbarrier-count",
+            )
+        self.last_arrival = by
+        self.pending -= count
+        if drop:
+            self.expected -= count
+        self._changed()
+
+    def expect_arrival(self) -> None:
+        """The current phase, and this one only, awaits one more arrival (cp.async.mbarrier.arrive)."""
+        if self.pending == MAX_COUNT:
+            raise Fault(f"{self} awaits {MAX_COUNT} arrivals already; there can be no more", "mbarrier-count")
+        self.pending += 1
+        self.used = True
+
+    def expect_bytes(self, count: int) -> None:
+        self._count_bytes(count)
+        self._changed()
+
+    def complete_bytes(self, count: int) -> None:
+        """Bytes of an asynchronous copy have landed; may run ahead of ``expect_bytes`` (negative count)."""
+        self._count_bytes(-count)
+        self._changed()
+
+    def expect_bytes_and_arrive(self, count: int, by: str, drop: bool = False) -> None:
+        """``arrive.expect_tx``: one atomic step, so the phase cannot end between the two."""
+        if self.pending < 1:
+            raise Fault(f"arrives at {self}, whose phase {self.phase} awaits no more arrivals", "mbarrier-count")
+        self._count_bytes(count)
+        self.arrive(1, by, drop)
+
+    def _count_bytes(self, count: int) -> None:
+        self.bytes += count
+        if abs(self.bytes) > MAX_COUNT:
+            raise Fault(f"{self} has {self.bytes} bytes pending; the limit is +-{MAX_COUNT}", "mbarrier-bytes")
+
+    def _changed(self) -> None:
+        self.used = True
+        self.wakeups.changes += 1
+        if self.pending or self.bytes:
+            return
+        if self.on_completion is not None:
+            self.on_completion(self)
+        self.phase += 1
+        self.pending = self.expected
+        self.wakeups.release(self.waiters)
+
+    def __str__(self) -> str:
+        return f"{self.label} at shared 0x{self.offset:x} of CTA rank {self.cta}"
+
+    def state(self) -> str:
+        """The phase, and what keeps it from ending."""
+        pending = [f"{self.pending} of {self.expected} arrivals"] if self.pending else []
+        pending += [f"{self.bytes} bytes"] if self.bytes else []
+        return f"phase {self.phase} (parity {self.phase & 1}), pending: {', '.join(pending) or 'nothing'}"
+
+
+@dataclass(slots=True, eq=False)
+class CountingBarrier:
+    """A barrier of threads that counts arrivals: a named CTA barrier, or the cluster barrier.
+
+    Where a barrier is for everybody rather than for a number of threads, those who leave the kernel need not arrive.
+    """
+
+    name: str
+    number: int
+    wakeups: Wakeups[Any]
+    on_completion: Callable[[CountingBarrier], None] | None
+    arrived: int = 0
+    needed: int = 0
+    everybody: bool = False
+    generation: int = 0
+    votes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The votes of bar.red by generation: threads whose predicate holds, and threads in all."""
+    waiters: list[Any] = field(default_factory=list)
+
+    def arrive(self, threads: int, needed: int, everybody: bool) -> int:
+        """Threads arrive; ``needed`` of them complete the barrier. Returns the generation they belong to."""
+        if self.arrived and (needed, everybody) != (self.needed, self.everybody):
+            raise Fault(f"{self.name} is used with {needed} threads while {self.needed} were named before", "barrier")
+        self.needed, self.everybody = needed, everybody
+        self.arrived += threads
+        generation = self.generation
+        self._test()
+        return generation
+
+    def leave(self, threads_left: int, arrived: int) -> None:
+        """Threads have left the kernel, ``arrived`` of them after they had arrived here; so many are left."""
+        if not self.arrived or not self.everybody:
+            return
+        self.arrived -= arrived
+        self.needed = threads_left
+        self._test()
+
+    def _test(self) -> None:
+        if self.arrived > self.needed:
+            raise Fault(f"{self.name} got {self.arrived} arrivals and needs only {self.needed}", "barrier")
+        self.wakeups.changes += 1
+        if self.arrived < self.needed:
+            return
+        if self.on_completion is not None:
+            self.on_completion(self)
+        self.arrived = 0
+        self.generation += 1
+        self.wakeups.release(self.waiters)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def state(self) -> str:
+        return f"{self.arrived} of {self.needed} threads have arrived"

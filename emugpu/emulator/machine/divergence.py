@@ -1,0 +1,227 @@
+"""How a warp splits into fragments where its lanes go separate ways, and how these become one again.
+
+Fragments that split at a branch meet again at the branch's immediate post-dominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.machine import events, poison
+from emugpu.emulator.machine.code import EXIT, SPLIT, Code
+from emugpu.emulator.machine.lanes import WARP_SIZE, Value, mask_of
+from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.state import Fragment, JoinPoint, Warp
+
+
+def diverge(f: Fragment, predicate: Value, taken: int, fallthrough: int, join: int) -> int:
+    """Next block when every lane agrees, else SPLIT after making one fragment a side."""
+    yes = mask_of(predicate) & f.mask
+    if yes == f.mask:
+        return taken
+    if not yes:
+        return fallthrough
+    split(f, [(yes, taken), (f.mask & ~yes, fallthrough)], join)
+    return SPLIT
+
+
+def diverge_many(f: Fragment, selector: Value, targets: Sequence[int], join: int) -> int:
+    """``brx.idx``: each lane picks a target by its index."""
+    groups: dict[int, int] = {}
+    for lane in f.lanes:
+        index = selector if isinstance(selector, int) else int(selector[lane])
+        if index >= len(targets):
+            raise Fault(f"brx.idx index {index} is outside its table of {len(targets)} targets")
+        groups[targets[index]] = groups.get(targets[index], 0) | 1 << lane
+    if len(groups) == 1:
+        return next(iter(groups))
+    split(f, [(mask, target) for target, mask in groups.items()], join)
+    return SPLIT
+
+
+def split(f: Fragment, parts: Sequence[tuple[int, int]], join: int) -> None:
+    """Replace a fragment by one per (mask, block); they meet again at block ``join``."""
+    joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask, f.registers, f.native)]
+    code = f.grid.code
+    children = []
+    for mask, block in parts:
+        child = Fragment(f.warp, mask, f.registers, block, joins)
+        if child.single >= 0:
+            child.registers = _registers_of_lane(f, child.single, code.live_in[block] if block != EXIT else ())
+        else:
+            child.registers = list(f.registers)
+        child.tokens = dict(f.tokens)
+        child.observed = dict(f.observed)
+        child.pending_loads = list(f.pending_loads)
+        child.pending_stores = list(f.pending_stores)
+        children.append(child)
+    f.warp.fragments.remove(f)
+    f.warp.fragments.extend(children)
+    if f.grid.sink is not None:
+        f.grid.sink(events.Diverged(f.agent, tuple(child.agent for child in children)))
+    for child in children:
+        f.grid.wakeups.start(child)
+
+
+def _registers_of_lane(f: Fragment, lane: int, slots: Sequence[int]) -> list[Value]:
+    registers = list(f.grid.code.initial)
+    for slot in slots:
+        value = f.registers[slot]
+        if isinstance(value, np.ndarray):
+            value = value.item(lane)
+        registers[slot] = value.of_lane(lane) if isinstance(value, Poison) else value
+    return registers
+
+
+def restrict(f: Fragment, guard: Value) -> Fragment | None:
+    """The lanes for which a guard holds (None if there are none); registers are shared."""
+    if guard is True:
+        return f
+    if guard is False:
+        return None
+    mask = mask_of(guard) & f.mask
+    if mask in (0, f.mask):
+        return f if mask else None
+    return part(f, mask)
+
+
+def part(f: Fragment, mask: int) -> Fragment:
+    """Some of a fragment's lanes, for the time of one instruction, with the same registers and barrier tokens.
+
+    What such an instruction cannot do, since that takes the whole warp or a block of its own, is left away.
+    """
+    some = Fragment(f.warp, mask, f.registers, f.block, f.joins)
+    some.tokens = f.tokens
+    return some
+
+
+def arrive_at_join(f: Fragment) -> None:
+    """The fragment has reached the block where its siblings meet it again."""
+    f.joins[-1].arrived.append(f)
+    _complete_join(f.joins[-1])
+
+
+def leave(f: Fragment) -> None:
+    """The lanes leave the kernel; siblings waiting for them at join points no longer do."""
+    warp = f.warp
+    warp.fragments.remove(f)
+    warp.alive &= ~f.mask
+    for join in reversed(f.joins):
+        join.mask &= ~f.mask
+        _complete_join(join)
+    for meeting in list(warp.meetings):
+        complete_meeting(warp, meeting)
+
+
+def complete_meeting(warp: Warp, meeting: tuple[str, int]) -> None:
+    """Let go the fragments in an instruction if all living lanes of its mask have arrived; their token is who met."""
+    met, members, sink = warp.meetings[meeting], meeting[1], warp.cta.grid.sink
+    absent = members & warp.alive
+    for fragment, _ in met:
+        absent &= ~fragment.mask
+    for fragment, _ in met:
+        assert fragment.waiting is not None
+        if absent:
+            fragment.waiting.what = f"waits for lanes 0x{absent:08x}"
+            continue
+        fragment.tokens[warp] = met
+        if sink is not None:
+            sink(events.WarpSynced(fragment.agent, fragment.waiting.site, members))
+    if not absent:
+        del warp.meetings[meeting]
+        warp.cta.grid.wakeups.resume_all(fragment for fragment, _ in met)
+
+
+def go_on_alone(join: JoinPoint) -> bool:
+    """Lanes that have arrived no longer wait for the others, which will pass the point by themselves.
+
+    Threads of a warp make progress independently of one another (PTX ISA 3.1, on sm_70 and later): waiting for one
+    another at the end of a branch is an optimisation.
+    """
+    arrived = 0
+    for fragment in join.arrived:
+        arrived |= fragment.mask
+    if not arrived:
+        return False
+    rest = join.mask & ~arrived
+    join.mask = arrived
+    _complete_join(join)
+    join.mask = rest
+    return True
+
+
+def _complete_join(join: JoinPoint) -> None:
+    """Merge the arrived fragments once every lane that is still alive is among them."""
+    arrived = 0
+    for fragment in join.arrived:
+        arrived |= fragment.mask
+    if not join.arrived or arrived != join.mask:
+        return
+    parts, join.arrived = join.arrived, []
+    merged = parts[0] if len(parts) == 1 else _merge(parts, join)
+    merged.joins = merged.joins[:-1]
+    merged.join_block = merged.joins[-1].block if merged.joins else None
+    merged.block = join.block
+    merged.grid.wakeups.start(merged)
+
+
+def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
+    first = parts[0]
+    code: Code = first.grid.code
+    for fragment in parts:
+        if fragment.native is not None:
+            fragment.native.settle(fragment)
+    registers: list[Value] = list(code.initial)
+    second = parts[1].registers
+    for slot in code.live_in[join.block]:
+        value = first.registers[slot]
+        if value is not second[slot] or len(parts) > 2:
+            before = join.before[slot]
+            if isinstance(before, np.ndarray) and _is_unchanged(parts, slot, before):
+                value = before
+            else:
+                value = merge_values([(p, p.registers[slot]) for p in parts], code.dtypes[slot])
+        registers[slot] = value
+    merged = Fragment(first.warp, join.mask, registers, join.block, first.joins)
+    merged.native, join.native = join.native, None
+    for fragment in parts:
+        merged.tokens.update(fragment.tokens)
+        for barrier, phase in fragment.observed.items():
+            merged.observed[barrier] = max(phase, merged.observed.get(barrier, phase))
+        if fragment.pending_loads:
+            merged.pending_loads.extend(p for p in fragment.pending_loads if p not in merged.pending_loads)
+        if fragment.pending_stores:
+            merged.pending_stores.extend(p for p in fragment.pending_stores if p not in merged.pending_stores)
+        first.warp.fragments.remove(fragment)
+    first.warp.fragments.append(merged)
+    if first.grid.sink is not None:
+        first.grid.sink(events.Rejoined(tuple(fragment.agent for fragment in parts), merged.agent))
+    return merged
+
+
+def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
+    """Whether a register still is in all fragments what it was before the split."""
+    for f in parts:
+        value = f.registers[slot]
+        if value is not before and (f.single < 0 or type(value) is Poison or value != before.item(f.single)):
+            return False
+    return True
+
+
+def merge_values(parts: list[tuple[Fragment, Value]], dtype: type) -> Value:
+    """One value of what fragments hold, each in its lanes."""
+    first = parts[0][1]
+    if all(value is first for _, value in parts):
+        return first
+    if all(isinstance(value, int) and value == first for _, value in parts):
+        return first
+    if any(type(value) is Poison for _, value in parts):
+        return poison.merged(parts, dtype)
+    merged: np.ndarray = np.zeros(WARP_SIZE, dtype)
+    for fragment, value in parts:
+        if value is not None:
+            merged[fragment.lane_index] = value[fragment.lane_index] if isinstance(value, np.ndarray) else value
+    return merged

@@ -1,0 +1,68 @@
+"""Lanes of a warp: masks, and register values that are one scalar for all lanes or an array with one item a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.machine.poison import Poison
+
+WARP_SIZE = 32
+FULL_MASK = 0xFFFFFFFF
+
+Value = Any
+"""int or bool where all lanes agree, else an array of 32 items. None: a wgmma accumulates in the register. `Poison`:
+bits of it are undefined."""
+
+ALL_LANES = np.arange(WARP_SIZE)
+_BIT_WEIGHTS = (1 << ALL_LANES).astype(np.uint64)
+
+
+@lru_cache(maxsize=1024)
+def lanes_of(mask: int) -> tuple[tuple[int, ...], np.ndarray]:
+    """The lanes of a mask, as a tuple and as an array to index with."""
+    lanes = tuple(lane for lane in range(WARP_SIZE) if mask >> lane & 1)
+    return lanes, np.array(lanes, np.intp)
+
+
+def mask_of(predicate: Value) -> int:
+    """The lanes in which a predicate holds."""
+    if isinstance(predicate, np.ndarray):
+        return int(predicate @ _BIT_WEIGHTS)
+    if isinstance(predicate, Poison):
+        return mask_of(predicate.used())
+    return FULL_MASK if predicate else 0
+
+
+def lane_array(mask: int) -> np.ndarray:
+    """A mask as an array of 32 bools."""
+    return (mask >> ALL_LANES & 1).astype(np.bool_)
+
+
+def lane_value(value: Value, lane: int) -> int:
+    """One lane's scalar of a register value."""
+    if isinstance(value, int):
+        return value
+    if value is None:
+        raise Fault("uses a register in which a wgmma accumulates", "wgmma")
+    return int(value[lane])
+
+
+def stack_rows(values: Sequence[Value]) -> np.ndarray:
+    """32-bit register values as an array [registers, 32 lanes]."""
+    try:
+        rows: np.ndarray = np.array(values, np.uint32)
+        if rows.ndim == 2:
+            return rows
+    except (ValueError, TypeError):
+        # Not all of them are arrays.
+        if any(v is None for v in values):
+            raise Fault("uses a register in which a wgmma accumulates that was not waited for", "wgmma") from None
+    rows = np.empty((len(values), WARP_SIZE), np.uint32)
+    for row, value in zip(rows, values, strict=True):
+        row[...] = value
+    return rows

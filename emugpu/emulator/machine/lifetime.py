@@ -1,0 +1,100 @@
+"""How threads, CTAs and clusters end, and what they must not leave behind."""
+
+from __future__ import annotations
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.barriers import MBarrier
+from emugpu.emulator.machine.code import Code
+from emugpu.emulator.machine.divergence import leave
+from emugpu.emulator.machine.events import Site
+from emugpu.emulator.machine.state import Cluster, Cta, Fragment
+from emugpu.emulator.names import short_name
+
+
+def exit(f: Fragment, site: Site) -> None:
+    """Lanes leave the kernel: barriers for everybody no longer wait for them."""
+    cta, grid = f.cta, f.grid
+    if grid.sink is not None:
+        grid.sink(events.Exited(f.agent))
+    depart(f)
+    grid.wakeups.changes += 1
+    if cta.exited:
+        _check_exit(f, cta, site)
+    for barrier in cta.named:
+        if barrier.arrived:
+            barrier.leave(cta.alive, 0)
+    cluster = cta.cluster
+    arrived = f.count if f.tokens.get(cluster.barrier) == cluster.barrier.generation else 0
+    cluster.barrier.leave(cluster.living_threads, arrived)
+    if cta.exited and grid.sink is not None:
+        grid.sink(events.CtaEnded(cluster.number, cta.rank))
+
+
+def depart(f: Fragment) -> None:
+    """Lanes are no longer there. Barriers are not told."""
+    f.cta.alive -= f.count
+    leave(f)
+    if not f.warp.alive:
+        f.grid.counters.warps_finished += 1
+
+
+def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:
+    """The last thread of a CTA leaves."""
+    for warpgroup in cta.warpgroups.values():
+        warpgroup.finish()
+    cta.register_pool.finish(len(cta.warps))
+    leaks = cta.tmem.leaks()
+    if leaks:
+        raise Fault(f"exits with tensor memory still allocated: {leaks}; tcgen05.dealloc is missing", "exit")
+    if cta.launch_requests:
+        raise Fault(
+            f"exits with {cta.launch_requests} cluster launch request(s) in flight; wait for the response",
+            "clc-exit-pending",
+        )
+    for (warp, lane), queue in cta.bulk.items():
+        if queue.reading:
+            f.grid.findings.warn(
+                "exit-pending",
+                site,
+                f"exits while a bulk store of warp {warp} lane {lane} still reads its shared memory; "
+                "cp.async.bulk.wait_group.read 0 is missing",
+            )
+
+
+def check_ended(code: Code, cluster: Cluster) -> None:
+    """A cluster has ended: its mbarriers must not be left with bytes."""
+    for cta in cluster.ctas:
+        for barrier in cta.mbarriers.values():
+            if barrier.bytes:
+                raise Fault(
+                    f"kernel '{short_name(code.kernel.name)}', cluster {cluster.index}: the launch ended with "
+                    f"{barrier.bytes} bytes pending on {barrier}: expect_tx and the copies' bytes differ",
+                    "mbarrier-bytes",
+                    barrier.offset,
+                )
+
+
+def release_if_lapped(f: Fragment) -> bool:
+    """Resume a wait for a phase that ended two phases ago, if the fragment's own history says so.
+
+    A warp that sleeps through two phases of a barrier finds the parity it waits for again. On hardware it would have
+    to sleep for very long, so this is a warning, and the wait ends.
+    """
+    waiting = f.waiting
+    if waiting is None or not isinstance(waiting.on, MBarrier):
+        return False
+    barrier = waiting.on
+    seen = f.observed.get(barrier)
+    if seen is None or barrier.phase - seen <= 2:
+        return False
+    f.grid.findings.warn(
+        "phase-lapped",
+        waiting.site,
+        f"waits at {barrier} for the end of phase {seen + 1}, but the barrier is in phase {barrier.phase} already: "
+        "two phases ended before it looked",
+    )
+    f.awaited = (barrier, -1)
+    barrier.waiters.remove(f)
+    f.grid.wakeups.resume(f)
+    return True

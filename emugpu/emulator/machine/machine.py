@@ -1,0 +1,710 @@
+"""The loop: runs a grid, choosing with the schedule's help what happens next, until all its clusters have ended.
+
+A warp that only polls is found out: while it runs alone nothing else changes, so if it comes back to a block with the
+same registers, and has changed nothing itself, it will go on for ever. It is put aside until something has happened.
+One that looks at the same few places again and again, but counts or computes meanwhile, may end by itself: it goes on
+for long, though only while there is nothing else to do, before it counts as one that only polls.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Deadlock, Fault, LimitExceeded, Livelock
+from emugpu.emulator.machine import events, lifetime, reports
+from emugpu.emulator.machine.barriers import MBarrier
+from emugpu.emulator.machine.code import BLOCKED, EXIT
+from emugpu.emulator.machine.counters import Counters, add_instructions
+from emugpu.emulator.machine.divergence import arrive_at_join, go_on_alone
+from emugpu.emulator.machine.events import Agent
+from emugpu.emulator.machine.grid import Clusters
+from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.schedule import START, FifoSchedule, Schedule
+from emugpu.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid, JoinPoint
+from emugpu.emulator.names import short_name
+
+FIRST_LOOK = 64
+"""Blocks a warp runs without waiting before it is looked at whether it only polls."""
+WINDOW = 256
+"""Blocks in which a polling loop must come round to be recognised."""
+SLICE = 16_384
+"""Blocks after which a warp gives way to everything else that can happen."""
+CLOCK_ROUNDS = 1000
+"""How often in a row warps that watch a clock may come round while nothing else happens."""
+PATIENCE = 1000
+"""How many windows in a row a warp may look at the same places, with nothing else happening."""
+PATIENCE_WITH_SIBLINGS = 16
+"""The same of try_wait, which waits by itself, where it might help to let other lanes of the warp go on alone."""
+FEW_PLACES = 4
+LIMIT_CHECK = 1024
+"""Turns between two looks at the limits."""
+NATIVE_TURNS = 8 * LIMIT_CHECK
+"""The same where the engine gives the turns."""
+LONGEST_TURN = 100 + WINDOW
+"""No turn of a warp has more blocks than this."""
+MOST_STEPS = 1_000_000_000
+"""Warp instructions after which a launch ends that was given no limit."""
+ALLOCATIONS = 50_000
+"""Objects that are made, and still there, after which Python looks for garbage while somebody listens."""
+SILENCE = 30.0
+"""Seconds without the end of a cluster after which a line says where the run is; the next one takes twice as long."""
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why native turns have ended. turns: how many were begun. answer: the engine's. fragment: whose turn goes on in
+    Python, if one does; piece, ran: of its block where it goes on, and how many blocks it has run in this turn;
+    changes: the machine's before this turn.
+    """
+
+    turns: int
+    answer: Any = None
+    fragment: Fragment | None = None
+    piece: int = 0
+    ran: int = 0
+    changes: int = 0
+
+
+class Engine(Protocol):
+    """Runs blocks in place of their functions. enters: whether it may be asked to run a block. counts: how often it has
+    run each that the machine has not counted.
+    """
+
+    enters: list[bool]
+    counts: NDArray[np.int64]
+
+    def run(self, f: Fragment, block: int, budget: int, stop: Stop | None = None) -> tuple[int, int, int]:
+        """Run a block, and perhaps some after it: the last one, what follows, and how many were run before it. stop:
+        native turns have ended in the middle of it.
+        """
+
+    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
+        """Give fragments that are ready turns of so many blocks, in order; a `Stop`, or None if it has done nothing."""
+
+    def diverge(self, f: Fragment, block: int) -> int:
+        """Split a fragment at the end of a block, which it has run."""
+
+    def settle(self, f: Fragment) -> None:
+        """Bring a fragment's registers up to date; Python is about to run it."""
+
+    def flush(self) -> None:
+        """Nothing follows: tell the sink what it has not been told."""
+
+    def end(self) -> None:
+        """All clusters have ended."""
+
+    def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
+        """Run so many blocks: the one that follows, and how many reads the last one has made, which are few unless
+        something was stored. None, and nothing is done: it may come round with nothing changed, or cannot be run.
+        """
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many warp instructions a run may take, and how many seconds; None: as long as it takes.
+
+    watch: called now and then; what it raises ends the run.
+    """
+
+    steps: int = MOST_STEPS
+    seconds: float | None = None
+    watch: Callable[[], None] | None = None
+
+
+@dataclass
+class _Poller:
+    """A fragment that was put aside. seen: the machine's progress at that time; what: the accesses of its loop."""
+
+    fragment: Fragment
+    seen: int
+    what: str
+
+
+@dataclass
+class _Look:
+    """A look at an mbarrier that was in vain. changes: of the machine at that time; times: in a row without any."""
+
+    block: int
+    registers: list[Any]
+    changes: int
+    times: int = 1
+
+
+class Machine:
+    """Runs one launch."""
+
+    def __init__(
+        self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits, engine: Engine | None = None
+    ) -> None:
+        """engine: runs what it can natively."""
+        self.grid = grid
+        self.engine = engine
+        self.code = grid.code
+        self.schedule = schedule
+        self.clusters = clusters
+        self.limits = limits
+        self.wakeups = grid.wakeups
+        self.block_counts = [0] * len(self.code.functions)
+        self._in_order = isinstance(schedule, FifoSchedule)
+        """Whether who is ready first comes first."""
+        self.progress = 0
+        """Grows with everything that happens but fruitless polling."""
+        self.preempted: deque[Fragment] = deque()
+        """Fragments that have run for long without waiting; they go on when nothing else can."""
+        self.pollers: list[_Poller] = []
+        self._gave_up: dict[Agent, _Look] = {}
+        """The last look of each warp that has given up on an mbarrier for want of anything else to happen."""
+        self._was_stuck: tuple[Deadlock, int] | None = None
+        """The report of when lanes had to leave their siblings behind, and the changes then: none since, no help."""
+        self._suspects: dict[Agent, tuple[int, int]] = {}
+        """For each warp that may be polling or watches a clock: the machine's changes, and its windows since."""
+        self._clock_rounds = 0
+        self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
+        self._largest_block = max(self._block_sizes, default=1) or 1
+        self._unchecked = 1
+        """Blocks that may run before the limit of steps is looked at again."""
+        self._report_progress: Progress = lambda done, total: None
+        self._started_at = time.monotonic()
+        self._silent_since = self._started_at
+        self._silence = SILENCE
+        grid.next_granted = self._grant
+
+    # ---- the run ----
+
+    def run(self, progress: Progress | None = None) -> Counters:
+        """Run the grid to its end; returns the counters."""
+        if progress:
+            self._report_progress = progress
+        if self.code.uses_launch_control:
+            self._start_all()
+        with np.errstate(all="ignore"), _rare_collections() if self.grid.sink is not None else nullcontext():
+            try:
+                self._loop()
+            finally:
+                if self.engine is not None:
+                    self.engine.flush()
+        self._check_steps()
+        self._count()
+        if self.engine is not None:
+            self.engine.end()
+        return self.grid.counters
+
+    def _loop(self) -> None:
+        schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
+        self._check_steps()
+        turns = 0  # since the last look at the limits
+        while True:
+            if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and self.preempted):
+                self._check_limits()
+                turns = 0
+            if ready and self._in_order and (taken := self._take_turns(turns)):
+                turns += taken
+                continue
+            step = schedule.next(ready, bool(clusters.launched))
+            if step is None:
+                if not self._carry_on():
+                    break
+            elif step is START:
+                self._start_cluster()
+            elif type(step) is Fragment:
+                changes = self.wakeups.changes
+                if not self._run(step) or self.wakeups.changes != changes:
+                    self.progress += 1
+            else:
+                self._complete(step)
+                self.progress += 1
+            turns += 1
+
+    def _carry_on(self) -> bool:
+        """Nothing is ready or in flight: find something to do, or say why there is nothing. False: all is done."""
+        idle = all(f.agent in self._suspects for f in self.preempted)
+        if self.clusters.can_start and idle and (self.pollers or self.preempted or not self.clusters.running):
+            self._start_cluster()
+            return True
+        awake = [p for p in self.pollers if p.seen != self.progress]
+        if awake:
+            self.pollers = [p for p in self.pollers if p.seen == self.progress]
+            for poller in awake:
+                self.wakeups.start(poller.fragment)
+            return True
+        if self.preempted:
+            self.wakeups.start(self.preempted.popleft())
+            return True
+        running = self.clusters.living
+        if self.pollers:
+            polls = [(p.fragment, p.what) for p in self.pollers]
+            raise Livelock(reports.livelock(self.code, polls, self.clusters, self.schedule.rng is not None))
+        if not running:
+            return False
+        fragments = [f for c in running for cta in c.ctas for w in cta.warps for f in w.fragments]
+        joins = list(
+            {f.joins[-1]: None for f in fragments if f.waiting is None and f.joins and f in f.joins[-1].arrived}
+        )
+        if not self._release_waits(fragments, PATIENCE_WITH_SIBLINGS if joins else PATIENCE):
+            self._stuck(fragments, joins)
+        return True
+
+    def _stuck(self, fragments: list[Fragment], joins: list[JoinPoint]) -> None:
+        """Only lanes that wait for their siblings could go on: they do, and if that helps nobody it was the end."""
+        polling = any(f.polls for f in fragments)
+        report = (Livelock if polling else Deadlock)(
+            reports.livelock(self.code, [], self.clusters, self.schedule.rng is not None)
+            if polling
+            else reports.deadlock(self.code, self.clusters)
+        )
+        earlier = self._was_stuck[0] if self._was_stuck and self._was_stuck[1] == self.wakeups.changes else None
+        if not any([go_on_alone(join) for join in joins]):
+            raise earlier or report
+        self._was_stuck = (earlier or report, self.wakeups.changes)
+
+    def _error(self, error: Exception, fragment: Fragment) -> Exception:
+        """An error of a block function, as the run is to end with."""
+        placed = reports.located(self.code, error, fragment)
+        alone = self._was_stuck is not None and self._was_stuck[1] == self.wakeups.changes
+        if alone and self._was_stuck is not None and isinstance(placed, Fault) and placed.rule == "convergence":
+            return self._was_stuck[0]
+        return placed
+
+    def _release_waits(self, fragments: list[Fragment], patience: int) -> bool:
+        """Let go what need not wait for ever, if there is anything.
+
+        That is waits whose phase ended so long ago that the one after it has ended, too, if that is tolerated; and
+        looks at an mbarrier, which give up after a time that the ISA leaves open. If its warp comes back with the
+        same registers, and nothing has happened, nothing is won by giving up again.
+        """
+        waiting = [f for f in fragments if f.waiting is not None]
+        if self.grid.findings.tolerates("phase-lapped"):
+            lapped = [f for f in waiting if lifetime.release_if_lapped(f)]
+            if lapped:
+                return True
+        released = False
+        for fragment in waiting:
+            on = fragment.waiting.on if fragment.waiting is not None else None
+            if isinstance(on, MBarrier) and self._may_give_up(fragment, patience):
+                fragment.timed_out = True
+                if fragment in on.waiters:
+                    on.waiters.remove(fragment)
+                self.wakeups.resume(fragment)
+                released = True
+        return released
+
+    def _may_give_up(self, fragment: Fragment, patience: int) -> bool:
+        registers = [fragment.registers[slot] for slot in self.code.live_in[fragment.block]]
+        now = _Look(fragment.block, registers, self.wakeups.changes)
+        then = self._gave_up.get(fragment.agent)
+        if then is not None and then.changes == now.changes:
+            now.times = then.times + 1
+            same = then.block == now.block and _same(then.registers, now.registers, fragment)
+            if same or now.times > (PATIENCE if fragment.polls else patience):
+                return False
+        self._gave_up[fragment.agent] = now
+        return True
+
+    def _count(self) -> None:
+        counters = self.grid.counters
+        families: Counter[str] = Counter()
+        for histogram, times in zip(self.code.families, self._times(), strict=True):
+            add_instructions(families, histogram, times)
+        counters.instructions = dict(sorted(families.items()))
+        counters.clusters = self.clusters.total
+        counters.clusters_granted = self.clusters.granted
+
+    # ---- clusters ----
+
+    def _start_all(self) -> None:
+        while self.clusters.can_start:
+            self._start_cluster()
+
+    def _start_cluster(self) -> None:
+        grid = self.grid
+        cluster = Cluster(grid, self.clusters.start())
+        self.clusters.running.append(cluster)
+        grid.counters.clusters_launched += 1
+        grid.counters.ctas += len(cluster.ctas)
+        self.progress += 1
+        for cta in cluster.ctas:
+            if grid.sink is not None:
+                grid.sink(events.CtaStarted(cluster.number, cta.rank, cta.index, len(cta.warps)))
+            for warp in cta.warps:
+                fragment = Fragment(warp, warp.alive, list(self.code.initial), 0, [])
+                warp.fragments.append(fragment)
+                self.wakeups.start(fragment)
+
+    def _end_if_done(self, cluster: Cluster) -> None:
+        """A cluster has ended when its threads have left and nothing of it is in flight."""
+        if cluster.in_flight or cluster.living_threads:
+            return
+        lifetime.check_ended(self.code, cluster)
+        self.clusters.end(cluster)
+        if self.grid.sink is not None:
+            self.grid.sink(events.ClusterEnded(cluster.number))
+        else:
+            for cta in cluster.ctas:
+                self.grid.spare.give(cta.shared.data, cta.shared.valid, cta.tmem.data, cta.tmem.valid)
+        if self.code.uses_launch_control:
+            self._start_all()
+        self._report()
+
+    def _grant(self) -> int | None:
+        if self.schedule.declines():
+            return None
+        number = self.clusters.grant()
+        if number is not None:
+            self._report()
+        return number
+
+    def _report(self) -> None:
+        self._silent_since, self._silence = time.monotonic(), SILENCE
+        self._report_progress(self.clusters.ended + self.clusters.granted, self.clusters.total)
+
+    # ---- native turns ----
+
+    def _take_turns(self, before: int) -> int:
+        """Have the engine give turns, and end the one that it could not; how many there were.
+
+        before: turns since the last look at the limits; with those that follow they must not go beyond the limit.
+        """
+        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before)
+        if self.engine is None or most <= 0:
+            return 0
+        window = 0 if self._suspects else WINDOW
+        stop = self.engine.take_turns(self.wakeups.ready, most, FIRST_LOOK, window, SLICE)
+        if stop is None:
+            return 0
+        fragment = stop.fragment
+        self.progress += stop.turns
+        if fragment is not None:
+            self.progress -= 1
+            if not self._go_on(fragment, stop) or self.wakeups.changes != stop.changes:
+                self.progress += 1
+        return max(stop.turns, 1)
+
+    def _go_on(self, fragment: Fragment, stop: Stop) -> bool:
+        """End a turn that the engine has begun. True: it has only polled."""
+        assert self.engine is not None
+        self.engine.settle(fragment)
+        if stop.answer.name == "HAD_TURN":
+            return self._had_turn(fragment)
+        if stop.answer.name == "EXITS":
+            self._stop(fragment, EXIT)
+        elif stop.answer.name == "ARRIVES":
+            self._stop(fragment, fragment.block)
+        elif stop.answer.name in ("CANNOT_SPLIT", "SPLITS"):
+            following = self.engine.diverge(fragment, fragment.block)
+            self.block_counts[fragment.block] += 1
+            self._stop(fragment, following)
+        else:
+            return self._run(fragment, stop)
+        return False
+
+    # ---- one turn of a warp ----
+
+    def _run(self, fragment: Fragment, stop: Stop | None = None) -> bool:
+        """Run until the fragment waits, splits, joins or exits, or has had its turn. True: it has only polled.
+
+        stop: the turn has begun natively, and goes on in the middle of a block.
+        """
+        if self.grid.sink is not None and fragment.streak == 0 and stop is None:
+            self.grid.sink(events.Resumed(fragment.agent))
+        if self.engine is not None:
+            self.engine.settle(fragment)
+        if stop is None and (fragment.block < 0 or fragment.block == fragment.join_block):
+            self._stop(fragment, fragment.block)
+            return False
+        functions, counts, registers = self.code.functions, self.block_counts, fragment.registers
+        join_block = fragment.join_block
+        block = fragment.block
+        turn = self.schedule.budget() or FIRST_LOOK
+        budget = min(turn - (stop.ran if stop is not None else 0), self._unchecked)
+        engine = self.engine
+        later = 0 if stop is not None else turn - budget
+        try:
+            while True:
+                if engine is not None and (stop is not None or engine.enters[block]):
+                    block, following, before = engine.run(fragment, block, budget, stop)
+                    budget -= before
+                    stop = None
+                else:
+                    following = functions[block](fragment, registers)
+                if following >= 0:
+                    counts[block] += 1
+                    block = following
+                    if block == join_block:
+                        fragment.block = block
+                        self._stop(fragment, block)
+                        return False
+                    budget -= 1
+                    if budget == 0:
+                        if later == 0:
+                            break
+                        self._check_steps()
+                        budget = min(later, self._unchecked)
+                        later -= budget
+                else:
+                    if following != BLOCKED:
+                        counts[block] += 1
+                    fragment.block = block
+                    self._stop(fragment, following)
+                    return False
+        except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._error(error, fragment) from error
+        fragment.block = block
+        fragment.streak += turn
+        return self._had_turn(fragment)
+
+    def _stop(self, fragment: Fragment, following: int) -> None:
+        """The fragment does not simply go on: it waits (BLOCKED), has split (SPLIT), exits or joins its siblings."""
+        fragment.streak = 0
+        if following == EXIT:
+            site = self.code.sites[self.code.last[fragment.block]]
+            try:
+                lifetime.exit(fragment, site)
+            except Fault as fault:
+                raise reports.explain(self.code, fault, fragment, site) from fault
+            self._end_if_done(fragment.cta.cluster)
+        elif following >= 0:
+            arrive_at_join(fragment)
+        elif following == BLOCKED and self.grid.sink is not None and fragment.waiting is not None:
+            waiting = fragment.waiting
+            on = (waiting.on.offset, waiting.on.phase) if isinstance(waiting.on, MBarrier) else None
+            self.grid.sink(events.Suspended(fragment.agent, waiting.site, waiting.what, on))
+
+    def _had_turn(self, fragment: Fragment) -> bool:
+        """Put a fragment aside that could go on, but only polls; after a long time, let everything else go first."""
+        if fragment.streak < FIRST_LOOK:
+            self.wakeups.start(fragment)
+            return False
+        changes, reads = self.wakeups.changes, self.grid.clock_reads
+        watch = _Watch(self.grid.sink)
+        proven = self._polls(fragment, watch)
+        if proven is None:
+            return False
+        suspect = self.wakeups.changes == changes and 0 < len(watch.polled) + watch.unnamed <= FEW_PLACES
+        if proven or (suspect and self.grid.clock_reads == reads and self._tries_patience(fragment)):
+            self.pollers.append(_Poller(fragment, self.progress, watch.describe(fragment)))
+            return True
+        if suspect and self.grid.clock_reads == reads:
+            self.preempted.append(fragment)
+            return True
+        if self.grid.clock_reads != reads:
+            self._watch_clock(fragment, self.wakeups.changes != changes)
+        else:
+            self._suspects.pop(fragment.agent, None)
+        if fragment.streak >= SLICE or self.grid.clock_reads != reads:
+            fragment.streak = FIRST_LOOK
+            self.preempted.append(fragment)
+        else:
+            self.wakeups.start(fragment)
+        return False
+
+    def _tries_patience(self, fragment: Fragment) -> bool:
+        """Whether it has looked at the same places for too long without anything else happening."""
+        since, rounds = self._suspects.get(fragment.agent, (-1, 0))
+        rounds = rounds + 1 if since == self.wakeups.changes else 1
+        self._suspects[fragment.agent] = (self.wakeups.changes, rounds)
+        return rounds > PATIENCE
+
+    def _watch_clock(self, fragment: Fragment, changed: bool) -> None:
+        """Time passes the faster the longer nothing but looking at the clock is done."""
+        self._suspects.setdefault(fragment.agent, (self.wakeups.changes, 0))
+        alone = not self.wakeups.ready and not changed
+        self._clock_rounds = self._clock_rounds + 1 if alone else 0
+        self.grid.clock += max(1000, self.grid.clock // 8)
+        if self._clock_rounds > CLOCK_ROUNDS:
+            site = self.code.sites[self.code.first[fragment.block]]
+            what = f"watches a clock that it never finds late enough, PTX line {site.line}: {site.text}"
+            raise Livelock(
+                reports.livelock(self.code, [(fragment, what)], self.clusters, self.schedule.rng is not None)
+            )
+
+    def _polls(self, fragment: Fragment, watch: _Watch) -> bool | None:
+        """Run on and watch: True if it comes round with nothing changed, None if it has stopped."""
+        code, grid = self.code, self.grid
+        if self._passes_natively(fragment, watch):
+            return False
+        grid.sink = watch
+        clock_reads = grid.clock_reads
+        saved_block, changes = -1, 0
+        saved: list[Any] = []
+        try:
+            for n in range(1, WINDOW + 1):
+                block = fragment.block
+                if n & (n - 1) == 0:
+                    saved_block, changes = block, self.wakeups.changes
+                    saved = [fragment.registers[slot] for slot in code.live_in[block]]
+                    watch.polled.clear()
+                following = code.functions[block](fragment, fragment.registers)
+                if following != BLOCKED:
+                    self.block_counts[block] += 1
+                    if self._unchecked < LONGEST_TURN:
+                        self._check_steps()
+                if following >= 0:
+                    fragment.block = following
+                    fragment.streak += 1
+                if following < 0 or following == fragment.join_block:
+                    grid.sink = watch.sink
+                    self._stop(fragment, following)
+                    return None
+                if following == saved_block and self.wakeups.changes == changes and grid.clock_reads == clock_reads:
+                    now = [fragment.registers[slot] for slot in code.live_in[saved_block]]
+                    if _same(saved, now, fragment):
+                        return True
+        except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise self._error(error, fragment) from error
+        finally:
+            grid.sink = watch.sink
+        return False
+
+    def _passes_natively(self, fragment: Fragment, watch: _Watch) -> bool:
+        """Whether the window went by in the native engine. Where what is polled may be asked for, it does not."""
+        _, rounds = self._suspects.get(fragment.agent, (-1, 0))
+        if self.engine is None or self._unchecked < LONGEST_TURN or rounds >= PATIENCE - 1:
+            return False
+        passed = self.engine.pass_window(fragment, WINDOW)
+        if passed is None:
+            return False
+        fragment.block, watch.unnamed = passed
+        fragment.streak += WINDOW
+        return True
+
+    # ---- asynchronous operations ----
+
+    def _complete(self, operation: AsyncOperation) -> None:
+        self.grid.completing = operation
+        try:
+            operation.run()
+        except Fault as error:
+            raise reports.explain(self.code, error, operation.fragment, operation.site, asynchronous=True) from error
+        self.wakeups.changes += 1
+        cluster = operation.fragment.cta.cluster
+        cluster.in_flight -= 1
+        if not cluster.in_flight:
+            self._end_if_done(cluster)
+
+    # ---- limits ----
+
+    def _check_limits(self) -> None:
+        limits = self.limits
+        if limits.watch is not None:
+            limits.watch()
+        now = time.monotonic()
+        if limits.seconds is not None and now - self._started_at > limits.seconds:
+            self._give_up(f"it has run for {limits.seconds:g} seconds, its limit")
+        steps = self._check_steps()
+        if now - self._silent_since > self._silence:
+            self._say_where(now, steps)
+
+    def _times(self) -> list[int]:
+        """How often each block has run."""
+        if self.engine is None:
+            return self.block_counts
+        return [n + more for n, more in zip(self.block_counts, self.engine.counts.tolist(), strict=True)]
+
+    def _check_steps(self) -> int:
+        """The warp instructions so far, which must not be more than the limit."""
+        steps = sum(n * size for n, size in zip(self._times(), self._block_sizes, strict=True))
+        left = self.limits.steps - steps
+        if left < 0:
+            self._give_up(
+                f"it has executed {steps:,} warp instructions; its limit (max_steps) is {self.limits.steps:,}"
+            )
+        self._unchecked = max(1, left // self._largest_block)
+        return steps
+
+    def _say_where(self, now: float, steps: int) -> None:
+        """A run without news is no dead one, and a loop that will not end can be seen."""
+        self._silence *= 2
+        running = self.clusters.living
+        site = reports.first_site(self.code, running)
+        at = f", at PTX line {site.line}: {site.text}" if site is not None else ""
+        _log.warning(
+            "kernel '%s' still runs after %.0f s: %s warp instructions, %d of %d clusters done%s; "
+            "the limit is %s (max_steps)",
+            self.code.kernel.name,
+            now - self._started_at,
+            f"{steps:,}",
+            self.clusters.ended + self.clusters.granted,
+            self.clusters.total,
+            at,
+            f"{self.limits.steps:,}",
+        )
+
+    def _give_up(self, why: str) -> None:
+        running = self.clusters.living
+        raise LimitExceeded(
+            f"kernel '{short_name(self.code.kernel.name)}' was ended: {why}\n"
+            + reports.where_everybody_is(self.code, running)
+        )
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Who listens may keep most of what it is told, and Python would look for garbage in it again and again."""
+    first, *others = gc.get_threshold()
+    if first:
+        gc.set_threshold(max(first, ALLOCATIONS), *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, *others)
+
+
+def _same(before: list[Any], now: list[Any], fragment: Fragment) -> bool:
+    """Whether registers are as they were before, in the lanes of a fragment: what others hold means nothing."""
+    return all(_agree(a, b, fragment.lane_index) for a, b in zip(before, now, strict=True))
+
+
+def _agree(a: Any, b: Any, lanes: NDArray[np.int64]) -> bool:
+    if isinstance(a, Poison) or isinstance(b, Poison):
+        return a is b or (
+            type(a) is type(b) and _agree(a.value, b.value, lanes) and _agree(a.undefined, b.undefined, lanes)
+        )
+    if a is b:
+        return True
+    agree = a == b
+    return bool(agree[lanes].all() if isinstance(agree, np.ndarray) else agree)
+
+
+class _Watch:
+    """A sink that notes what is read, in front of the launch's own."""
+
+    def __init__(self, sink: events.Sink | None) -> None:
+        self.sink = sink
+        self.polled: dict[str, events.Site] = {}
+        self.unnamed = 0
+        """Reads that it was not told of, in a window that ran natively."""
+
+    def __call__(self, event: Any) -> None:
+        if self.sink is not None:
+            self.sink(event)
+        if isinstance(event, events.Access):
+            where = event.where if isinstance(event.where, int) else int(event.where[0])
+            place = f"global 0x{where:x}" if event.space == "global" else f"{event.space} memory at 0x{where:x}"
+            self.polled[place] = event.site
+        elif isinstance(event, events.Polled):
+            place = f"for parity {event.phase & 1} of the mbarrier at shared 0x{event.offset:x} of CTA rank {event.cta}"
+            self.polled[place] = event.site
+
+    def describe(self, fragment: Fragment) -> str:
+        """What the loop looks at, with the names of allocations."""
+        memory = fragment.grid.memory
+        said = []
+        for place, site in self.polled.items():
+            name = memory.name_of(int(place.rpartition("0x")[2], 16)) if place.startswith("global") else ""
+            said.append(f"polls {place}{f' ({name})' if name else ''}, PTX line {site.line}: {site.text}")
+        site = fragment.grid.code.sites[fragment.grid.code.first[fragment.block]]
+        return "; ".join(said) or f"loops without end, PTX line {site.line}: {site.text}"

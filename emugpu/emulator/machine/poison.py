@@ -1,0 +1,270 @@
+"""Register values some bits of which nothing has defined.
+
+Compilers emit code that reads such bits: the half of a pair that LLVM leaves undefined, the lanes that a guard has
+left out, memory that nobody has written. That is no mistake until a bit of them decides something. So they are values:
+a `Poison` stands in the register file in place of a number or an array, knows which bits of which lanes are undefined
+and where they come from, and is carried through moves and arithmetic. Nothing else takes it for a number: who asks it
+for one (an address, a branch, an operand of a matrix) gets a Fault that names the origin, unless all lanes that execute
+the instruction are defined.
+
+Bitwise operators and moves are exact to the bit; whatever else is computed from an undefined bit of a lane is undefined
+there as a whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from emugpu.emulator.errors import Fault
+
+Value = Any
+_LANES = 32
+_WEIGHTS = (1 << np.arange(_LANES)).astype(np.uint64)
+
+
+def lanes_text(mask: int) -> str:
+    """ "lane 5" or "lanes 0x000000f0"."""
+    return f"lane {mask.bit_length() - 1}" if mask.bit_count() == 1 else f"lanes 0x{mask:08x}"
+
+
+class Poison(NDArrayOperatorsMixin):
+    """value, undefined: 32 lanes of one dtype, the bits and which of them are undefined. origin: completes "uses ...,".
+    rule: that is broken where it is used.
+    """
+
+    __slots__ = ("origin", "rule", "undefined", "value")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: Any, undefined: Any, origin: str, rule: str = "undefined") -> None:
+        self.value, self.undefined, self.origin, self.rule = value, undefined, origin, rule
+
+    # ---- what carries it on ----
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        if method != "__call__" or named:
+            return getattr(ufunc, method)(*(_used(x) for x in inputs), **named)
+        values, masks = [_value(x) for x in inputs], [_undefined(x) for x in inputs]
+        result = np.asarray(ufunc(*values))
+        match ufunc.__name__:
+            case "bitwise_and" | "bitwise_or":
+                a, b, x, y = (np.asarray(v).astype(result.dtype) for v in (*values, *masks))
+                if ufunc.__name__ == "bitwise_or":
+                    a, b = ~a, ~b
+                # A bit is known where the other operand alone decides it.
+                undefined = (x & (b | y)) | (y & (a | x))
+            case "bitwise_xor":
+                undefined = masks[0] | masks[1]
+            case "invert":
+                undefined = masks[0]
+            case "left_shift" | "right_shift" if not isinstance(inputs[1], Poison):
+                undefined = ufunc(masks[0], values[1])
+            case _:
+                undefined = _everywhere(result, inputs)
+        return self._like(result, undefined)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is np.where and len(args) == 3:
+            return choose(*args)
+        return function(*(_used(x) for x in args), **{name: _used(x) for name, x in kwargs.items()})
+
+    def _like(self, value: Any, undefined: Any) -> Value:
+        return made(value, undefined, self.origin, self.rule)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Value:
+        return self._like(self.value.astype(dtype), self.undefined.astype(dtype))
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.value.itemsize)
+
+    def of_lane(self, lane: int) -> Value:
+        """The value of a fragment of this lane alone."""
+        if not self.undefined[lane]:
+            return self.value.item(lane)
+        if (self.undefined == self.undefined[lane]).all() and (self.value == self.value[lane]).all():
+            return self
+        return Poison(np.full(_LANES, self.value[lane]), np.full(_LANES, self.undefined[lane]), self.origin, self.rule)
+
+    # ---- what it must be defined for ----
+
+    def undefined_lanes(self) -> int:
+        """As a mask."""
+        return int((self.undefined != 0).astype(np.uint64) @ _WEIGHTS)
+
+    def used(self) -> Any:
+        """The value as an array, whose undefined lanes nobody executes. Raises Fault otherwise."""
+        missing = self.undefined_lanes() & _executing_lanes()
+        if missing:
+            raise Fault(f"uses {self.origin} in {lanes_text(missing)}", self.rule)
+        return self.value
+
+    def __getitem__(self, lanes: Any) -> Any:
+        undefined = np.zeros(_LANES, np.bool_)
+        undefined[lanes] = self.undefined[lanes] != 0
+        if undefined.any():
+            raise Fault(f"uses {self.origin} in {lanes_text(int(undefined @ _WEIGHTS))}", self.rule)
+        return self.value[lanes]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(self.used(), dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else that arrays have."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.used(), name)
+
+    def __bool__(self) -> bool:
+        return bool(self.used())
+
+    def __int__(self) -> int:
+        return int(self.used())
+
+    def __index__(self) -> int:
+        return int(self.used())
+
+    def __iter__(self) -> Any:
+        return iter(self.used())
+
+    def __len__(self) -> int:
+        return _LANES
+
+
+def _value(x: Any) -> Any:
+    return x.value if isinstance(x, Poison) else x
+
+
+def _used(x: Any) -> Any:
+    return x.used() if isinstance(x, Poison) else x
+
+
+def _undefined(x: Any) -> Any:
+    return x.undefined if isinstance(x, Poison) else False if isinstance(x, bool) else 0
+
+
+def _everywhere(result: Any, inputs: Any) -> Any:
+    """All bits of the lanes in which an input has an undefined one."""
+    lanes = np.zeros(_LANES, np.bool_)
+    for x in inputs:
+        if isinstance(x, Poison):
+            lanes |= x.undefined != 0
+    dtype = np.asarray(result).dtype
+    if dtype == np.bool_:
+        return lanes
+    if dtype.hasobject:
+        return np.where(lanes, (1 << 128) - 1, 0)
+    return np.where(lanes, np.array(-1).astype(dtype), np.array(0, dtype))
+
+
+def _executing_lanes() -> int:
+    """Those of the fragment for which the innermost function on the stack runs that has one."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        mask = getattr(frame.f_locals.get("f"), "mask", None)
+        if isinstance(mask, int):
+            return mask
+        frame = frame.f_back
+    return (1 << _LANES) - 1
+
+
+def made(value: Any, undefined: Any, origin: str, rule: str = "undefined") -> Value:
+    """A register value: a `Poison` if it has undefined bits, else an array, or a scalar where all lanes agree."""
+    undefined = np.asarray(undefined)
+    if undefined.any():
+        dtype = np.asarray(value).dtype
+        value, undefined = (np.broadcast_to(x, (_LANES,)).astype(dtype) for x in (value, undefined))
+        return Poison(value, undefined, origin, rule)
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        return value.item() if isinstance(value, np.generic | np.ndarray) else value
+    return value.item(0) if bool((value == value[0]).all()) else value
+
+
+def unwritten(name: str, dtype: Any) -> Poison:
+    """What a register holds before anything is written to it."""
+    everything = 1 if dtype is np.bool_ else (1 << 128) - 1 if dtype is object else -1
+    undefined = np.full(_LANES, everything, object if dtype is object else np.int64).astype(dtype)
+    kind = "predicate" if dtype is np.bool_ else "register"
+    return Poison(np.zeros(_LANES, dtype), undefined, f"{kind} {name}, which was never written")
+
+
+def choose(predicate: Value, yes: Value, no: Value, dtype: Any = None) -> Value:
+    """What ``selp`` and guarded writes leave; an undefined predicate does not matter where both sides agree."""
+    if dtype is None:
+        dtype = next(v.dtype for v in (yes, no, predicate) if isinstance(v, Poison))
+    a, b, x, y = (np.asarray(part(v)).astype(dtype) for part in (_value, _undefined) for v in (yes, no))
+    decides = _value(predicate)
+    value, undefined = np.where(decides, a, b), np.where(decides, x, y)
+    if isinstance(predicate, Poison):
+        undefined = np.where(predicate.undefined, (a ^ b) | x | y, undefined)
+    origin = next(v for v in (predicate, yes, no) if isinstance(v, Poison))
+    return origin._like(value, undefined)
+
+
+def merged(parts: list[tuple[Any, Value]], dtype: Any) -> Value:
+    """One value of what fragments hold, each in its lanes; at least one of them is poison."""
+    value, undefined = np.zeros(_LANES, dtype), np.zeros(_LANES, dtype)
+    for f, held in parts:
+        lanes = f.lane_index
+        for out, of in ((value, _value), (undefined, _undefined)):
+            items = of(held)
+            out[lanes] = items[lanes] if isinstance(items, np.ndarray) else items
+    origin = next(v for _, v in parts if isinstance(v, Poison))
+    return origin._like(value, undefined)
+
+
+# ---- functions that compute registers of registers ----
+
+
+def moves(data: int) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Marks a function each bit of whose result is a copy of one bit of its first ``data`` arguments, or constant."""
+
+    def mark(function: Callable[..., Value]) -> Callable[..., Value]:
+        function.moves = data  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def of_operators(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Marks a function that takes poison as it is: it is made of operators and of what knows poison."""
+    function.of_operators = True  # type: ignore[attr-defined]
+    return function
+
+
+@cache
+def carrying(function: Callable[..., Value]) -> Callable[..., Value]:
+    """The function for operands that may be poison, of which most know nothing."""
+    if hasattr(function, "of_operators"):
+        return function
+
+    @wraps(function)
+    def carry(*arguments: Value) -> Value:
+        if Poison in map(type, arguments):
+            return _carried(function, arguments)
+        return function(*arguments)
+
+    carry.__name__ = f"carry_{function.__name__}"
+    return carry
+
+
+def _carried(function: Callable[..., Value], arguments: tuple[Value, ...]) -> Value:
+    values = [_value(a) for a in arguments]
+    data = getattr(function, "moves", 0)
+    poisons = [a for a in arguments if isinstance(a, Poison)]
+    result = function(*values)
+    if data and not any(isinstance(a, Poison) for a in arguments[data:]):
+        undefined = function(*(_undefined(a) for a in arguments[:data]), *values[data:])
+        return poisons[0]._like(result, undefined)
+    if isinstance(result, tuple):
+        return tuple(poisons[0]._like(r, _everywhere(r, poisons)) for r in result)
+    return poisons[0]._like(result, _everywhere(result, poisons))

@@ -1,0 +1,81 @@
+"""The registers a CTA shares out among its warps with setmaxnreg (PTX ISA 9.7.19.5)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.machine.lanes import WARP_SIZE
+from emugpu.emulator.ptx.ast import Immediate, Kernel
+
+SM_REGISTERS = 65_536
+"""32-bit registers of one SM (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
+LARGEST = 256
+GRANULE = 8
+WARPS = 4
+"""setmaxnreg acts on warpgroups, and registers are shared out to four warps at a time."""
+
+
+def registers_at_entry(kernel: Kernel) -> int | None:
+    """Registers per thread with which the warps start, or None if the kernel's directives leave it open.
+
+    The rule for .maxntid with .minnctapersm is what ptxas 13.0 does for sm_90a: no warp starts with more than the most
+    that a setmaxnreg.inc of the kernel asks for.
+    """
+    directives = kernel.directives
+    if "maxnreg" in directives:
+        return directives["maxnreg"][0]
+    threads = directives.get("maxntid") or directives.get("reqntid")
+    if not threads or "minnctapersm" not in directives:
+        return None
+    granted = WARPS * WARP_SIZE
+    per_cta = SM_REGISTERS // directives["minnctapersm"][0]
+    share = per_cta // (-(-prod(threads) // granted) * granted)
+    asked = [
+        operand.value
+        for i in kernel.instructions
+        if i.opcode == "setmaxnreg" and i.has("inc")
+        for operand in i.operands
+        if isinstance(operand, Immediate)
+    ]
+    return min(LARGEST, share // GRANULE * GRANULE, max(asked, default=LARGEST))
+
+
+class RegisterPool:
+    """The registers per thread that each warp holds. ``free`` is what was given back, per thread of a warp."""
+
+    def __init__(self, at_entry: int | None) -> None:
+        self.at_entry = at_entry
+        self.free = 0
+        self.held: dict[int, int] = {}
+        self.waiters: list[Any] = []
+        self._requests: dict[int, list[int]] = {}
+        self._made: dict[int, int] = {}
+
+    def differs(self, warp: int, count: int) -> int | None:
+        """Returns what another warp of the warpgroup asked for, where all four must execute the same setmaxnreg; None:
+        the same.
+        """
+        requests = self._requests.setdefault(warp // WARPS, [])
+        turn = self._made.get(warp, 0)
+        if turn == len(requests):
+            requests.append(count)
+        return requests[turn] if requests[turn] != count else None
+
+    def note(self, warp: int, count: int) -> None:
+        """A request has been granted."""
+        self._made[warp] = self._made.get(warp, 0) + 1
+        self.held[warp] = count
+
+    def finish(self, warps: int) -> None:
+        """The CTA has exited: the warps of a warpgroup must have made the same number of requests."""
+        for group, requests in self._requests.items():
+            for warp in range(WARPS * group, min(WARPS * (group + 1), warps)):
+                if self._made.get(warp, 0) != len(requests):
+                    raise Fault(
+                        f"exits although warp {warp} executed {self._made.get(warp, 0)} setmaxnreg "
+                        f"instructions and another warp of its warpgroup {len(requests)}; all four must "
+                        "execute the same",
+                        "registers",
+                    )

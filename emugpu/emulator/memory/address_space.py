@@ -1,0 +1,58 @@
+"""Where the state spaces lie in the generic address space, and which space an address belongs to.
+
+A shared::cluster address is the CTA's rank in bits 24 and up and an offset below, as code compiled by ptxas 13.0 has
+it. The first KiB of every CTA's window belongs to the system. Windows of the other spaces are this emulator's choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from emugpu.emulator.errors import Fault
+
+RANK_SHIFT = 24
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
+RESERVED_SHARED = 1024
+"""Bytes at the start of every CTA's shared window that belong to the system."""
+
+_WINDOW_SHIFT = 40
+SHARED_WINDOW = 1 << _WINDOW_SHIFT
+"""Generic address of shared::cluster address 0."""
+PARAM_WINDOW = 2 << _WINDOW_SHIFT
+"""Generic address of the first byte of the kernel parameters."""
+LOCAL_WINDOW = 3 << _WINDOW_SHIFT
+CONST_WINDOW = 4 << _WINDOW_SHIFT
+GLOBAL_WINDOW = 0x7F00_0000_0000
+"""The first global address that is handed out. Global memory is its own window: generic and global agree."""
+
+WINDOWS = {"shared": SHARED_WINDOW, "param": PARAM_WINDOW, "local": LOCAL_WINDOW, "const": CONST_WINDOW, "global": 0}
+_BY_NUMBER = {base >> _WINDOW_SHIFT: space for space, base in WINDOWS.items() if base}
+
+
+def space_of(address: int) -> str:
+    """The state space of a generic address; shared::cta addresses count as "shared"."""
+    return _BY_NUMBER.get(address >> _WINDOW_SHIFT, "global")
+
+
+def spaces_of(addresses: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """The state spaces of generic addresses, each with the positions that are in it."""
+    numbers = (addresses >> np.uint64(_WINDOW_SHIFT)).astype(np.int64)
+    found: dict[str, np.ndarray] = {}
+    for number in np.unique(numbers).tolist():
+        space = _BY_NUMBER.get(number, "global")
+        here = np.flatnonzero(numbers == number)
+        found[space] = np.concatenate([found[space], here]) if space in found else here
+    return list(found.items())
+
+
+def shared_from_generic(address: Any) -> Any:
+    """The shared::cluster address of a generic one (an int, or an array of lanes). Fault if it is not shared."""
+    if isinstance(address, int):
+        if address >> _WINDOW_SHIFT != 1:
+            raise Fault(f"generic address 0x{address:x} is not in shared memory but in {space_of(address)}", "address")
+        return address - SHARED_WINDOW
+    if ((address >> np.uint64(_WINDOW_SHIFT)) != 1).any():
+        raise Fault("a generic address of one of the lanes is not in shared memory", "address")
+    return (address - np.uint64(SHARED_WINDOW)).astype(np.uint32)

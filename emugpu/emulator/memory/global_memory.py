@@ -1,0 +1,293 @@
+"""The device's memory: allocations far apart, so that a stray address hits none of them.
+
+It starts poisoned, as shared memory does (see `shared`). Its bytes are kept where processes that are forked for a
+launch share them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.memory.address_space import GLOBAL_WINDOW
+from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, common_bytes, round_up
+from emugpu.emulator.memory.unwritten import FAULT, Unwritten
+
+
+@contextmanager
+def _of_lane(position: int) -> Iterator[None]:
+    """A Fault raised inside is that of one element of a vector access."""
+    try:
+        yield
+    except Fault as fault:
+        fault.position = position
+        raise
+
+
+@dataclass(eq=False)
+class Allocation:
+    """One block of global memory: `data` holds its bytes, `valid` which were written (None when all were)."""
+
+    base: int
+    name: str
+    data: NDArray[np.uint8]
+    valid: NDArray[np.bool_] | None
+    words: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
+    """The (padded) bytes viewed as unsigned integers of 1, 2, 4 and 8 bytes."""
+    shadow: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
+    """`valid`, viewed likewise."""
+
+    @classmethod
+    def over(
+        cls, base: int, name: str, nbytes: int, buffer: NDArray[np.uint8], shadow: NDArray[np.uint8]
+    ) -> Allocation:
+        """A block over memory that is there: its bytes, and as many that say what was written; both padded to whole
+        chunks.
+        """
+        return cls(
+            base=base,
+            name=name,
+            data=buffer[:nbytes],
+            valid=shadow[:nbytes].view(np.bool_),
+            words={n: buffer.view(dtype) for n, dtype in UNSIGNED.items()},
+            shadow={n: shadow.view(dtype) for n, dtype in UNSIGNED.items()},
+        )
+
+    @property
+    def end(self) -> int:
+        """First address behind the block."""
+        return self.base + self.data.size
+
+    def check_valid(self, offset: int, nbytes: int, unwritten: Unwritten) -> None:
+        """Deal with bytes of the range that were never written."""
+        if self.valid is None:
+            return
+        valid = self.valid[offset : offset + nbytes]
+        if not valid.all():
+            first = offset + int(valid.argmin())
+            fault = Fault(
+                f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}') "
+                "is read but was never written",
+                "uninitialised",
+            )
+            unwritten.read(fault, self.data[offset : offset + nbytes], valid)
+
+    def mark_valid(self, offset: int, nbytes: int) -> None:
+        """Note that a range has been written."""
+        if self.valid is not None:
+            self.valid[offset : offset + nbytes] = True
+
+    def poisonable(self) -> NDArray[np.bool_]:
+        """`valid`, also when all was written, so that a part can be poisoned again."""
+        if self.valid is None:
+            self.valid = self.shadow[1][: self.data.size].view(np.bool_)
+            self.valid[:] = True
+        return self.valid
+
+
+class GlobalMemory:
+    """All allocations of a device, by address."""
+
+    ALIGNMENT = 256
+    GUARD = 1 << 21
+
+    def __init__(self, first: int = GLOBAL_WINDOW) -> None:
+        """first: the first address that is handed out."""
+        self.unwritten = FAULT
+        """What reading bytes gives that were never written."""
+        self.allocations: list[Allocation] = []
+        self._bases: list[int] = []
+        self._next = first
+
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
+        """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address. at: the address itself."""
+        if nbytes <= 0:
+            raise ValueError(f"allocation of {nbytes} bytes ('{name}'): at least one byte is needed")
+        padded = round_up(nbytes, CHUNK)
+        name = name or f"allocation {len(self.allocations)}"
+        base = self._next if at is None else at
+        block = Allocation.over(base, name, nbytes, common_bytes(padded), common_bytes(padded))
+        if at is not None:
+            self._check_room(block)
+        self.insert(block)
+        self._next = max(self._next, round_up(block.end + self.GUARD, self.GUARD))
+        return block.base
+
+    def _check_room(self, block: Allocation) -> None:
+        if block.base <= 0 or block.base % CHUNK:
+            raise ValueError(f"allocation '{block.name}' at {block.base:#x}: must be a positive multiple of {CHUNK}")
+        for other in self.allocations:
+            if block.base < other.end and other.base < block.end:
+                raise ValueError(f"allocation '{block.name}' at {block.base:#x} overlaps '{other.name}'")
+
+    def insert(self, block: Allocation) -> None:
+        """Add a block to those that accesses may hit."""
+        position = bisect_right(self._bases, block.base)
+        self.allocations.insert(position, block)
+        self._bases.insert(position, block.base)
+
+    def remove(self, block: Allocation) -> None:
+        """Take a block away: accesses to it are outside every allocation."""
+        position = bisect_right(self._bases, block.base) - 1
+        assert self.allocations[position] is block
+        del self.allocations[position], self._bases[position]
+
+    def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
+        """Copy an array (row-major) into a new allocation; returns its device address."""
+        source = np.ascontiguousarray(array)
+        address = self.alloc(source.nbytes, name, at)
+        block, _ = self.find(address, source.nbytes)
+        block.data[:] = source.reshape(-1).view(np.uint8)
+        block.valid = None
+        return address
+
+    def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
+        """A copy of device memory as an array. Fault if a byte of it was never written."""
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return self.read(address, nbytes).copy().view(dtype).reshape(shape)
+
+    def find(self, address: int, nbytes: int) -> tuple[Allocation, int]:
+        """The allocation that holds `nbytes` at `address`, and the byte offset in it. Fault if none does."""
+        position = bisect_right(self._bases, address) - 1
+        if position >= 0:
+            block = self.allocations[position]
+            offset = address - block.base
+            if offset + nbytes <= block.data.size:
+                return block, offset
+        raise Fault(
+            f"global access of {nbytes} bytes at {address:#x} is outside every allocation; " + self._nearest(address),
+            "address",
+        )
+
+    def direct(self) -> list[Allocation]:
+        """The allocations whose arrays may be read and written without asking; for the time of a launch."""
+        return self.allocations
+
+    def ranges(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, first address, bytes) of every allocation."""
+        return tuple((block.name, block.base, block.data.size) for block in self.allocations)
+
+    def holding(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in."""
+        position = bisect_right(self._bases, address) - 1
+        if position >= 0 and address < self.allocations[position].end:
+            return self.allocations[position]
+        return None
+
+    def name_of(self, address: int) -> str:
+        """The allocation an address lies in, with the byte offset in it; nothing outside all of them."""
+        block = self.holding(address)
+        return f"'{block.name}' + {address - block.base}" if block is not None else ""
+
+    def _nearest(self, address: int) -> str:
+        if not self.allocations:
+            return "nothing is allocated"
+        block = min(self.allocations, key=lambda b: max(b.base - address, address - b.end, 0))
+        return f"the nearest is '{block.name}' at {block.base:#x} .. {block.end - 1:#x}"
+
+    @staticmethod
+    def _check_aligned(address: int, align: int) -> None:
+        if address % align:
+            raise Fault(f"global address {address:#x} is not aligned to the {align} bytes of the access", "alignment")
+
+    def read(self, address: int, nbytes: int, align: int = 1) -> NDArray[np.uint8]:
+        """A view of `nbytes` written bytes. Copy it if it must outlive the next write."""
+        self._check_aligned(address, align)
+        block, offset = self.find(address, nbytes)
+        block.check_valid(offset, nbytes, self.unwritten)
+        return block.data[offset : offset + nbytes]
+
+    def write(self, address: int, values: NDArray[np.uint8], align: int = 1) -> None:
+        """Write a one-dimensional array of bytes."""
+        self._check_aligned(address, align)
+        block, offset = self.find(address, values.size)
+        block.data[offset : offset + values.size] = values
+        block.mark_valid(offset, values.size)
+
+    def fill(self, address: int, value: int, nbytes: int) -> None:
+        """Write one byte's value to `nbytes` bytes."""
+        block, offset = self.find(address, nbytes)
+        block.data[offset : offset + nbytes] = value
+        block.mark_valid(offset, nbytes)
+
+    def load_int(self, address: int, nbytes: int) -> int:
+        """One naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""
+        return int.from_bytes(self.read(address, nbytes, nbytes).tobytes(), "little")
+
+    def store_int(self, address: int, nbytes: int, value: int) -> None:
+        """Store the low `nbytes` bytes of `value`, naturally aligned."""
+        low = value & ((1 << 8 * nbytes) - 1)
+        self.write(address, np.frombuffer(low.to_bytes(nbytes, "little"), np.uint8), nbytes)
+
+    def gather(self, addresses: NDArray[np.integer], nbytes: int) -> NDArray[np.unsignedinteger]:
+        """Load one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes per element of `addresses`."""
+        hit = self._one_block(addresses, nbytes)
+        if hit is None:
+            values = []
+            for position, address in enumerate(addresses.tolist()):
+                with _of_lane(position):
+                    values.append(self.load_int(address, nbytes))
+            return np.array(values, UNSIGNED[nbytes])
+        block, offsets = hit
+        index = offsets >> (nbytes.bit_length() - 1)
+        if block.valid is not None and not (block.shadow[nbytes].take(index) == ALL_VALID[nbytes]).all():
+            for position, offset in enumerate(offsets.tolist()):
+                with _of_lane(position):
+                    block.check_valid(offset, nbytes, self.unwritten)
+        return block.words[nbytes].take(index)
+
+    def scatter(self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
+        """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""
+        hit = self._one_block(addresses, nbytes)
+        if hit is None:
+            each = np.broadcast_to(values, addresses.shape)
+            for position, address in enumerate(addresses.tolist()):
+                with _of_lane(position):
+                    self.store_int(address, nbytes, int(each[position]))
+            return
+        block, offsets = hit
+        index = offsets >> (nbytes.bit_length() - 1)
+        block.words[nbytes][index] = values
+        if block.valid is not None:
+            block.shadow[nbytes][index] = ALL_VALID[nbytes]
+
+    def peek(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What `gather` would give, and which of its bits were never written."""
+        values, missing = [], []
+        for position, address in enumerate(addresses.tolist()):
+            with _of_lane(position):
+                self._check_aligned(address, nbytes)
+                block, offset = self.find(address, nbytes)
+            there = slice(offset, offset + nbytes)
+            written = np.ones(nbytes, np.uint8) if block.valid is None else block.valid[there].view(np.uint8)
+            values.append(block.data[there].tobytes())
+            missing.append(((written ^ 1) * np.uint8(0xFF)).tobytes())
+        dtype = UNSIGNED[nbytes]
+        return np.frombuffer(b"".join(values), dtype), np.frombuffer(b"".join(missing), dtype)
+
+    def poison(self, address: int, nbytes: int) -> None:
+        """Forget what was written to a range."""
+        block, offset = self.find(address, nbytes)
+        block.poisonable()[offset : offset + nbytes] = False
+
+    def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
+        """The one allocation all lanes fall into with their offsets in it, or None; alignment is checked."""
+        merged = int(np.bitwise_or.reduce(addresses))
+        if merged & (nbytes - 1):
+            for position, address in enumerate(addresses.tolist()):
+                with _of_lane(position):
+                    self._check_aligned(address, nbytes)
+        low, high = int(addresses.min()), int(addresses.max())
+        position = bisect_right(self._bases, low) - 1
+        if position < 0 or high + nbytes > self.allocations[position].end:
+            return None
+        block = self.allocations[position]
+        return block, (addresses - addresses.dtype.type(block.base)).astype(np.int64)

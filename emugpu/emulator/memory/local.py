@@ -1,0 +1,94 @@
+"""The local memory of a warp: each of its 32 threads has one of its own, at the same addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, aligned_bytes, round_up
+from emugpu.emulator.memory.unwritten import FAULT, Unwritten
+
+THREADS = 32
+MOST = 512 << 10
+"""Bytes of a thread (CUDA Programming Guide, "Technical Specifications per Compute Capability")."""
+
+
+def _fault(bad: NDArray[np.bool_], message: str, rule: str = "address") -> Fault:
+    """The fault of the first thread of those whose accesses are bad."""
+    return Fault(message, rule, position=int(np.flatnonzero(bad)[0]))
+
+
+class LocalMemory:
+    """Poisoned at the start, as shared memory is; addresses are byte offsets in a thread's frame, which `allocate`
+    makes longer. tops: where each thread's frame ends.
+    """
+
+    def __init__(self, nbytes: int, unwritten: Unwritten = FAULT) -> None:
+        self.tops = np.full(THREADS, nbytes, np.int64)
+        self._unwritten = unwritten
+        self._make_room(nbytes)
+
+    def _make_room(self, nbytes: int) -> None:
+        self._pitch = round_up(nbytes, CHUNK)
+        data, valid = aligned_bytes(THREADS * self._pitch), aligned_bytes(THREADS * self._pitch)
+        self._words = {n: data.view(dtype) for n, dtype in UNSIGNED.items()}
+        self._valid = {n: valid.view(dtype) for n, dtype in UNSIGNED.items()}
+
+    def allocate(self, lanes: NDArray[np.intp], sizes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
+        """Makes some threads' frames longer; returns where their new bytes begin, which count as not written."""
+        begin = -(-self.tops[lanes] // alignment) * alignment
+        too_long = (sizes < 0) | (sizes > MOST - begin)
+        if too_long.any():
+            raise _fault(too_long, f"alloca of {int(sizes[too_long][0]):,} bytes: a thread has at most {MOST:,}")
+        self.tops[lanes] = begin + sizes
+        if self.tops.max() > self._pitch:
+            held, written, pitch = self._words[1], self._valid[1], self._pitch
+            self._make_room(2 * int(self.tops.max()))
+            for new, old in ((self._words[1], held), (self._valid[1], written)):
+                new.reshape(THREADS, self._pitch)[:, :pitch] = old.reshape(THREADS, pitch)
+        for lane, first, size in zip(lanes.tolist(), begin.tolist(), sizes.tolist(), strict=True):
+            self._valid[1].reshape(THREADS, self._pitch)[lane, first : first + size] = 0
+        return begin
+
+    def _index(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        askew = offsets % nbytes != 0
+        if askew.any():
+            at = f"0x{int(offsets[askew][0]):x}"
+            raise _fault(askew, f"local address {at} is not aligned to the {nbytes} bytes of the access", "alignment")
+        outside = (offsets < 0) | (offsets > self.tops[lanes] - nbytes)
+        if outside.any():
+            at, size = f"0x{int(offsets[outside][0]):x}", int(self.tops[lanes][outside][0])
+            raise _fault(outside, f"local access of {nbytes} bytes at {at} is outside the thread's {size} bytes")
+        return (lanes * self._pitch + offsets) // nbytes
+
+    def load(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[Any]:
+        """One naturally aligned unsigned integer for each of some threads."""
+        index = self._index(lanes, offsets, nbytes)
+        unwritten = self._valid[nbytes][index] != ALL_VALID[nbytes]
+        if unwritten.any():
+            at = int(offsets[unwritten][0])
+            message = f"local memory of {nbytes} bytes at 0x{at:x} is read but was never written"
+            fault = _fault(unwritten, message, "uninitialised")
+            bytes_read = index[:, None] * nbytes + np.arange(nbytes)
+            self._unwritten.read(fault, self._words[1], self._valid[1].view(np.bool_), bytes_read)
+        return self._words[nbytes][index]
+
+    def peek(
+        self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What `load` would give, and which of its bits were never written."""
+        index = self._index(lanes, offsets, nbytes)
+        missing: NDArray[Any] = (self._valid[nbytes][index] ^ ALL_VALID[nbytes]) * UNSIGNED[nbytes].type(0xFF)
+        return self._words[nbytes][index], missing
+
+    def forget(self, lane: int, offset: int) -> None:
+        """A byte that counts as not written."""
+        self._valid[1][lane * self._pitch + offset] = 0
+
+    def store(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int, values: Any) -> None:
+        index = self._index(lanes, offsets, nbytes)
+        self._words[nbytes][index] = values
+        self._valid[nbytes][index] = ALL_VALID[nbytes]

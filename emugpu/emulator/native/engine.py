@@ -1,0 +1,392 @@
+"""The native engine of a launch, which also gives fragments their turns.
+
+Where fragments have their turns in the order in which they became ready, the interpreter gives them these itself
+(`Engine.take_turns`): it goes from one fragment to the next as they wait at barriers, split and join, until one of them
+needs Python. Fragments that came into being and are still there become objects then; registers are brought up to date
+when Python next runs the fragment (`Stretches.settle`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from emugpu.emulator.machine import lifetime
+from emugpu.emulator.machine.barriers import Waiting
+from emugpu.emulator.machine.machine import Stop
+from emugpu.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
+from emugpu.emulator.native.layout import (
+    BARRIER_FIELDS,
+    CTA_FIELDS,
+    FIRST_ROW,
+    JOIN_FIELDS,
+    NAMED_BARRIERS,
+    Answer,
+    Context,
+    CtaState,
+    JoinField,
+    Said,
+    State,
+)
+from emugpu.emulator.native.layout import FragmentField as Its
+from emugpu.emulator.native.plan import Plan
+from emugpu.emulator.native.stretches import NO_BLOCK, PRICE, TRIALS, Library, Stretches
+from emugpu.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
+
+FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
+"""Native turns that must be taken together on average, and for how many turns fragments are run one by one else."""
+ROUND_PRICE = 100
+"""What it costs to hand fragments over and to take them back, in the units of `stretches.PRICE`."""
+NARROWEST, WIDEST = 8, 1024
+"""Fragments that are handed to native code together at most."""
+
+
+class _Round:
+    """What one call of native turns is about: who takes part, by the numbers that the interpreter has for them."""
+
+    __slots__ = ("ctas", "joins", "numbers", "objects", "outers", "points", "price")
+
+    def __init__(self) -> None:
+        self.objects: dict[int, Fragment] = {}
+        self.ctas: dict[Cta, int] = {}
+        self.numbers: dict[JoinPoint, int] = {}
+        self.points: list[JoinPoint | None] = []
+        self.joins: dict[int, list[JoinPoint]] = {-1: []}
+        """By the number of the innermost join: it and those around it."""
+        self.outers = 0
+        """How many lists of joins there are whose innermost one is Python's."""
+        self.price = ROUND_PRICE
+
+
+class Engine(Stretches):
+    """Gives fragments their turns, too."""
+
+    def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
+        super().__init__(library, grid, plan)
+        self._rounds = self._taken = self._gain = self._pause = 0
+        self._next_pause = SHORTEST_PAUSE
+        self._width = NARROWEST
+        """How many fragments are handed in together at most; more where all of them had their turns."""
+
+    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
+        """Give fragments their turns, first come, first served, so many at most, until one of them needs Python; None,
+        and nothing is done, if the first one does.
+
+        blocks, window, slice: of a turn, of the window after it in which it is watched whether a loop only polls (0: it
+        is Python's), and after how many blocks without a wait a fragment is put aside.
+        """
+        first = ready[0]
+        if first.block < 0 or not (self.begins[first.block] or first.block == first.join_block):
+            return None
+        if self._pause:
+            self._pause -= 1
+            return None
+        now = _Round()
+        given = 0
+        for f in islice(ready, self._width):
+            if not self._give(f, now):
+                break
+            self._place.queue[given] = f.native.number
+            given += 1
+        if not given:
+            return None
+        is_open = given == len(ready)
+        c = self._place.context
+        c[Context.HEAD], c[Context.TAIL], c[Context.CLOSED_AT] = 0, given, -1 if is_open else given
+        c[Context.TOUCHED_COUNT] = c[Context.CHANGES] = c[Context.WEIGHT] = 0
+        c[Context.JOIN_COUNT] = c[Context.JOINS_GIVEN] = len(now.points)
+        c[Context.FREE_JOIN] = -1
+        c[Context.TURN_BLOCKS], c[Context.WINDOW_BLOCKS], c[Context.SLICE] = blocks, window, slice
+        for _ in range(given):
+            ready.popleft()
+        taken = 0
+        while True:
+            said = self._answer(turns - taken)
+            taken += said[Said.TURNS]
+            if said[Said.STATUS] != Answer.CANNOT_SPLIT or not self._make_splittable(said[Said.CURRENT], now):
+                break
+            c[Context.HEAD] -= 1
+            self._place.queue[c[Context.HEAD]] = said[Said.CURRENT]
+            taken -= 1
+        if said[Said.STATUS] == Answer.NOTHING_LEFT and not is_open:
+            self._width = min(4 * self._width, WIDEST)
+        else:
+            self._width = max(self._width // 2, 2 * c[Context.HEAD], NARROWEST)
+        if self._trace is not None:
+            self._trace.drain_if_full()
+        before = self._grid.wakeups.changes + said[Said.CHANGES_BEFORE]
+        self._grid.wakeups.changes += c[Context.CHANGES]
+        touched = self._library.touch_living(self._place.context_address, said[Said.CURRENT], len(now.ctas))
+        self._take_back(ready, now, given if not is_open else -1, self._place.touched[:touched].tolist())
+        self._look_at_turns(taken, c[Context.WEIGHT] - now.price)
+        current = now.objects.get(said[Said.CURRENT])
+        if current is None:
+            return Stop(taken)
+        ran = self._table[FIELDS * current.native.number + Its.RAN]
+        return Stop(taken, Answer(said[Said.STATUS]), current, said[Said.FOLLOWING], ran, before)
+
+    def _look_at_turns(self, taken: int, gain: int) -> None:
+        """Let fragments be run one by one for a while, longer each time, where few turns are taken together, or little
+        is done in them."""
+        self._rounds += 1
+        self._taken += taken
+        self._gain += gain
+        if self._rounds == TRIALS:
+            is_few = self._taken < FEWEST_TURNS * TRIALS or self._gain < 0
+            self._pause = self._next_pause if is_few else 0
+            self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE) if is_few else SHORTEST_PAUSE
+            self._rounds = self._taken = self._gain = 0
+
+    def _answer(self, turns: int) -> list[int]:
+        """Enter native code: what it says."""
+        self._cta = None
+        self._library.run_turns(self._place.context_address, turns)
+        said: list[int] = self._place.out[:FIRST_ROW].tolist()
+        return said
+
+    def _give(self, f: Fragment, now: _Round) -> bool:
+        """Hand a fragment in that is ready; False: Python must run it."""
+        block = f.block
+        meets = block == f.join_block
+        if block < 0 or not (self.begins[block] or meets):
+            return False
+        cta = now.ctas.get(f.cta)
+        if cta is None:
+            if len(now.ctas) == CTA_ROOM:
+                return False
+            cta = self._give_cta(f.cta, now)
+        join, join_block = self._give_joins(f, now) if f.joins else (-1, NO_BLOCK)
+        if join >= 0:
+            if not self._complete(f, self._plan.live_rows[block], now):
+                return False
+        elif meets or not self._renew(f, block, now):
+            return False
+        self._give_state(f, cta, join, join_block, State.READY, now)
+        return True
+
+    def _renew(self, f: Fragment, block: int, now: _Round) -> bool:
+        """Hand in what native code may read from a block on, unless it is there."""
+        if f.native is not None and f.native.is_fresh:
+            return True
+        return self._give_rows(f, self._plan.pieces[block][0].needs, now, self._plan.needs_all[block])
+
+    def _give_rows(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round, is_complete: bool) -> bool:
+        named: Any = [item for item in f.tokens.items() if _is_named(item[0])]
+        price = self._hand_in(f, rows)
+        if not price or len(named) > 1:
+            return False
+        now.price += price - PRICE
+        f.native.is_fresh = True
+        number = f.native.number
+        barrier, generation = (named[0][0].number, named[0][1]) if named else (-1, 0)
+        base = FIELDS * number
+        about = (barrier, generation, -1, is_complete, 1, number, 0, 0, self._warp_number(f))
+        self._table[base + Its.BARRIER : base + FIELDS] = array("q", about)
+        self._new_stamp(base)
+        return True
+
+    def _new_stamp(self, base: int) -> None:
+        self._place.context[Context.STAMP] += 1
+        self._table[base + Its.STAMP] = self._place.context[Context.STAMP]
+
+    def _give_state(self, f: Fragment, cta: int, join: int, join_block: int, state: int, now: _Round) -> None:
+        number, block = f.native.number, f.block
+        base = FIELDS * number
+        self._table[base + Its.MASK : base + Its.BARRIER] = array(
+            "q", (f.mask, f.warp.alive, cta, block, -1, 0, block, join, join_block, f.streak, state)
+        )
+        now.objects[number] = f
+
+    def _give_cta(self, cta: Cta, now: _Round) -> int:
+        number = now.ctas[cta] = len(now.ctas)
+        shared, base = cta.shared, CTA_FIELDS * number
+        about = (*shared.addresses, shared.size, cta.window, *shared.mbarrier_bounds, *cta.tmem.addresses)
+        used = self._plan.barriers
+        is_quiet = not cta.cluster.barrier.arrived and not any(b.arrived for b in cta.named if b.number not in used)
+        self._place.ctas[base : base + CtaState.BARRIERS] = array("q", (*about, cta.alive, cta.threads, is_quiet))
+        for n in self._plan.barriers:
+            barrier, at = cta.named[n], base + CtaState.BARRIERS + n * BARRIER_FIELDS
+            counts = (barrier.arrived, barrier.needed, barrier.everybody, barrier.generation, bool(barrier.waiters))
+            self._place.ctas[at : at + BARRIER_FIELDS] = array("q", (*counts, -1, -1))
+        return number
+
+    def _give_joins(self, f: Fragment, now: _Round) -> tuple[int, int]:
+        """The number of the innermost join of a fragment, and its block."""
+        join, block = -1, NO_BLOCK
+        is_plain = _is_plain(f)
+        for depth, point in enumerate(f.joins):
+            number = now.numbers.get(point) if is_plain else None
+            if number is None and is_plain:
+                number = self._give_join(point, f.joins[: depth + 1], join, block, now)
+            if number is None:
+                now.outers += 1
+                number = -1 - now.outers
+                now.joins[number] = f.joins[: depth + 1]
+            join, block = number, point.block
+        return join, block
+
+    def _give_join(
+        self, point: JoinPoint, joins: list[JoinPoint], parent: int, parent_block: int, now: _Round
+    ) -> int | None:
+        """Hand a join in, and who has arrived there; None if Python must make one of them."""
+        if not self._plan.has_all_rows[point.block] or len(now.points) >= JOIN_ROOM // 2:
+            return None
+        rows = self._plan.live_rows[point.block]
+        for f in point.arrived:
+            if not _is_plain(f) or not self._complete(f, rows, now):
+                return None
+        number = now.numbers[point] = len(now.points)
+        now.points.append(point)
+        now.joins[number] = joins
+        numbers, arrived = [f.native.number for f in point.arrived], 0
+        for f, following in zip(point.arrived, [*numbers[1:], -1], strict=False):
+            self._give_state(f, now.ctas[f.cta], number, point.block, State.ARRIVED, now)
+            self._table[FIELDS * f.native.number + Its.NEXT] = following
+            arrived |= f.mask
+        base = JOIN_FIELDS * number
+        first, last = (numbers[0], numbers[-1]) if numbers else (-1, -1)
+        about = (point.block, point.mask, arrived, first, last, len(numbers), parent, parent_block)
+        self._place.joins[base : base + JOIN_FIELDS] = array("q", about)
+        return number
+
+    def _complete(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round) -> bool:
+        """Hand in all that is live."""
+        if f.native is not None and f.native.is_fresh and self._table[FIELDS * f.native.number + Its.IS_COMPLETE]:
+            return True
+        if f.native is not None:
+            self.settle(f)
+        return self._give_rows(f, rows, now, True)
+
+    def _make_splittable(self, number: int, now: _Round) -> bool:
+        """Give native code what it lacks to split a fragment."""
+        base = FIELDS * number
+        if not self._table[base + Its.IS_COMPLETE]:
+            f = now.objects[number]
+            f.native.is_ahead = True
+            self.settle(f)
+            if not self._hand_in(f, self._plan.live_rows[self._table[base + Its.LOCATION]]):
+                return False
+            f.native.is_fresh = True
+            self._new_stamp(base)
+            self._table[base + Its.IS_COMPLETE] = 1
+        else:
+            return self._place.context[Context.FREE_COUNT] < 4 and self._files.grow()
+        return True
+
+    def _take_back(self, ready: deque[Fragment], now: _Round, closed_at: int, touched: list[int]) -> None:
+        """Make the machine's objects what the interpreter has made of them."""
+        c, table = self._place.context, self._table
+        made, gone, left, changed = [], [], [], []
+        for number in touched:
+            base = FIELDS * number
+            table[base + Its.IS_TOUCHED] = 0
+            its = table[base : base + FIELDS].tolist()
+            f = now.objects.get(number)
+            if f is None:
+                made.append((its[Its.BORN], number, its))
+            elif its[Its.STATE] == State.GONE:
+                gone.append(f)
+            elif its[Its.STATE] == State.LEFT:
+                left.append(f)
+            else:
+                changed.append((f, its))
+        for _, number, its in sorted(made):
+            f = self._make(number, its, now)
+            if its[Its.STATE] == State.LEFT:
+                left.append(f)
+            else:
+                changed.append((f, its))
+        for f in left:
+            lifetime.depart(f)
+            f.native = None
+        for f in gone:
+            f.warp.fragments.remove(f)
+            del now.objects[f.native.number]
+            f.native = None
+        for f, its in changed:
+            self._update(f, its, now)
+        for number in range(c[Context.JOIN_COUNT]):
+            first = self._place.joins[JOIN_FIELDS * number + JoinField.FIRST]
+            if first >= 0 or number < len(now.points):
+                self._joins_of(number, now)[-1].arrived = self._list_from(first, now)
+        others = {}
+        for cta, number in now.ctas.items():
+            for n in self._plan.barriers:
+                others[number * NAMED_BARRIERS + n] = self._take_barrier(cta, number, n, now)
+        queue = self._place.queue[c[Context.HEAD] : c[Context.TAIL]].tolist()
+        split_at = max(closed_at - c[Context.HEAD], 0) if closed_at >= 0 else 0
+        ready.extendleft(now.objects[number] for number in reversed(queue[:split_at]))
+        for number in queue[split_at:]:
+            if number >= 0:
+                ready.append(now.objects[number])
+            else:
+                self._grid.wakeups.resume_all(others[-1 - number])
+
+    def _make(self, number: int, its: list[int], now: _Round) -> Fragment:
+        """The object of a fragment that has come into being."""
+        origin = now.objects[its[Its.ORIGIN]]
+        joins = self._joins_of(its[Its.JOIN], now)
+        f = Fragment(origin.warp, its[Its.MASK], list(origin.registers), its[Its.BLOCK], joins)
+        f.tokens, f.observed = dict(origin.tokens), dict(origin.observed)
+        f.pending_loads, f.pending_stores = list(origin.pending_loads), list(origin.pending_stores)
+        f.native = File(self.settle, self._files, number)
+        table, base = self._table, FIELDS * number
+        table[base + Its.HAS_OBJECT], table[base + Its.ORIGIN] = 1, number
+        now.objects[number] = f
+        f.warp.fragments.append(f)
+        return f
+
+    def _update(self, f: Fragment, its: list[int], now: _Round) -> None:
+        f.block, f.streak = its[Its.BLOCK], its[Its.STREAK]
+        f.native.is_fresh = f.native.is_ahead = True
+        f.joins = self._joins_of(its[Its.JOIN], now)
+        f.join_block = f.joins[-1].block if f.joins else None
+        if f.tokens:
+            f.tokens = {b: generation for b, generation in f.tokens.items() if not _is_named(b)}
+        if its[Its.BARRIER] >= 0:
+            f.tokens[f.cta.named[its[Its.BARRIER]]] = its[Its.GENERATION]
+
+    def _joins_of(self, number: int, now: _Round) -> list[JoinPoint]:
+        found = now.joins.get(number)
+        if found is None:
+            base = JOIN_FIELDS * number
+            block, mask, *_, parent, _ = self._place.joins[base : base + JOIN_FIELDS].tolist()
+            point = JoinPoint(block, mask, list(self._grid.code.initial))
+            found = now.joins[number] = [*self._joins_of(parent, now), point]
+        return found
+
+    def _list_from(self, number: int, now: _Round) -> list[Fragment]:
+        """Fragments that wait one behind the other."""
+        found = []
+        while number >= 0:
+            found.append(now.objects[number])
+            number = self._table[FIELDS * number + Its.NEXT]
+        return found
+
+    def _take_barrier(self, cta: Cta, number: int, n: int, now: _Round) -> list[Fragment]:
+        """Make a barrier what it is; returns those who waited there before and are let go."""
+        base = CTA_FIELDS * number + CtaState.BARRIERS + n * BARRIER_FIELDS
+        barrier = cta.named[n]
+        its = self._place.ctas[base : base + BARRIER_FIELDS].tolist()
+        arrived, needed, everybody, generation, others, first, _ = its
+        barrier.arrived, barrier.needed, barrier.everybody = arrived, needed, bool(everybody)
+        barrier.generation = generation
+        let_go: list[Fragment] = []
+        if not others:
+            let_go, barrier.waiters = barrier.waiters, []
+        code = self._grid.code
+        for f in self._list_from(first, now):
+            f.waiting = Waiting(barrier, "waits", code.sites[code.first[f.block]])
+            barrier.waiters.append(f)
+        return let_go
+
+
+def _is_named(barrier: Any) -> bool:
+    return getattr(barrier, "number", -1) >= 0
+
+
+def _is_plain(f: Fragment) -> bool:
+    """Whether it is only registers that it brings to a join."""
+    return not (f.tokens or f.observed or f.pending_loads or f.pending_stores)

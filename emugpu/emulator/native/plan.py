@@ -1,0 +1,641 @@
+"""Which stretches of a kernel run natively, as micro-operations; worked out when a launch first wants it.
+
+A block whose instructions all have micro-operations is one stretch. Of other blocks those parts are stretches that are
+long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
+stretch may touch are plain registers: none that nothing writes, and none that something asynchronous reads. It may
+begin with accumulators of wgmma, which Python puts into the registers before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import PtxSyntaxError
+from emugpu.emulator.instructions.table import NOTHING, Effect, Emitted, Micro, OfWarp, Temporary, Unsupported
+from emugpu.emulator.machine.code import EXIT, BlockFunction
+from emugpu.emulator.native.layout import NAMED_BARRIERS
+from emugpu.emulator.native.operations import (
+    ACCESSES,
+    ATOMIC_ACCESSES,
+    ATOMICS,
+    BARRIER,
+    BY_NAME,
+    EXCHANGES,
+    MATRICES,
+    NUMBERS,
+    Control,
+)
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
+from emugpu.emulator.translate.cfg import (
+    BRANCHES,
+    Block,
+    accumulators,
+    destinations,
+    held_operands,
+    is_guard_branch,
+    load_step,
+    sources,
+)
+
+SHORTEST = 4
+"""Instructions of the shortest stretch in a block that Python runs otherwise."""
+MOST = 0xFFFE
+"""Rows, and locations: their numbers have 16 bits."""
+ROW_BYTES = 256
+NARROW, WIDE, PREDICATE = 0, 1, 2
+"""Kinds of rows: 32 bits a lane, 64, or a predicate."""
+NO_GUARD = NO_ROW = 0xFFFF
+NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, CHOOSES, ALIGNED, COUNTED, SPREADS = 1, 2, 4, 8, 16, 32, 64, 128
+
+RECORD = np.dtype(
+    [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
+     ("imm", "u8"), ("yes", "i4"), ("no", "i4")]
+)  # fmt: skip
+"""A micro-operation as the interpreter reads it."""
+
+
+class _NotNative(Exception):
+    """The instruction has no micro-operations that do what it does here."""
+
+
+@dataclass
+class Piece:
+    """A part of a block: instructions ``[first, last)``. start: its first micro-operation, or -1 if Python runs it.
+
+    needs: (slot, row, kind) of the registers that it, or what native code goes on to, may read. function: the part in
+    Python, made when it is first called for. synchronises: it is a barrier, which is native where fragments are given
+    whole turns. publishes: it reads accumulators of wgmma, which Python puts into the registers first: native code does
+    not go on to it by itself.
+    """
+
+    first: int
+    last: int
+    start: int = -1
+    needs: list[tuple[int, int, int]] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+    function: BlockFunction | None = None
+    synchronises: bool = False
+    publishes: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether native code may go on to it."""
+        return self.start >= 0 and not self.publishes
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The end of a block at which lanes may go separate ways."""
+
+    predicate: int
+    yes: int
+    no: int
+
+
+@dataclass
+class Plan:
+    """All that the engine needs to know of a kernel."""
+
+    pieces: list[list[Piece]]
+    """Of each block; none where Python runs all of it."""
+    branches: dict[int, Branch]
+    joins: list[int]
+    operations: NDArray[Any]
+    entries: NDArray[np.int32]
+    locations: NDArray[np.int32]
+    location_slots: NDArray[np.int32]
+    saved_slots: NDArray[np.int32]
+    most_saved: int
+    rows: int
+    slot_of_row: list[int]
+    literal_rows: list[int]
+    literals: NDArray[np.uint8]
+    """What literals' rows hold, [literals, bytes of a row]."""
+    filled: Callable[[Any], tuple[Any, ...]]
+    """The values of a fragment's special registers and variables' addresses."""
+    filled_rows: list[tuple[int, int]]
+    """The rows that they go to, each with its kind."""
+    live_rows: list[list[tuple[int, int, int]]]
+    """(slot, row, kind) of the registers that have rows and are live at each location."""
+    needs_all: list[bool]
+    """Of each block whether its first piece needs all of those, so that a fragment may split when it has these."""
+    accesses: dict[int, tuple[str, str, int, int]]
+    """Of each instruction that accesses memory natively: the verb, the space, the bytes of an item, and the items."""
+    barriers: list[int]
+    """Numbers of the barriers that run natively."""
+    has_all_rows: list[bool]
+    """Of each block whether all registers that are live at its start have rows."""
+    make_functions: Callable[[int], None]
+    """Makes the Python functions of a block's pieces."""
+    workspaces: list[Any] = field(default_factory=list)
+    """The memory of launches that have ended, if there is some."""
+
+
+class _Rows:
+    """The rows of a fragment's registers, of values between micro-operations, of literals and of special registers."""
+
+    def __init__(self, dtypes: Sequence[Any], operands: Any) -> None:
+        self._dtypes = dtypes
+        self._operands = operands
+        self.registers: dict[int, int] = {}
+        self.kinds: list[int] = []
+        self.literals: list[tuple[int, int]] = []
+        self.expressions: dict[tuple[str, int], int] = {}
+        self._known: dict[Any, int] = {}
+
+    def _new(self, kind: int) -> int:
+        self.kinds.append(kind)
+        return len(self.kinds) - 1
+
+    def kind_of_slot(self, slot: int) -> int:
+        dtype = self._dtypes[slot]
+        if dtype is object:
+            raise _NotNative
+        return PREDICATE if dtype is np.bool_ else WIDE if dtype is np.uint64 else NARROW
+
+    def register(self, slot: int) -> int:
+        if slot not in self.registers:
+            self.registers[slot] = self._new(self.kind_of_slot(slot))
+        return self.registers[slot]
+
+    def literal(self, value: int, kind: int) -> int:
+        key = ("literal", value, kind)
+        if key not in self._known:
+            self._known[key] = self._new(kind)
+            self.literals.append((self._known[key], value))
+        return self._known[key]
+
+    def between(self, kind: int) -> int:
+        if ("between", kind) not in self._known:
+            self._known["between", kind] = self._new(kind)
+        return self._known["between", kind]
+
+    def expression(self, text: str, kind: int) -> int:
+        if (text, kind) not in self.expressions:
+            self.expressions[text, kind] = self._new(kind)
+        return self.expressions[text, kind]
+
+    def read(self, operand: Any, kind: str, excluded: frozenset[int]) -> tuple[int, int]:
+        """(row, kind of the row) of an operand read as a PTX type."""
+        wanted = PREDICATE if kind == "pred" else WIDE if TYPE_BYTES[kind] == 8 else NARROW
+        if isinstance(operand, Temporary):
+            row_kind = WIDE if operand.is_wide else NARROW
+            return self.between(row_kind), row_kind
+        if isinstance(operand, OfWarp):
+            return self.expression(operand.text, wanted), wanted
+        if isinstance(operand, Register):
+            if operand.slot in excluded:
+                raise _NotNative
+            row = self.register(operand.slot)
+            return row, self.kinds[row]
+        if isinstance(operand, Immediate | Special | Symbol):
+            try:
+                text = self._operands.read(operand, kind)
+            except (Unsupported, PtxSyntaxError):
+                raise _NotNative from None
+            if text in ("True", "False"):
+                return self.literal(int(text == "True"), wanted), wanted
+            if text.isdigit():
+                return self.literal(int(text), wanted), wanted
+            if "clock" not in text and "timer" not in text:
+                return self.expression(text, wanted), wanted
+        raise _NotNative
+
+
+Record = dict[str, int]
+
+
+class Planner:
+    """Makes the plan of one kernel."""
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        emitted: Sequence[Emitted | Unsupported],
+        blocks: Sequence[Block],
+        starting_at: dict[int, int],
+        unloaded_in: Sequence[set[int]],
+        dtypes: Sequence[Any],
+        operands: Any,
+        write_pieces: Callable[[int, Sequence[Block]], list[BlockFunction]],
+        quiet: bool,
+    ) -> None:
+        """quiet: nobody will listen, and loads of tensor memory take their values at once."""
+        self._instructions = instructions
+        self._emitted = emitted
+        self._blocks = blocks
+        self._starting_at = starting_at
+        self._unloaded_in = unloaded_in
+        self._operands = operands
+        self._write_pieces = write_pieces
+        self._rows = _Rows(dtypes, operands)
+        self._quiet = quiet
+        self._stores_to_tmem = any(i.opcode == "tcgen05" and i.modifiers[0] == "st" for i in instructions)
+        held = {r.slot for i in instructions for r in held_operands(i)}
+        self._accumulators = {r.slot for i in instructions for r in accumulators(i)}
+        written = {r.slot for i in instructions for r in destinations(i)}
+        self._read = {r.slot for i in instructions for r in sources(i)}
+        self._excluded = frozenset(held | (self._read - written))
+        self._records: list[Record] = []
+        self._locations: list[set[int]] = []
+        self._saved: list[int] = []
+        self._most_saved = 0
+        self._barriers: set[int] = set()
+        self._accesses: dict[int, tuple[str, str, int, int]] = {}
+
+    def plan(self) -> Plan | None:
+        """The plan; None if the kernel is too large for one, or has nothing to run natively."""
+        blocks = self._blocks
+        micro = [self._micro_of_block(block) for block in blocks]
+        pieces = [self._pieces(block, found) for block, found in zip(blocks, micro, strict=True)]
+        if not any(p.start >= 0 for several in pieces for p in several):
+            return None
+        self._locations = [block.live_in for block in blocks]
+        self._locations += [block.live_out | self._guard_of_end(block) for block in blocks]
+        entries = np.full(len(blocks), -1, np.int32)
+        branches: dict[int, Branch] = {}
+        for block, several, found in zip(blocks, pieces, micro, strict=True):
+            live = self._live_within(block, several)
+            for number, piece in enumerate(several):
+                if piece.start < 0:
+                    continue
+                piece.start = len(self._records)
+                if number == 0 and piece.follows:
+                    entries[block.index] = piece.start
+                self._encode(block, several, number, found, live, branches)
+        self._find_needs(pieces)
+        if len(self._rows.kinds) > MOST or len(self._locations) > MOST:
+            return None
+        return self._finished(pieces, branches, entries)
+
+    # ---- which instructions, and which pieces ----
+
+    def _micro_of_block(self, block: Block) -> dict[int, list[Record] | None]:
+        """The micro-operations of each instruction that is no branch; None where Python must run it."""
+        unloaded = set(self._unloaded_in[block.index])
+        loading: set[int] = set()
+        found: dict[int, list[Record] | None] = {}
+        for index in range(block.first, block.last):
+            i = self._instructions[index]
+            emitted = self._emitted[index]
+            touched = {r.slot for r in [*sources(i), *destinations(i)]}
+            poisons = isinstance(emitted, Effect) and bool(emitted.poisons)
+            if i.opcode not in BRANCHES:
+                found[index] = self._records_of(i, emitted)
+            native = found.get(index) is not None and not self._synchronises(index)
+            if poisons and native:
+                loading |= touched
+            if (
+                touched & unloaded
+                or (isinstance(emitted, Effect) and emitted.stores)
+                or ((poisons or loading) and not native)
+            ):
+                return dict.fromkeys(range(block.first, block.last))
+            before = set(unloaded)
+            load_step(i, unloaded)
+            if before and not unloaded:
+                # What was loaded elsewhere Python has to deliver.
+                if not before <= loading:
+                    found[index] = None
+                loading = set()
+        return dict.fromkeys(range(block.first, block.last)) if loading else found
+
+    def _records_of(self, i: Instruction, emitted: Emitted | Unsupported) -> list[Record] | None:
+        if isinstance(emitted, Unsupported) or (is_guard_branch(i) and not self._synchronises(i.index)):
+            return None
+        if emitted is None:
+            return []
+        given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
+        if any(m.quiet for m in emitted.micro) and not self._quiet:
+            return None
+        if emitted.micro == (NOTHING,):
+            return [] if i.guard is None else None
+        if not emitted.micro or {r.slot for r in destinations(i)} & self._read - given:
+            return None
+        try:
+            guard, flags = NO_GUARD, 0
+            if i.guard is not None and not is_guard_branch(i):
+                guard, _ = self._rows.read(i.guard, "pred", self._excluded)
+                flags = NEGATED if i.guard_negated else 0
+            accesses = [m for m in emitted.micro if m.access and m.name not in ATOMICS]
+            items = 0
+            if accesses:
+                m = accesses[0]
+                items = len(accesses) // sum(m.is_first for m in accesses)
+                self._accesses[i.index] = (m.name, m.access, m.nbytes, items)
+            return [{**self._record(m, guard, flags, items), "yes": i.index} for m in emitted.micro]
+        except _NotNative:
+            return None
+
+    def _synchronises(self, index: int) -> bool:
+        emitted = self._emitted[index]
+        return isinstance(emitted, Effect) and any(m.name == BARRIER for m in emitted.micro)
+
+    def _record(self, m: Micro, guard: int, flags: int, items: int) -> Record:
+        if m.name in ATOMICS and m.access:
+            return self._atomic(m, guard, flags)
+        if m.access:
+            return {**self._access(m, guard, flags), "c": m.nbytes * items}
+        if m.name == BARRIER:
+            return self._barrier(m)
+        if m.name in EXCHANGES:
+            return self._exchange(m, guard)
+        if m.name in MATRICES:
+            return self._matrix(m, guard)
+        operation = BY_NAME[m.name]
+        if len(operation.sources) != len(m.sources):
+            raise _NotNative
+        rows = []
+        for (operand, kind), wanted in zip(m.sources, operation.sources, strict=True):
+            row, row_kind = self._rows.read(operand, kind, self._excluded)
+            if (row_kind == WIDE) != wanted.endswith("64"):
+                raise _NotNative
+            if isinstance(operand, Register) and kind != "pred" and self._reads_part(operand, kind):
+                raise _NotNative
+            rows.append(row)
+        d, d_kind = self._destination(m)
+        if (d_kind == WIDE) != operation.result.endswith("64"):
+            raise _NotNative
+        flags |= (IS_WIDE if d_kind == WIDE else 0) | (CHOOSES if operation.chooses else 0)
+        flags |= SPREADS if operation.spreads else 0
+        rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
+        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight}
+        return {**found, **dict(zip("abc", rows, strict=True))}
+
+    def _reads_part(self, register: Register, kind: str) -> bool:
+        return register.type != "pred" and TYPE_BYTES[register.type] > TYPE_BYTES[kind]
+
+    def _destination(self, m: Micro) -> tuple[int, int]:
+        if isinstance(m.destination, Register | Temporary):
+            return self._rows.read(m.destination, "b32", self._excluded)
+        raise _NotNative
+
+    def _exchange(self, m: Micro, guard: int) -> Record:
+        """The mask of those who take part goes where a load has its alignment."""
+        if guard != NO_GUARD:
+            raise _NotNative
+        *rows, members = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
+        d, d_kind = self._destination(m)
+        if WIDE in (d_kind, members[1], *(kind for _, kind in rows)):
+            raise _NotNative
+        found = [row for row, _ in rows] + [self._rows.literal(0, NARROW)] * (3 - len(rows))
+        return {"op": EXCHANGES[m.name], "d": d, "e": members[0], **dict(zip("abc", found, strict=True))}
+
+    def _barrier(self, m: Micro) -> Record:
+        found = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
+        if any(kind != NARROW for _, kind in found):
+            raise _NotNative
+        number = m.sources[0][0]
+        numbers = range(NAMED_BARRIERS)
+        self._barriers.update([number.value] if isinstance(number, Immediate) and number.value in numbers else numbers)
+        rows = [row for row, _ in found] + [self._rows.literal(0, NARROW)] * (2 - len(found))
+        flags = (ALIGNED if m.alignment > 1 else 0) | (COUNTED if len(m.sources) == 2 else 0)
+        return {"op": Control.BARRIER, "a": rows[0], "b": rows[1], "flags": flags}
+
+    def _matrix(self, m: Micro, guard: int) -> Record:
+        if guard != NO_GUARD or (m.name == "tcgen05.ld" and self._stores_to_tmem):
+            raise _NotNative
+        (base, base_kind), (b, b_kind) = (self._rows.read(*s, self._excluded) for s in m.sources)
+        flags = (WIDE_ADDRESS if base_kind == WIDE else 0) | (FIRST_ITEM if m.is_first else 0)
+        if b_kind != NARROW:
+            raise _NotNative
+        found = {"op": MATRICES[m.name], "a": base, "b": b, "e": m.alignment, "no": m.part, "flags": flags}
+        found |= {"imm": m.offset & 0xFFFFFFFFFFFFFFFF, "d": NO_ROW}
+        if m.destination is not None:
+            found["d"], d_kind = self._destination(m)
+            if d_kind != NARROW:
+                raise _NotNative
+        return found
+
+    def _access(self, m: Micro, guard: int, flags: int) -> Record:
+        base, base_kind = self._rows.read(*m.sources[0], self._excluded)
+        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
+        found = {"op": ACCESSES[m.name, m.access, m.nbytes], "guard": guard, "a": base, "e": m.alignment}
+        flags |= FIRST_ITEM if m.is_first else 0
+        found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
+        if m.name == "ld":
+            d, kind = self._destination(m)
+            return {**found, "d": d, "flags": flags | (IS_WIDE if kind == WIDE else 0)}
+        value, kind = self._rows.read(*m.sources[1], self._excluded)
+        flags |= IS_WIDE if kind == WIDE else 0
+        return {**found, "b": value, "d": NO_ROW, "flags": flags}
+
+    def _atomic(self, m: Micro, guard: int, flags: int) -> Record:
+        """What is done goes where a load has its alignment."""
+        (base, base_kind), *values = (self._rows.read(*s, self._excluded) for s in m.sources)
+        kinds = {kind for _, kind in values}
+        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
+        flags |= IS_WIDE if m.nbytes == 8 else 0
+        d = NO_ROW
+        if m.destination is not None:
+            d, d_kind = self._destination(m)
+            kinds.add(d_kind)
+        if kinds != {WIDE if m.nbytes == 8 else NARROW}:
+            raise _NotNative
+        if any(isinstance(o, Register) and self._reads_part(o, kind) for o, kind in m.sources[1:]):
+            raise _NotNative
+        rows = [row for row, _ in values]
+        found = {"op": ATOMIC_ACCESSES[m.access, m.nbytes], "guard": guard, "flags": flags, "d": d, "a": base}
+        return {**found, "b": rows[0], "c": rows[-1], "e": ATOMICS.index(m.name), "imm": m.offset & 0xFFFFFFFFFFFFFFFF}
+
+    def _guard_of_end(self, block: Block) -> set[int]:
+        """The predicate that decides where a block goes on."""
+        last = block.skips or self._instructions[block.last - 1]
+        ends = block.skips is not None or last.opcode in BRANCHES
+        return {last.guard.slot} if ends and last.guard is not None else set()
+
+    def _end_is_native(self, block: Block) -> bool:
+        last = block.skips or self._instructions[block.last - 1]
+        if block.skips is None and last.opcode not in BRANCHES:
+            return True
+        plain = block.skips is not None or not isinstance(self._emitted[last.index], Unsupported)
+        return last.opcode != "brx" and plain and not self._guard_of_end(block) & self._excluded
+
+    def _pieces(self, block: Block, found: dict[int, list[Record] | None]) -> list[Piece]:
+        """The block in pieces, those that run natively marked by a start of 0; none if there are no such."""
+        end_is_native = self._end_is_native(block)
+        pieces: list[Piece] = []
+        whole = end_is_native and all(records is not None for records in found.values())
+        for index in range(block.first, block.last):
+            if self._synchronises(index) and found[index] is not None:
+                pieces.append(Piece(index, index + 1, 0, synchronises=True))
+                continue
+            # A branch goes with what is before it.
+            native = found[index] is not None if index in found else bool(pieces) and pieces[-1].start == 0
+            native = whole or (native and (end_is_native or index in found))
+            if pieces and (pieces[-1].start == 0) == native and not pieces[-1].synchronises:
+                pieces[-1].last = index + 1
+            else:
+                pieces.append(Piece(index, index + 1, 0 if native else -1))
+        merged: list[Piece] = []
+        for piece in pieces:
+            if piece.last - piece.first < SHORTEST and not whole and not piece.synchronises:
+                piece.start = -1
+            if merged and merged[-1].start == -1 and piece.start == -1:
+                merged[-1].last = piece.last
+            else:
+                merged.append(piece)
+        if block.skips is not None and end_is_native:
+            merged = [Piece(block.first, block.last, 0)]
+        return [self._described(p) for p in merged] if any(p.start == 0 for p in merged) else []
+
+    def _described(self, piece: Piece) -> Piece:
+        for i in self._instructions[piece.first : piece.last]:
+            piece.reads |= {r.slot for r in sources(i)} - piece.writes
+            piece.writes |= {r.slot for r in destinations(i)}
+        piece.publishes = not piece.reads.isdisjoint(self._accumulators)
+        return piece
+
+    def _live_within(self, block: Block, pieces: Sequence[Piece]) -> list[set[int]]:
+        """The registers that are live at the start of each piece, and at the end of the block."""
+        live = [block.live_out | self._guard_of_end(block)]
+        for piece in reversed(pieces):
+            live.append(piece.reads | (live[-1] - piece.writes))
+        return live[::-1]
+
+    # ---- micro-operations ----
+
+    def _encode(
+        self,
+        block: Block,
+        pieces: Sequence[Piece],
+        number: int,
+        found: dict[int, list[Record] | None],
+        live: Sequence[set[int]],
+        branches: dict[int, Branch],
+    ) -> None:
+        piece = pieces[number]
+        saved = sorted(piece.writes & live[number] & self._rows.registers.keys())
+        here = self._location(live[number]) if number else block.index
+        begin = {"op": Control.BEGIN, "d": len(saved), "imm": len(self._saved), "e": here}
+        self._records.append({**begin, "yes": block.index, "no": number})
+        self._saved += [self._rows.registers[slot] for slot in saved]
+        self._most_saved = max(self._most_saved, len(saved))
+        for index in range(piece.first, piece.last):
+            self._records += found.get(index) or ()  # those of a branch are none
+        if number + 1 < len(pieces):
+            if pieces[number + 1].follows:
+                return
+            after = self._location(live[number + 1])
+            self._records.append({"op": Control.LEAVE, "e": after, "yes": block.index, "no": number + 1})
+            return
+        self._records.append(self._end(block, branches))
+
+    def _location(self, live: set[int]) -> int:
+        self._locations.append(live)
+        return len(self._locations) - 1
+
+    def _end(self, block: Block, branches: dict[int, Branch]) -> Record:
+        """Where the block goes on."""
+        here = len(self._blocks) + block.index
+        last = block.skips or self._instructions[block.last - 1]
+        if block.skips is not None:
+            yes, no = block.index + 1, self._starting_at.get(last.index + 1, EXIT)
+        elif last.opcode not in BRANCHES:
+            return {"op": Control.GO, "yes": block.successors[0], "e": here}
+        else:
+            yes = EXIT if last.opcode in ("ret", "exit") else self._starting_at.get(last.targets[0], EXIT)
+            no = block.index + 1 if block.index + 1 in block.successors else EXIT
+        if last.guard is None:
+            return {"op": Control.GO, "yes": yes, "e": here}
+        if last.guard_negated:
+            yes, no = no, yes
+        branches[block.index] = Branch(last.guard.slot, yes, no)
+        predicate = self._rows.register(last.guard.slot)
+        return {"op": Control.BRANCH, "a": predicate, "yes": yes, "no": no, "e": here}
+
+    # ---- all together ----
+
+    def _find_needs(self, pieces: Sequence[Sequence[Piece]]) -> None:
+        """Liveness among the native pieces alone: what Python must hand to the interpreter."""
+        needs: dict[int, set[int]] = {}
+        for block, several in zip(self._blocks, pieces, strict=True):
+            for piece in several:
+                if piece is several[-1]:
+                    piece.reads |= self._guard_of_end(block) - piece.writes
+        changed = True
+        while changed:
+            changed = False
+            for block, several in zip(reversed(self._blocks), reversed(pieces), strict=True):
+                if not several:
+                    continue
+                following = [pieces[s][0] for s in block.successors if s != EXIT and pieces[s]]
+                after = set().union(*(needs.get(p.start, set()) for p in following if p.follows))
+                for piece in reversed(several):
+                    if piece.start >= 0:
+                        found = piece.reads | (after - piece.writes)
+                        if found != needs.get(piece.start):
+                            needs[piece.start] = found
+                            changed = True
+                    after = needs[piece.start] if piece.follows else set()
+        for several in pieces:
+            for piece in several:
+                if piece.start >= 0:
+                    slots = sorted(needs[piece.start])
+                    rows = [(slot, self._rows.register(slot)) for slot in slots]
+                    piece.needs = [(slot, row, self._rows.kinds[row]) for slot, row in rows]
+
+    def _finished(self, pieces: list[list[Piece]], branches: dict[int, Branch], entries: NDArray[np.int32]) -> Plan:
+        rows = self._rows
+        operations = np.zeros(len(self._records), RECORD)
+        for name in RECORD.names or ():
+            default = NO_GUARD if name == "guard" else 0
+            operations[name] = [record.get(name, default) for record in self._records]
+        live = [sorted(rows.registers[slot] for slot in at & rows.registers.keys()) for at in self._locations]
+        counts = np.array([len(at) for at in live], np.int32)
+        locations = np.stack([np.cumsum(counts, dtype=np.int32) - counts, counts], axis=1).astype(np.int32)
+        slots = [row | rows.kinds[row] << 16 for at in live for row in at]
+        count = max(4, -(-len(rows.kinds) // 4) * 4)
+        literals = np.zeros((len(rows.literals), ROW_BYTES), np.uint8)
+        for of_row, (row, value) in zip(literals, rows.literals, strict=True):
+            of_row.view(np.uint64 if rows.kinds[row] == WIDE else np.uint32)[:] = value
+        slot_of_row = [0] * count
+        for slot, row in rows.registers.items():
+            slot_of_row[row] = slot
+        text = f"lambda f: ({''.join(f'{expression}, ' for expression, _ in rows.expressions)})"
+        filled = eval(text, self._operands.names)  # expressions that generated code has, too
+        return Plan(
+            pieces=pieces,
+            branches=branches,
+            joins=[block.join for block in self._blocks],
+            operations=operations,
+            entries=entries,
+            locations=locations,
+            location_slots=np.array(slots or [0], np.int32),
+            saved_slots=np.array(self._saved or [0], np.int32),
+            most_saved=self._most_saved,
+            rows=count,
+            slot_of_row=slot_of_row,
+            literal_rows=[row for row, _ in rows.literals],
+            literals=literals,
+            filled=filled,
+            filled_rows=[(row, rows.kinds[row]) for row in rows.expressions.values()],
+            live_rows=[[(slot_of_row[row], row, rows.kinds[row]) for row in at] for at in live],
+            needs_all=[
+                bool(several) and set(at) <= {row for _, row, _ in several[0].needs}
+                for several, at in zip(pieces, live, strict=False)
+            ],
+            accesses=self._accesses,
+            barriers=sorted(self._barriers),
+            has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
+            make_functions=lambda block: self._make_functions(block, pieces[block]),
+        )
+
+    def _make_functions(self, number: int, pieces: Sequence[Piece]) -> None:
+        block = self._blocks[number]
+        live = self._live_within(block, pieces)
+        parts = []
+        for piece, after in zip(pieces, live[1:], strict=True):
+            part = Block(block.index, piece.first, piece.last, None, block.successors, block.join)
+            part.reads, part.writes = set(piece.reads), set(piece.writes)
+            part.loads = set(piece.reads)
+            part.live_out = after if piece is not pieces[-1] else block.live_out
+            parts.append(part)
+        for piece, function in zip(pieces, self._write_pieces(number, parts), strict=True):
+            piece.function = function

@@ -1,0 +1,296 @@
+"""Runs a fragment natively: hands registers and memory to the interpreter, and takes back what it has changed.
+
+A stretch of native code is a transaction: if anything in it is out of the ordinary (a fault of any kind, a window that
+it does not know) the interpreter takes it back, and the ordinary block function does it, faults included. So what a
+kernel does, and what is said about it, does not depend on the engine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from pathlib import Path
+
+import numpy as np
+
+from emugpu.emulator.machine.code import BLOCKED, Code
+from emugpu.emulator.machine.divergence import diverge
+from emugpu.emulator.machine.machine import Stop
+from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.state import Cta, Fragment, Grid
+from emugpu.emulator.native.layout import FIRST_ROW, Answer, Context, Said
+from emugpu.emulator.native.layout import FragmentField as Its
+from emugpu.emulator.native.plan import PREDICATE, Piece, Plan
+from emugpu.emulator.native.trace import Trace
+from emugpu.emulator.native.workspace import FIELDS, File, Workspace
+
+TRIALS = 16
+"""How often a place is entered before it is looked at whether that pays."""
+LAUNCHES = 8
+"""For how many launches of a kernel it holds what has been found."""
+PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
+"""What an entry costs, in the units in which the interpreter estimates what Python would take, less than a microsecond
+each; how many registers can be handed in for one; and what the first entry of a fragment costs."""
+NO_BLOCK = -3
+
+
+class Library:
+    """The compiled interpreter."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        self.run, self.run_turns = library.run, library.run_turns
+        self.settle, self.touch_living, self.sift = library.settle, library.touch_living, library.sift
+        functions = ((self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.sift, 0))
+        for function, numbers in functions:
+            function.argtypes = [ctypes.c_void_p, *[ctypes.c_ssize_t] * numbers]
+            function.restype = ctypes.c_ssize_t
+
+
+class _Entry:
+    """A piece of a block, and how well it has paid to run it natively."""
+
+    __slots__ = ("entered", "is_native", "piece", "weight")
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+        self.is_native = piece.start >= 0
+        self.entered = self.weight = 0
+
+
+class Stretches:
+    """Runs fragments of one launch, one at a time."""
+
+    def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
+        code: Code = grid.code
+        self._library = library
+        self._functions = code.functions
+        self._plan = plan
+        self._grid = grid
+        self._rows = plan.rows
+        self.counts = np.zeros(len(code.functions), np.int64)
+        """Blocks that ran natively and that the machine has not counted."""
+        self._place = plan.workspaces.pop() if plan.workspaces else Workspace(plan)
+        if self._place.launches % LAUNCHES == 0:
+            self._place.entries = [[_Entry(piece) for piece in pieces] for pieces in plan.pieces]
+        self._place.launches += 1
+        self._pieces: list[list[_Entry]] = self._place.entries
+        self.enters: list[bool] = []
+        self.begins = [bool(pieces) and pieces[0].start >= 0 and pieces[0].follows for pieces in plan.pieces]
+        self._note_entries()
+        self._files = self._place.files
+        self._table = self._files.table
+        self._origins: list[tuple[str, str]] = []
+        """Of what is undefined, by the numbers that rows have: where it comes from, and the rule that is broken."""
+        blocks = grid.memory.direct()
+        allocations = [
+            (b.base, b.data.size, b.data.ctypes.data, b.shadow[1].ctypes.data if b.valid is not None else 0)
+            for b in blocks
+        ]
+        self._place.set(
+            parameters=np.frombuffer(grid.launch.parameters or b"\0", np.uint8),
+            parameter_bytes=len(grid.launch.parameters), counts=self.counts,
+            allocations=np.array(allocations or [(0, 0, 0, 0)], np.uint64), allocation_count=len(blocks),
+            last_allocation=0,
+        )  # fmt: skip
+        self._place.set(trace=0, traced=0, trace_words_used=0, trace_chunks_used=0)
+        self._trace = None
+        if grid.sink is not None:
+            self._trace = Trace(grid, self._place.context, code.sites, plan.accesses, library)
+        self._cta: Cta | None = None
+        self._bounds = (-1, -1)
+
+    def flush(self) -> None:
+        """Nothing follows: tell the sink what is left."""
+        if self._trace is not None:
+            self._trace.drain()
+
+    def end(self) -> None:
+        """The launch has come to its end; the next one of the kernel can have its memory."""
+        if self._place.may_be_kept():
+            self._plan.workspaces.append(self._place)
+
+    def _note_entries(self) -> None:
+        self.enters[:] = [any(e.is_native and not e.piece.synchronises for e in entries) for entries in self._pieces]
+
+    def _visit(self, cta: Cta) -> None:
+        """Make a CTA's shared memory that of the context."""
+        shared = cta.shared
+        if cta is not self._cta:
+            self._cta = cta
+            self._place.context[0:4] = array("q", (*shared.addresses, shared.size, cta.window))
+            self._place.context[Context.TMEM : Context.PARAMETERS] = array("q", cta.tmem.addresses)
+            self._bounds = (-1, -1)
+        bounds = shared.mbarrier_bounds
+        if bounds != self._bounds:
+            self._bounds = bounds
+            self._place.context[4:6] = array("q", bounds)
+
+    # ---- one fragment, for a part of its turn ----
+
+    def run(self, f: Fragment, block: int, budget: int, stop: Stop | None = None) -> tuple[int, int, int]:
+        """Run a block, and those after it for as long as they are native; at most ``budget`` in all.
+
+        stop: how native turns have ended in the middle of the block. Returns the last block that was run, what its
+        block function would have returned, and how many were run before it, which are counted.
+        """
+        ran, number = 0, stop.piece if stop is not None else 0
+        failed = stop is not None and stop.answer == Answer.FAILED
+        pieces = self._pieces[block]
+        if not pieces or (failed and number == 0 and not pieces[0].piece.synchronises):
+            return block, self._functions[block](f, f.registers), 0
+        while True:
+            entry = self._pieces[block][number]
+            piece = entry.piece
+            if piece.publishes and f.warp.member is not None:
+                f.warp.member.publish(f.warp.fragments)
+            if entry.is_native and not failed and not piece.synchronises and (price := self._hand_in(f, piece.needs)):
+                entry.weight -= price
+                status, block, following, further = self._run(f, entry, budget - ran)
+                ran += further
+                if status == Answer.STOPPED:
+                    return block, following, ran
+                if status == Answer.DIVERGES:
+                    return block, self.diverge(f, block), ran
+                number = following
+                piece = self._pieces[block][number].piece
+                if status == Answer.FAILED and number == 0 and not piece.synchronises:
+                    return block, self._functions[block](f, f.registers), ran
+            if piece.function is None:
+                self._plan.make_functions(block)
+                assert piece.function is not None
+            following = piece.function(f, f.registers)
+            number, failed = number + 1, False
+            if number == len(self._pieces[block]) or following == BLOCKED:
+                return block, following, ran
+
+    def diverge(self, f: Fragment, block: int) -> int:
+        """Split a fragment at the branch that ends a block; what its function would have returned."""
+        branch = self._plan.branches[block]
+        return diverge(f, f.registers[branch.predicate], branch.yes, branch.no, self._plan.joins[block])
+
+    def _hand_in(self, f: Fragment, rows: list[tuple[int, int, int]]) -> int:
+        """Give the interpreter these registers, and whose they are. Returns what that costs; 0: there is no way to."""
+        if f.tokens and f.warp in f.tokens:
+            # Lanes have met, and Python has not gone on yet in the instruction where they did.
+            return 0
+        file: File | None = f.native
+        price, handed = PRICE, 0
+        if file is None:
+            number = self._files.take()
+            if number < 0:
+                return 0
+            file = f.native = File(self.settle, self._files, number)
+            price += FILE_PRICE
+            for (row, kind), value in zip(self._plan.filled_rows, self._plan.filled(f), strict=True):
+                file.put(row, kind, value)
+        registers, known, stamps = f.registers, file.known, file.stamps
+        for slot, row, kind in rows:
+            value = registers[slot]
+            if value is known[row] and not stamps[row]:
+                continue
+            if type(value) is Poison:
+                if not file.put_poison(row, kind, value, self._origin_number(value)):
+                    return 0
+            elif not file.put(row, kind, value):
+                return 0
+            handed += 1
+            known[row] = value
+            stamps[row] = 0
+        return price + handed // ROWS_A_UNIT
+
+    def _origin_number(self, value: Poison) -> int:
+        origin = (value.origin, value.rule)
+        if origin not in self._origins:
+            self._origins.append(origin)
+        return self._origins.index(origin)
+
+    def _run(self, f: Fragment, entry: _Entry, budget: int) -> tuple[int, int, int, int]:
+        """Enter native code: why it stopped, at which block, what follows, and how many blocks it has run before."""
+        self._call(f, entry.piece, budget, 0)
+        said = self._take_over(f)
+        entry.entered += 1
+        entry.weight += said[Said.WEIGHT]
+        if entry.entered == TRIALS:
+            self._judge(entry)
+        return said[Said.STATUS], said[Said.BLOCK], said[Said.FOLLOWING], said[Said.RAN]
+
+    def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
+        """Run so many blocks, all of them native; None, and nothing is done, if that is not to be, or if the fragment
+        comes round with the same registers and nothing changed.
+
+        Returns the block that follows, and how many loads the last one has made, at most four if nothing was stored.
+        """
+        pieces = self._pieces[f.block]
+        if not pieces or not pieces[0].is_native or pieces[0].piece.synchronises:
+            return None
+        piece = pieces[0].piece
+        if not self._hand_in(f, piece.needs) or self._call(f, piece, blocks, blocks) == Answer.REFUSED:
+            return None
+        said = self._take_over(f)
+        return said[Said.FOLLOWING], said[Said.LOADS]
+
+    def _warp_number(self, f: Fragment) -> int:
+        return self._trace.number_of(f.warp) if self._trace is not None else 0
+
+    def _call(self, f: Fragment, piece: Piece, budget: int, window: int) -> int:
+        self._visit(f.cta)
+        table, number = self._table, f.native.number
+        base = FIELDS * number
+        table[base + Its.MASK], table[base + Its.ALIVE] = f.mask, f.warp.alive
+        table[base + Its.WARP] = self._warp_number(f)
+        table[base + Its.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
+        status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
+        if self._trace is not None:
+            self._trace.drain_if_full()
+        return status
+
+    def _take_over(self, f: Fragment) -> list[int]:
+        """Take the registers that a call has changed and that are live; what else it has said."""
+        out, file = self._place.out, f.native
+        said: list[int] = out[:FIRST_ROW].tolist()
+        if said[Said.CHANGES]:
+            self._grid.wakeups.changes += said[Said.CHANGES]
+        self._take_rows(f, file, said)
+        return said
+
+    def _take_rows(self, f: Fragment, file: File, said: list[int]) -> None:
+        out, rows = self._place.out, self._rows
+        registers, known, slot_of_row = f.registers, file.known, self._plan.slot_of_row
+        if scalars := said[Said.SCALARS]:
+            flat = iter(self._place.out_unsigned[FIRST_ROW : FIRST_ROW + 2 * scalars].tolist())
+            for packed, value in zip(flat, flat, strict=True):
+                row = packed & 0xFFFF
+                registers[slot_of_row[row]] = known[row] = value != 0 if packed >> 16 == PREDICATE else value
+        for count, first, values in (
+            (said[Said.ROWS32], FIRST_ROW + 2 * rows, self._place.out32),
+            (said[Said.ROWS64], FIRST_ROW + 3 * rows, self._place.out64),
+            (said[Said.PREDICATES], FIRST_ROW + 4 * rows, self._place.out_predicates),
+        ):
+            if count:
+                for row, value in zip(out[first : first + count].tolist(), values[:count].copy(), strict=True):
+                    registers[slot_of_row[row]] = known[row] = value
+        if said[Said.POISONS]:
+            for packed in out[FIRST_ROW + 5 * rows : FIRST_ROW + 5 * rows + said[Said.POISONS]].tolist():
+                row = packed & 0xFFFF
+                origin = self._origins[file.rows.origins[row]]
+                registers[slot_of_row[row]] = known[row] = file.poison(row, packed >> 16, origin)
+
+    def _judge(self, entry: _Entry) -> None:
+        """Leave a place to Python that native code does too little from."""
+        if entry.weight < 0:
+            entry.is_native = False
+            self._note_entries()
+        entry.entered = entry.weight = 0
+
+    def settle(self, f: Fragment) -> None:
+        """Bring a fragment's registers up to date, and have them handed in again, as Python is about to run it."""
+        file: File | None = f.native
+        if file is None:
+            return
+        file.is_fresh = False
+        if file.is_ahead:
+            file.is_ahead = False
+            location = self._table[FIELDS * file.number + Its.LOCATION]
+            self._library.settle(self._place.context_address, file.number, location)
+            self._take_rows(f, file, self._place.out[:FIRST_ROW].tolist())

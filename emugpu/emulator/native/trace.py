@@ -1,0 +1,336 @@
+"""What happens natively, as events: the interpreter writes it down, and the sink of the launch is told of it before it
+is told of anything else.
+
+Accesses that a fragment makes one after the other are one `Accesses`; each of them is made an `Access` only for those
+who look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.machine import events
+from emugpu.emulator.machine.events import Access, Agent, Site
+from emugpu.emulator.machine.lanes import WARP_SIZE, lanes_of
+from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.state import Grid, Warp
+from emugpu.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Event, Traced
+
+if TYPE_CHECKING:
+    from emugpu.emulator.native.stretches import Library
+
+ENTRY = np.dtype(
+    [("kind", "u2"), ("flags", "u2"), ("warp", "i4"), ("lanes", "u4"), ("site", "i4"), ("run", "i8"), ("value", "i8"),
+     ("chunk", "i4"), ("number", "i4"), ("base", "i8")]
+)  # fmt: skip
+"""An entry as the interpreter writes it. run: of accesses of one fragment with nothing in between it is the same. base:
+of the one allocation in global memory that is accessed, if there is one.
+"""
+assert ENTRY.itemsize == TRACE_BYTES
+FIRST_SAME_VALUE = 8
+"""The bit of the flags of an access that says whether all lanes store one value as the first item."""
+ENTRIES, WORDS, CHUNKS, MARGIN = 1 << 16, 1 << 18, 1 << 19, 1 << 10
+_ROW = np.arange(WARP_SIZE, dtype=np.uint64)
+_FILLED = (
+    (Context.TRACED, Context.TRACE_ROOM), (Context.TRACE_WORDS_USED, Context.TRACE_WORDS_ROOM),
+    (Context.TRACE_CHUNKS_USED, Context.TRACE_CHUNKS_ROOM),
+)  # fmt: skip
+MODES = {"ld": "read", "st": "write"}
+
+
+class Trace:
+    """Holds what the interpreter has written down of one launch."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        context: memoryview,
+        sites: Sequence[Site],
+        accesses: dict[int, tuple[str, str, int, int]],
+        library: Library,
+    ) -> None:
+        """grid: whose sink is told of it all, in order: what Python makes events of, too, comes by here. accesses: by
+        instruction, the verb, the state space, the bytes of an item and how many items.
+        """
+        assert grid.sink is not None
+        self._sink, grid.sink = grid.sink, self._pass_on
+        self._blocks = [(block.base, block.base + block.data.size) for block in grid.memory.direct()]
+        self._context = context
+        self._sites = sites
+        self.library = library
+        self.accesses = accesses
+        kinds = [*dict.fromkeys((verb, space) for verb, space, _, _ in accesses.values())]
+        self.kinds = np.full(len(sites) + 1, -1)
+        self.items = np.zeros(len(sites) + 1, np.int64)
+        self.sizes = np.zeros(len(sites) + 1, np.int32)
+        """By instruction: which have the same verb and state space, how many items a lane accesses, and their bytes."""
+        for index, (verb, space, nbytes, items) in accesses.items():
+            self.kinds[index], self.items[index], self.sizes[index] = kinds.index((verb, space)), items, nbytes * items
+        self._warps: dict[tuple[int, int, int], int] = {}
+        self.who: list[tuple[int, int, int]] = []
+        self._agents: dict[tuple[int, int], Agent] = {}
+        self._entries = np.zeros(ENTRIES + MARGIN, ENTRY)
+        self._words = np.zeros(WORDS + MARGIN, np.uint64)
+        self._chunks = np.zeros(CHUNKS + MARGIN, np.int32)
+        for name, array, room in (
+            ("TRACE", self._entries, ENTRIES),
+            ("TRACE_WORDS", self._words, WORDS),
+            ("TRACE_CHUNKS", self._chunks, CHUNKS),
+        ):
+            context[Context[name]], context[Context[f"{name}_ROOM"]] = array.ctypes.data, room
+
+    def number_of(self, warp: Warp) -> int:
+        """The number by which the interpreter knows a warp."""
+        return self._number((warp.cta.cluster.number, warp.cta.rank, warp.index))
+
+    def _number(self, who: tuple[int, int, int]) -> int:
+        number = self._warps.get(who)
+        if number is None:
+            number = self._warps[who] = len(self.who)
+            self.who.append(who)
+        return number
+
+    def agent(self, warp: int, lanes: int) -> Agent:
+        agent = self._agents.get((warp, lanes))
+        if agent is None:
+            agent = self._agents[warp, lanes] = Agent(*self.who[warp], lanes)
+        return agent
+
+    def site(self, index: int) -> Site:
+        return self._sites[index]
+
+    def _pass_on(self, event: Any) -> None:
+        """Take an event that Python has made; those that the trace has entries for can become some, if that pays."""
+        batches = events.takes_batches(self._sink)
+        if batches is not None and batches.is_plain(event):
+            self.drain_if_full()
+            if self._note(event):
+                return
+        if self._context[Context.TRACED]:
+            self.drain()
+        self._sink(event)
+
+    def _note(self, event: Any) -> bool:
+        """Write an event down as the interpreter would. False: there are no such entries."""
+        if isinstance(event, Access):
+            return self._note_access(event)
+        about = _entry_of(event)
+        if about is not None:
+            kind, agent, *values = about
+            self._append(kind, 0, agent, *values)
+        return about is not None
+
+    def _append(self, kind: Event, flags: int, agent: Agent, site: int, value: int, number: int, base: int = 0) -> None:
+        context = self._context
+        count, used = context[Context.TRACED], context[Context.TRACE_CHUNKS_USED]
+        about = (kind, flags, self._number(agent[:3]), agent.lanes, site, 0, value, used, number, base)
+        self._entries[count] = about
+        context[Context.TRACED] = count + 1
+
+    def _note_access(self, event: Access) -> bool:
+        agent, site, mode, space, cta, where, nbytes, items, values = event
+        verb, *about = self.accesses.get(site.index, ("", "", 0, 0))
+        is_own = space in ("global", "param") or (space == "shared" and cta == agent.cta)
+        if MODES.get(verb) != mode or about != [space, nbytes, items] or not is_own or isinstance(where, Poison):
+            return False
+        here = lanes_of(agent.lanes)[1]
+        flags = {"shared": Traced.SHARED, "global": Traced.GLOBAL | Traced.WIDE}.get(space, Traced.WIDE)
+        flags |= (Traced.SAME if isinstance(where, int) else 0) | (Traced.STORE if mode == "write" else 0)
+        rows = [where]
+        if mode == "write":
+            stored = values if isinstance(values, tuple) else (values,)
+            rows += stored
+            for item, value in enumerate(stored):
+                if not isinstance(value, np.ndarray):
+                    flags |= 1 << FIRST_SAME_VALUE + item
+                elif value.dtype.itemsize > 4:
+                    flags |= Traced.VALUES
+        first = self._context[Context.TRACE_WORDS_USED]
+        for row in rows:
+            self._add_words(row, here)
+        places = np.atleast_1d(np.asarray(where)).astype(np.int64)
+        ends = int(places.min()), int(places.max()) + nbytes * items
+        base = next((b for b, end in self._blocks if b <= ends[0] and ends[1] <= end), 0) if space == "global" else 0
+        self._append(Event.ACCESS, flags, agent, site.index, first, items, base)
+        if space == "shared" or base:
+            touched = np.unique((places - base)[:, None] + np.arange(nbytes * items))
+            chunks, counts = np.unique(touched >> 4, return_counts=True)
+            used = self._context[Context.TRACE_CHUNKS_USED]
+            self._chunks[used : used + len(chunks)] = chunks + WHOLE_CHUNK * (counts == 16)
+            self._context[Context.TRACE_CHUNKS_USED] = used + len(chunks)
+        return True
+
+    def _add_words(self, row: Any, here: NDArray[np.int64]) -> None:
+        """Words of one value for all lanes, or of one for each lane that is there."""
+        used = self._context[Context.TRACE_WORDS_USED]
+        if isinstance(row, np.ndarray):
+            words = np.zeros(WARP_SIZE, np.uint64)
+            words[here] = row
+        else:
+            words = np.array([row & (1 << 64) - 1], np.uint64)
+        self._words[used : used + len(words)] = words
+        self._context[Context.TRACE_WORDS_USED] = used + len(words)
+
+    def drain_if_full(self) -> None:
+        """Make room, if need be."""
+        context = self._context
+        if any(2 * context[used] > context[room] for used, room in _FILLED):
+            self.drain()
+
+    def drain(self) -> None:
+        """Tell the sink all that has happened since."""
+        context = self._context
+        count = context[Context.TRACED]
+        if not count:
+            return
+        used, touched = context[Context.TRACE_WORDS_USED], context[Context.TRACE_CHUNKS_USED]
+        context[Context.TRACED] = context[Context.TRACE_WORDS_USED] = context[Context.TRACE_CHUNKS_USED] = 0
+        batch = Batch(self, self._entries[:count].copy(), self._words[:used].copy(), self._chunks[:touched].copy())
+        batches = events.takes_batches(self._sink)
+        if batches is not None:
+            batches.take(batch)
+            return
+        for event in batch.events(np.arange(count)):
+            self._sink(event)
+
+    def run(self, entry: tuple[int, ...], *about: Any) -> events.Accesses:
+        _, _, warp, lanes, site, *_, base = entry
+        verb, space, *_ = self.accesses[site]
+        agent = self.agent(warp, lanes)
+        cta = agent.cta if space == "shared" else -1
+        return events.Accesses(agent, MODES[verb], space, cta, base, *about)
+
+    def event(self, entry: tuple[int, ...], words: NDArray[np.uint64]) -> Any:
+        kind, _, warp, lanes, index, _, value, _, number, _ = entry
+        agent, site = self.agent(warp, lanes), self._sites[index]
+        if kind == Event.RESUMED:
+            return events.Resumed(agent)
+        if kind == Event.SUSPENDED:
+            return events.Suspended(agent, site, "waits")
+        if kind == Event.ARRIVED:
+            return events.GroupArrived(agent, site, number, value, True)
+        if kind == Event.LEFT:
+            return events.GroupLeft(agent, site, number, value)
+        if kind == Event.COMPLETED:
+            return events.GroupCompleted(agent.cluster, agent.cta, number, value)
+        if kind == Event.SYNCED:
+            return events.WarpSynced(agent, site, value)
+        if kind == Event.EXITED:
+            return events.Exited(agent)
+        parts = tuple(self.agent(warp, mask) for mask in words[value : value + number].tolist())
+        return events.Diverged(agent, parts) if kind == Event.DIVERGED else events.Rejoined(parts, agent)
+
+
+class Batch:
+    """A part of what was written down: entries, and the words and chunks of accesses."""
+
+    __slots__ = ("chunks", "entries", "trace", "words")
+
+    def __init__(
+        self, trace: Trace, entries: NDArray[Any], words: NDArray[np.uint64], chunks: NDArray[np.int32]
+    ) -> None:
+        self.trace, self.entries, self.words, self.chunks = trace, entries, words, chunks
+
+    def events(self, which: NDArray[np.int64]) -> Iterator[Any]:
+        """Makes events of some of the entries, in order; accesses that go on with one another are one event."""
+        entries = self.entries[which]
+        accesses = entries["kind"] == Event.ACCESS
+        goes_on = accesses[1:] & accesses[:-1]
+        for column in (self.trace.kinds[entries["site"]], entries["run"], entries["base"]):
+            goes_on &= column[1:] == column[:-1]
+        starts = np.append(0, np.flatnonzero(~goes_on) + 1)
+        found, counts = self.chunks_of(which)
+        is_whole = found >= WHOLE_CHUNK
+        chunks, whole = found & (WHOLE_CHUNK - 1), found[is_whole] - WHOLE_CHUNK
+        ends = np.append(starts[1:], len(which))
+        chunk_ends = np.cumsum(counts)[ends - 1]
+        whole_ends = np.append(0, np.cumsum(is_whole))[chunk_ends]
+        first = chunk = covered = 0
+        rows = zip(entries[starts].tolist(), ends.tolist(), chunk_ends.tolist(), whole_ends.tolist(), strict=True)
+        for entry, end, chunk_end, covered_end in rows:
+            if entry[0] == Event.ACCESS:
+                make = partial(map, self.access, which[first:end].tolist())
+                yield self.trace.run(entry, chunks[chunk:chunk_end], whole[covered:covered_end], end - first, make)
+            else:
+                yield self.trace.event(entry, self.words)
+            first, chunk, covered = end, chunk_end, covered_end
+
+    def chunks_of(self, which: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The chunks of some of the entries, and how many each of them has."""
+        firsts = np.append(self.entries["chunk"], len(self.chunks))
+        counts = firsts[which + 1] - firsts[which]
+        return self.chunks[_ranges(firsts[which], counts)], counts
+
+    def select(self, which: NDArray[np.int64]) -> Batch:
+        """Some of the entries alone, all of them accesses, without their chunks."""
+        entries = self.entries[which]
+        flags = entries["flags"]
+        single = flags & (Traced.SAME | Traced.ROW) != 0
+        values = 32 * self.trace.items[entries["site"]] - 31 * np.bitwise_count(flags >> FIRST_SAME_VALUE)
+        counts = np.where(single, 1, 32) + np.where(flags & Traced.STORE, values, 0)
+        words = self.words[_ranges(entries["value"], counts)]
+        entries["value"] = np.cumsum(counts) - counts
+        return Batch(self.trace, entries, words, self.chunks[:0])
+
+    def access(self, number: int) -> Access:
+        _, flags, warp, lanes, site, _, first, *_ = self.entries[number].item()
+        verb, space, nbytes, items = self.trace.accesses[site]
+        agent, here = self.trace.agent(warp, lanes), lanes_of(lanes)[1]
+        where: Any
+        if flags & Traced.SAME:
+            where, first = int(self.words[first]), first + 1
+        else:
+            wide = space != "shared" and flags & Traced.WIDE
+            if flags & Traced.ROW:
+                where, first = self.words[first] + _ROW * np.uint64(nbytes * items), first + 1
+            else:
+                where, first = self.words[first : first + WARP_SIZE][here], first + WARP_SIZE
+            where = where.astype(np.uint64 if wide else np.uint32)
+        values: list[Any] = []
+        for item in range(items if verb == "st" else 0):
+            mask = (1 << 8 * nbytes) - 1
+            if flags >> FIRST_SAME_VALUE + item & 1:
+                values.append(int(self.words[first]) & mask)
+                first += 1
+                continue
+            lane_values = self.words[first : first + WARP_SIZE]
+            if flags & Traced.SAME:
+                values.append(int(lane_values[here[-1]]) & mask)
+            else:
+                kept = lane_values[here] & np.uint64(mask)
+                values.append(kept.astype(np.uint64 if flags & Traced.VALUES else np.uint32))
+            first += WARP_SIZE
+        stored = None if not values else values[0] if len(values) == 1 else tuple(values)
+        cta = agent.cta if space == "shared" else -1
+        return Access(agent, self.trace.site(site), MODES[verb], space, cta, where, nbytes, items, stored)
+
+
+def _entry_of(event: Any) -> tuple[Event, Agent, int, int, int] | None:
+    """Kind, agent, instruction, value and number of the entry of an event, if it says all of it."""
+    match event:
+        case events.Resumed():
+            return Event.RESUMED, event.agent, -1, 0, 0
+        case events.Suspended(mbarrier=None, what="waits"):
+            return Event.SUSPENDED, event.agent, event.site.index, 0, 0
+        case events.Exited():
+            return Event.EXITED, event.agent, -1, 0, 0
+        case events.WarpSynced():
+            return Event.SYNCED, event.agent, event.site.index, event.members, 0
+        case events.GroupArrived(waits=True) if event.barrier >= 0:
+            return Event.ARRIVED, event.agent, event.site.index, event.generation, event.barrier
+        case events.GroupLeft() if event.barrier >= 0:
+            return Event.LEFT, event.agent, event.site.index, event.generation, event.barrier
+        case events.GroupCompleted() if event.barrier >= 0:
+            return Event.COMPLETED, Agent(event.cluster, event.cta, 0, 0), -1, event.generation, event.barrier
+    return None
+
+
+def _ranges(firsts: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Numbers from each of the first ones on, so many."""
+    ends = np.cumsum(counts)
+    return np.repeat(firsts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)

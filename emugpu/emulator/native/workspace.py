@@ -1,0 +1,233 @@
+"""The memory in which the interpreter runs a kernel: the rows of fragments' registers, and its tables and lists.
+
+Making it costs more than many a launch, so the launches of a kernel have it one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.state import Fragment
+from emugpu.emulator.memory.bytes import aligned_bytes
+from emugpu.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
+from emugpu.emulator.native.layout import FragmentField as Its
+from emugpu.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, Plan
+
+LOG_ROOM = 16384
+"""Stores of one lane that a stretch may make and still be taken back."""
+LONGEST_WINDOW = 1024
+"""Blocks of the longest window that can be watched."""
+QUEUE_ROOM, JOIN_ROOM, CTA_ROOM = 1 << 16, 1 << 12, 64
+"""Fragments that may become ready while native code gives turns, joins that may be open, and CTAs that take part."""
+CHUNK_FILES, MOST_FRAGMENTS, MOST_BYTES, ALIGNMENT = 4, 1 << 14, 1 << 30, 64
+"""Files of rows that are made together, the most that there may be, and the most bytes that they may take."""
+MOST_KEPT = 1 << 26
+"""Bytes of rows that are kept for the next launch at most."""
+FIELDS = len(Its)
+_PLACE_BYTES = 32
+_LANES = np.arange(32)
+_UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
+_UNKNOWN = object()
+_ALL: dict[int, Any] = {NARROW: np.uint32(0xFFFFFFFF), WIDE: np.uint64(0xFFFFFFFFFFFFFFFF), PREDICATE: np.True_}
+"""What a lane's bits are of which none is defined."""
+
+
+def _numbers(table: NDArray[Any]) -> memoryview:
+    """A table's fields of 8 bytes, as Python's integers."""
+    return table.data.cast("B").cast("q")
+
+
+class Views:
+    """The rows of one fragment, as Python sees them. marks: a `Mark` for each; undefined: the lanes of those that are
+    marked as poison; origins: the number of what is said of them.
+    """
+
+    __slots__ = ("marks", "narrow", "origins", "stamps", "undefined", "wide")
+
+    def __init__(self, rows: int, memory: NDArray[np.uint8]) -> None:
+        body = memory[: rows * ROW_BYTES]
+        self.narrow = body.view(np.uint32).reshape(rows, -1)[:, :32]
+        self.wide = body.view(np.uint64).reshape(rows, 32)
+        view = memoryview(memory.data)
+        self.marks = view[rows * ROW_BYTES : rows * (ROW_BYTES + 1)]
+        planes = [view[rows * (ROW_BYTES + at) : rows * (ROW_BYTES + at + 4)].cast("I") for at in (1, 5, 9)]
+        self.stamps, self.undefined, self.origins = planes
+
+
+class Files:
+    """The memory of all fragments' rows, and the interpreter's table of fragments; both grow, and stay where they are.
+
+    A fragment's number is its place in the table.
+    """
+
+    def __init__(self, plan: Plan, context: memoryview) -> None:
+        self._plan = plan
+        self._bytes = -(-plan.rows * (ROW_BYTES + 13) // ALIGNMENT) * ALIGNMENT
+        self._most = max(CHUNK_FILES, min(MOST_FRAGMENTS, MOST_BYTES // self._bytes))
+        self._context = context
+        table = np.zeros(FIELDS * self._most, np.int64)
+        free = np.zeros(self._most, np.int32)
+        self._kept = (table, free)
+        context[Context.FRAGMENTS], context[Context.FREE] = table.ctypes.data, free.ctypes.data
+        self.table = _numbers(table)
+        self._free = memoryview(free.data)
+        self._memory: list[NDArray[np.uint8]] = []
+        self._views: dict[int, Views] = {}
+        self.launch = object()
+        """Whose fragments have the files."""
+
+    @property
+    def nbytes(self) -> int:
+        return CHUNK_FILES * self._bytes * len(self._memory)
+
+    def forget(self) -> None:
+        """All fragments are gone, and what they have left."""
+        self.launch = object()
+        self._context[Context.FREE_COUNT] = 0
+        for number in reversed(range(CHUNK_FILES * len(self._memory))):
+            self.table[FIELDS * number + Its.IS_TOUCHED] = 0
+            self.give_back(number)
+
+    def grow(self) -> bool:
+        """Make room for more fragments; False: there is none."""
+        first = CHUNK_FILES * len(self._memory)
+        if first + CHUNK_FILES > self._most:
+            return False
+        memory = aligned_bytes(CHUNK_FILES * self._bytes).reshape(CHUNK_FILES, -1)
+        # What is not written here is zero, and costs nothing before it is touched.
+        rows = memory[:, : self._plan.rows * ROW_BYTES].reshape(CHUNK_FILES, -1, ROW_BYTES)
+        rows[:, self._plan.literal_rows] = self._plan.literals
+        memory[:, self._plan.rows * ROW_BYTES : self._plan.rows * (ROW_BYTES + 1)] = Mark.UNIFORM
+        self._memory.append(memory)
+        for n in range(CHUNK_FILES):
+            self.table[FIELDS * (first + n) + Its.FILE] = memory.ctypes.data + n * self._bytes
+            self.give_back(first + CHUNK_FILES - 1 - n)
+        return True
+
+    def take(self) -> int:
+        """The number of a new fragment, or -1."""
+        if self._context[Context.FREE_COUNT] == 0 and not self.grow():
+            return -1
+        left = self._context[Context.FREE_COUNT] - 1
+        self._context[Context.FREE_COUNT] = left
+        return self._free[left]
+
+    def give_back(self, number: int) -> None:
+        left = self._context[Context.FREE_COUNT]
+        self._free[left] = number
+        self._context[Context.FREE_COUNT] = left + 1
+
+    def views(self, number: int) -> Views:
+        found = self._views.get(number)
+        if found is None:
+            memory = self._memory[number // CHUNK_FILES][number % CHUNK_FILES]
+            found = self._views[number] = Views(self._plan.rows, memory)
+        return found
+
+
+class File:
+    """The rows of a fragment that Python knows. known: for each row the register value that it was last equal to.
+
+    settle: makes the fragment's registers what they are. is_fresh: whether the rows hold all that native code may read.
+    is_ahead: whether registers have to be taken from it before Python may read them.
+    """
+
+    __slots__ = ("_files", "_launch", "is_ahead", "is_fresh", "known", "number", "rows", "settle", "stamps")
+
+    def __init__(self, settle: Callable[[Fragment], None], files: Files, number: int) -> None:
+        self.settle = settle
+        self._files = files
+        self._launch = files.launch
+        self.number = number
+        self.rows = files.views(number)
+        self.stamps = self.rows.stamps
+        self.known: list[Any] = [_UNKNOWN] * len(self.stamps)
+        self.is_fresh = self.is_ahead = False
+
+    def __del__(self) -> None:
+        if self._launch is self._files.launch:
+            self._files.give_back(self.number)
+
+    def put(self, row: int, kind: int, value: Any) -> bool:
+        """Make a row what a register is; False if that is no value."""
+        rows = self.rows
+        try:
+            (rows.wide if kind == WIDE else rows.narrow)[row] = value
+        except (TypeError, OverflowError):
+            return False
+        rows.marks[row] = _VARIED if isinstance(value, np.ndarray) else _UNIFORM
+        return True
+
+    def put_poison(self, row: int, kind: int, value: Poison, origin: int) -> bool:
+        """The same of a value with undefined lanes; False if only some bits of a lane are undefined."""
+        if (value.undefined[value.undefined != 0] != _ALL[kind]).any() or not self.put(row, kind, value.value):
+            return False
+        rows = self.rows
+        rows.undefined[row], rows.origins[row], rows.marks[row] = value.undefined_lanes(), origin, Mark.POISON
+        return True
+
+    def poison(self, row: int, kind: int, origin: tuple[str, str]) -> Poison:
+        """The value of a row that is marked so."""
+        lanes = (self.rows.undefined[row] >> _LANES & 1).astype(np.bool_)
+        values = self.rows.wide[row].copy() if kind == WIDE else self.rows.narrow[row].copy()
+        if kind == PREDICATE:
+            return Poison(values != 0, lanes, *origin)
+        return Poison(values, np.where(lanes, _ALL[kind], 0).astype(values.dtype), *origin)
+
+
+class Workspace:
+    """The memory for one launch of a kernel at a time."""
+
+    def __init__(self, plan: Plan) -> None:
+        rows = plan.rows
+        context = np.zeros(len(Context), np.uint64)
+        self.context, self.context_address = _numbers(context), context.ctypes.data
+        self._context = context
+        self._kept: list[Any] = []
+        """What the interpreter knows by address."""
+        self.files = Files(plan, self.context)
+        self.launches = 0
+        self.entries: list[Any] = []
+        """What has been found of the plan's pieces in these launches."""
+        self.out = aligned_bytes(8 * (FIRST_ROW + 6 * rows)).view(np.int64)
+        self.out_unsigned = self.out.view(np.uint64)
+        self.out32 = aligned_bytes(128 * rows).view(np.uint32).reshape(-1, 32)
+        self.out64 = aligned_bytes(256 * rows).view(np.uint64).reshape(-1, 32)
+        self.out_predicates = aligned_bytes(32 * rows).view(np.bool_).reshape(-1, 32)
+        queue, touched = np.zeros(QUEUE_ROOM, np.int32), np.zeros(MOST_FRAGMENTS, np.int32)
+        joins = np.zeros(JOIN_ROOM * JOIN_FIELDS, np.int64)
+        ctas = np.full(CTA_ROOM * CTA_FIELDS, -1, np.int64)
+        self.queue, self.touched = memoryview(queue.data), memoryview(touched.data)
+        self.joins, self.ctas = _numbers(joins), _numbers(ctas)
+        fixed = np.array([row | kind << 16 for row, kind in plan.filled_rows] or [0], np.int32)
+        self.set(
+            operations=plan.operations, entries=plan.entries, locations=plan.locations,
+            location_slots=plan.location_slots, saved_slots=plan.saved_slots, out=self.out, out32=self.out32,
+            out64=self.out64, out_predicates=self.out_predicates,
+            saved_rows=aligned_bytes((ROW_BYTES + 9) * rows), log=aligned_bytes(40 * LOG_ROOM), log_room=LOG_ROOM,
+            places=aligned_bytes(32 * _PLACE_BYTES), scratch=aligned_bytes(ROW_BYTES),
+            watched_rows=aligned_bytes(ROW_BYTES * rows), watched_blocks=aligned_bytes(4 * LONGEST_WINDOW),
+            kept_rows=aligned_bytes((ROW_BYTES + 5) * rows), rows=rows, joins_of_blocks=np.array(plan.joins, np.int32),
+            fixed_rows=fixed, fixed_count=len(plan.filled_rows), queue=queue, queue_room=QUEUE_ROOM, touched=touched,
+            joins=joins, join_room=JOIN_ROOM, ctas=ctas,
+        )  # fmt: skip
+        self._permanent = len(self._kept)
+
+    def set(self, **fields: Any) -> None:
+        """Tell the interpreter numbers, and where arrays are."""
+        for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                self._kept.append(value)
+                value = value.ctypes.data
+            self._context[Context[name.upper()]] = value
+
+    def may_be_kept(self) -> bool:
+        """Forget the launch that has ended; whether the next one may have it."""
+        del self._kept[self._permanent :]
+        self.files.forget()
+        return self.files.nbytes <= MOST_KEPT

@@ -1,0 +1,456 @@
+"""The body of a kernel: scopes, registers, labels, instructions and their operands (PTX ISA 4).
+
+A call of a function is replaced by the function's body, with registers and local memory of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from emugpu.emulator.errors import PtxSyntaxError
+from emugpu.emulator.ptx.ast import (
+    TYPE_BYTES,
+    Dual,
+    Function,
+    Immediate,
+    Instruction,
+    Kernel,
+    Label,
+    Memory,
+    Negated,
+    Operand,
+    Parameter,
+    ParsedModule,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
+)
+from emugpu.emulator.ptx.declarations import plain, variables
+from emugpu.emulator.ptx.scanner import SPACE, Scanner, fold, number, split
+
+_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
+LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
+_USED_BYTES = re.compile(r"\.pragma\s+\"used_bytes_mask\s+(0[xX][0-9a-fA-F]+|\d+)\"")
+_OPCODE = re.compile(r"[\w.:]+")
+_DIRECTIVE = re.compile(r"^(\.(?:reg|shared|local|param))(?=\.)")
+_RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)<(\d+)>$")
+_SPECIAL = re.compile(
+    r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
+    r"|%(laneid|warpid|nwarpid|cluster_ctarank|cluster_nctarank|is_explicit_cluster|smid|nsmid|gridid|clock|clock_hi"
+    r"|clock64|pm[0-7](?:_64)?|envreg(?:[12]?\d|3[01])|reserved_smem_offset_(?:begin|end|cap|[01])|current_graph_exec"
+    r"|globaltimer|globaltimer_lo|globaltimer_hi|lanemask_(?:eq|le|lt|ge|gt)|dynamic_smem_size"
+    r"|total_smem_size|aggr_smem_size)$"
+)
+
+_RETURN = "<return>"
+"""The label behind a function's body that has taken the place of a call."""
+_MOST_INSTRUCTIONS = 200_000
+"""A kernel has at most so many, with the functions put in place of its calls; calls beyond that stay calls."""
+_CARRY_IN = ("addc", "subc", "madc")
+"""Instructions that read the carry flag."""
+
+
+def _leave_out(load: Instruction, used_bytes: int) -> None:
+    """Have sinks take those elements of a load of which no byte is used (PTX ISA 11.3, pragma "used_bytes_mask")."""
+    written = load.operands[0]
+    found = written.elements if isinstance(written, Vector) else (written,)
+    size = TYPE_BYTES.get(load.modifiers[-1], 0)
+    is_used = [used_bytes >> n * size & (1 << size) - 1 != 0 for n in range(len(found))]
+    load.unused = tuple(e for e, used in zip(found, is_used, strict=True) if not used and isinstance(e, Register))
+    kept = tuple(e if used else Sink() for e, used in zip(found, is_used, strict=True))
+    load.operands[0] = Vector(kept) if isinstance(written, Vector) else kept[0]
+
+
+@dataclass
+class Scope:
+    """A brace scope: register names and ranges, labels, enclosing scope."""
+
+    parent: Scope | None
+    registers: dict[str, Register] = field(default_factory=dict)
+    ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    """The names by which the kernel knows variables that are declared here."""
+    local_top: int = 0
+    """Local memory in use where the scope began."""
+
+
+class Body:
+    """Parses one kernel body: scopes, registers, labels, instructions."""
+
+    def __init__(
+        self, scanner: Scanner, module: ParsedModule, functions: dict[str, Function], aliases: dict[str, str]
+    ) -> None:
+        self.scanner = scanner
+        self.module = module
+        self.functions = functions
+        self.aliases = aliases
+        self.registers: list[Register] = []
+        self.instructions: list[Instruction] = []
+        self.variables: dict[str, Variable] = {}
+        self.branch_targets: dict[str, tuple[Scope, list[str]]] = {}
+        self.pending: list[tuple[Instruction, Scope, list[str]]] = []
+        self.calls: list[str] = []
+        """The functions whose bodies are being put in place of their calls, outermost first."""
+        self.local_top = 0
+        self.local_bytes = 0
+        self.used_bytes: int | None = None
+        """Of the next instruction, bit n for byte n (.pragma "used_bytes_mask")."""
+        self.carry: Register | None = None
+        """The hidden register of the carry flag, in kernels that use it (PTX ISA 9.7.2)."""
+        self.source = ("", "")
+        self.sources: list[tuple[str, str]] = []
+
+    def kernel(self, kernel: Kernel) -> list[tuple[str, str]]:
+        """Parse the body that begins at the scanner's position, and give the kernel its instructions.
+
+        Returns (file number, line) of the source of each instruction (.loc).
+        """
+        self._statements(None, f"kernel '{kernel.name}'")
+        self._resolve_labels()
+        kernel.instructions, kernel.variables = self.instructions, self.variables
+        kernel.register_count, kernel.local_bytes = len(self.registers), self.local_bytes
+        return self.sources
+
+    def _statements(self, scope: Scope | None, what: str) -> None:
+        """The statements in braces at the scanner's position. scope: of a function's parameters."""
+        scanner = self.scanner
+        text = scanner.text
+        outermost = scope
+        # Line numbers are counted on from the last statement: one pass over the text.
+        counted_at, counted_line = scanner.at, scanner.line(scanner.at)
+        while True:
+            if not scanner.skip_space():
+                raise scanner.error(len(text) - 1, f"{what} has no closing brace")
+            counted_line += text.count("\n", counted_at, scanner.at)
+            counted_at = scanner.at
+            character = text[scanner.at]
+            if character == "{":
+                scanner.at += 1
+                scope = Scope(scope, local_top=self.local_top)
+                continue
+            if character == "}":
+                scanner.at += 1
+                assert scope is not None
+                # Frames of scopes that follow one another share their place in local memory.
+                self.local_top = scope.local_top
+                scope = scope.parent
+                if scope is outermost:
+                    break
+                continue
+            if scanner.file():
+                continue
+            location = scanner.take(LOC)
+            if location:
+                # Files may be declared behind the kernels: the number becomes a name at the end.
+                self.source = (location[1], location[2])
+                continue
+            assert scope is not None
+            label = scanner.take(_LABEL)
+            if label:
+                scope.labels[label.group(1)] = len(self.instructions)
+                scanner.skip_space()
+                if text.startswith(".branchtargets", scanner.at):
+                    names = scanner.until(";").removeprefix(".branchtargets").split(",")
+                    self.branch_targets[label.group(1)] = (scope, [n.strip() for n in names])
+                elif text.startswith((".callprototype", ".calltargets"), scanner.at):
+                    scanner.until(";")
+                continue
+            start = scanner.at
+            statement = scanner.until(";").strip()
+            try:
+                if statement.startswith("."):
+                    self._declaration(statement, scope, start)
+                elif statement:
+                    self._instruction(statement, scope, counted_line)
+            except (ValueError, IndexError) as error:  # text that is no statement at all
+                raise scanner.error(start, f"cannot understand '{statement.splitlines()[0][:60]}'") from error
+
+    def _declaration(self, statement: str, scope: Scope, start: int) -> None:
+        # A type may follow without a blank: ".reg.b32 x".
+        words = _DIRECTIVE.sub(r"\1 ", statement, count=1).split(None, 1)
+        if words[0] == ".reg":
+            kind, names = words[1].split(None, 1)
+            kind = kind.strip(".")
+            if kind != "pred" and kind not in TYPE_BYTES:
+                vector = "; declare a register for each element" if kind in ("v2", "v4") else ""
+                raise self.scanner.error(start, f"registers of type '.{kind}' are not supported{vector}")
+            for item in names.split(","):
+                item = item.strip()
+                ranged = _RANGE.match(item)
+                if ranged:
+                    scope.ranges[ranged.group(1)] = (kind, int(ranged.group(2)))
+                else:
+                    scope.registers[item] = self._new_register(item, kind)
+        elif words[0] in (".shared", ".local", ".param"):
+            self.scanner.at = start + len(words[0])
+            for variable in variables(self.scanner, words[0][1:], external=False):
+                if variable.space == "shared":
+                    self._declare_shared(variable, scope)
+                else:
+                    self._declare_local(variable, scope)
+        elif used := _USED_BYTES.match(statement):
+            self.used_bytes = int(used[1], 0)
+        elif words[0] not in (".pragma", ".maxnreg"):
+            raise self.scanner.error(start, f"unknown directive '{words[0]}' in a kernel body")
+
+    def _declare_shared(self, variable: Variable, scope: Scope) -> None:
+        """Declare a shared variable, of which there is one for all calls of a function."""
+        name = "::".join((*self.calls, variable.name)) if self.calls else variable.name
+        scope.variables[variable.name] = name
+        self.variables[name] = replace(variable, name=name)
+
+    def _declare_local(self, variable: Variable, scope: Scope) -> str:
+        """A place in the thread's frame, for a .local variable or for a parameter of a call; returns its name."""
+        name = f"{variable.name}#{len(self.variables)}"
+        scope.variables[variable.name] = name
+        offset = -(-self.local_top // variable.align) * variable.align
+        self.variables[name] = replace(variable, name=name, space="local", offset=offset)
+        self.local_top = offset + variable.size
+        self.local_bytes = max(self.local_bytes, self.local_top)
+        return name
+
+    def _find_variable(self, name: str, scope: Scope | None) -> str | None:
+        """The variable a name stands for in a scope."""
+        while scope is not None:
+            if name in scope.variables:
+                return scope.variables[name]
+            scope = scope.parent
+        return name if name in self.module.variables else None
+
+    def _new_register(self, name: str, kind: str) -> Register:
+        register = Register(len(self.registers), name, kind)
+        self.registers.append(register)
+        return register
+
+    def _find_register(self, name: str, scope: Scope | None) -> Register | None:
+        while scope is not None:
+            if name in scope.registers:
+                return scope.registers[name]
+            match = re.match(r"(.*?)(\d+)$", name)
+            if match and match.group(1) in scope.ranges:
+                kind, count = scope.ranges[match.group(1)]
+                if int(match.group(2)) < count:
+                    return scope.registers.setdefault(name, self._new_register(name, kind))
+            scope = scope.parent
+        return None
+
+    def _instruction(self, statement: str, scope: Scope, line: int) -> None:
+        guard, rest = None, statement
+        negated = statement.startswith("@!")
+        if statement.startswith("@"):
+            guard, rest = self._guard(statement[1:].lstrip("!").strip(), scope, line)
+        word = _OPCODE.match(rest)
+        if word is None:
+            raise PtxSyntaxError(f"PTX line {line}: cannot understand '{statement[:40]}'")
+        opcode, *modifiers = word.group().split(".")
+        if opcode == "call":
+            self._call(statement, split(rest[word.end() :]), scope, line, guard, negated)
+            return
+        if opcode == "ret" and self.calls:
+            # A call is its function's body: it ends where that does.
+            opcode, rest = "bra", f"bra {_RETURN}"
+        operands = [] if opcode == "bra" else self._operands(fold(rest[word.end() :]), scope, line)
+        if "cc" in modifiers or opcode in _CARRY_IN:
+            operands = self._with_carry(opcode, "cc" in modifiers, operands, line)
+        instruction = Instruction(
+            len(self.instructions), line, SPACE.sub(" ", statement), opcode, tuple(modifiers), operands, guard, negated
+        )
+        if self.used_bytes is not None and opcode in ("ld", "ldu"):
+            _leave_out(instruction, self.used_bytes)
+        self.used_bytes = None
+        self.instructions.append(instruction)
+        self.sources.append(self.source)
+        if opcode == "bra":
+            self.pending.append((instruction, scope, [rest.split()[-1]]))
+        elif opcode == "brx":
+            self.pending.append((instruction, scope, []))
+
+    def _guard(self, text: str, scope: Scope, line: int) -> tuple[Register, str]:
+        """The predicate that a statement begins with, and the rest: a blank need not stand between them."""
+        first = text.split(None, 1)[0]
+        for end in range(len(first), 0, -1):
+            register = self._find_register(first[:end], scope)
+            if register is not None:
+                return register, text[end:].lstrip()
+        raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{first}'")
+
+    def _operands(self, text: str, scope: Scope, line: int) -> list[Operand]:
+        return [self._operand(part, scope, line) for part in split(text)]
+
+    # ---- calls ----
+
+    def _call(
+        self, statement: str, parts: list[str], scope: Scope, line: int, guard: Register | None, negated: bool
+    ) -> None:
+        """``call (results), name, (arguments)``: the function's body takes its place, with registers of its own.
+
+        What has no body, or calls itself, stays a call, which only the functions of the CUDA system survive.
+        """
+        groups = [p[1:-1] if p.startswith("(") else None for p in parts]
+        results = split(groups[0]) if groups and groups[0] is not None else []
+        named = parts[1 if groups and groups[0] is not None else 0 :]
+        arguments = split(named[1][1:-1]) if len(named) > 1 and named[1].startswith("(") else []
+        name = self.aliases.get(named[0], named[0]) if named else ""
+        function = self.functions.get(name)
+        inlined = function is not None and name not in self.calls and len(self.instructions) < _MOST_INSTRUCTIONS
+        if inlined and function is not None:
+            if len(results) != len(function.results) or len(arguments) != len(function.parameters):
+                raise PtxSyntaxError(f"PTX line {line}: the call of '{name}' does not fit its declaration")
+            self._inline(function, results, arguments, scope, line, guard, negated)
+            return
+        operands: list[Operand] = [
+            Label(name),
+            *(Vector(tuple(self._operand(x, scope, line) for x in g)) for g in (results, arguments)),
+        ]
+        index = len(self.instructions)
+        text = SPACE.sub(" ", statement)
+        self.instructions.append(Instruction(index, line, text, "call", (), operands, guard, negated))
+        self.sources.append(self.source)
+
+    def _inline(
+        self,
+        function: Function,
+        results: list[str],
+        arguments: list[str],
+        scope: Scope,
+        line: int,
+        guard: Register | None,
+        negated: bool,
+    ) -> None:
+        scanner = self.scanner
+        top, source, after = self.local_top, self.source, scanner.at
+        frame = Scope(None, local_top=top)
+        caller = Scope(scope, local_top=top)
+        if guard is not None:
+            around = Instruction(len(self.instructions), line, "bra", "bra", (), [], guard, not negated)
+            self.instructions.append(around)
+            self.sources.append(self.source)
+            self.pending.append((around, caller, [_RETURN]))
+        for parameter, argument in zip(function.parameters, arguments, strict=True):
+            self._pass(parameter, argument, frame, caller, line)
+        for parameter, result in zip(function.results, results, strict=True):
+            self._take(parameter, result, frame, caller)
+        self.calls.append(function.name)
+        scanner.at = function.body
+        self._statements(frame, f"function '{function.name}'")
+        frame.labels[_RETURN] = len(self.instructions)
+        self.calls.pop()
+        scanner.at, self.source = after, source
+        for parameter, result in zip(function.results, results, strict=True):
+            kind, variable = plain(parameter), self._find_variable(result, scope)
+            if parameter.in_register:
+                caller.registers["%result"] = frame.registers[parameter.name]
+                move = f"st.param.{kind} [{result}], %result" if variable else f"mov.{kind} {result}, %result"
+                self._instruction(move, caller, line)
+            elif variable is None and result != "_":
+                self._instruction(f"ld.param.{kind} {result}, [{parameter.name}]", caller, line)
+        caller.labels[_RETURN] = len(self.instructions)
+        self.local_top = top
+
+    def _take(self, parameter: Parameter, result: str, frame: Scope, caller: Scope) -> None:
+        """Let a result's name stand for the caller's .param variable, or for something to copy from afterwards."""
+        variable = self._find_variable(result, caller)
+        if parameter.in_register:
+            frame.registers[parameter.name] = self._new_register(parameter.name, plain(parameter))
+        elif variable is not None:
+            frame.variables[parameter.name] = variable
+        else:
+            declared = Variable(parameter.name, "local", parameter.align, parameter.size, False)
+            frame.variables[parameter.name] = self._declare_local(declared, caller)
+
+    def _pass(self, parameter: Parameter, argument: str, frame: Scope, caller: Scope, line: int) -> None:
+        """Let a parameter's name stand for the caller's .param variable, or for a copy of a register."""
+        variable = self._find_variable(argument, caller)
+        if variable is not None and variable in self.variables and not parameter.in_register:
+            frame.variables[parameter.name] = variable
+            return
+        kind = plain(parameter)
+        if parameter.in_register:
+            register = self._new_register(parameter.name, kind)
+            frame.registers[parameter.name] = caller.registers["%argument"] = register
+            load = f"ld.param.{kind} %argument, [{argument}]" if variable else f"mov.{kind} %argument, {argument}"
+            self._instruction(load, caller, line)
+            return
+        declared = Variable(parameter.name, "local", parameter.align, parameter.size, False)
+        frame.variables[parameter.name] = self._declare_local(declared, caller)
+        self._instruction(f"st.param.{kind} [{parameter.name}], {argument}", caller, line)
+
+    def _with_carry(self, opcode: str, out: bool, operands: list[Operand], line: int) -> list[Operand]:
+        """The condition code register's carry, which extended-precision arithmetic names nowhere, as an operand."""
+        if not operands:
+            raise PtxSyntaxError(f"PTX line {line}: {opcode} without operands")
+        if self.carry is None:
+            self.carry = self._new_register("CC.CF", "b32")
+        first: Operand = Dual(operands[0], self.carry) if out else operands[0]
+        return [first, *operands[1:], *([self.carry] if opcode in _CARRY_IN else [])]
+
+    def _resolve_labels(self) -> None:
+        for instruction, scope, names in self.pending:
+            if instruction.opcode == "brx":
+                table = instruction.operands[-1]
+                if not isinstance(table, Label) or table.name not in self.branch_targets:
+                    raise PtxSyntaxError(f"PTX line {instruction.line}: brx.idx without a .branchtargets table")
+                scope, names = self.branch_targets[table.name]
+            for name in names:
+                search: Scope | None = scope
+                while search is not None and name not in search.labels:
+                    search = search.parent
+                if search is None:
+                    raise PtxSyntaxError(f"PTX line {instruction.line}: unknown label '{name}'")
+                instruction.targets.append(search.labels[name])
+
+    # ---- operands ----
+
+    def _operand(self, text: str, scope: Scope, line: int) -> Operand:
+        if text == "_":
+            return Sink()
+        if text.startswith("{"):
+            return Vector(tuple(self._operand(part, scope, line) for part in split(text[1:-1])))
+        if text.startswith("["):
+            return self._memory(text[1:-1].strip(), scope, line)
+        if text.startswith("!"):
+            register = self._find_register(text[1:], scope)
+            if register is None:
+                raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{text}'")
+            return Negated(register)
+        if "|" in text:
+            first, second = text.split("|")
+            return Dual(self._operand(first.strip(), scope, line), self._operand(second.strip(), scope, line))
+        literal = Immediate(32) if text == "WARP_SZ" else number(text)
+        if literal is not None:
+            return literal
+        register = self._find_register(text, scope)
+        if register is not None:
+            return register
+        if _SPECIAL.match(text):
+            return Special(text)
+        if text.startswith("%"):
+            raise PtxSyntaxError(f"PTX line {line}: unknown register '{text}'")
+        symbol = re.match(r"([\w$]+)\s*(?:\+\s*(-?\w+))?$", text)
+        variable = self._find_variable(symbol.group(1), scope) if symbol else None
+        if symbol and variable is not None:
+            return Symbol(variable, int(symbol.group(2) or "0", 0))
+        # A parameter symbol or a label: which one is known from the instruction.
+        return Label(text)
+
+    def _memory(self, text: str, scope: Scope, line: int) -> Memory:
+        parts = split(text)
+        coordinates = None
+        if len(parts) > 1:
+            vector = self._operand(parts[1], scope, line)
+            coordinates = vector.elements if isinstance(vector, Vector) else (vector,)
+        match = re.match(r"([%\w$.]+)\s*(?:([+-])\s*(-?\w+))?$", parts[0].strip())
+        if not match:
+            raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'")
+        base = self._operand(match.group(1), scope, line)
+        if isinstance(base, Label):
+            base = Symbol(base.name)
+        if not isinstance(base, Register | Symbol | Immediate):
+            raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'")
+        offset = int(match.group(3), 0) if match.group(3) else 0
+        return Memory(base, -offset if match.group(2) == "-" else offset, coordinates)

@@ -1,0 +1,108 @@
+"""Declarations of variables and parameters (PTX ISA 5.4, 11)."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Parameter, Variable
+from emugpu.emulator.ptx.scanner import SPACE, Scanner, number, split
+
+_TYPE = re.compile(
+    r"(?:\.align\s+(?P<align>\d+)\s+)?(?:\.v(?P<vector>[248])\s+)?\.(?P<type>[a-z]\w+)\s+(?:\.align\s+(?P<late>\d+)\s+)?"
+)
+_VARIABLE = re.compile(r"(?P<name>[\w$%]+)\s*(?P<array>(?:\[\s*\d*\s*\]\s*)*)(?:=\s*(?P<init>.+))?$", re.S)
+_POINTER = re.compile(
+    r"(?:(?P<generic>generic)\s*\(\s*)?(?P<name>[A-Za-z_$%][\w$]*)\s*\)?\s*(?:\+\s*(?P<addend>\d+))?$"
+)
+_PARAMETER = re.compile(
+    r"\.(?P<space>param|reg)\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]\w+)\s+(?:\.ptr\b[^%A-Za-z_$]*(?:\.\w+\s+)*"
+    r"(?:\.align\s+\d+\s+)?)?(?P<name>[\w$%]+)\s*(?:\[\s*(?P<count>\d+)\s*\])?$"
+)
+
+
+def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
+    """The variables of one declaration, up to its semicolon."""
+    start = scanner.at
+    body = scanner.until(";")
+    opaque = re.match(r"\s*(\.texref|\.samplerref|\.surfref)\b", body)
+    if opaque:
+        raise scanner.error(start, f"variables of type '{opaque[1]}' are not supported: there are no textures")
+    found = _TYPE.match(body.strip().removeprefix(".attribute(.managed)").strip())
+    if not found or found["type"] not in TYPE_BYTES:
+        raise scanner.error(start, f"cannot read the variable declaration '{body.strip()}'")
+    element = TYPE_BYTES[found["type"]] * int(found["vector"] or 1)
+    align = _alignment(scanner, start, found["align"] or found["late"] or str(element))
+    made = []
+    for item in split(found.string[found.end() :]):
+        match = _VARIABLE.match(item)
+        if not match:
+            raise scanner.error(start, f"cannot read the variable declaration '{body.strip()}'")
+        size = element
+        for extent in re.findall(r"\[\s*(\d*)\s*\]", match["array"]):
+            size *= int(extent or 0)
+        data: bytes | None = None
+        addresses: tuple[tuple[int, str, int, bool], ...] = ()
+        if match["init"]:
+            scalar = TYPE_BYTES[found["type"]]
+            data, addresses = _initial_value(scanner, start, match["init"], scalar, found["type"])
+            size = size or -(-len(data) // align) * align
+            data = data.ljust(size, b"\0")
+        made.append(Variable(match["name"], space, align, size, external, data, addresses))
+    return made
+
+
+def _initial_value(
+    scanner: Scanner, start: int, text: str, element: int, kind: str
+) -> tuple[bytes, tuple[tuple[int, str, int, bool], ...]]:
+    """Bytes of ``= {1, 0f3F800000, generic(name) + 8}``, and the addresses in it (PTX ISA 5.4.4)."""
+    data, addresses = bytearray(), []
+    for item in split(re.sub(r"[{}]", " ", text)):
+        literal = number(item)
+        if literal is None:
+            pointer = _POINTER.match(item)
+            if pointer is None or element != 8:
+                raise scanner.error(start, f"cannot read the initial value '{item}'")
+            addresses.append((len(data), pointer["name"], int(pointer["addend"] or 0), bool(pointer["generic"])))
+            value = 0
+        elif literal.decimal and kind == "f32":
+            value = int(np.float32(item).view(np.uint32))
+        else:
+            value = literal.value
+        data += (value & ((1 << 8 * element) - 1)).to_bytes(element, "little")
+    return bytes(data), tuple(addresses)
+
+
+def parameters(scanner: Scanner) -> list[Parameter]:
+    """A list of ``.param`` (or, of functions, ``.reg``) declarations in parentheses."""
+    scanner.at += 1
+    found: list[Parameter] = []
+    offset = 0
+    for item in filter(None, (part.strip() for part in scanner.until(")").split(","))):
+        match = _PARAMETER.match(SPACE.sub(" ", item))
+        if not match or match["type"] not in TYPE_BYTES:
+            raise scanner.error(scanner.at, f"cannot read the parameter '{item}'")
+        element = TYPE_BYTES[match["type"]]
+        size = element * int(match["count"] or 1)
+        align = _alignment(scanner, scanner.at, match["align"] or str(element))
+        offset = -(-offset // align) * align
+        in_register = match["space"] == "reg"
+        found.append(
+            Parameter(match["name"], offset, size, align, match["type"], match["count"] is not None, in_register)
+        )
+        offset += size
+    return found
+
+
+def _alignment(scanner: Scanner, position: int, text: str) -> int:
+    """A power of two."""
+    align = int(text)
+    if align.bit_count() != 1:
+        raise scanner.error(position, f".align {text}: must be a power of two")
+    return align
+
+
+def plain(parameter: Parameter) -> str:
+    """The untyped name of a scalar parameter's type."""
+    return "pred" if parameter.type == "pred" else f"b{8 * parameter.size}"

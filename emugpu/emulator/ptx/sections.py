@@ -1,0 +1,60 @@
+"""Where the kernels of a PTX text begin and end, found without understanding them.
+
+So one kernel can be looked at or launched though another one of the file cannot be parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from emugpu.emulator.ptx.scanner import closing_brace
+
+_SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"[^"\n]*"', re.S)
+_ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$%]+)")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One ``.entry``: ``text[start:end]`` is all of it, ``text[body:end]`` its braces."""
+
+    name: str
+    start: int
+    body: int
+    end: int
+
+
+@lru_cache(maxsize=4)
+def kernel_sections(text: str) -> tuple[Section, ...]:
+    """The kernels of a text in their order; one without a closing brace reaches to the end."""
+    # Comments and strings may hold braces; they become blanks of the same length.
+    bare = _SKIPPED.sub(lambda m: _blank(m.group()), text)
+    sections: list[Section] = []
+    at = 0
+    while (entry := _ENTRY.search(bare, at)) is not None:
+        body = bare.find("{", entry.end())
+        body = len(bare) if body < 0 else body
+        at = closing_brace(bare, body)
+        at = len(bare) if at < 0 else at
+        sections.append(Section(entry[1], entry.start(), body, at))
+    return tuple(sections)
+
+
+def blank_kernels(text: str, drop: Callable[[str], bool]) -> str:
+    """The text without the kernels whose names ``drop`` says; lines keep their numbers."""
+    for section in kernel_sections(text):
+        if drop(section.name):
+            text = text[: section.start] + _blank(text[section.start : section.end]) + text[section.end :]
+    return text
+
+
+def without_body(text: str, section: Section) -> str:
+    """The text with a kernel's body blanked out, so that its parameters can be read."""
+    inner = text[section.body + 1 : section.end - 1]
+    return text[: section.body + 1] + _blank(inner) + text[section.end - 1 :]
+
+
+def _blank(text: str) -> str:
+    return "\n".join(" " * len(line) for line in text.split("\n"))

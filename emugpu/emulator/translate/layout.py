@@ -1,0 +1,52 @@
+"""Where a kernel's variables live: static and dynamic shared memory, parameters, local memory."""
+
+from __future__ import annotations
+
+from emugpu.emulator.errors import PtxSyntaxError
+from emugpu.emulator.ptx.ast import Kernel, Label, Memory, Operand, ParsedModule, Symbol, Vector
+
+
+class Layout:
+    """Offsets of variables in their state spaces.
+
+    Static shared variables come first, dynamic shared memory follows at the alignment its ``.extern`` declares. Of the
+    module's variables only those count that the kernel names. Where global ones lie is known at the launch.
+    """
+
+    def __init__(self, kernel: Kernel, module: ParsedModule):
+        self.places: dict[str, tuple[str, int]] = {p.name: ("param", p.offset) for p in kernel.parameters}
+        named = {name for i in kernel.instructions for operand in i.operands for name in _names(operand)}
+        variables = {name: v for name, v in module.variables.items() if name in named} | kernel.variables
+        offset = 0
+        for variable in variables.values():
+            if variable.space == "shared" and not variable.external:
+                offset = -(-offset // variable.align) * variable.align
+                self.places[variable.name] = ("shared", offset)
+                offset += variable.size
+        self.static_shared = offset
+        self.symbols = tuple(v.name for v in variables.values() if v.space in ("global", "const"))
+        """Variables of the device that the kernel names; a launch says where they are."""
+        for variable in variables.values():
+            if variable.space == "shared" and variable.external:
+                start = -(-offset // variable.align) * variable.align
+                self.places[variable.name] = ("shared", start)
+                self.static_shared = max(self.static_shared, start)
+            elif variable.space != "shared":
+                self.places[variable.name] = (variable.space, variable.offset)
+
+    def find(self, name: str) -> tuple[str, int]:
+        """(state space, offset) of a variable."""
+        if name not in self.places:
+            raise PtxSyntaxError(f"unknown symbol '{name}'")
+        return self.places[name]
+
+
+def _names(operand: Operand) -> list[str]:
+    """Symbols an operand names."""
+    if isinstance(operand, Symbol | Label):
+        return [operand.name]
+    if isinstance(operand, Memory):
+        return _names(operand.base)
+    if isinstance(operand, Vector):
+        return [name for element in operand.elements for name in _names(element)]
+    return []

@@ -1,0 +1,53 @@
+"""What can be said against a module before it runs: instructions that its target lacks or that are not implemented.
+
+Source of the targets: the "Target ISA Notes" of PTX ISA 9.7.9.27 (cp.async.bulk.tensor), 9.7.13.17
+(clusterlaunchcontrol), 9.7.15 (wgmma), 9.7.16 (tcgen05) and 9.7.19.5 (setmaxnreg). ptxas refuses the same.
+"""
+
+from __future__ import annotations
+
+from emugpu.emulator.errors import PtxSyntaxError
+from emugpu.emulator.instructions.table import TENSOR_MEMORY, Unsupported, find
+from emugpu.emulator.ptx.ast import Instruction, Kernel, ParsedModule
+from emugpu.emulator.ptx.types import type_problem
+from emugpu.emulator.translate.layout import Layout
+from emugpu.emulator.translate.writer import Operands
+
+
+def check_module(module: ParsedModule) -> None:
+    """Raise PtxSyntaxError for the first instruction that ptxas would refuse for such a reason."""
+    target = module.target.split(",")[0].strip()
+    for kernel in module.kernels.values():
+        for i in kernel.instructions:
+            problem = problem_of(i, target)
+            if problem:
+                raise PtxSyntaxError(f"PTX line {i.line}: {i.text[:80]}\n  {problem}")
+
+
+def problem_of(i: Instruction, target: str) -> str:
+    """Why ptxas refuses an instruction: the target lacks it, or its operands are of another number or type."""
+    spec = find(i)
+    targets, feature = spec.targets, i.opcode
+    for modifier in i.modifiers:
+        if modifier.startswith("cta_group") or modifier == "multicast::cluster::all":
+            targets, feature = TENSOR_MEMORY, "." + modifier.partition("::")[0]
+    if targets and target not in targets:
+        return f"{feature} does not exist on the module's target {target}; it needs {', '.join(targets)}"
+    if len(i.operands) not in spec.operands:
+        few, many = spec.operands[0], spec.operands[-1]
+        wanted = str(few) if few == many else f"{few} to {many}"
+        return f"{spec.name} takes {wanted} operands, not {len(i.operands)}"
+    return type_problem(i)
+
+
+def unimplemented(kernel: Kernel, module: ParsedModule) -> list[Instruction]:
+    """The instructions that would fault when they are executed, in the order of their lines.
+
+    What depends on values at run time (a descriptor's fields) is not seen. Raises PtxSyntaxError for an unknown symbol.
+    """
+    operands = Operands(Layout(kernel, module))
+    return [
+        i
+        for i in kernel.instructions
+        if len(i.operands) not in find(i).operands or isinstance(operands.emit(i), Unsupported)
+    ]

@@ -1,0 +1,205 @@
+"""The tensor core of tcgen05.mma (PTX ISA 9.7.16.10).
+
+Operands are read, and checked, when `MmaUnit.mma` is called. In "f32" accumulation the multiplication is put off: the K
+slices of one accumulator are collected and multiplied in one BLAS call as soon as the accumulator is looked at, used
+differently, or the panel is full. Only the order in which f32 sums are taken can tell the difference. What cannot be
+put off `tensor_kinds` does at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.memory.descriptors import Shape
+from emugpu.emulator.memory.tmem import TensorMemory
+from emugpu.emulator.units.mma_instruction import QUADRANT, Cta, Mma, scale_columns
+from emugpu.emulator.units.numerics import CANONICAL_NAN_F32
+from emugpu.emulator.units.operands import PANEL_SLICES, Accumulation, Operand, Panels, table
+from emugpu.emulator.units.tensor_kinds import Warn, agreed_scales, claim, multiply
+
+LARGEST_FACTOR = 40
+"""The exponent of a scale factor of type ue8m0 up to which f32 holds all products exactly."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything about an instruction that follows from its descriptors. positions: chunk numbers of a, then of b.
+    accumulator: what D and the forms of two instructions must agree in to be multiplied together.
+    """
+
+    accumulator: tuple[Any, ...]
+    shape: Shape
+    a: Operand
+    b: Operand
+    positions: NDArray[np.intp]
+    flops: int
+
+    def numbers(self, chunks: NDArray[np.complex128]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A [M, slices * K] and B [N, slices * K] from what was fetched at the positions, [slices, CTAs, positions]."""
+        behind_a = self.a.positions.size
+        return self.a.numbers(chunks[..., :behind_a]), self.b.numbers(chunks[..., behind_a:])
+
+
+@lru_cache(maxsize=4096)
+def make_plan(what: Mma) -> Plan | None:
+    """The plan of an instruction whose multiplication can be put off; None if it cannot."""
+    shape = what.shape()
+    a, b = what.operands()
+    whole = what.lane_mask is None and not (what.shift or what.weights or what.sparse)
+    if a is None or shape.d_type != "f32" or not whole:
+        return None
+    positions = np.concatenate([a.positions.ravel(), b.positions.ravel()])
+    forms = (what.kind, what.vectors, shape.m, shape.n, shape.a_type, shape.b_type, shape.scale, shape.negate)
+    return Plan((what.d_address, *forms, shape.a_major, shape.b_major), shape, a, b, positions, what.flops)
+
+
+Codes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""The bytes of the scale factors of A [M, vectors] and of B [N, vectors]."""
+
+
+def _scale_codes(ctas: Sequence[Cta], what: Mma, shape: Shape) -> Codes | None:
+    """The scale factors of an instruction; None unless all copies agree, and f32 holds what they scale."""
+    rows = shape.m // len(ctas)
+    for cta in ctas:
+        for address, count in zip(what.scales, (rows, shape.n), strict=True):
+            columns = scale_columns(address, count)
+            cta.tmem.check_allocated(columns.start, columns.stop, "a scale factor of tcgen05.mma")
+            cta.tmem.settle(columns.start, columns.stop)
+    words = agreed_scales(ctas, what, rows, shape.n)
+    if words is None or (shape.a_id | shape.b_id) % what.vectors:
+        return None
+    a = np.concatenate([of_cta[:rows, shape.a_id : shape.a_id + what.vectors] for of_cta in words])
+    b = words[0][-(-rows // QUADRANT) * QUADRANT :][: shape.n, shape.b_id : shape.b_id + what.vectors]
+    if shape.scale == "ue8m0" and any(np.abs(codes.astype(np.int16) - 127).max() > LARGEST_FACTOR for codes in (a, b)):
+        return None
+    return a, b
+
+
+class _PendingProduct:
+    """K slices of one accumulator that have been fetched but not multiplied, and their scale factors.
+
+    Registered in the tensor memory of every CTA of the pair. `accumulate` tells whether the product adds to D.
+    """
+
+    def __init__(self, unit: MmaUnit, members: Sequence[TensorMemory], what: Mma, plan: Plan) -> None:
+        self.unit = unit
+        self.members = tuple(members)
+        self.plan = plan
+        self.blocks, self.first_column, self.end_column = what.layout()
+        self.panel = unit.panels.take((PANEL_SLICES, len(members), plan.positions.size))
+        self.scales: list[Codes] = []
+        self.count = 0
+        self.accumulate = what.accumulate
+        for tmem in self.members:
+            tmem.pending.append(self)
+
+    def append(self, ctas: Sequence[Cta], plan: Plan, scales: Codes | None) -> None:
+        for i, cta in enumerate(ctas):
+            cta.shared.chunks.take(plan.positions, out=self.panel[self.count, i], mode="clip")
+        if scales is not None:
+            self.scales.append(scales)
+        self.count += 1
+        if self.count == 1:
+            self._note()
+        elif self.count == PANEL_SLICES:
+            self.flush()
+
+    def forget(self) -> None:
+        """D is overwritten whole: what was collected for it can never be seen."""
+        self._clear()
+        self.accumulate = False
+
+    def _clear(self) -> None:
+        self.count = 0
+        self.scales.clear()
+        self._note()
+
+    def _note(self) -> None:
+        for tmem in self.members:
+            tmem.note_readable()
+
+    def flush(self) -> None:
+        if not self.count:
+            return
+        shape = self.plan.shape
+        a, b = self.plan.numbers(self.panel[: self.count])
+        for numbers, codes in zip((a, b), zip(*self.scales, strict=True), strict=False):
+            factors = table(shape.scale).take(np.stack(codes, axis=1)).reshape(len(numbers), -1, 1)
+            blocks = numbers.reshape(*factors.shape[:2], -1)
+            blocks *= factors
+        product = a @ b.T
+        if shape.negate:
+            np.negative(product, out=product)
+        rows = product.shape[0] // len(self.members)
+        for i, tmem in enumerate(self.members):
+            share = product[i * rows : (i + 1) * rows]
+            for block in self.blocks:
+                words = tmem.data[block.lanes, block.columns]
+                target = words.view(np.float32)
+                if self.accumulate:
+                    target += share[block.target]
+                else:
+                    target[...] = share[block.target]
+                    tmem.valid[block.lanes, block.columns] = True
+                if np.isnan(target).any():
+                    words[np.isnan(target)] = CANONICAL_NAN_F32
+        self._clear()
+        self.accumulate = True
+
+    def retire(self) -> None:
+        for tmem in self.members:
+            tmem.pending.remove(self)
+        self.unit.panels.give(self.panel)
+
+
+class MmaUnit:
+    """Executes tcgen05.mma.
+
+    Args:
+        accumulation: "f32" multiplies and adds in f32 (exact for integers below 2^24); "tensor_core" follows
+            the published rules of the hardware (`sums`), instruction by instruction, and is slow.
+    """
+
+    def __init__(self, accumulation: Accumulation = "f32") -> None:
+        if accumulation not in ("f32", "tensor_core"):
+            raise ValueError(f"accumulation '{accumulation}': must be f32 or tensor_core")
+        self.accumulation = accumulation
+        self.panels = Panels()
+
+    def mma(self, ctas: Sequence[Cta], what: Mma, warn: Warn) -> int:
+        """D = A . B (+ D) on one CTA, or on a pair, even rank first: A is split over them by rows, B by columns, D by
+        rows, and every address holds in each. Returns the operations, 2 * M * N * K. warn: is told of a rule and a
+        breach of it.
+        """
+        if len(ctas) != what.cta_group:
+            raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
+        plan = make_plan(what) if self.accumulation == "f32" else None
+        scales = _scale_codes(ctas, what, plan.shape) if plan is not None and what.vectors else None
+        if plan is None or (what.vectors and scales is None):
+            return multiply(what, ctas, self.accumulation, warn)
+        for cta in ctas:
+            cta.shared.check_chunks(plan.positions, plan)
+        self._pending(ctas, what, plan).append(ctas, plan, scales)
+        return plan.flops
+
+    def _pending(self, ctas: Sequence[Cta], what: Mma, plan: Plan) -> _PendingProduct:
+        """What collects the slices of D."""
+        for product in ctas[0].tmem.pending:
+            if (
+                isinstance(product, _PendingProduct)
+                and product.plan.accumulator == plan.accumulator
+                and product.members[-1] is ctas[-1].tmem
+            ):
+                if not what.accumulate:
+                    product.forget()
+                return product
+        for cta in ctas:
+            claim(cta.tmem, *what.layout(), what.accumulate)
+        return _PendingProduct(self, [cta.tmem for cta in ctas], what, plan)

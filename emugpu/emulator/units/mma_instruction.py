@@ -1,0 +1,179 @@
+"""What one tcgen05.mma says: its descriptors decoded, and where its operands and D lie (PTX ISA 9.7.16.10)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.memory.descriptors import DEPTH, Shape, decode, decode_sm100
+from emugpu.emulator.memory.shared import SharedMemory
+from emugpu.emulator.memory.tmem import LANES, TensorMemory, split_address
+from emugpu.emulator.units.operands import Operand, operand
+
+QUADRANT = 32
+A_COLUMNS = 8
+"""32-bit columns that a row of A takes in tensor memory."""
+
+
+class Cta(Protocol):
+    """What the tensor core needs of a CTA."""
+
+    shared: SharedMemory
+    tmem: TensorMemory
+
+
+class Block(NamedTuple):
+    """A rectangle of one CTA's tensor memory and the part of D (CTA's rows, all columns) it holds."""
+
+    lanes: slice
+    columns: slice
+    target: tuple[slice, slice]
+
+
+@lru_cache(maxsize=1024)
+def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[list[Block], int, int]:
+    """The blocks of D in each CTA's tensor memory, and its first and one-past-last column.
+
+    m=256, cta_group 2 (layout A) and m=128, cta_group 1 (D): row r in lane r. m=128, cta_group 2 (B): 64
+    rows per CTA, the right half of the columns in lanes 64 and up. m=64, cta_group 1 (F): 16 rows in each
+    warp's 32 lanes, the lower or the upper 16 as the address says. Source: PTX ISA 9.7.16.10.5.
+    """
+    lane, column = split_address(d_address)
+    allowed = (0, 16) if m == 64 else (0,)
+    if lane not in allowed:
+        raise Fault(
+            f"tcgen05.mma D address {d_address:#x}: lane {lane} must be {' or '.join(map(str, allowed))} for M = {m}"
+        )
+    everything = slice(0, n)
+    if m // cta_group == 128:
+        width = n
+        blocks = [Block(slice(0, 128), slice(column, column + n), (slice(0, 128), everything))]
+    elif cta_group == 2:
+        width = n // 2
+        columns = slice(column, column + width)
+        blocks = [
+            Block(slice(64 * h, 64 * h + 64), columns, (slice(0, 64), slice(h * width, (h + 1) * width)))
+            for h in range(2)
+        ]
+    else:
+        width = n
+        columns = slice(column, column + n)
+        blocks = [
+            Block(slice(32 * q + lane, 32 * q + lane + 16), columns, (slice(16 * q, 16 * q + 16), everything))
+            for q in range(4)
+        ]
+    return blocks, column, column + width
+
+
+class Mma(NamedTuple):
+    """One tcgen05.mma. a: descriptor, or tensor memory address if ``a_in_tmem``. vectors: scale factors a row and
+    operand, 0 without block scaling; scales: the addresses of those of A and B. shift: D is divided by 2^shift first.
+    metadata: address of what says which elements of a sparse A are kept.
+    """
+
+    kind: str
+    d_address: int
+    a: int
+    a_in_tmem: bool
+    b_descriptor: int
+    idesc: int
+    accumulate: bool
+    cta_group: int
+    lane_mask: tuple[int, ...] | None
+    shift: int = 0
+    weights: bool = False
+    vectors: int = 0
+    scales: tuple[int, int] = (0, 0)
+    metadata: int | None = None
+
+    def shape(self) -> Shape:
+        return decode(self.kind, self.idesc, self.cta_group, self.weights, self.sparse)
+
+    @property
+    def sparse(self) -> bool:
+        return self.metadata is not None
+
+    @property
+    def depth(self) -> int:
+        """Elements along K, of a sparse A before it was thinned out."""
+        return DEPTH[self.kind] * (2 if self.sparse else 1)
+
+    def operands(self) -> tuple[Operand | None, Operand]:
+        """A (None if it is in tensor memory) and B, of one CTA."""
+        shape = self.shape()
+        packed = self.kind in ("mxf4", "mxf4nvf4")
+        a = None
+        if not self.a_in_tmem:
+            rows = shape.m // self.cta_group
+            a = operand(decode_sm100(self.a), rows, DEPTH[self.kind], shape.a_major, shape.a_type, packed)
+        columns = shape.n // self.cta_group
+        b = operand(
+            decode_sm100(self.b_descriptor), columns, self.depth, shape.b_major, shape.b_type, packed, 1 + self.sparse
+        )
+        return a, b
+
+    def layout(self) -> tuple[list[Block], int, int]:
+        """The blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
+        shape = self.shape()
+        if self.weights and shape.m < LANES:
+            return _weights_layout(self.d_address, shape.m, shape.n)
+        if self.sparse and shape.m == 128 and self.cta_group == 2:
+            # Layout C: each CTA's 64 rows as those of M = 64.
+            return accumulator_layout(self.d_address, 64, shape.n, 1)
+        return accumulator_layout(self.d_address, shape.m, shape.n, self.cta_group)
+
+    @property
+    def flops(self) -> int:
+        shape = self.shape()
+        return 2 * shape.m * shape.n * self.depth
+
+
+@lru_cache(maxsize=256)
+def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, int]:
+    """Layouts E and G of ``.ws``: parts of the columns one above the other, as many as rows leave room for."""
+    lane, column = split_address(d_address)
+    if lane:
+        raise Fault(f"tcgen05.mma.ws D address {d_address:#x}: lane {lane} must be 0", "operand")
+    parts = LANES // m
+    width = n // parts
+    blocks = [
+        Block(
+            slice(m * p, m * (p + 1)), slice(column, column + width), (slice(0, m), slice(p * width, (p + 1) * width))
+        )
+        for p in range(parts)
+    ]
+    return blocks, column, column + width
+
+
+def a_lanes(what: Mma) -> NDArray[np.intp]:
+    """Lanes of the rows of an A in tensor memory, [parts, rows]: each part of the columns of D has those of D itself.
+
+    So where parts stand one above the other, in ``.ws`` and in a pair with M = 128, there are as many A, which may
+    differ. FlashMLA's kernels for B200 multiply two halves of K at once that way (sparse prefill, 2026).
+    """
+    offset = split_address(what.a)[0] - split_address(what.d_address)[0]
+    parts: dict[int, list[NDArray[np.intp]]] = {}
+    for block in what.layout()[0]:
+        lanes = np.arange(block.lanes.start, block.lanes.stop) + offset
+        parts.setdefault(block.target[1].start, []).append(lanes)
+    return np.stack([np.concatenate(lanes) for lanes in parts.values()])
+
+
+def scale_columns(address: int, rows: int) -> slice:
+    """Columns that hold the scale factors of so many rows of A, or columns of B: 32 of them each."""
+    column = split_address(address)[1]
+    return slice(column, column + -(-rows // QUADRANT))
+
+
+def metadata_columns(what: Mma) -> slice:
+    """Columns that hold the metadata of an MMA: two, of types of 16 and 32 bits the one that the selector names."""
+    assert what.metadata is not None
+    column = split_address(what.metadata)[1]
+    if what.kind in ("f16", "tf32"):
+        column += what.idesc & 3
+        return slice(column, column + 1)
+    return slice(column, column + 2)

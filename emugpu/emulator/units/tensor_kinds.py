@@ -1,0 +1,297 @@
+"""tcgen05.mma of every kind and form, done at once and by itself (PTX ISA 9.7.16.10).
+
+`mma` puts off and collects what it can. Here is the rest, and everything where the bits of single sums count: integers,
+results in f16, sparse A, A in tensor memory, ``.ws``, lane masks, a scaled D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.errors import Fault
+from emugpu.emulator.memory.descriptors import Shape
+from emugpu.emulator.memory.tmem import COLUMNS, LANES, TensorMemory, split_address
+from emugpu.emulator.units import formats, numerics, sums
+from emugpu.emulator.units.mma_instruction import (
+    A_COLUMNS,
+    QUADRANT,
+    Block,
+    Cta,
+    Mma,
+    a_lanes,
+    metadata_columns,
+    scale_columns,
+)
+from emugpu.emulator.units.operands import Operand, table, to_numbers
+from emugpu.emulator.units.sparsity import chosen
+
+CODES, TF32_CODES = (4, 8, 12, 9, 13, 6, 14), (4, 14)
+"""Of sparsity metadata: two indices of two bits each. Others name elements, too, which need not be two."""
+SPARSE_ROWS = 16
+"""Rows whose sparsity metadata stands together."""
+Warn = Callable[[str, str], None]
+
+
+def multiply(what: Mma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> int:
+    """Execute it on one CTA or a pair; returns the operations, 2 * M * N * K. warn: is told of a rule and a breach."""
+    shape = what.shape()
+    a_operand, b_operand = what.operands()
+    b = np.concatenate([_fetch(cta, b_operand) for cta in ctas])
+    if a_operand is not None:
+        a = np.concatenate([_fetch(cta, a_operand) for cta in ctas])[None]
+    else:
+        a = np.concatenate([_fetch_from_tmem(cta.tmem, what, shape) for cta in ctas], axis=1)
+    if shape.negate:
+        a = -a
+    blocks, first, end = what.layout()
+    rows = shape.m // len(ctas)
+    old = np.zeros((shape.m, shape.n), np.uint32)
+    for i, cta in enumerate(ctas):
+        claim(cta.tmem, blocks, first, end, what.accumulate)
+        if what.accumulate:
+            for block in blocks:
+                old[i * rows : (i + 1) * rows][block.target] = cta.tmem.data[block.lanes, block.columns]
+    if what.shift and what.accumulate:
+        c = old.view(np.float32) if shape.d_type == "f32" else numerics.f16_to_f32(old.astype(np.uint16))
+        c = np.ldexp(c, -what.shift)
+        old = c.view(np.uint32) if shape.d_type == "f32" else numerics.f32_to_f16_storage(c)
+    if what.vectors or what.sparse:
+        result = _compute_in_parts(what, shape, ctas, a, b, old, accumulation, warn)
+    else:
+        parts = zip(a, np.split(b, len(a)), np.split(old, len(a), axis=1), strict=True)
+        result = np.concatenate([compute(shape, *part, None, accumulation) for part in parts], axis=1)
+    kept = _kept(what)
+    for i, cta in enumerate(ctas):
+        share = result[i * rows : (i + 1) * rows]
+        for block in blocks:
+            written = slice(None) if kept is None else ~kept[i, block.lanes]
+            cta.tmem.data[block.lanes, block.columns][written] = share[block.target][written]
+            cta.tmem.valid[block.lanes, block.columns][written] = True
+    return what.flops
+
+
+def _fetch(cta: Cta, operand: Operand) -> NDArray[Any]:
+    cta.shared.check_chunks(operand.positions, operand)
+    return operand.fetched(cta.shared.chunks.take(operand.positions))
+
+
+def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp], what: str) -> NDArray[np.uint32]:
+    """Written words of tensor memory, at lanes and columns that are broadcast together."""
+    first, end = int(columns.min()), int(columns.max()) + 1
+    tmem.check_allocated(first, end, what)
+    tmem.settle(first, end)
+    written = tmem.valid[lanes, columns]
+    if not written.all():
+        lane, column = (int(x[~written][0]) for x in np.broadcast_arrays(lanes, columns))
+        at = f"lane {lane}, column {column}"
+        fault = Fault(f"{what} is read at tensor memory {at}, which was never written", "uninitialised")
+        tmem.unwritten.read(fault, tmem.data, tmem.valid, (lanes, columns), spreads=True)
+    return np.ascontiguousarray(tmem.data[lanes, columns])
+
+
+def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any]:
+    """A [parts, rows, K], for each part of the columns of D."""
+    if shape.a_type in ("e2m3", "e3m2"):
+        raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
+    if what.sparse:
+        raise Fault("a sparse A in tensor memory is not implemented", "unsupported")
+    lanes, column = a_lanes(what), split_address(what.a)[1]
+    words = _read(tmem, lanes[..., None], column + np.arange(A_COLUMNS), "A of tcgen05.mma")
+    raw = words.reshape(-1, A_COLUMNS).view(np.uint8)
+    if shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4"):
+        # A byte each, of which bits 2 to 5 count, as in Triton's test_tcgen05_mma_scaled_lhs_tmem (2026).
+        numbers = table("e2m1").take(raw >> 2)
+    else:
+        numbers = to_numbers(raw, shape.a_type, what.kind in ("mxf4", "mxf4nvf4"))
+    return numbers.reshape(*lanes.shape, -1)
+
+
+def claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
+    """D must be allocated, and, if it is added to, written; what others have put off on it is done first."""
+    tmem.check_allocated(first, end, "tcgen05.mma D")
+    tmem.retire(first, end)
+    for block in blocks if accumulate else ():
+        tmem.check_accumulator(block.lanes, block.columns)
+
+
+def _kept(what: Mma) -> NDArray[np.bool_] | None:
+    if what.lane_mask is None or not any(what.lane_mask):
+        return None
+    packed = np.array(what.lane_mask, "<u4").view(np.uint8)
+    return np.unpackbits(packed, bitorder="little").astype(np.bool_).reshape(what.cta_group, LANES)
+
+
+def _compute_in_parts(
+    what: Mma,
+    shape: Shape,
+    ctas: Sequence[Cta],
+    a: NDArray[Any],
+    b: NDArray[Any],
+    old: NDArray[np.uint32],
+    accumulation: str,
+    warn: Warn,
+) -> NDArray[np.uint32]:
+    """Bits of D [M, N], part by part: what a part is computed with lies in its own lanes of tensor memory.
+
+    So every CTA has scale factors in each quadrant. They should be the same in all; where they are not, a B200 was seen
+    to take for row 0 those of its quadrant (sf-tensor/tcgen05, tcgen05_block_scaled_probe.cu, 2026). Sparsity metadata
+    belongs to the rows of D in its lanes. Where they are the same, and A is not sparse, a CTA's lanes are one part.
+    """
+    result = np.zeros_like(old)
+    rows, step = shape.m // len(ctas), SPARSE_ROWS if what.sparse else QUADRANT
+    whole = not what.sparse and agreed_scales(ctas, what, rows, shape.n) is not None
+    for i, cta in enumerate(ctas):
+        for block in what.layout()[0]:
+            columns = block.target[1]
+            if whole:
+                step = block.lanes.stop - block.lanes.start
+            for lane in range(block.lanes.start, block.lanes.stop, step):
+                own = block.target[0].start + lane - block.lanes.start + np.arange(step)
+                part, numbers = i * rows + own, np.arange(columns.start, columns.stop)
+                scales = None
+                if what.vectors:
+                    scales = (
+                        _scales(cta.tmem, lane, what, shape, 0, own, [] if whole else [cta], warn),
+                        _scales(cta.tmem, lane, what, shape, 1, numbers, [] if whole else ctas, warn),
+                    )
+                of_a, of_b = a[columns.start * len(a) // shape.n][part], b[columns]
+                if what.sparse:
+                    of_a, of_b = _match(of_a, of_b, _kept_positions(cta.tmem, what, shape, lane, warn), shape)
+                result[part, columns] = compute(shape, of_a, of_b, old[part, columns], scales, accumulation)
+    return result
+
+
+# ---- a sparse A ----
+
+
+def _kept_positions(tmem: TensorMemory, what: Mma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
+    """Where the kept elements of the 16 rows of D from a lane on stand along K: [rows, kept].
+
+    A code of four bits keeps two of four elements, of tf32 one of two, of mxf4 and mxf4nvf4 two of four pairs. Types of
+    16 and 32 bits: lanes 0 to 7 of 16 hold four codes of a row in their lower half, and of the row eight below in their
+    upper one; lanes 8 to 15 the next four. Others: each row's lane holds eight codes in a column, and eight in the
+    next. So CuTe has it (mma_traits_sm100.hpp), in CUTLASS's examples 83 and 84, and runners that were proved on a B200
+    (sf-tensor/tcgen05, 2026).
+    """
+    assert what.metadata is not None
+    first, column = split_address(what.metadata)
+    columns = metadata_columns(what)
+    if column % 2 or first != split_address(what.d_address)[0]:
+        raise Fault(
+            f"sparsity metadata at {what.metadata:#x}: odd columns, and other lanes than those of D, are not supported",
+            "unsupported",
+        )
+    lanes = lane + np.arange(SPARSE_ROWS)
+    words = _read(tmem, lanes[:, None], np.arange(columns.start, columns.stop), "sparsity metadata of tcgen05.mma")
+    if what.kind in ("f16", "tf32"):
+        halves = words.view(np.uint16).reshape(2, 8, 2).transpose(2, 1, 0).reshape(SPARSE_ROWS, 2, 1)
+        codes = (halves >> 4 * np.arange(4) & 15).reshape(SPARSE_ROWS, -1).astype(np.intp)
+    else:
+        codes = (words[:, :, None] >> 4 * np.arange(8) & 15).reshape(SPARSE_ROWS, -1).astype(np.intp)
+    kept, start = np.stack([codes & 3, codes >> 2], axis=-1), np.arange(codes.shape[1])
+    allowed = TF32_CODES if what.kind == "tf32" else CODES
+    wrong = codes[~np.isin(codes, allowed)]
+    if wrong.size:
+        warn("sparse-metadata", f"sparsity metadata {int(wrong[0]):#x} is none of {', '.join(map(hex, allowed))}")
+    if what.kind == "tf32":
+        return 2 * start + (kept[..., 0] >> 1)
+    if what.kind in ("mxf4", "mxf4nvf4"):
+        kept = (2 * kept[..., None] + np.arange(2)).reshape(*codes.shape, 4)
+    return (kept + what.depth // len(start) * start[:, None]).reshape(SPARSE_ROWS, -1)
+
+
+def _match(
+    a: NDArray[Any], b: NDArray[Any], positions: NDArray[np.intp], shape: Shape
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A and B as `compute` wants them: B [rows, columns, kept], of the mxf4 kinds A with zeros for what is masked."""
+    if shape.kind not in ("mxf4", "mxf4nvf4"):
+        return a, chosen(b, positions)
+    whole = np.zeros((len(a), b.shape[1]), a.dtype)
+    np.put_along_axis(whole, positions, a, axis=1)
+    return whole, b
+
+
+# ---- scale factors ----
+
+
+def agreed_scales(ctas: Sequence[Cta], what: Mma, rows: int, n: int) -> list[NDArray[np.uint8]] | None:
+    """Of each CTA the words of the factors of its rows of A, then of B: 32 for a column of tensor memory, as bytes
+    [words, 4]. None unless all copies of all of them are there and the same.
+    """
+    positions, of_a = _scale_positions(what.scales, rows, n)
+    found: list[NDArray[np.uint8]] = []
+    for cta in ctas:
+        copies = cta.tmem.data.take(positions)
+        if not cta.tmem.valid.take(positions).all() or (copies != copies[0]).any():
+            return None
+        found.append(copies[0].reshape(-1, 1).view(np.uint8))
+        if (found[-1][of_a:] != found[0][of_a:]).any():
+            return None
+    return found
+
+
+@lru_cache(maxsize=512)
+def _scale_positions(addresses: tuple[int, int], rows: int, n: int) -> tuple[NDArray[np.intp], int]:
+    """Where the words are, [4 copies, words], counted along the lanes' columns, and how many are of A."""
+    of_a, of_b = scale_columns(addresses[0], rows), scale_columns(addresses[1], n)
+    columns = np.r_[of_a, of_b][:, None]
+    lanes = np.arange(LANES).reshape(4, 1, QUADRANT)
+    return (lanes * COLUMNS + columns).reshape(4, -1), QUADRANT * (of_a.stop - of_a.start)
+
+
+def _scales(
+    tmem: TensorMemory,
+    lane: int,
+    what: Mma,
+    shape: Shape,
+    operand: int,
+    numbers: NDArray[np.intp],
+    others: Sequence[Cta],
+    warn: Warn,
+) -> NDArray[np.float64]:
+    """Those of some rows of A (operand 0), or columns of B (1), from the quadrant of a lane: number r has lane r % 32
+    of it and column r / 32, as many bytes as there are vectors from the one the descriptor names on. others: CTAs whose
+    copies should be the same.
+    """
+    identifier, address = (shape.a_id, shape.b_id)[operand], what.scales[operand]
+    if identifier % what.vectors:
+        raise Fault(f"scale factor id {identifier} must be a multiple of {what.vectors}", "descriptor")
+    lanes, columns = numbers % QUADRANT, split_address(address)[1] + numbers // QUADRANT
+    words = _read(tmem, lanes + lane // QUADRANT * QUADRANT, columns, "a scale factor of tcgen05.mma")
+    copies = (lanes + QUADRANT * np.arange(4)[:, None], columns)
+    used = np.uint32(((1 << 8 * what.vectors) - 1) << 8 * identifier)
+    if any(((cta.tmem.data[copies] ^ words) & used).any() or not cta.tmem.valid[copies].all() for cta in others):
+        warn(
+            "scale-copies", "its scale factors differ between quadrants of 32 lanes, or CTAs, or are not in all of them"
+        )
+    codes = words.reshape(-1, 1).view(np.uint8)
+    return formats.decode(codes[:, identifier : identifier + what.vectors], formats.FORMATS[shape.scale])
+
+
+# ---- arithmetic ----
+
+
+def compute(
+    shape: Shape,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    old: NDArray[np.uint32],
+    scales: tuple[NDArray[Any], NDArray[Any]] | None,
+    accumulation: str,
+) -> NDArray[np.uint32]:
+    """Bits of D [M, N] = A . B^T + the old D: numbers [M, K] and [N, K], and their scale factors [.., vectors].
+
+    B and its factors may also be those of each row of A, [M, N, ..].
+    """
+    if shape.d_type == "s32":
+        return sums.integer_dot(a, b, old, shape.saturate)
+    if scales is not None:
+        types = (shape.a_type, shape.b_type, shape.scale)
+        return sums.scaled_dot(shape.kind, types, a, b, old, scales, accumulation)
+    types = (shape.a_type, shape.b_type, shape.d_type)
+    return sums.dot(a, b, old, *types, accumulation, a.shape[1], sums.BLACKWELL)

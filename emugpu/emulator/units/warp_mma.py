@@ -1,0 +1,179 @@
+"""The tensor core as one warp uses it: mma.sync (PTX ISA 9.7.14.5), its fragments and its arithmetic.
+
+A fragment is one matrix spread over the registers of 32 threads: register r of thread t holds neighbours along K, of
+row t / 4 of A, and of column t / 4 of B. Arithmetic follows the accumulation of the device, on every GPU as on
+an H200.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.units import float_math, sparsity, sums
+from emugpu.emulator.units.formats import ELEMENT_BITS, FORMATS, decode
+
+_STEP = {"f16": 16, "bf16": 16, "e4m3": 16, "e5m2": 16, "tf32": 8}
+"""Elements along K that the tensor core adds up at once. fp8 goes through it as f16 does."""
+
+
+_RESULTS = {"f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",),
+            "f64": ("f64",)}  # fmt: skip
+
+
+def results_of(a_type: str) -> tuple[str, ...]:
+    """The types that D can have, of mma.sync, wmma and wgmma."""
+    return _RESULTS.get(a_type, ("s32",))
+
+
+class Form(NamedTuple):
+    """What the text of an mma.sync fixes. saturate: s32 results stop at the ends of their range.
+
+    selector: of the lanes whose metadata counts, for a sparse A.
+    """
+
+    m: int
+    n: int
+    k: int
+    d_type: str
+    a_type: str
+    b_type: str
+    saturate: bool = False
+    selector: int | None = None
+
+
+class Matrix(NamedTuple):
+    """A matrix in the registers of a warp, each of which holds neighbours of a row of A or C, or of a column of B.
+
+    which: "a", "b", or "c" for C and D. rows, depth: of A and C; of B its columns, and K. bits: of an element.
+    registers: of 32 bits, or 64 of f64.
+    """
+
+    which: str
+    rows: int
+    depth: int
+    bits: int
+    registers: int
+
+    @property
+    def width(self) -> int:
+        return max(32, self.bits)
+
+
+@lru_cache(maxsize=64)
+def places(matrix: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(row, first item along the depth) of what each register of each thread holds: [registers, 32] each."""
+    thread = np.arange(32)
+    # A register of C holds one of a pair of neighbours, if it has no room for both.
+    pair = 2 if matrix.which == "c" and matrix.bits == matrix.width else 1
+    per = matrix.width // matrix.bits
+    step = 4 * per * pair  # items along the depth that a block of 8 rows has
+    blocks = list(itertools.product(range(matrix.depth // step), range(matrix.rows // 8)))
+    if matrix.which == "b":
+        blocks.sort(key=lambda block: block[1])
+    found = [
+        (8 * down + thread // 4, step * right + per * pair * (thread % 4) + per * item)
+        for right, down in blocks
+        for item in range(pair)
+    ]
+    repeats = matrix.registers // len(found)
+    row, item = (np.array([place[axis] for place in found] * repeats) for axis in (0, 1))
+    return row, item
+
+
+@lru_cache(maxsize=64)
+def _index(matrix: Matrix) -> NDArray[np.intp]:
+    """Flat index row * depth + item of each element [registers, threads * items], low bits first."""
+    row, item = places(matrix)
+    items = np.arange(matrix.width // matrix.bits)
+    return ((row * matrix.depth + item)[..., None] + items).reshape(matrix.registers, -1)
+
+
+def from_registers(registers: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
+    """Its elements as unsigned integers [rows, depth]."""
+    if matrix.bits >= 8:
+        elements = np.ascontiguousarray(registers).view(f"u{matrix.bits // 8}")
+    else:
+        shifts = np.arange(0, matrix.width, matrix.bits, dtype=np.uint32)
+        elements = (registers[..., None] >> shifts & (1 << matrix.bits) - 1).reshape(matrix.registers, -1)
+    found = np.empty(matrix.rows * matrix.depth, elements.dtype)
+    found[_index(matrix)] = elements
+    return found.reshape(matrix.rows, matrix.depth)
+
+
+def to_registers(bits: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
+    """The inverse, of elements of 16 bits and more."""
+    found = bits.reshape(-1)[_index(matrix)]
+    return found if matrix.bits == matrix.width else found.astype(np.uint16).view(np.uint32)
+
+
+def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:
+    """What elements stand for: numbers, or integers."""
+    if kind in ("s8", "s4"):
+        half = 1 << (ELEMENT_BITS[kind] - 1)
+        return (bits.astype(np.int64) ^ half) - half
+    return bits.astype(np.int64) if kind in ("u8", "u4", "b1") else decode(bits, FORMATS[kind])
+
+
+def _operand(registers: NDArray[Any], which: str, rows: int, k: int, kind: str) -> NDArray[Any]:
+    return numbers(from_registers(registers, Matrix(which, rows, k, ELEMENT_BITS[kind], len(registers))), kind)
+
+
+def multiply(
+    form: Form,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    accumulation: str,
+    metadata: NDArray[np.uint32] | None = None,
+) -> NDArray[Any]:
+    """D = A . B + C on register values [registers, 32]; returns those of D. metadata: of a sparse A, [32]."""
+    m, n = form.m, form.n
+    b_values = _operand(b, "b", n, form.k, form.b_type)
+    if form.selector is None or metadata is None:
+        a_values = _operand(a, "a", m, form.k, form.a_type)
+    else:
+        a_values = _operand(a, "a", m, form.k // 2, form.a_type)
+        codes = sparsity.codes_of_warp(metadata, form.selector, form.a_type, form.k)
+        b_values = sparsity.chosen(b_values, sparsity.kept_positions(codes, form.a_type))
+    result = Matrix("c", m, n, ELEMENT_BITS[form.d_type], len(c))
+    return to_registers(compute(form, a_values, b_values, from_registers(c, result), accumulation), result)
+
+
+def compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
+    """Bits of D [m, n] from numbers, and the bits of C."""
+    if form.d_type == "s32":
+        return sums.integer_dot(a, b, c, form.saturate)
+    with np.errstate(all="ignore"):
+        if form.d_type == "f64":
+            return _fused_sums(a, b, c)
+        if form.a_type in ("e4m3", "e5m2") and accumulation == "tensor_core":
+            return _compute_fp8(form, a, b, c)
+        types = (form.a_type, form.b_type, form.d_type)
+        return sums.dot(a, b, c, *types, accumulation, _STEP[form.a_type], sums.HOPPER)
+
+
+def _fused_sums(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """One fused multiply-add along K after the other, as an H200 does; the ISA leaves the order open."""
+    total = np.ascontiguousarray(c).view(np.float64)
+    for k in range(a.shape[1]):
+        total = float_math.compute64("fma", "rn", *np.broadcast_arrays(a[:, k, None], b[None, :, k], total))
+    return np.ascontiguousarray(total).view(np.uint64)
+
+
+def _compute_fp8(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """What ptxas makes of fp8: two products of f16, of the lower and of the upper two of every four elements along K.
+
+    C is added last, rounded to nearest. So it stands in the SASS for sm_90a and sm_100a; an H200 gives the same f32.
+    """
+    of_four = np.arange(a.shape[1]) % 4
+    total = np.zeros(c.shape, np.uint32)
+    for part in (of_four < 2, of_four >= 2):
+        total = sums.dot(a[:, part], b[..., part], total, "f16", "f16", form.d_type, "tensor_core", 16, sums.HOPPER)
+    kind = FORMATS[form.d_type]
+    result = float_math.add(decode(c, kind), decode(total, kind))
+    return np.asarray(float_math.finish(result, kind, "rn")).astype(np.uint32)

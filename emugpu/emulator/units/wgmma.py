@@ -1,0 +1,242 @@
+"""The tensor core as a warpgroup uses it: wgmma.mma_async (PTX ISA 9.7.15).
+
+An accumulator is a 64 x N matrix that lives in the registers of four warps, 16 rows in each. As in `mma`, the
+K slices are fetched when the instruction executes, and in "f32" accumulation multiplied together later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.memory.bytes import CHUNK_DTYPE
+from emugpu.emulator.memory.descriptors import Major, decode_sm90
+from emugpu.emulator.memory.shared import SharedMemory
+from emugpu.emulator.units import numerics, sparsity, sums
+from emugpu.emulator.units.formats import ELEMENT_BITS
+from emugpu.emulator.units.mma import MmaUnit
+from emugpu.emulator.units.operands import PANEL_SLICES, SLICE, Operand, operand
+
+M = 64
+WARP_ROWS = 16
+"""Rows of D, and of an A in registers, that one of the four warps holds."""
+
+A_REGISTER_POSITIONS = np.arange(2 * M).reshape(M, 2)
+"""A from registers is handed over as 64 rows of two 16-byte chunks."""
+
+
+class Form(NamedTuple):
+    """What the text of a wgmma.mma_async fixes. negate: whether exactly one of A and B changes sign.
+
+    b_element: of B, where it is not A's. d_type: "f32", "f16" or "s32", which saturates or wraps around. selector: of
+    the lanes whose metadata counts, for a sparse A.
+    """
+
+    n: int
+    element: str
+    a_major: Major
+    b_major: Major
+    negate: bool
+    a_in_registers: bool
+    b_element: str = ""
+    d_type: str = "f32"
+    saturate: bool = False
+    selector: int | None = None
+
+    @property
+    def collects(self) -> bool:
+        """Whether K slices may be collected and multiplied together: dense, with f32 results."""
+        return self.d_type == "f32" and self.selector is None
+
+    @property
+    def kept(self) -> int:
+        """Elements along K that A has."""
+        return 8 * SLICE // ELEMENT_BITS[self.element]
+
+    @property
+    def k(self) -> int:
+        return self.kept if self.selector is None else 2 * self.kept
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An instruction with its descriptors decoded. flops: 2 * 64 * N * K."""
+
+    form: Form
+    a: Operand
+    b: Operand
+    flops: int
+
+
+@lru_cache(maxsize=4096)
+def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
+    """Decode the descriptors (0 for an A in registers). Fault on invalid ones."""
+    if form.a_in_registers:
+        a = Operand(A_REGISTER_POSITIONS, M, form.kept, Major.K, form.element)
+    else:
+        a = operand(decode_sm90(a_descriptor), M, form.kept, form.a_major, form.element)
+    b_element, slices = form.b_element or form.element, form.k // form.kept
+    b = operand(decode_sm90(b_descriptor), form.n, form.k, form.b_major, b_element, slices=slices)
+    return Plan(form, a, b, 2 * M * form.n * form.k)
+
+
+_FP8 = ("e4m3", "e5m2")
+
+
+class Accumulator:
+    """64 x N f32 values, and the K slices that were fetched for them but not multiplied yet.
+
+    Of results of other types it holds the bits (s32), or the numbers (f16). ``d_type``: the type of the last result.
+    """
+
+    def __init__(self, unit: MmaUnit, n: int) -> None:
+        self.unit = unit
+        self.n = n
+        self.d_type = "f32"
+        self._values = np.zeros((M, n), np.float32)
+        self._form: Form | None = None
+        self._count = 0
+
+    def clear(self) -> None:
+        """Start from zero (scale-d is false): what was collected can never be seen."""
+        self._count = 0
+        self._values[...] = 0
+
+    def set_rows(self, warp: int, bits: NDArray[np.uint32]) -> None:
+        """Take the rows of one of the four warps from its registers [N / 2, 32]; of f16 results [N / 4, 32]."""
+        self.flush()
+        if self.d_type == "f16":
+            bits = unpack_halves(bits)
+        self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)] = from_registers(bits).view(np.float32)
+
+    def rows(self, warp: int) -> NDArray[np.uint32]:
+        """Registers [N / 2, 32] of one of the four warps; of f16 results [N / 4, 32]."""
+        self.flush()
+        registers = to_registers(self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)].view(np.uint32))
+        return pack_halves(registers) if self.d_type == "f16" else registers
+
+    def add(
+        self,
+        shared: SharedMemory,
+        plan: Plan,
+        a_registers: NDArray[np.complex128] | None,
+        metadata: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Fetch one K slice of A (unless it comes from registers) and B, and add their product.
+
+        metadata: of a sparse A, the register of each lane [4 warps, 32].
+        """
+        if a_registers is None:
+            shared.check_chunks(plan.a.positions, plan.a)
+        shared.check_chunks(plan.b.positions, plan.b)
+        if self.unit.accumulation == "tensor_core" or not plan.form.collects:
+            self._execute(shared, plan, a_registers, metadata)
+            return
+        if plan.form != self._form:
+            self._open_panels(plan)
+        slot = self._count
+        if a_registers is None:
+            shared.chunks.take(plan.a.positions, out=self._a_panel[slot, 0], mode="clip")
+        else:
+            self._a_panel[slot, 0] = a_registers
+        shared.chunks.take(plan.b.positions, out=self._b_panel[slot, 0], mode="clip")
+        self._count = slot + 1
+        if self._count == PANEL_SLICES:
+            self.flush()
+
+    def _open_panels(self, plan: Plan) -> None:
+        self.retire()
+        self._form, self._plan = plan.form, plan
+        self._a_panel = self.unit.panels.take((PANEL_SLICES, 1, *plan.a.positions.shape))
+        self._b_panel = self.unit.panels.take((PANEL_SLICES, 1, *plan.b.positions.shape))
+
+    def flush(self) -> None:
+        """Multiply what was collected."""
+        if not self._count:
+            return
+        a = self._plan.a.numbers(self._a_panel[: self._count])
+        b = self._plan.b.numbers(self._b_panel[: self._count])
+        product = a @ b.T
+        if self._plan.form.negate:
+            self._values -= product
+        else:
+            self._values += product
+        if np.isnan(self._values).any():
+            self._values.view(np.uint32)[np.isnan(self._values)] = numerics.CANONICAL_NAN_F32
+        self._count = 0
+
+    def retire(self) -> None:
+        """Multiply what was collected and return the panels."""
+        self.flush()
+        if self._form is not None:
+            self.unit.panels.give(self._a_panel)
+            self.unit.panels.give(self._b_panel)
+            self._form = None
+
+    def _execute(
+        self,
+        shared: SharedMemory,
+        plan: Plan,
+        a_registers: NDArray[np.complex128] | None,
+        metadata: NDArray[np.uint32] | None,
+    ) -> None:
+        """One instruction by itself."""
+        self.retire()
+        form, accumulation = plan.form, self.unit.accumulation
+        if a_registers is None:
+            a_registers = shared.chunks.take(plan.a.positions)
+        a, b = plan.a.fetched(a_registers), plan.b.fetched(shared.chunks.take(plan.b.positions))
+        if form.selector is not None and metadata is not None:
+            codes = [sparsity.codes_of_warp(words, form.selector, form.element, form.k) for words in metadata]
+            b = sparsity.chosen(b, sparsity.kept_positions(np.concatenate(codes), form.element))
+        if form.d_type == "s32":
+            result = sums.integer_dot(a, b, self._values.view(np.uint32), form.saturate)
+            self._values = result.view(np.float32)
+            return
+        a = -a if form.negate else a
+        halves = form.d_type == "f16"
+        old = numerics.f32_to_f16_storage(self._values) if halves else self._values.view(np.uint32)
+        window = sums.HOPPER_FP8 if form.element in _FP8 else sums.HOPPER
+        types = (form.element, form.b_element or form.element, form.d_type)
+        found = sums.dot(a, b, old, *types, accumulation, form.kept, window)
+        self._values = numerics.f16_to_f32(found.astype(np.uint16)) if halves else found.view(np.float32)
+
+
+def unpack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Pairs of f16 [n, 32] as f32 bits [2 n, 32], the low half first."""
+    halves = np.stack([registers & 0xFFFF, registers >> 16], axis=1).reshape(-1, registers.shape[1])
+    return numerics.f16_to_f32(halves.astype(np.uint16)).view(np.uint32)
+
+
+def pack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The inverse, of numbers that f16 holds."""
+    halves = numerics.f32_to_f16_storage(np.ascontiguousarray(registers).view(np.float32))
+    return (halves[0::2] | halves[1::2] << 16).astype(np.uint32)
+
+
+def to_registers(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """D of one warp [16, N] -> registers [N / 2, 32 threads] (PTX ISA 9.7.15.5.1.1).
+
+    Register i of thread t: row t / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (t % 4) + i % 2.
+    """
+    n = rows.shape[1]
+    return rows.reshape(2, 8, n // 8, 4, 2).transpose(2, 0, 4, 1, 3).reshape(n // 2, 32)
+
+
+def from_registers(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The inverse of `to_registers`."""
+    n = 2 * registers.shape[0]
+    return registers.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(2 * 8, n)
+
+
+def a_from_registers(registers: NDArray[np.uint32]) -> NDArray[np.complex128]:
+    """A of one warp from 4 registers of 32 threads -> chunks [16 rows, 2] (PTX ISA 9.7.15.5.1.1).
+
+    Half h of register j of thread t: row t / 4 + 8 * (j % 2), k = 2 * (t % 4) + h + 8 * (j / 2).
+    """
+    ordered = registers.reshape(2, 2, 8, 4).transpose(1, 2, 0, 3)
+    return np.ascontiguousarray(ordered).reshape(WARP_ROWS, 8).view(CHUNK_DTYPE)

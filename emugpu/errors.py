@@ -1,0 +1,44 @@
+"""The errors a user can cause or meet, each with the exit code of the command line."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+EXIT_OK = 0
+EXIT_FINDINGS = 1
+EXIT_USAGE = 2
+EXIT_CANNOT_RUN = 3
+EXIT_WRONG_RESULT = 4
+EXIT_INTERRUPTED = 130  # the shell's code for a program ended by Ctrl-C
+
+
+class ReportedError(Exception):
+    """Base class; the message is shown to the user as it is."""
+
+    exit_code = EXIT_CANNOT_RUN
+
+
+class UsageProblem(ReportedError):
+    """The request itself is wrong. One line: the value, the rule it breaks and what to write instead."""
+
+    exit_code = EXIT_USAGE
+
+
+class CannotRun(ReportedError):
+    """The request is fine but could not be carried out: no compiler, failed compilation, deadlock."""
+
+
+EXTRAS = {"debug": ("textual",), "variables": ("elftools",)}
+"""The packages of each extra of emugpu/pyproject.toml."""
+
+
+def needs(extra: str, packages: tuple[str, ...] | None = None, distribution: str = "emugpu") -> None:
+    """Raises `CannotRun` with the line that installs an extra of a distribution, if one of its packages is missing. A
+    command asks before it does anything, so that no work is lost.
+    """
+    missing = [package for package in packages or EXTRAS[extra] if find_spec(package) is None]
+    if missing:
+        raise CannotRun(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; install the extra: "
+            f"pip install '{distribution}[{extra}]'"
+        )

@@ -1,0 +1,127 @@
+"""A kernel in a string, launched on NumPy arrays: for scripts and tests that have neither a launch file nor CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.check.verdict import Verdict
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check, judge
+from emugpu.launch.expectation import Holds
+from emugpu.launch.launching import EmulationOptions, run
+from emugpu.launch.spec import (
+    DATA_TYPES,
+    Argument,
+    Buffer,
+    Fill,
+    Launch,
+    Launchable,
+    Null,
+    Reference,
+    Scalar,
+)
+
+Sizes = int | tuple[int, ...]
+
+
+def run_ptx(
+    ptx: str,
+    arguments: Sequence[Any],
+    *,
+    kernel: str | None = None,
+    grid: Sizes = 1,
+    block: Sizes | None = None,
+    cluster: Sizes | None = None,
+    dynamic_shared: int = 0,
+    expect: Mapping[int, NDArray[Any]] | None = None,
+    tolerance: float = 0.0,
+    schedules: int = 4,
+    timeout: float | None = None,
+) -> Verdict:
+    """Runs a kernel of a PTX text on the emulated GPU, with the checker on, and returns the verdict.
+
+        out = np.zeros(64, np.float32)
+        verdict = run_ptx(text, [a, b, out, 64], grid=2, block=32, expect={2: a + b})
+
+    Arrays are copied to the GPU, the parameter is their address, and they hold what the kernel has left there in order
+    of issue when this returns; if it did not come to its end, they are as they were.
+
+    Args:
+        arguments: one for each parameter: an array, contiguous, a number, or None for a null pointer.
+        kernel: its name, or a part of it; None: the only one there is.
+        grid: CTAs. block: threads. cluster: CTAs. Each up to three sizes, x first; None: as the PTX says.
+        dynamic_shared: bytes.
+        expect: what arguments are to hold at the end, by their place. Without it the verdict is incomplete.
+        tolerance: absolute and relative error that elements may have; 0: equal.
+        schedules: under how many it runs. timeout: seconds of a run.
+
+    Raises:
+        UsageProblem: what cannot be launched so.
+    """
+    buffers: dict[str, Buffer] = {}
+    given: list[tuple[str, Argument]] = []
+    for place, value in enumerate(arguments):
+        name = f"argument_{place}"
+        given.append((str(place), _argument(name, value, buffers)))
+    expectations = []
+    for place, wanted in (expect or {}).items():
+        buffer = buffers.get(f"argument_{place}")
+        if buffer is None or np.shape(wanted) != buffer.shape:
+            has = f"has shape {list(buffer.shape or ())}" if buffer else "is no array"
+            raise UsageProblem(f"expect[{place}] of shape {list(np.shape(wanted))}: argument {place} {has}")
+        expectations.append(
+            Holds(
+                buffer.name,
+                buffer.dtype,
+                "the array given",
+                values=np.asarray(wanted),
+                exact=not tolerance,
+                absolute=tolerance,
+                relative=tolerance,
+            )
+        )
+    launch = Launch(kernel, _sizes(grid), _optional(cluster), _optional(block), dynamic_shared, tuple(given))
+    what = Launchable(
+        Path("kernel.ptx"), buffers, {}, (launch,), tuple(expectations), text_given=ptx, label=kernel or "the kernel"
+    )  # fmt: skip
+    emulation = EmulationOptions(seed=1, timeout=timeout, strict=False)
+    [checked] = check([what], CheckOptions(schedules, emulation))
+    verdict = judge(what, checked)
+    if not checked.failure:
+        for name, content in run(what, emulation).contents.items():
+            np.copyto(arguments[int(name.removeprefix("argument_"))], content)
+    return verdict
+
+
+def _argument(name: str, value: Any, buffers: dict[str, Buffer]) -> Argument:
+    """An argument of the launch; an array becomes a buffer."""
+    if value is None:
+        return Null()
+    if isinstance(value, np.ndarray) and value.ndim:
+        dtype = next((one for one in DATA_TYPES.values() if one.numpy == value.dtype and not one.packed), None)
+        if dtype is None or not value.size or not value.flags.c_contiguous:
+            raise UsageProblem(
+                f"{name}: an array of {value.dtype} and shape {list(value.shape)}; it must be contiguous, of "
+                "numbers, and not empty"
+            )
+        buffers[name] = Buffer(name, dtype, value.shape, Fill("array", array=value.copy()))
+        return Reference(name)
+    if isinstance(value, np.generic):
+        dtype = next((one for one in DATA_TYPES.values() if one.numpy == value.dtype and not one.packed), None)
+        return Scalar(value.item(), dtype)
+    if isinstance(value, bool | int | float):
+        return Scalar(value)
+    raise UsageProblem(f"{name} = {value!r}: must be an array, a number or None; for a tensor map write a launch file")
+
+
+def _sizes(given: Sizes) -> tuple[int, ...]:
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def _optional(given: Sizes | None) -> tuple[int, ...] | None:
+    return None if given is None else _sizes(given)

@@ -1,0 +1,157 @@
+"""Checks the synchronisation of launchables: runs them on the emulated GPU under several schedules, and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from emugpu.check.checker import Checked, Checker, together
+from emugpu.check.findings import Finding, Report
+from emugpu.check.redundant import unneeded
+from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
+from emugpu.emulator import Finding as Warned
+from emugpu.emulator.machine.events import Sink
+from emugpu.errors import CannotRun
+from emugpu.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules
+from emugpu.launch.spec import Launchable
+from emugpu.processes.engine import in_order
+
+MAX_STEPS = 5_000_000
+"""Warp instructions of a run without a wait that it may need."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Says how to run a check. schedules: the first is fifo, the others are random, from the emulation's seed on; a
+    single one is the emulation's.
+    redundant: look for synchronisation that could be left out, too.
+
+    emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
+    clusters are resident, the last schedule of a persistent kernel has one. Of several, a kernel that asks
+    cluster launch control gets one more, in which it is declined every other time.
+    """
+
+    schedules: int = 4
+    emulation: EmulationOptions = TOLERANT
+    redundant: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run of a launchable. more: sinks in addition to the checker."""
+
+    what: Launchable
+    emulation: EmulationOptions
+    more: tuple[Sink, ...] = field(default=())
+
+
+def check(several: Sequence[Launchable], options: CheckOptions, progress: Progress | None = None) -> list[Checked]:
+    """Returns one answer for each. progress is called with (schedules done, schedules in all).
+
+    Raises UsageProblem for what a launch file asks wrongly.
+    """
+    work = [schedules_of(what, options) for what in several]
+    every = [one for each in work for one in each]
+    if progress:
+        progress(0, len(every))
+    found = []
+    for done, one in enumerate(in_order(check_once, every, min(options.emulation.jobs, len(every))), 1):
+        found.append(one)
+        if progress:
+            progress(done, len(every))
+    runs = iter(found)
+    checked = [_together([next(runs) for _ in each], each) for each in work]
+    return (
+        [_with_redundant(*one, options) for one in zip(checked, several, strict=True)] if options.redundant else checked
+    )
+
+
+def _together(runs: list[Checked], work: Sequence[Work]) -> Checked:
+    """Joins the schedules of a launchable. One that is right in fifo, and not where it is declined, has a finding."""
+    checked = together(runs)
+    wrong = {one.emulation.schedule for one, run in zip(work, runs, strict=True) if run.failure or run.correct is False}
+    if "declining" not in wrong or "fifo" in wrong:
+        return checked
+    message = "the kernel relies on cluster launch control to hand out every cluster that has not started"
+    finding = Finding(
+        "clc-declined", "error", f"{message}: it is not right where that answers 'none' while clusters pend", None,
+        missing="clusters that start later do what was not handed out",
+        mend="let every cluster that starts do its own tile first, and take 'none' for no proof that all are done",
+    )  # fmt: skip
+    return replace(checked, report=Report((finding, *checked.report.findings)))
+
+
+def check_once(work: Work) -> Checked:
+    """Returns what is found under one schedule."""
+    what = work.what
+    checker = Checker(roles=what.roles)
+    failure, correct = "", None
+    ended: Word = "clean"
+    warnings: tuple[Warned, ...] = ()
+    try:
+        outcome = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=())
+        correct, warnings = outcome.passed, outcome.warnings
+    except CannotRun as error:
+        failure, ended = str(error), how_it_ended(error.__cause__)
+        if isinstance(error.__cause__, Exception):
+            checker.failed(error.__cause__)
+    unwritten = tuple(
+        Finding("memory", "warning", w.message, None, count=w.count) for w in warnings if w.rule == "uninitialised"
+    )
+    report = Report((*checker.report().findings, *unwritten))
+    return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended)
+
+
+def judge(what: Launchable, checked: Checked) -> Verdict:
+    """Returns the verdict on a launchable whose check has given this."""
+    reasons = races(checked.report.findings)
+    if checked.failure:
+        reasons.append((checked.ended, f"a run did not come to its end: {checked.failure}"))
+    elif checked.correct is False:
+        reasons.append(("wrong", "a result is wrong"))
+    if not what.expectations:
+        reasons.append(("incomplete", "no result is expected, so none was compared"))
+    module = load_module(what)
+    kernels = {kernel.name: kernel for kernel in (module.find(launch.kernel) for launch in what.launches)}
+    return Verdict(
+        what.label,
+        tuple(reasons),
+        checked.report.findings,
+        len(what.launches),
+        checked.schedules,
+        tuple(expectation.buffer for expectation in what.expectations),
+        fidelity(kernels.values()),
+    )
+
+
+def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
+    """Returns the schedules of one launchable; see `CheckOptions`."""
+    emulation = replace(options.emulation, jobs=1, strict=False)
+    each = under_schedules(emulation, options.schedules)
+    if emulation.resident_clusters is None and what.persistent and len(each) > 1:
+        each[-1] = replace(each[-1], resident_clusters=1)
+    if "clusterlaunchcontrol" in what.text and len(each) > 1:
+        each.insert(1, replace(emulation, schedule="declining"))
+    return [Work(what, one) for one in each]
+
+
+def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:
+    """Notes on what a sound program could do without, in its first schedule and in its last one."""
+    if not checked.is_sound:
+        return checked
+    options = replace(options, emulation=replace(options.emulation, max_steps=options.emulation.max_steps or MAX_STEPS))
+
+    def outcomes(ptx: str, sinks: tuple[Sink, ...]) -> object:
+        found = []
+        work = schedules_of(replace(what, text_given=ptx), options)
+        for one in work[:1] + work[1:][-1:]:
+            once = check_once(replace(one, more=sinks))
+            found.append((once.failure, once.correct, {finding.rule for finding in once.report.findings}))
+            if once.failure or not once.correct:
+                break
+        return found
+
+    notes = tuple(unneeded(what.text, outcomes))
+    return replace(checked, report=Report((*checked.report.findings, *notes)))

@@ -1,0 +1,168 @@
+"""The page on what is and is not implemented, made by asking the emulator itself: it cannot be out of date.
+
+Every form of `emugpu.launch.forms` is parsed and looked up as it would be in a kernel. The table of instructions and
+the rules of the machine are printed as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from emugpu.emulator import RULES, PtxSyntaxError
+from emugpu.emulator.instructions.table import TABLE, Spec
+from emugpu.emulator.ptx.parser import parse_module
+from emugpu.emulator.translate.refusals import problem_of, unimplemented
+from emugpu.launch.forms import FORMS, MODULE, TARGETS
+from emugpu.markdown import table
+
+REFUSALS = (
+    (
+        "PTX line N: ...",
+        "The parser does not know this text: a directive, an operand, a name. The kernel cannot be launched; others of "
+        "the file can, by `harness ptx run`.",
+        "3",
+    ),
+    (
+        "... does not exist on the module's target",
+        "The target lacks the instruction; ptxas refuses it, too. Compile for one of the targets that are named.",
+        "3",
+    ),
+    ("... takes N operands", "The number of operands is wrong; ptxas refuses it, too.", "3"),
+    (
+        "... where a .T is wanted",
+        "A register or a number is not of the instruction's type; ptxas refuses it, too.",
+        "3",
+    ),
+    ("... does not have the type .T", "The instruction does not exist with this type; ptxas refuses it, too.", "3"),
+    ("PTX for T: the emulated GPUs are ...", "No emulated GPU could run the target's instructions.", "2"),
+    (
+        "this instruction, or one of its modifiers or operands, is not implemented",
+        "The emulator lacks it. It stops the kernel only when it is executed; `harness ptx list` shows all of them, "
+        "with lines, before. There is never a silent no-op.",
+        "3",
+    ),
+    ("Fault: ...", "The kernel broke a rule of the machine; the rules are below.", "3"),
+    (
+        "Deadlock",
+        "No warp can run and nothing is in flight: who waits for which barrier, arrivals and bytes is listed.",
+        "3",
+    ),
+    ("Livelock", "Warps only poll what nobody will change any more.", "3"),
+    ("LimitExceeded", "`--max-steps` or `--timeout` was reached; where the warps are is listed.", "3"),
+    (
+        "cannot run with several workers",
+        "Clusters may depend on one another, or schedules draw from one sequence; leave out `--jobs`.",
+        "2",
+    ),
+    ("LAUNCH.toml: key = value: ...", "The launch file asks for something that cannot be; the rule is named.", "2"),
+    ("WRONG RESULT", "Everything ran, and a buffer does not hold what was expected.", "4"),
+)
+"""What a message begins with or holds, what it means, and the exit code."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A form, and the targets for which the emulator takes it."""
+
+    statement: str
+    targets: tuple[str, ...]
+
+
+def try_form(statement: str) -> Tried:
+    """Returns whether the emulator implements a statement, for each target."""
+    return Tried(statement, tuple(target for target in TARGETS if _is_implemented(statement, target)))
+
+
+def _is_implemented(statement: str, target: str) -> bool:
+    try:
+        module = parse_module(MODULE.format(target=target, statement=statement))
+        kernel = module.kernels["kernel"]
+        missing = unimplemented(kernel, module)
+    except PtxSyntaxError:
+        return False
+    return not missing and not any(problem_of(i, target) for i in kernel.instructions)
+
+
+def coverage_page() -> str:
+    """Returns the page, in Markdown."""
+    tried = {section: [try_form(statement) for statement in forms] for section, forms in FORMS.items()}
+    return "\n".join([*_head(tried), *_forms(tried), *_instructions(), *_refusals(), *_rules()]) + "\n"
+
+
+def _head(tried: dict[str, list[Tried]]) -> Iterator[str]:
+    every = [one for forms in tried.values() for one in forms]
+    yield "# PTX on the emulated GPU: what is and is not implemented"
+    yield ""
+    yield "Made by `harness ptx coverage` from the emulator's own table of instructions, by trying each form."
+    yield f"{sum(bool(one.targets) for one in every)} of {len(every)} forms that compilers emit are implemented."
+    yield ""
+    rows = [(name, str(sum(bool(one.targets) for one in forms)), str(len(forms))) for name, forms in tried.items()]
+    yield from table(("section of PTX ISA 9.1", "implemented", "of"), rows, right={"implemented", "of"})
+
+
+def _forms(tried: dict[str, list[Tried]]) -> Iterator[str]:
+    yield ""
+    yield "## Forms"
+    yield ""
+    yield "Registers are named by what they hold: `%h` 16 bits, `%r` 32, `%d` 64, `%q` 128, `%f` f32, `%e` f64."
+    for section, forms in tried.items():
+        yield ""
+        yield f"### {section}"
+        yield ""
+        rows = [(f"`{_shortened(one.statement)}`", ", ".join(one.targets) or "**no**") for one in forms]
+        yield from table(("form", "implemented"), rows)
+
+
+def _shortened(statement: str) -> str:
+    """Long lists of registers by their ends."""
+    while "}" in statement and (cut := _long_list(statement)):
+        statement = statement.replace(*cut, 1)
+    return statement.rstrip(";")
+
+
+def _long_list(statement: str) -> tuple[str, str] | None:
+    for part in statement.split("{")[1:]:
+        inner = part.partition("}")[0]
+        words = inner.split(", ")
+        if len(words) > 8:
+            return inner, f"{words[0]}, ..., {words[-1]}"
+    return None
+
+
+def _instructions() -> Iterator[str]:
+    yield ""
+    yield "## The table of instructions"
+    yield ""
+    yield "An instruction is found by the longest of these names that it begins with; which modifiers and operands it"
+    yield "may have is up to its entry, and everything else is refused."
+    yield ""
+    rows = [
+        (f"`{name}`", _operands(spec), spec.family, "yes" if spec.blocks else "", ", ".join(spec.targets) or "all")
+        for name, spec in sorted(TABLE.items())
+    ]
+    yield from table(("name", "operands", "counted as", "may wait", "targets"), rows)
+
+
+def _operands(spec: Spec) -> str:
+    few, many = spec.operands[0], spec.operands[-1]
+    return str(few) if few == many else f"{few} to {many}"
+
+
+def _refusals() -> Iterator[str]:
+    yield ""
+    yield "## What a refusal means"
+    yield ""
+    yield from table(("message", "meaning", "exit code"), REFUSALS, right={"exit code"})
+
+
+def _rules() -> Iterator[str]:
+    yield ""
+    yield "## The rules of the machine"
+    yield ""
+    yield "A breach of an error stops the run. A warning is something that hardware is known to tolerate and compilers"
+    yield "to emit; `--strict` makes it an error, `--allow ID` lets it pass."
+    yield ""
+    breaches = {"error": "an error", "warning": "a warning"}
+    rows = [(f"`{rule.id}`", breaches[rule.severity], rule.summary) for rule in RULES.values()]
+    yield from table(("id", "a breach is", "rule"), rows)

@@ -1,0 +1,402 @@
+"""Runs a launchable on an emulated GPU: memory, launches in order, expectations; under one schedule or several."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from emugpu.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
+from emugpu.emulator.machine.counters import MAXIMA
+from emugpu.emulator.machine.events import Sink, takes_runs
+from emugpu.emulator.machine.grid import emulated_name
+from emugpu.emulator.memory.global_memory import GlobalMemory
+from emugpu.emulator.memory.unwritten import Uninitialised
+from emugpu.emulator.names import find_name, readable_name
+from emugpu.emulator.native.library import Engine, library_for
+from emugpu.emulator.ptx.ast import Kernel
+from emugpu.emulator.ptx.sections import blank_kernels, kernel_sections
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.launch.listing import compiler_of
+from emugpu.launch.memory import Memory
+from emugpu.launch.spec import Launch, Launchable, Verdict, target_of
+from emugpu.processes.engine import in_order
+
+Accumulation = Literal["f32", "tensor_core"]
+Schedule = Literal["fifo", "random", "declining"]
+LARGEST_SEED = 2**32 - 1
+"""Of inputs, and of random schedules."""
+
+
+@dataclass(frozen=True)
+class EmulationOptions:
+    """Says how to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
+    instructions, timeout: seconds; None: no limit. strict: a breach of a rule that hardware is known to tolerate is an
+    error, except for the rules in allow. uninitialised: what kernels get that read memory before it is written, as of
+    `emugpu.emulator.memory.unwritten`. sinks get every event. engine: what runs plain code; the result is the same.
+    """
+
+    accumulation: Accumulation = "f32"
+    schedule: Schedule = "fifo"
+    seed: int = 0
+    jobs: int = 1
+    resident_clusters: int | None = None
+    max_steps: int | None = None
+    timeout: float | None = None
+    strict: bool = True
+    allow: tuple[str, ...] = ()
+    uninitialised: Uninitialised = "poison"
+    sinks: tuple[Sink, ...] = ()
+    engine: Engine = "native"
+
+    def make_device(self, memory: GlobalMemory | None = None, constants: GlobalMemory | None = None) -> Device:
+        """Returns an emulated GPU as these options describe it; memory and constants: as of `Device`."""
+        library = library_for(self.engine_used)
+        return Device(self.accumulation, self.schedule, self.seed, memory, constants, self.uninitialised, library)
+
+    @property
+    def engine_used(self) -> Engine:
+        """Returns the engine that there is: a sink must take runs, and the native one needs a compiler."""
+        listens = not all(map(takes_runs, self.sinks))
+        return "python" if listens or library_for(self.engine) is None else "native"
+
+    @property
+    def schedule_name(self) -> str:
+        return f"{self.schedule} schedule{f' of seed {self.seed}' if self.schedule == 'random' else ''}"
+
+
+STRICT = EmulationOptions()
+TOLERANT = EmulationOptions(strict=False)
+
+
+def name_schedules(schedule: str, seed: int, count: int = 1) -> str:
+    """Names the schedules of `under_schedules` for people, with their seeds."""
+    if count == 1:
+        return f"{schedule} schedule" + (f", seed {seed}" if schedule == "random" else "")
+    random = f"a random one of seed {seed}" if count == 2 else f"random ones of seeds {seed} to {seed + count - 2}"
+    return f"{count} schedules: fifo, and {random}"
+
+
+def under_schedules(options: EmulationOptions, count: int) -> list[EmulationOptions]:
+    """Returns the options under so many schedules: fifo, and random ones with seeds that follow one another. A single
+    one is the schedule that the options name.
+    """
+    if count == 1:
+        return [options]
+    seeds = range(options.seed, options.seed + count - 1)
+    return [replace(options, schedule="fifo"), *(replace(options, schedule="random", seed=seed) for seed in seeds)]
+
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Describes a launch that has ended. kernel: its full name. result: None on a GPU, which counts nothing."""
+
+    where: str
+    kernel: str
+    grid: tuple[int, ...]
+    result: LaunchResult | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Holds what a run gave. device: what it ran on, and how, as plain data. verdicts: of the expectations. contents:
+    of buffers and symbols at the end.
+    """
+
+    what: Launchable
+    device: Mapping[str, Any]
+    target: str
+    launched: tuple[Launched, ...]
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+    contents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return all(verdict.passed for verdict in self.verdicts)
+
+    @property
+    def results(self) -> list[LaunchResult]:
+        """Returns what the emulator counted, launch by launch."""
+        return [one.result for one in self.launched if one.result]
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """Returns the warnings of all launches; equal ones are one."""
+        found: dict[tuple[str, int, str], Finding] = {}
+        for finding in (f for result in self.results for f in result.warnings):
+            key = (finding.rule, finding.line, finding.message)
+            known = found.get(key)
+            found[key] = replace(finding, count=finding.count + (known.count if known else 0))
+        return tuple(found.values())
+
+    @property
+    def output(self) -> str:
+        """Returns what the kernels printed."""
+        return "".join(result.output for result in self.results)
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Returns the counters of all launches together."""
+        return add_counters([result.counters.as_dict() for result in self.results])
+
+    @property
+    def why_no_time(self) -> str:
+        return f"not measured: {'emulated' if self.results else 'run once'}"
+
+    @property
+    def compiler(self) -> str:
+        """Returns what wrote the PTX; "" if that is not known."""
+        return compiler_of(self.what.text)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        return {
+            "launch_file": str(self.what.file),
+            "ptx": {
+                "file": str(self.what.ptx),
+                "sha256": hashlib.sha256(self.what.text.encode()).hexdigest(),
+                "target": self.target,
+                "compiler": self.compiler,
+            },
+            "device": dict(self.device),
+            "launches": [
+                {
+                    "kernel": one.kernel,
+                    "grid": list(one.grid),
+                    "counters": one.result.counters.as_dict() if one.result else {},
+                }
+                for one in self.launched
+            ],
+            "validation": self._validation(),
+            "counters": self.counters,
+            "warnings": [asdict(finding) for finding in self.warnings],
+            "output": self.output,
+            "timing": {"seconds": None, "reason": self.why_no_time},
+        }
+
+    def _validation(self) -> dict[str, Any] | None:
+        if not self.verdicts:
+            return None
+        return {
+            "passed": self.passed,
+            "exact": all(v.exact for v in self.verdicts),
+            "elements": sum(v.elements for v in self.verdicts),
+            "mismatches": sum(v.mismatches for v in self.verdicts),
+            "expectations": [v.as_dict() for v in self.verdicts],
+        }
+
+
+def run(
+    what: Launchable,
+    options: EmulationOptions = STRICT,
+    progress: Progress | None = None,
+    device: Device | None = None,
+    keep: Collection[str] | None = None,
+) -> Outcome:
+    """Runs a launchable once. device: an empty one to run it on, in place of one that the options describe. keep: the
+    buffers whose contents are wanted, None: all.
+
+    Raises UsageProblem for what a launch file asks wrongly, CannotRun if a kernel is not understood or does not end
+    well.
+    """
+    module = load_module(what)
+    for wanted in what.maps.values():
+        if wanted.gpu_swizzle:
+            raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} is a GPU's alone")
+    device = device or options.make_device()
+    start = time.perf_counter()
+    try:
+        memory = Memory(what, device, module)
+    except (MemoryError, OSError) as error:
+        where = what.place("not enough memory on this machine for the buffers")
+        raise CannotRun(f"{where} ({error}); make them smaller") from error
+    launched = tuple(_launch(launch, what, module, device, memory, options, progress) for launch in what.launches)
+    seconds = time.perf_counter() - start
+    contents = memory.contents(what.buffers if keep is None else keep)
+    target = target_of(module.target)
+    about = about_device(target, options, seconds)
+    return Outcome(what, about, target, launched, memory.judge(), seconds, contents)
+
+
+def about_device(target: str, options: EmulationOptions, seconds: float) -> dict[str, Any]:
+    """Returns the emulated GPU, for `Outcome`. seconds: of emulation."""
+    return {
+        "kind": f"emulated-{target}",
+        "name": f"emulated {emulated_name(target)}",
+        "accumulation": options.accumulation,
+        "schedule": options.schedule,
+        "schedule_seed": options.seed,
+        "engine": options.engine_used,
+        "emulation_seconds": round(seconds, 3),
+    }
+
+
+def load_module(what: Launchable) -> Module:
+    """Returns the module with the kernels that are launched; others need not be understood."""
+    try:
+        return _module(launched_ptx(what))
+    except PtxSyntaxError as error:
+        raise CannotRun(f"{what.ptx if what.file else type(error).__name__}: {error}") from error
+
+
+def launched_ptx(what: Launchable) -> str:
+    """Returns the PTX with blanks in the place of kernels that are not launched. Raises UsageProblem without one."""
+    names = [section.name for section in kernel_sections(what.text)]
+    if not names:
+        raise UsageProblem(f"{what.place('ptx')} = {what.ptx.name}: it has no kernel (.entry)")
+    wanted = set()
+    for launch in what.launches:
+        where = what.place(f"{launch.where}.kernel")
+        if launch.kernel is None and len(names) > 1:
+            listed = ", ".join(map(readable_name, names))
+            key = where if what.file else "kernel"  # of a launch file, or an argument of `run_ptx`
+            raise UsageProblem(f"{key} is missing: {what.ptx.name} has {listed}; name one")
+        try:
+            wanted.add(names[0] if launch.kernel is None else find_name(launch.kernel, names, "kernel"))
+        except LaunchError as error:
+            raise UsageProblem(f"{where}: {error}") from None
+    return blank_kernels(what.text, lambda name: name not in wanted)
+
+
+@lru_cache(maxsize=4)
+def _module(text: str) -> Module:
+    """Translated once, for all schedules."""
+    return Module.from_text(text)
+
+
+def _launch(
+    launch: Launch,
+    what: Launchable,
+    module: Module,
+    device: Device,
+    memory: Memory,
+    options: EmulationOptions,
+    progress: Progress | None,
+) -> Launched:
+    try:
+        kernel = module.find(launch.kernel)
+        result = device.launch(
+            module,
+            kernel.name,
+            grid=launch.grid,
+            cluster=launch.cluster,
+            block=launch.block,
+            dynamic_smem=launch.dynamic_shared,
+            arguments=_arguments(launch, what, memory, kernel),
+            progress=progress,
+            regions=launch.regions,
+            workers=options.jobs,
+            resident_clusters=options.resident_clusters,
+            cooperative=launch.cooperative,
+            max_steps=options.max_steps,
+            timeout=options.timeout,
+            strict=options.strict,
+            allow=options.allow,
+            sinks=options.sinks,
+        )
+    except LaunchError as error:
+        if what.file:
+            raise UsageProblem(f"{what.place(launch.where)}: {error}") from error
+        raise CannotRun(f"LaunchError: {error}") from error
+    except EmulatorError as error:
+        where = f"{what.place(launch.where)}: " if what.file else ""
+        found = "".join(f"\n  warning {w.rule}: {w.message}" for w in error.warnings)
+        raise CannotRun(f"{where}{type(error).__name__}: {error}{found}") from error
+    return Launched(launch.where, kernel.name, launch.grid, result)
+
+
+def _arguments(launch: Launch, what: Launchable, memory: Memory, kernel: Kernel) -> list[Any]:
+    try:
+        return memory.arguments(launch, kernel)
+    except OverflowError as error:
+        raise UsageProblem(f"{what.place(launch.where)}.arguments: {error}") from error
+
+
+def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the counters of several launches together: sums, and of those that are a maximum the greatest."""
+    total: dict[str, Any] = {}
+    for counters in several:
+        for name, value in counters.items():
+            if isinstance(value, dict):
+                total[name] = add_counters([total.get(name, {}), value])
+            elif name in MAXIMA:
+                total[name] = max(total.get(name, 0), value)
+            else:
+                total[name] = total.get(name, 0) + value
+    return total
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Holds what one schedule gave: an outcome, or why there is none. options: with this schedule."""
+
+    options: EmulationOptions
+    outcome: Outcome | None
+    error: str = ""
+
+    @property
+    def seed(self) -> int | None:
+        """Of a random schedule."""
+        return self.options.seed if self.options.schedule == "random" else None
+
+    @property
+    def name(self) -> str:
+        return self.options.schedule if self.seed is None else f"seed {self.seed}"
+
+    def require(self) -> Outcome:
+        """Returns the outcome. Raises CannotRun if there is none."""
+        if self.outcome is None:
+            raise CannotRun(self.error)
+        return self.outcome
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is not None and self.outcome.passed
+
+
+def run_schedules(
+    what: Launchable,
+    options: EmulationOptions,
+    count: int,
+    progress: Progress | None = None,
+    keep: Collection[str] | None = None,
+) -> Iterator[Tried]:
+    """Yields one after the other as they are done, in the order of `under_schedules`. Processes share the clusters of a
+    single run; several run side by side. keep: as of `emugpu.launch.launching.run`.
+
+    progress is called with parts done, and all of them. Raises UsageProblem for what a launch file asks wrongly.
+    """
+    each = under_schedules(options if count == 1 else replace(options, jobs=1), count)
+    if count == 1 or options.jobs == 1:
+        for number, one in enumerate(each):
+            yield _try(what, keep, one, _share(progress, number, count))
+        return
+    for number, tried in enumerate(in_order(partial(_try, what, keep), each, min(options.jobs, count)), 1):
+        if progress:
+            progress(number, count)
+        yield tried
+
+
+def _try(
+    what: Launchable, keep: Collection[str] | None, options: EmulationOptions, progress: Progress | None = None
+) -> Tried:
+    try:
+        return Tried(options, run(what, options, progress, keep=keep))
+    except CannotRun as error:
+        return Tried(options, None, str(error))
+
+
+def _share(progress: Progress | None, before: int, count: int) -> Progress | None:
+    """The progress of one of several runs, as a part of them all."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(before * total + done, count * total)

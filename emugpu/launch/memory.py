@@ -1,0 +1,393 @@
+"""The buffers, symbols and tensor maps of a launchable on a device, and the arguments that its launches get.
+
+The first values of buffers:
+
+integer        whole numbers in -4..4, of unsigned types 0..8, of ue8m0 1, 2 or 4: sums of products are exact
+index          values that tell rows, columns and slices of K apart (`index_operand`); of
+               whole-number types the element's number, modulo the type's range
+normal         standard normal, of ue8m0 powers of two about 1; of whole-number types rounded, times 16
+uniform        uniform in [-1, 1), of ue8m0 1/2 or 1; of whole-number types over the whole range
+zeros, nan     all the same
+uninitialised  nothing: reading it is an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator import EmulatorError, LaunchError, Module, TensorMap
+from emugpu.emulator.arguments import order
+from emugpu.emulator.memory.tensor_map import ElementType
+from emugpu.emulator.ptx.ast import Kernel, Parameter
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.launch.spec import (
+    DATA_TYPES,
+    Argument,
+    Buffer,
+    DataType,
+    Fill,
+    Launch,
+    Launchable,
+    Map,
+    Null,
+    Raw,
+    Reference,
+    Scalar,
+    Struct,
+    Verdict,
+    round_to_tf32,
+)
+
+CHUNK = 8
+"""Elements of K in the 16 bytes that a swizzle moves as a whole."""
+SCALES = 8
+
+
+def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray[Any] | None:
+    """Returns the values of a buffer that is no file; None: uninitialised. number: of the buffer, so that equal ones
+    differ.
+    """
+    if fill.kind == "uninitialised":
+        return None
+    if fill.kind == "array":
+        return fill.array
+    rng = np.random.default_rng((fill.seed, number))
+    draw = _exponents if dtype.name == "ue8m0" else _floats if dtype.is_float else _wholes
+    with np.errstate(over="ignore", invalid="ignore"):
+        return to_type(draw(fill, dtype, shape, rng), dtype)
+
+
+def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
+    """Rounded to the type; whole numbers that do not fit wrap around."""
+    values = np.asarray(values)
+    if not dtype.is_float and values.dtype.kind == "f":
+        return values.astype(np.int64).astype(dtype.numpy)
+    made = values.astype(dtype.numpy, copy=False)
+    return round_to_tf32(made) if dtype.name == "tf32" else made
+
+
+def _floats(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+    match fill.kind:
+        case "integer":
+            return rng.integers(-4, 5, size=shape).astype(np.float32)
+        case "index":
+            return index_operand(shape[0], shape[1], rng)
+        case "normal":
+            return rng.standard_normal(shape, dtype=np.float32)
+        case "uniform":
+            return rng.random(shape, dtype=np.float32) * 2 - 1
+        case "nan":
+            return np.full(shape, np.nan, dtype.numpy)
+    return np.full(shape, fill.number, np.float64)
+
+
+def _wholes(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+    signed = dtype.name[0] == "s"
+    info = np.iinfo(dtype.numpy)
+    match fill.kind:
+        case "integer":
+            return rng.integers(-4, 5, size=shape) if signed else rng.integers(0, 9, size=shape)
+        case "index":
+            return np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64).reshape(shape)
+        case "normal":
+            values = np.rint(16 * rng.standard_normal(shape)).astype(np.int64)
+            return values if signed else np.abs(values)
+        case "uniform":
+            return rng.integers(info.min, info.max, size=shape, dtype=dtype.numpy, endpoint=True)
+    return np.full(shape, fill.number, dtype.numpy)
+
+
+def _exponents(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+    match fill.kind:
+        case "integer":
+            return np.exp2(rng.integers(0, 3, size=shape))
+        case "normal":
+            return np.exp2(np.rint(rng.standard_normal(shape)))
+        case "uniform":
+            return np.exp2(rng.integers(-1, 1, size=shape).astype(np.float64))
+        case "nan":
+            return np.full(shape, np.nan)
+    return np.full(shape, fill.number, np.float64)
+
+
+def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Values [rows, k] in which the place of every row and of every 16 bytes of K can be told.
+
+    K is cut into chunks of 8 elements, 16 bytes: what a swizzle moves as a whole. Each chunk of each row is
+    one of 16 words: the 8 Walsh functions (rows of a Hadamard matrix) and their negatives, drawn
+    independently. Two words multiply to +8 or -8 if they are the same function and to 0 otherwise, so a
+    chunk that meets another chunk of the other operand than it should adds something else. No element is
+    zero: each one of them counts.
+
+    Each row is scaled by a power of two, from the sum of the octal digits of its number. Rows that are a
+    swizzle row, a slice, a tile or a CTA apart differ in a digit, so that each nonzero element of a
+    misplaced row is off by a power of two.
+
+    An element of C is then 8 * j * 2^s, where j is the end of a random walk of K / 8 steps, one in eight of
+    which moves, and s is between -12 and 2. |j| <= 256, which 8 bits of significand hold exactly, is 8
+    standard deviations at K = 65536: rounding the output hides nothing. These are numbers between 2^-9 and
+    2^13, well inside the range of fp16.
+    """
+    values: NDArray[Any] = index_words(rows, k, rng) * row_scales(rows)[:, None]
+    return values
+
+
+def index_words(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """The words of `index_operand` without the scales of rows: 1 and -1."""
+    words = _walsh_words()
+    drawn = rng.integers(0, len(words), size=(rows, -(-k // CHUNK)), dtype=np.uint8)
+    return words[drawn].reshape(rows, -1)[:, :k]
+
+
+def row_scales(rows: int) -> np.ndarray:
+    """Returns one power of two per row, 2^-6 to 2^1, by the sum of the octal digits of the row number."""
+    number = np.arange(rows)
+    digit_sum = np.zeros(rows, dtype=np.int64)
+    while number.any():
+        digit_sum += number % 8
+        number = number // 8
+    return np.exp2((digit_sum % SCALES - 6).astype(np.float32))
+
+
+def _walsh_words() -> np.ndarray:
+    """The 8 rows of the Hadamard matrix of order 8 (Sylvester's construction) and their negatives: [16,
+    8].
+    """
+    matrix = np.ones((1, 1), dtype=np.float32)
+    for _ in range(3):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.concatenate([matrix, -matrix])
+
+
+def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where: str) -> NDArray[Any]:
+    """Returns an array of a .npy file in the buffer's type; where: who asks, for messages.
+
+    Types that NumPy lacks are saved by it as bytes without a meaning; those of the right size are taken as they are.
+    """
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise UsageProblem(
+            f"{where}: cannot read {path} as a .npy file: {reason}; write one with numpy.save"
+        ) from error
+    if values.dtype.kind == "V":
+        if values.dtype.itemsize != dtype.numpy.itemsize:
+            raise UsageProblem(
+                f"{where}: {path} holds elements of {values.dtype.itemsize} bytes, {dtype.name} has others"
+            )
+        values = values.view(dtype.numpy)
+    if values.dtype.kind not in "fiubV" and values.dtype != dtype.numpy:
+        raise UsageProblem(f"{where}: {path} holds {values.dtype}; save numbers")
+    if shape is not None and values.shape != shape:
+        raise UsageProblem(f"{where}: {path} has shape {list(values.shape)}, and shape = {list(shape)} is asked for")
+    if not values.shape or not values.size:
+        raise UsageProblem(f"{where}: {path} has shape {list(values.shape)}; at least one element is needed")
+    return to_type(values, dtype)
+
+
+def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
+    """For arithmetic: float64, or whole numbers of 64 bits."""
+    whole = {"i": np.int64, "u": np.uint64 if values.dtype == np.uint64 else np.int64}
+    return values.astype(whole.get(values.dtype.kind, np.float64))
+
+
+POINTER_BYTES = 8
+
+
+class DeviceMemory(Protocol):
+    """The memory of a device, emulated or not, as `emugpu.emulator.Device` has it."""
+
+    def upload(self, array: NDArray[Any], name: str = "", at: int | None = None) -> int: ...
+
+    def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int: ...
+
+    def write(self, address: int, array: NDArray[Any]) -> None: ...
+
+    def download(self, address: int, dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]: ...
+
+    def symbol(self, name: str, module: Module | None = None) -> int: ...
+
+    def symbol_bytes(self, name: str, module: Module | None = None) -> int: ...
+
+    def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int: ...
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A buffer at its device address. first: its values before the first launch, None: unknown."""
+
+    buffer: Buffer
+    address: int
+    shape: tuple[int, ...]
+    first: NDArray[Any] | None
+
+
+class Memory:
+    """Holds what a launchable needs on the device; it is made anew for every run."""
+
+    def __init__(self, what: Launchable, device: DeviceMemory, module: Module) -> None:
+        self.what = what
+        self.device = device
+        self.buffers: Mapping[str, Placed] = {
+            name: self._symbol(buffer, module, n) if buffer.symbol else self._buffer(buffer, n)
+            for n, (name, buffer) in enumerate(what.buffers.items())
+        }
+        self.maps: Mapping[str, TensorMap] = {name: self._map(wanted) for name, wanted in what.maps.items()}
+        self._pointers: dict[str, int] = {}
+
+    def pointer_to_map(self, name: str) -> int:
+        """Returns the address of a tensor map in global memory; it is put there once."""
+        if name not in self._pointers:
+            self._pointers[name] = self.device.upload_tensor_map(self.maps[name], f"map {name}")
+        return self._pointers[name]
+
+    def download(self, name: str) -> NDArray[Any]:
+        """Returns what a buffer holds now. Raises CannotRun if a part of it was never written."""
+        placed = self.buffers[name]
+        dtype = placed.buffer.dtype
+        try:
+            data = self.device.download(placed.address, np.uint8, dtype.memory_bytes(placed.shape))
+        except EmulatorError as error:
+            raise CannotRun(
+                f'buffer {name}: {error}; init = "nan" or "zeros" shows which elements are not written'
+            ) from error
+        return dtype.from_memory(data, placed.shape)
+
+    def contents(self, names: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Returns what these buffers hold, without those of which a part was never written."""
+        found = {}
+        for name in names:
+            with suppress(CannotRun):
+                found[name] = self.download(name)
+        return found
+
+    def judge(self) -> tuple[Verdict, ...]:
+        """Returns whether buffers hold what they should."""
+        first = {name: placed.first for name, placed in self.buffers.items()}
+        return tuple(each.judge(self.download(each.buffer), first) for each in self.what.expectations)
+
+    def arguments(self, launch: Launch, kernel: Kernel) -> list[Any]:
+        """Returns one value per parameter. Raises LaunchError for names and numbers that do not fit the kernel."""
+        given: Sequence[Argument] | Mapping[str, Argument]
+        given = dict(launch.arguments) if launch.by_name else [argument for _, argument in launch.arguments]
+        return [self._value(a, p) for a, p in zip(order(kernel, given), kernel.parameters, strict=True)]
+
+    def _value(self, argument: Argument, parameter: Parameter | None) -> Any:
+        """parameter: of the kernel; None inside a struct."""
+        match argument:
+            case Null():
+                return None
+            case Scalar(value, None):
+                return value
+            case Scalar(value, DataType() as dtype):
+                return dtype.numpy.type(value)
+            case Raw(data):
+                return data
+            case Struct(fields):
+                return {name: self._value(field, None) for name, field in fields}
+            case Reference(name, pointer, offset) if name in self.maps:
+                # 8 bytes hold no map: the kernel takes a pointer to one.
+                if pointer or (parameter is not None and parameter.size == POINTER_BYTES):
+                    return self.pointer_to_map(name)
+                return self.maps[name]
+            case Reference(name, _, offset):
+                return self.buffers[name].address + offset
+        raise AssertionError(argument)
+
+    # ---- placing ----
+
+    def _values(self, buffer: Buffer, shape: tuple[int, ...] | None, number: int) -> NDArray[Any] | None:
+        fill = buffer.fill
+        assert fill is not None
+        if fill.file is not None:
+            where = self.what.place(f"{'symbols' if buffer.symbol else 'buffers'}.{buffer.name}.init")
+            return load_file(fill.file, buffer.dtype, shape, where)
+        assert shape is not None
+        return make_values(fill, buffer.dtype, shape, number)
+
+    def _buffer(self, buffer: Buffer, number: int) -> Placed:
+        where = self.what.place(f"buffers.{buffer.name}")
+        if buffer.fill is not None and buffer.fill.kind == "absent":
+            assert buffer.address is not None and buffer.shape is not None
+            return Placed(buffer, buffer.address, buffer.shape, None)
+        values = self._values(buffer, buffer.shape, number)
+        try:
+            if values is not None:
+                data = buffer.dtype.to_memory(values)
+                return Placed(buffer, self.device.upload(data, buffer.name, buffer.address), values.shape, values)
+            assert buffer.shape is not None
+            nbytes = buffer.dtype.memory_bytes(buffer.shape)
+            address = self.device.alloc(nbytes, buffer.name, buffer.address)
+        except ValueError as error:
+            raise UsageProblem(f"{where}: {error}") from None
+        for offset, file in buffer.parts:
+            part = load_file(file, DATA_TYPES["u8"], None, f"{where}.parts")
+            if not 0 <= offset <= nbytes - part.nbytes:
+                raise UsageProblem(f"{where}.parts: {file} at {offset} does not fit the {nbytes} bytes of the buffer")
+            self.device.write(address + offset, part)
+        return Placed(buffer, address, buffer.shape, None)
+
+    def _symbol(self, buffer: Buffer, module: Module, number: int) -> Placed:
+        where = self.what.place(f"symbols.{buffer.name}")
+        try:
+            address = self.device.symbol(buffer.name, module)
+            size = self.device.symbol_bytes(buffer.name, module)
+        except LaunchError as error:
+            raise UsageProblem(f"{where}: {error}") from None
+        shape = buffer.shape
+        if shape is None and (buffer.fill is None or buffer.fill.kind != "file"):
+            shape = (size * 8 // buffer.dtype.bits,)
+        values = self._values(buffer, shape, number) if buffer.fill else None
+        shape = values.shape if values is not None else shape
+        assert shape is not None
+        if not 0 < buffer.dtype.memory_bytes(shape) <= size:
+            raise UsageProblem(
+                f"{where}.shape = {list(shape)}: {buffer.dtype.memory_bytes(shape)} bytes of {buffer.dtype.name}, the "
+                f"variable has {size}; make the shape smaller"
+            )
+        if values is not None:
+            self.device.write(address, buffer.dtype.to_memory(values))
+        placed = Placed(buffer, address, shape, values)
+        if values is None and buffer.fill is None:
+            data = self.device.download(address, np.uint8, buffer.dtype.memory_bytes(shape))
+            placed = Placed(buffer, address, shape, buffer.dtype.from_memory(data, shape))
+        return placed
+
+    def _map(self, wanted: Map) -> TensorMap:
+        placed = self.buffers[wanted.buffer]
+        dims = wanted.dims or tuple(reversed(placed.shape))
+        strides = wanted.strides or _packed_strides(dims, placed.buffer.dtype)
+        if wanted.tile is not None:
+            if len(wanted.tile) > len(dims):
+                self._refuse(wanted, f"tile = {list(wanted.tile)} has more entries than the {len(dims)} dimensions")
+            box = (*reversed(wanted.tile), *(1 for _ in range(len(dims) - len(wanted.tile))))
+        else:
+            box = wanted.box or ()
+        try:
+            return TensorMap(
+                placed.address + wanted.offset,
+                ElementType.from_name(wanted.element),
+                dims,
+                strides,
+                box,
+                wanted.element_strides,
+                wanted.swizzle,
+                wanted.fill_nan,
+            )
+        except ValueError as error:
+            self._refuse(wanted, str(error))
+
+    def _refuse(self, wanted: Map, problem: str) -> NoReturn:
+        raise UsageProblem(f"{self.what.place(f'maps.{wanted.name}')}: {problem}")
+
+
+def _packed_strides(dims: tuple[int, ...], dtype: DataType) -> tuple[int, ...]:
+    return tuple(int(np.prod(dims[:n], dtype=np.int64)) * dtype.bits // 8 for n in range(1, len(dims)))

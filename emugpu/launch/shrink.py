@@ -1,0 +1,134 @@
+"""The smaller reproduction of a verdict: the one schedule, and the least numbers under which the same goes wrong.
+
+The same is an error of the same rule between the same instructions, or a run that ends at the same instruction. What is
+only a wrong result may be wrong for any reason in a smaller case, unless the expectation follows the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emugpu.check.checker import Checked
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.launch.check import CheckOptions, Work, check_once, schedules_of
+from emugpu.launch.launch_file import launch_file_data, read_launch
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.spec import Launchable
+from emugpu.launch.toml_table import is_whole
+
+MOST_RUNS = 100
+"""Of smaller cases; they are tried from the smallest on, which take the least time."""
+
+Cause = frozenset[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A case by its numbers, each with a name. make: a launchable of other numbers, or UsageProblem or CannotRun for
+    those that it cannot have. expects: whether it is known what the result is, whatever the numbers.
+    """
+
+    values: Mapping[str, int]
+    make: Callable[[Mapping[str, int]], Launchable]
+    expects: bool
+
+
+@dataclass(frozen=True)
+class Smaller:
+    """What was found. emulation: of the one schedule. runs: that were tried."""
+
+    values: Mapping[str, int]
+    emulation: EmulationOptions
+    runs: int
+
+
+def shrink(numbers: Numbers, options: CheckOptions) -> Smaller | None:
+    """Returns the smaller case; None if nothing goes wrong under any of the schedules."""
+    values = dict(numbers.values)
+    for work in schedules_of(numbers.make(values), options):
+        wanted = causes(check_once(work), numbers.expects)
+        if wanted:
+            break
+    else:
+        return None
+    emulation, tried = work.emulation, {tuple(values.values())}
+
+    def goes_wrong(values: Mapping[str, int]) -> bool:
+        if tuple(values.values()) in tried or len(tried) > MOST_RUNS:
+            return False
+        tried.add(tuple(values.values()))
+        try:
+            return bool(wanted & causes(check_once(Work(numbers.make(values), emulation)), numbers.expects))
+        except (UsageProblem, CannotRun):
+            return False
+
+    before: dict[str, int] = {}
+    while values != before:
+        before = dict(values)
+        for name, value in before.items():
+            least = (2**n for n in range(value.bit_length()) if 2**n < value)
+            values[name] = next((one for one in least if goes_wrong({**values, name: one})), value)
+    return Smaller(values, emulation, len(tried) - 1)
+
+
+def causes(checked: Checked, expects: bool) -> Cause:
+    """Returns what has gone wrong in a run. expects: a wrong result counts."""
+    found: set[tuple[object, ...]] = {
+        (f.rule, *(place.line for place in (f.first, f.second) if place)) for f in checked.report.errors
+    }
+    if checked.ended in ("wrong", "hung"):
+        found |= {(checked.ended, line) for line in re.findall(r"PTX line (\d+)", checked.failure)}
+    if checked.correct is False and expects:
+        found.add(("wrong",))
+    return frozenset(found)
+
+
+def of_launch_file(path: Path) -> Numbers:
+    """Returns the numbers of a launch file: the grids, and whole numbers that are arguments."""
+    data = launch_file_data(path)
+    first = {name: _at(data, place) for name, place in _places(data).items()}
+    return Numbers(first, lambda values: read_launch(path, _with(data, values)), expects=False)
+
+
+def smaller_file(path: Path, values: Mapping[str, int]) -> str:
+    """Returns the text of the same launch file with other numbers, which expects no result."""
+    return "".join(f"{key} = {_as_toml(value)}\n" for key, value in _with(launch_file_data(path), values).items())
+
+
+def _with(data: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, Any]:
+    copy = deepcopy(dict(data))
+    for name, place in _places(data).items():
+        if values[name] != _at(data, place):
+            _at(copy, place[:-1])[place[-1]] = values[name]
+            copy.pop("expect", None)
+    return copy
+
+
+def _places(data: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The numbers of launches: what each is called, and the keys that lead to it."""
+    launches = data["launch"]
+    several = [("launch", n) for n in range(len(launches))] if isinstance(launches, list) else [("launch",)]
+    found = [(*one, key) for one in several for key in ("grid", "arguments") if key in _at(data, one)]
+    found += [(*one, n) for one in found if isinstance(_at(data, one), list) for n in range(len(_at(data, one)))]
+    return {".".join(map(str, one)): one for one in found if is_whole(_at(data, one))}
+
+
+def _at(data: Any, place: tuple[Any, ...]) -> Any:
+    for key in place:
+        data = data[key]
+    return data
+
+
+def _as_toml(value: Any) -> str:
+    """A value in one line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_as_toml(key)} = {_as_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_as_toml, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,333 @@
+"""What can be launched, as plain data: PTX, buffers, tensor maps, launches with their arguments, expectations.
+
+A `Launchable` is made from a launch file (`emugpu.launch.launch_file`), from the plan of one of our kernels
+(`harness.compile.artifacts`), or by hand. An emulated device runs it (`emugpu.launch.launching`), and a CUDA device
+does (`emugpu.cuda.launch`).
+
+The element types of buffers are here, too: what they are called, how NumPy holds them, and how they lie in memory.
+Types of less than a byte are packed as the hardware has them (PTX ISA 5.2.3): element 0 in the lowest bits, 2 elements
+of 4 bits in a byte, 4 elements of 6 bits in 3 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from emugpu.emulator import Region, Swizzle
+from emugpu.errors import UsageProblem
+from emugpu.files import read_text_file
+
+
+@dataclass(frozen=True)
+class DataType:
+    """name: as in PTX. numpy: holds one element each. bits: in memory. aliases: other names for it."""
+
+    name: str
+    numpy: np.dtype
+    bits: int
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def is_float(self) -> bool:
+        return self.name[0] not in "su" or self.name == "ue8m0"
+
+    @property
+    def packed(self) -> bool:
+        """Returns whether several elements share bytes."""
+        return self.bits < 8
+
+    @property
+    def group(self) -> int:
+        """Returns the fewest elements that are whole bytes."""
+        return {4: 2, 6: 4}.get(self.bits, 1)
+
+    def to_memory(self, values: NDArray[Any]) -> NDArray[np.uint8]:
+        """Returns the bytes of an array in memory, row-major."""
+        held = np.ascontiguousarray(values, self.numpy)
+        codes = held.reshape(-1).view(np.uint8)
+        if not self.packed:
+            return codes
+        bits = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, : self.bits]
+        return np.packbits(bits.reshape(-1), bitorder="little")
+
+    def from_memory(self, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Returns the reverse of `to_memory`."""
+        if not self.packed:
+            return data.view(self.numpy).reshape(shape)
+        count = int(np.prod(shape, dtype=np.int64))
+        bits = np.unpackbits(data, bitorder="little", count=count * self.bits).reshape(count, self.bits)
+        return np.packbits(bits, axis=1, bitorder="little").reshape(-1).view(self.numpy).reshape(shape)
+
+    def memory_bytes(self, shape: tuple[int, ...]) -> int:
+        return prod(shape) * self.bits // 8
+
+
+def _type(name: str, held: DTypeLike, bits: int, *aliases: str) -> DataType:
+    return DataType(name, np.dtype(held), bits, aliases)
+
+
+_FLOATS = (
+    _type("f64", np.float64, 64, "float64", "fp64", "double"),
+    _type("f32", np.float32, 32, "float32", "fp32", "float"),
+    _type("tf32", np.float32, 32),
+    _type("f16", np.float16, 16, "float16", "fp16", "half"),
+    _type("bf16", ml_dtypes.bfloat16, 16, "bfloat16"),
+    _type("e4m3", ml_dtypes.float8_e4m3fn, 8, "float8_e4m3fn", "ue4m3", "fp8_e4m3"),
+    _type("e5m2", ml_dtypes.float8_e5m2, 8, "float8_e5m2", "fp8_e5m2"),
+    _type("ue8m0", ml_dtypes.float8_e8m0fnu, 8, "float8_e8m0fnu", "e8m0"),
+    _type("e3m2", ml_dtypes.float6_e3m2fn, 6, "float6_e3m2fn", "fp6_e3m2"),
+    _type("e2m3", ml_dtypes.float6_e2m3fn, 6, "float6_e2m3fn", "fp6_e2m3"),
+    _type("e2m1", ml_dtypes.float4_e2m1fn, 4, "float4_e2m1fn", "fp4", "fp4_e2m1"),
+)
+_SIGNED = tuple(_type(f"s{bits}", f"i{bits // 8}", bits, f"int{bits}", f"i{bits}") for bits in (8, 16, 32, 64))
+_UNSIGNED = tuple(_type(f"u{bits}", f"u{bits // 8}", bits, f"uint{bits}", f"b{bits}") for bits in (8, 16, 32, 64))
+DATA_TYPES = {t.name: t for t in (*_FLOATS, *_SIGNED, *_UNSIGNED)}
+_BY_ALIAS = {alias: t for t in DATA_TYPES.values() for alias in (t.name, *t.aliases)}
+
+
+def find_type(name: str) -> DataType | None:
+    """Returns a type by any of its names."""
+    return _BY_ALIAS.get(name.lower())
+
+
+def fits(value: int | float, dtype: DataType) -> bool:
+    """Returns whether a whole-number type holds a value."""
+    least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
+    return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
+
+
+def round_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns the nearest values with 10 bits of fraction, ties away from zero, as ``cvt.rna.tf32.f32``."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+NULL = "null"
+"""How a null argument is written; no buffer may be called so."""
+INITS = ("integer", "index", "normal", "uniform", "zeros", "nan", "uninitialised")
+
+
+@dataclass(frozen=True)
+class Fill:
+    """The first values of a buffer. kind: one of `INITS`, "number", "file", "array" or "absent".
+
+    An absent buffer has an address and no memory: for runs of which only the time is wanted.
+    """
+
+    kind: str
+    number: int | float = 0
+    file: Path | None = None
+    seed: int = 0
+    array: NDArray[Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def exact(self) -> bool:
+        """Returns whether sums of products of such values have no rounding error, so that equality may be asked for."""
+        whole = self.kind == "number" and float(self.number).is_integer()
+        return whole or self.kind in ("integer", "index", "zeros")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Device memory with a name. shape None: that of the file it is filled from, or one element of a symbol.
+
+    symbol: it is a variable of the module. fill None: it keeps what the PTX says. address: where it is to be, None:
+    anywhere. parts: bytes of an uninitialised one that are written, by offset, as .npy files.
+    """
+
+    name: str
+    dtype: DataType
+    shape: tuple[int, ...] | None
+    fill: Fill | None
+    symbol: bool = False
+    address: int | None = None
+    parts: tuple[tuple[int, Path], ...] = ()
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map over a buffer. Sizes are innermost first, as in the driver API; None: the whole buffer's.
+
+    element: a name of `emugpu.emulator.memory.tensor_map.ELEMENT_TYPES`.
+    tile: the box with the outermost dimension first instead, at most as many entries as the buffer has dimensions.
+    l2_promotion: bytes that a copy makes the L2 of a GPU fetch at once; the emulator has no use for it.
+    gpu_swizzle: a swizzle that only a GPU has, in place of the other: a name of `emugpu.cuda.driver.SWIZZLES`.
+    """
+
+    name: str
+    buffer: str
+    tile: tuple[int, ...] | None = None
+    box: tuple[int, ...] | None = None
+    dims: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    element_strides: tuple[int, ...] = ()
+    element: str = "bf16"
+    swizzle: Swizzle = Swizzle.NONE
+    fill_nan: bool = False
+    offset: int = 0
+    l2_promotion: int = 0
+    gpu_swizzle: str = ""
+
+
+@dataclass(frozen=True)
+class Null:
+    """A null pointer, or zeros for a whole parameter."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number; dtype None: the parameter's own type."""
+
+    value: int | float
+    dtype: DataType | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A buffer's or symbol's address, or a tensor map. pointer: the address of a map that is put into global memory."""
+
+    name: str
+    pointer: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes as they are."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A struct by value: fields in order, with names if they have any."""
+
+    fields: tuple[tuple[str, Argument], ...]
+
+
+Argument = Null | Scalar | Reference | Raw | Struct
+
+
+@dataclass(frozen=True)
+class WarpRole:
+    """What a group of warps does, for messages of the checker."""
+
+    name: str
+    warps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch. kernel, cluster, block None: what the PTX says. arguments: in the kernel's order, or by_name.
+
+    where: its key in the launch file. regions: names of parts of dynamic shared memory. overlap: on a GPU it may begin
+    while the launch before it ends (programmatic stream serialisation). cooperative: all CTAs run at once.
+    """
+
+    kernel: str | None
+    grid: tuple[int, ...]
+    cluster: tuple[int, ...] | None = None
+    block: tuple[int, ...] | None = None
+    dynamic_shared: int = 0
+    arguments: tuple[tuple[str, Argument], ...] = ()
+    by_name: bool = False
+    where: str = "launch"
+    regions: tuple[Region, ...] = ()
+    overlap: bool = False
+    cooperative: bool = False
+
+
+class Verdict(Protocol):
+    """Whether one expectation is met."""
+
+    @property
+    def passed(self) -> bool: ...
+
+    @property
+    def exact(self) -> bool:
+        """Returns whether every element had to be equal."""
+
+    @property
+    def elements(self) -> int: ...
+
+    @property
+    def mismatches(self) -> int: ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+
+
+Differences = tuple[NDArray[Any], NDArray[np.bool_]]
+"""What each element of a buffer should be, and which are not."""
+
+
+class Expectation(Protocol):
+    """What a buffer should hold at the end."""
+
+    @property
+    def buffer(self) -> str: ...
+
+    def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Verdict:
+        """Compares what the buffer holds. first: what all buffers held before the first launch, None: unknown."""
+
+    def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
+        """Returns element by element what `judge` counts."""
+
+
+@dataclass(frozen=True)
+class Launchable:
+    """PTX, the memory it works on, its launches in order, and what memory should hold afterwards.
+
+    ptx: the file it lies in; text_given: the text, if it is not to be read from there. file: the launch file that says
+    all this, if one does: what is wrong with it is then its writer's to fix. label: what is launched, in one line;
+    about: the same as data, for reports. persistent: whether its CTAs compute tile after tile, so that fewer of them
+    than fit on a GPU do the same work. roles: of the warps, in every launch.
+    """
+
+    ptx: Path
+    buffers: Mapping[str, Buffer]
+    maps: Mapping[str, Map]
+    launches: tuple[Launch, ...]
+    expectations: tuple[Expectation, ...] = ()
+    file: Path | None = None
+    text_given: str | None = None
+    label: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    persistent: bool = False
+    roles: tuple[WarpRole, ...] = ()
+
+    @cached_property
+    def text(self) -> str:
+        """Returns the PTX. Raises UsageProblem if there is none."""
+        return read_ptx(self.ptx) if self.text_given is None else self.text_given
+
+    def place(self, key: str) -> str:
+        """Returns how a message about a part of it begins: with the launch file and the key in it, if there is one."""
+        return f"{self.file}: {key}" if self.file else key
+
+
+def read_ptx(path: Path) -> str:
+    """Returns the text of a PTX file. Raises UsageProblem if there is none."""
+    try:
+        text = read_text_file(path)
+    except OSError as error:
+        raise UsageProblem(f"cannot read {path}: {error.strerror}; name a .ptx file") from error
+    except UnicodeDecodeError:
+        raise UsageProblem(f"{path} is not text; name a .ptx file (cuobjdump -ptx extracts it from a binary)") from None
+    if ".target" not in text:
+        raise UsageProblem(f"{path} is not PTX: it has no .target directive; name a .ptx file")
+    return text
+
+
+def target_of(directive: str) -> str:
+    """Returns the target alone: ``sm_100a`` of ``sm_100a, debug``."""
+    return directive.partition(",")[0].strip()

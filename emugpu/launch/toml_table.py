@@ -1,0 +1,127 @@
+"""Reading a TOML table with types: what is wrong is said with file, key, value, rule and fix, in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from emugpu.errors import UsageProblem
+
+LARGEST_SIZE = 2**31 - 1
+
+
+class Table:
+    """A table of a file. where: its key, with dots. Keys are taken out one by one."""
+
+    def __init__(self, path: Path, where: str, values: Mapping[str, Any]) -> None:
+        self.path = path
+        self.where = where
+        self._values = dict(values)
+
+    def fail(self, key: str, value: object, rule: str) -> NoReturn:
+        """Refuses a value. rule: what it must be, and what to write instead."""
+        raise UsageProblem(f"{self.path}: {self.key(key)} = {_shown(value)}: {rule}")
+
+    def lacks(self, key: str, rule: str) -> NoReturn:
+        """Refuses that a key is missing."""
+        raise UsageProblem(f"{self.path}: {self.key(key)} is missing: {rule}")
+
+    def key(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where and key else self.where or key
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def take(self, key: str, default: Any = None) -> Any:
+        return self._values.pop(key, default)
+
+    def only(self, *known: str) -> None:
+        """Refuses other keys: first of all, as a key that is misspelt is missing, too."""
+        for key, value in self._values.items():
+            if key in known:
+                continue
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+            self.fail(key, value, f"there is no such key; {hint}")
+
+    def text(self, key: str, rule: str, default: str | None = None) -> str:
+        if key not in self and default is not None:
+            return default
+        if key not in self:
+            self.lacks(key, rule)
+        value = self.take(key)
+        if not isinstance(value, str) or not value:
+            self.fail(key, value, f"must be text: {rule}")
+        return value
+
+    def optional_text(self, key: str, rule: str) -> str | None:
+        return self.text(key, rule) if key in self else None
+
+    def whole(self, key: str, least: int, most: int, rule: str, default: int | None = None) -> int:
+        if key not in self and default is not None:
+            return default
+        value = self.take(key)
+        if not is_whole(value) or not least <= value <= most:
+            self.fail(key, value, f"must be a whole number from {least} to {most}: {rule}")
+        return int(value)
+
+    def number(self, key: str, rule: str) -> float:
+        value = self.take(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            self.fail(key, value, f"must be a number of at least 0: {rule}")
+        return float(value)
+
+    def truth(self, key: str, rule: str, default: bool) -> bool:
+        value = self.take(key, default)
+        if not isinstance(value, bool):
+            self.fail(key, value, f"must be true or false: {rule}")
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.take(key, default)
+        if value not in choices:
+            self.fail(key, value, f"must be one of {', '.join(choices)}")
+        return str(value)
+
+    def sizes(self, key: str, rule: str, *, least: int = 1, most_entries: int = 5) -> tuple[int, ...] | None:
+        """Returns one size or an array of them; None if the key is not there."""
+        if key not in self:
+            return None
+        value = self.take(key)
+        entries = [value] if is_whole(value) else value
+        if (
+            not isinstance(entries, list)
+            or not 1 <= len(entries) <= most_entries
+            or not all(is_whole(n) and least <= n <= LARGEST_SIZE for n in entries)
+        ):
+            self.fail(key, value, f"must be 1 to {most_entries} whole numbers of at least {least}: {rule}")
+        return tuple(entries)
+
+    def table(self, key: str, value: Any, rule: str) -> Table:
+        """A value that must be a table itself."""
+        if not isinstance(value, dict):
+            self.fail(key, value, f"must be a table: {rule}")
+        return Table(self.path, self.key(key), value)
+
+    def tables(self, key: str, rule: str) -> Iterator[tuple[str, Table]]:
+        """Yields the tables in a table, each with its name; none if the key is not there."""
+        value = self.take(key, {})
+        for name, inner in self.table(key, value, rule)._values.items():
+            yield name, Table(self.path, self.key(key), {}).table(name, inner, rule)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Yields all that is left."""
+        yield from self._values.items()
+        self._values = {}
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    text = text.replace("\n", " ")
+    return text if len(text) <= 60 else text[:57] + "..."

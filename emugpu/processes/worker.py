@@ -1,0 +1,83 @@
+"""The worker's side of a `WorkerProcess`: it does one job after another.
+
+Requests come on standard input, events and answers go to standard output, all of them pickled. What a job prints goes
+to standard error. If the other end goes away, however it ended, this process and all that it started end at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+from emugpu.errors import CannotRun, UsageProblem
+
+_answers: Connection | None = None
+_limit: float | None = None
+
+
+def main() -> None:
+    """Serves requests until the parent goes away."""
+    global _answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what becomes of an interruption
+    faulthandler.enable()
+    requests, _answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    waiting: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
+    while True:
+        _answers.send_bytes(_work(waiting.get()))
+
+
+def tell(event: Any) -> None:
+    """Sends the parent an event of the job in flight. The limit of time begins anew."""
+    assert _answers is not None, "only a worker process has somebody to tell"
+    _watch(_limit)
+    _answers.send_bytes(pickle.dumps(("event", event)))
+
+
+def _listen(requests: Connection, waiting: SimpleQueue[bytes]) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            waiting.put(requests.recv_bytes())
+    os.killpg(0, signal.SIGKILL)  # this process leads the group of all that it started
+
+
+def _work(request: bytes) -> bytes:
+    global _limit
+    try:
+        function, item, _limit = pickle.loads(request)
+        _watch(_limit)
+        return pickle.dumps(("value", function(item)))
+    except Exception as error:
+        return _failed(error)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        sys.stdout.flush()
+
+
+def _watch(limit: float | None) -> None:
+    """Has the process say where it hangs after so many seconds, and end, even where Python code no longer runs."""
+    if limit is not None:
+        faulthandler.dump_traceback_later(limit, exit=True)
+
+
+def _failed(error: Exception) -> bytes:
+    """Pickles the exception itself if it survives that; else one of the same exit code that says the same."""
+    try:
+        data = pickle.dumps(("error", error))
+        pickle.loads(data)
+    except Exception:
+        plain: Any = UsageProblem if isinstance(error, UsageProblem) else CannotRun
+        words = str(error) if isinstance(error, plain) else f"{type(error).__name__}: {error}"
+        return pickle.dumps(("error", plain(words)))
+    return data

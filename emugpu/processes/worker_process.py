@@ -1,0 +1,162 @@
+"""A worker process: it is submitted jobs, asked for results, and ended when it gives no sign of life."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from emugpu import paths
+from emugpu.errors import CannotRun
+from emugpu.processes import program
+
+GRACE = 5.0
+"""Seconds after its limit in which a worker may end itself, and say where it hung."""
+LOG_BYTES = 8000
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
+"""Workers are as many as cores: more threads in each would only get in the way."""
+LEFT_OUT = ("MALLOC_TRIM_THRESHOLD_",)
+"""Dask sets it for its workers, so that they give memory back early. A process that emulates asks for it again at once:
+the pages that the kernel has to clear each time took a sixth of an emulated job."""
+
+
+class JobTimeout(CannotRun):
+    """A job was ended by its limit of time."""
+
+
+class WorkerCrashed(CannotRun):
+    """So many processes died of a job that it is not tried again."""
+
+    def __init__(self, logs: list[str]) -> None:
+        super().__init__(f"{len(logs)} processes died of it; of the last one: {logs[-1].strip().partition(chr(10))[0]}")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """How one attempt at a job ended: with a value, an exception, the death of the process, or its limit of time.
+
+    log: the end of what the process said on standard error. ending: how the process died, if it did.
+    """
+
+    kind: Literal["value", "error", "died", "late"]
+    value: Any = None
+    log: str = ""
+    ending: str = ""
+
+
+def request(function: Callable[[Any], Any], item: Any, limit: float | None) -> bytes:
+    """Pickles what a worker is sent. limit: seconds without an answer or an event after which it is ended."""
+    return pickle.dumps((function, item, limit))
+
+
+class WorkerProcess:
+    """One worker, in a session of its own. environment: overrides the variables of this process."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None, one_thread: bool = True) -> None:
+        self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115  # closed by `close`
+        variables = {
+            **(ONE_THREAD if one_thread else {}),
+            **{name: value for name, value in os.environ.items() if name not in LEFT_OUT},
+            **(environment or {}),
+            "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)]),
+        }
+        # -P: not what the working directory calls harness
+        command = [sys.executable, "-P", "-c", "from emugpu.processes.worker import main; main()"]
+        pipe = subprocess.PIPE
+        self._process = program.start(command, stdin=pipe, stdout=pipe, stderr=self._log, env=variables)
+        assert self._process.stdin and self._process.stdout
+        self._requests = Connection(os.dup(self._process.stdin.fileno()), readable=False)
+        self.answers = Connection(os.dup(self._process.stdout.fileno()), writable=False)
+        """Ready to be read when there is an answer, or the process has ended."""
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._limit: float | None = None
+        self._heard = 0.0
+        self._ended = False
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until the process is ended; None if there is no limit."""
+        return None if self._limit is None else self._heard + self._limit + GRACE - time.monotonic()
+
+    def submit(self, request: bytes, limit: float | None) -> None:
+        """Has a `request` worked out."""
+        self._limit, self._heard = limit, time.monotonic()
+        with contextlib.suppress(OSError):
+            self._log.truncate(0)
+        with contextlib.suppress(OSError):  # it has died: the result says so
+            self._requests.send_bytes(request)
+
+    def result(self, hear: Callable[[Any], None] = lambda event: None) -> Reply:
+        """Waits for the answer until the limit. hear: is told of each event before it."""
+        try:
+            while True:
+                left = self.seconds_left
+                if not self.answers.poll(None if left is None else max(left, 0)):
+                    self.end()
+                    return Reply("late", log=self._said)
+                kind, value = _read(self.answers.recv_bytes())
+                if kind != "event":
+                    return Reply(kind, value, self._said if kind == "error" else "")
+                self._heard = time.monotonic()
+                hear(value)
+        except (EOFError, OSError):
+            self.end()
+            late = self._limit is not None and time.monotonic() - self._heard >= self._limit
+            return Reply("late" if late else "died", log=self._said, ending=self._ending)
+
+    def end(self) -> None:
+        """Ends the process and all that it started."""
+        if not self._ended:
+            self._ended = True
+            program.end(self._process)
+            self._requests.close()
+
+    def close(self) -> None:
+        """Ends the process, and forgets what it said."""
+        self.end()
+        self.answers.close()
+        self._log.close()
+
+    @property
+    def _said(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace").strip()
+
+    @property
+    def _ending(self) -> str:
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"the process was ended by {signal.Signals(-code).name}"
+        return f"the process ended with code {code}"
+
+
+def _read(answer: bytes) -> tuple[Any, Any]:
+    try:
+        kind, value = pickle.loads(answer)
+        return kind, value
+    except Exception as error:
+        return "error", CannotRun(f"a worker's answer cannot be read ({type(error).__name__}: {error})")

@@ -1,0 +1,160 @@
+"""A plugin for pytest, which is there where this package is installed: ``pytest --emulated-gpu b200 [--check]`` runs a
+suite, as it is, on the emulated GPU, and gives each test a verdict (docs/verdicts.md).
+
+A test that passes is failed where its verdict is wrong, racy or hung, and skipped where that is incomplete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from emugpu.errors import ReportedError
+
+if TYPE_CHECKING:
+    from emugpu.check.verdict import Verdict
+    from emugpu.driver.attached import EmulatedGpu
+
+_SECTION = pytest.StashKey["EmulatedGpu"]()
+_RUNS = pytest.StashKey[bool]()
+"""Whether the test runs: what is reported meanwhile is of its subtests, which have no verdict of their own."""
+_WORD, _REASONS = "emulated_gpu", "emulated_gpu_reasons"
+"""Properties of a report, which JUnit XML has, too."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("emulated GPU", "the emulated GPU")
+    group.addoption("--emulated-gpu", metavar="GPU", help="Run the tests on an emulated b200, h200 or h100.")
+    group.addoption("--check", action="store_true", help="Look for races in every launch on the emulated GPU, too.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    marker = "emulated_gpu(verdict='clean', **options): the verdict that a test is to have on the emulated GPU"
+    config.addinivalue_line("markers", f"{marker}; options of emugpu.emulated_gpu")
+    if config.getoption("--check") and not config.getoption("--emulated-gpu"):
+        raise pytest.UsageError("--check looks at launches on the emulated GPU; add --emulated-gpu b200")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Loads the CUDA libraries before any other module does. With pytest-xdist its workers have a GPU each."""
+    given = early_config.known_args_namespace
+    dealt_out = getattr(given, "numprocesses", None) or getattr(given, "tx", None)
+    if given.emulated_gpu and (not dealt_out or "PYTEST_XDIST_WORKER" in os.environ):
+        _begin(given.emulated_gpu, "the start of pytest", {})
+
+
+def _begin(gpu: str, target: str, options: dict[str, Any]) -> EmulatedGpu:
+    from emugpu.driver.attached import begin
+
+    try:
+        return begin(gpu, target, options)
+    except ReportedError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _marked(item: pytest.Item) -> dict[str, Any]:
+    """What the markers of a test say; the nearest one counts."""
+    found: dict[str, Any] = {}
+    for marker in item.iter_markers("emulated_gpu"):
+        found = {**marker.kwargs, **found}
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    gpu = item.config.getoption("--emulated-gpu")
+    if gpu:
+        options = {"check": item.config.getoption("--check"), **_marked(item)}
+        options.pop("verdict", None)
+        item.stash[_SECTION] = _begin(gpu, item.nodeid, options)
+
+
+@pytest.fixture
+def emulated_gpu(request: pytest.FixtureRequest) -> EmulatedGpu:
+    """What the test has done on the emulated GPU so far: verdict, launches, counters, findings."""
+    section: EmulatedGpu | None = request.node.stash.get(_SECTION, None)
+    if section is None:
+        pytest.skip("needs the emulated GPU: pytest --emulated-gpu b200")
+    return section
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    item.stash[_RUNS] = True
+    try:
+        yield
+    finally:
+        item.stash[_RUNS] = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    section = item.stash.get(_SECTION, None)
+    if section is None or item.stash.get(_RUNS, False) or (report.when == "setup" and report.passed):
+        return report
+    failure = "the test failed" if report.failed else ""
+    verdict = section.end(failure)
+    # What is launched while fixtures end is judged by itself.
+    options = {"check": verdict.checked}
+    item.stash[_SECTION] = _begin(item.config.getoption("--emulated-gpu"), f"{item.nodeid}, at its end", options)
+    expected = _marked(item).get("verdict", "clean") if report.when == "call" else "clean"
+    if verdict.untouched and expected == "clean":
+        return report
+    told = [(_WORD, verdict.word), (_REASONS, "\n".join(reason for _, reason in verdict.reasons))]
+    report.user_properties += told
+    item.user_properties += told  # JUnit XML has those of the last report
+    if report.passed and verdict.word != expected:
+        _change(report, item, verdict, expected)
+    elif report.failed:
+        report.sections.append(("emulated GPU", "\n".join(verdict.lines())))
+    return report
+
+
+def _change(report: pytest.TestReport, item: pytest.Item, verdict: Verdict, expected: str) -> None:
+    """Turns what passed into what its verdict is."""
+    lines = verdict.lines()
+    if verdict.word == "incomplete":
+        path, line, _ = item.location
+        report.outcome = "skipped"
+        report.longrepr = (path, (line or 0) + 1, f"Skipped: incomplete: {verdict.reasons[0][1]}")
+    else:
+        report.outcome = "failed"
+        wanted = [f"the verdict was to be {expected}"] if expected != "clean" else []
+        report.longrepr = "\n".join([*lines, *wanted])
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    word = dict(report.user_properties).get(_WORD) if report.when == "call" else None
+    if word is None or hasattr(report, "wasxfail"):
+        return None
+    letter = {"passed": ".", "failed": "F", "skipped": "s"}[report.outcome]
+    return report.outcome, letter, f"{report.outcome.upper()} ({word})"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    gpu = config.getoption("--emulated-gpu")
+    if not gpu:
+        return
+    found = [
+        (report.nodeid, properties)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if _WORD in (properties := dict(getattr(report, "user_properties", ())))
+        and (report.when == "call" or report.failed)
+    ]
+    counts = Counter(properties[_WORD] for _, properties in found)
+    terminalreporter.section(f"emulated {gpu.upper()}")
+    for nodeid, properties in found:
+        for reason in properties[_REASONS].splitlines()[:1]:
+            terminalreporter.line(f"{properties[_WORD]} {nodeid}: {reason}")
+    told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "no test has launched a kernel"
+    unchecked = "" if config.getoption("--check") else "; races were looked for in marked tests alone (--check)"
+    terminalreporter.line(f"{told}{unchecked}")

@@ -1,6 +1,0 @@
-"""Checks the synchronisation of a kernel while it runs on the emulated GPU."""
-
-from harness.check.checker import Checker
-from harness.check.findings import RULES, Finding, Place, Report, Rule
-
-__all__ = ["RULES", "Checker", "Finding", "Place", "Report", "Rule"]

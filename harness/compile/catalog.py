@@ -1,0 +1,226 @@
+"""The kernels, the GPU architectures they are written for, and what is offered of each option: data, nothing else.
+
+The kernels decide whether a configuration is legal, and what its defaults are (`harness.compile.planner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from emugpu.gpus import GpuFacts, usual_gpu
+from harness.block_scaling import FORMATS
+
+ELEMENT_BYTES = 2
+EPILOGUE_WIDTHS = (64, 32, 16)
+RASTER_GROUPS = (1, 4, 8, 16)  # columns of cluster tiles that are walked along M together
+CLC_DEPTHS = (3, 2, 1)  # CLC response slots
+SCALES = ("tensor", "block", "none")
+SCHEDULERS = ("clc", "static", "dynamic", "none")
+STAYING = ("static", "dynamic")  # schedulers that launch no more clusters than run at the same time
+LARGEST_CLUSTER = 16
+LAYOUTS = ("nt", "nn", "tn", "tt")
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A tile of a CTA with the cluster that suits it. slower: seconds for the same multiplications, as a factor; the
+    smaller the tile, the more often its operands are read. ping_pong: its warpgroups take tiles in turn. swapped: rows
+    of B lie along its rows. splits: in how many parts of K it may be added up. least_m, most_m: rows of A that it is
+    offered for; None: any. cta_group: CTAs that work on one of its MMAs."""
+
+    mma_shape: tuple[int, int]
+    cluster: tuple[int, int]
+    slower: float
+    ping_pong: bool = False
+    swapped: bool = False
+    splits: tuple[int, ...] = (1,)
+    most_m: int | None = None
+    least_m: int = 1
+    cta_group: int = 1
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities)."""
+
+    name: str
+    gpus: str
+    shared_memory: int
+
+    @property
+    def usual(self) -> GpuFacts:
+        """The GPU that is meant where none is named."""
+        return usual_gpu(self.name)
+
+
+SM_100A = Architecture(
+    name="sm_100a",
+    gpus="Blackwell data-centre GPUs, compute capability 10.0 (B200)",
+    shared_memory=227 * 1024,
+)
+SM_90A = Architecture(
+    name="sm_90a",
+    gpus="Hopper GPUs, compute capability 9.0 (H100, H200)",
+    shared_memory=227 * 1024,
+)
+ARCHITECTURES = {arch.name: arch for arch in (SM_100A, SM_90A)}
+
+
+Space = Mapping[str, tuple[Any, ...]]
+"""Values by the names of `harness.compile.config.make_config`."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the series. archs: what it is written for, the default first; dtypes: of A and B, likewise.
+    is_persistent: its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in the
+    grid. tilings: by architecture (with scale factors of blocks: "sm_90a block"), what it chooses from for a problem,
+    its default first; none where it has one for every problem. space: by architecture, the values of each option that
+    are tried when it is tuned. file: of a kernel of one's own, where it is written.
+    """
+
+    name: str
+    summary: str
+    archs: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("bf16", "fp16")
+    is_persistent: bool = False
+    tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
+    space: Mapping[str, Space] = field(default_factory=dict)
+    file: str | None = None
+
+
+DEPTHS = (None, 2, 3, 4, 5, 6)
+"""None: as deep as fits."""
+_TILE_BLACKWELL: Space = {
+    "cta_group": (1, 2),
+    "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 192), (256, 256)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (2, 4), (4, 2), (4, 4)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+_TILE_HOPPER: Space = {
+    "mma_shape": ((128, 128), (128, 160), (128, 192), (128, 256), (256, 96), (256, 128)),
+    "cluster": ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)),
+    "epilogue_width": EPILOGUE_WIDTHS,
+}
+SPACE_5: dict[str, Space] = {"sm_100a": _TILE_BLACKWELL, "sm_90a": _TILE_HOPPER}
+SPACE_6: dict[str, Space] = {arch: {**tile, "stages": DEPTHS} for arch, tile in SPACE_5.items()}
+SPACE_8: dict[str, Space] = {
+    "sm_100a": {
+        **SPACE_6["sm_100a"],
+        "scheduler": ("clc", "static"),
+        "raster_group": RASTER_GROUPS,
+        "accumulators": (1, 2),
+    },
+    "sm_90a": {
+        **SPACE_6["sm_90a"],
+        "scheduler": ("static", "dynamic"),
+        "raster_group": RASTER_GROUPS,
+        "ping_pong": (False, True),
+    },
+}
+
+SPACE_9: dict[str, Space] = {
+    "sm_100a": {
+        **SPACE_8["sm_100a"],
+        "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 256)),
+    },
+}
+
+# The factors: seconds that an H200 took for five problems, each kernel alone in a steady state, where the power limit
+# makes joules of them (results/nvidia-h200-alone.json). 256x96, 128x160 and 128x128 without ping-pong are placed
+# between those by their area; in turns with cuBLAS they took 1.01, 1.02 and 1.03.
+SPLITS = (1, 2, 3, 4, 6, 8)
+HOPPER_TILINGS = (
+    Tiling((256, 128), (1, 2), 1.0),
+    Tiling((128, 256), (2, 1), 0.993),
+    Tiling((128, 128), (2, 1), 1.02, ping_pong=True),
+    Tiling((128, 192), (2, 1), 1.025),
+    Tiling((256, 96), (1, 2), 1.025),
+    Tiling((128, 160), (2, 1), 1.03),
+    Tiling((128, 128), (2, 1), 1.04),
+    # Of few rows of A: those of 24 that were fastest somewhere (results/nvidia-h200-small-m.json).
+    Tiling((64, 16), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=16),
+    Tiling((128, 16), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=16),
+    Tiling((128, 32), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=32),
+    Tiling((128, 48), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=48),
+    Tiling((128, 32), (1, 2), 1.1, swapped=True, splits=SPLITS, most_m=64),
+    Tiling((64, 64), (1, 1), 1.1, splits=SPLITS, most_m=64),
+    Tiling((64, 128), (1, 1), 1.1, splits=SPLITS, most_m=64),
+    Tiling((64, 64), (2, 1), 1.1, splits=SPLITS, most_m=128),
+    Tiling((128, 64), (1, 1), 1.1, splits=SPLITS, most_m=128),
+    Tiling((128, 64), (1, 2), 1.1, splits=SPLITS, most_m=128),
+    Tiling((128, 128), (1, 1), 1.1, splits=SPLITS, most_m=256),
+    # For a last row of tiles that is nearly empty; those below 208 by 18 problems on an H100 (nvidia-h100.json).
+    Tiling((128, 144), (2, 1), 1.18, swapped=True, least_m=129),
+    Tiling((128, 160), (2, 1), 1.08, swapped=True, least_m=129),
+    Tiling((128, 176), (2, 1), 1.08, swapped=True, least_m=129),
+    Tiling((128, 208), (2, 1), 1.08, swapped=True, least_m=129),
+)
+
+# As measured in turns (results/nvidia-h200-fp8.json).
+HOPPER_BLOCK_TILINGS = (
+    Tiling((256, 128), (1, 2), 1.0),
+    Tiling((128, 256), (2, 1), 1.03),
+    Tiling((128, 128), (2, 1), 1.07),
+    Tiling((128, 128), (2, 1), 1.3, ping_pong=True),  # as predicted
+)
+
+# Nobody has measured them. Of few rows of A: the smallest that hold them, as on Hopper.
+BLACKWELL_TILINGS = (
+    Tiling((256, 256), (4, 4), 1.0, cta_group=2),
+    Tiling((64, 128), (1, 1), 1.1, splits=SPLITS, most_m=64),
+    Tiling((128, 128), (1, 1), 1.1, splits=SPLITS, most_m=128),
+    *(Tiling((128, rows), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=rows) for rows in (16, 32, 48, 96)),
+)
+
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(
+            name="kernel5",
+            summary="TMA multicast and MMA by a pair of CTAs; one stage, no overlap",
+            archs=("sm_100a", "sm_90a"),
+            space=SPACE_5,
+        ),
+        Kernel(
+            name="kernel6",
+            summary="+ a multi-stage pipeline between specialised warps: producer, MMA, epilogue",
+            archs=("sm_100a", "sm_90a"),
+            space=SPACE_6,
+        ),
+        Kernel(
+            name="kernel7",
+            summary="+ a double-buffered epilogue store, which makes room for a sixth stage",
+            archs=("sm_100a", "sm_90a"),
+            space=SPACE_6,
+        ),
+        Kernel(
+            name="kernel8",
+            summary="+ persistent CTAs: one tile is written while the next is multiplied",
+            archs=("sm_100a", "sm_90a"),
+            dtypes=("bf16", "fp16", "e4m3"),
+            is_persistent=True,
+            tilings={
+                "sm_90a": HOPPER_TILINGS,
+                "sm_90a block": HOPPER_BLOCK_TILINGS,
+                "sm_100a": BLACKWELL_TILINGS,
+            },
+            space=SPACE_8,
+        ),
+        Kernel(
+            name="kernel9",
+            summary="+ block scaling: A and B of 4 or 8 bits, with a scale factor for each block",
+            archs=("sm_100a",),
+            dtypes=tuple(FORMATS),
+            is_persistent=True,
+            space=SPACE_9,
+        ),
+    )
+}
+
+
+def kernels_of(dtype: str | None) -> list[str]:
+    """Returns the kernels that multiply a type, which is what "all" names; of bf16 where none is asked for."""
+    return [kernel.name for kernel in KERNELS.values() if (dtype or "bf16") in kernel.dtypes]

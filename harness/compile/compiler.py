@@ -1,0 +1,508 @@
+"""Finds Mojo and ptxas, compiles host programs in Mojo, asks them, and asks ptxas.
+
+Each program is known by a hash of all that it is made from.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import starmap
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+
+from emugpu import cache
+from emugpu.errors import EXIT_USAGE, CannotRun
+from emugpu.gpus import kind_of
+from emugpu.paths import find_mojo
+from emugpu.processes.program import run as run_program
+from harness import paths
+from harness.problem import ELEMENT_TYPES
+
+QUERY_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver describes it."""
+
+    name: str
+    compute_capability: str
+    memory: str
+    driver: str
+
+    @property
+    def kind(self) -> str:
+        """Names its record file, for example ``nvidia-h200``."""
+        return kind_of(self.name)
+
+
+def require_mojo() -> Path:
+    """The Mojo compiler, or an error that says how to get it."""
+    mojo = find_mojo()
+    if mojo is None or not mojo.exists():
+        raise CannotRun(
+            f"the Mojo compiler was not found{f' at {mojo}' if mojo else ''}; "
+            "install it with `pip install 'max>=26.7,<26.8'`"
+        )
+    return mojo
+
+
+def mojo_version() -> str | None:
+    """For example ``1.2.0 (2016d0cd)``; None if there is no compiler that answers."""
+    mojo = find_mojo()
+    return _mojo_version(mojo) if mojo else None
+
+
+@functools.cache
+def _mojo_version(mojo: Path) -> str | None:
+    return ask_version(mojo)[0]
+
+
+def ptxas_version() -> str | None:
+    """For example ``13.0.88``; None if ptxas is not on PATH, or does not answer."""
+    ptxas = shutil.which("ptxas")
+    return _version_of(Path(ptxas), Path(ptxas).stat().st_mtime_ns)[0] if ptxas else None
+
+
+def why_no_ptxas() -> str:
+    """Said where `ptxas_version` is None."""
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        return "ptxas is not on PATH"
+    return f"{ptxas}: {_version_of(Path(ptxas), Path(ptxas).stat().st_mtime_ns)[1]}"
+
+
+@functools.cache
+def _version_of(program: Path, changed: int) -> tuple[str | None, str | None]:
+    """Asked once in a process, unless it is replaced."""
+    return ask_version(program)
+
+
+def ask_version(program: Path) -> tuple[str | None, str | None]:
+    """(what ``--version`` says, in short; None), or (None, why it says nothing)."""
+    try:
+        text = _answer(program, "--version").strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, _reason(error)
+    if not text:
+        return None, "it says nothing about its version"
+    # NVIDIA's tools print several lines, the version as V13.0.88; Mojo prints "Mojo 1.2.0 (2016d0cd)".
+    release = re.findall(r"\bV(\d[\w.]*)", text)
+    return (release[-1] if release else text.splitlines()[-1].removeprefix("Mojo").strip()), None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        last = (error.stderr or error.stdout or "").strip().splitlines()
+        return f"it ends with code {error.returncode}{f': {last[-1]}' if last else ''}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it does not answer in {QUERY_SECONDS} s"
+    return f"it cannot be run ({error.strerror if isinstance(error, OSError) else error})"
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a Python package, None if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def find_gpus() -> list[Gpu]:
+    """The NVIDIA GPUs that a program here sees, in its order: those that ``nvidia-smi`` (part of the driver) lists,
+    as far as CUDA_VISIBLE_DEVICES lets them through; empty without one.
+    """
+    smi = shutil.which("nvidia-smi")
+    fields = "uuid,name,compute_cap,memory.total,driver_version"
+    text = _first_words(Path(smi), f"--query-gpu={fields}", "--format=csv,noheader") if smi else None
+    rows = [[cell.strip() for cell in line.split(",")] for line in (text or "").splitlines()]
+    listed = {row[0]: Gpu(*row[1:]) for row in rows if len(row) == 5}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(listed.values()) if visible is None else _visible(visible, listed)
+
+
+def _visible(wanted: str, listed: dict[str, Gpu]) -> list[Gpu]:
+    """By number or by the start of a UUID; the first that does not exist hides all after it (CUDA C++ Programming
+    Guide, environment variables)."""
+    found = []
+    for word in (word.strip() for word in wanted.split(",")):
+        names = list(listed)
+        if word.isdecimal() and int(word) < len(names):
+            found.append(listed[names[int(word)]])
+            continue
+        matches = [uuid for uuid in names if word.startswith("GPU-") and uuid.startswith(word)]
+        if len(matches) != 1:
+            break
+        found.append(listed[matches[0]])
+    return found
+
+
+def versions() -> dict[str, str | None]:
+    """What a result depends on, for records. None: not installed."""
+    return {
+        "mojo": mojo_version(),
+        "max": package_version("max"),
+        "ptxas": ptxas_version(),
+        "python": platform.python_version(),
+        "numpy": package_version("numpy"),
+    }
+
+
+def _first_words(program: Path, *arguments: str) -> str | None:
+    """What a program prints, None if it cannot be run or fails."""
+    try:
+        return _answer(program, *arguments)
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _answer(program: Path, *arguments: str) -> str:
+    return subprocess.run(
+        [program, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=QUERY_SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    ).stdout
+
+
+_PARTS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
+"""The names that the kernels give the two numbers of a pair."""
+
+PLANNER = "from kernels.host.plan import plan_main\n\n\ndef main():\n    plan_main()\n"
+
+
+def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
+    """Options by the names that the kernels give them; None is left out."""
+    found: dict[str, str | int | bool] = {}
+    for name, value in options.items():
+        if name in _PARTS and value is not None:
+            found |= dict(zip(_PARTS[name], value, strict=True))
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def driver_source(kernels: Sequence[Mapping[str, Any]]) -> str:
+    """A program for ``kernels/host/emit.mojo``. It knows each configuration, given by its options, by its place in the
+    list. What is left out the kernel chooses."""
+    return f"{_IMPORTS}\n\ndef main():\n{_emit(kernels, 4)}"
+
+
+def planner_source_with(options: Mapping[str, Any]) -> str:
+    """The planner, and a program that holds the PTX of one kernel, in one."""
+    return (
+        f"{_IMPORTS}from kernels.host.plan import plan_main\nfrom std.sys import argv\n\n\ndef main():\n"
+        f'    if len(argv()) > 1 and argv()[1] == "ptx":\n{_emit([options], 8)}    else:\n        plan_main()\n'
+    )
+
+
+_IMPORTS = (
+    "from kernels.common.block_scaling import find_scaling\nfrom kernels.common.config import GemmConfig\n"
+    "from kernels.host.emit import emit_main\n"
+)
+
+
+def _emit(kernels: Sequence[Mapping[str, Any]], indent: int) -> str:
+    margin = " " * indent
+    lines = "".join(f"{margin}    {_gemm_config(options)},\n" for options in kernels)
+    return f"{margin}emit_main[\n{lines}{margin}]()\n"
+
+
+def _gemm_config(options: Mapping[str, Any]) -> str:
+    named = parameters(options)
+    kernel = named.pop("kernel")
+    return f"GemmConfig({json.dumps(kernel)}, {', '.join(starmap(_parameter, named.items()))})"
+
+
+def _parameter(name: str, value: str | int | bool) -> str:
+    if name == "dtype" and value in ELEMENT_TYPES:
+        return f"{name}=DType.{ELEMENT_TYPES[str(value)].numpy.name}"
+    if name == "dtype":
+        return f'scaling=find_scaling("{value}")'
+    return f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"
+
+
+COMPILE_SECONDS = 600
+ANSWER_SECONDS = 60
+T = TypeVar("T")
+
+
+@contextmanager
+def compiled(source: str) -> Iterator[Path]:
+    """Compiles a host program from a Mojo source that imports the kernels; it is gone with the block."""
+    mojo, key = require_mojo(), key_of(source)
+    with cache.temporary_folder() as temporary:
+        folder = Path(temporary)
+        driver = folder / "driver.mojo"
+        driver.write_text(source, encoding="utf-8")
+        program = cache.ensure(folder / "program") / "program"
+        _run_mojo([str(mojo), "build", "-I", str(paths.mojo_root()), str(driver), "-o", str(program)], folder)
+        if key_of(source) != key:
+            raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
+        yield program
+
+
+def _run_mojo(command: list[str], folder: Path) -> None:
+    try:
+        done = run_program(command, COMPILE_SECONDS, cwd=folder)
+    except subprocess.TimeoutExpired:
+        raise CannotRun(f"the Mojo compiler did not finish in {COMPILE_SECONDS} s") from None
+    except OSError as error:
+        raise CannotRun(f"the Mojo compiler could not be started: {error}") from error
+    if done.returncode or not Path(command[-1]).exists():
+        raise CannotRun("the Mojo compiler reports:\n" + readable_errors(done.stdout + done.stderr))
+
+
+# What the compiler says about itself, and the errors that only say that there was one.
+_NOISE = re.compile(r"Failed to initialize Crashpad|Included from ")
+_FOLLOWING = re.compile(r"error: (function instantiation failed|failed to run the pass manager)")
+
+
+def readable_errors(text: str) -> str:
+    """The part of the compiler's output that a person needs.
+
+    Failed constraints come first, by their message; then errors with the source lines under them, with paths
+    relative to the folder of ``kernels``. Chains of instantiation notes are left out.
+    """
+    for own in (paths.kernels_dir() / "own.mojo", paths.kernels_dir() / "own_epilogue.mojo"):
+        if own.is_symlink():
+            text = text.replace(str(own), str(own.readlink()))
+    text = text.replace(f"{paths.mojo_root()}{os.sep}", "")
+    constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if re.match(r"\S.*: (error|warning|note|remark): ", line):
+            blocks.append([line])
+        elif blocks and not _NOISE.match(line):
+            blocks[-1].append(line)
+    errors = [
+        "\n".join(block)
+        for block in blocks
+        if re.match(r"\S+:\d+:\d+: error: ", block[0]) and not (constraints and _FOLLOWING.search(block[0]))
+    ]
+    return "\n".join([*constraints, *errors]) or text.strip() or "no message"
+
+
+class Refused(CannotRun):
+    """A size or a configuration breaks a rule of the kernels, so the request is wrong: see kernels/host/plan.mojo."""
+
+    exit_code = EXIT_USAGE
+
+
+def ask(program: Path, *arguments: str | int) -> str:
+    """Runs a compiled program and returns what it prints."""
+    words = [str(argument) for argument in arguments]
+    try:
+        done = run_program([program, *words], ANSWER_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotRun(f"the compiled program {program} could not be run: {error}") from error
+    if done.returncode:
+        message = (done.stderr + done.stdout).strip() or f"exit code {done.returncode}"
+        if done.returncode == EXIT_USAGE:
+            raise Refused(message)
+        raise CannotRun(f"{' '.join(words)}: {message}")
+    return done.stdout
+
+
+def with_notice(what: str, work: Callable[[], T]) -> T:
+    if not what:
+        return work()
+    console = Console(stderr=True)
+    message = f"compiling {what} with Mojo ..."
+    if console.is_terminal:
+        with console.status(escape(message)):
+            return work()
+    print(message, file=sys.stderr)
+    return work()
+
+
+def key_of(source: str) -> str:
+    """Hash of a program's source, of the kernels' sources that it imports, and of the compiler. The compiler counts
+    with its place, too: the program loads shared libraries from there."""
+    return digest(*imported_sources(source), _compiler(), source)
+
+
+def digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _compiler() -> str:
+    return f"{require_mojo().resolve()} {mojo_version()}"
+
+
+def sources_hash(folder: Path) -> str:
+    """Hash of all Mojo sources in a folder."""
+    files = sorted(folder.rglob("*.mojo"))
+    return digest(*(f"{path.relative_to(folder).as_posix()} {_read(path).sha256}" for path in files))
+
+
+def imported_sources(source: str) -> list[str]:
+    """The files that a program's source imports, directly or through others, each with the hash of its content."""
+    root, found = paths.kernels_dir().parent, dict[Path, str]()
+    waiting = [root.joinpath(*module.split(".")) for module in _IMPORT.findall(source)]
+    while waiting:
+        module = waiting.pop()
+        if not module.is_relative_to(root / "kernels"):  # of the standard library, or of MAX
+            continue
+        package = module.is_dir()
+        # Of a package it imports we cannot tell what is taken: all of its files count.
+        files = [*module.rglob("*.mojo")] if package else [module.with_suffix(".mojo")]
+        for path in [path for path in files if path not in found and path.exists()]:
+            file = _read(path)
+            found[path] = f"{path.relative_to(root).as_posix()} {file.sha256}"
+            for name in file.imports:
+                dots = len(name) - len(name.lstrip("."))
+                base = path.parents[dots - 1] if dots else root
+                waiting.append(base.joinpath(*name[dots:].split(".")))
+    return [found[path] for path in sorted(found)]
+
+
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class _MojoFile:
+    sha256: str
+    imports: tuple[str, ...]
+
+
+def _read(path: Path) -> _MojoFile:
+    state = path.stat()
+    return _read_as_it_is(path, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_as_it_is(path: Path, *state: int) -> _MojoFile:
+    """state: what changes with its content, so that each content is read once in a process."""
+    content = path.read_bytes()
+    imports = _IMPORT.findall(content.decode("utf-8", "replace"))
+    return _MojoFile(hashlib.sha256(content).hexdigest(), tuple(imports))
+
+
+# Lines of `ptxas --verbose`, for example
+#   ptxas info    : Used 64 registers, used 1 barriers, 40 bytes smem
+#   0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+_FIGURES = {
+    "registers": r"Used (\d+) registers",
+    "barriers": r"used (\d+) barriers",
+    "static_shared_bytes": r"(\d+) bytes smem",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+}
+ASSEMBLE_SECONDS = 300
+
+
+def assemble(ptx: Path, arch: str) -> dict:
+    """Assembles a PTX file of one kernel and returns its statistics, or ``{"error": why}``.
+
+    A figure that ptxas does not print is 0: it leaves out what a kernel does not use.
+    """
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        return {"error": "ptxas is not on PATH"}
+    command = [
+        ptxas,
+        "--verbose",
+        f"--gpu-name={arch}",
+        f"--output-file={ptx.with_suffix('.cubin')}",
+        str(ptx),
+    ]
+    try:
+        done = run_program(command, ASSEMBLE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"error": f"ptxas did not finish in {ASSEMBLE_SECONDS} s"}
+    text = done.stdout + done.stderr
+    if done.returncode:
+        return {
+            "error": next(
+                (line for line in text.splitlines() if "error" in line or "fatal" in line), text.strip()[:200]
+            )
+        }
+    return parse_statistics(text)
+
+
+_TOO_OLD = re.compile(r"not defined for option|Unsupported \.version")
+"""What a ptxas says that does not know the architecture, or the version of PTX: it is no judge."""
+_REFUSAL = re.compile(r"ptxas (?:\S+, (?P<line>line \d+); )?(?:error|fatal)\s*: (?P<why>.*)")
+_TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.M)
+
+
+def refusal_of(ptx: str) -> str:
+    """Why NVIDIA's assembler refuses a PTX text, in its words; nothing if it takes it, or if there is none that could
+    say.
+    """
+    target = _TARGET.search(ptx)
+    if target is None or shutil.which("ptxas") is None:
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx, encoding="utf-8")
+        return refusal_in(assemble(source, target[1]))
+
+
+def refusal_in(statistics: Mapping[str, Any]) -> str:
+    """The same from what `assemble` has found."""
+    said = str(statistics.get("error", ""))
+    refusal = _REFUSAL.match(said)
+    if refusal is None or _TOO_OLD.search(said):
+        return ""
+    return f"{refusal['line']}: {refusal['why']}" if refusal["line"] else refusal["why"]
+
+
+def disassemble(ptx: str, arch: str) -> str:
+    """The machine code (SASS) of a PTX text. Raises CannotRun without the tools of the CUDA toolkit."""
+    nvdisasm = find_nvdisasm()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx, encoding="utf-8")
+        found = assemble(source, arch)
+        if "error" in found:
+            raise CannotRun(f"machine code needs ptxas: {found['error']}")
+        if nvdisasm is None:
+            raise CannotRun(
+                "machine code needs nvdisasm (CUDA toolkit, or PyTorch's triton) on PATH, and it is not; "
+                "use --emit ptx, or asm-stats for the registers"
+            )
+        command = [nvdisasm, "--print-code", str(source.with_suffix(".cubin"))]
+        done = run_program(command, ASSEMBLE_SECONDS)
+    if done.returncode:
+        raise CannotRun(f"nvdisasm: {(done.stderr or done.stdout).strip()[:200]}")
+    return done.stdout
+
+
+def find_nvdisasm() -> str | None:
+    """On PATH, or in the triton package, which PyTorch brings."""
+    found = shutil.which("nvdisasm")
+    triton = importlib.util.find_spec("triton")
+    if found or triton is None or triton.origin is None:
+        return found
+    neighbour = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    return str(neighbour) if neighbour.exists() else None
+
+
+def parse_statistics(text: str) -> dict:
+    """Reads the figures out of what ptxas printed."""
+    found = {name: re.search(pattern, text) for name, pattern in _FIGURES.items()}
+    return {name: int(match.group(1)) if match else 0 for name, match in found.items()}

@@ -1,0 +1,585 @@
+"""Configurations of a kernel: the table of its options, presets, and what follows from what is asked for.
+
+`KernelConfig`, the options of the commands, the grids of sweeps, the cases of suites, what-if, and the commands that
+repeat a run follow from the table of options. Which values are legal together, and what an option is where nothing is
+asked for, the kernels say (`harness.compile.planner`); what they refuse comes with ways out that were tried and work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import combinations, islice
+from typing import Any, Literal
+
+from emugpu.errors import UsageProblem
+from harness import paths
+from harness.compile import planner
+from harness.compile.catalog import (
+    ARCHITECTURES,
+    CLC_DEPTHS,
+    EPILOGUE_WIDTHS,
+    KERNELS,
+    LARGEST_CLUSTER,
+    LAYOUTS,
+    RASTER_GROUPS,
+    SCALES,
+    SCHEDULERS,
+    Kernel,
+)
+from harness.compile.planner import ConfigError
+from harness.compile.tilings import OF_TILING, estimates, offered
+from harness.epilogues import EPILOGUES, NONE, find_epilogue
+from harness.problem import BF16, C_TYPES, DTYPES, ELEMENT_TYPES, FP8, Shape, check_dtype
+
+SWITCH = {"yes": True, "true": True, "no": False, "false": False}
+"""What an option that is on or off can be written as."""
+THE_KERNELS = "[default: the kernel's]"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. A number is a whole one, a pair is two of them (``4x2``), a switch is on or off, a word is one of the
+    choices.
+
+    help: what it is, and where its default comes from. written: how one value is written, several: how many are.
+    example: of a pair.
+    offered: values that are worth trying in the place of one that the kernels refuse; distance: how far such a value is
+    from that which is wanted; bound: how a nearer one is proposed.
+    off: the flag that turns a switch off. label: its name in the id of a suite's case, if not its own. default:
+    what it is where nothing is asked for, if no kernel decides that. persistent: only of kernels whose CTAs compute
+    tile after tile. least: the smallest number that the command line takes. takes_file: a Mojo file is a value, too.
+    takes_auto: the word auto asks for nothing.
+    """
+
+    name: str
+    kind: Literal["number", "pair", "switch", "word"]
+    help: str
+    written: str = ""
+    several: str = ""
+    example: str = ""
+    choices: tuple[str, ...] = ()
+    offered: tuple[Any, ...] = ()
+    distance: Callable[[Any, Any], Any] | None = None
+    bound: str = ""
+    off: str = ""
+    label: str = ""
+    default: Any = None
+    persistent: bool = False
+    least: int = 0
+    takes_file: bool = False
+    takes_auto: bool = False
+
+    @property
+    def words(self) -> str:
+        """The name as it is said to people."""
+        return self.name.replace("_", " ")
+
+    @property
+    def flag(self) -> str:
+        """The option of a command."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def parse(self, text: str) -> Any:
+        """Reads one value; raises `UsageProblem` for text that is none."""
+        if self.kind == "pair":
+            return self._parse_pair(text)
+        if self.takes_auto and text == "auto":
+            return None
+        if self.kind == "switch":
+            if text.lower() not in SWITCH:
+                raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
+            return SWITCH[text.lower()]
+        if self.takes_file:
+            from harness.compile.own_kernel import take_in_epilogue  # only here: few name a file
+
+            return take_in_epilogue(text) if text.endswith(".mojo") else find_epilogue(text).name
+        if self.kind == "word":
+            if text not in self.choices:
+                raise UsageProblem(f"there is no {self.words} {text!r}; use one of: {', '.join(self.choices)}")
+            return text
+        if not text.isascii() or not text.isdecimal() or len(text) > 6:
+            raise UsageProblem(f"{self.words} {text!r} is not a whole number; write {self.written or 'for example 2'}")
+        if int(text) < (self.least or 0):
+            raise UsageProblem(f"{self.words} {text} is not at least {self.least}; write {self.written or self.least}")
+        return int(text)
+
+    def _parse_pair(self, text: str) -> tuple[int, int]:
+        parts = text.lower().split("x")
+        if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
+            raise UsageProblem(f"{self.words} {text!r} is not {self.written}; write for example {self.example}")
+        return int(parts[0]), int(parts[1])
+
+    def read(self, value: object) -> Any:
+        """Takes a value from a TOML file, where numbers and switches are written as such."""
+        if self.kind == "number":
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise UsageProblem(f"{self.name} is {value!r}; it must be a whole number")
+            return value
+        if self.kind == "switch":
+            if not isinstance(value, bool):
+                raise UsageProblem(f"{self.name} is {value!r}; write true or false")
+            return value
+        if not isinstance(value, str):
+            raise UsageProblem(f"{self.name} is {value!r}; it must be a text")
+        return self.parse(value)
+
+    def write(self, value: Any) -> Any:
+        """Gives a value as a TOML or JSON file has it, for `read`."""
+        return self.show(value) if self.kind == "pair" else value
+
+    def show(self, value: Any) -> str:
+        """Writes a value as `parse` reads it."""
+        if self.takes_file and value != self.default:
+            return find_epilogue(value).file or str(value)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def arguments(self, value: Any) -> list[str]:
+        """Writes the option with a value on a command line."""
+        if self.kind == "switch":
+            return [self.flag if value else self.off]
+        return [self.flag, self.show(value)]
+
+    def in_case(self, value: Any) -> str:
+        """Writes the option with a value in the id of a suite's case."""
+        if self.name == "multicast":
+            return "no-multicast"
+        if self.name == "arch":
+            return str(value)
+        shown = self.show(value) if self.kind == "pair" else value
+        return f"{self.label or self.name.replace('_', '-')}={shown}"
+
+
+def _distance(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """Counts rows first."""
+    return abs(one[0] - other[0]), abs(one[1] - other[1])
+
+
+def _one_of(values: tuple[int, ...]) -> str:
+    return "|".join(map(str, sorted(values)))
+
+
+OPTIONS = {
+    option.name: option
+    for option in (
+        Option("arch", "word", "GPU architecture.  [default: the GPU's, else the kernel's first]",
+               choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES), takes_auto=True),
+        Option("dtype", "word", "Of A and B.  [default: bf16, of kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES,
+               offered=DTYPES),
+        Option("scales", "word", "Scale factors of e4m3: one for A and one for B, or one for each 1x128 of A and "
+               "128x128 of B.  [default: tensor]", several="tensor,block", choices=SCALES, offered=SCALES),
+        Option("out_dtype", "word", "Of C.  [default: that of A and B; where they have scale factors, bf16]",
+               several="bf16,f32", choices=tuple(C_TYPES), offered=tuple(C_TYPES)),
+        Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
+               written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
+        Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "
+               "[default: the largest, of kernel8 by the problem]", written="MxN", several="128x256,256x256",
+               example="256x256", label="mma",
+               offered=tuple((rows, columns) for rows in (256, 128, 64) for columns in range(256, 0, -16)),
+               distance=_distance),
+        Option("stages", "number", f"Depth of the shared-memory ring.  {THE_KERNELS}", several="3:6",
+               offered=tuple(range(16, 0, -1)), distance=lambda one, other: abs(one - other), bound="at most {}"),
+        Option("cluster", "pair", "CTAs along M x along N.  [default: the architecture's, of kernel8 by the problem]",
+               written="CMxCN", several="2x1,4x4", example="4x4 (4 CTAs along M, 4 along N)",
+               offered=tuple((m, n) for m in range(1, LARGEST_CLUSTER + 1) for n in range(1, LARGEST_CLUSTER + 1)
+                             if m * n <= LARGEST_CLUSTER),
+               distance=lambda one, other: (sum(_distance(one, other)), -one[0] * one[1])),
+        Option("epilogue_width", "number", f"Columns of C in one TMA store.  {THE_KERNELS}", label="epilogue",
+               written=_one_of(EPILOGUE_WIDTHS), several="16,32,64", offered=EPILOGUE_WIDTHS),
+        Option("multicast", "switch", "CTAs of a cluster send slices to each other, or each loads its own.  "
+               "[default: multicast]", several="true,false", offered=(False,), off="--no-multicast", default=True),
+        Option("scheduler", "word", "Where the next tile comes from: cluster launch control, a fixed list, a counter, "
+               f"or there is none.  {THE_KERNELS}", several="clc,static", choices=SCHEDULERS, offered=SCHEDULERS,
+               persistent=True),
+        Option("raster_group", "number", f"Columns of cluster tiles that are walked along M together.  {THE_KERNELS}",
+               written=_one_of(RASTER_GROUPS), several="1,4,8,16", offered=RASTER_GROUPS,
+               distance=lambda one, other: abs(one - other), persistent=True),
+        Option("accumulators", "number", f"Accumulators in tensor memory, filled in turn.  {THE_KERNELS}",
+               written="1|2", several="1,2", offered=(1, 2), persistent=True),
+        Option("clc_depth", "number", f"CLC response slots.  {THE_KERNELS}",
+               written=_one_of(CLC_DEPTHS), several="1:3", offered=CLC_DEPTHS, persistent=True),
+        Option("sms", "number", "SMs to fill with persistent clusters.  [default: a B200's or H200's]",
+               several="64,132", offered=tuple(range(1, LARGEST_CLUSTER + 1)), bound="{} or more", persistent=True,
+               least=1),
+        Option("ping_pong", "switch", f"On sm_90a: each warpgroup its own tiles, or halves of each.  {THE_KERNELS}",
+               several="true,false", off="--cooperative", persistent=True),
+        Option("split_k", "number", "CTAs that each multiply a part of K of a tile.  [default: auto, by the problem]",
+               written="auto|1..16", several="1,2,4", offered=tuple(range(1, 17)), takes_auto=True,
+               distance=lambda one, other: abs(one - other), persistent=True, least=1),
+        Option("layout", "word", "How A and B lie, in the letters of BLAS: n is A [M, K] and B [K, N], t is A [K, M] "
+               "and B [N, K].  [default: nt]", several="nt,nn", choices=LAYOUTS, offered=LAYOUTS, default="nt"),
+        Option("swapped", "switch", "Rows of B along the MMA's M, those of A along its N.  [default: by the "
+               "problem]", several="true,false", offered=(False,), off="--not-swapped", persistent=True),
+        Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "
+               f"{', '.join(EPILOGUES)}, or a Mojo file with one of your own.  [default: none]",
+               written="NAME|FILE.mojo", several="bias,relu", choices=tuple(EPILOGUES), offered=(NONE,), default=NONE,
+               persistent=True, takes_file=True),
+    )
+}  # fmt: skip
+"""All options by their names, in the order in which they are shown."""
+
+TUNABLE = {name: option for name, option in OPTIONS.items() if name != "arch"}
+"""Those of which a sweep can try several values, or what-if another."""
+
+
+def parse_settings(words: list[str]) -> dict[str, Any]:
+    """Reads ``stages=3 ping_pong=false``, one word for each option."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in OPTIONS or not equals:
+            raise UsageProblem(f"{word!r} is no option of a kernel; write NAME=VALUE, of: {', '.join(OPTIONS)}")
+        found[name] = OPTIONS[name].parse(value)
+    return found
+
+
+def find_kernel(name: str) -> Kernel:
+    """Looks up a kernel by name."""
+    if name not in KERNELS and paths.OWN_KERNEL in os.environ:
+        from harness.compile.own_kernel import OWN, take_in
+
+        file = paths.file_of_own(OWN)  # of the process that started this one
+        if file:
+            take_in(str(file))
+    if name not in KERNELS:
+        raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
+    return KERNELS[name]
+
+
+def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | None) -> list[dict[str, Any]]:
+    """The options of each tiling among those that are asked for, the fastest first; in the kernel's own order without a
+    problem. For a kernel without a choice, or if what is asked for is none of them, one that has no options.
+    """
+    if not kernel.tilings:
+        return [{}]
+    if shape:
+        return [one.options for one in estimates(kernel, arch, asked, shape)] or [{}]
+    whole = [one for one in offered(kernel, arch, asked) if one.most_m is None]
+    return [{name: getattr(one, name) for name in OF_TILING} for one in whole] or [{}]
+
+
+Change = Mapping[str, Any]
+"""Options to be set otherwise; None: to be left out."""
+SHOWN = 2
+
+
+def advise(refusal: ConfigError, asked: Change, works: Callable[[Change], bool]) -> UsageProblem:
+    """Adds suggestions to an error: the changes that work with all else that is asked for.
+
+    Where none does, as there is more wrong, the fewest options are named that are best left out.
+    """
+
+    def works_with(changes: Iterable[Change], most: int) -> list[Change]:
+        return list(islice((change for change in changes if works({**asked, **change})), most))
+
+    own, out = _settings(refusal.subject, asked), {refusal.subject: None}
+    instead = [way for name in refusal.instead for way in works_with(_settings(name, asked), 1)]
+    if "kernel" in refusal.instead:  # it is the kernel that cannot do it
+        ways = [*instead, *works_with([out], 1)]
+    else:
+        several = SHOWN if not _bound(refusal.subject) else 1
+        found = works_with(own, several)
+        ways = [*(found[:1] or works_with([out], 1)), *instead, *found[1:]]
+    ways = ways[:SHOWN]
+    if not ways:
+        others = [name for name in OPTIONS if name != refusal.subject and asked.get(name) is not None]
+        subsets = (subset for size in range(len(others) + 1) for subset in combinations(others, size))
+        without: Iterator[Change] = (dict.fromkeys((refusal.subject, *subset)) for subset in subsets)
+        ways = list(islice((change for change in without if works({**asked, **change})), 1))
+    return UsageProblem(f"{refusal}; {_in_words(ways, refusal.subject, asked)}" if ways else str(refusal))
+
+
+def _settings(name: str, asked: Change) -> list[Change]:
+    """An option set to what is offered, as near as can be to what was asked for; left out, if nothing is, and so is a
+    switch that was asked for."""
+    wanted = asked.get(name)
+    if name in OPTIONS and OPTIONS[name].kind == "switch" and wanted != OPTIONS[name].default:
+        return [{name: None}]
+    offered = tuple(KERNELS) if name == "kernel" else OPTIONS[name].offered or (None,)
+    values: list[Any] = [value for value in offered if value != wanted]
+    distance = None if name == "kernel" else OPTIONS[name].distance
+    if wanted is not None and distance is not None:
+        values.sort(key=lambda value: distance(value, wanted))
+    return [{name: value} for value in values]
+
+
+def _in_words(ways: list[Change], subject: str, asked: Change) -> str:
+    """``use 128x64, or --cta-group 1``, ``use 1 or 2``, ``use static, or leave out --sms``."""
+    values = [_value(way, subject) for way in ways if None not in way.values()]
+    alike = all(set(way) == set(ways[0]) for way in ways)
+    words = [f"use {(' or ' if alike else ', or ').join(values)}"] if values else []
+    words += [f"leave out {' and '.join(_flag(n, asked[n]) for n in way)}" for way in ways if None in way.values()]
+    return ", or ".join(words)
+
+
+def _value(change: Change, subject: str) -> str:
+    return " and ".join(_setting(name, value, subject) for name, value in change.items())
+
+
+def _setting(name: str, value: object, subject: str) -> str:
+    if name == "kernel":
+        return str(value)
+    if isinstance(value, bool):
+        return _flag(name, value)
+    if name == subject and _bound(name) and (name, value) != _LEAST:
+        return _bound(name).format(value)
+    shown = OPTIONS[name].show(value)
+    return shown if name == subject else f"{_flag(name, value)} {shown}"
+
+
+_LEAST = ("stages", 1)
+"""There is no less, so nobody is told to use at most that."""
+
+
+def _flag(name: str, value: object) -> str:
+    """The option as a command has it."""
+    return OPTIONS[name].off if value is False else OPTIONS[name].flag
+
+
+def _bound(option: str) -> str:
+    return "" if option == "kernel" else OPTIONS[option].bound
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """One complete configuration of a kernel, as `make_config` makes it: everything the compiler needs to know.
+
+    The fields after kernel are `harness.compile.config.OPTIONS`, where each is explained; but grouped and masked, which
+    the problem says: whether it has groups, and how they lie (docs/grouped.md). A kernel that has no use for
+    an option has its default here: clc_depth is 0 unless the scheduler is clc, sms 0 unless the launch is persistent.
+    """
+
+    kernel: str
+    arch: str
+    dtype: str
+    scales: str
+    out_dtype: str
+    cta_group: int
+    mma_shape: tuple[int, int]
+    stages: int
+    cluster: tuple[int, int]
+    epilogue_width: int
+    multicast: bool
+    scheduler: str = "none"
+    raster_group: int = 1
+    accumulators: int = 1
+    clc_depth: int = 0
+    sms: int = 0
+    ping_pong: bool = False
+    split_k: int = 1
+    layout: str = "nt"
+    swapped: bool = False
+    epilogue: str = NONE
+    grouped: bool = False
+    masked: bool = False
+
+    @property
+    def label(self) -> str:
+        """Short name for tables."""
+        unit = "pair" if self.cta_group == 2 else "1 CTA"
+        blocks = " scales of blocks" if self.dtype == FP8 and self.scales == "block" else ""
+        return (
+            f"{self.kernel} {self.arch} {self.types}{blocks} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
+            f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
+            f"{'' if self.multicast else ' no multicast'}{'' if self.layout == 'nt' else f' {self.layout}'}{self._walk}"
+        )
+
+    @property
+    def types(self) -> str:
+        """The type of A and B, and that of C if it is not the usual one."""
+        usual = self.dtype if self.dtype in ELEMENT_TYPES else BF16.name
+        return self.dtype if self.out_dtype == usual else f"{self.dtype} to {self.out_dtype}"
+
+    @property
+    def _walk(self) -> str:
+        """The order of tiles and who gets them, for a kernel that has one."""
+        if not find_kernel(self.kernel).is_persistent:
+            return ""
+        details = f" on {self.sms} SMs" if self.sms else f" depth {self.clc_depth}" if self.clc_depth else ""
+        return (
+            f" {self.scheduler}{details} group {self.raster_group}"
+            f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
+            f"{f' split-K {self.split_k}' if self.split_k > 1 else ''}{' swapped' if self.swapped else ''}"
+            f"{' masked' if self.masked else ' grouped' if self.grouped else ''}"
+            f"{'' if self.epilogue == NONE else f' with {self.epilogue}'}"
+        )
+
+    def options(self) -> dict[str, Any]:
+        """As for `make_config`, with nothing left to be chosen."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def as_dict(self) -> dict:
+        """Plain data for JSON."""
+        return {**asdict(self), "mma_shape": list(self.mma_shape), "cluster": list(self.cluster)}
+
+    def to_json(self) -> str:
+        """One line; `from_json` reads it."""
+        return json.dumps(self.as_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> KernelConfig:
+        """The configuration that `to_json` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**options)
+
+
+def make_config(
+    kernel: str, *, shape: Shape | None = None, grouped: bool = False, masked: bool = False, **asked: Any
+) -> KernelConfig:
+    """A configuration of the named kernel, with defaults where nothing is asked for: None, or ``auto`` as arch.
+
+    asked: values by the names of `OPTIONS`. shape: the problem, for kernels that choose their tile and cluster for it,
+    among those that are asked for. grouped, masked: for problems with such groups, as it is anyway if the shape has.
+    """
+    unknown = asked.keys() - OPTIONS.keys()
+    if unknown:
+        raise TypeError(f"a configuration has no {', '.join(sorted(unknown))}; it has {', '.join(OPTIONS)}")
+    given = {name: option.default if asked.get(name) is None else asked[name] for name, option in OPTIONS.items()}
+    options = {
+        "kernel": kernel,
+        "grouped": grouped or masked,
+        "masked": masked,
+        **given,
+        "arch": None if given["arch"] == "auto" else given["arch"],
+    }
+    try:
+        return _complete(options, shape)
+    except ConfigError as error:
+        raise advise(error, options, lambda changed: _works(changed, shape)) from None
+
+
+def try_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
+    """As `make_config`, for those who try many: raises `ConfigError` as it is, without looking for suggestions."""
+    options: dict[str, Any] = {field.name: None for field in fields(KernelConfig)} | {"kernel": kernel, **asked}
+    if options["arch"] == "auto":
+        options["arch"] = None
+    return _complete(options, shape)
+
+
+def _works(asked: Mapping[str, Any], shape: Shape | None) -> bool:
+    try:
+        _complete(asked, shape)
+    except UsageProblem:
+        return False
+    return True
+
+
+def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
+    kernel = find_kernel(asked["kernel"])
+    arch = asked["arch"] or kernel.archs[0]
+    if arch not in kernel.archs:
+        raise ConfigError(f"{kernel.name} is written for {' and '.join(kernel.archs)}, not for {arch!r}", "arch")
+    dtype = asked["dtype"] or kernel.dtypes[0]
+    check_dtype(dtype)
+    grouped = bool(asked.get("grouped") or (shape and shape.groups))
+    masked = bool(asked.get("masked") or (shape and shape.masked))
+    fixed = {"arch": arch, "dtype": dtype, "grouped": grouped, "masked": masked}
+    found = fixed | _first_allowed({**asked, **fixed, **tiling} for tiling in tilings(kernel, arch, asked, shape))
+    options: dict[str, Any] = {name: found[name] for name in OPTIONS}
+    options |= {name: tuple(value[:2]) for name, value in options.items() if OPTIONS[name].kind == "pair"}
+    return KernelConfig(kernel=kernel.name, **options, grouped=grouped, masked=masked)
+
+
+def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the first choice that the rules allow, completed; raises `ConfigError` for a rule that the
+    first breaks.
+    """
+    first: ConfigError | None = None
+    for choice in choices:
+        try:
+            return planner.complete(choice)
+        except ConfigError as error:
+            first = first or error
+    assert first is not None, "there is a choice at least"
+    raise first
+
+
+@dataclass(frozen=True)
+class Preset:
+    """options: what it sets, by the names of `make_config`. stages: depth by kernel, where it sets one. walk: what it
+    sets for kernels that compute tile after tile. least: the smallest number that the command line takes.
+    """
+
+    name: str
+    summary: str
+    options: dict[str, Any]
+    stages: dict[str, int] = field(default_factory=dict)
+    walk: dict[str, Any] = field(default_factory=dict)
+
+
+ONE_CTA = {"arch": "sm_100a", "cta_group": 1, "mma_shape": (128, 256)}
+HOPPER = {"arch": "sm_90a", "mma_shape": (128, 256)}
+PAIR = {"arch": "sm_100a", "cta_group": 2, "mma_shape": (256, 256)}
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("cute-03", "MMA by one CTA, multicast in a 4x4 cluster", {**ONE_CTA, "cluster": (4, 4)}),
+        Preset("cute-04", "MMA by a pair, multicast in a 4x4 cluster", {**PAIR, "cluster": (4, 4)}),
+        Preset(
+            "1cta",
+            "MMA by one CTA, no cluster, 4 stages (3 next to the whole tile of C that kernel6 keeps)",
+            {**ONE_CTA, "cluster": (1, 1)},
+            stages={"kernel6": 3, "kernel7": 4, "kernel8": 4},
+        ),
+        Preset(
+            "2cta",
+            "MMA by a pair, a cluster of that pair alone, 4 stages",
+            {**PAIR, "cluster": (2, 1), "multicast": False},
+            stages={"kernel6": 4, "kernel7": 4, "kernel8": 4},
+        ),
+        Preset(
+            "2cta-multicast",
+            "MMA by a pair, A and B each shared by two CTAs, 4 stages",
+            {**PAIR, "cluster": (4, 2)},
+            stages={"kernel6": 4, "kernel7": 4, "kernel8": 4},
+        ),
+        Preset(
+            "tilus-tile",
+            "fp16, a 256x256 tile by a pair, 5 stages (from kernel7 on 6), C leaves 32 columns at a time",
+            {**PAIR, "dtype": "fp16", "cluster": (2, 1), "epilogue_width": 32},
+            stages={"kernel6": 5, "kernel7": 6, "kernel8": 6},
+        ),
+        Preset(
+            "tilus-v6",
+            "fp16, a 256x256 tile by a pair; persistent CTAs, cluster launch control, two accumulators",
+            {**PAIR, "dtype": "fp16", "cluster": (2, 1), "epilogue_width": 32},
+            stages={"kernel6": 5, "kernel7": 6, "kernel8": 6},
+            walk={"scheduler": "clc", "raster_group": 8, "accumulators": 2},
+        ),
+        Preset("hopper-2x1", "a 128x256 tile, B multicast to two CTAs along M", {**HOPPER, "cluster": (2, 1)}),
+    )
+}
+
+
+def chosen_options(kernel: str, preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Options for `make_config`: what is asked for, else what the preset says.
+
+    None and ``auto`` ask for nothing.
+    """
+    asked = {name: value for name, value in options.items() if value not in (None, "auto")}
+    if preset is None:
+        return asked
+    found = find_preset(preset)
+    walk = found.walk if find_kernel(kernel).is_persistent else {}
+    return {**found.options, **walk, "stages": found.stages.get(kernel), **asked}
+
+
+def configure(kernel: str, preset: str | None = None, **options: Any) -> KernelConfig:
+    """A configuration of the kernel: what is asked for, else what the preset says, else what suits the shape if one is
+    given, else the defaults."""
+    return make_config(kernel, **chosen_options(kernel, preset, options))
+
+
+def find_preset(name: str) -> Preset:
+    """Looks up a preset by name."""
+    if name not in PRESETS:
+        raise UsageProblem(f"there is no preset {name!r}; use one of: {', '.join(PRESETS)}")
+    return PRESETS[name]

@@ -1,0 +1,456 @@
+"""The compiled planner, ``kernels/host/plan.mojo``, and the launch plans it computes.
+
+It alone knows the rules of a configuration and completes one. It stays and answers a line of options with a line, in
+tens of microseconds. A plan has grid, cluster, shared memory, barriers and arguments for one problem; the kernels
+compute it in the code that their host launch uses, and it is given types here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from emugpu import cache
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.processes.program import end, start
+from harness import fp8
+from harness.block_scaling import FORMATS, BlockFormat
+from harness.compile.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
+from harness.problem import C_TYPES, ElementType, Shape, operand_bits
+
+
+class ConfigError(UsageProblem):
+    """A rule that a configuration breaks. subject: the option it is about. instead: others that can be set otherwise in
+    its place.
+    """
+
+    def __init__(self, message: str, subject: str, instead: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.subject = subject
+        self.instead = tuple(instead)
+
+
+def planner(needed: Mapping[str, Any] | None = None) -> Path:
+    """The program, from the cache or compiled now, which is said.
+
+    needed: options of a kernel that is likely to be built next. It is then compiled in the same go, as more than half
+    of what a compilation takes is spent on Mojo's standard library: see `compiled_with_planner`.
+    """
+    place = cache.place("programs", key_of(PLANNER)) / "program"
+    if not cache.is_whole(place):
+        also = f" and {needed['kernel']}" if needed else ""
+        with_notice(f"the planner (once){also}", lambda: _compile(place, needed))
+    return place
+
+
+_compiled_with_planner: dict[str, str] = {}
+"""PTX of the kernel that this process compiled together with the planner, by what was asked for."""
+
+
+def compiled_with_planner(options: Mapping[str, Any]) -> str | None:
+    """The PTX of a complete configuration, if it is what came of that which was compiled with the planner."""
+    wanted = options_text(options)
+    return next((ptx for asked, ptx in _compiled_with_planner.items() if _answer(asked) == _answer(wanted)), None)
+
+
+def _compile(place: Path, needed: Mapping[str, Any] | None) -> None:
+    if needed:
+        try:
+            with compiled(planner_source_with(needed)) as program:
+                _compiled_with_planner[options_text(needed)] = ask(program, "ptx", 0)
+                return _publish(program, place)
+        except CannotRun:
+            pass  # the kernel breaks a rule, about which the planner knows more to say than the compiler
+    with compiled(PLANNER) as program:
+        _publish(program, place)
+
+
+def _publish(program: Path, place: Path) -> None:
+    cache.publish(program.parent, place.parent, lambda: cache.is_whole(place))
+
+
+def plan_json(options: Mapping[str, Any], shape: Shape) -> str:
+    """The launch plan of a complete configuration: one line of JSON, with null for the entry's name."""
+    return ask_plan(planner(), options, shape)
+
+
+def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
+    """As `plan_json`, of a planner that may be another commit's."""
+    more = [f"groups={shape.groups_text}"] if shape.groups else []
+    more += [f"ld={shape.ld_text}"] if shape.ld else []
+    return ask(program, shape.rows_in_memory, shape.n, shape.k, *more, *_words(options))
+
+
+def complete(options: Mapping[str, Any]) -> dict[str, Any]:
+    """All choices of a configuration, by the names of the plan. Raises `ConfigError` for one that breaks a rule."""
+    words = _words(options)
+    odd = next((word for word in words if not word.isprintable() or " " in word), None)
+    if odd is not None:
+        raise UsageProblem(f"{odd!r} is no value of a configuration's option: it has spaces")
+    if not _server.cache_info().currsize:
+        planner(needed=options)
+    answer = json.loads(_answer(options_text(options)))
+    if "refused" in answer:
+        refused = answer["refused"]
+        raise ConfigError(refused["message"], refused["subject"], tuple(filter(None, refused["instead"].split(","))))
+    if "error" in answer:
+        raise UsageProblem(answer["error"])
+    return answer["config"]
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options of a configuration as the planner and the MAX ops read them (``kernels/host/options.mojo``)."""
+    return " ".join(_words(options))
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in parameters(options).items()
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _answer(line: str) -> str:
+    for _ in range(2):  # a planner that was ended, as by Ctrl-C in its terminal, is started again
+        server = _server(os.getpid())
+        found = server.ask(line)
+        if found:
+            return found
+        _server.cache_clear()
+    raise CannotRun(f"the planner {planner()} does not answer")
+
+
+@functools.lru_cache(maxsize=1)
+def _server(process: int) -> _Server:
+    """One for each process: a child of `fork` must not talk to its parent's."""
+    return _Server(planner())
+
+
+class _Server:
+    def __init__(self, program: Path) -> None:
+        self._turn = threading.Lock()
+        self._child = start([program, "configs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+        atexit.register(end, self._child)
+
+    def ask(self, line: str) -> str:
+        """The answer; empty if there is none any more."""
+        assert self._child.stdin and self._child.stdout
+        with self._turn:
+            try:
+                self._child.stdin.write(f"{line}\n")
+                self._child.stdin.flush()
+            except (BrokenPipeError, ValueError):
+                return ""
+            return self._child.stdout.readline()
+
+
+SCHEMA = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """A part of dynamic shared memory. detail: how the bytes come about, for people. count: of parts of the same size,
+    of which each is called `one` and has a number, if it has that name; 0: what is in it has names elsewhere.
+    """
+
+    name: str
+    bytes: int
+    detail: str
+    count: int = 1
+    one: str = ""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a group of warps does."""
+
+    name: str
+    warps: tuple[int, ...]
+    does: str
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """An array of mbarriers. offset: byte of the first in dynamic shared memory; arrivals and bytes: of one
+    phase.
+    """
+
+    name: str
+    offset: int
+    count: int
+    arrivals: int
+    bytes: int
+    arrives: str
+    waits: str
+
+
+@dataclass(frozen=True)
+class Multicast:
+    """What one CTA of the cluster sends to others, as masks with one bit per rank.
+
+    a, b: receivers of its slices of A and B; a_rows, b_rows: first rows of these slices in the tile, of an operand that
+    is MN-major lines of shared memory; commit: receivers of the message that a stage has been read.
+    """
+
+    rank: int
+    a: int
+    b: int
+    commit: int
+    a_rows: tuple[int, ...]
+    b_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TileOrder:
+    """The order in which the tiles of C are computed, in units of cluster tiles. order: (row, column) of the first."""
+
+    rows: int
+    columns: int
+    order: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class TensorMapArgument:
+    """A tensor map over A, B or C. dims and box are innermost first, in elements; strides in bytes, of dims
+    1 and up. l2_promotion: bytes that a copy makes L2 fetch at once. offset: bytes from the tensor's start to the
+    map's, which is before it in a map of windows (kernels/common/groups.mojo).
+    """
+
+    name: str
+    tensor: str
+    dtype: str
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: str
+    l2_promotion: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number. type: the PTX type, for example ``u32``."""
+
+    name: str
+    type: str
+    value: int
+
+
+@dataclass(frozen=True)
+class WorkspaceArgument:
+    """The address of so many bytes of global memory. The words at its start, ``counters`` of 4 bytes, must be 0 before
+    the launch, and are 0 after it; partial sums of split-K come behind them."""
+
+    name: str
+    counters: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """The address of a row-major tensor that a fused epilogue reads, or of the sizes of groups, which is called as the
+    argument is."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Argument = TensorMapArgument | ScalarArgument | WorkspaceArgument | TensorArgument
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is launched; arguments are in the order of the kernel's parameters.
+
+    entry: name of the kernel in its PTX, None in a plan made without compiling it. tiles: None where each CTA computes
+    the tile at its place in the grid.
+    """
+
+    kernel: str
+    arch: str
+    entry: str | None
+    config: dict
+    problem: Shape
+    grid: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_smem: int
+    shared_memory: tuple[SharedPart, ...]
+    tmem_columns: int
+    tiles: TileOrder | None
+    roles: tuple[Role, ...]
+    barriers: tuple[Barrier, ...]
+    multicast: tuple[Multicast, ...]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def scaling(self) -> BlockFormat | None:
+        """The format of block-scaled A and B."""
+        return FORMATS.get(self.config["dtype"])
+
+    @property
+    def has_f32_factors(self) -> bool:
+        """Whether e4m3 has scale factors of blocks."""
+        return self.scaling is None and self.config["scales"] == "block"
+
+    @property
+    def out_type(self) -> ElementType:
+        """The type of C."""
+        return C_TYPES[self.config["out_dtype"]]
+
+    @property
+    def operand_bytes(self) -> float:
+        """What an element of A or B takes in memory, with its part of a scale factor."""
+        own = operand_bits(self.config["dtype"]) / 8
+        if self.has_f32_factors:
+            return own + 4 / fp8.BLOCK
+        return own if self.scaling is None else own + 1 / self.scaling.block
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of the product that one CTA computes: the MMA's, with the rows split over the CTAs of a
+        group. The product is C, or swapped its transpose.
+        """
+        rows, columns, _ = self.config["mma_shape"]
+        return rows // self.config["cta_group"], columns
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Rows and columns of C, which a fused epilogue may make fewer."""
+        dims = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
+        in_element = 8 // self.out_type.bits if self.out_type.bits < 8 else 1  # of a map of bytes
+        return self.problem.rows_in_memory, dims[0] * in_element
+
+    @property
+    def stored_output(self) -> tuple[int, int]:
+        """Rows of C in memory, and elements from one to the next."""
+        rows, columns = self.output
+        return rows, (self.problem.ld or (0, 0, 0))[2] or columns
+
+    @property
+    def output_tile(self) -> tuple[int, int]:
+        """Rows and columns of C that one CTA writes."""
+        rows, columns = self.tile
+        return (columns, rows) if self.swapped else (rows, columns * self.output[1] // self.problem.n)
+
+    @property
+    def layout(self) -> str:
+        """How A and B lie: see `harness.compile.config.OPTIONS`."""
+        return str(self.config.get("layout", "nt"))
+
+    def operand(self, name: str) -> TensorMapArgument:
+        """The tensor map of the MMA's A or B; swapped, A is the tensor B."""
+        maps = (argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
+        return next(argument for argument in maps if argument.name == f"{name.lower()}_map")
+
+    def is_mn_major(self, name: str) -> bool:
+        """Whether the MMA's A or B lies so: a tensor A of [K, M], or B of [K, N]."""
+        tensor = self.operand(name).tensor
+        return self.layout["AB".index(tensor)] == ("t" if tensor == "A" else "n")
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the kernel multiplies B . A^T and stores the transpose."""
+        return bool(self.config.get("swapped"))  # a plan of an older commit does not say
+
+    @property
+    def split_k(self) -> int:
+        """Parts of K that a tile is added up in."""
+        return int(self.config.get("split_k", 1))
+
+    def of_product(self) -> Plan:
+        """The same launch with operands and boxes as the kernel sees them, which knows the product alone: swapped, its
+        A is the tensor B."""
+        if not self.swapped:
+            return self
+        names = {"A": "B", "B": "A", "C": "C"}
+        arguments = tuple(
+            replace(each, tensor=names[each.tensor], box=each.box[::-1] if each.tensor == "C" else each.box)
+            if isinstance(each, TensorMapArgument)
+            else each
+            for each in self.arguments
+        )
+        return replace(self, arguments=arguments)
+
+    @property
+    def product(self) -> tuple[int, int]:
+        """Rows and columns of the product."""
+        return (self.problem.n, self.problem.m) if self.swapped else (self.problem.m, self.problem.n)
+
+
+_ARGUMENTS: dict[str, type] = {
+    "tensor_map": TensorMapArgument,
+    "scalar": ScalarArgument,
+    "workspace": WorkspaceArgument,
+    "tensor": TensorArgument,
+}
+
+
+def parse_plan(text: str) -> Plan:
+    """Reads what ``emit plan`` prints."""
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise CannotRun(f"the launch plan has schema {data['schema']}; this harness reads schema {SCHEMA}")
+        return Plan(
+            kernel=data["kernel"],
+            arch=data["arch"],
+            entry=data["entry"],
+            config=data["config"],
+            problem=Shape.from_dict(data["problem"]),
+            grid=_three(data["grid"]),
+            cluster=_three(data["cluster"]),
+            block=_three(data["block"]),
+            dynamic_smem=data["dynamic_smem"],
+            shared_memory=_all(SharedPart, data["shared_memory"]),
+            tmem_columns=data["tmem_columns"],
+            tiles=_tiles(data["tiles"]),
+            roles=_all(Role, data["roles"]),
+            barriers=_all(Barrier, data["barriers"]),
+            multicast=_all(Multicast, data["multicast"]),
+            arguments=tuple(_argument(argument) for argument in data["arguments"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CannotRun(
+            f"the launch plan cannot be read ({type(error).__name__}: {error}): {text.strip()[:120]!r}"
+        ) from error
+
+
+def _argument(data: dict[str, Any]) -> Argument:
+    if data["kind"] == "counter":  # what a plan of an older commit calls a workspace of one word
+        data = {"kind": "workspace", "counters": 1, **{key: value for key, value in data.items() if key != "kind"}}
+    made: Argument = _make(_ARGUMENTS[data["kind"]], data)
+    return made
+
+
+def _three(values: list[int]) -> tuple[int, int, int]:
+    x, y, z = values
+    return x, y, z
+
+
+def _tiles(data: dict | None) -> TileOrder | None:
+    if data is None:
+        return None
+    return TileOrder(data["rows"], data["columns"], tuple((row, column) for row, column in data["order"]))
+
+
+def _all(kind: type[T], objects: list[dict]) -> tuple[T, ...]:
+    return tuple(_make(kind, data) for data in objects)
+
+
+def _make(kind: type[T], data: dict) -> T:
+    """An instance of a dataclass from the JSON fields of the same names; fields it does not know are left."""
+    known = [field for field in fields(kind) if field.name in data or field.default is MISSING]  # type: ignore[arg-type]
+    values = {field.name: data[field.name] for field in known}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -1,5 +1,0 @@
-"""A debugger for the emulated GPU that goes back: from a wrong element, or a hang, to its cause."""
-
-from harness.debug.debugger import Debugger, debug
-
-__all__ = ["Debugger", "debug"]

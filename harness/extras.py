@@ -1,0 +1,13 @@
+"""What some commands of the lab need besides its dependencies."""
+
+from __future__ import annotations
+
+from emugpu import errors
+
+EXTRAS = {"bench": ("scipy",), "report": ("matplotlib", "jinja2"), "sweep": ("distributed", "pyarrow")}
+"""The packages of each extra of pyproject.toml."""
+
+
+def needs(extra: str) -> None:
+    """Raises `CannotRun` with the line that installs an extra, if one of its packages is missing."""
+    errors.needs(extra, EXTRAS[extra], "blackwell-matmul-lab")

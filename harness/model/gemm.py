@@ -1,0 +1,375 @@
+"""A launch plan for the timing model: how its clusters are spread over a GPU, and in which order its tiles come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from emugpu.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from emugpu.emulator.machine.register_pool import SM_REGISTERS
+from emugpu.emulator.memory.address_space import RESERVED_SHARED
+from harness.compile.planner import Plan, TensorMapArgument, WorkspaceArgument
+from harness.model.cache import Panel, Place, Tiles
+from harness.model.constants import GOLDEN, Gpu
+from harness.model.sharing import Operand, coalesced
+from harness.model.units import K_BYTES, WGMMA_ROWS
+from harness.problem import operand_bits
+
+TMEM_COLUMNS = 512
+SM_BARRIERS = 64
+"""Named barriers (`bar.sync` and the like) of all CTAs together: on an H200 32, 16, 12, 8, 7, 5, 4 and 4 CTAs find room
+that use 2, 4, 5, 8, 9, 12, 13 and 16 each, as its driver answers."""
+REGISTER_STEP = 8
+"""Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
+DETAIL = 1500
+"""CTA K-steps that are simulated one by one, at most if one cluster of each wave needs no more."""
+
+RAGGED = 8
+"""How many times as many where tiles differ, as some lie partly outside of C."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Clusters on a GPU. ``resident``: at once; ``slots``: of these are simulated; ``numbers``: which clusters."""
+
+    resident: int
+    slots: int
+    numbers: tuple[int, ...]
+    ctas_per_sm: int
+
+    @property
+    def share(self) -> float:
+        """Returns the part of the GPU that is simulated."""
+        return self.slots / self.resident
+
+
+class Gemm:
+    """A plan's problem on one GPU."""
+
+    def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None, barriers: int | None = None) -> None:
+        """registers: of a thread; barriers: named ones of a CTA, as NVIDIA's assembler says; None: nobody knows."""
+        self.plan = plan.of_product()
+        self.gpu = gpu
+        self.registers = registers
+        self.barriers = barriers
+
+    @property
+    def cluster_size(self) -> int:
+        x, y, z = self.plan.cluster
+        return x * y * z
+
+    @property
+    def clusters(self) -> int:
+        """Returns the clusters that are launched, or cancelled by cluster launch control."""
+        x, y, z = self.plan.grid
+        return x * y * z // self.cluster_size
+
+    @property
+    def ctas_per_sm(self) -> int:
+        shared = self.plan.dynamic_smem + RESERVED_SHARED
+        threads = self.plan.block[0] * self.plan.block[1] * self.plan.block[2]
+        registers = -(-(self.registers or 0) // REGISTER_STEP) * REGISTER_STEP * threads
+        by_registers = SM_REGISTERS // registers if registers else SM_CTAS
+        by_barriers = SM_BARRIERS // self.barriers if self.barriers else SM_CTAS
+        by_columns = TMEM_COLUMNS // self.plan.tmem_columns if self.plan.tmem_columns else SM_CTAS
+        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS, by_registers, by_barriers, by_columns))
+
+    @property
+    def flops(self) -> int:
+        p = self.plan.problem
+        return 2 * p.m * p.n * p.k
+
+    @property
+    def k_steps(self) -> int:
+        """Of a tile, at most."""
+        return -(-self.plan.problem.k // self.plan.config["block_k"] // self.plan.split_k)
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """Cluster tiles along M and along N."""
+        rows, columns = self.tile
+        return -(-self.plan.product[0] // rows), -(-self.plan.product[1] // columns)
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Returns the rows and columns of C that a cluster computes at once."""
+        rows, columns = self.plan.tile
+        along_m, along_n = self.plan.config["cluster"]
+        return rows * along_m, columns * along_n
+
+    @property
+    def even(self) -> bool:
+        """Returns whether all tiles have the same work to do."""
+        rows, columns = self.tile
+        return self.plan.product[0] % rows == 0 and self.plan.product[1] % columns == 0
+
+    @property
+    def whole(self) -> bool:
+        """Returns whether no box that is loaded lies partly outside of A or B."""
+        return self.even and self.plan.problem.k % self.plan.config["block_k"] == 0
+
+    @property
+    def tiles(self) -> int:
+        """Returns how many tiles of clusters there are; with split-K, how many parts of tiles."""
+        down, across = self.extent
+        return down * across * self.plan.split_k
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Of the tiles, in the order in which they start. A cluster's first tile has its number; where each computes
+        the tile at its place in the grid, those left out lie below C, and end at once."""
+        if self.walks:
+            return list(range(self.tiles))
+        down, _ = self.extent
+        return [number for number in range(self.clusters) if self.place(number)[0] < down]
+
+    @property
+    def walks(self) -> bool:
+        return self.plan.tiles is not None
+
+    @property
+    def persistent(self) -> bool:
+        """Returns whether clusters compute tile after tile, however they come to the next one."""
+        return self.plan.config["scheduler"] in ("static", "dynamic", "clc")
+
+    @property
+    def two_fit(self) -> bool:
+        """Returns whether all CTAs of two launches find room together."""
+        return 2 * self.clusters <= self.gpu.resident_clusters(self.cluster_size, 1)
+
+    def spread(self, detail: int = DETAIL) -> Spread:
+        """Returns the clusters with the same few numbers modulo the resident ones: they take part in every wave."""
+        per_sm = self.ctas_per_sm
+        resident = self.gpu.resident_clusters(self.cluster_size, per_sm)
+        first_tiles = self.numbers[: self.clusters]
+        at_once = min(resident, len(first_tiles))
+        waves = -(-self.tiles // at_once)
+        steps = waves * self.k_steps * self.cluster_size
+        slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
+        # CTAs that share an SM are of several clusters, which do not keep step.
+        slots = min(at_once, max(1, slots // per_sm) * per_sm)
+        # The parts of a tile follow one another: all of them, as one adds them up.
+        split = self.plan.split_k
+        groups = max(1, at_once // split)
+        firsts = _spread_out(min(groups, max(1, slots // split)), groups, self.tiles % at_once // split)
+        chosen = {split * first + part for first in firsts for part in range(split)} & set(range(at_once))
+        slots = len(chosen)
+        numbers = tuple(number for n, number in enumerate(first_tiles) if n % resident in chosen)
+        return Spread(at_once, slots, numbers, per_sm)
+
+    def simulated_sms(self, spread: Spread) -> int:
+        """SMs that the simulated clusters share, as densely as all resident ones share the GPU's."""
+        ctas = spread.resident * self.cluster_size
+        return max(1, round(spread.slots * self.cluster_size * min(1.0, self.gpu.sms / ctas)))
+
+    def simulated_gpcs(self, spread: Spread) -> int:
+        """GPCs in which as many clusters find room as in those of the GPU."""
+        return max(1, round(len(self.gpu.gpcs) * spread.share))
+
+    def first_counts(self, spread: Spread) -> dict[int, int]:
+        """Returns where counters of the workspace stand, by their places: that of a dynamic schedule so that the
+        simulated clusters get only their share, those of split-K as if the other parts of their tiles had arrived.
+        """
+        found = {}
+        if self.plan.config["scheduler"] == "dynamic":
+            found[0] = self.tiles - self.clusters - self._taken(spread)
+        if self.plan.split_k > 1:
+            [workspace] = [a for a in self.plan.arguments if isinstance(a, WorkspaceArgument)]
+            teams = (workspace.counters - 1) * self.plan.split_k // self.tiles
+            simulated = Counter(number // self.plan.split_k for number in self.simulated_tiles(spread))
+            for tile, parts in simulated.items():
+                found |= dict.fromkeys(range(1 + tile * teams, 1 + (tile + 1) * teams), self.plan.split_k - parts)
+        return found
+
+    def simulated_tiles(self, spread: Spread) -> frozenset[int]:
+        """Returns the numbers of those that the simulated clusters compute."""
+        match self.plan.config["scheduler"]:
+            case "static":
+                return frozenset(n for first in spread.numbers for n in range(first, self.tiles, self.clusters))
+            case "dynamic":
+                return frozenset([*spread.numbers, *range(self.tiles - self._taken(spread), self.tiles)])
+            case _:
+                return frozenset(spread.numbers)
+
+    def _taken(self, spread: Spread) -> int:
+        """Tiles that the simulated clusters take from the counter of a dynamic schedule: the last ones. A part of a
+        tile is one, so that few clusters have as many waves as all."""
+        share = -(-self.tiles * spread.slots // spread.resident)
+        return min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
+
+    def order(self) -> list[Place]:
+        """Returns the cluster tiles in the order in which they start."""
+        return list(map(self.place, self.numbers))
+
+    def waves(self, resident: int) -> dict[int, int]:
+        """Returns the wave in which a tile comes, by the number of the tile."""
+        return {number: n // resident for n, number in enumerate(self.numbers)}
+
+    def place(self, number: int) -> Place:
+        """Returns where a tile lies, or a cluster that has none, below C."""
+        down, across = self.extent
+        if self.walks:
+            return _place(self.plan.config["raster_group"], number // self.plan.split_k, down, across)
+        x = self.plan.grid[0] // self.plan.cluster[0]
+        y = self.plan.grid[1] // self.plan.cluster[1]
+        return number // (x * y) * x + number % x, number // x % y
+
+    def part(self, spread: Spread, of: Callable[[int], float]) -> float:
+        """Of what tiles have, as ``of`` says by their number, the part that the simulated clusters get; their share of
+        the GPU if no simulated one has any."""
+        return self._part(self.numbers, spread, of)
+
+    def parts(self, spread: Spread, of: Callable[[int], float]) -> list[float]:
+        """Likewise, by the wave. Of a dynamic schedule other tiles are simulated than those of the wave: the
+        part of all."""
+        waves: dict[int, list[int]] = {}
+        for number, turn in self.waves(spread.resident).items():
+            waves.setdefault(turn, []).append(number)
+        if self.plan.config["scheduler"] == "dynamic":
+            return [self.part(spread, of)] * len(waves)
+        return [self._part(numbers, spread, of) for numbers in waves.values()]
+
+    def _part(self, numbers: Collection[int], spread: Spread, of: Callable[[int], float]) -> float:
+        simulated = self.simulated_tiles(spread)
+        has = sum(of(number) for number in numbers if number in simulated)
+        return has / sum(map(of, numbers)) if has else spread.share
+
+    def rows_filled(self, number: int) -> float:
+        """Returns the rows of boxes of A and B that lie outside although the box does not: filled with zeros for the
+        tile's clusters. A box that would lie wholly outside begins elsewhere (kernels/common/producer.mojo).
+        """
+        extents = zip(self.place(number), self.tile, self.plan.product, "AB", strict=True)
+        return sum(_filled(place * size, size, extent, self._box_rows(name)) for place, size, extent, name in extents)
+
+    def parts_multiplied(self, number: int) -> float:
+        """Returns the parts of a tile that are multiplied: on Hopper those of a warpgroup with a row in C, elsewhere
+        all.
+        """
+        if self.plan.tmem_columns:
+            return 1.0
+        (row, column), (rows, columns), extent = self.place(number), self.tile, self.plan.product
+        down = max(0, min(rows, extent[0] - row * rows))
+        across = max(0, min(columns, extent[1] - column * columns))
+        return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
+
+    def parts_of_ctas(self, row: int) -> list[int]:
+        """Returns how many warpgroups' parts each CTA along M of a cluster in that row of tiles has to multiply."""
+        rows, along_m = self.plan.tile[0], self.plan.config["cluster"][0]
+        if self.plan.tmem_columns:
+            return [1] * along_m
+        inside = [self.plan.product[0] - (row * along_m + rank) * rows for rank in range(along_m)]
+        return [-(-max(0, min(rows, left)) // self._box_rows("C")) for left in inside]
+
+    @property
+    def part_cycles(self) -> float:
+        """Returns the cycles of a K step that a tensor core takes for one of them."""
+        steps = self.plan.config["block_k"] * operand_bits(self.plan.config["dtype"]) / 8 / K_BYTES
+        return steps * self._box_rows("C") / WGMMA_ROWS * self.plan.tile[1] / 2
+
+    def _box_rows(self, tensor: str) -> int:
+        return next(a.box[1] for a in self.plan.arguments if isinstance(a, TensorMapArgument) and a.tensor == tensor)
+
+    @property
+    def coalesced(self) -> Mapping[int, float]:
+        """Returns the bytes that L2 gives out for each byte that is asked for, by what the rows begin with. The CTAs of
+        a pair that multiplies together never ask for the same ones.
+        """
+        config = self.plan.config
+        rows, columns = self.plan.tile
+        along_m, along_n = config["cluster"]
+        alone = config["cta_group"] == 2
+        operands = [
+            Operand("A", rows, along_n, alone or (config["multicast"] and along_n > 1)),
+            Operand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
+        ]
+        at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
+        # Parts of K have nothing in common, as if they lay elsewhere.
+        extent = self.extent
+        apart = [n % self.plan.split_k for n in self.numbers[:at_once]]
+        places = [
+            (row + part * extent[0], column + part * extent[1])
+            for (row, column), part in zip(self.order(), apart, strict=False)
+        ]
+        return coalesced(operands, places, self.tiles / at_once, self.persistent, len(self.gpu.gpcs))
+
+    def traffic(self) -> Tiles:
+        """A and B as the model of L2 takes them."""
+        config, problem = self.plan.config, self.plan.problem
+        rows, columns = self.tile
+        along_m, along_n = config["cluster"]
+        asked = rows + columns
+        if not config["multicast"]:
+            asked = rows * along_n + columns * along_m // config["cta_group"]
+        element = self.plan.operand_bytes
+        requested = asked * problem.k / self.plan.split_k * element
+        # With split-K each part of a tile is written as f32, and one of them as C.
+        output = self.plan.out_type.bits / 8
+        if self.plan.split_k > 1:
+            output = 4 + output / self.plan.split_k
+        return Tiles(self.order(), rows, columns, *self.plan.product, problem.k, element, requested, output=output)
+
+
+def _spread_out(count: int, total: int, last: int) -> list[int]:
+    """So many places in a wave: one in each of as many equal parts, but not at equal distances, as those
+    might all lie in the same columns or rows of C. last: how many there are in the last wave, if it is not full: of
+    these rather one too many are chosen than one too few, as what comes last decides how long all takes."""
+    places = []
+    for n in range(count):
+        first, end = n * total // count, (n + 1) * total // count
+        width = (last if first < last < end else end) - first
+        places.append(first + int(n * GOLDEN % 1 * width))
+    return places
+
+
+def _filled(first: int, size: int, extent: int, box: int) -> int:
+    """Counts the rows from ``first`` on, in boxes of so many, that are filled with zeros."""
+    if extent < box:
+        return size // box * (box - extent)
+    return -extent % box if first < extent < first + size else 0
+
+
+def _place(group: int, number: int, rows: int, columns: int) -> Place:
+    """Where tile `number` lies, as `kernels/common/raster.mojo` has it."""
+    turn = number // (group * rows)
+    inside = number - turn * group * rows
+    first = turn * group
+    width = min(group, columns - first)
+    row = inside // width
+    return (row if turn % 2 == 0 else rows - 1 - row), first + inside - row * width
+
+
+def gained(gemm: Gemm, resident: int) -> list[Mapping[Panel, float]]:
+    """By the wave and the panel, cycles of a K step by which clusters that go ahead along K lead the others.
+    ``resident``: clusters at once.
+
+    Where the last rows of C fill no more than some of a CTA's warpgroups, the others have nothing to multiply, and a K
+    step takes less; least for a CTA that lies below C, and only loads what it does not share. Such a one comes first to
+    each slice of the columns of B that those above it need, too. It waits for DRAM; they wait only for as long as that
+    takes longer than what the leader gains by each step.
+
+    On an H200, with events, leaders of kernel 5 wait 1700 cycles a K step for their loads and need 760 for the rest,
+    the others 1230 and 1430. With more than one stage who has half to multiply gains nothing, who has nothing leads:
+    those of kernel 7 with two stages at 1392x696 wait 1770 cycles, the others 1090 to 1360.
+    """
+    down, _ = gemm.extent
+    cycles = _parts_less(gemm) * gemm.part_cycles
+    waves: list[dict[Panel, float]] = [{} for _ in set(gemm.waves(resident).values())]
+    for number, turn in gemm.waves(resident).items():
+        row, column = gemm.place(number)
+        if cycles and row == down - 1:
+            waves[turn]["B", column] = cycles
+    return list(waves)
+
+
+def _parts_less(gemm: Gemm) -> int:
+    """Of a warpgroup, that a CTA of the last clusters multiplies less than others: of those that share what they load
+    the one that has most to do, as they keep step; otherwise the one that has least. None where CTAs share an SM, whose
+    tensor core has enough to do."""
+    if gemm.ctas_per_sm > 1:
+        return 0
+    down, _ = gemm.extent
+    config, full, parts = gemm.plan.config, max(gemm.parts_of_ctas(0)), gemm.parts_of_ctas(down - 1)
+    left = max(parts) if config["multicast"] else min(parts)
+    return full - left if config["stages"] == 1 or not left else 0

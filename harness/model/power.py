@@ -1,0 +1,69 @@
+"""Clock and power, apart from the cycles: which clock meets the board's limit.
+
+    P(f) = idle + (energy per cycle at the highest clock) * f * (V(f) / V(max))^2,    V on a straight line in f
+
+The energy of a cycle: that of the multiplications, by kind of input, and of the bytes from L2 and from DRAM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emugpu.errors import UsageProblem
+from harness.model.constants import Gpu
+
+INPUTS = {
+    "normal": "",
+    "uniform": "",
+    "codes": "",
+    "integer": "power.integers",
+    "index": "power.integers",
+    "zeros": "power.zeros",
+}
+"""Kinds of inputs, and the constant by which the energy of a multiplication is smaller than with normal ones."""
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one launch does: floating-point operations, bytes from L2 into SMs, bytes of DRAM, cycles."""
+
+    flops: float
+    l2_bytes: float
+    dram_bytes: float
+    cycles: float
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Hz, and W at that clock. ``limited``: whether the highest clock needs more than the board may draw."""
+
+    hertz: float
+    watts: float
+    limited: bool
+
+
+def clock_of(work: Work, gpu: Gpu, inputs: str) -> Clock:
+    """Returns the highest clock at which launches one after the other stay within the limit."""
+    if inputs not in INPUTS:
+        raise UsageProblem(f"inputs '{inputs}': the power model knows {', '.join(INPUTS)}")
+    factor = gpu[INPUTS[inputs]] if INPUTS[inputs] else 1.0
+    energy = work.flops * gpu["power.flop"] * factor
+    energy += work.l2_bytes * gpu["power.l2_byte"] + work.dram_bytes * gpu["power.dram_byte"]
+    per_cycle = energy / work.cycles
+    low, high = gpu["clock.min"], gpu["clock.max"]
+
+    def watts(hertz: float) -> float:
+        voltage = gpu["power.voltage"] + (1 - gpu["power.voltage"]) * hertz / gpu["clock.max"]
+        return gpu["power.idle"] + per_cycle * hertz * voltage**2
+
+    limit = gpu["power.limit"]
+    if watts(high) <= limit:
+        return Clock(high, watts(high), False)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        if watts(middle) > limit:
+            high = middle
+        else:
+            low = middle
+    return Clock(low, watts(low), True)

@@ -1,0 +1,201 @@
+"""Predictions: cycles from the timed machine, seconds from the power model's clock, and where the cycles go.
+
+Of one of our kernels the representative part runs, without its data (`harness.model.simulate`). Of anyone's PTX all
+clusters of each launch run, with their data. Which bytes come from DRAM is not known beforehand then: a first pass
+counts what is asked for; every byte of the buffers is taken to come from DRAM once, the rest from L2, if all of them
+fit in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from emugpu.errors import UsageProblem
+from emugpu.launch.launching import TOLERANT, EmulationOptions, Launched, Outcome, run
+from emugpu.launch.listing import list_kernels
+from emugpu.launch.spec import Launchable
+from harness.compile.artifacts import Artifact
+from harness.compile.config import KernelConfig, make_config
+from harness.model.constants import Gpu
+from harness.model.limits import TENSOR, Limit, limits
+from harness.model.machine import TimedDevice, TimedMachine, Trace
+from harness.model.power import Clock, Work, clock_of
+from harness.model.simulate import Simulation, simulate
+from harness.model.units import Memory
+from harness.problem import Shape, operand_bits
+
+FEW = 2
+"""Options in which a configuration near the defaults differs from them, at most."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one launch; nothing here is measured. shape: M, N, K, of anyone's PTX the grid. flops: of
+    the tensor cores only. error: of the cycles, the largest one that is expected, as a fraction. memory: bytes that
+    move, by name, where the model has them. digits: of the TFLOPS that mean something.
+    """
+
+    kernel: str
+    label: str
+    gpu: Gpu
+    shape: tuple[int, ...]
+    cycles: float
+    flops: int
+    clock: Clock
+    limits: tuple[Limit, ...]
+    error: float
+    memory: Mapping[str, int] = field(default_factory=dict)
+    digits: int = 1
+
+    @property
+    def seconds(self) -> float:
+        return self.cycles / self.clock.hertz
+
+    @property
+    def tflops(self) -> float:
+        return self.flops / self.seconds / 1e12
+
+    @property
+    def tensor_busy(self) -> float:
+        """Returns the part of all SMs' cycles in which the tensor cores multiply."""
+        return next(limit.share for limit in self.limits if limit.name == TENSOR)
+
+    @property
+    def error_percent(self) -> float:
+        return 100 * self.error
+
+    @property
+    def band(self) -> str:
+        """Returns the error, to stand next to a figure."""
+        return f"±{self.error_percent:.0f}%{'' if self.gpu.compared else ' (a guess)'}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        return {
+            "kernel": self.kernel,
+            "config": self.label,
+            "gpu": self.gpu.name,
+            "shape": list(self.shape),
+            "status": "predicted",
+            "cycles": round(self.cycles),
+            "seconds": self.seconds,
+            "tflops": round(self.tflops, self.digits),
+            "error_percent": round(self.error_percent, 1),
+            "tensor_busy": round(self.tensor_busy, 4),
+            "limits": [
+                {"limit": each.name, "cycles": round(each.cycles), "percent": round(100 * each.share, 2)}
+                for each in self.limits
+            ],
+            "clock_mhz": round(self.clock.hertz / 1e6),
+            "power_w": round(self.clock.watts),
+            "power_limited": self.clock.limited,
+            **self.memory,
+        }
+
+
+def predict(
+    artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str = "normal", constants: Mapping[str, float] | None = None
+) -> Prediction:
+    """Predicts one of our kernels. ``constants``: changed values, by name.
+
+    Raises UsageProblem for what there is not, CannotRun if there is no result.
+    """
+    if shape.groups:
+        raise UsageProblem(f"{shape}: the model of time knows no groups; leave them out")
+    gpu = gpu.with_values(constants or {})
+    plan = artifact.plan(shape)
+    # The clock decides how much DRAM brings in a cycle, and the cycles which clock the power allows: once round.
+    simulation = simulate(artifact, plan, gpu, gpu["clock.max"])
+    clock = _clock(simulation, gpu, inputs)
+    if clock.limited:
+        simulation = simulate(artifact, plan, gpu, clock.hertz)
+        clock = _clock(simulation, gpu, inputs)
+    found = simulation.hits
+    return Prediction(
+        artifact.config.kernel,
+        plan.config["label"],
+        gpu,
+        (shape.m, shape.n, shape.k),
+        simulation.cycles,
+        simulation.gemm.flops,
+        clock,
+        tuple(limits(simulation.machine, simulation.used)),
+        largest_error(gpu, artifact.config, shape),
+        {"l2_bytes": round(found.requested + found.written), "dram_bytes_read": round(found.dram)},
+    )
+
+
+def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
+    found = simulation.hits
+    # A guess: an MMA takes the energy of one of bf16, whose operands have as many bytes.
+    bits = operand_bits(simulation.gemm.plan.config["dtype"])
+    flops = simulation.gemm.flops * bits / 16
+    work = Work(flops, found.requested + found.written, found.dram + found.written, simulation.cycles)
+    return clock_of(work, gpu, inputs)
+
+
+def predict_launches(
+    what: Launchable, gpu: Gpu, options: EmulationOptions = TOLERANT, trace: Trace | None = None
+) -> tuple[Outcome, list[Prediction]]:
+    """Predicts the launches of anyone's PTX. The outcome is that of any run: the result is computed, and compared with
+    what is expected.
+    """
+    _check_target(what, gpu)
+    first = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], 0.0, 0.0), computes=True)
+    run(what, options, device=first, keep=())
+    asked = sum(machine.units.memory.traffic.l2_read for machine in first.machines)
+    footprint = first.allocated
+    fits = footprint <= gpu["l2.bytes"] * gpu["l2.effective"]
+    miss = min(1.0, footprint / asked) if asked and fits else 1.0
+    device = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], miss, 1.0), computes=True, trace=trace)
+    if trace is not None:
+        options = replace(options, sinks=(*options.sinks, trace.event))
+    outcome = run(what, options, device=device, keep=())
+    pairs = zip(outcome.launched, device.machines, strict=True)
+    return outcome, [_of_launch(launched, gpu, machine) for launched, machine in pairs]
+
+
+def _check_target(what: Launchable, gpu: Gpu) -> None:
+    """Code for sm_90a runs there alone, code for sm_90 on later ones, too (PTX ISA 11.1.2, .target)."""
+    target = list_kernels(what.text).target
+    number, kind = target.removeprefix("sm_").rstrip("af"), target[-1]
+    own = gpu.arch.removeprefix("sm_").rstrip("af")
+    runs = number == own if kind in "af" else int(number) <= int(own)
+    if not runs:
+        raise UsageProblem(f"--gpu {gpu.name}: {gpu.title} runs {gpu.arch}, and {what.ptx.name} is for {target}")
+
+
+def _of_launch(launched: Launched, gpu: Gpu, machine: TimedMachine) -> Prediction:
+    traffic = machine.units.memory.traffic
+    flops = machine.grid.counters.mma_flops
+    work = Work(flops, traffic.l2_read + traffic.l2_written, traffic.dram, machine.end)
+    return Prediction(
+        launched.kernel,
+        "",
+        gpu,
+        launched.grid,
+        machine.end,
+        flops,
+        clock_of(work, gpu, "normal"),
+        tuple(limits(machine, len(machine.sms) / gpu.sms)),
+        gpu["model.error_far"],
+        digits=3,
+    )
+
+
+def largest_error(gpu: Gpu, config: KernelConfig, shape: Shape) -> float:
+    """Returns how far off the cycles may be, as a fraction: as far as any run of a comparison with a GPU was. Of
+    kernels with one stage on a Blackwell GPU only one is published, and it is far off.
+    """
+    alone = gpu.has_tcgen05 and config.stages == 1
+    return gpu["model.error" if near_defaults(config, shape) and not alone else "model.error_far"]
+
+
+def near_defaults(config: KernelConfig, shape: Shape) -> bool:
+    """Returns whether few options differ from the defaults. Those that follow from others count, too: another tile may
+    have another depth of the ring.
+    """
+    usual = make_config(config.kernel, arch=config.arch, dtype=config.dtype, shape=shape)
+    return sum(getattr(config, each.name) != getattr(usual, each.name) for each in fields(config)) <= FEW

@@ -1,0 +1,109 @@
+"""Runs the representative part of a launch on the timed machine, without its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emugpu.errors import UsageProblem
+from emugpu.launch.launching import EmulationOptions, run
+from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launchable
+from harness import fp8
+from harness.block_scaling import ATOM_ROWS
+from harness.compile.artifacts import Artifact, launch_of, maps_of, workspace_buffer
+from harness.compile.planner import Plan, TensorArgument, TensorMapArgument, WorkspaceArgument
+from harness.model.cache import Hits, hits
+from harness.model.constants import Gpu
+from harness.model.first_use import FirstUse
+from harness.model.gemm import Gemm, Spread, gained
+from harness.model.machine import TimedDevice, TimedMachine, Trace
+from harness.model.units import Memory
+from harness.problem import ELEMENT_TYPES, LARGEST
+
+FIRST_ADDRESS = 1 << 40
+"""The address of A; nothing is read there."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A launch that has been timed. ``hits``: what the model of L2 says of it."""
+
+    gemm: Gemm
+    spread: Spread
+    hits: Hits
+    machine: TimedMachine
+
+    @property
+    def cycles(self) -> float:
+        return self.machine.end
+
+    @property
+    def used(self) -> float:
+        """Returns the work of an average SM over that of an average simulated one."""
+        simulated = self.gemm.part(self.spread, self.gemm.parts_multiplied)
+        return len(self.machine.sms) / self.gemm.gpu.sms / simulated
+
+
+def simulate(
+    artifact: Artifact, plan: Plan, gpu: Gpu, clock: float, trace: Trace | None = None, detail: int | None = None
+) -> Simulation:
+    """``clock``: Hz of the SMs, which says how many bytes of L2 and of DRAM a cycle brings.
+
+    Raises CannotRun if the kernel does not run to its end.
+    """
+    if plan.layout != "nt":
+        raise UsageProblem(f"layout {plan.layout}: the model of time is of K-major A and B; use nt")
+    if plan.problem.ld:
+        raise UsageProblem(
+            f"shape {plan.problem}: the model of time is of rows without gaps; leave the leading dimensions out"
+        )
+    statistics = artifact.statistics()
+    gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
+    spread = gemm.spread() if detail is None else gemm.spread(detail)
+    found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
+    # In a row of launches L2 is full of what the ones before have written.
+    left = found.written * spread.share
+    maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
+    addresses = {argument.tensor: FIRST_ADDRESS * n for n, argument in enumerate(maps, 1)}
+    tensors = "BA" if plan.swapped else "AB"
+    panels = {addresses[each]: (name, rows) for each, name, rows in zip(tensors, "AB", gemm.tile, strict=True)}
+    if plan.has_f32_factors:  # those of B, too; those of A, of which little is loaded, are rows of blocks of K
+        panels[addresses["A scales"]] = "A", LARGEST
+        panels[addresses["B scales"]] = "B", max(1, gemm.tile[1] // fp8.BLOCK)
+    elif plan.scaling:  # scale factors come with the rows they belong to, from a map whose rows are rows of atoms
+        panels |= {addresses[f"{name} scales"]: (name, rows // ATOM_ROWS) for name, rows in list(panels.values())}
+    fetched = {addresses[argument.tensor]: argument.l2_promotion for argument in maps}
+    wave_of, ahead = gemm.waves(spread.resident), gained(gemm, spread.resident)
+    first_use = FirstUse(found.waves, panels, wave_of, fetched, ahead)
+    outside = gemm.parts(spread, gemm.rows_filled)
+    memory = Memory(
+        spread.share,
+        clock,
+        miss=found.miss,
+        waits=gpu["l2.together"],
+        coalesced=gemm.coalesced,
+        left=left,
+        outside=outside,
+        first_use=first_use,
+        clusters=spread.slots,
+    )
+    device = TimedDevice(
+        gpu,
+        memory,
+        computes=False,
+        numbers=spread.numbers,
+        sms=gemm.simulated_sms(spread),
+        gpcs=gemm.simulated_gpcs(spread),
+        trace=trace,
+        two_fit=gemm.two_fit,
+    )
+    nothing = DATA_TYPES["u8"], (1,), Fill("absent")
+    buffers = {name: Buffer(name, *nothing, address=at) for name, at in addresses.items()}
+    for workspace in (a for a in plan.arguments if isinstance(a, WorkspaceArgument)):
+        buffers[workspace.name] = workspace_buffer(workspace, gemm.first_counts(spread))
+    for read in (a for a in plan.arguments if isinstance(a, TensorArgument)):  # by plain loads, which take values
+        words = DATA_TYPES["u16" if read.dtype in ELEMENT_TYPES else "u32"]
+        buffers[read.name] = Buffer(read.name, words, read.shape, Fill("zeros"))
+    what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)
+    sinks = () if trace is None else (trace.event,)
+    run(what, EmulationOptions(strict=False, resident_clusters=spread.slots, sinks=sinks), device=device, keep=())
+    return Simulation(gemm, spread, found, device.machines[0])

@@ -1,0 +1,543 @@
+"""Programs on the emulated driver: right results, what kernels print, and errors as a GPU gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emugpu.driver import launch_calls, memory, state
+from emugpu.driver.gpu_model import gpu_model
+from emugpu.driver.log import LaunchRecord, Log, judge
+from emugpu.driver.memory import PINNED
+from emugpu.driver.recording import Recorder
+from emugpu.driver.server import run_program
+from emugpu.driver.state import Gpu
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.launching import run as ptx_run
+from harness.cli.exec_output import as_json
+
+TESTS = Path(__file__).parents[2]
+PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"
+HEAD = (
+    f"from driver_client import *\nimport os, signal, subprocess, sys, time\nPTX = open({str(PTX)!r}).read()\nstart()\n"
+)
+
+
+def command(script: str) -> list[str]:
+    return [sys.executable, "-c", HEAD + textwrap.dedent(script)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TESTS / "support")}
+
+
+def run_script(script: str, gpu: str = "b200", check: bool = False, **options) -> tuple[int, Log]:
+    """Runs a script, which begins with all of `driver_client`, a context and PTX; its exit code, and the log."""
+    log = Log()
+    emulated = Gpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)
+    return run_program(command(script), emulated, environment()), log
+
+
+ADD = """
+add, = load(PTX, "add")
+n = 1000
+a = upload((c_float * n)(*range(n)))
+b = upload((c_float * n)(*(2 * i for i in range(n))))
+c = asked("cuMemAlloc_v2", 4 * n)
+launch(add, 4, 256, a, b, c, c_int(n))
+call("cuCtxSynchronize")
+assert download(c, c_float, n) == [3.0 * i for i in range(n)]
+"""
+
+
+def test_vector_add():
+    code, log = run_script(ADD + "sys.exit(7)")
+    assert code == 7  # the program's own
+    [launch] = log.launches
+    assert (launch.kernel, launch.grid, launch.block) == ("add", (4, 1, 1), (256, 1, 1))
+    assert launch.counters.warps_finished == 32 and not launch.error
+    assert not log.failure and not log.unhandled
+
+
+def test_a_program_may_have_something_where_pinned_memory_would_be():
+    """Allocators take addresses at random: what lay there made cuInit fail every now and then."""
+    script = f"""
+    import ctypes, mmap
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+    fixed = 0x100000
+    taken = libc.mmap({PINNED.base + (5 << 20)}, 4096, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | fixed, -1, 0)
+    assert taken == {PINNED.base + (5 << 20)}
+    from driver_client import *
+    start()
+    add, = load(open({str(PTX)!r}).read(), "add")
+    pinned = asked("cuMemAllocHost_v2", 400)
+    values = (c_float * 100).from_address(pinned)
+    values[:] = range(100)
+    assert asked("cuMemHostGetDevicePointer_v2", pinned, c_int(0)) == pinned
+    launch(add, 1, 128, pinned, pinned, pinned, c_int(100))
+    call("cuCtxSynchronize")
+    assert list(values) == [2.0 * i for i in range(100)]
+    call("cuMemFreeHost", pinned)
+    """
+    log = Log()
+    gpu = Gpu(gpu_model("b200"), EmulationOptions(), log)
+    assert run_program([sys.executable, "-c", textwrap.dedent(script)], gpu, environment()) == 0
+    assert len(log.launches) == 1 and not log.launches[0].error
+
+
+def test_memory_that_the_host_cannot_back_is_refused_when_it_is_touched(monkeypatch, capfd):
+    monkeypatch.setattr(memory, "free_bytes", lambda: memory.SPARE + (100 << 20))
+    monkeypatch.setattr(state, "free_bytes", memory.free_bytes)
+    script = """
+    large = asked("cuMemAlloc_v2", 150 << 30)  # more than any machine of the tests has
+    call("cuMemsetD8_v2", large, 1, 40 << 20)
+    for _ in range(20):
+        call("cuMemsetD8_v2", large, 2, 40 << 20)  # the same again takes no more
+    assert result_of("cuMemsetD8_v2", large, 3, 1 << 30) == "CUDA_ERROR_OUT_OF_MEMORY"
+    pinned = c_uint64()
+    assert result_of("cuMemAllocHost_v2", byref(pinned), 200 << 20) == "CUDA_ERROR_OUT_OF_MEMORY"
+    host = (c_int * (1 << 26))()
+    assert result_of("cuMemcpyHtoD_v2", large + (1 << 30), byref(host), 1 << 28) == "CUDA_ERROR_OUT_OF_MEMORY"
+    call("cuMemFree_v2", large)
+    call("cuCtxSynchronize")
+    """
+    code, log = run_script(script)
+    assert code == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "GiB" in line]
+    assert len(said) == 3 and "1.9 GiB more of this machine's memory are needed" in said[0]
+    assert "0.1 GiB are free" in log.failure and log.failure.startswith("cuMemsetD8_v2: ")
+
+
+def test_a_launch_ends_when_the_host_has_no_memory_left(monkeypatch):
+    monkeypatch.setattr(launch_calls, "free_bytes", lambda: 0)
+    script = """
+    spin, = load(PTX, "spin")
+    a = upload((c_int * 1000)())
+    launch(spin, 1, 1, a)
+    """
+    _, log = run_script(script, max_steps=2_000_000)
+    assert "of this machine's memory are needed" in log.failure
+
+
+def test_the_device_is_the_chosen_one():
+    script = """
+    name = ctypes.create_string_buffer(100)
+    call("cuDeviceGetName", name, c_int(100), c_int(0))
+    major = asked("cuDeviceGetAttribute", c_int(75), c_int(0), kind=c_int)
+    assert (name.value, major) == (b"NVIDIA H200", 9), (name.value, major)
+    assert result_of("cuDeviceGet", byref(c_int()), c_int(1)) == "CUDA_ERROR_INVALID_DEVICE"
+    assert result_of("cuModuleLoadData", byref(c_uint64()), c_char_p(PTX.encode())) == "CUDA_ERROR_NO_BINARY_FOR_GPU"
+    """
+    code, log = run_script(script, gpu="h200")
+    assert code == 0
+    assert "sm_100a" in log.failure and "sm_90" in log.failure  # what the module is for, and what the GPU is
+
+
+def test_what_kernels_print_comes_at_a_synchronisation(capfd):
+    script = """
+    say, = load(PTX, "say")
+    libc = ctypes.CDLL(None)
+    libc.puts(b"start")
+    launch(say, 2, 32, c_int(41))
+    asked("cuMemAlloc_v2", 4)
+    libc.puts(b"launched")
+    call("cuStreamSynchronize", 0)
+    libc.puts(b"end")
+    """
+    assert run_script(script)[0] == 0
+    assert capfd.readouterr().out == "start\nlaunched\nblock 0 says 41\nblock 1 says 41\nend\n"
+
+
+@pytest.mark.parametrize(
+    "kernel, launch, result, said",
+    [
+        ("add", "4, 256, a, a, a, c_int(1001)", "CUDA_ERROR_ILLEGAL_ADDRESS", "outside every allocation"),
+        ("add", "1, 32, a + 2, a, a, c_int(1000)", "CUDA_ERROR_MISALIGNED_ADDRESS", "not aligned"),
+        ("claim", "1, 32, c_int(0)", "CUDA_ERROR_ASSERT", "`n > 0`"),
+        ("wait_for_all", "1, 64, a, c_int(32)", "CUDA_ERROR_LAUNCH_TIMEOUT", "deadlock"),
+        ("spin", "1, 1, a", "CUDA_ERROR_LAUNCH_TIMEOUT", "steps|executed"),
+    ],
+)
+def test_errors_of_kernels_stay(kernel, launch, result, said, capfd):
+    script = f"""
+    kernel, = load(PTX, "{kernel}")
+    a = upload((c_int * 1000)())
+    launch(kernel, {launch})                         # asynchronous: this is no error yet
+    for function in ("cuCtxSynchronize", "cuCtxSynchronize"):
+        assert result_of(function) == "{result}", result_of(function)
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 4) == "{result}"
+    call("cuDevicePrimaryCtxReset_v2", c_int(0))
+    call("cuCtxSynchronize")
+    """
+    code, log = run_script(script, max_steps=20_000)
+    printed = capfd.readouterr()
+    assert code == 0, printed
+    assert not log.failure  # the emulated GPU did what it should
+    [record] = log.launches
+    assert record.result == result and any(part in record.error for part in said.split("|"))
+    assert record.error.splitlines()[0] in printed.err
+    if kernel == "claim":
+        assert printed.out == "before\n"
+
+
+def test_wrong_calls_are_refused():
+    code, _ = run_script("""
+    add, dynamic = load(PTX, "add", "dynamic")
+    out = asked("cuMemAlloc_v2", 4096)
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 1 << 60) == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 0) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuMemFree_v2", out + 512) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuMemcpyHtoD_v2", out + 4000, b"0" * 200, 200) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuMemcpyHtoD_v2", 4096, b"0" * 200, 200) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuStreamSynchronize", 77) == "CUDA_ERROR_INVALID_HANDLE"
+    assert result_of("cuModuleGetFunction", byref(c_uint64()), add, c_char_p(b"add")) == "CUDA_ERROR_INVALID_HANDLE"
+    lines = ".version 9.0", ".target sm_90", ".entry f() {", "foo.bar %r1;", "}", ".entry g() {", "ret;", "}"
+    module = asked("cuModuleLoadData", c_char_p(chr(10).join(lines).encode()))
+    assert result_of("cuModuleGetFunction", byref(c_uint64()), module, c_char_p(b"f")) == "CUDA_ERROR_INVALID_PTX"
+    launch(asked("cuModuleGetFunction", module, c_char_p(b"g")), 1, 1)      # another kernel's fault is not its own
+    one, none = c_uint(1), None
+    sizes = lambda threads, shared: (one, one, one, c_uint(threads), one, one, c_uint(shared), none)
+    pointer = (ctypes.c_void_p * 1)(ctypes.addressof(c_uint64(out)))
+    assert result_of("cuLaunchKernel", dynamic, *sizes(2048, 64), pointer, none) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuLaunchKernel", dynamic, *sizes(32, 50000), pointer, none) == "CUDA_ERROR_INVALID_VALUE"
+    assert result_of("cuLaunchKernel", dynamic, *sizes(32, 128), none, none) == "CUDA_ERROR_INVALID_VALUE"
+    call("cuFuncSetAttribute", dynamic, c_int(8), c_int(60000))
+    launch(dynamic, 1, 32, out, shared=50000)
+    assert download(out, c_float, 32) == [36.0 - i for i in range(32)]
+    call("cuMemFree_v2", out)
+    assert result_of("cuMemcpyDtoH_v2", ctypes.create_string_buffer(4), out, 4) == "CUDA_ERROR_INVALID_VALUE"
+    """)
+    assert code == 0
+
+
+def test_without_a_context_there_is_nothing():
+    code, _ = run_script("""
+    call("cuCtxSetCurrent", None)
+    assert result_of("cuMemAlloc_v2", byref(c_uint64()), 4) == "CUDA_ERROR_INVALID_CONTEXT"
+    """)
+    assert code == 0
+
+
+def test_functions_that_are_not_there_are_named(capfd):
+    code, log = run_script("""
+    assert result_of("cuGraphCreate", byref(c_uint64()), c_uint(0)) == "CUDA_ERROR_NOT_SUPPORTED"
+    assert result_of("cuTexObjectCreate", None, None, None, None) == "CUDA_ERROR_NOT_SUPPORTED"
+    """)
+    assert code == 0 and set(log.unhandled) == {"cuGraphCreate", "cuTexObjectCreate"}
+    assert "cuGraphCreate is not supported" in capfd.readouterr().err
+
+
+def test_a_cubin_alone_is_refused_with_the_way_out(capfd):
+    elf = "b'\\x7fELF' + bytes(60)"
+    code, log = run_script(f"""
+    assert result_of("cuModuleLoadData", byref(c_uint64()), {elf}) == "CUDA_ERROR_NO_BINARY_FOR_GPU"
+    """)
+    assert code == 0 and "code=compute_100a" in log.failure
+
+
+def test_variables_and_copies_between_everything():
+    code, _ = run_script("""
+    module = asked("cuModuleLoadData", c_char_p(PTX.encode()))
+    other = asked("cuModuleLoadData", c_char_p(PTX.encode()))
+    def variable(module, name):
+        address, size = c_uint64(), c_uint64()
+        call("cuModuleGetGlobal_v2", byref(address), byref(size), module, c_char_p(name))
+        return address.value, size.value
+    (counter, size), (factor, _) = variable(module, b"counter"), variable(module, b"factor")
+    assert size == 4 and download(counter, c_int, 1) == [5] and download(factor, c_int, 1) == [3]
+    call("cuMemcpyHtoD_v2", factor, byref(c_int(7)), 4)
+    call("cuMemsetD32_v2", counter, c_uint(11), 1)
+    assert download(variable(other, b"counter")[0], c_int, 1) == [5]        # each module has its own
+    wait = asked("cuModuleGetFunction", module, c_char_p(b"wait_for_all"))
+    out = asked("cuMemAlloc_v2", 4 * 96)
+    launch(wait, 1, 64, out, c_int(64))
+    assert download(out, c_int, 64) == [77] * 64
+    pinned = asked("cuMemHostAlloc", 4 * 64, c_uint(0))
+    call("cuMemcpy", pinned, out, 4 * 64)
+    assert list((c_int * 64).from_address(pinned)) == [77] * 64
+    (c_int * 64).from_address(pinned)[3] = 5
+    call("cuMemcpyDtoD_v2", out + 128, pinned, 128)
+    assert download(out, c_int, 64)[30:38] == [77, 77, 77, 77, 77, 5, 77, 77]
+    # a 2 x 3 part of rows of 4 ints, to rows of 5
+    host = (c_int * 15)(*range(15))
+    side = lambda kind, host, device, pitch, x=0, y=0: [x, y, kind, host, device, 0, pitch]
+    copy = (c_uint64 * 16)(*side(1, ctypes.addressof(host), 0, 20, 4, 1), *side(2, 0, out, 16), 12, 2)
+    call("cuMemcpy2D_v2", byref(copy))
+    assert download(out, c_int, 8) == [6, 7, 8, 77, 11, 12, 13, 77]
+    """)
+    assert code == 0
+
+
+def test_memory_that_was_never_written_stays_so(capfd):
+    code, log = run_script(
+        """
+    a, b = asked("cuMemAlloc_v2", 4000), asked("cuMemAlloc_v2", 4000)
+    call("cuMemsetD8_v2", a, c_uint(0), 400)
+    call("cuMemcpyDtoD_v2", b, a, 4000)          # what was not written is not written there either
+    assert len(download(b, c_int, 1000)) == 1000
+    call("cuMemcpyHtoD_v2", 0, byref(c_int()), 0)       # nothing, to nowhere
+    add, = load(PTX, "add")
+    launch(add, 1, 128, b, b, a, c_int(128))
+    assert result_of("cuCtxSynchronize") == "CUDA_ERROR_LAUNCH_FAILED"
+    """,
+        uninitialised="fault",
+    )
+    assert code == 0
+    assert "3600 of 4000 bytes were never written" in capfd.readouterr().err
+    assert "is read but was never written" in log.launches[0].error
+
+
+def test_virtual_memory_is_mapped_and_freed():
+    code, _ = run_script("""
+    M = 2 << 20
+    base = asked("cuMemAddressReserve", 90 << 30, 0, 0, 0)
+    properties = (c_uint64 * 4)(1, 0, 0, 0)
+    handle = asked("cuMemCreate", 2 * M, byref(properties), 0)
+    assert result_of("cuMemsetD8_v2", base, c_uint(1), 10) == "CUDA_ERROR_INVALID_VALUE"    # nothing is there yet
+    call("cuMemMap", base + M, 2 * M, 0, handle, 0)
+    call("cuMemSetAccess", base + M, 2 * M, byref((c_uint * 3)(1, 0, 3)), 1)
+    call("cuMemsetD8_v2", base + M, c_uint(1), 2 * M)
+    assert download(base + 3 * M - 4, c_int, 1) == [0x01010101]
+    free, total = c_uint64(), c_uint64()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    assert total.value - free.value == 2 * M
+    call("cuMemUnmap", base + M, 2 * M)
+    call("cuMemRelease", handle)
+    call("cuMemAddressFree", base, 90 << 30)
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    assert total.value == free.value
+    """)
+    assert code == 0
+
+
+def test_streams_events_and_host_functions(capfd):
+    code, log = run_script("""
+    stream = asked("cuStreamCreate", c_uint(1))
+    first, second = (asked("cuEventCreate", c_uint(0)) for _ in range(2))
+    say, = load(PTX, "say")
+    assert result_of("cuEventElapsedTime", byref(c_float()), first, second) == "CUDA_ERROR_INVALID_HANDLE"
+    call("cuEventRecord", first, stream)
+    launch(say, 1, 32, c_int(1))
+    call("cuEventRecord", second, stream)
+    called = []
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(called.append)
+    call("cuLaunchHostFunc", stream, function, 99)
+    assert called == [99]
+    assert asked("cuEventElapsedTime", first, second, kind=c_float) > 0
+    """)
+    assert code == 0 and log.elapsed_asked
+    assert "say nothing about any GPU" in capfd.readouterr().err
+
+
+def test_a_forked_process_cannot_go_on_and_a_new_one_starts_afresh():
+    code, log = run_script("""
+    a = asked("cuMemAlloc_v2", 4)
+    if os.fork() == 0:
+        os._exit(0 if result_of("cuMemAlloc_v2", byref(c_uint64()), 4) == "CUDA_ERROR_NOT_INITIALIZED" else 1)
+    assert os.wait()[1] == 0
+    call("cuMemFree_v2", a)
+    again = [sys.executable, "-c", "from driver_client import *; start(); print(asked('cuMemAlloc_v2', 4))"]
+    one, two = (subprocess.Popen(again, close_fds=True) for _ in range(2))     # two at once
+    assert (one.wait(), two.wait()) == (0, 0)
+    """)
+    assert code == 0 and log.processes == 3
+
+
+def test_a_program_that_is_killed_leaves_nothing():
+    before = leftovers()
+    code, log = run_script("upload((c_int * 1000)()); os.kill(os.getpid(), signal.SIGKILL)")
+    assert code == 128 + signal.SIGKILL and not log.failure
+    assert leftovers() == before
+
+
+def test_a_program_that_ends_while_its_kernel_runs_ends_the_emulation():
+    started = time.monotonic()
+    code, _ = run_script("""
+    spin, = load(PTX, "spin")
+    flag = upload((c_int * 2)())
+    import threading
+    threading.Timer(0.3, lambda: os._exit(5)).start()
+    launch(spin, 1, 1, flag)
+    """)
+    assert code == 5 and time.monotonic() - started < 20
+
+
+SUM = """
+TEXT = '''.version 8.6
+.target sm_90
+.address_size 64
+.visible .entry sum(.param .u64 result) {
+.reg .b32 %a, %b; .reg .f32 %c, %d<4>; .reg .u64 %result;
+mov.b32 %a, 0x04000400; mov.b32 %b, 0x0C000C00; mov.f32 %c, 0f3F800000; // 2^-14, 2^-12, 1
+mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+    {%d0, %d1, %d2, %d3}, {%a, %a, %a, %a}, {%b, %b}, {%c, %c, %c, %c};
+ld.param.u64 %result, [result];
+st.global.f32 [%result], %d0;
+ret;
+}'''
+kernel, = load(TEXT, "sum")
+place = asked("cuMemAlloc_v2", 4)
+launch(kernel, 1, 32, place)
+call("cuCtxSynchronize")
+print(download(place, c_uint, 1)[0] - 0x3F800000)
+"""
+
+
+@pytest.mark.parametrize(("accumulation", "more"), [("f32", "2"), ("tensor_core", "0")])
+def test_programs_add_up_as_they_are_told_to(accumulation, more, tmp_path):
+    """1 and 16 products of 2^-26: a tensor core cuts off each of them."""
+    path = tmp_path / "out.json"
+    words = ("--accumulation", accumulation, "--json", str(path), "--", *command(SUM))
+    with harness(*words, stdout=subprocess.PIPE) as process:
+        assert process.communicate()[0] == f"{more}\n" and process.returncode == 0
+    assert json.loads(path.read_text())["accumulation"] == accumulation
+
+
+def leftovers() -> set[str]:
+    """Files that could be left of an emulated GPU: none, as its memory and its socket have no files."""
+    return {str(path) for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("*emulated*gpu*")}
+
+
+def harness(*arguments: str, **keywords) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness", "exec", *arguments],
+        env=environment(),
+        cwd=TESTS.parent,
+        text=True,
+        **keywords,
+    )
+
+
+def test_the_command_writes_json_and_a_killed_emulator_is_told(tmp_path):
+    path = tmp_path / "out.json"
+    script = ADD + 'print("go", flush=True)\ninput()\nprint(result_of("cuCtxSynchronize"), flush=True)\n'
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    well, killed = (harness("--json", str(path), "--", *command(script), **pipes) for _ in range(2))
+    assert [p.stdout.readline() for p in (well, killed)] == ["go\n", "go\n"]
+    killed.kill()
+    killed.wait()
+    out, err = killed.communicate("\n")
+    assert out == "CUDA_ERROR_DEVICE_UNAVAILABLE\n" and "emulated GPU: it has ended" in err
+    out, err = well.communicate("\n")
+    assert (well.returncode, out) == (0, "CUDA_SUCCESS\n"), err
+    assert "1 launch" in err and "add" in err
+    record = json.loads(path.read_text())
+    assert record["unhandled"] == [] and record["exit_code"] == 0
+    [launch] = record["launches"]
+    assert launch["kernel"] == "add" and launch["grid"] == [4, 1, 1] and launch["error"] is None
+    assert launch["counters"]["warps_finished"] == 32
+    assert not leftovers()
+
+
+def test_the_synchronisation_of_every_launch_is_checked_if_asked_for():
+    script = """
+    race, say = load(PTX, "race", "say")
+    out = asked("cuMemAlloc_v2", 4 * 64)
+    launch(say, 1, 32, c_int(1))
+    launch(race, 1, 64, out)
+    assert download(out + 128, c_float, 32) == list(range(32))      # right, by luck
+    """
+    code, log = run_script(script, check=True)
+    assert code == 0
+    sound, racy = log.launches
+    assert not sound.findings
+    [finding] = racy.findings
+    assert finding.severity == "error"
+    assert json.loads(as_json(log, "b200", code, "f32"))["launches"][1]["findings"][0]["rule"] == finding.rule
+    _, log = run_script(script)
+    assert not log.launches[1].findings
+
+
+def test_a_recorded_launch_is_replayed(tmp_path, capfd):
+    """With memory at its addresses, written only where it was, and with a variable that the program has changed."""
+    recorder = Recorder(tmp_path / "kept")
+    log = Log()
+    script = """
+    module = asked("cuModuleLoadData", c_char_p(PTX.encode()))
+    add, wait = (asked("cuModuleGetFunction", module, c_char_p(name)) for name in (b"add", b"wait_for_all"))
+    call("cuMemsetD32_v2", asked("cuModuleGetGlobal_v2", None, module, c_char_p(b"counter")), c_uint(100), 1)
+    out = asked("cuMemAlloc_v2", 4 * 64)
+    launch(wait, 1, 64, out, c_int(64))
+    half = upload((c_float * 32)(*range(32)))
+    c = asked("cuMemAlloc_v2", 4 * 1000)
+    call("cuMemsetD8_v2", c + 2000, c_uint(1), 400)
+    launch(add, 1, 32, half, half, c, c_int(32))
+    """
+    assert run_program(command(script), Gpu(gpu_model("b200"), EmulationOptions(), log, recorder), environment()) == 0
+    first, second = (ptx_run(read_launch_file(tmp_path / "kept" / f"launch-{n}" / "launch.toml")) for n in range(2))
+    assert [int(v) for v in first.contents["memory_0"].view(np.int32)] == [300] * 64
+    assert first.launched[0].result.counters == log.launches[0].counters
+    assert "memory_2" not in second.contents  # a part of c was never written
+    kept = {path.name for path in (tmp_path / "kept" / "launch-1").glob("memory*.npy")}
+    assert kept == {"memory_0-0.npy", "memory_1-0.npy", "memory_2-2000.npy"}
+    assert second.launched[0].result.counters == log.launches[1].counters
+
+
+BLAS = """
+import numpy as np
+blas = ctypes.CDLL("libcublas.so.13")
+handle = ctypes.c_void_p()
+assert blas.cublasCreate_v2(byref(handle)) == 0
+rng = np.random.default_rng(1)
+a, b, c = (rng.integers(-4, 5, shape) for shape in ((5, 7), (7, 4), (5, 4)))
+size = lambda kind, shape: int(np.prod(shape)) * np.dtype(kind).itemsize
+put = lambda x, kind: upload((ctypes.c_char * size(kind, x.shape)).from_buffer_copy(x.astype(kind).tobytes("F")))
+got = lambda at, kind, shape: np.frombuffer(bytes(download(at, ctypes.c_uint8, size(kind, shape))), kind)
+get = lambda at, kind, shape: got(at, kind, shape).reshape(shape, order="F")
+two, three = c_float(2), c_float(3)
+i32, at = ctypes.c_int32, ctypes.c_uint64
+"""
+
+
+BLAS_CALLS = """
+A, B, C = put(a, "f4"), put(b, "f4"), put(c, "f4")
+sizes = [i32(5), i32(4), i32(7)]
+arguments = [handle, i32(0), i32(0), *sizes, byref(two), at(A), i32(5), at(B), i32(7), byref(three)]
+assert blas.cublasSgemm_v2(*arguments, at(C), i32(5)) == 0
+assert (get(C, "f4", (5, 4)) == 2 * a @ b + 3 * c).all()
+tall = np.vstack([b.T, np.zeros((2, 7))])                       # B^T, with rows that do not belong to it
+A, B, C = put(a.T, "f2"), put(tall, "f2"), put(c, "f4")
+one, none = c_float(1), c_float(0)
+ex = [handle, i32(1), i32(1), i32(5), i32(4), i32(7), byref(one), at(A), i32(2), i32(7), at(B), i32(2), i32(6)]
+assert blas.cublasGemmEx(*ex, byref(none), at(C), i32(0), i32(5), i32(68), i32(-1)) == 0
+assert (get(C, "f4", (5, 4)) == a @ b).all()
+both = np.concatenate([a.ravel("F"), a.ravel("F") * 2])
+A, B, C = put(both, "f4"), put(b, "f4"), put(np.zeros(40), "f4")
+batch = [handle, i32(0), i32(0), i32(5), i32(4), i32(7), byref(one), at(A), i32(5), at(35), at(B), i32(7), at(0)]
+assert blas.cublasSgemmStridedBatched(*batch, byref(none), at(C), i32(5), at(20), i32(2)) == 0
+assert (get(C, "f4", (40,)) == np.concatenate([(a @ b).ravel("F"), (2 * a @ b).ravel("F")])).all()
+assert blas.cublasSgemm_v2(*arguments, at(C), i32(4)) == 7      # a leading dimension below the rows
+assert blas.cublasSaxpy_v2() == 15
+"""
+
+
+def test_products_of_cublas_are_computed_by_numpy_and_said_to_be(capfd):
+    """Of f32 by columns; transposed, of f16 to f32, with a leading dimension; in a batch; what is none is named."""
+    code, log = run_script(BLAS + BLAS_CALLS)
+    assert code == 0
+    err = capfd.readouterr().err
+    assert "cublasSgemm_v2 is computed by NumPy" in err and "cublasSaxpy_v2 is not supported" in err
+    assert log.computed == {"cublasSgemm_v2": 1, "cublasGemmEx": 1, "cublasSgemmStridedBatched": 1}
+    verdict = judge(log, "program", "", False)
+    assert verdict.fidelity["computed by NumPy"] == log.computed
+    assert ("incomplete", "cublasGemmEx is computed by NumPy, and nothing else was launched") in verdict.reasons
+
+
+def test_a_program_that_was_refused_something_and_fails_is_not_called_wrong():
+    log = Log(quiet=True)
+    log.launches.append(LaunchRecord(0, "k", (1, 1, 1), (1, 1, 1), (32, 1, 1), 0, 0))
+    assert judge(log, "program", "it ended with code 1", False).word == "wrong"
+    log.unhandled["cuGraphLaunch"] = 1
+    assert judge(log, "program", "it ended with code 1", False).word == "incomplete"

@@ -1,0 +1,103 @@
+"""What makes compilers hand over PTX: the stand-in for ptxas, the variables that name it, and the driver's linker."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from driver_programs import run
+
+from emugpu.driver.fatbin import ptx_of_cubin
+from emugpu.driver.toolchains import ASSEMBLER_VARIABLES, CACHE_VARIABLES, assembler, toolchain_variables
+
+PTX = Path(__file__).parents[2] / "data/cuda/driver_kernels.ptx"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["{ptx}", "-o", "{cubin}", "--gpu-name=sm_100a", "--opt-level=4"],  # MAX
+        ["-lineinfo", "-v", "--gpu-name=sm_90a", "{ptx}", "-o", "{cubin}"],  # Triton
+        ["--output-file={cubin}", "{ptx}"],
+    ],
+)
+def test_the_stand_in_hands_on_ptx(tmp_path, options):
+    ptx, cubin = tmp_path / "a kernel.ptx", tmp_path / "a kernel.cubin"
+    ptx.write_text(".version 8.6\n.target sm_90\n")
+    command = [assembler(), *(option.format(ptx=ptx, cubin=cubin) for option in options)]
+    assert subprocess.run(command).returncode == 0
+    assert cubin.read_text() == ptx.read_text()
+
+
+def test_the_stand_in_has_a_version_and_wants_files(tmp_path):
+    version = subprocess.run([assembler(), "--version"], capture_output=True, text=True)
+    assert "release 13.0, V13.0" in version.stdout
+    nothing = subprocess.run([assembler(), "-v"], capture_output=True, text=True)
+    assert nothing.returncode == 1 and "needs INPUT.ptx -o OUTPUT" in nothing.stderr
+    missing = subprocess.run([assembler(), tmp_path / "no.ptx", "-o", tmp_path / "no.cubin"], capture_output=True)
+    assert missing.returncode != 0
+
+
+def test_what_the_user_has_set_is_left():
+    assert set(toolchain_variables({})) == {*ASSEMBLER_VARIABLES, *CACHE_VARIABLES}
+    left = toolchain_variables({"TRITON_PTXAS_PATH": "/mine", "MODULAR_CACHE_DIR": ""})
+    assert not {"TRITON_PTXAS_PATH", "MODULAR_CACHE_DIR"} & set(left)
+
+
+def test_ptx_is_found_by_the_names_of_its_kernels(tmp_path):
+    cubin = b"\x7fELF..\0.text.first\0.text.other_1\0.nv.info\0"
+    both = ".entry first(.param .u64 x) {}\n.visible .entry other_1() {}\n"
+    (tmp_path / "a.ptx").write_text(".entry first() {}\n")
+    assert ptx_of_cubin(cubin, tmp_path) is None
+    (tmp_path / "b.ptx").write_text(both + "\0")
+    assert ptx_of_cubin(cubin, tmp_path) == both
+    assert ptx_of_cubin(b"\x7fELF", tmp_path) is None
+    assert ptx_of_cubin(cubin, None) is None
+
+
+CALLER = """.version 8.8
+.target sm_90
+.address_size 64
+.extern .func (.param .b32 r) helper (.param .b32 a);
+.visible .entry calls(.param .u64 out) { .reg .b32 %r<3>; .reg .b64 %rd<2>;
+ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x;
+{ .param .b32 a; st.param.b32 [a], %r1; .param .b32 r; call.uni (r), helper, (a); ld.param.b32 %r2, [r]; }
+mul.wide.u32 %rd0, %r1, 4; add.u64 %rd1, %rd1, %rd0; st.global.u32 [%rd1], %r2; ret; }
+"""
+HELPER = """//
+.version 8.8
+.target sm_90
+.address_size 64
+.visible .func (.param .b32 r) helper (.param .b32 a) { .reg .b32 %r<2>; ld.param.b32 %r1, [a];
+mad.lo.u32 %r1, %r1, %r1, 7; st.param.b32 [r], %r1; ret; }
+"""
+
+
+def test_the_drivers_linker_makes_one_module_of_several(capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.fspath(Path(__file__).parents[2] / "support"))
+    script = f"""
+        from driver_client import *
+        start()
+        link = c_uint64()
+        call("cuLinkCreate_v2", c_uint(0), None, None, byref(link))
+        add = lambda kind, text: result_of(
+            "cuLinkAddData_v2", link, c_uint(kind), c_char_p(text), len(text), None, c_uint(0), None, None
+        )
+        image, size = c_uint64(), c_uint64()
+        assert result_of("cuLinkComplete", link, byref(image), byref(size)) == "CUDA_ERROR_INVALID_VALUE"
+        assert add(0, {HELPER.encode()!r}) == "CUDA_ERROR_NOT_SUPPORTED"
+        assert add(1, {CALLER.encode()!r}) == "CUDA_SUCCESS"
+        assert add(1, {HELPER.encode()!r}) == "CUDA_SUCCESS"
+        call("cuLinkComplete", link, byref(image), byref(size))
+        module = asked("cuModuleLoadData", image)
+        call("cuLinkDestroy", link)
+        out = asked("cuMemAlloc_v2", 4 * 32)
+        launch(asked("cuModuleGetFunction", module, c_char_p(b"calls")), 1, 32, out)
+        call("cuCtxSynchronize")
+        assert download(out, c_int, 32) == [i * i + 7 for i in range(32)]
+    """
+    done = run(capfd, "b200", sys.executable, "-c", textwrap.dedent(script))
+    assert done.code == 0, done.err
+    assert done.log.unhandled == {"cuLinkAddData_v2 of what is no PTX": 1}

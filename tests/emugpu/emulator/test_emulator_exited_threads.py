@@ -1,0 +1,188 @@
+"""Threads that have exited: barriers that wait for all threads no longer wait for them, and count no thread twice.
+
+PTX ISA: 9.7.13.1 and 9.7.13.3 (barriers), 9.7.12.7 (exit: barriers that wait for all threads are released where only
+exiting threads hold them up).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_programs import STORE_R1, WORDS, launch, run
+
+from emugpu.emulator import Deadlock
+
+SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(6))]
+
+LATE_WORD = """
+mov.b32 %r3, words;
+mov.u32 %r4, %cluster_ctarank;
+setp.ge.u32 %p1, %r0, {first_to_leave};
+@%p1 bra LEAVE;
+setp.ne.u32 %p2, %r4, 0;
+@%p2 bra READY;
+mov.b32 %r5, 300;
+DELAY:
+sub.u32 %r5, %r5, 1;
+setp.ne.u32 %p3, %r5, 0;
+@%p3 bra DELAY;
+mov.b32 %r6, 77;
+st.shared.b32 [%r3], %r6;
+READY:
+barrier.cluster.arrive;
+barrier.cluster.wait;
+mapa.shared::cluster.u32 %r7, %r3, 0;
+ld.shared::cluster.b32 %r1, [%r7];
+barrier.cluster.arrive;
+barrier.cluster.wait;
+bra STORE;
+LEAVE:
+{leave}
+exit;
+STORE:
+"""
+"""Two CTAs. The early threads of rank 0 write a word late; those of both ranks read it after the cluster barrier."""
+
+LEAVING = {
+    "without arriving": "",
+    "after arriving": "barrier.cluster.arrive;",
+    "after arriving and waiting": "barrier.cluster.arrive; barrier.cluster.wait;",
+}
+
+
+@pytest.mark.parametrize("leave", LEAVING)
+@pytest.mark.parametrize(("threads", "first_to_leave"), [(64, 32), (128, 32), (96, 64)])
+def test_the_cluster_barrier_counts_warps_that_leave_once(threads, first_to_leave, leave):
+    body = LATE_WORD.format(first_to_leave=first_to_leave, leave=LEAVING[leave])
+    shape = dict(grid=2, cluster=2, threads=threads, module_scope=WORDS)
+    for schedule, seed in SCHEDULES:
+        out = launch(body + STORE_R1 + "ret;", schedule=schedule, seed=seed, **shape)
+        assert (out.words(first_to_leave) == 77).all()
+
+
+@pytest.mark.parametrize("leave", LEAVING)
+def test_the_cluster_barrier_counts_lanes_that_leave_once(leave):
+    body = LATE_WORD.format(first_to_leave=8, leave=LEAVING[leave])
+    for schedule, seed in SCHEDULES:
+        out = launch(body + STORE_R1 + "ret;", grid=2, cluster=2, module_scope=WORDS, schedule=schedule, seed=seed)
+        assert (out.words(8) == 77).all()
+
+
+def test_the_cluster_barrier_still_waits_for_a_thread_that_stays_away():
+    body = """
+    setp.ge.u32 %p1, %r0, 32;
+    @%p1 bra LEAVE;
+    mov.u32 %r4, %cluster_ctarank;
+    setp.eq.u32 %p2, %r4, 0;
+    @%p2 bra STUCK;
+    barrier.cluster.arrive;
+    barrier.cluster.wait;
+    ret;
+    LEAVE:
+    barrier.cluster.arrive;
+    ret;
+    STUCK:
+    mov.b32 %r3, words;
+    elect.sync %r5|%p3, -1;
+    @!%p3 bra WAIT;
+    mbarrier.init.shared.b64 [%r3], 1;
+    WAIT:
+    bar.warp.sync -1;
+    AGAIN:
+    mbarrier.try_wait.parity.shared.b64 %p4, [%r3], 0;
+    @!%p4 bra AGAIN;
+    ret;
+    """
+    with pytest.raises(Deadlock, match="cluster barrier"):
+        launch(body, grid=2, cluster=2, threads=64, module_scope=WORDS)
+
+
+# ---- bar.sync without a count ----
+
+EXCHANGE = """
+setp.ge.u32 %p1, %r0, {first_to_leave};
+{leave}
+shl.b32 %r2, %r0, 2;
+mov.b32 %r3, words;
+add.u32 %r4, %r3, %r2;
+st.shared.b32 [%r4], %r0;
+{barrier};
+xor.b32 %r5, %r2, {flip};
+add.u32 %r5, %r3, %r5;
+ld.shared.b32 %r1, [%r5];
+"""
+"""The threads that stay exchange words in shared memory across a barrier."""
+
+
+@pytest.mark.parametrize("barrier", ["bar.sync 0", "bar.sync 5", "barrier.sync 0", "barrier.sync.aligned 3"])
+@pytest.mark.parametrize("threads", [96, 256])
+def test_warps_that_have_exited_are_not_waited_for(threads, barrier):
+    body = EXCHANGE.format(first_to_leave=64, leave="@%p1 exit;", barrier=barrier, flip=4 * 63)
+    for schedule, seed in SCHEDULES:
+        out = launch(body + STORE_R1 + "ret;", threads=threads, module_scope=WORDS, schedule=schedule, seed=seed)
+        assert (out.words(64) == 63 - np.arange(64)).all()
+
+
+@pytest.mark.parametrize("barrier", ["bar.sync 0", "barrier.sync 1"])
+def test_warps_may_exit_while_the_others_wait(barrier):
+    leave = """
+    @!%p1 bra STAY;
+    mov.b32 %r6, 200;
+    DELAY:
+    sub.u32 %r6, %r6, 1;
+    setp.ne.u32 %p2, %r6, 0;
+    @%p2 bra DELAY;
+    exit;
+    STAY:
+    """
+    for schedule, seed in SCHEDULES:
+        body = EXCHANGE.format(first_to_leave=32, leave=leave, barrier=barrier, flip=4 * 31)
+        out = launch(body + STORE_R1 + "ret;", threads=96, module_scope=WORDS, schedule=schedule, seed=seed)
+        assert (out.words(32) == 31 - np.arange(32)).all()
+
+
+@pytest.mark.parametrize("barrier", ["bar.sync 0", "barrier.sync 1"])
+def test_lanes_that_have_exited_are_not_waited_for(barrier):
+    """Of the second warp only lanes 0 to 15 stay."""
+    body = EXCHANGE.format(first_to_leave=48, leave="@%p1 exit;", barrier=barrier, flip=0)
+    body = body.replace("xor.b32 %r5, %r2, 0;", "sub.u32 %r5, 188, %r2;")
+    out = launch(body + STORE_R1 + "ret;", threads=64, module_scope=WORDS)
+    assert (out.words(48) == 47 - np.arange(48)).all()
+
+
+def test_exited_threads_do_not_complete_the_next_phase_of_a_barrier():
+    """Two phases after warp 1 has left: warps 0 and 2 still wait for one another in each."""
+    body = """
+    shr.u32 %r2, %r0, 5;
+    setp.eq.u32 %p1, %r2, 1;
+    @%p1 exit;
+    mov.b32 %r3, words;
+    setp.eq.u32 %p2, %r2, 2;
+    bar.sync 0;
+    @!%p2 bra READ;
+    mov.b32 %r6, 100;
+    DELAY:
+    sub.u32 %r6, %r6, 1;
+    setp.ne.u32 %p3, %r6, 0;
+    @%p3 bra DELAY;
+    mov.b32 %r7, 5;
+    st.shared.b32 [%r3], %r7;
+    READ:
+    bar.sync 0;
+    ld.shared.b32 %r1, [%r3];
+    """
+    for schedule, seed in SCHEDULES:
+        out = launch(body + STORE_R1 + "ret;", threads=96, module_scope=WORDS, schedule=schedule, seed=seed)
+        assert (out.words(32) == 5).all()
+
+
+def test_an_explicit_count_is_not_lowered_by_exits():
+    body = EXCHANGE.format(first_to_leave=32, leave="@%p1 exit;", barrier="bar.sync 1, 64", flip=0)
+    with pytest.raises(Deadlock, match="barrier 1 "):
+        run(body + "ret;", threads=64, module_scope=WORDS)
+
+
+def test_an_explicit_count_of_those_that_stay_is_enough():
+    body = EXCHANGE.format(first_to_leave=32, leave="@%p1 exit;", barrier="bar.sync 1, 32", flip=124)
+    out = launch(body + STORE_R1 + "ret;", threads=64, module_scope=WORDS)
+    assert (out.words(32) == 31 - np.arange(32)).all()

@@ -1,0 +1,151 @@
+"""Undefined bits of registers: moves carry them bit for bit, what is computed from them is undefined, and a launch ends
+where they decide something. The launches are of mode "poison", in which memory carries them, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch
+
+from emugpu.emulator import Device, Fault
+from emugpu.emulator.memory.global_memory import GlobalMemory
+
+LANES = np.arange(32)
+
+# %r2: the lower half is the thread's number and 0x100, and nothing writes %rs2, the upper one.
+HALF = "add.u32 %r10, %r0, 256; cvt.u16.u32 %rs1, %r10; mov.b32 %r2, {%rs1, %rs2};\n"
+# %r11: what nobody has written to shared memory; lane 3 has written its own word.
+LOADED = """mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3; setp.eq.u32 %p1, %r0, 3;
+@%p1 st.shared.b32 [%r4], %r0; ld.shared.b32 %r11, [%r4];
+"""
+
+
+def run(body: str, words: int = 32, mode: str = "poison", **options):
+    return launch(body, words=words, module_scope=WORDS, device=Device(uninitialised=mode), **options)
+
+
+def result(body: str) -> np.ndarray:
+    done = run(body + STORE_R1 + "ret;")
+    return done.device.download(done.out, np.uint32, 32)
+
+
+CARRIED = {
+    "and with a constant": ("and.b32 %r1, %r2, 0xffff;", LANES + 256),
+    "the low byte by prmt": ("prmt.b32 %r1, %r2, 0, 0x4440;", LANES),
+    "bytes of a pair by prmt": ("prmt.b32 %r1, %r2, %r10, 0x5410;", (LANES + 256) * 0x10001),
+    "shifted out to the left": ("shl.b32 %r1, %r2, 16;", (LANES + 256) << 16),
+    "shifted out of a wider register": ("cvt.u64.u32 %rd4, %r2; shl.b64 %rd4, %rd4, 48; shr.u64 %rd4, %rd4, 48;"
+                                        "cvt.u32.u64 %r1, %rd4;", LANES + 256),
+    "the half of it": ("mov.b32 {%rs3, %rs4}, %r2; cvt.u32.u16 %r1, %rs3;", LANES + 256),
+    "a field": ("bfe.u32 %r1, %r2, 4, 8;", (LANES + 256) >> 4),
+    "a field put into it": ("bfi.b32 %r1, %r10, %r2, 16, 16;", (LANES + 256) * 0x10001),
+    "a funnel shift": ("shf.l.clamp.b32 %r1, 0, %r2, 16;", (LANES + 256) << 16),
+    "a signed byte": ("cvt.s32.s8 %r1, %r2;", LANES),
+    "overwritten by or": ("or.b32 %r1, %r2, 0xffff0000;", (LANES + 256) | 0xFFFF0000),
+    "all three of lop3": ("lop3.b32 %r1, %r2, 0xffff, 0, 0xc0;", LANES + 256),
+    "a pair of 64 bits": ("mov.b64 %rd4, {%r10, %r2}; cvt.u32.u64 %r1, %rd4;", LANES + 256),
+    "from another lane": ("shfl.sync.bfly.b32 %r5, %r2, 1, 31, -1; and.b32 %r1, %r5, 0xffff;", (LANES ^ 1) + 256),
+    "through shared memory": ("mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3; st.shared.b32 [%r4], %r2;"
+                              "ld.shared.u16 %r1, [%r4];", LANES + 256),
+    "through local memory": (".local .align 4 .b8 frame[16]; mov.b32 %r3, frame; st.local.b32 [%r3+4], %r2;"
+                             "ld.local.b32 %r5, [%r3+4]; and.b32 %r1, %r5, 0xffff;", LANES + 256),
+    "through global memory": ("mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.b32 [%rd1], %r2;"
+                              "ld.global.b32 %r5, [%rd1]; and.b32 %r1, %r5, 0xffff;", LANES + 256),
+    "selected away": ("setp.lt.u32 %p1, %r0, 40; selp.b32 %r1, %r0, %r2, %p1;", LANES),
+    "chosen by it, but the same": ("setp.eq.u32 %p1, %r2, 7; selp.b32 %r1, %r0, %r0, %p1;", LANES),
+    "on one side of a branch": ("setp.lt.u32 %p1, %r0, 9; mov.b32 %r1, %r2; @%p1 bra MEET; mov.b32 %r1, %r0; MEET:"
+                                "and.b32 %r1, %r1, 0xffff;", np.where(LANES < 9, LANES + 256, LANES)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CARRIED)
+def test_what_is_defined_arrives(what):
+    body, expected = CARRIED[what]
+    assert (result(HALF + body) == expected).all()
+
+
+def test_the_defined_byte_may_be_stored():
+    body = HALF + "cvt.u64.u32 %rd1, %r0; add.s64 %rd1, %rd0, %rd1; st.global.b8 [%rd1], %r2; ret;"
+    for mode in ("poison", "fault"):
+        done = run(body, mode=mode)
+        assert (done.device.download(done.out, np.uint8, 32) == LANES).all()
+
+
+SEEN = {
+    "an address": "and.b32 %r5, %r2, 0xffff0004; mov.b32 %r3, words; add.u32 %r3, %r3, %r5; st.shared.b32 [%r3], %r0;",
+    "a branch": "setp.lt.u32 %p1, %r2, 5; @%p1 bra OVER; mov.b32 %r1, 1; OVER:",
+    "a guard": "add.u32 %r5, %r2, 1; setp.eq.u32 %p1, %r5, 5; @%p1 st.shared.b32 [words], %r0;",
+    "an atomic": "atom.shared.add.u32 %r1, [words], %r2;",
+    "a vote": "setp.lt.u32 %p1, %r2, 5; vote.sync.any.pred %p2, %p1, -1;",
+    "a matrix": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r4, %r5, %r6, %r7}, {%r2, %r10, %r10, %r10},"
+    " {%r10, %r10}, {%r10, %r10, %r10, %r10};",
+}
+
+
+@pytest.mark.parametrize("what", SEEN)
+@pytest.mark.parametrize("mode", ["poison", "report"])
+def test_where_it_decides_the_launch_ends_and_says_where_it_comes_from(what, mode):
+    with pytest.raises(Fault, match=r"register %rs2, which was never written in (lane 0|lanes 0xffffffff)") as error:
+        run(HALF + "st.shared.b32 [words], 0;" + SEEN[what] + "ret;", mode=mode)
+    assert error.value.rule == "undefined"
+
+
+def test_what_is_computed_from_it_is_undefined_whole():
+    body = HALF + "add.u32 %r5, %r2, 1; and.b32 %r5, %r5, 0xff; setp.lt.u32 %p1, %r5, 5; @%p1 exit; ret;"
+    with pytest.raises(Fault, match="%rs2"):
+        run(body)
+
+
+def test_an_output_it_is_stored_to_counts_as_not_written():
+    memory = GlobalMemory()
+    body = HALF + "mov.b32 %r1, %r2;" + STORE_R1 + "ret;"
+    done = launch(body, words=32, module_scope=WORDS, device=Device(memory=memory, uninitialised="poison"))
+    low, undefined = memory.peek(done.out + 4 * LANES, 2)
+    assert (low == LANES + 256).all() and not undefined.any()
+    with pytest.raises(Fault, match=r"byte 2 of .* never written"):
+        done.device.download(done.out, np.uint32, 32)
+
+
+# ---- what is loaded ----
+
+TENSOR = ALLOCATE + "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r11}, [%r2+3]; tcgen05.wait::ld.sync.aligned;" + FREE
+
+
+def test_lanes_that_load_nothing_written_may_go_on_unless_they_use_it():
+    body = LOADED + "mov.b32 %r1, 9; @%p1 mov.b32 %r1, %r11;"
+    assert (result(body) == np.where(LANES == 3, 3, 9)).all()
+    assert (result(LOADED + "and.b32 %r11, %r11, 0; add.u32 %r1, %r11, 4;") == 4).all()
+    with pytest.raises(Fault, match=r"loads \(shared memory byte 0x400 is read but was never written") as error:
+        run(LOADED + "setp.eq.u32 %p2, %r11, 3; @%p2 exit; ret;")
+    assert error.value.rule == "uninitialised"
+
+
+def test_a_vector_of_which_a_part_was_written():
+    body = """mov.b32 %r3, words; shl.b32 %r4, %r0, 3; add.u32 %r4, %r3, %r4; st.shared.b32 [%r4+4], %r0;
+    ld.shared.v2.b32 {%r5, %r1}, [%r4];"""
+    assert (result(body) == LANES).all()
+    with pytest.raises(Fault, match="never written"):
+        result(body + "add.u32 %r5, %r5, %r3; ld.shared.b32 %r1, [%r5];")
+
+
+def test_what_was_never_written_to_tensor_memory_may_be_loaded():
+    assert (result(TENSOR + "mov.b32 %r1, 6;") == 6).all()
+    assert (result(TENSOR + "and.b32 %r1, %r11, 0;") == 0).all()
+    with pytest.raises(Fault, match=r"tensor memory lane 0, column 3, which was never written\)"):
+        run(TENSOR + "setp.eq.u32 %p2, %r11, 3; @%p2 exit; ret;")
+
+
+def test_tensor_memory_keeps_what_is_undefined():
+    body = ALLOCATE + HALF.replace("%r2", "%r12") + """
+    tcgen05.st.sync.aligned.32x32b.x2.b32 [%r2], {%r12, %r0}; tcgen05.wait::st.sync.aligned;
+    tcgen05.ld.sync.aligned.32x32b.x2.b32 {%r13, %r1}, [%r2]; tcgen05.wait::ld.sync.aligned;
+    """ + FREE  # fmt: skip
+    assert (result(body) == LANES).all()
+    with pytest.raises(Fault, match="never written"):
+        run(body + "setp.eq.u32 %p2, %r13, 3; @%p2 exit; ret;")
+
+
+def test_one_thread_alone_keeps_its_own():
+    body = LOADED + "@!%p1 bra OUT; add.u32 %r1, %r11, 5; OUT: @!%p1 mov.b32 %r1, 2;"
+    assert (result(body) == np.where(LANES == 3, 8, 2)).all()

@@ -1,0 +1,210 @@
+"""How many clusters a GPU holds at once, and in which order they start."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+
+import numpy as np
+import pytest
+from cuda_programs import cuda
+from ptx_programs import STORE_R1, launch
+
+from emugpu.emulator import Device, LaunchError, Livelock
+from emugpu.emulator.machine.events import CtaEnded, CtaStarted
+from emugpu.emulator.machine.grid import Clusters, architecture, emulated_name, residency
+
+KB = 1024
+
+
+def tickets(grid: int, schedule: str = "fifo", seed: int = 0, **options) -> list[int]:
+    """The ticket each CTA took from one counter."""
+    device = Device(schedule=schedule, seed=seed)
+    counter, out = device.upload(np.zeros(1, np.uint32)), device.alloc(4 * grid)
+    device.launch(cuda("residency"), "tickets", grid=grid, block=32, arguments=[counter, out], **options)
+    return device.download(out, np.uint32, grid).tolist()
+
+
+def most_at_once(grid: int, schedule: str = "fifo", seed: int = 0, stay: int = 400, **options) -> int:
+    """The greatest number of CTAs that ran at the same time."""
+    device = Device(schedule=schedule, seed=seed)
+    running, most = (device.upload(np.zeros(1, np.int32)) for _ in range(2))
+    device.launch(cuda("residency"), "most_at_once", grid=grid, block=32, arguments=[running, most, stay], **options)
+    assert device.download(running, np.int32, 1) == 0
+    return int(device.download(most, np.int32, 1)[0])
+
+
+def meet(grid: int, target: str = "sm_100a", threads: int = 32, schedule: str = "fifo", seed: int = 0, **options):
+    """A barrier of all CTAs of the grid: it works for exactly as many as run at the same time."""
+    device = Device(schedule=schedule, seed=seed)
+    arrived, seen = device.upload(np.zeros(1, np.uint32), "arrived"), device.alloc(4 * grid)
+    device.launch(
+        cuda("residency", target), "grid_barrier", grid=grid, block=threads, arguments=[arrived, seen], **options
+    )
+    assert (device.download(seen, np.uint32, grid) == grid).all()
+
+
+def test_in_fifo_order_ctas_start_in_the_order_of_the_grid():
+    assert tickets(24) == list(range(24))
+    assert tickets(24, resident_clusters=5) == list(range(24))
+    assert tickets(24, cluster=2, resident_clusters=3) == list(range(24))
+
+
+@pytest.mark.parametrize("options", [{}, {"resident_clusters": 3}, {"cluster": 2, "resident_clusters": 2}])
+def test_random_schedules_start_ctas_in_different_orders(options):
+    orders = [tuple(tickets(12, "random", seed, **options)) for seed in range(12)]
+    assert all(sorted(order) == list(range(12)) for order in orders), "every CTA runs once"
+    assert len(set(orders)) > 6
+    assert orders[3] == tuple(tickets(12, "random", 3, **options)), "the same seed gives the same run"
+
+
+def test_random_schedules_show_that_a_chain_relies_on_the_order_of_starts():
+    """With room for all it works in any order; with room for two only if the CTAs happen to start in order."""
+    ends = set()
+    for seed in range(12):
+        device = Device(schedule="random", seed=seed)
+        flags = device.upload(np.zeros(6, np.uint32), "flags")
+        arguments = [flags, device.upload(np.zeros(6 * 32, np.int32)), device.alloc(6 * 4)]
+        try:
+            device.launch(
+                cuda("flag_chain"), "chain_forward", grid=6, block=32, arguments=arguments, resident_clusters=2
+            )
+            ends.add("done")
+        except Livelock as error:
+            assert "flags" in str(error)
+            ends.add("livelock")
+    assert "livelock" in ends
+
+
+@pytest.mark.parametrize(("resident", "cluster", "ctas"), [(1, 1, 1), (2, 1, 2), (5, 1, 5), (2, 2, 4)])
+def test_no_more_clusters_run_at_once_than_there_is_room_for(resident, cluster, ctas):
+    assert most_at_once(12, cluster=cluster, resident_clusters=resident) <= ctas
+    found = [most_at_once(12, "random", seed, cluster=cluster, resident_clusters=resident) for seed in range(10)]
+    assert max(found) <= ctas
+
+
+def test_with_room_for_all_random_schedules_let_clusters_overlap():
+    """How much is up to the schedule; that as many as there is room for can meet is shown by the barriers below."""
+    assert max(most_at_once(12, "random", seed) for seed in range(10)) > 2
+
+
+def test_a_barrier_of_the_grid_needs_room_for_the_grid():
+    for schedule in ("fifo", "random"):
+        meet(7, schedule=schedule, resident_clusters=7)
+        with pytest.raises(Livelock) as error:
+            meet(7, schedule=schedule, resident_clusters=6)
+        report = str(error.value)
+        assert "arrived" in report and re.search(r"PTX line \d+.*ld.volatile.global.u32", report)
+        assert re.search(r"\b1\b.*not.*start|not.*start.*\b1\b", report), "one CTA waits for room"
+
+
+@pytest.mark.parametrize(
+    ("target", "shared", "cluster", "ctas"),
+    [
+        ("sm_100a", 200 * KB, 1, 148),
+        ("sm_100a", 100 * KB, 1, 2 * 148),
+        ("sm_100a", 200 * KB, 2, 148),
+        ("sm_90a", 200 * KB, 1, 132),
+    ],
+)
+def test_the_gpu_holds_as_many_ctas_as_its_shared_memory_allows(target, shared, cluster, ctas):
+    """148 SMs with sm_100a, 132 with sm_90a, and 228 KB of shared memory each."""
+    meet(ctas, target, cluster=cluster, dynamic_smem=shared)
+    with pytest.raises(Livelock, match="arrived"):
+        meet(ctas + cluster, target, cluster=cluster, dynamic_smem=shared)
+
+
+def test_an_sm_keeps_a_kilobyte_of_every_cta_for_the_system():
+    """Three CTAs of 75 KB, each with 1 KB more for the system, fill the 228 KB of an SM; three of 76 KB do not fit."""
+    meet(3 * 148, dynamic_smem=75 * KB)
+    with pytest.raises(Livelock):
+        meet(2 * 148 + 1, dynamic_smem=76 * KB)
+
+
+def test_an_sm_holds_2048_threads():
+    meet(2 * 148, threads=1024)
+    with pytest.raises(Livelock):
+        meet(2 * 148 + 1, threads=1024)
+
+
+def test_room_for_more_than_the_gpu_holds_can_be_asked_for():
+    meet(160, dynamic_smem=200 * KB, resident_clusters=160)
+
+
+def test_room_for_nothing_is_refused():
+    with pytest.raises(LaunchError, match="resident_clusters"):
+        meet(4, resident_clusters=0)
+
+
+@pytest.mark.parametrize(
+    ("target", "cluster", "shared", "threads", "registers", "clusters"),
+    [
+        ("sm_100a", 1, 228 * KB, 32, None, 148),
+        ("sm_100a", 1, 114 * KB, 32, None, 2 * 148),
+        ("sm_100a", 1, 114 * KB + 1, 32, None, 148),
+        ("sm_90a", 1, KB, 32, None, 32 * 132),
+        ("sm_90a", 1, KB, 64, None, 32 * 132),
+        ("sm_90a", 1, KB, 65, None, 21 * 132),
+        ("sm_90a", 1, KB, 1024, None, 2 * 132),
+        ("sm_100a", 1, KB, 1024, 64, 148),
+        ("sm_100a", 1, KB, 1024, 32, 2 * 148),
+        ("sm_100a", 1, KB, 512, 64, 2 * 148),
+        ("sm_100a", 1, KB, 512, 72, 148),
+        ("sm_100a", 2, 228 * KB, 32, None, 74),
+        ("sm_100a", 3, 228 * KB, 32, None, 49),
+        ("sm_100a", 3, 114 * KB, 32, None, 98),
+        ("sm_103a", 1, 228 * KB, 32, None, 148),
+        ("sm_100a", 16, 400 * KB, 1024, 255, 9),
+    ],
+)
+def test_what_an_sm_has_is_shared_out_among_whole_ctas(target, cluster, shared, threads, registers, clusters):
+    """2048 threads, 32 CTAs, 228 KiB and 65536 registers on each of 132 or 148 SMs; sm_103 counts as sm_100."""
+    assert residency(target, cluster, shared, threads, registers) == clusters
+
+
+def test_a_cluster_starts_when_those_before_it_cannot_go_on():
+    """Without cluster launch control nobody can see the others start, so that few have to be kept at once."""
+    told: list[tuple[str, int]] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, CtaStarted | CtaEnded):
+            told.append((type(event).__name__, event.cluster))
+
+    launch("mov.b32 %r1, 1;" + STORE_R1 + "ret;", grid=3, sinks=[note])
+    assert told == [(name, cluster) for cluster in range(3) for name in ("CtaStarted", "CtaEnded")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clusters_at_random_are_drawn_as_from_a_circle_of_all_that_are_left(seed):
+    circle, rng = deque(range(3, 60, 2)), random.Random(seed)
+    clusters = Clusters(0, 1, 1, random.Random(seed))
+    clusters.left = type(clusters.left)(range(3, 60, 2), clusters.rng)
+    drawn = []
+    while circle:
+        circle.rotate(rng.randrange(len(circle)))
+        drawn.append(circle.popleft())
+    assert [clusters.grant() for _ in drawn] == drawn
+    assert clusters.grant() is None and len(clusters.left) == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "emulated", "name"),
+    [
+        ("sm_90a", "sm_90", "sm_90a"),
+        ("sm_100a", "sm_100", "sm_100a"),
+        ("sm_100f", "sm_100", "sm_100f"),
+        ("sm_100a, texmode_independent", "sm_100", "sm_100a, texmode_independent"),
+        ("sm_103a", "sm_100", "sm_100 for PTX of sm_103a"),
+        ("sm_80", "sm_90", "sm_90 for PTX of sm_80"),
+        ("sm_52", "sm_90", "sm_90 for PTX of sm_52"),
+    ],
+)
+def test_the_architecture_that_is_emulated_is_said(target, emulated, name):
+    assert architecture(target) == emulated and emulated_name(target) == name
+
+
+@pytest.mark.parametrize("target", ["sm_120", "sm_120a", "sm_121a", "sm_110a", "sm_101a", "compute_90", "sm_"])
+def test_ptx_for_an_architecture_that_is_not_emulated_is_refused(target):
+    with pytest.raises(LaunchError, match=rf"PTX for {target}: the emulated GPUs are sm_90 and sm_100"):
+        launch("ret;", target=target)

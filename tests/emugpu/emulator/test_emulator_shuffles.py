@@ -1,0 +1,143 @@
+"""shfl.sync: which lane each mode reads, and that nobody reads a lane that does not take part (PTX ISA 9.7.9.6)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_programs import STORE_R1, launch, run
+
+from emugpu.emulator import Fault
+
+LANES = np.arange(32)
+
+SOURCES = {
+    # mode, b, c: lane read by lane t, or t itself with a false predicate where that is out of range.
+    ("idx", 5, 31): lambda t: 5,
+    ("idx", 37, 31): lambda t: 5,
+    ("idx", 3, 0x181F): lambda t: t // 8 * 8 + 3,
+    ("idx", 11, 0x181F): lambda t: t // 8 * 8 + 3,
+    ("idx", 9, 0x1007): lambda t: None if 9 > 7 else 9,
+    ("up", 1, 0): lambda t: t - 1 if t >= 1 else None,
+    ("up", 3, 0x1800): lambda t: t - 3 if t % 8 >= 3 else None,
+    ("up", 32, 0): lambda t: t,
+    ("down", 1, 31): lambda t: t + 1 if t < 31 else None,
+    ("down", 3, 0x181F): lambda t: t + 3 if t % 8 < 5 else None,
+    ("bfly", 1, 31): lambda t: t ^ 1,
+    ("bfly", 16, 31): lambda t: t ^ 16,
+    ("bfly", 3, 0x181F): lambda t: t ^ 3,
+}
+"""Taken from the pseudo-code of the ISA by hand."""
+
+
+@pytest.mark.parametrize(("mode", "b", "c"), SOURCES)
+@pytest.mark.parametrize("way", ["immediate", "register"])
+def test_every_mode_reads_the_lane_of_the_isa(mode, b, c, way):
+    operand = {"immediate": f"{b}, {c}", "register": "%r5, %r6"}[way]
+    body = f"""
+    mov.b32 %r5, {b};
+    mov.b32 %r6, {c};
+    add.u32 %r2, %r0, 100;
+    shfl.sync.{mode}.b32 %r3|%p1, %r2, {operand}, -1;
+    selp.b32 %r4, 1000, 0, %p1;
+    add.u32 %r1, %r3, %r4;
+    """
+    sources = [SOURCES[mode, b, c](t) for t in range(32)]
+    expected = [100 + t if s is None else 1100 + s for t, s in zip(range(32), sources, strict=True)]
+    assert run(body + STORE_R1 + "ret;").tolist() == expected
+
+
+def test_lanes_may_ask_for_different_lanes():
+    body = """
+    add.u32 %r2, %r0, 100;
+    mul.lo.u32 %r5, %r0, 7;
+    shfl.sync.idx.b32 %r1, %r2, %r5, 31, -1;
+    """
+    assert (run(body + STORE_R1 + "ret;") == 100 + LANES * 7 % 32).all()
+
+
+HALF = """
+setp.lt.u32 %p1, %r0, 16;
+add.u32 %r2, %r0, 100;
+mov.b32 %r1, 1;
+mov.b32 %r5, {b};
+@!%p1 bra OVER;
+{lane_operand}
+shfl.sync.{mode}.b32 %r1, %r2, %r5, {c}, {mask};
+OVER:
+bar.warp.sync -1;
+"""
+"""Lanes 0 to 15 shuffle among themselves."""
+
+OUTSIDE = [("idx", 16, 31), ("idx", 31, 31), ("down", 1, 31), ("down", 16, 31), ("bfly", 16, 31), ("bfly", 31, 31)]
+
+
+@pytest.mark.parametrize("mask", ["0x0000ffff"])
+@pytest.mark.parametrize(("mode", "b", "c"), OUTSIDE)
+def test_reading_a_lane_outside_the_member_mask_is_reported(mode, b, c, mask):
+    body = HALF.format(mode=mode, b=b, c=c, mask=mask, lane_operand="")
+    with pytest.raises(Fault, match=r"shfl\.sync(.|\n)*lane"):
+        run(body + STORE_R1 + "ret;")
+
+
+def test_one_lane_that_reads_outside_the_member_mask_is_reported():
+    operand = "mov.b32 %r5, %r0; setp.eq.u32 %p2, %r0, 3; @%p2 mov.b32 %r5, 20;"
+    body = HALF.format(mode="idx", b=0, c=31, mask="0x0000ffff", lane_operand=operand)
+    with pytest.raises(Fault, match=r"\blane (3|20)\b"):
+        run(body + STORE_R1 + "ret;")
+
+
+def test_reading_upward_from_outside_the_member_mask_is_reported():
+    body = """
+    setp.ge.u32 %p1, %r0, 16;
+    mov.b32 %r1, 1;
+    @!%p1 bra OVER;
+    shfl.sync.up.b32 %r1, %r0, 1, 0, 0xffff0000;
+    OVER: ret;
+    """
+    with pytest.raises(Fault, match=r"shfl\.sync(.|\n)*lane"):
+        run(body)
+
+
+@pytest.mark.parametrize(
+    ("mode", "b", "c", "expected"),
+    [
+        ("idx", 9, 31, lambda t: 109),
+        ("up", 1, 0, lambda t: 100 + max(t - 1, 0)),
+        ("down", 1, 0x101F, lambda t: 100 + min(t + 1, 15)),
+        ("bfly", 8, 31, lambda t: 100 + (t ^ 8)),
+    ],
+)
+def test_half_a_warp_may_shuffle_among_itself(mode, b, c, expected):
+    body = HALF.format(mode=mode, b=b, c=c, mask="0x0000ffff", lane_operand="")
+    assert run(body + STORE_R1 + "ret;").tolist() == [expected(t) if t < 16 else 1 for t in range(32)]
+
+
+def test_reading_a_lane_that_has_exited_is_reported():
+    body = """
+    setp.ge.u32 %p1, %r0, 24;
+    @%p1 exit;
+    shfl.sync.{} -1;
+    """
+    for shuffle in ("idx.b32 %r1, %r0, 30, 31,", "down.b32 %r1, %r0, 8, 31,", "bfly.b32 %r1, %r0, 16, 31,"):
+        with pytest.raises(Fault, match=r"shfl\.sync(.|\n)*lane"):
+            launch(body.format(shuffle) + STORE_R1 + "ret;")
+    out = launch(body.format("up.b32 %r1, %r0, 1, 0,") + STORE_R1 + "ret;").words(24)
+    assert (out == np.maximum(np.arange(24) - 1, 0)).all()
+
+
+def test_a_shuffle_by_a_lane_outside_the_mask_is_reported():
+    with pytest.raises(Fault, match=r"shfl\.sync"):
+        run("shfl.sync.idx.b32 %r1, %r0, 0, 31, 0x0000ffff;" + STORE_R1 + "ret;")
+
+
+def test_one_lane_alone_may_shuffle_with_itself():
+    body = """
+    mov.b32 %r1, 5;
+    setp.eq.u32 %p1, %r0, 4;
+    @!%p1 bra OVER;
+    add.u32 %r2, %r0, 100;
+    shfl.sync.idx.b32 %r1, %r2, 4, 31, 0x10;
+    shfl.sync.bfly.b32 %r1, %r1, 0, 31, 0x10;
+    OVER:
+    """
+    assert (run(body + STORE_R1 + "ret;") == np.where(LANES == 4, 104, 5)).all()

@@ -1,0 +1,382 @@
+"""tcgen05.mma of every kind in whole programs: types, A in tensor memory, block scaling, .ws, pairs, tcgen05.cp."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from ptx_programs import launch
+
+from emugpu.emulator import Device, Fault
+from emugpu.emulator.machine import events
+
+DTYPES = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2, "e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m1": ml_dtypes.float4_e2m1fn, "s8": np.int8, "u8": np.uint8, "ue8m0": ml_dtypes.float8_e8m0fnu,
+    "ue4m3": ml_dtypes.float8_e4m3fn,
+}  # fmt: skip
+CODES = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5, "u8": 0, "s8": 1}
+DEPTH = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
+SCALED = ("mxf8f6f4", "mxf4", "mxf4nvf4")
+N = 64
+A_AT, B_AT, SFA_AT, SFB_AT, SHARED = 0, 4096, 8192, 8704, 9216
+"""Offsets of the operands and the scale factors in shared memory, and its bytes in all."""
+ROOM = ".shared .align 1024 .b8 words[9216]; .shared .align 8 .b64 done; .shared .align 8 .b32 place;"
+
+
+def rows_of_bytes(values: np.ndarray, element: str, kind: str) -> np.ndarray:
+    """32 bytes for each row, as the kind wants them in shared memory."""
+    codes = values.astype(DTYPES[element])
+    rows = len(values)
+    if element == "e2m1":
+        nibbles = codes.view(np.uint8) & 15
+        packed = nibbles[:, 0::2] | nibbles[:, 1::2] << 4
+        if kind in ("mxf4", "mxf4nvf4"):
+            return packed
+        out = np.zeros((rows, 2, 16), np.uint8)
+        out[:, :, :8] = packed.reshape(rows, 2, 8)
+        return out.reshape(rows, 32)
+    if element in ("e2m3", "e3m2"):
+        out = np.zeros((rows, 32), np.uint8)
+        for row in range(rows):
+            for half in range(2):
+                number = sum(
+                    int(c) << 6 * n for n, c in enumerate(codes.view(np.uint8)[row, 16 * half : 16 * half + 16])
+                )
+                out[row, 16 * half : 16 * half + 12] = list(number.to_bytes(12, "little"))
+        return out
+    return np.ascontiguousarray(codes).view(np.uint8).reshape(rows, 32)
+
+
+def core_matrices(rows: np.ndarray) -> np.ndarray:
+    """K-major without swizzle: blocks of 8 rows x 16 bytes, those along K first."""
+    count, width = rows.shape
+    return rows.reshape(count // 8, 8, width // 16, 16).transpose(0, 2, 1, 3).ravel()
+
+
+def descriptor(offset: int, width: int = 32) -> str:
+    """Of core matrices; the kernel adds the address of `words`."""
+    leading, stride = 128, 8 * width
+    return str(1 << 46 | leading >> 4 << 16 | stride >> 4 << 32 | offset >> 4)
+
+
+def instruction_descriptor(kind: str, m: int, a: str, b: str, d: str = "f32", scale: str = "", **bits: int) -> int:
+    value = N >> 3 << 17 | m >> 4 << 24
+    code = {**CODES, **({"e2m1": 1} if kind in ("mxf4", "mxf4nvf4") else {})}
+    value |= code[a] << 7 | code[b] << 10
+    if kind in SCALED:
+        value |= (scale == "ue8m0") << 23 | bits.get("a_id", 0) << 29 | bits.get("b_id", 0) << 4
+    else:
+        value |= {"f16": 0, "f32": 1, "s32": 2}[d] << 4
+    return value | bits.get("saturate", 0) << 3 | bits.get("negate", 0) << 13
+
+
+PROGRAM = """
+mov.b32 %r1, words; mad.wide.u32 %rd2, %r0, 16, %rd0; mad.lo.u32 %r2, %r0, 16, %r1; mov.b32 %r3, 0;
+COPY: ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%rd2]; st.shared.v4.b32 [%r2], {{%r4, %r5, %r6, %r7}};
+add.s64 %rd2, %rd2, 2048; add.u32 %r2, %r2, 2048; add.u32 %r3, %r3, 2048;
+mad.lo.u32 %r4, %r0, 16, %r3; setp.lt.u32 %p1, %r4, 9216; @%p1 bra COPY;
+setp.lt.u32 %p2, %r0, 32; @!%p2 bra ALLOCATED;
+mov.b32 %r8, place; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r8], 256;
+ALLOCATED:
+setp.eq.u32 %p3, %r0, 0; mov.b32 %r9, done; @%p3 mbarrier.init.shared.b64 [%r9], 1;
+fence.proxy.async; bar.sync 0;
+ld.shared.b32 %r10, [place];
+shr.u32 %r12, %r1, 4; cvt.u64.u32 %rd3, %r12; add.s64 %rd4, %rd3, {a}; add.s64 %rd5, %rd3, {b};
+add.u32 %r20, %r10, 128; add.u32 %r21, %r10, 136; add.u32 %r22, %r10, 144;
+{before}
+setp.ne.u32 %p4, 0, {accumulate};
+@!%p3 bra ISSUED;
+{mma}
+tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r9];
+ISSUED:
+WAIT: mbarrier.try_wait.parity.shared.b64 %p5, [%r9], 0; @!%p5 bra WAIT;
+tcgen05.ld.sync.aligned.32x32b.x64.b32 {{{registers}}}, [%r10]; tcgen05.wait::ld.sync.aligned;
+mad.wide.u32 %rd6, %r0, 256, %rd0;
+{stores}
+bar.sync 0;
+@!%p2 bra END;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 256;
+END: ret;
+"""
+RESULTS = [f"%x{n}" for n in range(64)]
+
+
+def run(kind: str, mma: str, a: np.ndarray, b: np.ndarray, scales=None, before: str = "", old: np.ndarray | None = None,
+        device: Device | None = None, **options) -> np.ndarray:  # fmt: skip
+    """The words [128 lanes, 64 columns] that are in tensor memory behind the MMA; a and b as rows of 32 bytes."""
+    shared = np.zeros(SHARED, np.uint8)
+    shared[A_AT : A_AT + a.size], shared[B_AT : B_AT + b.size] = core_matrices(a), core_matrices(b)
+    for at, factors in zip((SFA_AT, SFB_AT), scales or (), strict=False):
+        shared[at : at + 512] = core_matrices(factors)
+    initial = np.zeros((128, 64), np.uint32) if old is None else old
+    words = np.concatenate([shared.view(np.uint32), np.zeros(128 * 64, np.uint32)])
+    load = "".join(f"ld.global.b32 %x{n}, [%rd6+{4 * n + SHARED}];\n" for n in range(64))
+    stores = "".join(f"st.global.b32 [%rd6+{4 * n + SHARED}], %x{n};\n" for n in range(64))
+    store_old = f"mad.wide.u32 %rd6, %r0, 256, %rd0;\n{load}" + (
+        f"tcgen05.st.sync.aligned.32x32b.x64.b32 [%r10], {{{', '.join(RESULTS)}}};"
+        "tcgen05.wait::st.sync.aligned; bar.sync 0;"
+    )
+    words[SHARED // 4 :] = initial.ravel()
+    body = ".reg .b32 %x<64>;\n" + PROGRAM.format(
+        a=descriptor(A_AT), b=descriptor(B_AT), before=store_old + before, mma=mma, stores=stores,
+        registers=", ".join(RESULTS), accumulate=int(old is not None),
+    )  # fmt: skip
+    done = launch(body, threads=128, module_scope=ROOM, initial=words, device=device, **options)
+    return done.words(len(words))[SHARED // 4 :].reshape(128, 64)
+
+
+def values(rng, element: str, shape: tuple[int, int]) -> np.ndarray:
+    """Small integers that the type has."""
+    return rng.integers(0 if element == "u8" else -3, 4, shape).astype(np.float64)
+
+
+TYPES = [
+    ("tf32", "tf32", "tf32", "f32"), ("f8f6f4", "e4m3", "e4m3", "f32"), ("f8f6f4", "e5m2", "e4m3", "f16"),
+    ("f8f6f4", "e2m3", "e5m2", "f32"), ("f8f6f4", "e2m1", "e3m2", "f32"), ("i8", "s8", "u8", "s32"),
+    ("i8", "u8", "s8", "s32"), ("f16", "bf16", "bf16", "f32"),
+]  # fmt: skip
+
+
+def as_numbers(words: np.ndarray, d_type: str) -> np.ndarray:
+    if d_type == "f16":
+        return (words & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float64)
+    return words.view(np.float32 if d_type == "f32" else np.int32).astype(np.float64)
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "random"])
+@pytest.mark.parametrize(("kind", "a_type", "b_type", "d_type"), TYPES)
+def test_integers_multiply_exactly_in_every_kind(kind, a_type, b_type, d_type, schedule):
+    rng = np.random.default_rng(4)
+    k = DEPTH[kind]
+    a, b = values(rng, a_type, (128, k)), values(rng, b_type, (N, k))
+    what = instruction_descriptor(kind, 128, a_type, b_type, d_type)
+    # A comes from shared memory; kind::f16 has a scaled D to take the general way.
+    shift = ", 1" if kind == "f16" else ""
+    mma = f"tcgen05.mma.cta_group::1.kind::{kind} [%r10], %rd4, %rd5, {what}, %p4{shift};"
+    words = run(kind, mma, rows_of_bytes(a, a_type, kind), rows_of_bytes(b, b_type, kind), schedule=schedule, seed=2)
+    np.testing.assert_array_equal(as_numbers(words, d_type), a @ b.T)
+
+
+def test_the_old_result_is_added_or_divided_first():
+    rng = np.random.default_rng(5)
+    a, b = values(rng, "tf32", (128, 8)), values(rng, "tf32", (N, 8))
+    old = rng.integers(-100, 100, (128, N)).astype(np.float32) * 8
+    what = instruction_descriptor("tf32", 128, "tf32", "tf32", negate=1)
+    for scale, shift in ((", 3", 8), ("", 1)):
+        mma = f"tcgen05.mma.cta_group::1.kind::tf32 [%r10], %rd4, %rd5, {what}, %p4{scale};"
+        words = run(
+            "tf32", mma, rows_of_bytes(a, "tf32", "tf32"), rows_of_bytes(b, "tf32", "tf32"), old=old.view(np.uint32)
+        )
+        np.testing.assert_array_equal(words.view(np.float32), old / shift - a @ b.T)
+
+
+def test_integer_results_wrap_or_saturate():
+    a, b = np.full((128, 32), -128.0), np.full((N, 32), -128.0)
+    old = np.full((128, N), (1 << 31) - 1, np.uint32)
+    for saturate, wanted in ((0, -(1 << 31) - 1 + 32 * 128 * 128), (1, (1 << 31) - 1)):
+        what = instruction_descriptor("i8", 128, "s8", "s8", "s32", saturate=saturate)
+        mma = f"tcgen05.mma.cta_group::1.kind::i8 [%r10], %rd4, %rd5, {what}, %p4;"
+        words = run("i8", mma, rows_of_bytes(a, "s8", "i8"), rows_of_bytes(b, "s8", "i8"), old=old)
+        assert (words.view(np.int32) == wanted).all()
+
+
+STORE_A = """
+mad.wide.u32 %rd7, %r0, 32, %rd0;
+ld.global.v4.b32 {%r30, %r31, %r32, %r33}, [%rd7]; ld.global.v4.b32 {%r34, %r35, %r36, %r37}, [%rd7+16];
+tcgen05.st.sync.aligned.32x32b.x8.b32 [%r22], {%r30, %r31, %r32, %r33, %r34, %r35, %r36, %r37};
+tcgen05.wait::st.sync.aligned; bar.sync 0;
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "element"), [("f16", "f16"), ("tf32", "tf32"), ("f8f6f4", "e4m3"), ("f8f6f4", "e2m1"), ("i8", "s8")]
+)
+def test_a_in_tensor_memory(kind, element):
+    """Every row of A is 32 bytes in 8 columns of its lane; its thread stores them from row-major global memory."""
+    rng = np.random.default_rng(6)
+    k = DEPTH[kind]
+    d_type = "s32" if kind == "i8" else "f32"
+    a, b = values(rng, element, (128, k)), values(rng, element, (N, k))
+    rows = rows_of_bytes(a, element, kind)
+    if element == "e2m1":  # bits 2 to 5 of a byte
+        others = rng.choice(np.array([0, 1, 2, 3, 0x40, 0xC3], np.uint8), a.shape)
+        rows = a.astype(DTYPES[element]).view(np.uint8) << 2 | others
+    # Where the first operand would be in shared memory the kernel finds A by rows.
+    what = instruction_descriptor(kind, 128, element, element, d_type)
+    mma = f"tcgen05.mma.cta_group::1.kind::{kind} [%r10], [%r22], %rd5, {what}, %p4;"
+    words = run(kind, mma, _rows_as_core_matrices(rows), rows_of_bytes(b, element, kind), before=STORE_A)
+    np.testing.assert_array_equal(as_numbers(words, d_type), a @ b.T)
+
+
+def _rows_as_core_matrices(rows: np.ndarray) -> np.ndarray:
+    """What `core_matrices` turns into these rows, one after the other."""
+    return rows.ravel().reshape(16, 2, 8, 16).transpose(0, 2, 1, 3).reshape(128, 32)
+
+
+SCALES = [
+    ("mxf8f6f4", "e4m3", "e5m2", "ue8m0", "", 1), ("mxf8f6f4", "e2m1", "e4m3", "ue8m0", ".block32", 1),
+    ("mxf4", "e2m1", "e2m1", "ue8m0", ".scale_vec::2X", 2), ("mxf4nvf4", "e2m1", "e2m1", "ue4m3", ".block16", 4),
+    ("mxf4nvf4", "e2m1", "e2m1", "ue8m0", ".block32", 2), ("mxf4nvf4", "e2m1", "e2m1", "ue4m3", ".scale_vec::4X", 4),
+]  # fmt: skip
+COPY_SCALES = """
+add.s64 %rd8, %rd3, {sfa}; add.s64 %rd9, %rd3, {sfb};
+@%p3 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r20], %rd8;
+@%p3 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r21], %rd9;
+"""
+
+
+def scale_rows(factors: np.ndarray, dtype) -> np.ndarray:
+    """[rows, 4] scale factors as 32 rows of 16 bytes: row r is in row r % 32, word r / 32."""
+    out = np.full((32, 4, 4), 0x7F, np.uint8)
+    for row in range(len(factors)):
+        out[row % 32, row // 32] = factors[row].astype(dtype).view(np.uint8)
+    return out.reshape(32, 16)
+
+
+@pytest.mark.parametrize("accumulation", ["f32", "tensor_core"])
+@pytest.mark.parametrize(("kind", "a_type", "b_type", "scale", "size", "vectors"), SCALES)
+def test_blocks_are_scaled(kind, a_type, b_type, scale, size, vectors, accumulation):
+    """Powers of two as factors, different in every row and block; so every sum is exact."""
+    rng = np.random.default_rng(7)
+    k, identifier = DEPTH[kind], {1: 2, 2: 2, 4: 0}[vectors]
+    a, b = values(rng, a_type, (128, k)), values(rng, b_type, (N, k))
+    sfa, sfb = 2.0 ** rng.integers(-3, 4, (128, 4)), 2.0 ** rng.integers(-3, 4, (N, 4))
+    what = instruction_descriptor(kind, 128, a_type, b_type, scale=scale, a_id=identifier, b_id=identifier)
+    mma = f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{size} [%r10], %rd4, %rd5, {what}, [%r20], [%r21], %p4;"
+    dtype = DTYPES[scale]
+    copy = COPY_SCALES.format(sfa=descriptor(SFA_AT, 16), sfb=descriptor(SFB_AT, 16))
+    words = run(kind, mma, rows_of_bytes(a, a_type, kind), rows_of_bytes(b, b_type, kind),
+                (scale_rows(sfa, dtype), scale_rows(sfb, dtype)), before=copy,
+                device=Device(accumulation=accumulation))  # fmt: skip
+    chosen = slice(identifier, identifier + vectors)
+    wide_a = a * np.repeat(sfa[:, chosen], k // vectors, axis=1)
+    wide_b = b * np.repeat(sfb[:, chosen], k // vectors, axis=1)
+    np.testing.assert_array_equal(words.view(np.float32), wide_a @ wide_b.T)
+
+
+OWN_SCALES = """
+shr.u32 %r30, %r0, 5; add.u32 %r31, %r30, {a}; add.u32 %r32, %r30, {b};
+mul.lo.u32 %r31, %r31, 0x01010101; mul.lo.u32 %r32, %r32, 0x01010101;
+setp.gt.u32 %p6, %r30, {last};
+@%p6 bra NOT_MINE;
+tcgen05.st.sync.aligned.32x32b.x4.b32 [%r20], {{%r31, %r31, %r31, %r31}};
+tcgen05.st.sync.aligned.32x32b.x2.b32 [%r21], {{%r32, %r32}};
+tcgen05.wait::st.sync.aligned;
+NOT_MINE: bar.sync 0;
+"""
+"""Each warp writes the scale factors of A and B in its own quadrant, 2^(warp + a - 127) and 2^(warp + b - 127)."""
+
+
+def test_a_quadrant_of_d_takes_the_scale_factors_of_its_own_lanes():
+    """A B200 was seen to take those for row 0. They should be the same everywhere: else a warning, or an error."""
+    rng = np.random.default_rng(11)
+    a, b = values(rng, "e4m3", (128, 32)), values(rng, "e4m3", (N, 32))
+    what = instruction_descriptor("mxf8f6f4", 128, "e4m3", "e4m3", scale="ue8m0")
+    mma = f"tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r10], %rd4, %rd5, {what}, [%r20], [%r21], %p4;"
+    rows = rows_of_bytes(a, "e4m3", "mxf8f6f4"), rows_of_bytes(b, "e4m3", "mxf8f6f4")
+    differing = OWN_SCALES.format(a=127, b=125, last=3)
+    quadrant = np.arange(128)[:, None] // 32
+    found = run("mxf8f6f4", mma, *rows, before=differing).view(np.float32)
+    np.testing.assert_array_equal(found, 2.0 ** (2 * quadrant - 2) * (a @ b.T))
+    with pytest.raises(Fault, match="differ between quadrants") as error:
+        run("mxf8f6f4", mma, *rows, before=differing, strict=True)
+    assert error.value.rule == "scale-copies"
+    only_the_first = OWN_SCALES.format(a=127, b=125, last=0)
+    with pytest.raises(Fault, match="lane 32, column 129, which was never written"):
+        run("mxf8f6f4", mma, *rows, before=only_the_first)
+    found = run("mxf8f6f4", mma, *rows, before=only_the_first, device=Device(uninitialised="report")).view(np.float32)
+    np.testing.assert_array_equal(found[:32], 0.25 * (a @ b.T)[:32])
+    assert np.isnan(found[32:]).all()
+
+
+def test_a_type_code_that_names_no_type_is_a_warning():
+    rng = np.random.default_rng(12)
+    a, b = values(rng, "e4m3", (128, 32)), values(rng, "e4m3", (N, 32))
+    what = instruction_descriptor("f8f6f4", 128, "e4m3", "e4m3") | 2 << 7
+    mma = f"tcgen05.mma.cta_group::1.kind::f8f6f4 [%r10], %rd4, %rd5, {what}, %p4;"
+    rows = rows_of_bytes(a, "e4m3", "f8f6f4"), rows_of_bytes(b, "e4m3", "f8f6f4")
+    np.testing.assert_array_equal(run("f8f6f4", mma, *rows).view(np.float32), a @ b.T)
+    with pytest.raises(Fault, match="type code 2 of A or B is that of no type") as error:
+        run("f8f6f4", mma, *rows, strict=True)
+    assert error.value.rule == "type-code"
+
+
+@pytest.mark.parametrize("in_tmem", [False, True])
+@pytest.mark.parametrize(("m", "parts"), [(128, 1), (64, 2), (32, 4)])
+def test_weight_stationary_layouts(m, parts, in_tmem):
+    """With fewer rows, parts of the columns stand one above the other, each with an A of its own in tensor memory."""
+    rng = np.random.default_rng(8)
+    a, b = values(rng, "e4m3", (128, 32)), values(rng, "e4m3", (N, 32))
+    rows, before = rows_of_bytes(a, "e4m3", "f8f6f4"), ""
+    if in_tmem:
+        rows, before = _rows_as_core_matrices(rows), STORE_A
+    what = instruction_descriptor("f8f6f4", m, "e4m3", "e4m3")
+    mma = f"tcgen05.mma.ws.cta_group::1.kind::f8f6f4 [%r10], {'[%r22]' if in_tmem else '%rd4'}, %rd5, {what}, %p4;"
+    words = run("f8f6f4", mma, rows, rows_of_bytes(b, "e4m3", "f8f6f4"), before=before)
+    wide = N // parts
+    for p in range(parts):
+        of_a = a[m * p : m * (p + 1)] if in_tmem else a[:m]
+        found = words[m * p : m * (p + 1), :wide].view(np.float32)
+        np.testing.assert_array_equal(found, of_a @ b[wide * p : wide * (p + 1)].T)
+    assert not words[:, wide:].any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "width", "quadrants"),
+    [
+        ("128x256b", 128, 32, None), ("128x128b", 128, 16, None), ("32x128b.warpx4", 32, 16, [0, 0, 0, 0]),
+        ("warpx4.32x128b", 32, 16, [0, 0, 0, 0]),  # as Triton writes it; ptxas takes it
+        ("64x128b.warpx2::02_13", 64, 16, [0, 1, 0, 1]), ("64x128b.warpx2::01_23", 64, 16, [0, 0, 1, 1]),
+    ],
+)  # fmt: skip
+def test_copies_from_shared_to_tensor_memory(shape, rows, width, quadrants):
+    source = np.random.default_rng(9).integers(0, 256, (128, 32)).astype(np.uint8)
+    block = source.ravel()[: rows * width].reshape(rows, width)
+    # The bytes at the start of shared memory are the block as core matrices.
+    flat = np.zeros(4096, np.uint8)
+    flat[: rows * width] = core_matrices(block)
+    mma = f"tcgen05.cp.cta_group::1.{shape} [%r10], %rd8;"
+    before = f"add.s64 %rd8, %rd3, {descriptor(0, width)};\n"
+    words = run("f16", mma, _rows_as_core_matrices(flat.reshape(128, 32)), source[:64], before=before)
+    taken = block if quadrants is None else np.concatenate([block[32 * q : 32 * q + 32] for q in quadrants])
+    np.testing.assert_array_equal(words[:, : width // 4], np.ascontiguousarray(taken).view(np.uint32))
+    assert not words[:, width // 4 :].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "mxf4nvf4", "a_id": 1}, "scale factor id 1 must be a multiple of 4"),
+        ({"kind": "mxf4", "scale": "ue4m3"}, "exist in mxf4nvf4 only"),
+        ({"kind": "mxf8f6f4", "m": 64}, "M = 64 must be one of"),
+    ],
+)
+def test_descriptors_that_a_kind_does_not_have(change, message):
+    kind = change["kind"]
+    element = "e4m3" if kind == "mxf8f6f4" else "e2m1"
+    scale = change.get("scale", "ue4m3" if kind == "mxf4nvf4" else "ue8m0")
+    what = instruction_descriptor(kind, change.get("m", 128), element, element, scale=scale, a_id=change.get("a_id", 0))
+    size = ".block16" if kind == "mxf4nvf4" else ""
+    mma = f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale{size} [%r10], %rd4, %rd5, {what}, [%r20], [%r21], %p4;"
+    factors = scale_rows(np.ones((128, 4)), DTYPES[scale])
+    zeros = np.zeros((128, 32), np.uint8)
+    copy = COPY_SCALES.format(sfa=descriptor(SFA_AT, 16), sfb=descriptor(SFB_AT, 16))
+    with pytest.raises(Fault, match=message):
+        run(kind, mma, zeros, zeros[:N], (factors, factors), before=copy)
+
+
+def test_what_is_told_of_scale_factors():
+    seen: list = []
+    what = instruction_descriptor("mxf8f6f4", 128, "e4m3", "e4m3", scale="ue8m0")
+    mma = f"tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r10], %rd4, %rd5, {what}, [%r20], [%r21], %p4;"
+    factors, zeros = scale_rows(np.ones((128, 4)), DTYPES["ue8m0"]), np.zeros((128, 32), np.uint8)
+    copy = COPY_SCALES.format(sfa=descriptor(SFA_AT, 16), sfb=descriptor(SFB_AT, 16))
+    run("mxf8f6f4", mma, zeros, zeros[:N], (factors, factors), before=copy, sinks=[seen.append])
+    finished = [e.operation.kind for e in seen if isinstance(e, events.Finished)]
+    assert [k for k in finished if k in ("tmem.copy", "mma")] == ["tmem.copy", "tmem.copy", "mma"]
+    (multiplied,) = {e.operation for e in seen if isinstance(e, events.Issued) and e.operation.kind == "mma"}
+    blocks = [r for r in multiplied.reads if isinstance(r, events.TensorBlock)]
+    assert [(b.columns.start, b.columns.stop) for b in blocks] == [(128, 132), (136, 138)]
+    assert [w.columns for w in multiplied.writes] == [range(64)]

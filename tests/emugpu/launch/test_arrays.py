@@ -1,0 +1,85 @@
+"""A kernel in a string on NumPy arrays: `harness.run_ptx`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_programs import source
+
+import harness
+from emugpu.errors import UsageProblem
+
+AXPY = """.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry axpy(.param .u64 x, .param .u64 y, .param .f32 a, .param .u32 n) {
+    .reg .pred %p; .reg .b32 %r<5>; .reg .f32 %f<4>; .reg .b64 %rd<5>;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r1, %r1, %r2, %r3;
+    ld.param.u32 %r4, [n];
+    setp.ge.u32 %p, %r1, %r4;
+    @%p ret;
+    mul.wide.u32 %rd1, %r1, 4;
+    ld.param.u64 %rd2, [x]; add.s64 %rd2, %rd2, %rd1;
+    ld.param.u64 %rd3, [y]; add.s64 %rd3, %rd3, %rd1;
+    ld.global.f32 %f1, [%rd2]; ld.global.f32 %f2, [%rd3]; ld.param.f32 %f3, [a];
+    fma.rn.f32 %f1, %f1, %f3, %f2;
+    st.global.f32 [%rd3], %f1;
+    ret;
+}
+"""
+X = np.arange(100, dtype=np.float32)
+
+
+def axpy(expected, **options):
+    y = np.full(100, 7, np.float32)
+    verdict = harness.run_ptx(AXPY, [X, y, 3.0, 90], grid=4, block=32, expect={1: expected}, **options)
+    return verdict, y
+
+
+def test_a_right_kernel_is_clean_and_its_result_is_in_the_array():
+    expected = np.where(X < 90, 3 * X + 7, 7).astype(np.float32)
+    verdict, y = axpy(expected)
+    assert (verdict.word, verdict.schedules, verdict.compared) == ("clean", 4, ("argument_1",))
+    assert (y == expected).all()
+
+
+def test_a_wrong_result_is_wrong_unless_the_tolerance_allows_it():
+    off = np.where(X < 90, 3 * X + 7, 7).astype(np.float32) * np.float32(1.001)
+    assert axpy(off)[0].word == "wrong"
+    assert axpy(off, tolerance=0.01)[0].word == "clean"
+
+
+def test_without_an_expectation_it_is_incomplete():
+    out = np.zeros(64, np.uint32)
+    text = source("mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; st.global.b32 [%rd0], %r0; ret;")
+    verdict = harness.run_ptx(text, [out], block=1)
+    assert verdict.word == "incomplete" and "no result is expected" in verdict.reasons[0][1]
+
+
+def test_a_fault_leaves_the_arrays_as_they_were():
+    y = np.full(10, 7, np.float32)
+    verdict = harness.run_ptx(AXPY, [X, y, 3.0, 90], grid=4, block=32, expect={1: y})
+    assert verdict.word == "wrong" and (y == 7).all()
+    assert "outside every allocation" in verdict.reasons[0][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expect", "said"),
+    [
+        ([X[::2], X, 1.0, 5], {}, "argument_0: an array of float32 and shape [50]; it must be contiguous"),
+        ([X, "x", 1.0, 5], {}, "argument_1 = 'x': must be an array, a number or None"),
+        ([X, X, 1.0, 5], {2: X}, "expect[2] of shape [100]: argument 2 is no array"),
+        ([X, X, 1.0, 5], {1: X[:3]}, "expect[1] of shape [3]: argument 1 has shape [100]"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused(arguments, expect, said):
+    with pytest.raises(UsageProblem) as error:
+        harness.run_ptx(AXPY, arguments, block=32, expect=expect)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_of_several_kernels_one_is_to_be_named():
+    text = AXPY + AXPY[AXPY.index(".visible") :].replace(".entry ", ".entry other_", 1)
+    with pytest.raises(UsageProblem, match=r"^kernel is missing: kernel.ptx has (\w+), other_\1; name one$"):
+        harness.run_ptx(text, [X, X.copy(), 3.0, 100], block=32)

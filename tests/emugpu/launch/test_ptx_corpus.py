@@ -1,0 +1,189 @@
+"""A folder of PTX and launch files: a row for each kernel, and the page on what is implemented."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from cuda_programs import FOLDER
+from test_ptx_list import BROKEN
+from test_ptx_run import SCALE, SGEMM
+
+import harness.cli.main
+from emugpu.emulator import RULES
+from emugpu.emulator.instructions.table import TABLE
+from emugpu.launch import coverage
+from emugpu.launch.coverage import coverage_page, try_form
+from emugpu.launch.forms import FORMS, MODULE, TARGETS
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import run
+from harness.paths import ROOT
+
+
+def command(*arguments):
+    return CliRunner().invoke(harness.cli.main.main, ["ptx", *(str(a) for a in arguments)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two PTX files, one of them in part not understood, and launch files that pass, fail, and do not run."""
+    place = tmp_path / "corpus"
+    (place / "nvcc").mkdir(parents=True)
+    shutil.copy(FOLDER / "sgemm.ptx", place / "nvcc")
+    (place / "broken.ptx").write_text(BROKEN)
+    near = SGEMM.replace(f"{FOLDER}/", "")
+    (place / "nvcc" / "good.toml").write_text(near)
+    (place / "nvcc" / "wrong.toml").write_text(near.replace("A @ B", "A @ B + 1"))
+    (place / "nvcc" / "bad.toml").write_text(near.replace("grid = 1", "grid = 0"))
+    (place / "scale.toml").write_text(SCALE.replace(f"{FOLDER}/", "nvcc/"))
+    (place / "other.toml").write_text("[tool]\nname = 'not a launch file'\n")
+    (place / "outside.toml").write_text(SGEMM)
+    (place / "nvcc" / "null.toml").write_text(near.replace('"B", "C", 32', '"B", "null", 32'))
+    return place
+
+
+def test_a_row_for_every_kernel_and_every_launch(folder):
+    result = command("corpus", folder, "--json", "-", "--jobs", "2")
+    assert result.exit_code == 4, result.stderr
+    rows = json.loads(result.stdout)
+    found = {(row["file"], row["kernel"], row["launch"]): row for row in rows}
+    sgemm = "nvcc/sgemm.ptx"
+    results = {key: row["result"] for key, row in found.items() if row["result"] != "-"}
+    assert results == {
+        (sgemm, "sgemm", "nvcc/good.toml"): "exact",
+        (sgemm, "sgemm", "nvcc/wrong.toml"): "WRONG",
+        (sgemm, "?", "nvcc/bad.toml"): "could not run",
+        (sgemm, "sgemm", "nvcc/null.toml"): "could not run",
+        (sgemm, "scale_and_add", "scale.toml"): "within tolerance",
+        ("elsewhere", "sgemm", "outside.toml"): "exact",
+    }
+    assert found[sgemm, "sgemm", "nvcc/wrong.toml"]["reason"] == "C: 1,024 of 1,024 elements"
+    assert "Fault: kernel 'sgemm'" in found[sgemm, "sgemm", "nvcc/null.toml"]["reason"]
+    assert "launch.grid = 0" in found[sgemm, "?", "nvcc/bad.toml"]["reason"]
+    assert found[sgemm, "sgemm_one_barrier", None]["compiler"] == "nvcc 13.0"
+    good = found[sgemm, "sgemm", "nvcc/good.toml"]
+    assert good["warnings"] == 0 and good["seconds"] > 0 and good["implemented"] == "yes"
+    assert found["broken.ptx", "lacking", None]["implemented"] == "all but 2 of 4"
+    assert found["broken.ptx", "unknown_words", None]["implemented"].startswith("no: PTX line ")
+
+
+def test_exit_codes_and_the_table(folder):
+    (folder / "nvcc" / "wrong.toml").unlink()
+    result = command("corpus", folder)
+    assert result.exit_code == 3
+    assert "6 not launched, 2 could not run, 2 exact, 1 within tolerance" in result.stdout
+    assert "nvcc/bad.toml: could not run:" in result.stdout
+    (folder / "nvcc" / "bad.toml").unlink()
+    (folder / "nvcc" / "null.toml").unlink()
+    for path in (folder / "nvcc" / "good.toml", folder / "outside.toml"):
+        path.write_text(path.read_text().replace('C = "A @ B"', ""))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "ptx", "corpus", folder],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and "2 ran" in done.stdout, done.stderr
+    assert [re.split(r"  +", line)[:1] for line in done.stdout.splitlines()[1:3]] == [["file"], ["broken.ptx"]]
+
+
+def test_folders_with_nothing_to_look_at(tmp_path):
+    for place, message in [(tmp_path, "has no .ptx file"), (tmp_path / "no", "is not a folder; name one with .ptx")]:
+        result = command("corpus", place)
+        assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
+
+
+LAUNCHES = sorted((FOLDER.parent / "launches").glob("*.toml"))
+
+
+def test_the_launch_files_of_the_test_data_can_be_read():
+    assert len(LAUNCHES) >= 16
+    for path in LAUNCHES:
+        file = read_launch_file(path)
+        assert file.ptx.exists() and file.expectations, path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cute_axpy_sm100",
+        "cute_gemm_f16_pairs_sm100",
+        "cute_persistent_f16_sm90",
+        "cute_scaled_nvfp4_sm100",
+        "nvcc_calls",
+        "nvcc_wgmma_gemm",
+        "triton_softmax_sm100",
+        "triton_split_sum_sm90",
+        "triton_tma_matmul_sm90",
+    ],
+)
+def test_kernels_of_other_compilers_run_by_their_launch_files(name):
+    outcome = run(read_launch_file(FOLDER.parent / "launches" / f"{name}.toml"))
+    assert outcome.passed and outcome.compiler.lower().startswith(name.partition("_")[0])
+
+
+# ---- the page ----
+
+FORMS_TRIED = [(section, form) for section, forms in FORMS.items() for form in forms]
+
+
+def test_the_page_tells_what_the_emulator_takes(tmp_path):
+    page = coverage_page()
+    for name in TABLE:
+        assert f"| `{name}` |" in page
+    for rule in RULES:
+        assert f"| `{rule}` |" in page
+    assert "| `add.s32 %r0, %r1, %r2` | sm_90a, sm_100a |" in page
+    assert "| `tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%d1, {%f4, %f5}]` | **no** |" in page
+    assert re.search(r"\| `tcgen05.fence::before_thread_sync` \| sm_100a \|", page)
+    assert re.search(r"\| `wgmma.fence.sync.aligned` \| sm_90a \|", page)
+    assert page.count("\n| `") >= len(FORMS_TRIED) + len(TABLE)
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows if "| `" in row[:3]}) <= 3
+    target = tmp_path / "page.md"
+    assert command("coverage", "-o", target).exit_code == 0 and target.read_text() == page
+
+
+def test_the_page_follows_the_table(monkeypatch):
+    """Take an entry out, and the page says so; a kernel with that instruction stops."""
+    assert try_form("popc.b32 %r0, %r1;").targets == TARGETS
+    monkeypatch.delitem(TABLE, "popc")
+    from emugpu.emulator.instructions import table
+
+    table._find.cache_clear()
+    try:
+        assert try_form("popc.b32 %r0, %r1;").targets == ()
+        assert "| `popc.b32 %r0, %r1` | **no** |" in coverage_page()
+    finally:
+        table._find.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not installed")
+def test_ptxas_takes_every_form_for_one_of_the_targets(tmp_path):
+    refused = []
+    for target in TARGETS:
+        path = tmp_path / f"{target}.ptx"
+        path.write_text(MODULE.format(target=target, statement="\n".join(form for _, form in FORMS_TRIED)))
+        command = ["ptxas", "-arch", target, "-o", str(path.with_suffix(".cubin")), str(path)]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120).stderr
+        lines = path.read_text().splitlines()
+        refused.append({lines[int(number) - 1]: said for number in re.findall(r"\bline (\d+)", said)})
+    assert set(refused[0]) & set(refused[1]) == set()
+    assert any(form.startswith("wgmma") for form in refused[1]), "ptxas says what a target lacks"
+
+
+def test_a_form_that_is_only_in_part_understood_is_not_implemented():
+    for statement in ("add.s32 %r0, %r1;", "add.s32 %r0, %r99999;", "add.noise.s32 %r0, %r1, %r2;", "add.s32 %r0 %r1"):
+        assert try_form(statement).targets == ()
+
+
+def test_the_table_of_instructions_does_not_depend_on_what_was_imported_first(monkeypatch):
+    lines = list(coverage._instructions())
+    monkeypatch.setattr(coverage, "TABLE", dict(reversed(TABLE.items())))
+    assert list(coverage._instructions()) == lines

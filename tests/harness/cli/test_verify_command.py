@@ -1,0 +1,233 @@
+"""``harness verify``: one verdict for each way in which a kernel or a program can end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from ptx_programs import STORE_R1, WORDS, source
+
+from emugpu.check.verdict import EXIT_CODES, fidelity
+from emugpu.emulator import Module
+from harness.cli.main import main
+from harness.compile.artifacts import make_launchable
+
+LAUNCH = """ptx = "kernel.ptx"
+launch = {{ kernel = "kernel", grid = 1, block = 64, arguments = ["out"] }}
+{expect}
+[buffers]
+out = {{ dtype = "u32", shape = 64, init = "zeros" }}
+"""
+SHARED = "mov.b32 %r4, words; shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r4; st.shared.b32 [%r3], %r0; {} "
+NEIGHBOUR = SHARED + "xor.b32 %r5, %r3, 128; ld.shared.b32 %r1, [%r5];" + STORE_R1
+"""Each thread takes what a thread of the other warp has put into shared memory; `{}`: what stands between."""
+BODIES = {
+    "clean": NEIGHBOUR.format("bar.sync 0;"),
+    "wrong": NEIGHBOUR.format("bar.sync 0;").replace("xor.b32 %r5, %r3, 128", "mov.b32 %r5, %r3"),
+    "fault": "ld.global.b32 %r1, [%rd0+4096];" + STORE_R1,
+    "racy": NEIGHBOUR.format(
+        "bar.sync 0; st.shared.b32 [%r3], %r0; xor.b32 %r6, %r3, 128; ld.shared.b32 %r7, [%r6]; bar.sync 0;"
+    ),
+    "hung": "setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [words], 1; bar.sync 0;"
+    "W: mbarrier.try_wait.parity.shared.b64 %p1, [words], 0; @!%p1 bra W;" + STORE_R1,
+    "unsupported": "tcgen05.shift.cta_group::1.down [%r0];" + STORE_R1,
+}
+EXPECTED = {"fault": "wrong", "unsupported": "incomplete"}
+
+
+def verify(*words: object):
+    return CliRunner().invoke(main, ["verify", *map(str, words)])
+
+
+def launch_file(folder: Path, body: str, expect: str = 'expect.out = "roll(arange(64), 32)"') -> Path:
+    (folder / "kernel.ptx").write_text(source(body + "ret;", WORDS))
+    (folder / "launch.toml").write_text(LAUNCH.format(expect=expect))
+    return folder / "launch.toml"
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_each_end_has_its_verdict_and_exit_code(tmp_path, name):
+    done = verify(launch_file(tmp_path, BODIES[name]), "--json", "-")
+    found = json.loads(done.stdout)
+    word = EXPECTED.get(name, name)
+    assert (found["verdict"], done.exit_code) == (word, EXIT_CODES[word]), done.output
+    assert found["launches"] == 1 and found["fidelity"]["schedules"] == 4
+    assert found["fidelity"]["compared"] == ["out"]
+    assert bool(found["reasons"]) == (word != "clean")
+    assert bool([f for f in found["findings"] if f["severity"] == "error"]) == (name in ("racy", "hung"))
+
+
+def test_what_is_not_compared_is_not_clean(tmp_path):
+    done = verify(launch_file(tmp_path, BODIES["clean"], expect=""), "--json", "-")
+    [reason] = json.loads(done.stdout)["reasons"]
+    assert done.exit_code == 5 and reason == {
+        "verdict": "incomplete",
+        "reason": "no result is expected, so none was compared",
+    }
+
+
+def test_files_for_other_programs(tmp_path):
+    path = launch_file(tmp_path, BODIES["racy"])
+    done = verify(path, "--sarif", tmp_path / "found.sarif", "--junit", tmp_path / "found.xml")
+    assert done.exit_code == 1 and done.stdout.splitlines()[-1].endswith(": racy")
+    [run] = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    assert {result["ruleId"] for result in run["results"]} == {"race-shared"}
+    suite = ElementTree.parse(tmp_path / "found.xml").getroot()
+    assert (suite.get("failures"), suite.get("skipped")) == ("1", "0")
+    failure = suite.find("testcase/failure")
+    assert failure.get("message") == "racy" and "race-shared" in failure.text
+
+
+def test_a_kernel_of_ours(artifacts):
+    done = verify("kernel6", "--shape", "300,520,200", "--cluster", "2x1")
+    assert done.exit_code == 0, done.output
+    assert "1 launch, 4 schedules; compared: C" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "word"), [("clean", "clean"), ("racy", "racy"), ("hung", "hung"), ("fault", "wrong")])
+def test_a_program(tmp_path, name, word):
+    (tmp_path / "kernel.ptx").write_text(source(BODIES[name] + "ret;", WORDS))
+    (tmp_path / "program.py").write_text(
+        "import os, sys\nfrom driver_client import *\nstart()\n"
+        f'kernel, = load(open({str(tmp_path / "kernel.ptx")!r}).read(), "kernel")\n'
+        "out = upload((c_uint * 64)())\nlaunch(kernel, 1, 64, out)\n"
+        "os._exit(0 if cu.cuCtxSynchronize() == 0 else 9)\n"
+    )
+    command = [sys.executable, "-m", "harness", "verify", "--json", str(tmp_path / "verdict.json"), "--"]
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2] / 'support'}:{Path(__file__).parents[2]}"}
+    done = subprocess.run([*command, sys.executable, tmp_path / "program.py"], env=environment, capture_output=True)
+    found = json.loads((tmp_path / "verdict.json").read_text())
+    assert (found["verdict"], done.returncode) == (word, EXIT_CODES[word]), done.stderr.decode()
+    assert found["launches"] == 1
+
+
+def test_a_program_that_launches_nothing_is_incomplete():
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "verify", "--", "true"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5 and "has launched nothing" in done.stdout
+
+
+def test_several_targets_are_refused():
+    done = verify("kernel6", "kernel7")
+    assert done.exit_code == 2 and "name one" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["kernel6", "--gpu", "h200"], "--gpu: kernel6 is no program; leave it out"),
+        (["--shape", "256", "--schedules", "2", "--", "true"], "--shape, --schedules: true is a program"),
+    ],
+)
+def test_options_that_mean_nothing_are_not_ignored(words, said):
+    done = verify(*words)
+    assert done.exit_code == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_how_far_instructions_can_be_trusted():
+    body = "mov.u32 %r1, %clock; ex2.approx.f32 %r2, %r1; tcgen05.wait::ld.sync.aligned; add.u32 %r1, %r1, 1; ret;"
+    assert fidelity([Module.from_text(source(body)).find("kernel")]) == {
+        "exact": {"all": 4},
+        "not modelled": {"mov.u32": 1},
+        "bounded": {"ex2.approx.f32": 1},
+        "by the ISA alone": {"tcgen05.wait::ld.sync.aligned": 1},
+    }
+
+
+# ---- smaller cases ----
+
+COUNTED = "ld.param.u32 %r9, [p0]; {} L: sub.u32 %r9, %r9, 1; setp.ne.u32 %p0, %r9, 0; @%p0 bra L;"
+"""A loop of as many rounds as the argument says, behind a program."""
+
+
+def shrunk(folder: Path, body: str, *options: str) -> tuple[dict, dict, str]:
+    """The verdict with the smaller case that it names, that case's own verdict, and its launch file."""
+    path = launch_file(folder, "")
+    (folder / "kernel.ptx").write_text(source(COUNTED.format(body) + "ret;", WORDS, parameters=["u32 p0"]))
+    path.write_text(path.read_text().replace("grid = 1,", "grid = [6, 1],").replace('["out"]', '["out", 300]'))
+    done = verify(path, "--json", "-", "--shrink", *options)
+    assert done.exit_code in (1, 3, 4), done.output
+    found = json.loads(done.stdout)
+    again, command = verify_again(found["smaller"])
+    return found, again, Path(command[2]).read_text()
+
+
+def errors_of(found: dict) -> set[str]:
+    return {finding["rule"] for finding in found["findings"] if finding["severity"] == "error"}
+
+
+def verify_again(command: str) -> tuple[dict, list[str]]:
+    """What a command that was printed says, and its words."""
+    words = shlex.split(command, comments=True)
+    done = verify(*words[2:], "--json", "-")
+    assert words[:2] == ["harness", "verify"] and done.exit_code in (1, 3, 4), (words, done.output)
+    return json.loads(done.stdout), words
+
+
+@pytest.mark.parametrize("name", ["racy", "hung", "fault"])
+def test_a_smaller_case_goes_wrong_in_the_same_way(tmp_path, name):
+    found, again, text = shrunk(tmp_path, BODIES[name])
+    assert (again["verdict"], again["fidelity"]["schedules"]) == (found["verdict"], 1)
+    launch = tomllib.loads(text)["launch"]
+    assert (launch["grid"], launch["arguments"]) == ([1, 1], ["out", 1]) and "expect" not in text
+    assert errors_of(again) <= errors_of(found) and bool(errors_of(again)) == (name != "fault")
+
+
+def test_a_number_that_the_fault_needs_stays(tmp_path):
+    """Only from 20 rounds on: the next power of two is 32. And only in the third CTA. Few rounds are another fault."""
+    few = "setp.lt.u32 %p3, %r9, 4;\n@%p3 trap;\n"
+    needs = few + "mov.u32 %r8, %ctaid.x; setp.eq.u32 %p2, %r8, 2; setp.ge.and.u32 %p2, %r9, 20, %p2; @%p2 trap;"
+    _, again, text = shrunk(tmp_path, needs)
+    launch = tomllib.loads(text)["launch"]
+    assert (launch["grid"], launch["arguments"], again["verdict"]) == ([4, 1], ["out", 32], "wrong")
+
+
+def test_any_name_is_written_and_a_place_that_is_taken_leaves_the_verdict(tmp_path):
+    path = launch_file(tmp_path, BODIES["racy"])
+    (tmp_path / "kernel.ptx").rename(tmp_path / "\U0001f600.ptx")
+    path.write_text(path.read_text().replace("kernel.ptx", "\U0001f600.ptx").replace("grid = 1,", "grid = 6,"))
+    again, _ = verify_again(json.loads(verify(path, "--shrink", "--json", "-").stdout)["smaller"])
+    assert again["verdict"] == "racy"
+    (tmp_path / "launch-smaller.toml").unlink()
+    (tmp_path / "launch-smaller.toml").mkdir()
+    done = verify(path, "--shrink")
+    assert done.exit_code == 1 and "launch-smaller.toml could not be written: launch.grid 6 to 1" in done.stdout
+    assert "Is a directory" in done.stderr
+
+
+def test_a_wrong_result_keeps_its_numbers(tmp_path):
+    """With fewer CTAs another result would be right; the command names the schedule alone, if even that is known."""
+    path = launch_file(tmp_path, BODIES["wrong"])
+    found = json.loads(verify(path, "--shrink", "--json", "-").stdout)
+    assert found["smaller"].startswith("not found") and not list(tmp_path.glob("*-smaller.toml"))
+    assert "smaller" not in json.loads(verify(launch_file(tmp_path, BODIES["clean"]), "--shrink", "--json", "-").stdout)
+
+
+def test_a_kernel_of_ours_with_a_fault_is_shown_by_a_smaller_product(monkeypatch, artifacts):
+    def without_wait(*arguments):
+        what = make_launchable(*arguments)
+        return replace(what, text_given=what.text.replace("cp.async.bulk.wait_group.read 1;", ""))
+
+    for module in ("check", "verify"):
+        monkeypatch.setattr(f"harness.cli.{module}.make_launchable", without_wait)
+    done = verify("kernel7", "--shape", "300,520,200", "--cluster", "2x1", "--shrink", "--json", "-")
+    found = json.loads(done.stdout)
+    again, command = verify_again(found["smaller"])
+    shape = [int(size) for size in command[command.index("--shape") + 1].split(",")]
+    assert shape < [300, 520, 200] and shape[2] <= 8, command
+    assert errors_of(found) & errors_of(again)
+
+
+def test_a_program_has_no_smaller_case():
+    done = verify("--shrink", "--", "true")
+    assert done.exit_code == 2 and "--shrink" in done.stderr

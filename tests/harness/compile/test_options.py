@@ -1,0 +1,60 @@
+"""The table of a configuration's options, and all that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import click
+import pytest
+
+from emugpu.errors import UsageProblem
+from harness.cli.main import main
+from harness.compile.config import OPTIONS, TUNABLE, KernelConfig, make_config, parse_settings
+from harness.experiments.sweep_spec import make_sweep
+from harness.model.constants import find_gpu
+from harness.model.what_if import parse_changes
+
+SAMPLE = {"arch": "sm_90a", "dtype": "fp16", "multicast": False, "ping_pong": False}
+"""A value of each option for which nothing is offered, and the odd one of a switch."""
+VALUES = {name: SAMPLE.get(name, option.offered[0] if option.offered else None) for name, option in OPTIONS.items()}
+
+
+def test_a_configuration_has_the_options_its_kernel_and_whether_there_are_groups():
+    assert [field.name for field in fields(KernelConfig)] == ["kernel", *OPTIONS, "grouped", "masked"]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_value_is_read_as_it_is_written(name):
+    option, value = OPTIONS[name], VALUES[name]
+    assert option.parse(option.show(value)) == value
+    assert option.read(option.write(value)) == value
+    assert parse_settings([f"{name}={option.show(value)}"]) == {name: value}
+
+
+@pytest.mark.parametrize("name", TUNABLE)
+def test_a_sweep_and_a_what_if_read_it_in_the_same_way(name):
+    text = OPTIONS[name].show(VALUES[name])
+    swept = make_sweep("x", kernels=["kernel8"], shapes=["512"], options={name: text})
+    [change] = parse_changes((f"{name}={text}",), find_gpu("h200"))
+    assert list(swept.options[name]) == [change.options[name]] == [VALUES[name]]
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "check", "build", "explain", "predict", "timeline", "sweep"])
+def test_a_command_has_each_option_by_its_one_name(command):
+    found = main.get_command(click.Context(main), command)
+    names = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    flags = {option.flag for option in OPTIONS.values()}
+    assert flags <= names
+    if command != "sweep":  # where a switch has a list of values
+        assert {option.off for option in OPTIONS.values() if option.off} <= names
+
+
+@pytest.mark.parametrize("words", [["stages"], ["stage=3"], ["ping_pong=of"], ["stages=-1"], ["cluster=2y1"]])
+def test_what_is_no_setting_is_refused(words):
+    with pytest.raises(UsageProblem):
+        parse_settings(words)
+
+
+def test_an_unknown_option_of_a_configuration_is_a_mistake_of_the_caller():
+    with pytest.raises(TypeError, match="a configuration has no stage; it has arch, dtype"):
+        make_config("kernel6", stage=3)
