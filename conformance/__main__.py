@@ -9,9 +9,9 @@ import click
 from conformance import gpu
 from conformance.catalogue import ALL
 from conformance.record import GROUPS, record
+from emugpu.cli.options import FiniteRange, NamedPath, check_folder, given_options
+from emugpu.cli.program import ClearErrors
 from emugpu.errors import EXIT_FINDINGS, EXIT_OK, UsageProblem
-from harness.cli.main import ClearErrors
-from harness.cli.options import FiniteRange, NamedPath, check_folder, given_options
 
 
 @click.command(cls=ClearErrors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,3 +39,18 @@ def cache_dir() -> Path:
     import platformdirs  # only here: where the variable is set, the emulated GPU does without
 
     return platformdirs.user_cache_path(APPLICATION)
+
+
+def git(*arguments: str) -> bytes | None:
+    """The output of git in the checkout; None if git fails or is missing, or if this is an installed package, which may
+    lie in someone else's repository. git only reads here: it takes no lock, which would disturb other processes and
+    stay behind on a full disk.
+    """
+    if not (ROOT / ".git").exists():
+        return None
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -25,6 +25,8 @@ from typing import Any
 import click
 import numpy as np
 
+from emugpu.cli.options import Parsed, as_json, check_output, given_options, write_output
+from emugpu.cli.program import ClearErrors
 from emugpu.emulator import Module
 from emugpu.emulator.native.library import Engine, library_for
 from emugpu.errors import CannotRun, UsageProblem
@@ -32,8 +34,6 @@ from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions, run
 from emugpu.launch.spec import Launchable
 from harness import paths
-from harness.cli.main import ClearErrors
-from harness.cli.options import Parsed, as_json, check_output, given_options, write_output
 from harness.compile.artifacts import build, build_with_notice, make_launchable
 from harness.compile.config import KernelConfig, make_config
 from harness.problem import Shape, parse_shape

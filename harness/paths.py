@@ -5,10 +5,10 @@ A wheel carries the sources and suites inside the package, in ``data/``, a folde
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 from emugpu.errors import CannotRun
+from emugpu.paths import git
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
@@ -62,20 +62,6 @@ def results_dir() -> Path:
     import platformdirs
 
     return platformdirs.user_data_path(APPLICATION) / "results"
-
-
-def git(*arguments: str) -> bytes | None:
-    """The output, or None if git fails, is not there, or the harness is installed: then it may lie in someone else's
-    repository. It only looks: without its lock, which would disturb others and stay behind on a full disk.
-    """
-    if is_installed():
-        return None
-    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def find_commit(text: str) -> str | None:

@@ -12,10 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
-from harness.cli import bench_output as output
-from harness.cli.main import try_write
-from harness.cli.options import (
+from emugpu.cli.options import (
     FiniteRange,
     check_output,
     group,
@@ -24,7 +21,10 @@ from harness.cli.options import (
     schedules_option,
     write_output,
 )
-from harness.cli.render import several, show_line
+from emugpu.cli.program import try_write
+from emugpu.cli.render import several, show_line
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
+from harness.cli import bench_output as output
 from harness.cli.repeat import check_command_of, command_of
 from harness.compile.artifacts import is_built
 from harness.experiments import bench as runs

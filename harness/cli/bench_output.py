@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from emugpu.cli.render import several, show_line, show_table
 from emugpu.markdown import table
-from harness.cli.render import several, show_line, show_table
 from harness.experiments.facts import Change
 from harness.experiments.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
 

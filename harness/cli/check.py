@@ -11,28 +11,24 @@ import click
 from rich.console import Console
 
 from emugpu.check.findings import RULES
-from emugpu.errors import UsageProblem
-from emugpu.launch.check import CheckOptions, check
-from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import EmulationOptions
-from emugpu.launch.spec import Launchable, read_ptx
-from harness.cli import render
-from harness.cli.check_output import Shown, shown_options, tell
-from harness.cli.options import (
-    ConfigOptions,
+from emugpu.cli import render
+from emugpu.cli.findings_output import Shown, shown_options, tell
+from emugpu.cli.options import (
     FiniteRange,
     NamedPath,
-    config_options,
     emulator_options,
     group,
     ptxas_option,
     schedules_option,
     seed_of_schedules,
-    seed_option,
-    shape_option,
-    what_argument,
 )
-from harness.cli.render import progress_bar
+from emugpu.cli.render import progress_bar
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.spec import Launchable, read_ptx
+from harness.cli.options import ConfigOptions, config_options, seed_option, shape_option, what_argument
 from harness.cli.run_file import require_accepted
 from harness.cli.running import kernels_named, launch_files_named, refuse_what_kernels_have
 from harness.compile.artifacts import build_with_notice, make_launchable

@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 
 from emugpu import cache
+from emugpu.cli.render import show_line, show_table
 from emugpu.errors import EXIT_OK, UsageProblem
-from harness.cli.render import show_line, show_table
 
 
 @click.command()

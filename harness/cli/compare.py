@@ -9,24 +9,23 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from emugpu.cli.options import as_json, write_output
+from emugpu.cli.program import try_write
+from emugpu.cli.render import show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK
-from harness.cli.main import try_write
 from harness.cli.options import (
     ConfigOptions,
     OutputOptions,
     RunOptions,
-    as_json,
     config_options,
     kernels_argument,
     output_options,
     ptx_option,
     run_options,
     shape_option,
-    write_output,
 )
 from harness.cli.predict import for_gpu
 from harness.cli.predict import show as show_predictions
-from harness.cli.render import show_line, show_table
 from harness.cli.repeat import command_of
 from harness.cli.run import show_mistakes
 from harness.cli.running import attempt_all, exit_code, kernels_named, make_requests, read_edited_for, save

@@ -10,9 +10,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from emugpu.cli.options import as_json, check_output, json_option, write_output
+from emugpu.cli.render import progress_bar, show_line, show_table
 from emugpu.errors import EXIT_OK, UsageProblem
-from harness.cli.options import as_json, check_output, json_option, write_output
-from harness.cli.render import progress_bar, show_line, show_table
 from harness.model.constants import find_gpu
 from harness.model.silicon.tables import SHIPPED, Source, find_tables, gpus_with_tables, read_sources, read_table
 from harness.model.silicon.times import Confrontation, confront

@@ -12,6 +12,18 @@ from typing import Any
 
 import click
 
+from emugpu.cli.options import (
+    FiniteRange,
+    NamedPath,
+    given_options,
+    group,
+    refuse_given,
+    refuse_seed_of_fifo,
+    schedule_option,
+    schedule_seed_option,
+    together,
+    uninitialised_option,
+)
 from emugpu.debug.adapter import Adapter
 from emugpu.debug.commands import Commands, Quit
 from emugpu.debug.debugger import Debugger
@@ -28,22 +40,7 @@ from emugpu.files import read_text_file
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
 from harness.cli.check import launchables
-from harness.cli.options import (
-    ConfigOptions,
-    FiniteRange,
-    NamedPath,
-    config_options,
-    given_options,
-    group,
-    refuse_given,
-    refuse_seed_of_fifo,
-    schedule_option,
-    schedule_seed_option,
-    seed_option,
-    shape_option,
-    together,
-    uninitialised_option,
-)
+from harness.cli.options import ConfigOptions, config_options, seed_option, shape_option
 from harness.cli.running import OF_KERNELS, one_launch_file, read_target, refuse_what_kernels_have
 from harness.problem import KINDS, Shape
 
@@ -238,7 +235,7 @@ def _check_screen(script: Path | None) -> None:
 
 
 def _fill_screen(debugger: Debugger) -> None:
-    from harness.cli.debug_screen import DebugScreen
+    from emugpu.cli.debug_screen import DebugScreen
 
     screen = DebugScreen(debugger)
     screen.run()

@@ -12,10 +12,11 @@ from rich.console import Console
 
 from emugpu.check.protocol import Protocol
 from emugpu.check.protocol import as_dict as protocol_as_dict
+from emugpu.cli import render
+from emugpu.cli.options import check_output, write_output
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import EmulationOptions, run
-from harness.cli import render
-from harness.cli.options import ConfigOptions, check_output, config_options, kernel_argument, shape_option, write_output
+from harness.cli.options import ConfigOptions, config_options, kernel_argument, shape_option
 from harness.compile.artifacts import build_with_notice, make_launchable, plan_json
 from harness.compile.config import KernelConfig, chosen_options, find_kernel
 from harness.compile.emit import KINDS, emit

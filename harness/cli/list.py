@@ -7,8 +7,8 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from harness.cli.options import as_json, check_output, json_option, write_output
-from harness.cli.render import show_table
+from emugpu.cli.options import as_json, check_output, json_option, write_output
+from emugpu.cli.render import show_table
 from harness.compile.catalog import KERNELS
 from harness.compile.config import OPTIONS, PRESETS, Preset
 

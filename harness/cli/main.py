@@ -1,183 +1,44 @@
-"""The command line: options in, reports and exit codes out.
-
-Every problem of a command becomes one clear message and the right exit code, never a traceback.
-"""
+"""The program ``harness``: its commands and what they have in common."""
 
 from __future__ import annotations
-
-import contextlib
-import os
-import signal
-import sys
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any, NoReturn, TextIO
 
 import click
 
 import harness
-from emugpu.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CannotRun, ReportedError
-
-
-class ClearErrors(click.Command):
-    """Gives a command, or a group of commands, one line and an exit code for each error."""
-
-    def main(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
-        kwargs["standalone_mode"] = False
-        code: Any
-        try:
-            code = super().main(*args, **kwargs)
-            sys.stdout.flush()
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            code = EXIT_USAGE
-        except click.ClickException as error:
-            code = print_error(_with_hint(error), EXIT_USAGE)
-        except ReportedError as error:
-            code = print_error(str(error), error.exit_code)
-        except (KeyboardInterrupt, click.Abort):
-            code = print_error("interrupted", EXIT_INTERRUPTED)
-        except MemoryError as error:
-            code = print_error(f"not enough memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
-        except OSError as error:
-            code = print_error(explain_os_error(error), EXIT_CANNOT_RUN)
-        except Exception as error:
-            if os.environ.get("HARNESS_TRACEBACK"):
-                raise
-            what = f"{type(error).__name__}: {error}".replace("\n", " ")
-            code = print_error(f"unexpected {what}; set HARNESS_TRACEBACK=1 to see where", EXIT_CANNOT_RUN)
-        for stream in (sys.stdout, sys.stderr):
-            _give_up_if_broken(stream)
-        sys.exit(code if isinstance(code, int) else EXIT_OK)
-
-
-def _with_hint(error: click.ClickException) -> str:
-    """One line. Click says what a value may be, and which option was meant, but not where to look for all of them."""
-    message = error.format_message().replace("\n", " ")
-    says_it = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
-    meant = isinstance(error, click.NoSuchOption) and error.possibilities
-    if says_it or meant or not isinstance(error, click.UsageError) or error.ctx is None:
-        return message
-    return f"{message.removesuffix('.')}; see {error.ctx.command_path} --help"
-
-
-def print_error(message: str, code: int) -> int:
-    """Prints an error on standard error; returns the exit code."""
-    _say(f"harness: error: {message}")
-    return code
-
-
-def warn(message: str) -> None:
-    """Prints a warning on standard error."""
-    _say(f"harness: warning: {message}")
-
-
-def try_write(write: Callable[[], None]) -> bool:
-    """Returns whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
-    try:
-        write()
-    except CannotRun as error:
-        print_error(str(error), error.exit_code)
-    except OSError as error:
-        print_error(explain_os_error(error), EXIT_CANNOT_RUN)
-        _give_up_if_broken(sys.stdout)
-    else:
-        return True
-    return False
-
-
-def explain_os_error(error: OSError) -> str:
-    """Returns one line: what could not be used, and why."""
-    reason = error.strerror or str(error) or type(error).__name__
-    if error.filename is not None:
-        return f"cannot use {os.fsdecode(error.filename)}: {reason}"
-    return f"cannot write the output, or read an input: {reason}"
-
-
-def prepare_streams() -> None:
-    """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``. Where
-    there is no standard output (``>&-``), writing to it fails as on a full disk.
-    """
-    if sys.stdout is None:
-        # Not for writing: the error is met and said. And no file that is opened later gets the number of the stream.
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _say(text: str) -> None:
-    # Where even this cannot be written, the exit code is all that is left to say.
-    with contextlib.suppress(OSError):
-        click.echo(text, err=True)
-
-
-def _give_up_if_broken(stream: TextIO | None) -> None:
-    """Lets what is left in a stream that cannot be written (a full disk) go, so that the end of the program does not
-    fail over it.
-    """
-    if stream is None:
-        return
-    try:
-        stream.flush()
-    except OSError:
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            stream.flush()
-
+from emugpu.cli.program import Commands, start_logging
 
 COMMANDS = {
-    "bench": "bench:bench",
-    "build": "inspection:build_command",
-    "check": "check:check_command",
-    "clean": "clean:clean",
-    "compare": "compare:compare_command",
-    "confront": "confront:confront_command",
-    "debug": "debug:debug_command",
-    "doctor": "doctor:doctor_command",
-    "exec": "exec:exec_command",
-    "explain": "inspection:explain",
-    "list": "list:list_command",
-    "predict": "predict:predict_command",
-    "ptx": "ptx:ptx",
-    "report": "report:report",
-    "run": "run:run_command",
-    "sweep": "sweep:sweep",
-    "timeline": "timeline:timeline_command",
-    "tune": "tune:tune",
-    "verify": "verify:verify_command",
+    "bench": "harness.cli.bench:bench",
+    "build": "harness.cli.inspection:build_command",
+    "check": "harness.cli.check:check_command",
+    "clean": "harness.cli.clean:clean",
+    "compare": "harness.cli.compare:compare_command",
+    "confront": "harness.cli.confront:confront_command",
+    "debug": "harness.cli.debug:debug_command",
+    "doctor": "harness.cli.doctor:doctor_command",
+    "exec": "emugpu.cli.exec:exec_command",
+    "explain": "harness.cli.inspection:explain",
+    "list": "harness.cli.list:list_command",
+    "predict": "harness.cli.predict:predict_command",
+    "ptx": "harness.cli.ptx:ptx",
+    "report": "harness.cli.report:report",
+    "run": "harness.cli.run:run_command",
+    "sweep": "harness.cli.sweep:sweep",
+    "timeline": "harness.cli.timeline:timeline_command",
+    "tune": "harness.cli.tune:tune",
+    "verify": "harness.cli.verify:verify_command",
 }
-"""Each command with its module in `harness.cli` and its name there."""
+"""Each command with its place."""
 
 
-class Commands(ClearErrors, click.Group):
-    """The program's commands. A command is imported when it is asked for, so that none pays for another's imports."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(f"harness.cli.{module}"), name)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `harness.__main__` has it until here
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        return command
-
-
-@click.group("harness", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("harness", cls=Commands, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", is_flag=True, help="Log on standard error what is compiled, run and started, and why.")
 @click.version_option(harness.__version__, prog_name="harness", message="%(prog)s %(version)s")
 def main(verbose: bool) -> None:
     """Compile, run and validate matmul kernels for Blackwell GPUs.
 
-    Exit codes: 0 ok, 1 check, bench or survey --read has found something, 2 usage, 3 could not run, measure or write,
-    4 wrong result, 130 interrupted.
+    Exit codes: 0 ok, 1 check or bench has found something, 2 usage, 3 could not run, measure or write, 4 wrong result,
+    5 incomplete, 130 interrupted.
     """
     if verbose:
-        import logging
-
-        logging.basicConfig(format="%(relativeCreated)6d ms %(name)s: %(message)s")
-        logging.getLogger("harness").setLevel(logging.DEBUG)
+        start_logging("harness")

@@ -11,22 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from emugpu.cli.options import FiniteRange, as_json, check_output, json_option, write_output
+from emugpu.cli.render import show_line
 from emugpu.emulator.names import readable_name
 from emugpu.errors import EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
-from harness.cli.options import (
-    ConfigOptions,
-    FiniteRange,
-    as_json,
-    check_output,
-    config_options,
-    json_option,
-    product_option,
-    what_argument,
-    write_output,
-)
-from harness.cli.render import show_line
+from harness.cli.options import ConfigOptions, config_options, product_option, what_argument
 from harness.cli.running import kernels_named, one_launch_file, refuse_what_kernels_have
 from harness.compile.artifacts import Artifact, build_with_notice
 from harness.compile.config import KernelConfig

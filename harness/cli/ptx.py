@@ -10,6 +10,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from emugpu.cli import ptx_output as output
+from emugpu.cli.options import NamedPath, check_output, json_option, launch_timeout_option, write_output
+from emugpu.cli.program import try_write
+from emugpu.cli.render import progress_bar, show_line
 from emugpu.emulator import LaunchError
 from emugpu.emulator.names import find_name
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, UsageProblem
@@ -19,18 +23,8 @@ from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.listing import ListedKernel, Listing, list_kernels
 from emugpu.launch.spec import read_ptx
 from emugpu.launch.template import launch_template
-from harness.cli import ptx_output as output
 from harness.cli.check import check_command
-from harness.cli.main import try_write
-from harness.cli.options import (
-    NamedPath,
-    check_output,
-    json_option,
-    launch_timeout_option,
-    write_output,
-)
 from harness.cli.predict import predict_command
-from harness.cli.render import progress_bar, show_line
 from harness.cli.run import run_command
 from harness.cli.running import for_launch_files
 

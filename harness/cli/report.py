@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from emugpu.cli.options import NamedPath, check_folder
+from emugpu.cli.render import progress_bar, several, show_line
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.files import write_text
 from harness import paths
-from harness.cli.options import NamedPath, check_folder
-from harness.cli.render import progress_bar, several, show_line
 from harness.compile.artifacts import plan_json
 from harness.compile.catalog import ARCHITECTURES, KERNELS
 from harness.compile.config import make_config

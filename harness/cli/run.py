@@ -10,26 +10,22 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from emugpu.cli.options import NamedPath, as_json, check_folder, profile_option, write_output
+from emugpu.cli.program import try_write
+from emugpu.cli.render import by, flatten_counters, show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from emugpu.launch.launching import name_schedules
-from harness.cli.main import try_write
 from harness.cli.options import (
     ConfigOptions,
-    NamedPath,
     OutputOptions,
     RunOptions,
-    as_json,
-    check_folder,
     config_options,
     output_options,
-    profile_option,
     ptx_option,
     run_options,
     shape_option,
     what_argument,
-    write_output,
 )
-from harness.cli.render import by, flatten_counters, show_line, show_table
 from harness.cli.repeat import command_of
 from harness.cli.run_file import run_file
 from harness.cli.running import (

@@ -11,19 +11,20 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from emugpu.cli.options import check_output, given_options, write_output
+from emugpu.cli.program import try_write
+from emugpu.cli.ptx_output import show_mistakes, show_outcome
+from emugpu.cli.render import progress_bar, show_line
 from emugpu.cuda.launch import run_on_gpu
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions, Outcome, Tried, launched_ptx, run_schedules
 from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import Processes
-from harness.cli.main import try_write
-from harness.cli.options import GPU_SILENCE, OutputOptions, RunOptions, check_output, given_options, write_output
-from harness.cli.ptx_output import show_mistakes, show_outcome
-from harness.cli.render import progress_bar, show_line
+from emugpu.record import new_record
+from harness.cli.options import GPU_SILENCE, OutputOptions, RunOptions
 from harness.cli.running import check_schedules, refuse_what_kernels_have
 from harness.compile.compiler import refusal_of
-from harness.run import records
 
 
 def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | None) -> int:
@@ -97,7 +98,7 @@ def _show(outcome: Outcome, tried: Sequence[Tried], as_json: bool, place: str | 
 
 
 def _write_record(outcome: Outcome, tried: Sequence[Tried], json_path: str) -> None:
-    record = {**records.new_record(), **outcome.as_dict()}
+    record = {**new_record(), **outcome.as_dict()}
     if len(tried) > 1:
         record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]
     write_output(json.dumps(record, indent=2, allow_nan=False) + "\n", json_path)

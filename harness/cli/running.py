@@ -13,23 +13,13 @@ from typing import Any
 import click
 from rich.console import Console
 
+from emugpu.cli.options import NamedPath, check_output, given_options, launch_timeout_option, refuse_seed_of_fifo
+from emugpu.cli.program import print_error, warn
+from emugpu.cli.render import progress_bar, show_line
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from emugpu.launch.spec import read_ptx
 from emugpu.processes.engine import in_order
-from harness.cli.main import print_error, warn
-from harness.cli.options import (
-    GPU_SILENCE,
-    ConfigOptions,
-    NamedPath,
-    OutputOptions,
-    RunOptions,
-    check_output,
-    given_options,
-    launch_timeout_option,
-    own_or_named,
-    refuse_seed_of_fifo,
-)
-from harness.cli.render import progress_bar, show_line
+from harness.cli.options import GPU_SILENCE, ConfigOptions, OutputOptions, RunOptions, own_or_named
 from harness.cli.repeat import command_of
 from harness.compile import planner
 from harness.compile.artifacts import Artifact

@@ -16,18 +16,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from emugpu.cli.options import FiniteRange, NamedPath, group, together
+from emugpu.cli.render import several, show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from emugpu.processes.engine import Engine, Processes
-from harness.cli.options import (
-    KERNEL_WORD,
-    FiniteRange,
-    NamedPath,
-    config_option,
-    group,
-    preset_option,
-    together,
-)
-from harness.cli.render import several, show_line, show_table
+from harness.cli.options import KERNEL_WORD, config_option, preset_option
 from harness.compile.catalog import SCHEDULERS
 from harness.compile.compiler import find_gpus
 from harness.compile.config import OPTIONS, TUNABLE, Option

@@ -8,22 +8,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from emugpu.cli.options import FiniteRange, NamedPath, check_output, given_options, write_output
+from emugpu.cli.render import several, show_line
 from emugpu.errors import UsageProblem
 from emugpu.gpus import usual_gpu
 from emugpu.launch.launch_file import read_launch_file
-from harness.cli.options import (
-    KERNEL_WORD,
-    ConfigOptions,
-    FiniteRange,
-    NamedPath,
-    check_output,
-    config_options,
-    given_options,
-    product_option,
-    write_output,
-)
+from harness.cli.options import KERNEL_WORD, ConfigOptions, config_options, product_option
 from harness.cli.predict import for_gpu
-from harness.cli.render import several, show_line
 from harness.compile.artifacts import build_with_notice
 from harness.compile.catalog import KERNELS, kernels_of
 from harness.compile.config import OPTIONS

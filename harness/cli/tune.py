@@ -10,9 +10,10 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
+from emugpu.cli.options import FiniteRange
+from emugpu.cli.render import show_line, show_table
 from emugpu.errors import CannotRun, UsageProblem
-from harness.cli.options import FiniteRange, kernel_argument, product_option
-from harness.cli.render import show_line, show_table
+from harness.cli.options import kernel_argument, product_option
 from harness.cli.sweep import LIMIT, Where, where_options
 from harness.compile.catalog import ARCHITECTURES
 from harness.compile.config import OPTIONS, KernelConfig, find_kernel, try_config

@@ -15,6 +15,21 @@ from rich.console import Console
 
 from emugpu.check.findings import as_sarif
 from emugpu.check.verdict import Verdict
+from emugpu.cli.options import (
+    accumulation_option,
+    check_output,
+    group,
+    json_option,
+    launch_timeout_option,
+    refuse_given,
+    resident_clusters_option,
+    schedule_option,
+    schedules_option,
+    seed_of_schedules,
+    write_output,
+)
+from emugpu.cli.program import try_write
+from emugpu.cli.render import progress_bar, several, show_line
 from emugpu.driver.gpu_model import gpu_model, gpu_names
 from emugpu.driver.log import Log
 from emugpu.driver.log import judge as judge_program
@@ -26,24 +41,7 @@ from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.shrink import Numbers, of_launch_file, shrink, smaller_file
 from harness.cli.check import launchables
-from harness.cli.main import try_write
-from harness.cli.options import (
-    ConfigOptions,
-    accumulation_option,
-    check_output,
-    config_options,
-    group,
-    json_option,
-    launch_timeout_option,
-    refuse_given,
-    resident_clusters_option,
-    schedule_option,
-    schedules_option,
-    seed_of_schedules,
-    shape_option,
-    write_output,
-)
-from harness.cli.render import progress_bar, several, show_line
+from harness.cli.options import ConfigOptions, config_options, shape_option
 from harness.cli.repeat import kernel_words, verify_command_of
 from harness.cli.running import (
     OF_KERNELS,

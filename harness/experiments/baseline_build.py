@@ -19,11 +19,11 @@ from typing import Any
 
 from emugpu import cache
 from emugpu.errors import CannotRun
+from emugpu.paths import git
 from emugpu.processes.program import run as run_program
 from harness.compile.artifacts import Artifact
 from harness.compile.config import KernelConfig
 from harness.experiments.suite import SCHEMA, Case
-from harness.paths import git
 
 BUILD_SECONDS = 1800
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emugpu.errors import UsageProblem
+from emugpu.record import new_record
 from harness import paths
 from harness.experiments.baseline_build import can_build
 from harness.paths import find_commit
@@ -133,7 +134,7 @@ def _pointer_problem(record: Mapping[str, Any]) -> str | None:
 def save_pointer(name: str, device: str, run: str) -> Path:
     """Makes ``name`` point at a run. An older pointer of this name stays, for cases that the run lacks."""
     path = records.record_file(BASELINES)
-    records.append(path, records.new_record(baseline=name, device=device, run=run))
+    records.append(path, new_record(baseline=name, device=device, run=run))
     return path
 
 

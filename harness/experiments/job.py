@@ -17,13 +17,13 @@ from emugpu.gpus import usual_gpu
 from emugpu.launch.check import Work, check_once
 from emugpu.launch.launching import EmulationOptions
 from emugpu.processes.engine import Engine
+from emugpu.record import new_record
 from harness import paths
 from harness.compile.artifacts import Artifact, build, build_each, make_launchable
 from harness.compile.compiler import find_gpus, mojo_version, package_version
 from harness.compile.config import KernelConfig
 from harness.experiments.soundness import as_field
 from harness.problem import Shape
-from harness.run import records
 from harness.run.model import compile_artifact
 from harness.run.runner import Request, run, surroundings
 
@@ -151,7 +151,7 @@ def compile_together(work: tuple[Sequence[KernelConfig], bool]) -> list[tuple[Ke
 def failure(job: Job, reason: str, log: str = "", deaths: int = 0) -> Record:
     """Returns the record of a job that has no result. deaths: processes that died of it."""
     about: Record = {"reason": reason, "log": log[-LOG_CHARACTERS:], "deaths": deaths}
-    return records.new_record(**job.fields(), failure=about, git=_surroundings()["git"])
+    return new_record(**job.fields(), failure=about, git=_surroundings()["git"])
 
 
 def _run(job: Job) -> Record:
@@ -173,7 +173,7 @@ def _check(job: Job) -> Record:
     what = make_launchable(_artifact(job.config), job.shape, job.inputs, job.seed)
     found = check_once(Work(what, replace(_schedule(job), strict=False)))
     device = {"kind": f"emulated-{job.config.arch}", "name": f"emulated {job.config.arch}"}
-    return records.new_record(**job.fields(), device=device, soundness=as_field(found), **_surroundings())
+    return new_record(**job.fields(), device=device, soundness=as_field(found), **_surroundings())
 
 
 def _schedule(job: Job) -> EmulationOptions:
@@ -186,7 +186,7 @@ def _predict(job: Job) -> Record:
     predicted = {"seconds": seconds, "tflops": job.shape.flops / seconds / 1e12}
     timing = {"seconds": None, "reason": "not measured: predicted"}
     device = {"kind": f"model-{job.config.arch}", "name": f"model of {job.config.arch}"}
-    return records.new_record(**job.fields(), device=device, timing=timing, predicted=predicted, **_surroundings())
+    return new_record(**job.fields(), device=device, timing=timing, predicted=predicted, **_surroundings())
 
 
 def predict_seconds(config: KernelConfig, shape: Shape) -> float:

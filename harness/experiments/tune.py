@@ -10,6 +10,7 @@ from math import ceil
 from emugpu.errors import CannotRun
 from emugpu.processes.engine import Engine
 from emugpu.processes.worker_process import JobTimeout
+from emugpu.record import new_record
 from harness.compile.compiler import versions
 from harness.compile.config import KernelConfig
 from harness.experiments.job import Device, Job, Kind, Record, SourceMismatch, compile_all, made_by, perform
@@ -17,7 +18,6 @@ from harness.experiments.race import MOST_ROUNDS, Runner, race
 from harness.experiments.space import Choices
 from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem import Shape
-from harness.run.records import new_record
 
 FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
 """What kind of figure a device gives."""

@@ -14,16 +14,14 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from emugpu.errors import CannotRun
 from emugpu.files import FileLock
+from emugpu.record import SCHEMA
 from harness import paths
-from harness.paths import git
 
-SCHEMA = 1
 SAMPLES = "samples"
 """The field of a timing, and of each vendor's in it, that has its raw samples; the folder beside a record file where
 they are kept."""
@@ -54,16 +52,6 @@ def record_file(device_kind: str) -> Path:
     if not os.access(existing, os.W_OK):
         raise CannotRun(_not_writable(path, PermissionError(13, "Permission denied")))
     return path
-
-
-def new_record(**fields: object) -> dict:
-    """A record with the fields that every record has: schema version, time and source."""
-    return {
-        "schema": SCHEMA,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        **({} if "git" in fields else {"git": source_version()}),
-        **fields,
-    }
 
 
 def append(path: Path, *several: dict, to_disk: bool = True) -> None:
@@ -172,15 +160,6 @@ def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None
                 continue
             found = problem(record)
             yield DamagedLine(path, number, found) if found else record
-
-
-def source_version() -> dict | None:
-    """The commit of the checkout and whether files other than results differ from it; None outside of git."""
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changed = git("status", "--porcelain", "--", ".", ":!results")
-    return {"commit": commit.decode().strip(), "dirty": bool(changed and changed.strip())}
 
 
 def _not_writable(path: Path, error: OSError) -> str:

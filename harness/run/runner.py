@@ -15,6 +15,7 @@ from emugpu.errors import CannotRun
 from emugpu.gpus import arch_of_gpu, check_arch, usual_gpu
 from emugpu.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
 from emugpu.launch.launching import Outcome as EmulatedOutcome
+from emugpu.record import new_record, source_version
 from harness.compile.artifacts import OUTPUT, Artifact, build, judged, to_launchable
 from harness.compile.catalog import Kernel
 from harness.compile.compiler import Gpu, find_gpus, package_version, versions
@@ -197,7 +198,7 @@ def _outcome(
     known: Mapping[str, object] | None,
 ) -> Outcome:
     """fields: those of the record that depend on the device."""
-    record = records.new_record(
+    record = new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
         problem=request.shape.as_dict(),
@@ -212,7 +213,7 @@ def _outcome(
 
 def surroundings() -> dict[str, object]:
     """The fields of a record about the programs that made it."""
-    return {"toolchain": versions(), "git": records.source_version()}
+    return {"toolchain": versions(), "git": source_version()}
 
 
 def _about_ptx(artifact: Artifact) -> dict:

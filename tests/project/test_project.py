@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emugpu.errors import EXTRAS
 from harness.cli.main import main
 from harness.compile.catalog import kernels_of
 from harness.compile.config import make_config
+from harness.extras import EXTRAS
 from harness.paths import ROOT
 from harness.problem import Shape
 

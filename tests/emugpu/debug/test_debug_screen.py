@@ -18,7 +18,7 @@ textual = pytest.importorskip("textual")
 from textual.pilot import Pilot  # noqa: E402
 from textual.widgets import Input, RichLog, Static  # noqa: E402
 
-from harness.cli.debug_screen import DebugScreen, Listing  # noqa: E402
+from emugpu.cli.debug_screen import DebugScreen, Listing  # noqa: E402
 
 DATA = LAUNCHES.parent
 

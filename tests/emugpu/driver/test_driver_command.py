@@ -89,7 +89,7 @@ def test_functions_that_the_supplied_libraries_lack_are_named(tmp_path, capfd):
 def test_programs_go_on_when_they_read_what_nobody_has_written(words, mode, monkeypatch):
     """Programs that run on a GPU read such bytes and do not use them."""
     seen = []
-    monkeypatch.setattr("harness.cli.exec.run_program", lambda command, gpu, environment: seen.append(gpu) or 0)
+    monkeypatch.setattr("emugpu.cli.exec.run_program", lambda command, gpu, environment: seen.append(gpu) or 0)
     assert CliRunner().invoke(main, ["exec", *words, "--", "true"]).exit_code == 0
     assert seen[0].options.uninitialised == mode
 

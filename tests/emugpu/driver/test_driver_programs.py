@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emugpu.cli.exec_output import as_json
 from emugpu.driver import launch_calls, memory, state
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log, judge
@@ -24,7 +25,6 @@ from emugpu.driver.state import Gpu
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.launching import run as ptx_run
-from harness.cli.exec_output import as_json
 
 TESTS = Path(__file__).parents[2]
 PTX = TESTS / "data" / "cuda" / "driver_kernels.ptx"

@@ -13,10 +13,10 @@ import harness.cli.main
 from emugpu.check import RULES
 from emugpu.check.checker import Checked, together
 from emugpu.check.findings import Report
+from emugpu.cli.findings_output import Shown, tell
 from emugpu.launch.check import CheckOptions
 from emugpu.launch.check import check as check_launchables
 from emugpu.launch.launching import EmulationOptions
-from harness.cli.check_output import Shown, tell
 from harness.compile.artifacts import Artifact, make_launchable
 from harness.problem import parse_shape
 

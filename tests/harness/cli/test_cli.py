@@ -21,10 +21,10 @@ import harness.benchmark
 import harness.cli.compare
 import harness.cli.main
 import harness.cli.run
+from emugpu.cli.render import show_table
 from emugpu.emulator import Deadlock
 from emugpu.launch.memory import Memory
 from harness import paths
-from harness.cli.render import show_table
 from harness.compile.artifacts import Artifact
 from harness.compile.catalog import KERNELS
 from harness.compile.compiler import Gpu

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from harness.cli import render
+from emugpu.cli import render
 from harness.cli.main import main
 from harness.paths import ROOT
 

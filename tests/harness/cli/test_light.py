@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 import emugpu.errors
-from emugpu.errors import EXTRAS
 from harness.cli.main import COMMANDS, main
+from harness.extras import EXTRAS
 from harness.paths import ROOT
 
 MOST_MODULES = 40
-OPTIONAL = (*(package for packages in EXTRAS.values() for package in packages), "dask", "torch")
+OPTIONAL = (*(package for packages in EXTRAS.values() for package in packages), "textual", "dask", "torch")
 
 
 def python(program: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +27,7 @@ def test_the_version_needs_next_to_nothing():
     done = python(f"{listing}sys.argv = ['harness', '--version']; entry()")
     assert done.stdout.startswith("harness 0."), done.stderr
     loaded = done.stdout.split()
-    assert sum(name.split(".")[0] in ("harness", "metrology") for name in loaded) <= MOST_MODULES
+    assert sum(name.split(".")[0] in ("harness", "emugpu") for name in loaded) <= MOST_MODULES
     assert not {"numpy", "rich", "ml_dtypes", "max", *OPTIONAL} & set(loaded)
 
 
@@ -72,7 +72,6 @@ def test_a_missing_extra_is_named_with_what_installs_it(extra, words, monkeypatc
 
 def test_the_extras_are_those_of_the_project():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    modules = {"pyelftools": "elftools"}  # of packages that are called differently
     for extra, packages in EXTRAS.items():
         names = [line.partition(">")[0] for line in declared[extra]]
-        assert sorted(packages) == sorted(modules.get(name, name) for name in names)
+        assert sorted(packages) == sorted(names)

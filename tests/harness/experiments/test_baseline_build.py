@@ -11,10 +11,10 @@ from bench_support import timing
 from test_bench_command import CASES, H200, alter_ptx, bench, results, suite  # noqa: F401 (fixtures)
 
 import harness.experiments.bench as runs
+from emugpu.paths import git
 from harness.experiments.baseline_build import _build_in, _unpack, build_commit
 from harness.experiments.suite import load_suite
-from harness.paths import find_commit, git
-from harness.run import records
+from harness.paths import find_commit
 
 HEAD = find_commit("HEAD")
 pytestmark = pytest.mark.skipif(HEAD is None, reason="not in a git checkout")
@@ -56,7 +56,7 @@ def test_a_commit_without_a_harness_says_so(suite, artifacts):  # noqa: F811
 def test_exact_figures_beside_a_commit(bench, monkeypatch, tmp_path, results_dir):  # noqa: F811
     """The commit is built once: what the emulator counts of it stays true."""
     # As the kernels are altered, so is the checkout, also where these tests run in a clean one.
-    monkeypatch.setattr(records, "source_version", lambda: {"commit": HEAD, "dirty": True})
+    monkeypatch.setattr("harness.run.runner.source_version", lambda: {"commit": HEAD, "dirty": True})
     commit = "\tcp.async.bulk.commit_group;"
     alter_ptx(monkeypatch, tmp_path, commit, f"\tfence.proxy.async.shared::cta;\n{commit}")
     code, found = results(bench, "--baseline", "HEAD")

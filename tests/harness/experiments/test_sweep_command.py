@@ -17,6 +17,7 @@ import harness.cli.main
 import harness.cli.sweep
 from emugpu.errors import CannotRun
 from emugpu.processes.engine import Done, Processes
+from emugpu.record import new_record
 from harness.compile.config import make_config
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
@@ -146,7 +147,7 @@ def test_gpus_that_are_not_there_are_missed_before_anything_is_compiled(results_
 
 
 def trivial(job) -> dict:
-    return {**records.new_record(**job.fields(), git=None), "validation": {"passed": True}}
+    return {**new_record(**job.fields(), git=None), "validation": {"passed": True}}
 
 
 def trivial_but_seven(job) -> dict:

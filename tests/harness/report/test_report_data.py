@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from bench_support import H200, bench_record, series_records
 
+from emugpu.record import new_record
 from harness.experiments.facts import static_facts
 from harness.problem import Shape
 from harness.report import data
@@ -22,7 +23,7 @@ def results(results_dir):
     records.append(
         records.record_file("nvidia-h200"), bench_record("3", passed=False, device={"kind": "x", "name": "x"})
     )
-    records.append(records.record_file("baselines"), records.new_record(baseline="x"))
+    records.append(records.record_file("baselines"), new_record(baseline="x"))
     return data.load_results(results_dir)
 
 

@@ -10,14 +10,15 @@ from multiprocessing import get_context
 
 import pytest
 
+from emugpu import paths
 from emugpu.errors import CannotRun
-from harness import paths
+from emugpu.record import new_record, source_version
 from harness.run import records
 
 
 def test_records_come_back_in_order(tmp_path):
     path = tmp_path / "x.jsonl"
-    made = [records.new_record(kernel="kernel6", number=number) for number in range(3)]
+    made = [new_record(kernel="kernel6", number=number) for number in range(3)]
     for record in made:
         records.append(path, record)
     assert list(records.read(path)) == made
@@ -25,7 +26,7 @@ def test_records_come_back_in_order(tmp_path):
 
 
 def test_every_record_has_schema_time_and_source():
-    record = records.new_record()
+    record = new_record()
     assert record["schema"] == records.SCHEMA == 1
     assert record["time"].endswith("+00:00")
     assert set(record["git"]) == {"commit", "dirty"} and len(record["git"]["commit"]) == 40
@@ -97,7 +98,7 @@ def test_the_file_of_a_device_kind(results_dir):
 
 def test_source_version_knows_changes_but_not_those_of_results(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert records.source_version() is None
+    assert source_version() is None
 
     def git(*arguments):
         identity = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
@@ -108,11 +109,11 @@ def test_source_version_knows_changes_but_not_those_of_results(tmp_path, monkeyp
     git("init")
     git("add", "kernel")
     git("commit", "-m", "one")
-    assert records.source_version()["dirty"] is False
+    assert source_version()["dirty"] is False
     (tmp_path / "results" / "x.jsonl").write_text("{}\n")
-    assert records.source_version()["dirty"] is False
+    assert source_version()["dirty"] is False
     (tmp_path / "kernel").write_text("2")
-    assert records.source_version()["dirty"] is True
+    assert source_version()["dirty"] is True
 
 
 def test_looking_at_the_source_takes_no_lock(tmp_path, monkeypatch):
@@ -126,15 +127,15 @@ def test_looking_at_the_source_takes_no_lock(tmp_path, monkeypatch):
     index = tmp_path / ".git" / "index"
     before = index.read_bytes()
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert records.source_version()["dirty"] is False
+    assert source_version()["dirty"] is False
     assert index.read_bytes() == before
 
 
 def test_raw_samples_lie_beside_the_records(tmp_path):
     path = tmp_path / "nvidia-h200.jsonl"
     timing = {"seconds": 2.0, "samples": [1.0, 2.0, 3.0], "vendor": {"cublas": {"seconds": 4.0, "samples": [4.0]}}}
-    record = records.new_record(kernel="kernel7", timing=timing)
-    records.append(path, record, records.new_record(kernel="kernel7", timing={"seconds": None, "reason": "emulated"}))
+    record = new_record(kernel="kernel7", timing=timing)
+    records.append(path, record, new_record(kernel="kernel7", timing={"seconds": None, "reason": "emulated"}))
     assert record["timing"]["samples"] == [1.0, 2.0, 3.0], "what is shown is as it was"
     kept, counted = records.read(path)
     [line] = records.read(tmp_path / "samples" / path.name)
@@ -152,5 +153,5 @@ def test_samples_that_cannot_be_written_leave_no_record(tmp_path):
     (tmp_path / "samples").write_text("a file in the way")
     path = tmp_path / "nvidia-h200.jsonl"
     with pytest.raises(CannotRun, match="cannot write the record to"):
-        records.append(path, records.new_record(timing={"seconds": 1.0, "samples": [1.0]}))
+        records.append(path, new_record(timing={"seconds": 1.0, "samples": [1.0]}))
     assert not path.exists()

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import click
 
+from emugpu.cli.program import ClearErrors
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import in_order
-from harness.cli.main import ClearErrors
 from nightly.candidates import cuda_kernels, written_kernels
 from nightly.candidates.candidate import draw, right_kernels, table, verify_job
 from nightly.candidates.faults import Fault

@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
+from emugpu.cli.program import ClearErrors
 from emugpu.errors import UsageProblem
-from harness.cli.main import ClearErrors
 from nightly.max_board.ops import OPS
 from nightly.max_board.worker import COMPILED
 

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from emugpu.check.checker import Checked, chosen
 from emugpu.check.findings import RULES, Finding, as_sarif, by_cause
+from emugpu.cli import render
+from emugpu.cli.options import check_output, group, json_option, strict_option, write_output
+from emugpu.cli.program import try_write
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
-from harness.cli import render
-from harness.cli.main import try_write
-from harness.cli.options import check_output, group, json_option, strict_option, write_output
 
 MOST_PLACES = 8
 """Other places of one cause that are told."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
+from emugpu.cli.options import TABLES_ONLY, check_output, write_output
+from emugpu.cli.render import show_line, show_table
 from emugpu.emulator.names import short_name
 from emugpu.emulator.profile import Profile, profiling
 from emugpu.errors import CannotRun, UsageProblem
-from harness.cli.options import TABLES_ONLY, check_output, write_output
-from harness.cli.render import show_line, show_table
 
 LINES, TEXT = 20, 60
 

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import click
 
-from emugpu.driver.gpu_model import gpu_model, gpu_names
-from emugpu.driver.log import Log
-from emugpu.driver.recording import Recorder
-from emugpu.driver.server import run_program
-from emugpu.driver.state import Gpu
-from emugpu.errors import EXIT_CANNOT_RUN
-from emugpu.launch.launching import EmulationOptions
-from harness.cli.exec_output import as_json, show_summary
-from harness.cli.options import (
+from emugpu.cli.exec_output import as_json, show_summary
+from emugpu.cli.options import (
     NamedPath,
     accumulation_option,
     check_output,
@@ -29,6 +22,13 @@ from harness.cli.options import (
     uninitialised_option,
     write_output,
 )
+from emugpu.driver.gpu_model import gpu_model, gpu_names
+from emugpu.driver.log import Log
+from emugpu.driver.recording import Recorder
+from emugpu.driver.server import run_program
+from emugpu.driver.state import Gpu
+from emugpu.errors import EXIT_CANNOT_RUN
+from emugpu.launch.launching import EmulationOptions
 
 emulation_options = group(
     "emulation",

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -60,7 +61,7 @@ def several(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def flatten_counters(counters: dict, prefix: str = "") -> list[tuple[str, str]]:
+def flatten_counters(counters: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Returns the rows of a table: nested counters with the names of what they are in before theirs."""
     rows: list[tuple[str, str]] = []
     for name, value in counters.items():

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from emugpu.check.findings import Finding, by_cause
+from emugpu.cli.render import show_line
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log
 from emugpu.emulator import rules
-from harness.cli.render import show_line
-from harness.run import records
+from emugpu.record import new_record
 
 
 def as_json(log: Log, gpu: str, code: int, accumulation: str) -> str:
     """``{"launches": [...], "unhandled": [...], ...}``"""
     record = {
-        **records.new_record(),
+        **new_record(),
         "gpu": gpu,
         "accumulation": accumulation,
         "exit_code": code,

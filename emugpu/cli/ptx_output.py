@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from emugpu.cli.render import flatten_counters, show_line, show_table
 from emugpu.emulator.names import readable_name, short_name
 from emugpu.launch.corpus import NOT_RUN, Row
 from emugpu.launch.expectation import Comparison
 from emugpu.launch.launching import Outcome, Tried, name_schedules
 from emugpu.launch.listing import ListedKernel, Listing
-from harness.cli.render import flatten_counters, show_line, show_table
 
 SHOWN_REFUSALS = 20
 

@@ -1,0 +1,1 @@
+"""The command line of the emulated GPU: options in, verdicts and exit codes out."""

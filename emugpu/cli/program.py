@@ -1,0 +1,173 @@
+"""What every program of the command line shares: lazy commands, one clear line for each error, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NoReturn, TextIO
+
+import click
+
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CannotRun, ReportedError
+from emugpu.paths import setting
+
+_program = "emugpu"
+"""The name of the program in messages: that of the group whose command runs."""
+
+
+class ClearErrors(click.Command):
+    """Gives a command, or a group of commands, one line and an exit code for each error."""
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        global _program
+        _program = self.name or _program
+        kwargs["standalone_mode"] = False
+        code: Any
+        try:
+            code = super().main(*args, **kwargs)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = EXIT_USAGE
+        except click.ClickException as error:
+            code = print_error(_with_hint(error), EXIT_USAGE)
+        except ReportedError as error:
+            code = print_error(str(error), error.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            code = print_error("interrupted", EXIT_INTERRUPTED)
+        except MemoryError as error:
+            code = print_error(f"not enough memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
+        except OSError as error:
+            code = print_error(explain_os_error(error), EXIT_CANNOT_RUN)
+        except Exception as error:
+            if setting("TRACEBACK"):
+                raise
+            what = f"{type(error).__name__}: {error}".replace("\n", " ")
+            code = print_error(f"unexpected {what}; set EMUGPU_TRACEBACK=1 to see where", EXIT_CANNOT_RUN)
+        for stream in (sys.stdout, sys.stderr):
+            _give_up_if_broken(stream)
+        sys.exit(code if isinstance(code, int) else EXIT_OK)
+
+
+def _with_hint(error: click.ClickException) -> str:
+    """One line. Click says what a value may be, and which option was meant, but not where to look for all of them."""
+    message = error.format_message().replace("\n", " ")
+    says_it = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+    meant = isinstance(error, click.NoSuchOption) and error.possibilities
+    if says_it or meant or not isinstance(error, click.UsageError) or error.ctx is None:
+        return message
+    return f"{message.removesuffix('.')}; see {error.ctx.command_path} --help"
+
+
+def print_error(message: str, code: int) -> int:
+    """Prints an error on standard error; returns the exit code."""
+    _say(f"{_program}: error: {message}")
+    return code
+
+
+def warn(message: str) -> None:
+    """Prints a warning on standard error."""
+    _say(f"{_program}: warning: {message}")
+
+
+def try_write(write: Callable[[], None]) -> bool:
+    """Returns whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
+    try:
+        write()
+    except CannotRun as error:
+        print_error(str(error), error.exit_code)
+    except OSError as error:
+        print_error(explain_os_error(error), EXIT_CANNOT_RUN)
+        _give_up_if_broken(sys.stdout)
+    else:
+        return True
+    return False
+
+
+def explain_os_error(error: OSError) -> str:
+    """Returns one line: what could not be used, and why."""
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return f"cannot use {os.fsdecode(error.filename)}: {reason}"
+    return f"cannot write the output, or read an input: {reason}"
+
+
+def prepare_streams() -> None:
+    """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``. Where
+    there is no standard output (``>&-``), writing to it fails as on a full disk.
+    """
+    if sys.stdout is None:
+        # Not for writing: the error is met and said. And no file that is opened later gets the number of the stream.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _say(text: str) -> None:
+    # Where even this cannot be written, the exit code is all that is left to say.
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _give_up_if_broken(stream: TextIO | None) -> None:
+    """Lets what is left in a stream that cannot be written (a full disk) go, so that the end of the program does not
+    fail over it.
+    """
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            stream.flush()
+
+
+class Commands(ClearErrors, click.Group):
+    """A program's commands, each a place ``module:name``. A command is imported when it is asked for, so that none pays
+    for another's imports.
+    """
+
+    def __init__(self, *args: Any, places: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.places = dict(places or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.places:
+            return None
+        module, _, name = self.places[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` has it until here
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return command
+
+
+def start_logging(logger: str) -> None:
+    """Logs on standard error what is compiled, run and started: of the emulated GPU and of this logger."""
+    import logging
+
+    logging.basicConfig(format="%(relativeCreated)6d ms %(name)s: %(message)s")
+    for name in {"emugpu", logger}:
+        logging.getLogger(name).setLevel(logging.DEBUG)
+
+
+def start_program() -> None:
+    """Sets up a process for the command line. A reader that goes away (``emugpu ptx list FILE | head -1``) ends it, as
+    usual.
+
+    Ctrl-C ends it at once and without a word, as the shell would, until its command is imported (`Commands`): until
+    then there is nothing to put in order.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    prepare_streams()
