@@ -1,31 +1,31 @@
 """Times kernels against cuBLAS on one GPU, without MAX: how `nvidia-h200-kernel8.json` is measured.
 
-    python metrology/bench_vs_cublas.py pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
-    python FOLDER/bench_vs_cublas.py time FOLDER --processes 3 --json FILE
-    python FOLDER/bench_vs_cublas.py alone FOLDER --json FILE
-    ncu --clock-control none --metrics sm__cycles_elapsed.max,... python FOLDER/bench_vs_cublas.py once FOLDER
+    python -m harness.gpu_bench pack FOLDER --shape 4096 --kernel kernel8 --kernel "kernel8 scheduler=dynamic"
+    cd FOLDER
+    python -m harness.gpu_bench turns . --processes 3 --json FILE
+    python -m harness.gpu_bench alone . --json FILE
+    ncu --clock-control none --metrics sm__cycles_elapsed.max,... python -m harness.gpu_bench once .
 
-`pack` compiles for sm_90a and needs Mojo and ptxas, but no GPU: the folder can be carried to the machine that has one.
-There, PyTorch, click, pynvml and ml_dtypes are enough. A kernel is launched as its launch plan says, checked and given
-operands as `harness survey` does it.
+`pack` compiles for sm_90a and needs Mojo and ptxas, but no GPU. Carry the folder to a machine with a GPU: that machine
+needs NumPy, PyTorch, click and pynvml (nvidia-ml-py). A kernel is launched as its launch plan says.
 
-A kernel with a fused epilogue (``--kernel "kernel8 epilogue=bias-gelu"``) stands beside what PyTorch does for the same
-("torch bias-gelu"): cuBLASLt's own bias, bias with GELU, and beta times a residual, or else a second kernel of
-PyTorch's. "cublas" is the plain product everywhere. So do groups (``--groups 40,0,248``, each with its own B; "cublas"
-multiplies one after the other). What lies in memory otherwise (``layout=tn``) needs a folder of its own.
+"cublas" is the plain product. A kernel with a fused epilogue (``--kernel "kernel8 epilogue=bias-gelu"``) is compared
+with PyTorch's operations for the same function, too ("torch bias-gelu"): cuBLASLt's own bias, bias with GELU, and beta
+times a residual, or a second kernel of PyTorch's. So are groups (``--groups 40,0,248``, each with its own B), which
+"cublas" multiplies one after the other. Another memory layout (``layout=tn``) needs a folder of its own.
 
-e4m3 (``--kernel "kernel8 dtype=e4m3 scales=block"``) stands beside cuBLASLt's with one factor for A and one for B,
-added up the fast way as kernels with `scales=tensor` do, and, where it can, with the same factors of blocks
-("cublas-blocks"). Give it a folder of its own.
+e4m3 (``--kernel "kernel8 dtype=e4m3 scales=block"``) is compared with cuBLASLt with one factor for A and one for B and
+fast accumulation, as kernels with `scales=tensor` have it, and, where cuBLASLt can, with the same factors of blocks
+("cublas-blocks"). It needs a folder of its own.
 
 A sample is the time of a CUDA graph of launches that go through several sets of inputs, together twice the L2 cache, so
-that none finds its operands there (``--warm``: one set, which is found there as far as it fits). Every result is first
-compared with that of cuBLAS on small integers, where both are exact.
+that no launch finds its operands there (``--warm``: one set, which stays there as far as it fits). Every result is
+first compared with that of cuBLAS on small integers, where both are exact.
 
-`time` lets the contestants take turns graph by graph, in an order that is drawn anew each time, as at the power limit
-who ran before counts: they share one clock. The first quarter of the samples is warm-up: `ratios` leaves it out.
-`alone` gives each contestant the GPU for seconds, back to back, and lets it cool before the next one: each has the
-clock that its own power allows, and what it takes of energy is its own.
+`turns` lets the contestants take turns graph by graph, in an order that is drawn anew for each turn: they share one
+clock, as at the power limit the previous contestant matters. The first quarter of the samples is warm-up: `ratios`
+leaves it out. `alone` gives each contestant the GPU for seconds, back to back, and lets the GPU cool before the next
+one: each has the clock that its own power allows, and its energy is measured alone.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import click
 
-if not (Path(__file__).resolve().parent / "harness").exists():  # in a checkout; a packed folder has its own
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from emugpu.cuda.driver import Driver
+from emugpu.errors import CannotRun, ReportedError
 from harness.epilogues import NONE
 from harness.gpu_bench.kernels import (
     ALPHA,
     FUSED,
+    RUNS,
     SCALE_BLOCK,
     Packed,
     check,
@@ -76,36 +75,6 @@ IN_FLIGHT = 4
 INPUTS = ("normal", "-1, 0, 1")
 
 
-# ---- where the compiler is -------------------------------------------------------------------------------------------
-def pack_all(asked: list[tuple[str, str]], groups: str | None, folder: Path) -> None:
-    """Compiles what is to run, kernels with shapes, and leaves the machine code in the folder, with the code that
-    launches it. A kernel is given as its name and options of `make_config`."""
-    from metrology.survey import HOLD_OUT
-    from metrology.survey.bundle import copy_code
-    from metrology.survey.pack import pack
-    from metrology.survey.runs import Run
-
-    from harness.problem import parse_groups, parse_shape
-
-    rows = parse_groups(groups) if groups else ()
-    runs = [Run(*parse_kernel(text), replace(parse_shape(shape), groups=rows), HOLD_OUT) for shape, text in asked]
-    pack(runs, ARCH, folder)
-    copy_code(folder)
-
-
-def parse_kernel(text: str) -> tuple[str, tuple[tuple[str, Any], ...]]:
-    """Name and options of a kernel, as in ``kernel8 ping_pong=false scheduler=dynamic``."""
-    from emugpu.errors import UsageProblem
-    from harness.compile.config import parse_settings
-
-    kernel, *words = text.split()
-    try:
-        return kernel, tuple(parse_settings(words).items())
-    except UsageProblem as error:
-        raise click.UsageError(f"--kernel {text!r}: {error}") from None
-
-
-# ---- where the GPU is ------------------------------------------------------------------------------------------------
 class Kernel:
     """One kernel on one problem. Needs PyTorch's context."""
 
@@ -332,11 +301,14 @@ def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
 
 
 def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
+    if missing := [name for name in ("torch", "pynvml") if find_spec(name) is None]:
+        raise CannotRun(f"{' and '.join(missing)} not installed; this machine needs torch and nvidia-ml-py")
     import torch
 
+    driver = Driver()
     torch.cuda.init()
     torch.empty(1, device="cuda")
-    packed = Packed(folder, Driver())
+    packed = Packed(folder, driver)
     loaded: dict[tuple[int, int, int], list[Kernel]] = {}
     for run in packed.runs:
         problem = run["plan"]["problem"]
@@ -366,19 +338,22 @@ def main() -> None:
 @click.option("--groups", help="Rows of A that each group has, as harness run takes them; of every shape.")
 @click.option("--kernel", "kernels", multiple=True, required=True, help='Such as "kernel8 raster_group=4".')
 def pack(folder: Path, shapes: tuple[str, ...], groups: str | None, kernels: tuple[str, ...]) -> None:
-    """Compile every kernel for every shape."""
-    pack_all([(shape, kernel) for shape in shapes for kernel in kernels], groups, folder)
-    (folder / "bench_vs_cublas.py").write_text(Path(__file__).read_text(encoding="utf-8"))
+    """Compile every kernel for every shape into a new folder, with the code that times them."""
+    if find_spec("harness.compile") is None:
+        raise CannotRun("a packed folder has no compiler; pack in a checkout of the project")
+    from harness.gpu_bench.pack import pack_runs, parse_runs
+
+    pack_runs(parse_runs(kernels, shapes, groups), ARCH, folder)
 
 
-@main.command("time")
+@main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--inputs", type=click.Choice(INPUTS), multiple=True, default=INPUTS)
 @click.option("--processes", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--warm", is_flag=True, help="One set of inputs: what fits into the L2 cache is found there.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the samples there.")
 @click.option("--child", type=int, hidden=True)
-def time_them(
+def turns(
     folder: Path, inputs: tuple[str, ...], processes: int, warm: bool, json_path: Path | None, child: int | None
 ) -> None:
     """Check, then time, in so many processes, one after the other."""
@@ -392,7 +367,7 @@ def time_them(
     for process in range(processes):
         words = [word for kind in inputs for word in ("--inputs", kind)]
         words += ["--warm"] if warm else []
-        command = [sys.executable, __file__, "time", str(folder), *words, "--child", str(process)]
+        command = [sys.executable, "-m", "harness.gpu_bench", "turns", str(folder), *words, "--child", str(process)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         found += [json.loads(line) for line in done.stdout.splitlines()]
         if done.returncode:
@@ -443,14 +418,13 @@ def write(path: Path, folder: Path, found: list[dict[str, Any]]) -> None:
     """The samples, one run a line, with what was run."""
     import torch
 
+    runs = json.loads((folder / RUNS).read_text(encoding="utf-8"))
     about = {
         "what": __doc__.splitlines()[0],
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "configurations": {
-            run["name"]: run["plan"]["config"]["label"] for run in json.loads((folder / "runs.json").read_text())
-        },
+        "configurations": {run["name"]: run["plan"]["config"]["label"] for run in runs},
     }
     lines = ",\n".join(json.dumps(run) for run in found)
     path.write_text(f'{json.dumps(about, indent=1)[:-2]},\n "runs": [\n{lines}\n]}}\n', encoding="utf-8")
@@ -488,5 +462,14 @@ def once(folder: Path, inputs: str) -> None:
                 torch.cuda.synchronize()
 
 
+def entry() -> None:
+    """Runs a command; an error that the user can cause is one line."""
+    try:
+        main()
+    except ReportedError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
 if __name__ == "__main__":
-    main()
+    entry()

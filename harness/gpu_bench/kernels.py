@@ -1,48 +1,22 @@
-"""Packed kernels on the GPU of this process: right, how many cycles, how much power.
+"""Packed kernels on the GPU of this process: how one is launched, its operands, and whether its result is right.
 
-    python -m harness.gpu_bench.kernels time FOLDER FILE.json     # check, then time each run; needs PyTorch
-    python -m harness.gpu_bench.kernels check FOLDER FILE.json    # the runs that are only checked; needs PyTorch
-    python -m harness.gpu_bench.kernels power FOLDER FILE.json    # a few runs for a second each; needs PyTorch
-    python -m harness.gpu_bench.kernels once FOLDER               # launch each run once, for a profiler
-
-`metrology.survey.pack` makes the folder. A time is taken from a CUDA graph of launches, one after the other, between
-two small kernels that read the clock of every SM: the cycles of a launch are those that passed between them, whatever
-the clock did meanwhile. The launches go through several sets of operands, together more than twice the L2 cache.
+`harness.gpu_bench.pack` makes the folder. Operands and results are PyTorch's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import statistics
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metrology.survey import CHECK
-from metrology.survey.micro.benchmark import OUT, Case
-from metrology.survey.micro.launch import KERNEL_THREADS, LAUNCH, WHOLE_SM
-from metrology.survey.micro.ptx import HEAD
-
 from emugpu.cuda.driver import Driver, Parameter
-from emugpu.cuda.launch import LoadedLaunchable
-from emugpu.gpus import arch_of_gpu
 from harness.epilogues import NONE, Epilogue, find_epilogue
-from harness.run import telemetry
 
+RUNS = "runs.json"
+"""The file of a packed folder with the name, the launch plan and the code of each run."""
 L2_BYTES = 60 << 20
-GRAPH_SECONDS = 0.008
-"""What the launches of a graph take, about; the number of them is between those of the operands and MOST_LAUNCHES."""
-MOST_LAUNCHES = 500
-SUPPOSED_FLOPS = 500e12
-SUPPOSED_LAUNCH_SECONDS = 4e-6
-REPLAYS = 7
-"""Replays of a graph that are kept."""
-WARM_UP_SECONDS = 0.04
-"""Replays before them: an idle GPU has a lower clock, and takes a while to settle on one."""
 SCALE_BLOCK, LARGEST_E4M3 = 128, 448.0
 """Of e4m3: elements along K, and rows of B, that share a scale factor."""
 ALPHA = {"tensor": 0.5, "block": 1.0}
@@ -51,16 +25,6 @@ FUSED = {"alpha": 0.5, "beta": 2.0}
 """Of a fused epilogue that takes them."""
 ROUNDED, TINY = 2.0**-7, 2.0**-30
 """How far C may be from an epilogue that rounds: one unit in the last place of bf16, relative; and what counts as 0."""
-KINDS = ("zeros", "normal")
-POWER_KINDS = ("zeros", "-1, 0, 1", "normal")
-POWER_SECONDS = 0.8
-POWER_RUNS = (
-    "kernel7 at 2048x2048x2048",
-    "kernel7 at 4096x4096x4096",
-    "kernel7 at 8192x8192x8192",
-    "kernel8 at 4096x4096x4096",
-    "kernel8 at 8192x8192x8192",
-)
 
 Launch = Callable[[int], None]
 """Takes a stream."""
@@ -73,21 +37,19 @@ class Packed:
 
     def __init__(self, folder: Path, driver: Driver) -> None:
         self.folder, self.driver = folder, driver
-        self.runs: list[dict[str, Any]] = json.loads((folder / "runs.json").read_text())
-        self.timed = [run for run in self.runs if run.get("use") != CHECK]
+        self.runs: list[dict[str, Any]] = json.loads((folder / RUNS).read_text(encoding="utf-8"))
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._workspaces: dict[str, int] = {}
 
-    def launch(self, run: dict[str, Any], operands: Operands, *more: Parameter) -> Launch:
-        """A function that launches the run. more: parameters after those of its plan."""
+    def launch(self, run: dict[str, Any], operands: Operands) -> Launch:
+        """Returns a function that launches the run."""
         plan = run["plan"]
         if run["code"] not in self._functions:
             image = (self.folder / run["code"]).read_bytes()
             self._functions[run["code"]] = self.driver.load(image, plan["entry"])
         function = self._functions[run["code"]]
         self.driver.allow_shared(function, plan["dynamic_smem"])
-        given = (self._parameter(argument, run, operands) for argument in plan["arguments"])
-        parameters = [*given, *more]
+        parameters = [self._parameter(argument, run, operands) for argument in plan["arguments"]]
         return self.driver.launcher(
             function, parameters, plan["grid"], plan["block"], plan["dynamic_smem"], overlap=True
         )
@@ -137,29 +99,6 @@ def _factors(run: dict[str, Any]) -> dict[str, float]:
     return {"alpha": ALPHA.get(run["plan"]["config"]["scales"], 1.0), "beta": 0.0}
 
 
-class Clocks:
-    """Two launches that read the clock of every SM, to be put before and after others."""
-
-    def __init__(self, driver: Driver) -> None:
-        gpu = driver.describe()
-        self.sms = gpu["multiprocessors"]
-        case = Case({}, (OUT, 0), HEAD, "bare", KERNEL_THREADS, self.sms, shared=WHOLE_SM)
-        arch = arch_of_gpu(*(int(part) for part in gpu["compute_capability"].split(".")))
-        what = replace(LAUNCH, cases=(case,)).launchable("bare", arch)
-        self.readings = [LoadedLaunchable(what, driver) for _ in range(2)]
-        self.launches = [launcher for reading in self.readings for launcher in reading.launchers]
-
-    def between(self) -> tuple[float, float]:
-        """Cycles and nanoseconds from the end of the first to the start of the second."""
-        found = (reading.memory.download(OUT.name) for reading in self.readings)
-        first, second = (words.reshape(self.sms, HEAD) for words in found)
-        ends = dict(zip(first[:, 4].tolist(), first[:, 1].tolist(), strict=True))
-        starts = zip(second[:, 4].tolist(), second[:, 0].tolist(), strict=True)
-        cycles = [start - ends[sm] for sm, start in starts if sm in ends]
-        return statistics.median(cycles), float(second[:, 2].min()) - float(first[:, 3].max())
-
-
-# ---- with PyTorch ----
 def _draw(kind: str, size: tuple[int, ...], dtype: Any) -> Any:
     import torch
 
@@ -280,152 +219,8 @@ def check(packed: Packed, run: dict[str, Any]) -> str | None:
     return None
 
 
-def _graph(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[str, Any]]) -> tuple[Any, int]:
-    """A graph of launches between the clocks, and how many they are."""
-    m, n, k = _size(run)
-    supposed = 2 * m * n * k / SUPPOSED_FLOPS + SUPPOSED_LAUNCH_SECONDS
-    count = min(MOST_LAUNCHES, max(len(sets), round(GRAPH_SECONDS / supposed)))
-    launches = [packed.launch(run, _addresses(tensors)) for tensors in sets]
-    turns = [launches[i % len(launches)] for i in range(count)]
-    before, after = clocks.launches
-    return packed.driver.graph([before, *turns, after]), count
-
-
 def set_count(run: dict[str, Any]) -> int:
     m, n, k = _size(run)
     operand = 1 if run["plan"]["config"]["dtype"] == "e4m3" else 2
     b_rows = n * max(1, len(groups_of(run)))
     return max(2, -(-2 * L2_BYTES // (operand * (m * k + b_rows * k) + 2 * m * n)) + 1)
-
-
-def time_run(packed: Packed, clocks: Clocks, run: dict[str, Any], sets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Samples: cycles and nanoseconds of a launch, in a row of launches."""
-    graph, count = _graph(packed, clocks, run, sets)
-    end = time.perf_counter() + WARM_UP_SECONDS
-    while time.perf_counter() < end:
-        graph()
-    samples = []
-    for _ in range(REPLAYS):
-        graph()
-        cycles, nanoseconds = clocks.between()
-        samples.append((round(cycles / count, 1), round(nanoseconds / count, 2)))
-    return {
-        "launches": count,
-        "sets": len(sets),
-        "cycles": [c for c, _ in samples],
-        "nanoseconds": [ns for _, ns in samples],
-        "mhz": round(statistics.median(1000 * c / ns for c, ns in samples), 1),
-    }
-
-
-def _time(folder: Path, path: Path) -> None:
-    import torch
-
-    torch.cuda.init()
-    torch.empty(1, device="cuda")
-    driver = Driver()
-    packed, clocks = Packed(folder, driver), Clocks(driver)
-    found: dict[str, Any] = {"gpu": driver.describe(), "torch": torch.__version__, "runs": []}
-    found["clock_alone"] = _clock_alone(driver, clocks)
-    by_size: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
-    for run in packed.timed:
-        by_size.setdefault(_size(run), []).append(run)
-    for size, runs in by_size.items():
-        entries = [{"name": run["name"], "use": run["use"], "size": size, "wrong": check(packed, run)} for run in runs]
-        for kind in KINDS:
-            sets = draw_sets(kind, runs[0], set_count(runs[0]))
-            torch.cuda.synchronize()
-            for run, entry in zip(runs, entries, strict=True):
-                entry[kind] = time_run(packed, clocks, run, sets)
-            del sets
-            torch.cuda.empty_cache()
-        found["runs"] += entries
-        path.write_text(json.dumps(found), encoding="utf-8")
-        wrong = [entry["name"] for entry in entries if entry["wrong"]]
-        print(f"{size}: {len(entries)} runs, wrong: {wrong or 'none'}, {telemetry.read()}", flush=True)
-
-
-def _check(folder: Path, path: Path) -> None:
-    """Says which run comes next before it is launched: the last line of a part that hangs names it."""
-    import torch
-
-    torch.cuda.init()
-    torch.empty(1, device="cuda")
-    packed = Packed(folder, Driver())
-    found: list[dict[str, Any]] = []
-    for run in packed.runs:
-        if run.get("use") == CHECK:
-            print(run["name"], flush=True)
-            found.append({"name": run["name"], "wrong": check(packed, run)})
-            path.write_text(json.dumps({"runs": found}), encoding="utf-8")
-    print(f"{len(found)} runs, {sum(run['wrong'] is not None for run in found)} wrong")
-
-
-def _clock_alone(driver: Driver, clocks: Clocks) -> dict[str, float]:
-    """What lies between the two readings of the clock when nothing else does."""
-    graph = driver.graph(clocks.launches)
-    for _ in range(3):
-        graph()
-    cycles, nanoseconds = clocks.between()
-    return {"cycles": cycles, "nanoseconds": nanoseconds}
-
-
-def _power(folder: Path, path: Path) -> None:
-    """Long enough for the power meter, which averages, and for the clock to settle."""
-    import torch
-
-    torch.cuda.init()
-    torch.empty(1, device="cuda")
-    driver = Driver()
-    packed, clocks = Packed(folder, driver), Clocks(driver)
-    found: dict[str, Any] = {"gpu": driver.describe(), "idle": telemetry.read(), "runs": []}
-    for run in packed.timed:
-        if run["name"] not in POWER_RUNS:
-            continue
-        for kind in POWER_KINDS:
-            sets = draw_sets(kind, run, set_count(run))
-            torch.cuda.synchronize()
-            graph, count = _graph(packed, clocks, run, sets)
-            samples = []
-            end = time.perf_counter() + POWER_SECONDS
-            while time.perf_counter() < end:
-                graph()
-                cycles, nanoseconds = clocks.between()
-                seen = telemetry.read()
-                samples.append((round(cycles / count, 1), round(nanoseconds / count, 2), seen.get("power_w")))
-            entry = {"name": run["name"], "kind": kind, "cycles_ns_watts": samples, "last": telemetry.read()}
-            found["runs"].append(entry)
-            path.write_text(json.dumps(found), encoding="utf-8")
-            print(run["name"], kind, samples[-1], flush=True)
-            del sets
-            torch.cuda.empty_cache()
-
-
-# ---- without ----
-def _once(folder: Path) -> None:
-    """On zeros, so that power has no say."""
-    driver = Driver()
-    packed = Packed(folder, driver)
-    sizes = [_size(run) for run in packed.timed]
-    lengths = {
-        "A": max(m * k for m, _, k in sizes),
-        "B": max(n * k for _, n, k in sizes),
-        "C": max(m * n for m, n, _ in sizes),
-    }
-    operands = {name: driver.allocate(2 * length) for name, length in lengths.items()}
-    for name, address in operands.items():
-        driver.fill(address, 2 * lengths[name])
-    for run in packed.timed:
-        packed.launch(run, operands)(0)
-        driver.synchronize()
-
-
-def main(what: str, folder: str, path: str = "") -> None:
-    if what == "once":
-        _once(Path(folder))
-    else:
-        {"time": _time, "check": _check, "power": _power}[what](Path(folder), Path(path))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

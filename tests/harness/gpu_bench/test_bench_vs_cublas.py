@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
-from metrology.bench_vs_cublas import table_alone
+from click.testing import CliRunner
 
+from emugpu.errors import UsageProblem
 from harness import paths
+from harness.compile.artifacts import Artifact
+from harness.gpu_bench import pack
+from harness.gpu_bench.__main__ import main, table_alone
 
 
 def test_a_contestant_alone_has_medians_and_its_ratio_round_by_round():
@@ -34,3 +40,67 @@ def test_the_page_has_the_ratios_that_were_measured(results, count):
         assert found, line
         ratio, low, high = map(float, found.groups())
         assert low <= ratio <= high and f"{ratio:.3f}" in page, line
+
+
+class Compiled(Artifact):
+    """A kernel as if it had been compiled."""
+
+    ptx = "// PTX"
+
+    def __init__(self) -> None:
+        pass
+
+    def plan_json(self, shape) -> str:
+        return json.dumps({"entry": "gemm", "problem": {"m": shape.m}, "tiles": [1, 2, 3]})
+
+
+@pytest.fixture
+def compiled(monkeypatch) -> None:
+    monkeypatch.setattr(pack, "build", lambda configs: [Compiled() for _ in configs])
+    monkeypatch.setattr(pack, "ptxas_version", lambda: None)
+
+
+def packed(folder, *words: str):
+    return CliRunner().invoke(main, ["pack", str(folder), *words])
+
+
+def test_a_folder_has_the_code_and_the_plan_of_each_kernel_on_each_shape(compiled, tmp_path):
+    result = packed(tmp_path / "new", "--shape", "512", "--shape", "256", "--kernel", "kernel6", "--kernel", "kernel7")
+    assert result.exit_code == 0, result.output
+    runs = json.loads((tmp_path / "new" / "runs.json").read_text())
+    assert [run["name"] for run in runs] == [
+        *("kernel6 at 512x512x512", "kernel7 at 512x512x512"),
+        *("kernel6 at 256x256x256", "kernel7 at 256x256x256"),
+    ]
+    assert runs[3]["plan"] == {"entry": "gemm", "problem": {"m": 256}}
+    assert (tmp_path / "new" / runs[3]["code"]).read_text() == "// PTX"
+
+
+def test_a_folder_that_is_not_empty_and_an_unknown_option_are_refused(compiled, tmp_path):
+    (tmp_path / "file").touch()
+    for words, problem in (
+        (("--shape", "512", "--kernel", "kernel6"), "is not an empty folder"),
+        (("--shape", "512", "--kernel", "kernel6 speed=9"), "--kernel 'kernel6 speed=9': 'speed=9' is no option"),
+    ):
+        result = packed(tmp_path, *words)
+        assert isinstance(result.exception, UsageProblem) and problem in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_code_of_a_folder_needs_nothing_of_the_project(tmp_path):
+    pack.copy_code(tmp_path)
+    program = """
+import sys
+import harness.gpu_bench.__main__, emugpu.cuda.driver
+ours = [m.__file__ for n, m in sys.modules.items() if n.split(".")[0] in ("harness", "emugpu")]
+print(*ours, sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(path.startswith(str(tmp_path)) for path in done.stdout.split())
+    command = [sys.executable, "-m", "harness.gpu_bench", "pack", "x", "--shape", "512", "--kernel", "kernel6"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={})
+    assert (done.returncode, done.stderr) == (
+        3,
+        "error: a packed folder has no compiler; pack in a checkout of the project\n",
+    )
