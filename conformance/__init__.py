@@ -8,7 +8,7 @@ emulator to it.
     python -m conformance --device gpu --json answers.json       # on a GPU of compute capability 9.0, 10.0 or 10.3
     python -m conformance --group blackwell                      # only what Hopper cannot answer
 
-On a machine that has a GPU but not this project, a bundle of `harness survey` asks them.
+A machine with a GPU needs the folders conformance and emugpu, NumPy, ml_dtypes, click, zstandard, and no CUDA toolkit.
 
 Two more ask a GPU's driver:
 

@@ -41,8 +41,6 @@ def main(
 ) -> int:
     """Run the probes (all, or the named ones). On a GPU each that it can be asked is compared with the emulator.
 
-    For a machine that has a GPU but not this project: `harness survey --bundle`.
-
     Exit codes: 0 all as the emulator, 1 some failed or differ, 2 usage, 3 could not run or write.
     """
     if names and given_options("group"):

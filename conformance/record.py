@@ -1,13 +1,7 @@
-"""Runs probes, compares what they answer with the emulator, and writes it down.
-
-    python -m conformance.record FILE.json hopper|blackwell|all [SECONDS]
-
-asks a GPU without click, which a machine that is surveyed may lack; `python -m conformance` does it with options.
-"""
+"""Runs probes, compares what they answer with the emulator, and writes it down."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -92,15 +86,3 @@ def _machine(device: str, timeout: float) -> tuple[dict[str, Any], Callable[[Pro
     if device == "gpu":
         return dict(gpu.describe()), lambda probe: gpu.run_in_child(probe, timeout)
     return {"gpu": "emulator"}, lambda probe: Answered(emulator.run(probe), {})
-
-
-def main(path: str, group: str, seconds: str = str(gpu.TIME_LIMIT)) -> None:
-    if not record(GROUPS[group].values(), "gpu", Path(path), float(seconds)):
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except ReportedError as error:
-        sys.exit(str(error))

@@ -1,6 +1,7 @@
 """Kernels of other compilers (tests/data) as probes: the same launches on a GPU of sm_90a and on the emulator.
 
-``python metrology/tests/foreign_probes.py`` asks the GPU of this machine, and keeps what it answers as the recording.
+``PYTHONPATH=. python tests/conformance/foreign_probes.py`` asks the GPU of this machine and writes
+its answers to the recording.
 """
 
 from __future__ import annotations

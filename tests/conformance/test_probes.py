@@ -216,7 +216,7 @@ def recording_of(name):
     """The machine and the entry that is kept for a probe, which must not have changed since."""
     folder = Path(__file__).parents[2] / "tests/data" / "hardware"
     data = recording.read(RECORDING if name in FOREIGN else folder / "h200.json")
-    program = "metrology/tests/foreign_probes.py" if name in FOREIGN else "-m conformance"
+    program = "tests/conformance/foreign_probes.py" if name in FOREIGN else "-m conformance"
     again = f"record it again: python {program}"
     assert name in data["probes"], f"{name} was not recorded on {data['machine']['gpu']}; {again}"
     entry = data["probes"][name]

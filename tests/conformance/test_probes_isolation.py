@@ -13,22 +13,15 @@ import pytest
 from click.testing import CliRunner
 from driver_programs import run
 from fake_cuda import FakeCuda
-from metrology.survey.archive import write as write_archive
-from metrology.survey.parts import PARTS, Part
-from metrology.survey.reading.findings import findings
-from metrology.survey.reading.report import report
-from metrology.survey.run import survey as run_survey
 
 from conformance import emulator, gpu
 from conformance.__main__ import main
-from conformance.catalogue import BLACKWELL, PROBES
+from conformance.catalogue import PROBES
 from conformance.comparison import compare
 from conformance.probe import Case, Outputs, Pointer, Probe, decode
 from conformance.ptx import kernel
-from conformance.recording import entry
 from emugpu.cuda.driver import Driver
 from emugpu.errors import CannotRun
-from harness.model.survey_archive import StepResult, Survey
 
 STORE = kernel(
     ["u64 found", "u64 place"],
@@ -244,49 +237,3 @@ def test_a_difference_that_cannot_be_told_is_one_all_the_same():
 
     probe = replace(PROBES["elect_sync"], explain=explain)
     assert compare(probe, emulator.run(probe)) == ["it differs, and cannot be told: KeyError('nobody')"]
-
-
-# ---- in a survey ----
-
-
-def test_a_part_that_needs_another_gpu_is_skipped(tmp_path, monkeypatch):
-    """It is no finding that Hopper has no tensor memory."""
-    part = next(part for part in PARTS if part.name == "blackwell-probes")
-    assert part.missing_of({"compute_capability": "10.0"}) is None and part.missing_of(None) is None
-    monkeypatch.setattr("metrology.survey.run._gpu", lambda: {"name": "NVIDIA H200", "compute_capability": "9.0"})
-    never = Part(part.name, part.what, (sys.executable, "-c", "raise SystemExit(1)"), 10, since=part.since)
-    [ended] = run_survey(tmp_path / "s.tar.gz", None, 20, [never])
-    assert (ended.status, ended.message) == ("skipped", "needs compute capability 10.0; this GPU has 9.0")
-    survey = Survey(tmp_path / "s.tar.gz")
-    assert findings(survey, {}, None) == []
-    assert "What only Blackwell can answer" not in report(survey, {}, [])
-
-
-def test_a_survey_says_what_blackwell_answered(tmp_path):
-    """Lanes that are elsewhere, a case that fails, an answer that is only recorded, one that agrees."""
-    probes = {name: BLACKWELL[name] for name in ("mma_layout_64", "mma_small_n", "tmem_shift", "commit_own")}
-    outputs = {name: emulator.run(probe) for name, probe in probes.items() if probe.modelled}
-    image = outputs["mma_layout_64"]["M 64, N 16"]["after"]
-    image[0, [16, 17], :16], image[0, [0, 1], :16] = image[0, [0, 1], :16], 0xEEEEEEEE
-    outputs["mma_small_n"].pop("M 128, N 8")
-    lane, column = np.mgrid[:128, :16].astype(np.uint32)
-    moved = np.stack([lane << 16 | column] * 2)
-    moved[0, :31, :8] = moved[0, 1:32, :8]
-    outputs["tmem_shift"] = {"all": {"after": moved, "done": np.ones(2, np.uint32)}}
-    failed = {"mma_small_n": {"M 128, N 8": "CUDA_ERROR_ILLEGAL_INSTRUCTION"}}
-    answers = {name: entry(probe, outputs[name], 1.0, failed.get(name)) for name, probe in probes.items()}
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "probes.json").write_text(json.dumps({"machine": {}, "probes": answers}))
-    about = {"time": "now", "gpu": {"name": "NVIDIA B200", "compute_capability": "10.0"}}
-    parts = [StepResult("blackwell-probes", "?", "failed", 60.0, "2 differ")]
-    write_archive(tmp_path / "s.tar.gz", tmp_path / "kept", about, parts)
-    survey = Survey(tmp_path / "s.tar.gz")
-    found = findings(survey, {}, None)
-    assert [(f.about, f.where) for f in found] == [("emulator", "mma_layout_64")] * 2 + [("emulator", "mma_small_n")]
-    assert "lane 0, column 0 holds nothing new; the emulator has D(0, 0) there (64 of 32768 differ)" in found[0].what
-    assert found[2].what == "M 128, N 8: the emulator answers, the GPU does not: CUDA_ERROR_ILLEGAL_INSTRUCTION"
-    text = report(survey, {}, found)
-    assert "| mma_layout_64 | otherwise than the emulator, see above |" in text
-    assert "| mma_small_n | otherwise than the emulator, see above; 1 cases have no answer |" in text
-    assert "| commit_own | as the emulator | A commit with nothing before it arrives at once. |" in text
-    assert "| tmem_shift | recorded: lane 0: {'lanes that changed': [0, 1, 2" in text
