@@ -1,10 +1,12 @@
-"""Makes the PTX of probes and micro-benchmarks, for sm_90a where nothing else is said: a module, and pieces of its body
-that several of them use. Instructions are of PTX ISA 8.6.
+"""Builds PTX text: a module with one kernel, and pieces of a body that several probes use. It knows no probe.
+
+Instructions are of PTX ISA 8.6.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from emugpu.emulator import Swizzle
 
@@ -17,46 +19,50 @@ FIRST_VERSIONS = {"sm_103a": "8.8"}
 UNTOUCHED = 0xEEEEEEEE
 """What shared memory is filled with, so that bytes nobody wrote show."""
 
-HEADER = """.version {version}
-.target {target}
-.address_size 64
-.extern .shared .align 1024 .b8 smem[];
-.visible .entry {entry}({parameters}){directives}
-{{
-.reg .pred %p<16>;
+REGISTERS = """.reg .pred %p<16>;
 .reg .b16 %h<16>;
 .reg .b32 %r<64>;
 .reg .b64 %rd<32>;
 .reg .b32 %thread, %base;
 mov.u32 %thread, %tid.x;
 mov.u32 %base, smem;
+"""
+"""Of `kernel`: %thread is the index of the thread, %base the address of the dynamic shared memory."""
+
+
+def module(
+    entry: str,
+    parameters: Sequence[str],
+    body: str,
+    *,
+    target: str,
+    version: str,
+    scope: str = "",
+    directives: str = "",
+) -> str:
+    """Returns a module with one kernel. Parameters: "map NAME" for a tensor map, or a type, such as "u64 NAME". scope:
+    declarations before the kernel; directives: after its parameters, on a line of their own.
+    """
+    declared = ", ".join(_parameter(*parameter.split()) for parameter in parameters)
+    return f""".version {version}
+.target {target}
+.address_size 64
+{scope}
+.visible .entry {entry}({declared}){directives}
+{{
 {body}
-ret;
 }}
 """
 
 
-def kernel(
-    parameters: list[str],
-    body: str,
-    target: str = HOPPER,
-    version: str = "8.6",
-    entry: str = "probe",
-    threads: int = 0,
-) -> str:
-    """A module with one kernel. Parameters: "map NAME", "u64 NAME" or "u32 NAME". threads: of a CTA at most, if any."""
-    declared = []
-    for parameter in parameters:
-        kind, name = parameter.split()
-        declared.append(f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}")
-    return HEADER.format(
-        parameters=", ".join(declared),
-        directives=f"\n.maxntid {threads}, 1, 1" if threads else "",
-        body=body,
-        target=target,
-        version=version,
-        entry=entry,
-    )
+def _parameter(kind: str, name: str) -> str:
+    return f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}"
+
+
+def kernel(parameters: Sequence[str], body: str, target: str = HOPPER, version: str = "8.6") -> str:
+    """Returns a module with the kernel ``probe``, with `REGISTERS` and dynamic shared memory."""
+    scope = ".extern .shared .align 1024 .b8 smem[];"
+    return module("probe", parameters, f"{REGISTERS}{body}\nret;", target=target, version=version, scope=scope)
 
 
 def for_target(ptx: str, target: str | None) -> str:

@@ -8,24 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from conformance.ptx import module
 from emugpu.emulator import Device, LaunchResult, Module
 
-HEADER = """.version 8.8
-.target {target}
-.address_size 64
-{module_scope}
-.visible .entry kernel(.param .u64 out{parameters})
-{directives}
-{{
-.reg .pred %p<16>;
+REGISTERS = """.reg .pred %p<16>;
 .reg .b16 %rs<16>;
 .reg .b32 %r<64>;
 .reg .b64 %rd<32>;
 ld.param.u64 %rd0, [out];
 mov.u32 %r0, %tid.x;
-{body}
-}}
 """
+"""Before each body: %rd0 is the address in ``out``, %r0 the index of the thread."""
 
 STORE_R1 = """
 mul.wide.u32 %rd1, %r0, 4;
@@ -60,14 +53,9 @@ def source(
     parameters: Sequence[str] = (),
 ) -> str:
     """A module with one kernel. ``parameters`` come after ``out``: "u32 count", or "map NAME" for a tensor map."""
-    declared = "".join(f", {_parameter(*p.split())}" for p in parameters)
-    return HEADER.format(
-        body=body, module_scope=module_scope, directives=directives, target=target, parameters=declared
-    )
-
-
-def _parameter(kind: str, name: str) -> str:
-    return f".param .align 64 .b8 {name}[128]" if kind == "map" else f".param .{kind} {name}"
+    declared = ["u64 out", *parameters]
+    body, directives = REGISTERS + body, f"\n{directives}"
+    return module("kernel", declared, body, target=target, version="8.8", scope=module_scope, directives=directives)
 
 
 @dataclass(frozen=True)

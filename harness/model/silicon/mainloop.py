@@ -96,62 +96,9 @@ class Mainloop:
         return ""
 
 
-def ptx(loop: Mainloop) -> str:
-    """Returns the kernel: parameters are the tensor maps of A and B and the number of K steps."""
-    kind, element, code = KINDS[loop.dtype]
-    b_at, a_box, b_box = loop.places
-    barriers = loop.stages * loop.stage_bytes
-    empty = barriers + 8 * loop.stages
-    taddr = empty + 8 * loop.stages
-    across = loop.width // element
-    instruction = 1 << 4 | code << 7 | code << 10 | loop.n >> 3 << 17 | loop.m >> 4 << 24
-    descriptor = 1 << 16 | (8 * loop.width >> 4) << 32 | 1 << 46 | SWIZZLES[loop.width][1] << 61
-    loads = ""
-    for name, rows_at, box in (("a", 0, a_box), ("b", b_at, b_box)):
-        for number in range(loop.boxes):
-            loads += f"""    add.u32 %r5, %at, {rows_at + number * box};
-    add.u32 %r6, %k, {number * across};
-    {COPY} [%r5], [%{name}_map, {{%r6, %zero}}], [%r4];
-"""
-    multiply = ""
-    for number in range(loop.boxes):
-        for slice_at in range(0, loop.width, K_BYTES):
-            for name, first in (("a", number * a_box), ("b", b_at + number * b_box)):
-                multiply += f"""    add.u32 %r5, %at, {first + slice_at};
-    shr.u32 %r5, %r5, 4;
-    cvt.u64.u32 %{name}_operand, %r5;
-    or.b64 %{name}_operand, %{name}_operand, {descriptor};
-"""
-            multiply += f"""    {MMA}{kind} [%d], %a_operand, %b_operand, {instruction}, %adds;
-    setp.eq.u32 %adds, %zero, 0;
-"""
-    init = "".join(
-        f"    mbarrier.init.shared::cta.b64 [%base+{barriers + 8 * n}], 1;\n" for n in range(2 * loop.stages)
-    )
-    place = f"""    shl.b32 %r1, %stage, 3;
-    add.u32 %r1, %base, %r1;
-    add.u32 %r3, %r1, {empty};
-    add.u32 %r4, %r1, {barriers};
-"""
-    turn = f"""    add.u32 %stage, %stage, 1;
-    add.u32 %at, %at, {loop.stage_bytes};
-    add.u32 %step, %step, 1;
-    setp.eq.u32 %wraps, %stage, {loop.stages};
-    selp.u32 %stage, 0, %stage, %wraps;
-    selp.u32 %at, %base, %at, %wraps;
-    selp.u32 %r7, 1, 0, %wraps;
-    xor.b32 %phase, %phase, %r7;
-    setp.lt.u32 %more, %step, %steps;
-"""
-    columns = max(32, 1 << (loop.n - 1).bit_length())
-    return f""".version 8.7
-.target sm_100a
-.address_size 64
-.extern .shared .align 1024 .b8 stages[];
-.visible .entry mainloop(.param .align 64 .b8 a[128], .param .align 64 .b8 b[128], .param .u32 steps)
-.reqntid {THREADS}
-{{
-    .reg .pred %p, %more, %wraps, %adds, %first;
+# ---- the kernel, piece by piece ----
+
+PROLOGUE = """    .reg .pred %p, %more, %wraps, %adds, %first;
     .reg .b32 %base, %at, %stage, %phase, %step, %steps, %k, %d, %zero, %warp, %thread, %r<8>;
     .reg .b64 %a_map, %b_map, %a_operand, %b_operand;
     mov.u32 %thread, %tid.x;
@@ -163,13 +110,44 @@ def ptx(loop: Mainloop) -> str:
     mov.b64 %b_map, b;
     cvta.param.u64 %b_map, %b_map;
     ld.param.u32 %steps, [steps];
-    setp.ne.u32 %p, %thread, 0;
+"""
+
+
+def ptx(loop: Mainloop) -> str:
+    """Returns the kernel: parameters are the tensor maps of A and B and the number of K steps."""
+    return f""".version 8.7
+.target sm_100a
+.address_size 64
+.extern .shared .align 1024 .b8 stages[];
+.visible .entry mainloop(.param .align 64 .b8 a[128], .param .align 64 .b8 b[128], .param .u32 steps)
+.reqntid {THREADS}
+{{
+{PROLOGUE}{_start(loop)}{_load(loop)}{_multiply(loop)}{_end(loop)}}}
+"""
+
+
+def _barriers(loop: Mainloop) -> tuple[int, int, int]:
+    """Returns where the full barriers, the empty barriers, and the address of tensor memory are in shared memory."""
+    full = loop.stages * loop.stage_bytes
+    return full, full + 8 * loop.stages, full + 16 * loop.stages
+
+
+def _columns(loop: Mainloop) -> int:
+    """Returns the columns of tensor memory."""
+    return max(32, 1 << (loop.n - 1).bit_length())
+
+
+def _start(loop: Mainloop) -> str:
+    """All threads: barriers, tensor memory; then one thread of each warp goes on, that of warp 1 to MULTIPLY."""
+    full, _, taddr = _barriers(loop)
+    init = "".join(f"    mbarrier.init.shared::cta.b64 [%base+{full + 8 * n}], 1;\n" for n in range(2 * loop.stages))
+    return f"""    setp.ne.u32 %p, %thread, 0;
     @%p bra ALLOCATE;
 {init}    fence.mbarrier_init.release.cluster;
 ALLOCATE:
     setp.ne.u32 %p, %warp, 1;
     @%p bra READY;
-    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%base+{taddr}], {columns};
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%base+{taddr}], {_columns(loop)};
     tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
 READY:
     tcgen05.fence::before_thread_sync;
@@ -185,38 +163,109 @@ READY:
     @%p bra END;
     setp.eq.u32 %p, %warp, 1;
     @%p bra MULTIPLY;
-    mov.u32 %phase, 1;
+"""
+
+
+def _place(loop: Mainloop) -> str:
+    """%r3 and %r4: the empty and the full barrier of the stage."""
+    full, empty, _ = _barriers(loop)
+    return f"""    shl.b32 %r1, %stage, 3;
+    add.u32 %r1, %base, %r1;
+    add.u32 %r3, %r1, {empty};
+    add.u32 %r4, %r1, {full};
+"""
+
+
+def _turn(loop: Mainloop) -> str:
+    """The next stage; %more: whether there is another K step."""
+    return f"""    add.u32 %stage, %stage, 1;
+    add.u32 %at, %at, {loop.stage_bytes};
+    add.u32 %step, %step, 1;
+    setp.eq.u32 %wraps, %stage, {loop.stages};
+    selp.u32 %stage, 0, %stage, %wraps;
+    selp.u32 %at, %base, %at, %wraps;
+    selp.u32 %r7, 1, 0, %wraps;
+    xor.b32 %phase, %phase, %r7;
+    setp.lt.u32 %more, %step, %steps;
+"""
+
+
+def _load(loop: Mainloop) -> str:
+    """The TMA warp: waits for an empty stage and loads its boxes of A and B."""
+    b_at, a_box, b_box = loop.places
+    across = loop.width // KINDS[loop.dtype][1]
+    loads = ""
+    for name, rows_at, box in (("a", 0, a_box), ("b", b_at, b_box)):
+        for number in range(loop.boxes):
+            loads += f"""    add.u32 %r5, %at, {rows_at + number * box};
+    add.u32 %r6, %k, {number * across};
+    {COPY} [%r5], [%{name}_map, {{%r6, %zero}}], [%r4];
+"""
+    return f"""    mov.u32 %phase, 1;
 LOAD:
-{place}WAIT_EMPTY:
+{_place(loop)}WAIT_EMPTY:
     mbarrier.try_wait.parity.shared::cta.b64 %p, [%r3], %phase;
     @!%p bra WAIT_EMPTY;
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], {(loop.m + loop.n) * loop.row};
 {loads}    add.u32 %k, %k, {loop.tile_k};
-{turn}    @%more bra LOAD;
+{_turn(loop)}    @%more bra LOAD;
     bra END;
-MULTIPLY:
+"""
+
+
+def _mma(loop: Mainloop) -> str:
+    """The MMAs of a stage. The instruction descriptor and the matrix descriptors are those of PTX ISA 9.7.16.4."""
+    kind, _, code = KINDS[loop.dtype]
+    b_at, a_box, b_box = loop.places
+    instruction = 1 << 4 | code << 7 | code << 10 | loop.n >> 3 << 17 | loop.m >> 4 << 24
+    descriptor = 1 << 16 | (8 * loop.width >> 4) << 32 | 1 << 46 | SWIZZLES[loop.width][1] << 61
+    text = ""
+    for number in range(loop.boxes):
+        for slice_at in range(0, loop.width, K_BYTES):
+            for name, first in (("a", number * a_box), ("b", b_at + number * b_box)):
+                text += f"""    add.u32 %r5, %at, {first + slice_at};
+    shr.u32 %r5, %r5, 4;
+    cvt.u64.u32 %{name}_operand, %r5;
+    or.b64 %{name}_operand, %{name}_operand, {descriptor};
+"""
+            text += f"""    {MMA}{kind} [%d], %a_operand, %b_operand, {instruction}, %adds;
+    setp.eq.u32 %adds, %zero, 0;
+"""
+    return text
+
+
+def _multiply(loop: Mainloop) -> str:
+    """The MMA warp: waits for a full stage, multiplies it, commits to its empty barrier; at the end waits for all."""
+    return f"""MULTIPLY:
     mov.u32 %phase, 0;
     setp.ne.u32 %adds, %zero, 0;
 ROUND:
-{place}WAIT_FULL:
+{_place(loop)}WAIT_FULL:
     mbarrier.try_wait.parity.shared::cta.b64 %p, [%r4], %phase;
     @!%p bra WAIT_FULL;
-{multiply}    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r3];
-{turn}    @%more bra ROUND;
+{_mma(loop)}    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r3];
+{_turn(loop)}    @%more bra ROUND;
     // The last stage is free when all has been multiplied.
     xor.b32 %r7, %r7, %phase;
 WAIT_LAST:
     mbarrier.try_wait.parity.shared::cta.b64 %p, [%r3], %r7;
     @!%p bra WAIT_LAST;
-END:
+"""
+
+
+def _end(loop: Mainloop) -> str:
+    """All threads: the MMA warp gives tensor memory back."""
+    return f"""END:
     bar.warp.sync -1;
     setp.ne.u32 %p, %warp, 1;
     @%p bra GONE;
-    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %d, {columns};
+    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %d, {_columns(loop)};
 GONE:
     ret;
-}}
 """
+
+
+# ---- its time ----
 
 
 class Done(NoTrace):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_programs import HEADER, STORE_R1, launch
+from ptx_programs import STORE_R1, launch
 
 from emugpu.emulator import Device, Fault
 from emugpu.emulator.memory.global_memory import GlobalMemory
@@ -34,7 +34,6 @@ def run(body: str, memory: GlobalMemory | None = None, threads: int = 32):
 
 def test_every_thread_has_memory_of_its_own():
     memory = GlobalMemory()
-    assert "{module_scope}" in HEADER
     assert (run(FILL + free("%rd5") + "ret;", memory).words(32) == np.arange(32)).all()
     assert len(memory.allocations) == 1  # the output
 
