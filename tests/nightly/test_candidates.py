@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from emugpu.launch.launch_file import read_launch_file
-from nightly.candidates.candidate import Answer, draw, reached, verify
-from nightly.candidates.equivalent import why_equivalent
-from nightly.candidates.faults import KINDS, faults
-from nightly.candidates.written_kernels import write
+from tests.nightly.candidates.candidate import Answer, draw, reached, verify
+from tests.nightly.candidates.equivalent import why_equivalent
+from tests.nightly.candidates.faults import KINDS, faults
+from tests.nightly.candidates.written_kernels import write
 
 PIECES = """.visible .entry other() { bar.sync 0; }
 .visible .entry kernel() {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from nightly.max_board.__main__ import cover, main, still_left
-from nightly.max_board.ops import OPS
-from nightly.max_board.worker import compare
+from tests.nightly.max_board.__main__ import cover, main, still_left
+from tests.nightly.max_board.ops import OPS
+from tests.nightly.max_board.worker import compare
 
 
 def answer(op: str, rows: int, verdict: str, gpu: str = "b200") -> str:

@@ -26,12 +26,12 @@ def test_links_between_pages_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-TEXTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / "metrology").glob("*.md"), ROOT / "results/README.md"]
+TEXTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / "emugpu").glob("*.md"), ROOT / "results/README.md"]
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_the_pages_name_exist(page):
-    for path in re.findall(r"(?:`|python )((?:harness|kernels|tests|metrology)/[\w./*-]+)", page.read_text()):
+    for path in re.findall(r"(?:`|python )((?:harness|kernels|tests|emugpu|conformance)/[\w./*-]+)", page.read_text()):
         exists = any(ROOT.glob(path.rstrip("/.")))
         assert exists or "kernel10" in path, f"{page.name} names {path}"  # kernel10 is the reader's own
 

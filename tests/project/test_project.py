@@ -253,7 +253,7 @@ def test_nightly_commands_are_there():
     """As a shell runs them, which has not what pytest puts on the path."""
     text = workflow("nightly")
     scripts = [[f"tests/mutation/{name}"] for name in re.findall(r"- (\w+\.py) --", text)]
-    modules = [["-m", name] for name in sorted(set(re.findall(r"python -m (metrology\.\w+)", text)))]
+    modules = [["-m", name] for name in sorted(set(re.findall(r"python -m (tests\.nightly\.\w+)", text)))]
     assert len(scripts) == 2 and len(modules) == 2
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for command in (*scripts, *modules):

@@ -1,4 +1,4 @@
-"""``python -m nightly.candidates``: makes kernels, plants faults in them, and asks for a verdict on each.
+"""``python -m tests.nightly.candidates``: makes kernels, plants faults in them, and asks for a verdict on each.
 
 `make` fills a folder with launch files and PTX of several compilers; `run` verifies each as it is, and then
 with faults planted in it.
@@ -19,9 +19,9 @@ from emugpu.cli.program import ClearErrors
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import in_order
-from nightly.candidates import cuda_kernels, written_kernels
-from nightly.candidates.candidate import draw, right_kernels, table, verify_job
-from nightly.candidates.faults import Fault
+from tests.nightly.candidates import cuda_kernels, written_kernels
+from tests.nightly.candidates.candidate import draw, right_kernels, table, verify_job
+from tests.nightly.candidates.faults import Fault
 
 
 class Candidates(ClearErrors, click.Group):

@@ -17,9 +17,9 @@ from emugpu.launch.check import CheckOptions, check, judge
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import TOLERANT, EmulationOptions, run
 from emugpu.launch.spec import Launchable
-from nightly.candidates import mojo_kernels
-from nightly.candidates.equivalent import why_equivalent
-from nightly.candidates.faults import KINDS, Fault, faults
+from tests.nightly.candidates import mojo_kernels
+from tests.nightly.candidates.equivalent import why_equivalent
+from tests.nightly.candidates.faults import KINDS, Fault, faults
 
 SCHEDULES = 4
 """As many as `harness verify` tries."""

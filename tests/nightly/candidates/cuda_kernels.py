@@ -1,4 +1,4 @@
-"""The kernels of `kernels.cu` and their launches: ``python -m nightly.candidates make`` compiles them with nvcc."""
+"""Compiles the kernels of `kernels.cu` with nvcc and writes launch files for them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from nightly.candidates.faults import Fault
+from tests.nightly.candidates.faults import Fault
 
 
 class Equivalent(NamedTuple):

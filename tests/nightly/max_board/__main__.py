@@ -1,4 +1,4 @@
-"""``python -m nightly.max_board``: MAX's graph ops on an emulated GPU, with the checker on, against NumPy.
+"""``python -m tests.nightly.max_board``: MAX's graph ops on an emulated GPU, with the checker on, against NumPy.
 
 Answers are lines of JSON in a file; what the file has is not run again, so that a run can be broken off and taken up.
 """
@@ -18,8 +18,8 @@ import click
 
 from emugpu.cli.program import ClearErrors
 from emugpu.errors import UsageProblem
-from nightly.max_board.ops import OPS
-from nightly.max_board.worker import COMPILED
+from tests.nightly.max_board.ops import OPS
+from tests.nightly.max_board.worker import COMPILED
 
 TOGETHER = 8
 """Ops that are compiled at once: a good part of the time is that of the first."""
@@ -60,7 +60,7 @@ def cover(names: list[str], gpu: str, answers: Path) -> None:
     a single one; if it dies later, the others go on, whose compilation MAX has kept.
     """
     while left := still_left(names, gpu, answers):
-        command = [sys.executable, "-m", "nightly.max_board.worker", gpu, str(answers), json.dumps([names, left])]
+        command = [sys.executable, "-m", "tests.nightly.max_board.worker", gpu, str(answers), json.dumps([names, left])]
         done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, errors="replace")
         sys.stderr.write(done.stderr)
         if len(names) > 1 and COMPILED not in done.stderr:

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from emugpu import emulated_gpu
-from nightly.max_board.ops import OPS, Array
+from tests.nightly.max_board.ops import OPS, Array
 
 TIMEOUT = 120.0
 """Seconds of one launch."""
