@@ -112,6 +112,10 @@ class Body:
         """
         self._statements(None, f"kernel '{kernel.name}'")
         self._resolve_labels()
+        if not self.instructions:
+            # A thread leaves at the end of the text. A warp executes something to leave, in an empty body too.
+            self.instructions.append(Instruction(0, kernel.line, "ret", "ret", (), []))
+            self.sources.append(("", ""))
         kernel.instructions, kernel.variables = self.instructions, self.variables
         kernel.register_count, kernel.local_bytes = len(self.registers), self.local_bytes
         return self.sources

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from ptx_programs import STORE_R1, run, source
 
-from emugpu.emulator import Module
+from emugpu.check import Checker
+from emugpu.emulator import Device, Module
 from emugpu.emulator.translate import cfg
 
 EXIT = -1
@@ -28,6 +30,15 @@ def test_a_straight_line_is_one_block():
 
 def test_the_end_of_the_text_is_an_exit():
     assert blocks("add.u32 %r1, %r0, 1;") == [(-2, 1, [EXIT], EXIT)]
+
+
+@pytest.mark.parametrize("body", ["", "END:", "// nothing but a comment"])
+@pytest.mark.parametrize("sinks", [(), (Checker(),)], ids=["run", "checked"])
+def test_the_threads_of_a_kernel_without_an_instruction_leave_at_once(body, sinks):
+    text = f".version 8.7\n.target sm_90a\n.address_size 64\n.visible .entry nothing()\n{{\n{body}\n}}"
+    result = Device().launch(Module.from_text(text), grid=2, block=64, sinks=sinks)
+    assert result.counters.instructions == {"branch": 4} and not result.warnings
+    assert all(not sink.report().findings for sink in sinks)
 
 
 def test_the_two_sides_of_an_if_meet_behind_it():
