@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from emugpu.emulator import LaunchError
-from emugpu.emulator.names import find_name, readable_name
+from emugpu.emulator.names import find_name, short_name
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, ReportedError, UsageProblem
 from emugpu.files import read_text_file
 from emugpu.launch.launch_file import read_launch_file
@@ -92,54 +92,67 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
 
 
 def _rows(folder: Path, options: EmulationOptions, work: Work) -> list[Row]:
+    """Returns the rows of one file. Whatever goes wrong with it is told in its rows: other files have theirs."""
     ptx, launches = work
     if ptx is None:
-        return _launched(Row("elsewhere", "?", "", "?"), folder, launches[0], options, {})
+        found = _launched(Row("elsewhere", "?", "", "?"), folder, launches[0], options, {})
+        return [row for _, row in found]
     name = str(ptx.relative_to(folder))
     try:
         listing = list_kernels(read_ptx(ptx))
-    except ReportedError as error:
+    except Exception as error:
         return [Row(name, "?", "", f"no: {_one_line(error)}")]
-    plain = {k.name: Row(name, k.readable, listing.compiler, _implemented(k)) for k in listing.kernels}
-    rows: list[Row] = []
-    for launch in launches:
-        rows += _launched(Row(name, "?", listing.compiler, ""), folder, launch, options, plain)
-    ran = {row.kernel for row in rows}
-    return rows + [row for row in plain.values() if row.kernel not in ran]
+    plain = {k.name: Row(name, short_name(k.name), listing.compiler, _implemented(k)) for k in listing.kernels}
+    found = [
+        one
+        for launch in launches
+        for one in _launched(Row(name, "?", listing.compiler, ""), folder, launch, options, plain)
+    ]
+    ran = {kernel for kernel, _ in found}
+    return [row for _, row in found] + [row for kernel, row in plain.items() if kernel not in ran]
 
 
-def _launched(row: Row, folder: Path, launch: Path, options: EmulationOptions, plain: dict[str, Row]) -> list[Row]:
-    """The rows of the kernels that a launch file launches."""
+def _launched(
+    row: Row, folder: Path, launch: Path, options: EmulationOptions, plain: dict[str, Row]
+) -> list[tuple[str, Row]]:
+    """Returns the kernels that a launch file launches, by their names in the PTX ("" if that is not known), and their
+    rows.
+    """
     row = replace(row, launch=str(launch.relative_to(folder)))
+    name = ""
     try:
         file = read_launch_file(launch)
-        row = replace(_named(file, plain) or row, launch=row.launch)
+        name = _named(file, plain)
+        row = replace(plain.get(name, row), launch=row.launch)
         outcome = run(file, options, keep=())
-    except ReportedError as error:
-        return [replace(row, result=FAILED, reason=_one_line(error))]
+    except Exception as error:
+        return [(name, replace(row, result=FAILED, reason=_one_line(error)))]
     result, reason = _verdict(outcome)
     return [
-        replace(
-            plain.get(kernel, replace(row, kernel=readable_name(kernel), compiler=outcome.compiler)),
-            launch=row.launch,
-            result=result,
-            reason=reason,
-            warnings=len(outcome.warnings),
-            seconds=round(outcome.seconds, 3),
+        (
+            kernel,
+            replace(
+                plain.get(kernel, replace(row, kernel=short_name(kernel), compiler=outcome.compiler)),
+                launch=row.launch,
+                result=result,
+                reason=reason,
+                warnings=len(outcome.warnings),
+                seconds=round(outcome.seconds, 3),
+            ),
         )
         for kernel in dict.fromkeys(one.kernel for one in outcome.launched)
     ]
 
 
-def _named(file: Launchable, plain: dict[str, Row]) -> Row | None:
-    """The row of the kernel that is launched first, if that is clear."""
+def _named(file: Launchable, plain: dict[str, Row]) -> str:
+    """Returns the name in the PTX of the kernel that is launched first, "" if that is not clear."""
     wanted = file.launches[0].kernel
     if wanted is None:
-        return next(iter(plain.values())) if len(plain) == 1 else None
+        return next(iter(plain)) if len(plain) == 1 else ""
     try:
-        return plain[find_name(wanted, plain, "kernel")]
+        return find_name(wanted, plain, "kernel")
     except LaunchError:
-        return None
+        return ""
 
 
 def _verdict(outcome: Outcome) -> tuple[str, str]:
@@ -163,4 +176,5 @@ def _implemented(kernel: ListedKernel) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).splitlines()[:2])
+    unexpected = "" if isinstance(error, ReportedError) else f"unexpected {type(error).__name__}: "
+    return unexpected + " ".join(str(error).splitlines()[:2])

@@ -17,11 +17,11 @@ from test_ptx_run import SCALE, SGEMM
 import harness.cli.main
 from emugpu.emulator import RULES
 from emugpu.emulator.instructions.table import TABLE
-from emugpu.launch import coverage
+from emugpu.launch import corpus, coverage
 from emugpu.launch.coverage import coverage_page, try_form
 from emugpu.launch.forms import FORMS, MODULE, TARGETS
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import run
+from emugpu.launch.launching import TOLERANT, run
 from harness.paths import ROOT
 
 
@@ -97,6 +97,43 @@ def test_folders_with_nothing_to_look_at(tmp_path):
     for place, message in [(tmp_path, "has no .ptx file"), (tmp_path / "no", "is not a folder; name one with .ptx")]:
         result = command("corpus", place)
         assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_what_goes_wrong_with_one_file_costs_the_others_nothing(folder, monkeypatch):
+    """The emulator's own errors are rows of the table, too."""
+
+    list_kernels, run = corpus.list_kernels, corpus.run
+
+    def list_all_but_one(text):
+        if "unknown_words" in text:
+            raise IndexError("list index out of range")
+        return list_kernels(text)
+
+    def run_several_alone(file, *rest, **named):
+        if len(file.launches) == 1:
+            raise KeyError("r1")
+        return run(file, *rest, **named)
+
+    monkeypatch.setattr(corpus, "list_kernels", list_all_but_one)
+    monkeypatch.setattr(corpus, "run", run_several_alone)
+    rows = corpus.look_through(folder, TOLERANT)
+    results = {(row.file, row.launch): (row.result, row.implemented, row.reason) for row in rows}
+    assert results["broken.ptx", None] == ("-", "no: unexpected IndexError: list index out of range", "")
+    assert results["nvcc/sgemm.ptx", "nvcc/good.toml"] == ("could not run", "yes", "unexpected KeyError: 'r1'")
+    assert results["nvcc/sgemm.ptx", "scale.toml"][0] == "within tolerance"
+    assert corpus.exit_code(rows) == 3
+
+
+def test_long_names_are_short_in_the_table_and_alike_ones_each_have_a_row(tmp_path):
+    """numba names kernels with 170 characters; two instances of a template may look alike when they are shortened."""
+    names = [f"cudapy_gemm_{'B2v1' * 30}{n}{'_cw51cXTLSUwv1sCUt9' * 2}" for n in range(2)]
+    bodies = "".join(f".visible .entry {name}()\n{{\nret;\n}}\n" for name in names)
+    (tmp_path / "long.ptx").write_text(f".version 8.7\n.target sm_90a\n.address_size 64\n{bodies}")
+    launch = f'ptx = "long.ptx"\n[launch]\nkernel = "{names[1]}"\ngrid = 1\nblock = 32\n'
+    (tmp_path / "long.toml").write_text(launch)
+    rows = corpus.look_through(tmp_path, TOLERANT)
+    assert [row.result for row in rows] == ["ran", "-"]
+    assert all(row.kernel.startswith("cudapy_gemm_") and len(row.kernel) <= 72 for row in rows)
 
 
 LAUNCHES = sorted((FOLDER.parent / "launches").glob("*.toml"))
