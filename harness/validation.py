@@ -232,6 +232,11 @@ class Matmul:
     reference: Reference
     rows: np.ndarray | None = None
 
+    @property
+    def compared(self) -> str:
+        """The kernel's result, which is held to `allowed_error`."""
+        return self.buffer
+
     def judge(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> Validation:
         """first: not needed, the reference has been computed."""
         found = replace(validate(got[self._places], self.reference, self.dtype, self.tile), buffer=self.buffer)

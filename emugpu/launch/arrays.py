@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from emugpu.check.verdict import Verdict
 from emugpu.errors import UsageProblem
 from emugpu.launch.check import CheckOptions, check, judge
-from emugpu.launch.expectation import Holds
+from emugpu.launch.expectation import MOST_TOLERANCE, Holds
 from emugpu.launch.launching import EmulationOptions, run
 from emugpu.launch.spec import (
     DATA_TYPES,
@@ -57,12 +57,14 @@ def run_ptx(
         grid: CTAs. block: threads. cluster: CTAs. Each up to three sizes, x first; None: as the PTX says.
         dynamic_shared: bytes.
         expect: what arguments are to hold at the end, by their place. Without it the verdict is incomplete.
-        tolerance: absolute and relative error that elements may have; 0: equal.
+        tolerance: absolute and relative error that elements may have, at most 1; 0: equal.
         schedules: under how many it runs. timeout: seconds of a run.
 
     Raises:
         UsageProblem: what cannot be launched so.
     """
+    if not 0 <= tolerance <= MOST_TOLERANCE:
+        raise UsageProblem(f"tolerance = {tolerance}: must be a number from 0 to {MOST_TOLERANCE:g}; 0: equal")
     buffers: dict[str, Buffer] = {}
     given: list[tuple[str, Argument]] = []
     for place, value in enumerate(arguments):

@@ -121,7 +121,7 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
         checked.report.findings,
         len(what.launches),
         checked.schedules,
-        tuple(expectation.buffer for expectation in what.expectations),
+        tuple(expectation.compared for expectation in what.expectations),
         fidelity(kernels.values()),
     )
 

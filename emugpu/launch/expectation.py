@@ -16,6 +16,8 @@ from emugpu.launch.memory import as_numbers, load_file, to_type
 from emugpu.launch.spec import DataType, Differences
 
 SHOWN = 10
+MOST_TOLERANCE = 1.0
+"""Of an element, absolute and relative: with more, almost anything would be right."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Holds:
         if self.size is not None:
             wrong[self.size :] = False
         return expected, wrong
+
+    @property
+    def compared(self) -> str:
+        """Returns the buffer, with the tolerance if there is one."""
+        return self.buffer if self.exact else f"{self.buffer} {_rule(self._error)}"
 
     @property
     def _error(self) -> tuple[float, float] | None:
@@ -106,7 +113,7 @@ def compare(
     return Comparison(
         buffer,
         text,
-        "equal" if error is None else f"within {error[0]:g} + {error[1]:g} |x|",
+        _rule(error),
         error is None,
         int(got.size),
         int(np.count_nonzero(wrong)),
@@ -114,6 +121,10 @@ def compare(
         float(off[finite].max()) if finite.any() else 0.0,
         tuple(Mistake(tuple(p), float(floats[tuple(p)]), float(wanted[tuple(p)])) for p in places.tolist()),
     )
+
+
+def _rule(error: tuple[float, float] | None) -> str:
+    return "equal" if error is None else f"within {error[0]:g} + {error[1]:g} |x|"
 
 
 def differences(

@@ -29,7 +29,7 @@ from emugpu.emulator.memory.tensor_map import ELEMENT_TYPES
 from emugpu.errors import UsageProblem
 from emugpu.files import read_text_file
 from emugpu.launch.argument_reader import ArgumentReader
-from emugpu.launch.expectation import Holds
+from emugpu.launch.expectation import MOST_TOLERANCE, Holds
 from emugpu.launch.expression import Expression, ExpressionError, parse_expression
 from emugpu.launch.launching import LARGEST_SEED
 from emugpu.launch.memory import CHUNK
@@ -261,11 +261,12 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
     inner = Table(table.path, table.key(name), value if isinstance(value, dict) else {"value": value})
     inner.only("value", "tolerance", "absolute", "relative", "exact")
     text = inner.text("value", rule)
-    tolerance = inner.number("tolerance", "for absolute and relative") if "tolerance" in inner else None
-    absolute = inner.number("absolute", "what an element may be off by") if "absolute" in inner else tolerance
-    relative = (
-        inner.number("relative", "what an element may be off by, of itself") if "relative" in inner else tolerance
+    tolerance = inner.number("tolerance", MOST_TOLERANCE, "for absolute and relative") if "tolerance" in inner else None
+    absolute = (
+        inner.number("absolute", MOST_TOLERANCE, "what an element may be off by") if "absolute" in inner else tolerance
     )
+    off = "what an element may be off by, as a part of itself"
+    relative = inner.number("relative", MOST_TOLERANCE, off) if "relative" in inner else tolerance
     exact = inner.truth("exact", "whether elements must be equal", default=False)
     loose = absolute is not None or relative is not None
     if exact and loose:

@@ -276,6 +276,10 @@ class Expectation(Protocol):
     @property
     def buffer(self) -> str: ...
 
+    @property
+    def compared(self) -> str:
+        """Returns what a verdict says was compared: the buffer, with the tolerance if there is one."""
+
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Verdict:
         """Compares what the buffer holds. first: what all buffers held before the first launch, None: unknown."""
 

@@ -67,10 +67,10 @@ class Table:
             self.fail(key, value, f"must be a whole number from {least} to {most}: {rule}")
         return int(value)
 
-    def number(self, key: str, rule: str) -> float:
+    def number(self, key: str, most: float, rule: str) -> float:
         value = self.take(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            self.fail(key, value, f"must be a number of at least 0: {rule}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            self.fail(key, value, f"must be a number from 0 to {most:g}: {rule}")
         return float(value)
 
     def truth(self, key: str, rule: str, default: bool) -> bool:

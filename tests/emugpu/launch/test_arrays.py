@@ -1,4 +1,4 @@
-"""A kernel in a string on NumPy arrays: `harness.run_ptx`."""
+"""A kernel in a string on NumPy arrays: `emugpu.run_ptx`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ptx_programs import source
 
-import harness
+import emugpu
 from emugpu.errors import UsageProblem
 
 AXPY = """.version 8.6
@@ -33,7 +33,7 @@ X = np.arange(100, dtype=np.float32)
 
 def axpy(expected, **options):
     y = np.full(100, 7, np.float32)
-    verdict = harness.run_ptx(AXPY, [X, y, 3.0, 90], grid=4, block=32, expect={1: expected}, **options)
+    verdict = emugpu.run_ptx(AXPY, [X, y, 3.0, 90], grid=4, block=32, expect={1: expected}, **options)
     return verdict, y
 
 
@@ -47,19 +47,27 @@ def test_a_right_kernel_is_clean_and_its_result_is_in_the_array():
 def test_a_wrong_result_is_wrong_unless_the_tolerance_allows_it():
     off = np.where(X < 90, 3 * X + 7, 7).astype(np.float32) * np.float32(1.001)
     assert axpy(off)[0].word == "wrong"
-    assert axpy(off, tolerance=0.01)[0].word == "clean"
+    verdict, _ = axpy(off, tolerance=0.01)
+    assert (verdict.word, verdict.compared) == ("clean", ("argument_1 within 0.01 + 0.01 |x|",))
+    assert "compared: argument_1 within 0.01 + 0.01 |x|" in "\n".join(verdict.lines())
+
+
+@pytest.mark.parametrize("tolerance", [np.inf, np.nan, 1e308, 1.5, -1])
+def test_a_tolerance_that_allows_everything_is_refused(tolerance):
+    with pytest.raises(UsageProblem, match=r"^tolerance = .*: must be a number from 0 to 1; 0: equal$"):
+        axpy(X, tolerance=tolerance)
 
 
 def test_without_an_expectation_it_is_incomplete():
     out = np.zeros(64, np.uint32)
     text = source("mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; st.global.b32 [%rd0], %r0; ret;")
-    verdict = harness.run_ptx(text, [out], block=1)
+    verdict = emugpu.run_ptx(text, [out], block=1)
     assert verdict.word == "incomplete" and "no result is expected" in verdict.reasons[0][1]
 
 
 def test_a_fault_leaves_the_arrays_as_they_were():
     y = np.full(10, 7, np.float32)
-    verdict = harness.run_ptx(AXPY, [X, y, 3.0, 90], grid=4, block=32, expect={1: y})
+    verdict = emugpu.run_ptx(AXPY, [X, y, 3.0, 90], grid=4, block=32, expect={1: y})
     assert verdict.word == "wrong" and (y == 7).all()
     assert "outside every allocation" in verdict.reasons[0][1]
 
@@ -75,11 +83,11 @@ def test_a_fault_leaves_the_arrays_as_they_were():
 )
 def test_what_cannot_be_launched_is_refused(arguments, expect, said):
     with pytest.raises(UsageProblem) as error:
-        harness.run_ptx(AXPY, arguments, block=32, expect=expect)
+        emugpu.run_ptx(AXPY, arguments, block=32, expect=expect)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_of_several_kernels_one_is_to_be_named():
     text = AXPY + AXPY[AXPY.index(".visible") :].replace(".entry ", ".entry other_", 1)
     with pytest.raises(UsageProblem, match=r"^kernel is missing: kernel.ptx has (\w+), other_\1; name one$"):
-        harness.run_ptx(text, [X, X.copy(), 3.0, 100], block=32)
+        emugpu.run_ptx(text, [X, X.copy(), 3.0, 100], block=32)

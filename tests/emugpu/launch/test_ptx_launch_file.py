@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from cuda_programs import FOLDER
 
 import harness.cli.main
+from emugpu.errors import UsageProblem
 from emugpu.launch.expression import ExpressionError, parse_expression
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.spec import Fill, Null, Raw, Reference, Scalar, Struct
@@ -175,6 +176,19 @@ def test_a_wrong_launch_file_gets_one_line(tmp_path, old, new, message):
     assert result.stdout == "" and result.stderr.startswith("harness: error: ")
     assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert str(tmp_path) in result.stderr
+
+
+@pytest.mark.parametrize("key", ["tolerance", "absolute", "relative"])
+@pytest.mark.parametrize("value", ["inf", "nan", "1e+308", "1.01", "-0.1", "2"])
+def test_a_tolerance_that_allows_everything_is_refused(tmp_path, key, value):
+    path = tmp_path / "launch.toml"
+    path.write_text(GOOD.replace('C = "A @ B"', f'C = {{ value = "A @ B", {key} = {value} }}'))
+    with pytest.raises(UsageProblem) as error:
+        read_launch_file(path)
+    assert f"expect.C.{key} = {value}" in str(error.value) and "must be a number from 0 to 1: " in str(error.value)
+    assert "\n" not in str(error.value)
+    path.write_text(path.read_text().replace(f"{key} = {value}", f"{key} = 1"))
+    assert read_launch_file(path).expectations[0].compared.startswith("C within ")
 
 
 @pytest.mark.parametrize(
