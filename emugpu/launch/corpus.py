@@ -84,7 +84,7 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
     for path in sorted(folder.rglob("*.toml")):
         try:
             ptx = tomllib.loads(read_text_file(path)).get("ptx")
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(ptx, str):
             found.setdefault((path.parent / ptx).resolve(), []).append(path)

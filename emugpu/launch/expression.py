@@ -69,10 +69,23 @@ class Expression:
         """
         try:
             with np.errstate(all="ignore"):
-                return np.asarray(_evaluate(self.tree, values))
-        except (ValueError, TypeError, IndexError, MemoryError, OverflowError) as error:
+                found = np.asarray(_evaluate(self.tree, values))
+                if found.dtype.kind not in "biuf":
+                    raise TypeError(f"its value is of type {found.dtype}, and a buffer holds real numbers")
+                return found
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            MemoryError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             shapes = ", ".join(f"{name} {list(values[name].shape)}" for name in self.names)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if isinstance(error, RecursionError):
+                reason = "its operations are nested too deeply"
             if isinstance(error, OverflowError):
                 reason = "a number becomes larger than any that a buffer can hold"
             raise ExpressionError(f"{self.text}: {reason}{f' ({shapes})' if shapes else ''}") from error

@@ -52,11 +52,15 @@ LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30
 """More than the memory of any GPU that is emulated."""
 LARGEST_ADDRESS = 1 << 56
+TOO_DEEP = "its tables or arrays are nested too deeply; a launch file needs a few levels"
 
 
 def read_launch_file(path: Path) -> Launchable:
     """Reads a launch file. Raises UsageProblem that names the file, the key, its value, the rule and the fix."""
-    return read_launch(path, launch_file_data(path))
+    try:
+        return read_launch(path, launch_file_data(path))
+    except RecursionError:
+        raise UsageProblem(f"{path}: {TOO_DEEP}") from None
 
 
 def launch_file_data(path: Path) -> dict[str, Any]:
@@ -67,6 +71,8 @@ def launch_file_data(path: Path) -> dict[str, Any]:
         missing = isinstance(error, FileNotFoundError)
         way_out = f"make one with: harness ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
         raise UsageProblem(f"cannot read {path}: {error.strerror}; {way_out}") from error
+    except RecursionError:
+        raise UsageProblem(f"{path}: {TOO_DEEP}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         way_out = f"; make a launch file of it: harness ptx init {path} -o {path.stem}.toml"
         raise UsageProblem(f"{path} is not TOML: {error}{way_out * (path.suffix == '.ptx')}") from None

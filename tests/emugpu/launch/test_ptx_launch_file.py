@@ -12,8 +12,10 @@ from cuda_programs import FOLDER
 
 import harness.cli.main
 from emugpu.errors import UsageProblem
+from emugpu.launch.corpus import look_through
 from emugpu.launch.expression import ExpressionError, parse_expression
 from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import TOLERANT
 from emugpu.launch.spec import Fill, Null, Raw, Reference, Scalar, Struct
 
 GOOD = f"""ptx = "{FOLDER}/sgemm.ptx"
@@ -207,6 +209,13 @@ def test_a_tolerance_that_allows_everything_is_refused(tmp_path, key, value):
         ("reshape(x, (1000, 1)) * zeros(10**6)", "1e+09 elements are more than"),
         ("1+" * 4000 + "1", "cannot be read"),
         ("1+" * 40_000 + "1", "characters, at most 10000 are read"),
+        ("0*(1/0)", "division by zero"),
+        ("x * (1 // 0)", "zero"),
+        ("x + 5 % 0", "zero"),
+        ("0.0 ** -1 * x", "negative power"),
+        ("(1).T * x", "no attribute 'T'"),
+        ("(0 - 1) ** 0.5", "its value is of type complex128, and a buffer holds real numbers"),
+        ("[zeros(2), zeros(3)]", "inhomogeneous"),
     ],
 )
 def test_an_expression_has_limits(text, why):
@@ -216,6 +225,28 @@ def test_an_expression_has_limits(text, why):
         return
     with pytest.raises(ExpressionError, match=re.escape(why)):
         parse_expression(text, ("x",)).evaluate(values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * 5000 + "]" * 5000,
+        "x = " + "{a=" * 5000 + "1" + "}" * 5000,
+        "a." * 5000 + "x = 1",
+        "buffers." + "a." * 5000 + "x = 1",
+        GOOD.replace('"C", 32', "{ fields.fields" + ".fields" * 5000 + " = 1 }, 32"),
+        GOOD.replace('"C", 32', "{ fields = [" * 200 + '"C"' + "] }" * 200 + ", 32"),
+    ],
+    ids=["arrays", "tables", "a dotted key", "a buffer", "an argument", "structs"],
+)
+def test_deep_nesting_gets_one_line(tmp_path, text):
+    path = tmp_path / "deep.toml"
+    path.write_text(text)
+    with pytest.raises(UsageProblem) as error:
+        read_launch_file(path)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+    (tmp_path / "a.ptx").write_text("")
+    assert look_through(tmp_path, TOLERANT)[0].file == "a.ptx"
 
 
 def test_parts_of_several_sizes_are_joined():
