@@ -209,7 +209,8 @@ class Checked:
 
     ``label``: the program and how it is launched, in one line. ``about``: the same as data. ``file``: of its PTX.
     ``failure``: why a run did not come to its end, or nothing; ``ended``: what that says of the program. ``correct``:
-    whether the result is right, None without one.
+    whether the result is right, None without one. ``where``: in which run it is not, if that has
+    inputs of its own.
     """
 
     label: str
@@ -220,6 +221,7 @@ class Checked:
     correct: bool | None
     schedules: int = 1
     ended: Word = "clean"
+    where: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -246,6 +248,7 @@ def together(runs: Sequence[Checked]) -> Checked:
         ended=next((run.ended for run in runs if run.failure), "clean"),
         correct=False if False in verdicts else None if None in verdicts else True,
         schedules=len(runs),
+        where=next((run.where for run in runs if run.correct is False), ""),
     )
 
 

@@ -12,6 +12,7 @@ from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
 from emugpu.emulator import Finding as Warned
 from emugpu.emulator.machine.events import Sink
 from emugpu.errors import CannotRun
+from emugpu.launch.expectation import Holds
 from emugpu.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules
 from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import in_order
@@ -25,7 +26,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class CheckOptions:
     """Says how to run a check. schedules: the first is fifo, the others are random, from the emulation's seed on; a
-    single one is the emulation's.
+    single one is the emulation's. Integers that a launch file has drawn are others in each.
     redundant: look for synchronisation that could be left out, too.
 
     emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
@@ -40,11 +41,14 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class Work:
-    """One run of a launchable. more: sinks in addition to the checker."""
+    """One run of a launchable. more: sinks in addition to the checker. where: in which run it is, if it has
+    inputs of its own.
+    """
 
     what: Launchable
     emulation: EmulationOptions
     more: tuple[Sink, ...] = field(default=())
+    where: str = ""
 
 
 def check(several: Sequence[Launchable], options: CheckOptions, progress: Progress | None = None) -> list[Checked]:
@@ -101,7 +105,7 @@ def check_once(work: Work) -> Checked:
         Finding("memory", "warning", w.message, None, count=w.count) for w in warnings if w.rule == "uninitialised"
     )
     report = Report((*checker.report().findings, *unwritten))
-    return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended)
+    return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=work.where)
 
 
 def judge(what: Launchable, checked: Checked) -> Verdict:
@@ -110,7 +114,7 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
     if checked.failure:
         reasons.append((checked.ended, f"a run did not come to its end: {checked.failure}"))
     elif checked.correct is False:
-        reasons.append(("wrong", "a result is wrong"))
+        reasons.append(("wrong", f"a result is wrong{checked.where}"))
     if not what.expectations:
         reasons.append(("incomplete", "no result is expected, so none was compared"))
     module = load_module(what)
@@ -134,7 +138,28 @@ def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
         each[-1] = replace(each[-1], resident_clusters=1)
     if "clusterlaunchcontrol" in what.text and len(each) > 1:
         each.insert(1, replace(emulation, schedule="declining"))
-    return [Work(what, one) for one in each]
+    return [Work(what, one) if one.schedule != "random" else _random(what, one, n) for n, one in enumerate(each)]
+
+
+def _random(what: Launchable, emulation: EmulationOptions, number: int) -> Work:
+    """Returns the run number so many, counted from 0. Each draws other integers where the expectations are computed
+    from them: one in nine is zero, and a kernel that leaves out an element which is zero gives a right result.
+    """
+    named: set[str] = set()
+    for each in what.expectations:
+        if not isinstance(each, Holds) or each.expression is None:
+            named.clear()
+            break
+        named.update(each.expression.names)
+    drawn = {
+        name: replace(buffer, fill=replace(buffer.fill, seed=buffer.fill.seed + number))
+        for name, buffer in what.buffers.items()
+        if number and name in named and buffer.fill is not None and buffer.fill.kind == "integer"
+    }
+    if not drawn:
+        return Work(what, emulation)
+    where = f", under the {emulation.schedule_name}, with {number} added to the seed of {', '.join(drawn)}"
+    return Work(replace(what, buffers={**what.buffers, **drawn}), emulation, where=where)
 
 
 def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:

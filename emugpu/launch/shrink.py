@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,10 @@ class Smaller:
 def shrink(numbers: Numbers, options: CheckOptions) -> Smaller | None:
     """Returns the smaller case; None if nothing goes wrong under any of the schedules."""
     values = dict(numbers.values)
-    for work in schedules_of(numbers.make(values), options):
-        wanted = causes(check_once(work), numbers.expects)
+    what = numbers.make(values)
+    for work in schedules_of(what, options):
+        # With the inputs that one schedule alone has, too.
+        wanted = causes(check_once(replace(work, what=what)), numbers.expects)
         if wanted:
             break
     else:

@@ -11,6 +11,11 @@ from launch_control import persistent
 from ptx_programs import WORDS, source
 
 import harness.cli.main
+from emugpu.launch import check as checking
+from emugpu.launch.check import CheckOptions, judge
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.memory import make_values
+from emugpu.launch.spec import DATA_TYPES, Fill
 
 LAUNCH = """ptx = "{ptx}"
 [buffers]
@@ -104,6 +109,52 @@ def test_all_warps_may_write_the_same_value_to_one_place(launch_file, value, sev
     [found] = json.loads(done.stdout)["reports"]
     assert [(f["rule"], f["severity"]) for f in found["findings"]] == [("race-shared", severity)]
     assert done.exit_code == (severity == "error")
+
+
+LEAVES_OUT = """
+setp.ge.u32 %p0, %r0, {last};
+@%p0 bra END;
+mul.wide.u32 %rd1, %r0, 4;
+add.s64 %rd0, %rd0, %rd1;
+ld.param.u64 %rd2, [x];
+add.s64 %rd2, %rd2, %rd1;
+ld.global.u32 %r1, [%rd2];
+st.global.u32 [%rd0], %r1;
+END: ret;
+"""
+COPIES = """ptx = "kernel.ptx"
+[buffers]
+out = {{ dtype = "{dtype}", shape = [64], init = "zeros" }}
+x = {{ dtype = "{dtype}", shape = [64], init = "integer", seed = {seed} }}
+[launch]
+grid = 1
+block = 64
+arguments = ["out", "x"]
+[expect]
+out = "{expected}"
+"""
+
+
+@pytest.mark.parametrize("dtype", ["s32", "f32"])
+def test_a_kernel_that_leaves_out_an_element_is_wrong_where_that_is_zero_too(tmp_path, dtype):
+    def verdict(last, seed, expected="x", schedules=4):
+        (tmp_path / "kernel.ptx").write_text(source(LEAVES_OUT.format(last=last), parameters=["u64 x"]))
+        path = tmp_path / "launch.toml"
+        path.write_text(COPIES.format(dtype=dtype, seed=seed, expected=expected))
+        what = read_launch_file(path)
+        [checked] = checking.check([what], CheckOptions(schedules))
+        return judge(what, checked)
+
+    # The last element of this x is zero: one schedule sees nothing wrong.
+    unseen = next(seed for seed in range(100) if verdict(63, seed, schedules=1).word == "clean")
+    found = verdict(63, unseen)
+    assert found.word == "wrong"
+    [(_, reason)] = found.reasons
+    assert reason.startswith("a result is wrong, under the random schedule of seed ") and "to the seed of x" in reason
+    assert verdict(64, unseen).word == "clean" == verdict(64, unseen + 1).word
+    # Where the expectation does not follow the inputs, they stay as they are.
+    values = [int(n) for n in make_values(Fill("integer", seed=unseen), DATA_TYPES[dtype], (64,), 1)]
+    assert verdict(64, unseen, expected=values).word == "clean"
 
 
 CLUSTERS = """ptx = "{ptx}"
