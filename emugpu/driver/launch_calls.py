@@ -11,7 +11,7 @@ from emugpu.check import Checker
 from emugpu.check.verdict import how_it_ended
 from emugpu.driver.api import handles
 from emugpu.driver.log import Dims, LaunchRecord
-from emugpu.driver.memory import SPARE, HostMemoryShort, free_bytes
+from emugpu.driver.memory import HostMemoryShort
 from emugpu.driver.module_calls import Function
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Abandoned, Session
@@ -20,6 +20,7 @@ from emugpu.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
 from emugpu.emulator.machine.register_pool import SM_REGISTERS
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.emulator.names import readable_name, short_name
+from emugpu.host_memory import SPARE, free_bytes
 
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16

@@ -13,10 +13,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import re
 import struct
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +23,7 @@ from emugpu.emulator.memory.address_space import CONST_WINDOW
 from emugpu.emulator.memory.bytes import CHUNK, round_up
 from emugpu.emulator.memory.global_memory import Allocation, GlobalMemory
 from emugpu.errors import CannotRun
+from emugpu.host_memory import SPARE, free_bytes
 
 PAGE = 4096
 ALIGNMENT = 512
@@ -70,8 +69,6 @@ def pinned_at(base: int) -> Window:
     return replace(PINNED, base=base)
 
 
-SPARE = 1 << 28
-"""Bytes of the host that are left to others."""
 UNASKED = 1 << 24
 """Bytes that may be touched before it is asked again what the host has."""
 
@@ -87,25 +84,6 @@ class HostMemoryShort(DriverError):
             f"{needed / 2**30:.1f} GiB more of this machine's memory are needed to back what the program uses of the "
             f"emulated GPU's, and {max(have, 0) / 2**30:.1f} GiB are free; use less, or a machine that has more",
         )
-
-
-def free_bytes() -> int:
-    """Returns what the host can still commit: MemAvailable, or less where a control group has less."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            found = int(line.split()[1]) << 10
-            break
-    else:
-        return FILE_BYTES
-    try:
-        most, now = (int(_CONTROL_GROUP.joinpath(name).read_text()) for name in ("memory.max", "memory.current"))
-        kept = int(re.findall(r"^inactive_file (\d+)", (_CONTROL_GROUP / "memory.stat").read_text(), re.MULTILINE)[0])
-    except (OSError, ValueError, IndexError):  # none, or one without a limit ("max")
-        return found
-    return min(found, most - now + kept)
-
-
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 class MappedFile:

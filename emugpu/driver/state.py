@@ -14,15 +14,14 @@ from emugpu.driver.memory import (
     CONSTANT,
     DEVICE,
     FILE_BYTES,
-    SPARE,
     HostMemoryShort,
     MappedFile,
     Window,
     WindowMemory,
-    free_bytes,
 )
 from emugpu.driver.results import CODES, DriverError
 from emugpu.emulator.memory.global_memory import Allocation
+from emugpu.host_memory import SPARE, free_bytes
 from emugpu.launch.launching import EmulationOptions
 
 T = TypeVar("T")

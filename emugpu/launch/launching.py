@@ -23,7 +23,7 @@ from emugpu.emulator.ptx.ast import Kernel
 from emugpu.emulator.ptx.sections import blank_kernels, kernel_sections
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.listing import compiler_of
-from emugpu.launch.memory import Memory
+from emugpu.launch.memory import Memory, require_host_memory
 from emugpu.launch.spec import Launch, Launchable, Verdict, target_of
 from emugpu.processes.engine import in_order
 
@@ -214,6 +214,7 @@ def run(
             raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} is a GPU's alone")
     device = device or options.make_device()
     start = time.perf_counter()
+    require_host_memory(what)
     try:
         memory = Memory(what, device, module)
     except (MemoryError, OSError) as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -27,6 +28,7 @@ from emugpu.emulator.arguments import order
 from emugpu.emulator.memory.tensor_map import ElementType
 from emugpu.emulator.ptx.ast import Kernel, Parameter
 from emugpu.errors import CannotRun, UsageProblem
+from emugpu.host_memory import SPARE, free_bytes
 from emugpu.launch.spec import (
     DATA_TYPES,
     Argument,
@@ -48,6 +50,10 @@ from emugpu.launch.spec import (
 CHUNK = 8
 """Elements of K in the 16 bytes that a swizzle moves as a whole."""
 SCALES = 8
+EMPTY = ("absent", "uninitialised")
+"""Fills that take no memory before somebody writes there."""
+PIECE = 1 << 20
+"""Elements that are drawn at a time: what is drawn takes more memory than what is kept of it."""
 
 
 def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray[Any] | None:
@@ -60,8 +66,17 @@ def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int
         return fill.array
     rng = np.random.default_rng((fill.seed, number))
     draw = _exponents if dtype.name == "ue8m0" else _floats if dtype.is_float else _wholes
+    values = np.empty(shape, dtype.numpy)
+    flat = values.reshape(-1)
+    step = PIECE
+    # Eight rows at least, as bytes are drawn four at a time.
+    if fill.kind == "index" and dtype.is_float:
+        step = shape[1] * CHUNK * max(1, PIECE // (shape[1] * CHUNK))
     with np.errstate(over="ignore", invalid="ignore"):
-        return to_type(draw(fill, dtype, shape, rng), dtype)
+        for first in range(0, flat.size, step):
+            piece = flat[first : first + step]
+            piece[:] = to_type(draw(fill, dtype, shape, range(first, first + len(piece)), rng), dtype)
+    return values
 
 
 def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
@@ -73,52 +88,64 @@ def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
     return round_to_tf32(made) if dtype.name == "tf32" else made
 
 
-def _floats(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+def _floats(
+    fill: Fill, dtype: DataType, shape: tuple[int, ...], places: range, rng: np.random.Generator
+) -> NDArray[Any]:
+    """places: of the elements, row-major; of "index" whole rows."""
+    size = len(places)
     match fill.kind:
         case "integer":
-            return rng.integers(-4, 5, size=shape).astype(np.float32)
+            return rng.integers(-4, 5, size=size).astype(np.float32)
         case "index":
-            return index_operand(shape[0], shape[1], rng)
+            k = shape[1]
+            return index_operand(size // k, k, rng, places.start // k).reshape(-1)
         case "normal":
-            return rng.standard_normal(shape, dtype=np.float32)
+            return rng.standard_normal(size, dtype=np.float32)
         case "uniform":
-            return rng.random(shape, dtype=np.float32) * 2 - 1
+            return rng.random(size, dtype=np.float32) * 2 - 1
         case "nan":
-            return np.full(shape, np.nan, dtype.numpy)
-    return np.full(shape, fill.number, np.float64)
+            return np.full(size, np.nan, dtype.numpy)
+    return np.full(size, fill.number, np.float64)
 
 
-def _wholes(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+def _wholes(
+    fill: Fill, dtype: DataType, shape: tuple[int, ...], places: range, rng: np.random.Generator
+) -> NDArray[Any]:
+    size = len(places)
     signed = dtype.name[0] == "s"
     info = np.iinfo(dtype.numpy)
     match fill.kind:
         case "integer":
-            return rng.integers(-4, 5, size=shape) if signed else rng.integers(0, 9, size=shape)
+            return rng.integers(-4, 5, size=size) if signed else rng.integers(0, 9, size=size)
         case "index":
-            return np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64).reshape(shape)
+            return np.arange(places.start, places.stop, dtype=np.uint64)
         case "normal":
-            values = np.rint(16 * rng.standard_normal(shape)).astype(np.int64)
+            values = np.rint(16 * rng.standard_normal(size)).astype(np.int64)
             return values if signed else np.abs(values)
         case "uniform":
-            return rng.integers(info.min, info.max, size=shape, dtype=dtype.numpy, endpoint=True)
-    return np.full(shape, fill.number, dtype.numpy)
+            return rng.integers(info.min, info.max, size=size, dtype=dtype.numpy, endpoint=True)
+    return np.full(size, fill.number, dtype.numpy)
 
 
-def _exponents(fill: Fill, dtype: DataType, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+def _exponents(
+    fill: Fill, dtype: DataType, shape: tuple[int, ...], places: range, rng: np.random.Generator
+) -> NDArray[Any]:
+    size = len(places)
     match fill.kind:
         case "integer":
-            return np.exp2(rng.integers(0, 3, size=shape))
+            return np.exp2(rng.integers(0, 3, size=size))
         case "normal":
-            return np.exp2(np.rint(rng.standard_normal(shape)))
+            return np.exp2(np.rint(rng.standard_normal(size)))
         case "uniform":
-            return np.exp2(rng.integers(-1, 1, size=shape).astype(np.float64))
+            return np.exp2(rng.integers(-1, 1, size=size).astype(np.float64))
         case "nan":
-            return np.full(shape, np.nan)
-    return np.full(shape, fill.number, np.float64)
+            return np.full(size, np.nan)
+    return np.full(size, fill.number, np.float64)
 
 
-def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
-    """Values [rows, k] in which the place of every row and of every 16 bytes of K can be told.
+def index_operand(rows: int, k: int, rng: np.random.Generator, first: int = 0) -> np.ndarray:
+    """Values [rows, k] in which the place of every row and of every 16 bytes of K can be told. first: number of the
+    first row.
 
     K is cut into chunks of 8 elements, 16 bytes: what a swizzle moves as a whole. Each chunk of each row is
     one of 16 words: the 8 Walsh functions (rows of a Hadamard matrix) and their negatives, drawn
@@ -135,7 +162,7 @@ def index_operand(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
     standard deviations at K = 65536: rounding the output hides nothing. These are numbers between 2^-9 and
     2^13, well inside the range of fp16.
     """
-    values: NDArray[Any] = index_words(rows, k, rng) * row_scales(rows)[:, None]
+    values: NDArray[Any] = index_words(rows, k, rng) * row_scales(rows, first)[:, None]
     return values
 
 
@@ -146,9 +173,9 @@ def index_words(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
     return words[drawn].reshape(rows, -1)[:, :k]
 
 
-def row_scales(rows: int) -> np.ndarray:
+def row_scales(rows: int, first: int = 0) -> np.ndarray:
     """Returns one power of two per row, 2^-6 to 2^1, by the sum of the octal digits of the row number."""
-    number = np.arange(rows)
+    number = np.arange(first, first + rows)
     digit_sum = np.zeros(rows, dtype=np.int64)
     while number.any():
         digit_sum += number % 8
@@ -228,6 +255,25 @@ class Placed:
     address: int
     shape: tuple[int, ...]
     first: NDArray[Any] | None
+
+
+def require_host_memory(what: Launchable) -> None:
+    """Raises CannotRun if this machine cannot hold the first values of the buffers, and those on the emulated GPU."""
+    needs = {b.name: _host_bytes(b, b.fill, b.shape) for b in what.buffers.values() if b.fill and b.shape}
+    needed, have = sum(needs.values()), free_bytes() - SPARE
+    if needed > have:
+        where = what.place(f"buffers.{max(needs, key=lambda name: needs[name])}")
+        raise CannotRun(
+            f"{where}: the buffers need {needed / 2**30:.1f} GiB of this machine's memory, and "
+            f"{max(have, 0) / 2**30:.1f} GiB are free; make them smaller"
+        )
+
+
+def _host_bytes(buffer: Buffer, fill: Fill, shape: tuple[int, ...]) -> int:
+    if fill.kind in EMPTY:
+        return 0
+    values = 0 if fill.kind == "array" else prod(shape) * buffer.dtype.numpy.itemsize
+    return values + buffer.dtype.memory_bytes(shape)
 
 
 class Memory:

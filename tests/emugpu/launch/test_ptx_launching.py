@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from ptx_programs import source
 
 from emugpu.emulator import Device, Fault, LaunchError, Module, TensorMap
 from emugpu.emulator.names import LONGEST, brief, find_name, short_name
+from emugpu.errors import CannotRun
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import run
+from emugpu.launch.memory import PIECE, index_operand, make_values
+from emugpu.launch.spec import DATA_TYPES, Fill
 
 VARIABLES = """
 .global .align 4 .u32 _ZN3lab5countE = 40;
@@ -373,3 +378,59 @@ def test_a_launch_file_makes_maps_over_small_types(tmp_path):
             '[launch]\ngrid = 1\narguments = ["Y", 1, "null", "x"]\n[expect]\nY = { value = "X[8:16]", exact = true }\n'
         )
         assert run(read_launch_file(tmp_path / "launch.toml")).passed, dtype
+
+
+# ---- the first values of buffers ----
+
+LARGE = (1500, 1432)
+"""More elements than are drawn at a time."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "drawn"),
+    [
+        ("f32", "integer", lambda rng: rng.integers(-4, 5, LARGE)),
+        ("s8", "integer", lambda rng: rng.integers(-4, 5, LARGE)),
+        ("u64", "integer", lambda rng: rng.integers(0, 9, LARGE)),
+        ("f16", "normal", lambda rng: rng.standard_normal(LARGE, np.float32)),
+        ("f32", "uniform", lambda rng: 2 * rng.random(LARGE, np.float32) - 1),
+        ("u8", "uniform", lambda rng: rng.integers(0, 255, LARGE, np.uint8, endpoint=True)),
+        ("s16", "index", lambda rng: np.arange(LARGE[0] * LARGE[1]).reshape(LARGE)),
+        ("bf16", "index", lambda rng: index_operand(*LARGE, rng)),
+    ],
+)
+def test_values_that_are_drawn_in_pieces_are_those_that_are_drawn_at_once(dtype, kind, drawn):
+    made = make_values(Fill(kind, seed=7), DATA_TYPES[dtype], LARGE, number=3)
+    assert made.size > 2 * PIECE
+    np.testing.assert_array_equal(made, drawn(np.random.default_rng((7, 3))).astype(DATA_TYPES[dtype].numpy))
+
+
+@pytest.mark.parametrize("kind", ["integer", "index", "normal", "uniform", "zeros"])
+@pytest.mark.parametrize("dtype", ["f32", "s32"])
+def test_values_take_little_more_memory_than_their_buffer(dtype, kind):
+    tracemalloc.start()
+    try:
+        made = make_values(Fill(kind), DATA_TYPES[dtype], (1 << 15, 1 << 9), number=0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * made.nbytes
+
+
+def test_buffers_that_this_machine_cannot_hold_are_refused_before_they_are_drawn(tmp_path, monkeypatch):
+    (tmp_path / "kernel.ptx").write_text(source("ret;", parameters=["u64 large"]))
+    path = tmp_path / "launch.toml"
+    path.write_text(
+        'ptx = "kernel.ptx"\nlaunch = { grid = 1, block = 32, arguments = ["small", "large"] }\n[buffers]\n'
+        'small = { dtype = "f32", shape = 64, init = "integer" }\n'
+        'large = { dtype = "f32", shape = [400000000], init = "integer" }\n'
+    )
+    monkeypatch.setattr("emugpu.launch.memory.free_bytes", lambda: 2 << 30)
+    with pytest.raises(CannotRun) as error:
+        run(read_launch_file(path))
+    assert str(error.value) == (
+        f"{path}: buffers.large: the buffers need 3.0 GiB of this machine's memory, and 1.8 GiB are free; make them "
+        "smaller"
+    )
+    path.write_text(path.read_text().replace('[400000000], init = "integer"', '[400000000], init = "uninitialised"'))
+    assert run(read_launch_file(path), keep=()).passed
