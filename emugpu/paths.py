@@ -11,6 +11,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
 """The folder that holds the package: of a checkout its root, else that of all installed packages."""
+COMPILED = PACKAGE / "compiled"
+"""What a wheel carries compiled; a checkout has no such folder, and compiles into the cache."""
 APPLICATION = "emugpu"
 
 

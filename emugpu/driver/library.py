@@ -19,6 +19,7 @@ from emugpu import cache
 from emugpu.driver.api import OWN, SCALARS, Function, Parameter, checksum, functions, refused_of_runtime
 from emugpu.driver.results import NAMES, name_of, text_of
 from emugpu.errors import CannotRun
+from emugpu.paths import COMPILED
 from emugpu.processes import program
 
 SOURCES = Path(__file__).parent / "shim"
@@ -35,37 +36,57 @@ LIBRARIES = {
     CUTE_RUNTIME: ("cute_runtime.c", "cute_stubs.c"),
 }
 """By what they are made of: C sources, and a linker's version script. Each is linked with those before it."""
+GENERATORS = [
+    Path(__file__).with_name(name)
+    for name in ("api.py", "functions.txt", "library.py", "results.py", "runtime_refused.txt")
+]
+"""The files from which the generated C is made."""
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
 COMPILE_SECONDS = 120
 
 
 def libraries() -> Path:
-    """Returns the folder with the libraries, compiled now if the cache has them not. Raises CannotRun without a
-    compiler.
+    """Returns the folder with the libraries: the package's if it carries them compiled, else the cache's, compiled now
+    if they are not there. Raises CannotRun without a compiler.
     """
-    generated = {"stubs.h": header(), "stubs.c": stubs(), "cudart_stubs.c": runtime_stubs()}
-    generated["cute_stubs.c"] = cute_stubs()
-    key = _key(generated)
+    key = sources_key()
+    carried = COMPILED / carried_name(key)
+    if carried.exists():
+        return carried
     place = cache.place("drivers", key)
     files = [place / name for name in LIBRARIES]
     if cache.is_whole(*files):
         return place
-    with cache.temporary_folder() as temporary:
-        folder = Path(temporary)
-        for source in SOURCES.iterdir():
-            shutil.copy(source, folder)
-        for name, text in generated.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        made = cache.ensure(folder / "made")
-        for name, sources in LIBRARIES.items():
-            _compile([folder / source for source in sources], made / name, sorted(made.iterdir()))
+    with cache.temporary_folder() as folder:
+        made = Path(folder) / "made"
+        compile_libraries(made)
         cache.publish(made, place, partial(cache.is_whole, *files))
     return place
 
 
-def _key(generated: dict[str, str]) -> str:
-    parts = [*FLAGS, *generated.values(), *(p.read_text(encoding="utf-8") for p in sorted(SOURCES.iterdir()))]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+def sources_key() -> str:
+    """A hash of all that the libraries are made of: the C sources, the tables, and the code that writes C of them."""
+    parts = [" ".join(FLAGS).encode(), *(path.read_bytes() for path in [*GENERATORS, *sorted(SOURCES.iterdir())])]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def carried_name(key: str) -> str:
+    """The name of the folder in which a wheel carries the libraries."""
+    return f"drivers-{key}"
+
+
+def compile_libraries(to: Path) -> None:
+    """Compiles the libraries into a new folder, and leaves their sources beside it. Raises CannotRun."""
+    cache.ensure(to)
+    for source in SOURCES.iterdir():
+        shutil.copy(source, to.parent)
+    generated = {
+        "stubs.h": header(), "stubs.c": stubs(), "cudart_stubs.c": runtime_stubs(), "cute_stubs.c": cute_stubs()
+    }  # fmt: skip
+    for name, text in generated.items():
+        (to.parent / name).write_text(text, encoding="utf-8")
+    for name, sources in LIBRARIES.items():
+        _compile([to.parent / source for source in sources], to / name, sorted(to.iterdir()))
 
 
 def _compiler() -> str:

@@ -1,4 +1,4 @@
-"""The native engine's library: compiled by Mojo when it is first wanted, once on a machine."""
+"""The native engine's library: a wheel carries it compiled; elsewhere Mojo compiles it once on a machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from emugpu import cache
 from emugpu.emulator.native.source import mojo_source
 from emugpu.emulator.native.stretches import Library
 from emugpu.errors import CannotRun
-from emugpu.paths import find_mojo
+from emugpu.paths import COMPILED, find_mojo
 from emugpu.processes.program import run
 
 Engine = Literal["native", "python"]
 QUERY_SECONDS = 60
 BUILD_SECONDS = 600
+BASELINE = "x86-64-v3"
+"""The processor for which a wheel's library is compiled: of 2013 or later."""
+BASELINE_FLAGS = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"))
+"""What Linux calls the features that this processor has, and the level below it has not."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,35 +39,73 @@ def library_for(engine: Engine) -> Library | None:
 @functools.cache
 def _library() -> Library | None:
     try:
-        return Library(shared_library(mojo_source(), "the emulator's native engine"))
+        return Library(_library_path())
     except (CannotRun, OSError) as error:
         _log.warning("the emulator runs without its native engine, and slower: %s", error)
         return None
 
 
-def shared_library(source: Mapping[str, str], what: str) -> Path:
-    """The library that `library.mojo` is compiled to, from the cache if it is there. source: that file and those that
-    it imports, by name. what: is said to be compiled.
+def _library_path() -> Path:
+    """The library that the package carries, if this processor can run it, else one that Mojo compiles here."""
+    source = mojo_source()
+    carried = COMPILED / carried_name(source)
+    if not carried.exists():
+        return shared_library(source, "the emulator's native engine")
+    missing = sorted(BASELINE_FLAGS - set(_processor_flags().split()))
+    if not missing:
+        return carried
+    try:
+        return shared_library(source, "the emulator's native engine")
+    except CannotRun as error:
+        needs = f"the library in this package needs a processor with {', '.join(missing)} ({BASELINE})"
+        raise CannotRun(f"{needs}, and none can be compiled here: {error}") from None
 
-    A library is known by its source, the compiler's version and the processor. Raises CannotRun.
+
+def carried_name(source: Mapping[str, str]) -> str:
+    """The file name of the library that a wheel carries; it names the source from which it was compiled."""
+    return f"native-{_digest(source)}.so"
+
+
+def shared_library(source: Mapping[str, str], what: str) -> Path:
+    """Returns the library that `library.mojo` is compiled to, from the cache if it is there. source: that file and
+    those that it imports, by name. what: the message names it.
+
+    The cache knows a library by its source, the compiler's version and the processor. Raises CannotRun.
     """
+    mojo = _compiler()
+    version = _answer([mojo, "--version"], QUERY_SECONDS)
+    key = _digest(source, version, platform.machine() + _processor_flags())
+    place = cache.place("native", f"{key}.so")
+    if not cache.is_whole(place):
+        print(f"emugpu: compiling {what}, once on this machine", file=sys.stderr)
+        with cache.temporary_folder() as folder:
+            made = Path(folder) / "library.so"
+            compile_library(source, made)
+            cache.publish_file(made, place)
+    return place
+
+
+def compile_library(source: Mapping[str, str], to: Path, processor: str | None = None) -> None:
+    """Has Mojo compile a library, in the folder of its file. processor: None for this one. Raises CannotRun."""
+    for name, text in source.items():
+        path = to.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    target = ("--target-cpu", processor) if processor else ()
+    _answer(
+        [_compiler(), "build", "--emit", "shared-lib", *target, to.parent / "library.mojo", "-o", to], BUILD_SECONDS
+    )
+
+
+def _compiler() -> Path:
     mojo = find_mojo()
     if mojo is None or not mojo.exists():
         raise CannotRun(f"the Mojo compiler was not found{f' at {mojo}' if mojo else ''}")
-    version = _answer([mojo, "--version"], QUERY_SECONDS)
-    key = hashlib.sha256("\0".join((version, _processor(), *chain(*source.items()))).encode()).hexdigest()[:32]
-    place = cache.place("native", f"{key}.so")
-    if not cache.is_whole(place):
-        print(f"harness: compiling {what}, once on this machine", file=sys.stderr)
-        with cache.temporary_folder() as folder:
-            for name, text in source.items():
-                path = Path(folder) / name
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-            made = Path(folder) / "library.so"
-            _answer([mojo, "build", "--emit", "shared-lib", Path(folder) / "library.mojo", "-o", made], BUILD_SECONDS)
-            cache.publish_file(made, place)
-    return place
+    return mojo
+
+
+def _digest(source: Mapping[str, str], *more: str) -> str:
+    return hashlib.sha256("\0".join((*more, *chain(*source.items()))).encode()).hexdigest()[:32]
 
 
 def _answer(command: list[str | Path], seconds: float) -> str:
@@ -77,10 +119,10 @@ def _answer(command: list[str | Path], seconds: float) -> str:
     return done.stdout
 
 
-def _processor() -> str:
-    """What a compiler for this machine makes use of."""
+def _processor_flags() -> str:
+    """The features of this processor, which a compiler for it makes use of; empty if Linux does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    return platform.machine() + next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1093,7 +1093,7 @@ def test_the_library_is_compiled_once(monkeypatch, tmp_path, capsys):
     first, second = (mojo.shared_library({"library.mojo": text}, "nothing") for _ in range(2))
     assert first == second and first.exists()
     assert counted == ["--version", "build", "--version"]
-    assert capsys.readouterr().err == "harness: compiling nothing, once on this machine\n"
+    assert capsys.readouterr().err == "emugpu: compiling nothing, once on this machine\n"
     with pytest.raises(CannotRun, match="error"):
         mojo.shared_library({"library.mojo": "nonsense("}, "nonsense")
 
