@@ -38,7 +38,7 @@ class Input:
 @dataclass(frozen=True)
 class Op:
     """build: the graph's output, of `max.graph.ops` and the inputs. wanted: the same of arrays, floats in float64.
-    within: the difference that is allowed, as a part of 1 + the value. known: verdicts on GPUs that docs/verdicts.md
+    within: the difference that is allowed, as a part of 1 + the value. known: verdicts on GPUs that docs/found.md
     explains.
     """
 
