@@ -1,4 +1,4 @@
-"""The launch file in the README works when it is pasted, and the page's Python example says what the API takes."""
+"""The example of the README works when it is pasted, and the page's Python example says what the API takes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,29 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "own-ptx.md").read_text(encoding="utf-8")
 
 
-def test_the_launch_file_of_the_readme_runs(tmp_path):
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+def test_the_example_of_the_readme_is_the_file_and_has_the_verdict_that_is_shown(tmp_path):
+    [kernel] = re.findall(r"```cuda\n(.*?)```", README, re.S)
     [text] = re.findall(r"```toml\n(.*?)```", README, re.S)
-    assert text.count("\n") == 10
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    (tmp_path / "sgemm.toml").write_text(text)
-    result = CliRunner().invoke(main, ["ptx", "run", str(tmp_path / "sgemm.toml")])
-    assert result.exit_code == 0 and "C = A @ B: as expected (equal)" in result.stdout, result.stderr
+    assert (EXAMPLES / "block_sum.cu").read_text().endswith(kernel) and kernel.count("\n") == 10
+    (tmp_path / "block_sum.ptx").symlink_to(EXAMPLES / "block_sum.ptx")
+    (tmp_path / "block_sum.toml").write_text(text)
+    result = CliRunner().invoke(main, ["verify", str(tmp_path / "block_sum.toml")])
+    said = re.search(r"^    emugpu verify block_sum.toml\n\n((?:    .*\n)+)", README, re.M)
+    assert result.exit_code == 1 and said
+    for line in said[1].splitlines():
+        assert line.strip() == "..." or line.strip() in result.stdout, line
+
+
+def test_the_launch_file_beside_the_example_is_that_of_the_readme():
+    assert (EXAMPLES / "block_sum.toml").read_text() in README
 
 
 def test_commands_of_the_readme_are_understood():
-    commands = re.findall(r"^    harness (ptx \w+|run sgemm.toml|check sgemm.toml)", README, re.M)
-    assert {"ptx list", "ptx init", "ptx corpus", "ptx coverage", "run sgemm.toml", "check sgemm.toml"} == set(commands)
+    commands = set(re.findall(r"(?:^    |`)emugpu ((?:ptx )?\w+)", README, re.M))
+    assert commands == {"verify", "debug", "exec", "ptx init"}
     for command in commands:
         assert CliRunner().invoke(main, [*command.split(), "--help"]).exit_code == 0
 
