@@ -26,12 +26,12 @@ def test_links_between_pages_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-TEXTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / "emugpu").glob("*.md"), ROOT / "results/README.md"]
+TEXTS = [*PAGES, *ROOT.glob("*.md"), ROOT / "emugpu/README.md", *(ROOT / "results").glob("*.md")]
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_the_pages_name_exist(page):
-    for path in re.findall(r"(?:`|python )((?:harness|kernels|tests|emugpu|conformance)/[\w./*-]+)", page.read_text()):
+    for path in re.findall(r"(?:`|python )((?:emugpu|harness|conformance|kernels|tests)/[\w./*-]+)", page.read_text()):
         exists = any(ROOT.glob(path.rstrip("/.")))
         assert exists or "kernel10" in path, f"{page.name} names {path}"  # kernel10 is the reader's own
 
@@ -54,7 +54,10 @@ def test_pages_that_run_a_kernel_leave_no_record():
 
 def test_every_environment_variable_is_documented():
     used = {
-        name for path in (ROOT / "harness").rglob("*.py") for name in re.findall(r"HARNESS_[A-Z_]+", path.read_text())
+        name
+        for package, prefix in (("harness", "HARNESS"), ("emugpu", "EMUGPU"))
+        for path in (ROOT / package).rglob("*.py")
+        for name in re.findall(rf"{prefix}_[A-Z_]+", path.read_text())
     }
-    named = set(re.findall(r"`(HARNESS_[A-Z_]+)`", (ROOT / "docs" / "command-line.md").read_text()))
+    named = set(re.findall(r"`((?:HARNESS|EMUGPU)_[A-Z_]+)`", (ROOT / "docs" / "command-line.md").read_text()))
     assert used == named
