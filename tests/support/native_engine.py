@@ -75,19 +75,36 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
 
     Raises TakenBack.
     """
+    plan = _plan_of(name, guard is not None, negated)
+    launch = SimpleNamespace(parameters=b"")
+    grid = SimpleNamespace(code=SimpleNamespace(functions=[_leave]), launch=launch, memory=GlobalMemory(), sink=None)
+    grid.wakeups = SimpleNamespace(changes=0)
+    engine = Engine(library(), grid, plan)
+    registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
+    cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
+    warp = SimpleNamespace(alive=FULL)
+    fragment = SimpleNamespace(
+        native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={}
+    )
+    assert engine.run(fragment, 0, 64) == (0, -1, 0)
+    return registers[DESTINATION]
+
+
+def _leave(f: Any, registers: Any) -> int:
+    raise TakenBack
+
+
+@cache
+def _plan_of(name: str, guarded: bool, negated: bool) -> Plan:
     operation = BY_NAME[name]
     rows = [(n, kind_of(t)) for n, t in enumerate(operation.sources)] + [(DESTINATION, kind_of(operation.result))]
-    rows += [(GUARD, PREDICATE)] if guard is not None else []
+    rows += [(GUARD, PREDICATE)] if guarded else []
     piece = Piece(0, 1, 0, [(row, row, kind) for row, kind in rows])
-
-    def leave(f: Any, registers: Any) -> int:
-        raise TakenBack
-
-    plan = Plan(
+    return Plan(
         pieces=[[piece]],
         branches={},
         joins=[-1],
-        operations=_records(name, guard is not None, negated),
+        operations=_records(name, guarded, negated),
         entries=np.zeros(1, np.int32),
         locations=np.array([[0, 0], [0, 1]], np.int32),
         location_slots=np.array([DESTINATION | kind_of(operation.result) << 16], np.int32),
@@ -106,18 +123,6 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
         has_all_rows=[True],
         make_functions=lambda block: None,
     )
-    launch = SimpleNamespace(parameters=b"")
-    grid = SimpleNamespace(code=SimpleNamespace(functions=[leave]), launch=launch, memory=GlobalMemory(), sink=None)
-    grid.wakeups = SimpleNamespace(changes=0)
-    engine = Engine(library(), grid, plan)
-    registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
-    cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
-    warp = SimpleNamespace(alive=FULL)
-    fragment = SimpleNamespace(
-        native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={}
-    )
-    assert engine.run(fragment, 0, 64) == (0, -1, 0)
-    return registers[DESTINATION]
 
 
 @contextmanager
