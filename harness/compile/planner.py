@@ -24,6 +24,7 @@ from emugpu.processes.program import end, start
 from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat
 from harness.compile.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
+from harness.compile.plan_words import add_words
 from harness.problem import C_TYPES, ElementType, Shape, operand_bits
 
 
@@ -86,7 +87,8 @@ def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
     """As `plan_json`, of a planner that may be another commit's."""
     more = [f"groups={shape.groups_text}"] if shape.groups else []
     more += [f"ld={shape.ld_text}"] if shape.ld else []
-    return ask(program, shape.rows_in_memory, shape.n, shape.k, *more, *_words(options))
+    answer = ask(program, shape.rows_in_memory, shape.n, shape.k, *more, *_words(options))
+    return json.dumps(add_words(json.loads(answer))) + "\n"
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,11 @@
-"""The launch plan as JSON, for people and for programs that launch or emulate the kernel (schema 1)."""
+"""The launch plan as JSON, in numbers and names, for programs that launch, emulate or explain the kernel (schema 1). The
+sentences about it are in harness/compile/plan_words.py."""
 from ..common.block_scaling import SCALE_SLOTS
-from ..common.config import GemmConfig
+from ..common.config import GemmConfig, SharedMemory
 from .json import array, numbers, object, pair, quoted, text
 from .label import label
 from .launch_plan import LaunchPlan, TensorMap
 from ..common.multicast import Slices
-from .barriers import barriers_json
-from .roles import roles_json
 from ..common.raster import Raster
 from std.math import ceildiv
 
@@ -43,51 +42,81 @@ def config_json(config: GemmConfig) -> String:
 
 
 def shared_memory_json(config: GemmConfig) -> String:
-    def line(name: StaticString, bytes: Int, detail: String, count: Int, one: StaticString = "") -> String:
-        """`count`: of parts of the same size, each called `one`; 0: they have names elsewhere."""
-        return object(
-            [
-                text("name", name),
-                pair("bytes", bytes),
-                pair("count", count),
-                text("one", one),
-                text("detail", detail),
-            ]
-        )
+    """The parts in their order. `count`: pieces of the same size; 0 for barriers, which `barriers_json` lists."""
 
-    def ring(name: StaticString, count: Int, bytes: Int, one: StaticString) -> String:
-        return line(name, count * bytes, String(count, " x ", bytes), count, one)
+    def part(name: StaticString, bytes: Int, count: Int) -> String:
+        return object([text("name", name), pair("bytes", bytes), pair("count", count)])
 
-    var element = config.c_element_bytes()
-    var c = line("C tile", config.c_bytes(), String(config.cta_m(), " x ", config.mma_n, " x ", element), 1)
-    if config.c_bytes() < config.cta_m() * config.mma_n * element:
-        c = ring("C tile", config.c_buffers(), config.step_bytes(), "C tile")
+    def stages(name: StaticString, bytes: Int) {imm config} -> String:
+        return part(name, config.stages * bytes, config.stages)
+
+    var has_steps = config.c_bytes() < config.cta_m() * config.mma_n * config.c_element_bytes()
     var parts: List[String] = [
-        ring("A stages", config.stages, config.a_bytes(), "A stage"),
-        ring("B stages", config.stages, config.b_bytes(), "B stage"),
-        c,
+        stages("A stages", config.a_bytes()),
+        stages("B stages", config.b_bytes()),
+        part("C tile", config.c_bytes(), config.c_buffers() if has_steps else 1),
     ]
     if config.has_scale_factors():
-        parts.append(ring("A scale stages", config.stages, config.a_scale_bytes(), "A scale stage"))
-        parts.append(ring("B scale stages", config.stages, config.b_scale_bytes(), "B scale stage"))
-    var rings = String("full ", config.stages, ", empty ", config.stages)
-    var words = config.barrier_bytes() // 8
-    var detail = String(rings, other_barriers_detail(config), ": ", words, " x 8")
-    parts.append(line("barriers", config.barrier_bytes(), detail, 0))
+        parts.append(stages("A scale stages", config.a_scale_bytes()))
+        parts.append(stages("B scale stages", config.b_scale_bytes()))
+    parts.append(part("barriers", config.barrier_bytes(), 0))
     return array(parts)
 
 
-def other_barriers_detail(config: GemmConfig) -> String:
-    var text = String()
+def roles_json(config: GemmConfig) -> String:
+    """Which warps of a CTA play which role."""
+
+    def role(name: StaticString, first: Int, count: Int) -> String:
+        return object([text("name", name), pair("warps", numbers([warp for warp in range(first, first + count)]))])
+
+    var roles: List[String] = [role("set-up", 0, 1)]
     if config.has_tmem():
-        text = String(", accumulator ", config.accumulator_barriers())
+        if not config.kernel.pipelined:
+            return array(roles + [role("load and mma", 0, 1), role("epilogue", 0, 4)])
+        roles += [role("epilogue", 0, 4), role("producer", 4, 1), role("mma", 5, 1)]
+        if config.fetches_tiles():
+            roles.append(role("scheduler", 6, 1))
+        return array(roles)
+    var consumers = 4 * config.consumers()
+    var warps = pair("warps", numbers([warp for warp in range(consumers)]))
+    roles.append(object([text("name", "consumers"), warps, pair("defers_epilogue", config.defers_epilogue())]))
+    roles.append(role("producer", consumers, 4) if config.kernel.pipelined else role("load", 0, 1))
+    if config.counts_tiles():
+        roles.append(role("scheduler", consumers + 1, 1))
+    return array(roles)
+
+
+def barriers_json(config: GemmConfig) -> String:
+    """Where the barriers lie, and what completes a phase of each: so many arrivals, and the bytes that they announce.
+    """
+    var layout = SharedMemory(config)
+
+    def barrier(name: StaticString, offset: Int, count: Int, arrivals: Int, bytes: Int = 0) -> String:
+        var members: List[String] = [text("name", name), pair("offset", offset), pair("count", count)]
+        return object(members + [pair("arrivals", arrivals), pair("bytes", bytes)])
+
+    var found: List[String] = [
+        barrier("full", layout.full, config.stages, 1, config.full_bytes()),
+        barrier("empty", layout.empty, config.stages, config.empty_arrivals()),
+    ]
+    if config.has_tmem():
+        var count = config.accumulator_barriers()
         if config.kernel.is_persistent:
-            text += String(" full and ", config.accumulator_barriers(), " empty")
-        if config.kernel.is_block_scaled:
-            text += String(", scales ", SCALE_SLOTS, " empty")
+            var readers = config.accumulator_readers()
+            found.append(barrier("accumulator full", layout.accumulator_full, count, 1))
+            found.append(barrier("accumulator empty", layout.accumulator_empty, count, readers))
+        else:
+            found.append(barrier("accumulator", layout.accumulator_full, count, 1))
+    if config.kernel.is_block_scaled:
+        found.append(barrier("scales empty", layout.scales_empty, SCALE_SLOTS, 1))
     if config.fetches_tiles():
-        text += String(", answer ", config.response_slots(), " x (16 bytes, full, empty)")
-    return String(text, ", TMEM address" if config.has_tmem() else "")
+        var slots = config.response_slots()
+        var bytes = 16
+        if config.counts_tiles():
+            bytes = 4 if config.cluster_size() > 1 else 0
+        found.append(barrier("answer full", layout.response_full, slots, 1, bytes))
+        found.append(barrier("answer empty", layout.response_empty, slots, config.response_readers()))
+    return array(found)
 
 
 def multicast_json(config: GemmConfig) -> String:

@@ -287,7 +287,7 @@ def test_a_planner_that_is_not_as_it_was_compiled_is_made_again(fake, damage, ca
     good, once = path.read_bytes(), "compiling the planner (once) with Mojo ...\n"
     assert capsys.readouterr().err == once
     damage(path)
-    assert build_module.plan_json(TWO[0], Shape(8, 8, 8)) == "// 8 8\n"
+    assert planner.planner() == path
     assert path.read_bytes() == good and cache.is_whole(path)
     assert calls(fake) == 2
     notice = f"harness: {path} is not what was compiled (its checksum differs); it is made again\n"
@@ -349,9 +349,9 @@ def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):
 
 
 def test_the_planner_is_compiled_once_and_that_is_said(fake, capsys):
-    build_module.plan_json(TWO[0], Shape(8, 8, 8))
+    planner.planner()
     assert capsys.readouterr().err == "compiling the planner (once) with Mojo ...\n"
-    build_module.plan_json(TWO[0], Shape(8, 8, 8))
+    planner.planner()
     assert capsys.readouterr().err == ""
 
 
