@@ -5,7 +5,7 @@ from kernels.common.epilogue_store import finish_stores, write_double_buffered
 from kernels.common.producer import produce
 from kernels.common.scheduler import TileScheduler
 from kernels.sm100.epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from kernels.sm100.tcgen05 import multiply
+from kernels.sm100.mainloop import multiply
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime KERNEL = Kernel(

@@ -17,7 +17,7 @@ beyond the end of its window is not stored, so a box of which only `inside` rows
 before the end of the window that ends with the group. Nothing is stored beyond the windows, whatever the sizes are.
 """
 from .config import GemmConfig
-from .ptx import load_number, tma_store, tma_store_in_window
+from .ptx import load_number
 from std.math import ceildiv
 
 comptime MOST_GROUPS = 1024
@@ -72,20 +72,3 @@ struct Group[config: GemmConfig](TrivialRegisterPassable):
             self.end_row = self.first_row + load_number(groups.sizes + 4 * UInt64(self.number))
             self.end_tile += self.tile_rows() * tiles_across
         return moved
-
-
-@inline(.always)
-def store_rows[config: GemmConfig](box: UInt32, c_map: UInt64, column: Int32, row: Int32, end: Int32):
-    """Starts the TMA store of what the accumulator's rows from `row` on have become, up to row `end`, where C or the group
-    ends; swapped, of two boxes where one does not hold it. One thread."""
-    comptime if config.swapped:
-        comptime across = config.c_box()[1]
-        comptime for part in range(config.swapped_columns() // across):
-            var place = box + UInt32(part * config.epilogue_width * config.c_pitch())
-            tma_store(place, c_map, config.c_column(row) + Int32(part * across), column)
-    elif config.grouped:
-        comptime rows = Int32(config.block_rows())
-        var inside = min(rows, end - row)
-        tma_store_in_window(box, c_map, config.c_column(column), rows - inside, row + inside)
-    else:
-        tma_store(box, c_map, config.c_column(column), row)

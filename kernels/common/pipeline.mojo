@@ -137,6 +137,13 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
         return self.first_empty.next(self.stage)
 
     @inline(.always)
+    def as_producer(self) -> Self:
+        """The producer's place in the ring, for a consumer that fills the stage itself before it reads it."""
+        var other = self
+        other.parity ^= 1
+        return other
+
+    @inline(.always)
     def producer_acquire(self):
         """Waits until every consumer has released the stage."""
         self.empty().wait(self.parity)

@@ -141,7 +141,7 @@ def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
             loader.expect_and_load(cta, tiles.tile, stages.stage, k)
             k += Int32(config.stage_columns())
             stages.advance()
-        tiles.advance(cta)
+        tiles.wait_for_next_tile(cta)
     comptime if config.overlaps_launches():
         launch_dependents()  # at the latest: see Cta.wait_for_previous_grid
     stages.producer_tail()

@@ -121,8 +121,9 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         return Int32(first) * Int32(Self.config.cta_m()) >= Int32(self.problem.m)
 
     @inline(.always)
-    def advance[*, whole_warp: Bool = False](mut self, cta: Cta[Self.config]):
-        """To the next tile. One thread, or a whole warp."""
+    def wait_for_next_tile[*, whole_warp: Bool = False](mut self, cta: Cta[Self.config]):
+        """Goes to the next tile. Where one thread fetches tiles, this waits for its response and releases it. One thread, or a
+        whole warp."""
         comptime if Self.config.is_static():
             self.number += launched_clusters[Self.config]()
         elif Self.config.fetches_tiles():
@@ -201,7 +202,7 @@ def request_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler
             responses.producer_acquire()
             try_cancel[config.cluster_size() > 1](cta.response(responses.stage), responses.full().address)
         responses.advance()
-        tiles.advance(cta)
+        tiles.wait_for_next_tile(cta)
 
 
 @inline(.always)

@@ -12,8 +12,8 @@ from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment
-from ..common.groups import store_rows
 from ..common.pipeline import MBarrier
+from ..common.store_rows import store_rows
 from .tcgen05 import fence_after_thread_sync, tmem_address, tmem_load
 from max.gpu.sync import named_barrier
 

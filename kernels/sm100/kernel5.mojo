@@ -11,7 +11,8 @@ from ..common.pipeline import CONSUMER
 from ..common.producer import Loader
 from ..common.scheduler import TileScheduler
 from .epilogue import wait_for_accumulator
-from .tcgen05 import Multiplier, commit
+from .mainloop import Multiplier
+from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 
@@ -24,7 +25,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var writers = cta.stage_writers()
     var stage = cta.stages(CONSUMER)
     for k in range(problem.k_iterations):
-        stage.empty().wait(stage.parity ^ 1)
+        stage.as_producer().producer_acquire()
         loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
         if cta.leads_mma():
             stage.consumer_wait()
@@ -34,7 +35,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     if cta.leads_mma():
         commit[config.cta_group](cta.accumulator_full(), cta.pair())
     # Drain: the last commits of other CTAs must not find this one gone.
-    stage.empty().wait(stage.parity ^ 1)
+    stage.as_producer().producer_acquire()
 
 
 @inline(.always)

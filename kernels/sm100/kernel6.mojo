@@ -15,7 +15,7 @@ from ..common.epilogue_store import write_tile
 from ..common.producer import produce
 from ..common.scheduler import TileScheduler
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from .tcgen05 import multiply
+from .mainloop import multiply
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime PRODUCER_WARP = EPILOGUE_WARPS

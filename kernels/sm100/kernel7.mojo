@@ -10,7 +10,7 @@ from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.producer import produce
 from ..common.scheduler import TileScheduler
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from .tcgen05 import multiply
+from .mainloop import multiply
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime PRODUCER_WARP = EPILOGUE_WARPS

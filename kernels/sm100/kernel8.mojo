@@ -19,8 +19,9 @@ from ..common.producer import produce
 from ..common.scheduler import TileScheduler, request_tiles
 from ..common.split_k import Partial
 from .epilogue import EPILOGUE_WARPS, Epilogue, wait_for_accumulator
+from .mainloop import multiply
 from .quantise import quantised
-from .tcgen05 import fence_before_thread_sync, multiply
+from .tcgen05 import fence_before_thread_sync
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 
@@ -66,7 +67,7 @@ def added[
 
 
 @inline(.always)
-def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Four warps write tile after tile, accumulator after accumulator."""
     comptime last = config.epilogue_steps() - 1
     comptime E = Epilogue[config]
@@ -92,7 +93,7 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
                     values = quantised[step](cta, epilogue, values, problem)
                 write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
         accumulators.advance()
-        tiles.advance[whole_warp=True](cta)
+        tiles.wait_for_next_tile[whole_warp=True](cta)
         if not tiles.has_tile():
             finish_stores(epilogue.leads())
 
@@ -101,7 +102,7 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
 def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write(cta, problem, tiles)
+        write_tiles(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
             produce(cta, problem, tiles)

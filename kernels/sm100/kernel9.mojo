@@ -20,7 +20,7 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 @inline(.always)
-def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+def multiply_scaled[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """One thread of the CTA that leads the MMA."""
     var multiplier = ScaledMultiplier[config](cta)
     var stages = cta.stages(CONSUMER)
@@ -40,12 +40,12 @@ def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: 
             slots.advance()
         commit[config.cta_group](accumulators.full(), cta.pair())  # producer commit
         accumulators.advance()
-        tiles.advance(cta)
+        tiles.wait_for_next_tile(cta)
     slots.producer_tail()
 
 
 @inline(.always)
-def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Four warps write tile after tile: accumulator 0 from right to left, 1 from left to right."""
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
@@ -61,7 +61,7 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
                 values = quantised[step](cta, part, values, problem)
             write_step[config, step](part, part.rounded(values), problem.c)
         accumulators.advance()
-        tiles.advance[whole_warp=True](cta)
+        tiles.wait_for_next_tile[whole_warp=True](cta)
     finish_stores(cta.warp == 0)
 
 
@@ -69,13 +69,13 @@ def write[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: Til
 def kernel9[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
     if cta.warp < EPILOGUE_WARPS:
-        write(cta, problem, tiles)
+        write_overlapping(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
             produce(cta, problem, tiles)
     elif cta.warp == MMA_WARP:
         if cta.leads_mma() and elect_one_sync():
-            multiply(cta, problem, tiles)
+            multiply_scaled(cta, problem, tiles)
     else:
         comptime if config.fetches_tiles():
             if elect_one_sync():

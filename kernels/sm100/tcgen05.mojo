@@ -1,14 +1,12 @@
-"""The tensor core of sm_100a: tensor memory (TMEM), MMA, commit (PTX ISA 9.7.16), and the MMA thread.
+"""The instructions of sm_100a's tensor core: tensor memory (TMEM), MMA, commit (PTX ISA 9.7.16).
 
 Allocation, deallocation and loads are for whole warps and must stand in code that is uniform across the warp; MMA,
 commit and fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
 """
-from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
-from ..common.cta import Cta, Problem
-from ..common.pipeline import CONSUMER, PRODUCER, MBarrier
+from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.cta import Cta
+from ..common.pipeline import MBarrier
 from ..common.ptx import Registers, load_shared, operands, repeat
-from ..common.scheduler import TileScheduler
-from max.gpu.primitives.cluster import elect_one_sync
 from std.sys._assembly import inlined_assembly
 
 
@@ -145,54 +143,3 @@ def fence_before_thread_sync():
 def fence_after_thread_sync():
     """Orders this thread's later tcgen05 operations after a barrier that came before."""
     inlined_assembly["tcgen05.fence::after_thread_sync;", NoneType, constraints="~{memory}"]()
-
-
-# ---- the MMA thread ---------------------------------------------------------------------------------------------------
-struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
-    """One thread of the CTA that leads the MMA."""
-
-    var a: UInt64
-    var b: UInt64
-    var tmem: UInt32
-
-    @inline(.always)
-    def __init__(out self, cta: Cta[Self.config]):
-        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a), Self.config.a_mn_major())
-        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b), Self.config.b_mn_major())
-        self.tmem = tmem_address(cta)
-
-    @inline(.always)
-    def multiply(self, stage: UInt32, accumulator: UInt32, accumulate: Bool):
-        """Starts to add a full stage to an accumulator, or to nothing. A commit says when it is done."""
-        fence_after_thread_sync()
-        var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
-        var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
-        var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
-        comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
-            comptime a_advance = k_advance(step, Self.config.a_mn_major())
-            comptime b_advance = k_advance(step, Self.config.b_mn_major())
-            mma[Self.config](tmem, a + a_advance, b + b_advance, accumulate or step > 0)
-
-
-@inline(.always)
-def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """One thread of the CTA that leads the MMA multiplies the stages of each tile into the next accumulator. A commit
-    arrives when the MMAs before it are done: on the empty barriers of all CTAs that wrote into the stage, and at the end of
-    a tile on the full barriers of the accumulator in both CTAs of a pair."""
-    if cta.leads_mma():
-        if elect_one_sync():
-            var multiplier = Multiplier[config](cta)
-            var writers = cta.stage_writers()
-            var stages = cta.stages(CONSUMER)
-            var accumulators = cta.accumulators(PRODUCER)
-            while tiles.has_tile():
-                comptime if config.kernel.is_persistent:
-                    accumulators.producer_acquire()
-                for k in range(tiles.k_steps(problem.k_iterations)):
-                    stages.consumer_wait()
-                    multiplier.multiply(stages.stage, accumulators.stage, k > 0)
-                    commit[config.cta_group](stages.empty(), writers)  # consumer release
-                    stages.advance()
-                commit[config.cta_group](accumulators.full(), cta.pair())  # producer commit
-                accumulators.advance()
-                tiles.advance(cta)

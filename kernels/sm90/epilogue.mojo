@@ -5,8 +5,8 @@ from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment, Values
-from ..common.groups import store_rows
 from ..common.ptx import mul_after_wait, pinned
+from ..common.store_rows import store_rows
 from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple

@@ -29,7 +29,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
         if cta.warp == 0:
             # Elected each time: where ptxas cannot see that it is one thread, it puts a loop over threads around each load.
             if elect_one_sync():
-                stage.empty().wait(stage.parity ^ 1)
+                stage.as_producer().producer_acquire()
                 loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
             syncwarp()
         stage.consumer_wait()
@@ -43,7 +43,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     # Drain: the last arrivals of other CTAs must not find this one gone.
     if cta.warp == 0:
         if elect_one_sync():
-            stage.empty().wait(stage.parity ^ 1)
+            stage.as_producer().producer_acquire()
         syncwarp()
     return accumulator
 

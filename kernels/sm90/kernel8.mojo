@@ -101,7 +101,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
         if consumer.owns_rows(tile, problem):
             var accumulator = Accumulator[config]()
             var last = start_tile(cta, consumer, accumulator, stages, k_steps, deferred)
-            tiles.advance[whole_warp=True](cta)  # while the last stages are multiplied
+            tiles.wait_for_next_tile[whole_warp=True](cta)  # while the last stages are multiplied
             finish_tile(consumer, accumulator, last)
             comptime if config.splits_k():
                 if not add_parts(cta, partial, accumulator, consumer.group):
@@ -117,7 +117,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
                 write_double_buffered[config](epilogue, problem.c)
         else:
             skip_tile(cta, consumer, stages, k_steps)
-            tiles.advance[whole_warp=True](cta)
+            tiles.wait_for_next_tile[whole_warp=True](cta)
     deferred.finish()
     finish_stores(deferred.epilogue.leads())
 

@@ -54,7 +54,7 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
     if order.group == 1:
         order.arrive()
         stages.skip(problem.k_iterations)
-        tiles.advance(cta)
+        tiles.wait_for_next_tile(cta)
     while tiles.has_tile():
         order.wait()
         if consumer.owns_rows(tiles.tile, problem):
@@ -72,6 +72,6 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             skip_tile(cta, consumer, stages, problem.k_iterations)
             order.arrive()
         stages.skip(problem.k_iterations)
-        tiles.advance(cta)
-        tiles.advance(cta)
+        tiles.wait_for_next_tile(cta)
+        tiles.wait_for_next_tile(cta)
     finish_stores(warp_of_group(cta) == 0)

@@ -1,0 +1,20 @@
+"""The TMA store of a box of C: as it lies, as its transpose, or up to the last row of a group."""
+from .config import GemmConfig
+from .ptx import tma_store, tma_store_in_window
+
+
+@inline(.always)
+def store_rows[config: GemmConfig](box: UInt32, c_map: UInt64, column: Int32, row: Int32, end: Int32):
+    """Starts the TMA store of what the accumulator's rows from `row` on have become, up to row `end`, where C or the group
+    ends; swapped, of two boxes where one does not hold it. One thread."""
+    comptime if config.swapped:
+        comptime across = config.c_box()[1]
+        comptime for part in range(config.swapped_columns() // across):
+            var place = box + UInt32(part * config.epilogue_width * config.c_pitch())
+            tma_store(place, c_map, config.c_column(row) + Int32(part * across), column)
+    elif config.grouped:
+        comptime rows = Int32(config.block_rows())
+        var inside = min(rows, end - row)
+        tma_store_in_window(box, c_map, config.c_column(column), rows - inside, row + inside)
+    else:
+        tma_store(box, c_map, config.c_column(column), row)

@@ -1,0 +1,57 @@
+"""The main loop of sm_100a: one thread multiplies stage after stage into an accumulator in tensor memory."""
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
+from ..common.cta import Cta, Problem
+from ..common.pipeline import CONSUMER, PRODUCER
+from ..common.scheduler import TileScheduler
+from .tcgen05 import commit, fence_after_thread_sync, mma, operand_descriptor, tmem_address
+from max.gpu.primitives.cluster import elect_one_sync
+
+
+struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
+    """One thread of the CTA that leads the MMA."""
+
+    var a: UInt64
+    var b: UInt64
+    var tmem: UInt32
+
+    @inline(.always)
+    def __init__(out self, cta: Cta[Self.config]):
+        self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a), Self.config.a_mn_major())
+        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b), Self.config.b_mn_major())
+        self.tmem = tmem_address(cta)
+
+    @inline(.always)
+    def multiply(self, stage: UInt32, accumulator: UInt32, accumulate: Bool):
+        """Starts to add a full stage to an accumulator, or to nothing. A commit says when it is done."""
+        fence_after_thread_sync()
+        var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
+        var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
+        var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
+        comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
+            comptime a_advance = k_advance(step, Self.config.a_mn_major())
+            comptime b_advance = k_advance(step, Self.config.b_mn_major())
+            mma[Self.config](tmem, a + a_advance, b + b_advance, accumulate or step > 0)
+
+
+@inline(.always)
+def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """One thread of the CTA that leads the MMA multiplies the stages of each tile into the next accumulator. A commit
+    arrives when the MMAs before it are done: on the empty barriers of all CTAs that wrote into the stage, and at the end of
+    a tile on the full barriers of the accumulator in both CTAs of a pair."""
+    if cta.leads_mma():
+        if elect_one_sync():
+            var multiplier = Multiplier[config](cta)
+            var writers = cta.stage_writers()
+            var stages = cta.stages(CONSUMER)
+            var accumulators = cta.accumulators(PRODUCER)
+            while tiles.has_tile():
+                comptime if config.kernel.is_persistent:
+                    accumulators.producer_acquire()
+                for k in range(tiles.k_steps(problem.k_iterations)):
+                    stages.consumer_wait()
+                    multiplier.multiply(stages.stage, accumulators.stage, k > 0)
+                    commit[config.cta_group](stages.empty(), writers)  # consumer release
+                    stages.advance()
+                commit[config.cta_group](accumulators.full(), cta.pair())  # producer commit
+                accumulators.advance()
+                tiles.wait_for_next_tile(cta)
