@@ -8,35 +8,37 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 # Before NumPy is imported: the workers of pytest-xdist have a core each, more threads only get in the way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import compile_queue
+import golden
 import pytest
+from golden import BF16_KERNELS as BF16_KERNELS
+from golden import CLUSTERS, COMMON, SERIES
 
 from emugpu.emulator import Device
 from emugpu.emulator.native.library import library_for
 from harness.compile.artifacts import Artifact, build
-from harness.compile.catalog import kernels_of
-from harness.compile.config import KernelConfig, configure, make_config
+from harness.compile.config import KernelConfig, make_config
 from harness.compile.planner import planner as compiled_planner
+from harness.paths import git
 
 # A shell has jobs in the background ignore Ctrl-C, and so would what the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-CLUSTERS = ((2, 1), (4, 1), (2, 2), (4, 2), (4, 4))
-# What several files use, compiled together.
-BF16_KERNELS = kernels_of("bf16")
-SERIES = {kernel: make_config(kernel, cluster=(2, 1)) for kernel in BF16_KERNELS}
-COMMON = [
-    *(make_config("kernel6", cluster=cluster) for cluster in CLUSTERS),
-    *SERIES.values(),
-    *(configure(kernel, "2cta", stages=1) for kernel in BF16_KERNELS),
-    *(make_config(kernel, arch="sm_90a") for kernel in BF16_KERNELS),
-]
+pytest_plugins = ["time_budget"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # the tests whose kernels are compiled meanwhile come last
+    if not hasattr(config, "workerinput"):
+        golden.fill_cache()
 
 
 @pytest.fixture(autouse=True)
@@ -70,14 +72,28 @@ def natively_checked(request, monkeypatch) -> None:
         monkeypatch.setattr(Device.__init__, "__defaults__", (*others, library_for("native")))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def queue_lock(request, tmp_path_factory) -> Iterator[Path]:
+    """One worker starts the queue of compilations; the file is locked while it works."""
+    folder, worker = tmp_path_factory.getbasetemp(), os.environ.get("PYTEST_XDIST_WORKER")
+    lock = (folder.parent if worker else folder) / "compile queue.lock"
+    configs = compile_queue.needed_by(request.session.items)
+    if not configs or worker not in (None, "gw0"):
+        yield lock
+        return
+    with compile_queue.working(configs, lock):
+        yield lock
+
+
 Builder = Callable[[str, Sequence[KernelConfig]], list[Artifact]]
 
 
 @pytest.fixture(scope="session")
-def builder(tmp_path_factory) -> Builder:
+def builder(tmp_path_factory, queue_lock) -> Builder:
     """Builds configurations in one compilation, which has a name; none if the build cache has them all."""
 
     def build_together(name: str, configs: Sequence[KernelConfig]) -> list[Artifact]:
+        compile_queue.wait_for(configs, queue_lock)
         with one_worker_at_a_time(tmp_path_factory, name):
             return build(configs)
 
@@ -134,8 +150,25 @@ def planner(tmp_path_factory) -> Planner:
     return run
 
 
+@cache
+def changed_files() -> tuple[str, ...]:
+    """What differs from main, where this branch left it. Nothing, if git does not know."""
+    for main in ("origin/main", "main"):
+        base = git("merge-base", "HEAD", main)
+        if base:
+            return tuple((git("diff", "--name-only", base.decode().strip()) or b"").decode().splitlines())
+    return ()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    for item in items:
+        if compile_queue.is_user(item):
+            item.add_marker(pytest.mark.slow)
+        folders = [folder for mark in item.iter_markers("nightly_unless_changed") for folder in mark.args]
+        if folders and not any(file.startswith(tuple(folders)) for file in changed_files()):
+            item.add_marker(pytest.mark.nightly)
+    items.sort(key=compile_queue.is_user)  # what needs no compilation runs first
     yield
     # pytest-xdist writes the group behind the name of a test; a pytest that does not show it (9.2 does not) would have
     # every worker wait for the same compilations.

@@ -205,15 +205,15 @@ def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
 
 def _compile(configs: list[KernelConfig]) -> None:
     ready = {config: planner.compiled_with_planner(config.options()) for config in configs}
-    _keep({config: ptx for config, ptx in ready.items() if ptx})
+    keep({config: ptx for config, ptx in ready.items() if ptx})
     rest = [config for config in configs if not ready[config]]
     if rest:
         with compiled(driver_source([config.options() for config in rest])) as program:
-            _keep({config: ask(program, "ptx", index) for index, config in enumerate(rest)})
+            keep({config: ask(program, "ptx", index) for index, config in enumerate(rest)})
 
 
-def _keep(made: Mapping[KernelConfig, str]) -> None:
-    """Publishes the PTX of these configurations."""
+def keep(made: Mapping[KernelConfig, str]) -> None:
+    """Puts the PTX of these configurations into the build cache."""
     for config, ptx in made.items():
         about = {"config": config.as_dict(), "mojo": mojo_version()}
         with cache.temporary_folder() as temporary:

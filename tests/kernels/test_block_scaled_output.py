@@ -56,7 +56,6 @@ QUANTISED = [name for name in CONFIGS if "next" not in name]
 GROUPS = (40, 0, 131, 1)
 SIZES = ((200, 416, 7 * 64), (3, 32, 256), (161, 192, 384))
 """Of C with as many columns as the product."""
-pytestmark = pytest.mark.xdist_group("block-scaled output")
 
 
 def problem_size(name: str, size: tuple[int, int, int]) -> tuple:

@@ -23,9 +23,6 @@ CONFIGS = {
 }
 
 
-pytestmark = pytest.mark.xdist_group("broken kernel8")
-
-
 def constant(instruction: str, old: int, new: int) -> Alteration:
     """Every ``instruction`` whose last operand is a register with this constant gets another one."""
 

@@ -8,7 +8,7 @@ import pytest
 from kernel_mutants import Subject, config_of
 from kernel_mutations import Mutant
 
-CHOSEN = [
+CONFIGS = [
     config_of("kernel7", "sm_100a", (2, 1)),
     config_of("kernel8", "sm_100a", (2, 1)),
     config_of("kernel6", "sm_90a", (2, 1)),
@@ -17,10 +17,7 @@ CHOSEN = [
 
 @pytest.fixture(scope="module")
 def subjects(builder) -> list[Subject]:
-    return [Subject(artifact) for artifact in builder("kernels to mutate", CHOSEN)]
-
-
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kernels to mutate")]
+    return [Subject(artifact) for artifact in builder("kernels to mutate", CONFIGS)]
 
 
 def chosen(subjects: list[Subject]) -> list[dict[tuple[str, str], Mutant]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from all_pairs import all_pairs
 from kernel_mutants import SHAPES, config_of
 from kernel_runs import run, sizes
 
@@ -39,24 +40,23 @@ def test_no_kernel_has_an_error(common, config):
 PRESET_CONFIGS = [configure(kernel, preset) for preset in PRESETS for kernel in BF16_KERNELS]
 SHAPE_CONFIGS = [config_of(kernel, *shape) for kernel in BF16_KERNELS for shape in SHAPES]
 ALL_CONFIGS = list(dict.fromkeys([*PRESET_CONFIGS, *SHAPE_CONFIGS]))
+CONFIGS = all_pairs(ALL_CONFIGS, ("kernel", "arch", "dtype", "cta_group", "cluster"))
+CASES = [
+    *CONFIGS,
+    *(pytest.param(config, marks=pytest.mark.nightly) for config in ALL_CONFIGS if config not in CONFIGS),
+]
 
 
-@pytest.fixture(scope="session")
-def everything(builder) -> dict[KernelConfig, Artifact]:
-    return dict(zip(ALL_CONFIGS, builder("everything to check", ALL_CONFIGS), strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("everything to check")
-@pytest.mark.parametrize("config", ALL_CONFIGS, ids=name_of)
-def test_no_preset_and_no_shape_has_an_error_under_many_schedules(everything, config):
+@pytest.mark.parametrize("config", CASES, ids=name_of)
+def test_no_preset_and_no_shape_has_an_error_under_many_schedules(builder, config):
     """One cluster at a time. Half of the kinds of problems, neighbours in the list the other half; the kernels as they
     are by default all kinds, under many schedules.
     """
+    [artifact] = builder(config.label, [config])
     kinds = list(sizes(config))
     default = config in SERIES.values()
     if not default:
         kinds = kinds[ALL_CONFIGS.index(config) % 2 :: 2]
     for number, schedule in enumerate(MANY if default else MANY[: len(kinds)]):
         kind = kinds[number % len(kinds)]
-        assert errors(everything[config], kind, *schedule, resident_clusters=1) == set(), (kind, schedule)
+        assert errors(artifact, kind, *schedule, resident_clusters=1) == set(), (kind, schedule)

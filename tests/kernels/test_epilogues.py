@@ -41,16 +41,10 @@ CONFIGS = [make_config("kernel8", epilogue=epilogue, **options) for epilogue, op
 SIZES = ((300, 208, 136), (77, 528, 64), (1, 16, 8))
 
 
-def with_kernels(test):
-    """They are compiled together, by one worker."""
-    return pytest.mark.slow(pytest.mark.xdist_group("epilogues")(test))
-
-
 def test_each_one_is_run():
     assert {config.epilogue for config in CONFIGS} == set(EPILOGUES) - {NONE}
 
 
-@with_kernels
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
 def test_it_computes_its_formula(built, config):
     """Exactly where it rounds nothing; random inputs are small enough to meet the bends of activations."""
@@ -61,7 +55,6 @@ def test_it_computes_its_formula(built, config):
         assert validation.elements == size[0] * size[1] // (2 if config.epilogue == "swiglu" else 1)
 
 
-@with_kernels
 @pytest.mark.parametrize("number", [1, 6], ids=lambda number: CONFIGS[number].arch)
 def test_its_synchronisation_is_sound(built, number):
     _, what = problem(built[CONFIGS[number]], (300, 104, 136), "integer")
@@ -82,7 +75,6 @@ FAULTS = {  # what may become of it, as at the edge of C what is meant to be bes
 }
 
 
-@with_kernels
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("number", [0, 1, 6], ids=lambda number: f"{CONFIGS[number].epilogue}-{CONFIGS[number].arch}")
 def test_a_wrong_load_is_seen(built, name, number):

@@ -42,7 +42,7 @@ CONFIGS = [
 # With one answer at a time the epilogue would have finished the tile before last whenever a tile is known: the wait for
 # its accumulator would never matter.
 BROKEN = CONFIGS[1]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clc")]
+pytestmark = pytest.mark.slow
 
 
 def run(

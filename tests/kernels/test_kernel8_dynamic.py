@@ -36,7 +36,6 @@ CONFIGS = [
 BROKEN = CONFIGS[1]
 SIZE = (192, 128, 5 * 64)  # six cluster tiles for two clusters, each two and a half times round the ring
 EDGE = (192, 96, 5 * 64)  # the second CTA has nothing to multiply in the last column of tiles
-pytestmark = pytest.mark.xdist_group("dynamic")
 
 
 def names(config) -> str:

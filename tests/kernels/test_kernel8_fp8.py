@@ -45,8 +45,6 @@ SUMS = 16
 """Elements of C that are summed once more by the recorded rule."""
 CLUSTERS = {"2x1", "1x2", "4x4", "1x1", "4x1", "2x2", "4x2"}
 
-pytestmark = pytest.mark.xdist_group("fp8")
-
 
 def sizes(artifact: Artifact) -> list[tuple[int, int, int]]:
     """Five blocks of K, more than fit 16 bytes; ragged everywhere; less than a block."""

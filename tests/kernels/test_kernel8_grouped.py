@@ -36,7 +36,6 @@ CONTIGUOUS, MASKED = CONFIGS[:5], CONFIGS[5:]
 RAGGED = (40, 0, 0, 130, 1, 77, 0, 16)
 ONE_TILE_AND_MORE = (0, 0, 300)
 BATCH = (96, 96, 96)
-pytestmark = pytest.mark.xdist_group("grouped")
 
 
 def sized(groups, n: int, k: int):

@@ -10,26 +10,20 @@ from kernel_faults import outcome
 from harness.compile.config import make_config
 
 ROWS, COLUMNS = 64, 32
-pytestmark = pytest.mark.xdist_group("launches")
 LAUNCH = "griddepcontrol.launch_dependents;"
-
-
-@pytest.fixture(scope="module")
-def built(builder):
-    """By its cluster. One tile a CTA; an H200 holds 132 CTAs at once, or 30 clusters of four."""
-    configs = [
-        make_config(
-            "kernel8",
-            arch="sm_90a",
-            scheduler="static",
-            mma_shape=(ROWS, COLUMNS),
-            cluster=cluster,
-            stages=2,
-            epilogue_width=16,
-        )
-        for cluster in ((1, 1), (4, 1))
-    ]
-    return {config.cluster: artifact for config, artifact in zip(configs, builder("launches", configs), strict=True)}
+CONFIGS = {
+    cluster: make_config(
+        "kernel8",
+        arch="sm_90a",
+        scheduler="static",
+        mma_shape=(ROWS, COLUMNS),
+        cluster=cluster,
+        stages=2,
+        epilogue_width=16,
+    )
+    for cluster in ((1, 1), (4, 1))
+}
+"""By their clusters. One tile a CTA; an H200 holds 132 CTAs at once, or 30 clusters of four."""
 
 
 def trap_at(nth: int):

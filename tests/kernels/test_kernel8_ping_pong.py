@@ -31,7 +31,6 @@ CONFIGS = [
 BROKEN = CONFIGS[1]
 SIZE = (512, 96, 4 * 64)  # six cluster tiles for two clusters, three each: once and a third round the ring
 EDGE = (384, 96, 4 * 64)  # the second CTA has nothing to multiply in the last row of tiles
-pytestmark = pytest.mark.xdist_group("ping-pong")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))

@@ -37,7 +37,6 @@ NEXT = make_config(
 )
 CONFIGS = [*LAYERS, NEXT]
 SIZES = ((200, 416, 7 * 64), (3, 32, 256), (129, 288, 384))
-pytestmark = pytest.mark.xdist_group("quantised")
 
 
 @pytest.mark.parametrize("config", LAYERS, ids=lambda config: config.label.replace(" ", "_"))

@@ -34,7 +34,6 @@ OPTIONS = (
 )  # fmt: skip
 CONFIGS = [make_config("kernel8", **options) for options in OPTIONS]
 SIZES = ((200, 144, 7 * 64 - 16), (17, 80, 9 * 64))
-pytestmark = pytest.mark.xdist_group("split-K")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))

@@ -33,7 +33,6 @@ CONFIGS = [
     )
 ]
 SIZES = ((200, 136, 7 * 64), (17, 72, 256), (1, 264, 384))
-pytestmark = pytest.mark.xdist_group("swapped")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))

@@ -23,7 +23,6 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.xdist_group("many tiles")
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label.replace(" ", "_"))
 @pytest.mark.parametrize("size", [(700, 536, 72), (64, 1000, 8), (1000, 8, 136), (8, 8, 8), (256, 72, 200)], ids=str)
 def test_every_tile_exactly_once(built, config, size):

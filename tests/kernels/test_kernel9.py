@@ -48,8 +48,6 @@ KIND = {"nvfp4": "mxf4nvf4", "mxfp8": "mxf8f6f4", "mxfp8-e5m2": "mxf8f6f4", "mxf
 SUMS = 24
 """Elements of C that are summed once more by the published rule."""
 
-pytestmark = pytest.mark.xdist_group("kernel9")
-
 
 def block_k(artifact: Artifact) -> int:
     return 1024 // FORMATS[artifact.config.dtype].bits

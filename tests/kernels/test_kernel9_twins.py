@@ -26,8 +26,6 @@ CONFIGS = {config.dtype: config for config in map(OF_KERNEL9.get, NAMES) if conf
 TILE = 128
 """Rows and columns of the twins, which have one tile for each CTA."""
 
-pytestmark = pytest.mark.xdist_group("kernel9")
-
 
 def stored(device: Device, inputs: Inputs, bits: int) -> tuple[list[int], list[np.ndarray]]:
     """Addresses of A and B, and the atoms of their scale factors."""

@@ -35,9 +35,6 @@ CONFIGS = {
 }
 
 
-pytestmark = pytest.mark.xdist_group("compile")
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_ptx_and_plan_describe_the_same_kernel(built, name):
     ptx, plan = built[name].ptx, built[name].plan(Shape(500, 296, 584))

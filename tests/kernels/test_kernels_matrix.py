@@ -1,13 +1,13 @@
 """Every kernel and preset, in every cluster, type and kind of size, and odd configurations, some with another type of
-C: bit-exact.
+C: bit-exact. Daily so many that every pair of values of two options is run; the others every night.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 
 import pytest
+from all_pairs import all_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_runs import cluster_tile, run, sizes
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 # CTAs of an MMA in clusters of sm_100a, where a kernel may choose: a pair needs an even number along M.
 CLUSTERS = {(1, 1): 1, (2, 1): 2, (1, 2): 1, (2, 2): 2, (4, 1): 2, (4, 2): 2, (4, 4): 2}
-BATCH = 40  # configurations in one compilation
 ODD = [
     *(
         make_config(kernel, arch="sm_100a", **options)
@@ -92,28 +91,18 @@ ODD = [
 ]
 
 
-def matrix() -> dict[KernelConfig, bool]:
-    """Kernels, with their defaults and with each preset, x clusters x types; what is the same only once.
-
-    True: only every night, as fp16 differs in a descriptor and a conversion, and presets in clusters in nothing.
-    """
-    found: dict[KernelConfig, bool] = {}
+def matrix() -> list[KernelConfig]:
+    """Kernels, with their defaults and with each preset, x clusters x types; what is the same only once."""
+    found = []
     for arch, preset in [
         *((arch, None) for arch in ARCHITECTURES),
         *((p.options["arch"], n) for n, p in PRESETS.items()),
     ]:
-        for kernel in BF16_KERNELS:
-            for cluster in CLUSTERS:
-                options = group_options(arch, preset, cluster)
-                if options is None:
-                    continue
-                for dtype in ELEMENT_TYPES:
-                    config = configure(kernel, preset, arch=arch, cluster=cluster, dtype=dtype, **options)
-                    plain, widest = preset is None, cluster == (4, 2)
-                    daily = plain and widest if dtype == "fp16" else plain or widest
-                    found[config] = found.get(config, True) and not daily
-    found |= dict.fromkeys(ODD, False)
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+        for kernel, cluster, dtype in itertools.product(BF16_KERNELS, CLUSTERS, ELEMENT_TYPES):
+            options = group_options(arch, preset, cluster)
+            if options is not None:
+                found.append(configure(kernel, preset, arch=arch, cluster=cluster, dtype=dtype, **options))
+    return list(dict.fromkeys([*found, *ODD]))
 
 
 def group_options(arch: str, preset: str | None, cluster: tuple[int, int]) -> dict[str, int] | None:
@@ -125,46 +114,28 @@ def group_options(arch: str, preset: str | None, cluster: tuple[int, int]) -> di
     return None if PRESETS[preset].options["cta_group"] == 2 and CLUSTERS[cluster] == 1 else {}
 
 
-NIGHTLY = matrix()
-MATRIX = list(NIGHTLY)
-DAILY = sum(not nightly for nightly in NIGHTLY.values())
-BATCHES = [index // BATCH if index < DAILY else 100 + (index - DAILY) // BATCH for index in range(len(MATRIX))]
-"""What is compiled together."""
+MATRIX = matrix()
+SQUARES = [
+    make_config(kernel, arch=arch, cluster=(2, 2)) for arch, kernel in itertools.product(ARCHITECTURES, BF16_KERNELS)
+]
+PAIRED = ("kernel", "arch", "dtype", "out_dtype", "cta_group", "cluster", "multicast", "mma_shape")
+CONFIGS = list(dict.fromkeys([*all_pairs(MATRIX, PAIRED), *SQUARES]))
+"""What is run daily."""
+CASES = [*CONFIGS, *(pytest.param(config, marks=pytest.mark.nightly) for config in MATRIX if config not in CONFIGS)]
 
 
-def cases(indices: Iterable[int] = range(len(MATRIX))) -> list:
-    """One test a configuration. Those of a batch run on one worker of pytest-xdist: it compiles them."""
-    return [
-        pytest.param(
-            index,
-            id=MATRIX[index].label.replace(" ", "_"),
-            marks=[
-                pytest.mark.xdist_group(f"batch {BATCHES[index]}"),
-                *([] if index < DAILY else [pytest.mark.nightly]),
-            ],
-        )
-        for index in indices
-    ]
+def label(config: KernelConfig) -> str:
+    return config.label.replace(" ", "_")
 
 
-@pytest.fixture(scope="session")
-def artifact_of(builder):
-    """The artifact of a configuration of the matrix; compiles its whole batch."""
-
-    def get(index: int):
-        members = [i for i, batch in enumerate(BATCHES) if batch == BATCHES[index]]
-        return builder(f"batch {BATCHES[index]}", [MATRIX[i] for i in members])[members.index(index)]
-
-    return get
-
-
-@pytest.mark.parametrize("index", cases())
-def test_exact(artifact_of, index):
+@pytest.mark.parametrize("config", CASES, ids=label)
+def test_exact(builder, config):
     """Inputs and schedules take turns from size to size and configuration to configuration; ragged sizes get both.
 
     Each gets three more of the other kinds of sizes in turn, fp16, which differs in a descriptor and a conversion, one.
     """
-    artifact = artifact_of(index)
+    [artifact] = builder(label(config), [config])
+    index = MATRIX.index(config)
     ways = (("integer", "fifo"), ("index", "random"))
     ragged, *others = sorted(sizes(artifact.config).items(), key=lambda item: item[0] != "ragged")
     more = 1 if artifact.config.dtype == "fp16" else 3
@@ -180,6 +151,14 @@ def test_the_matrix_has_every_combination():
     assert found >= set(itertools.product(ARCHITECTURES, BF16_KERNELS, CLUSTERS, ELEMENT_TYPES))
     assert {configure(kernel, preset) for kernel in BF16_KERNELS for preset in PRESETS} <= set(MATRIX)
     assert len(MATRIX) == len(set(MATRIX)) > 200
+
+
+def test_every_pair_of_values_is_run_daily():
+    for one, other in itertools.combinations(PAIRED, 2):
+        wanted, found = (
+            {(getattr(config, one), getattr(config, other)) for config in configs} for configs in (MATRIX, CONFIGS)
+        )
+        assert found == wanted, (one, other)
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])
@@ -211,12 +190,9 @@ def test_bands_of_a_tall_problem(common):
         assert validation.mismatches == 0
 
 
-@pytest.mark.parametrize(
-    "index",
-    cases(MATRIX.index(make_config(kernel, arch=a, cluster=(2, 2))) for a in ARCHITECTURES for kernel in BF16_KERNELS),
-)
-def test_any_other_shape_is_exact(artifact_of, index):
-    artifact = artifact_of(index)
+@pytest.mark.parametrize("config", SQUARES, ids=label)
+def test_any_other_shape_is_exact(builder, config):
+    [artifact] = builder(label(config), [config])
     m, n = cluster_tile(artifact.config)
 
     @settings(max_examples=10, deadline=None, derandomize=True, database=None)

@@ -11,7 +11,7 @@ import pytest
 
 from harness.paths import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_unless_changed("kernels/host/")]
 
 # The virtual device is set for a whole process, and before any device exists: each program below is one.
 COMPILE = """

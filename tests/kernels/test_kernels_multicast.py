@@ -22,10 +22,14 @@ SAVED = {
     ((4, 1), 2): (0, 1 / 2),
     ((4, 4), 2): (3 / 4, 1 / 2),
 }
+BELOW = make_config("kernel7", arch="sm_90a", mma_shape=(64, 128), cluster=(4, 1))
 CONFIGS = [
-    make_config("kernel6", cluster=cluster, cta_group=cta_group, multicast=multicast)
-    for cluster, cta_group in SAVED
-    for multicast in (True, False)
+    BELOW,
+    *(
+        make_config("kernel6", cluster=cluster, cta_group=cta_group, multicast=multicast)
+        for cluster, cta_group in SAVED
+        for multicast in (True, False)
+    ),
 ]
 
 
@@ -35,7 +39,6 @@ def counters_of(built, config: KernelConfig, size: tuple[int, int, int]) -> dict
     return counters
 
 
-@pytest.mark.xdist_group("multicast")
 @pytest.mark.parametrize(
     ("cluster", "cta_group"), SAVED, ids=lambda v: "x".join(map(str, v)) if isinstance(v, tuple) else f"cta{v}"
 )
@@ -77,10 +80,9 @@ def test_two_stores_of_kernel7_are_in_flight(series):
     assert in_flight == {"kernel5": 1, "kernel6": 1, "kernel7": 2, "kernel8": 2}
 
 
-def test_a_cluster_below_c_loads_nothing(builder):
+def test_a_cluster_below_c_loads_nothing(built):
     """Nine rows of clusters in two bands of five: the last row of the second band lies below C."""
-    config = make_config("kernel7", arch="sm_90a", mma_shape=(64, 128), cluster=(4, 1))
-    [artifact] = builder("below", [config])
+    artifact = built[BELOW]
     rows, m, n, k = 9, 9 * 256, 128, 128
     assert artifact.plan(Shape(m, n, k)).grid == (5 * 4, 1, 2)
     counters, validation = run(artifact, (m, n, k), "integer")

@@ -48,7 +48,6 @@ NIGHTLY = [
 ]
 CONFIGS = DAILY
 SIZES = ((264, 328, 3 * 64 - 24), (8, 72, 264))
-pytestmark = pytest.mark.xdist_group("layouts")
 
 
 def c_of(what) -> np.ndarray:

@@ -34,6 +34,7 @@ def test_a_right_kernel_and_its_racy_twin(name):
 @needs_mojo
 @pytest.mark.slow
 @pytest.mark.xdist_group("Mojo programs")
+@pytest.mark.nightly_unless_changed("emugpu/driver/", "docs/examples/")
 @pytest.mark.parametrize(("words", "verdict", "code"), [([], "clean", 0), (["racy"], "wrong", 4)])
 def test_a_mojo_program_and_its_racy_twin(tmp_path, words, verdict, code):
     program = mojo_program("reverse", folder=EXAMPLES)

@@ -4,7 +4,12 @@ import pytest
 from driver_programs import PROGRAMS, find_mojo, mojo_program, needs_mojo, run
 
 # One worker, so that none of them is compiled twice.
-pytestmark = [needs_mojo, pytest.mark.xdist_group("Mojo programs")]
+pytestmark = [
+    needs_mojo,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("Mojo programs"),
+    pytest.mark.nightly_unless_changed("emugpu/driver/", "tests/data/programs/mojo/"),
+]
 PRINTED = {
     "vector_add": "vector add on NVIDIA {gpu} of 1000 elements: 0 wrong\n",
     "tma_copy": "TMA copy of 9 tiles: 0 wrong\n",

@@ -19,7 +19,7 @@ from emugpu.files import write_text
 from harness import paths
 from harness.run import records
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly_unless_changed("harness/cli/", "emugpu/files.py")]
 
 SMALL = ["run", "kernel6", "--shape", "256,512,64", "--cluster", "2x1"]
 # A disk that is full after so many bytes of a file: the write that reaches beyond is cut off, the next one fails.

@@ -23,6 +23,7 @@ def harness(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
 def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     text = EXAMPLE.read_text()
     mine = tmp_path / "mine.mojo"
@@ -84,6 +85,7 @@ RUN = ("run", "kernel8", "--arch", "sm_90a", "--shape", "150,136,72", "--cluster
 
 
 @pytest.mark.slow
+@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
 def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
     text = EPILOGUE.read_text()
     mine = tmp_path / "mine.mojo"

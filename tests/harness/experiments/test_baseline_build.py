@@ -17,7 +17,11 @@ from harness.experiments.suite import load_suite
 from harness.paths import find_commit
 
 HEAD = find_commit("HEAD")
-pytestmark = pytest.mark.skipif(HEAD is None, reason="not in a git checkout")
+pytestmark = [
+    pytest.mark.skipif(HEAD is None, reason="not in a git checkout"),
+    pytest.mark.slow,
+    pytest.mark.nightly_unless_changed("harness/experiments/"),
+]
 
 
 def test_a_commit_builds_itself(suite, artifacts):  # noqa: F811

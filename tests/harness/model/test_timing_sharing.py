@@ -36,7 +36,6 @@ ALL: tuple[Asked, ...] = (
     *(ALONE, ALONG_N, SHARED_BY_MULTICAST, SHARED_BY_MANY),
     *(STAYS, TWO_BLOCKS, ONE_BLOCK, TWO_ON_AN_SM, MANY_ON_AN_SM, DYNAMIC),
 )
-pytestmark = pytest.mark.xdist_group("timing sharing")
 
 
 @cache
