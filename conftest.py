@@ -163,7 +163,7 @@ def changed_files() -> tuple[str, ...]:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
-        if compile_queue.is_user(item):
+        if compile_queue.is_user(item) or item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.slow)
         folders = [folder for mark in item.iter_markers("nightly_unless_changed") for folder in mark.args]
         if folders and not any(file.startswith(tuple(folders)) for file in changed_files()):

@@ -1,4 +1,4 @@
-"""Plants small faults in the emulator, one at a time, and says how many of them the quick tests see.
+"""Plants small faults in the emulator, one at a time, and says how many of them the quick and thorough tests see.
 
     python tests/mutation/mutants.py                                                       300 faults, drawn with seed 1
     python tests/mutation/mutants.py --only emugpu/emulator/units/tma.py --count 9999     every place in one file
@@ -136,7 +136,9 @@ def child(root: Path, run: Run, code: CodeType | None, folder: Path) -> int:
     lines = trace_lines(str(root / run.trace)) if run.trace else {}
     recorder = Recorder(limit_of_test)
     options = ["-x", "-q", "--tb=short", f"--rootdir={root}", f"--basetemp={folder / 'tmp'}", "-p", "no:cacheprovider"]
-    status = pytest.main([*options, "-p", "no:xdist", "-m", "not slow and not gpu", *run.files], [recorder])
+    status = pytest.main(
+        [*options, "-p", "no:xdist", "-m", "(not slow or thorough) and not gpu", *run.files], [recorder]
+    )
     sys.settrace(None)
     noted = {Path(path).relative_to(root).as_posix(): sorted(hit) for path, hit in lines.items()}
     (folder / "found").write_text(json.dumps([recorder.failed, recorder.durations, noted]))
@@ -216,7 +218,8 @@ def kill_group(pid: int) -> None:
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every fault and what saw it.")
 def main(count: int, seed: int, jobs: int, under: str, only: tuple[str, ...], tests: tuple[str, ...], slack: float,
          at_least: int, list_survivors: bool, json_path: Path | None) -> None:  # fmt: skip
-    """Plants small faults, one at a time, and says how many of them the quick tests see."""
+    """Plants small faults, one at a time, and says how many of them the tests see that are quick
+    or thorough."""
     root = Path.cwd()
     sys.path.insert(0, str(root))
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # the first failure is enough

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pytest
 from handovers import CLUSTER_BARRIER, only
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -183,6 +184,7 @@ def places(program: Program, pairs) -> set[int]:
     return {program.ops[a].place for a, _ in pairs}
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(programs())
 @example(Program((Op(0, "write", 1), Op(0, "arrive", 1, "cta"), Op(2, "wait", 1), Op(2, "read", 1))))

@@ -18,6 +18,7 @@ from harness.paths import ROOT
 FILES = sorted((ROOT / "tests" / "data" / "launches").glob("*.toml"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_kernel_of_another_compiler_has_no_error(file):
     [checked] = check([read_launch_file(file)], CheckOptions(schedules=2))

@@ -275,6 +275,7 @@ TABLES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_table(table):
     found = table.disagreements(table.targets[0])

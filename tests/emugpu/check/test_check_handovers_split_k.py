@@ -64,6 +64,7 @@ TABLE = Table(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", TABLE.targets)
 def test_every_setting_is_told_from_the_right_one(target):
     assert TABLE.disagreements(target, (("fifo", 0), ("random", 1))) == []

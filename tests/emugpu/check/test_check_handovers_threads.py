@@ -470,6 +470,7 @@ TABLES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_table(table):
     found = table.disagreements(table.targets[0])

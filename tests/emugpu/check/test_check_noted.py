@@ -80,6 +80,7 @@ def found(text: str, at_once: bool, schedule: Any, seed: int) -> Any:
     return [finding.as_dict() for finding in checker.report().findings]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("barriers", [0.9, 0.4])
 @pytest.mark.parametrize("gives_up", [False, True])
 def test_random_programs_give_the_same_findings(monkeypatch, barriers, gives_up):
@@ -158,6 +159,7 @@ def with_branches(choose: random.Random) -> str:
     return source(setup + "\n".join(steps) + "ret;", WORDS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("entries", "kept"), [(64, 16), (1 << 16, 1 << 20)])
 def test_so_do_programs_whose_lanes_are_apart(monkeypatch, entries, kept):
     monkeypatch.setattr(plain, "KEPT", kept)

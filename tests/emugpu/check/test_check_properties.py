@@ -304,6 +304,7 @@ def test_closure_and_interleavings_agree(program):
     assert races_by_closure(program).unordered == races_by_interleaving(program)
 
 
+@pytest.mark.thorough
 @settings(max_examples=120, deadline=None)
 @given(programs())
 @example(Program(2, (Op(0, "write"), Op(0, "bar", 1), Op(1, "bar", 1), Op(1, "store"))))

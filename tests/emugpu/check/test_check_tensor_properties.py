@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from handovers import CTA_BARRIER, Table, only, outcome, wait
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -160,6 +161,7 @@ def reported(program: Program, schedule: str, seed: int) -> set[tuple[int, int]]
     return found
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(programs())
 @example(Program((Op(0, "mma"), Op(1, "ld"))))
