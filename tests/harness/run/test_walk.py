@@ -35,5 +35,5 @@ def test_a_run_goes_through_twenty_one_files_beside_the_emulator_and_the_page_na
     entered = done.stdout.splitlines()[-1].split()
     assert len(entered) <= 21, entered
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    walk = page.partition("**`harness run kernel7`**")[2].partition("**`harness check kernel7`**")[0]
+    walk = page.partition("**`harness run kernel7`**")[2].partition("**`harness verify kernel7`**")[0]
     assert [file for file in entered if f"harness/{file}" not in walk] == []
