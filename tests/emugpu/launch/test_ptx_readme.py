@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
+import pytest
 from click.testing import CliRunner
 from cuda_programs import cuda
 
@@ -25,7 +26,8 @@ def test_the_example_of_the_readme_is_the_file_and_has_the_verdict_that_is_shown
     assert (EXAMPLES / "block_sum.cu").read_text().endswith(kernel) and kernel.count("\n") == 10
     (tmp_path / "block_sum.ptx").symlink_to(EXAMPLES / "block_sum.ptx")
     (tmp_path / "block_sum.toml").write_text(text)
-    result = CliRunner().invoke(main, ["verify", str(tmp_path / "block_sum.toml")])
+    emugpu = pytest.importorskip("emugpu.cli.main").main
+    result = CliRunner().invoke(emugpu, ["verify", str(tmp_path / "block_sum.toml")])
     said = re.search(r"^    emugpu verify block_sum.toml\n\n((?:    .*\n)+)", README, re.M)
     assert result.exit_code == 1 and said
     for line in said[1].splitlines():
