@@ -76,7 +76,7 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
     element in the end, None where it is poison. is_right: whether it is known to be what must be.
     """
     axes = [_k_axis([step.a for step in chain.steps]), _k_axis([step.b for step in chain.steps])]
-    wanted = [_wanted_row(chain, which, axes[which], placed, index) for which in range(2)]
+    wanted = _wanted_rows(chain, axes, placed, index)
     done: dict[int, int] = {}
     scaled: dict[tuple[str, tuple[int, ...]], int] = {}
     sums: float | None = 0.0
@@ -244,24 +244,30 @@ def _row(row: tuple[int, ...]) -> str:
     return ",".join(map(str, row))
 
 
-def _wanted_row(chain: Chain, which: int, axis: int | None, placed: Placed, index: tuple[int, ...]) -> tuple[int, ...]:
-    """The row of A or of B that belongs to an element: its own, also where the operands have changed places; that which
-    most steps have, where the element does not lie in a matrix of such rows.
+def _wanted_rows(
+    chain: Chain, axes: Sequence[int | None], placed: Placed, index: tuple[int, ...]
+) -> list[tuple[int, ...]]:
+    """The rows of A and of B that belong to an element: its own; where both operands have changed places, as a
+    transposed product has them, its own the other way round; that which most steps have, where the element does not lie
+    in a matrix of such rows.
     """
-    rows: Counter[tuple[int, ...]] = Counter()
-    extent = 0
+    rows: list[Counter[tuple[int, ...]]] = [Counter(), Counter()]
+    extents = [0, 0]
     for step in chain.steps:
-        for there in ((step.a, step.b)[which])[:1]:
-            if there is not None and axis is not None:
-                rows[_without(there[1], axis)] += 1
-                extent = _without(there[0].shape, axis)[0] if len(there[0].shape) == 2 else 0
-    if len(index) == 2:
-        for own in ((index[which],), (index[1 - which],)):
-            if own in rows:
-                return own
-        if extent == placed.shape[which]:
-            return (index[which],)
-    return rows.most_common(1)[0][0] if rows else ()
+        for which, (elements, axis) in enumerate(zip((step.a, step.b), axes, strict=True)):
+            if elements and elements[0] is not None and axis is not None:
+                buffer, place = elements[0]
+                rows[which][_without(place, axis)] += 1
+                extents[which] = _without(buffer.shape, axis)[0] if len(buffer.shape) == 2 else 0
+    usual = [found.most_common(1)[0][0] if found else () for found in rows]
+    if len(index) != 2:
+        return usual
+    own, other = ([rows[which][(index[axis],)] for which, axis in enumerate(way)] for way in ((0, 1), (1, 0)))
+    wanted = []
+    for which, axis in enumerate((1, 0) if all(other) and sum(other) > sum(own) else (0, 1)):
+        row = (index[axis],)
+        wanted.append(row if row in rows[which] or extents[which] == placed.shape[axis] else usual[which])
+    return wanted
 
 
 def _sum(sums: float | None, step: KStep) -> float | None:
