@@ -25,7 +25,6 @@ from harness.problem import Shape
 from harness.report.data import Results, load_results
 from harness.report.published import published_figures
 from harness.report.svg import as_svg
-from harness.report.timeline_section import plan_timelines
 
 if TYPE_CHECKING:
     from harness.report.page import PlanPicture
@@ -76,8 +75,7 @@ def report(output: Path, results: Path | None) -> None:
     with progress_bar("drawing", "pictures") as progress:
         figures = [*draw_all(found.devices, published, confront_shipped()), *map(draw, maps)]
         launched = _launched(found)
-        planned = plan_timelines(folder, {arch for _, arch in launched} | {one.arch for one in maps})
-        numbers, total = count(1), len(figures) + planned.count + len(launched)
+        numbers, total = count(1), len(figures) + len(launched)
 
         def one_more() -> None:
             progress(next(numbers), total)
@@ -88,16 +86,12 @@ def report(output: Path, results: Path | None) -> None:
             for figure in figures:
                 written += figure.save(output)
                 one_more()
-            timelines = planned.draw(one_more)
             pictures = _pictures(launched, errors, one_more)
-            write_text(output / "index.html", page(found, figures, published, pictures, timelines))
+            write_text(output / "index.html", page(found, figures, published, pictures))
         except OSError as error:
             raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
     console = Console()
-    kernels = sum(len(part.kernels) for part in timelines)
-    drawn = (
-        f"{several(len(figures), 'figure')}, {several(kernels, 'timeline')}, {several(len(found.devices), 'device')}"
-    )
+    drawn = f"{several(len(figures), 'figure')}, {several(len(found.devices), 'device')}"
     show_line(console, f"{output / 'index.html'}: {drawn}")
     show_line(console, f"{several(len(written), 'figure file')} in the same folder")
 

@@ -19,11 +19,8 @@ from harness.compile.artifacts import build_with_notice
 from harness.compile.catalog import KERNELS, kernels_of
 from harness.compile.config import OPTIONS
 from harness.model.constants import Gpu, find_gpu, gpu_names
-from harness.model.measured import find_traces, read_trace
-from harness.model.measured import timeline as measured_timeline
 from harness.model.predict import predict, predict_launches
 from harness.model.simulate import simulate
-from harness.model.survey_archive import Survey
 from harness.model.timeline import CtaKey, Recorder, Timeline
 from harness.model.timeline_html import html
 from harness.model.timeline_svg import svg
@@ -68,12 +65,6 @@ class _Asked:
     "-o", "--output", "target", required=True, metavar="FILE.json|.svg|.html", help="Trace events, a picture, a page."
 )
 @click.option("--ctas", metavar="CLUSTER:RANK,...", help="CTAs to show.  [default: those of the first cluster]")
-@click.option(
-    "--measured",
-    type=NamedPath(path_type=Path),
-    metavar="SURVEY.tar.gz",
-    help="What a GPU did, from the archive of a survey; WHAT is then the name of a run there.",
-)
 @click.option("--steps", is_flag=True, help="Without the model: a step for each instruction and operation, no times.")
 @click.option("--from", "first", type=FiniteRange(0), default=0.0, help="First cycle to show.")
 @click.option("--to", "last", type=FiniteRange(0, min_open=True), help="Last cycle to show.")
@@ -84,7 +75,6 @@ def timeline_command(
     gpu_name: str | None,
     target: str,
     ctas: str | None,
-    measured: Path | None,
     steps: bool,
     first: float,
     last: float | None,
@@ -92,7 +82,7 @@ def timeline_command(
     """Show a timeline of each warp and unit of some CTAs.
 
     The timing model predicts it. JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a
-    picture, SVG. Nothing is measured, unless --measured names what was.
+    picture, SVG. Nothing is measured.
     """
     if Path(target).suffix not in FORMATS:
         raise UsageProblem(f"--output {target!r}: the name must end in {', '.join(FORMATS)}")
@@ -100,13 +90,11 @@ def timeline_command(
     if last is not None and last <= first:
         raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
     gpu = find_gpu(gpu_name or usual_gpu(config.arch or "").name)
-    if steps and measured:
-        raise UsageProblem("--steps shows what the emulator does, --measured what a GPU did; leave one of them out")
-    _refuse_what_would_be_ignored(what, measured)
+    _refuse_what_would_be_ignored(what)
     asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None, steps)
     if what == "all" and Path(target).suffix != ".svg":
         raise UsageProblem(f"--output {target}: the timelines of all kernels are one picture; name it .svg")
-    timelines = _measured(what, measured, asked) if measured else _timelines(what, shape, config, asked)
+    timelines = _timelines(what, shape, config, asked)
     _require_ctas(asked.ctas, timelines)
     if last is not None or first:
         timelines = [each.within(first, each.end if last is None else last) for each in timelines]
@@ -119,19 +107,15 @@ def timeline_command(
         text = {".json": as_json, ".html": html}[Path(target).suffix](timelines[0])
     write_output(text, target)
     spans = sum(len(timeline.spans) for timeline in timelines)
-    kind = "timeline in logical steps" if steps else f"{timelines[0].status} timeline"
+    kind = "timeline in logical steps" if steps else "predicted timeline"
     show_line(Console(), f"{kind}, {several(spans, 'span')} of {several(len(timelines[0].ctas), 'CTA')}: {target}")
 
 
-def _refuse_what_would_be_ignored(what: str, measured: Path | None) -> None:
-    """Options of a kernel that is compiled here, where there is none."""
-    if measured is None and not what.endswith(".toml"):
-        return
-    mine = ["shape", "preset", *OPTIONS, *(["gpu_name"] if measured else [])]
-    ignored = given_options(*mine)
+def _refuse_what_would_be_ignored(what: str) -> None:
+    """Refuses options of a kernel that is compiled here, where there is none."""
+    ignored = given_options("shape", "preset", *OPTIONS) if what.endswith(".toml") else []
     if ignored:
-        says = f"--measured {measured}" if measured else what
-        raise UsageProblem(f"{says} says what has run; leave {', '.join(ignored)} out")
+        raise UsageProblem(f"{what} says what has run; leave {', '.join(ignored)} out")
 
 
 def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) -> None:
@@ -141,21 +125,6 @@ def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) ->
         raise UsageProblem(
             f"--ctas {','.join(missing)}: nothing was seen of such a CTA, named CLUSTER:RANK; leave it out"
         )
-
-
-def _measured(what: str, path: Path, asked: _Asked) -> list[Timeline]:
-    """The run of an archive whose name this is, or starts with it; all: one of each kernel of the series."""
-    survey = Survey(path)
-    return [_of_survey(word, survey, asked) for word in (kernels_of(None) if what == "all" else [what])]
-
-
-def _of_survey(what: str, survey: Survey, asked: _Asked) -> Timeline:
-    names = find_traces(survey)
-    found = [name for name in names if name == what] or [name for name in names if name.startswith(f"{what} ")]
-    if not found:
-        there = "; ".join(names) or "none: its part `traces` left nothing"
-        raise UsageProblem(f"'{what}': {survey.path} has no events of such a run; it has {there}")
-    return measured_timeline(read_trace(survey, found[0]), asked.ctas)
 
 
 def _timelines(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> list[Timeline]:

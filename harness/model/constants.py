@@ -23,7 +23,7 @@ ENDLESS = 1e30
 FOLDER = Path(__file__).parent / "gpus"
 STATUSES = ("measured", "published", "estimated", "fitted")
 """measured: by us on such a GPU; published: measured by others; estimated: from neighbouring facts; fitted: to our
-measurements of whole kernels (`metrology.validation.validate`)."""
+measurements of whole kernels (results/nvidia-h200-timing.json)."""
 UNITS = (
     "cycles", "byte", "byte/cycle", "byte/s", "FLOP/cycle", "Hz", "s", "W", "J/FLOP", "J/byte", "SMs", "CTAs", "count",
     "ratio",

@@ -27,25 +27,22 @@ CtaKey = tuple[int, int]
 
 @dataclass(frozen=True)
 class Kind:
-    """Of spans. words: in a legend. colour: on white. light, dark: on the report's page, where what is predicted is no
-    more than an outline.
-    """
+    """A kind of spans. words: in a legend. light, dark: its colour on a light and on a dark page."""
 
     words: str
-    colour: str
     light: str
     dark: str
 
 
 KINDS = {
-    "load": Kind("TMA load", "#4c78a8", light="#2a66ad", dark="#6ea8ec"),
-    "mma": Kind("MMA", "#2e7d32", light="#1f7a33", dark="#74c27c"),
-    "store": Kind("TMA store", "#b5651d", light="#a85a00", dark="#e8a05c"),
-    "control": Kind("cluster launch control", "#6d4c9f", light="#6d4c9f", dark="#b79be4"),
-    "issue": Kind("issues", "#7aa6d1", light="#4a8fd0", dark="#a5cdf3"),
-    "convert": Kind("reads and converts", "#e0a030", light="#a67c00", dark="#e2bf5a"),
-    "work": Kind("other instructions", "#9e9e9e", light="#7d838c", dark="#858b95"),
-    "wait": Kind("waits", "#eceff1", light="#6b727c", dark="#949ba6"),
+    "load": Kind("TMA load", "#2a66ad", "#6ea8ec"),
+    "mma": Kind("MMA", "#1f7a33", "#74c27c"),
+    "store": Kind("TMA store", "#a85a00", "#e8a05c"),
+    "control": Kind("cluster launch control", "#6d4c9f", "#b79be4"),
+    "issue": Kind("issues", "#4a8fd0", "#a5cdf3"),
+    "convert": Kind("reads and converts", "#a67c00", "#e2bf5a"),
+    "work": Kind("other instructions", "#7d838c", "#858b95"),
+    "wait": Kind("waits", "#eceff1", "#30363d"),
 }
 """Kinds by the names that spans have, in the order of a legend."""
 _ROWS: tuple[str | tuple[str, ...], ...] = (
@@ -99,9 +96,7 @@ class Sample:
 
 @dataclass
 class Timeline:
-    """``unit``: of the times: cycles, or steps where there is no model. ``hertz``: cycles a second. ``status``: of the
-    times: predicted or measured.
-    """
+    """``unit``: of the times: cycles, or steps where there is no model. ``hertz``: cycles a second."""
 
     title: str
     unit: str
@@ -109,7 +104,6 @@ class Timeline:
     spans: list[Span] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    status: str = "predicted"
 
     @property
     def end(self) -> float:
@@ -130,7 +124,7 @@ class Timeline:
         flows = [f for f in self.flows if id(f.source) in kept and id(f.target) in kept]
         before = {(s.cta, s.name): replace(s, at=first) for s in self.samples if s.at <= first}
         samples = [*before.values(), *(s for s in self.samples if first < s.at <= last)]
-        return Timeline(self.title, self.unit, self.hertz, spans, flows, samples, self.status)
+        return Timeline(self.title, self.unit, self.hertz, spans, flows, samples)
 
 
 class Recorder:

@@ -23,7 +23,7 @@ def html(timeline: Timeline) -> str:
     data = {
         "end": round(timeline.end),
         "rows": rows,
-        "colours": {name: kind.colour for name, kind in KINDS.items()},
+        "colours": {name: kind.light for name, kind in KINDS.items()},
         "names": {name: kind.words for name, kind in KINDS.items() if name in kinds},
         "spans": [
             [index[s.cta, s.row], s.kind, round(s.start, 1), round(s.end, 1), s.name] for s in timeline.spans
@@ -36,8 +36,7 @@ def html(timeline: Timeline) -> str:
     }  # fmt: skip
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
     page = TEMPLATE.read_text(encoding="utf-8")
-    said = {"predicted": "predicted, not measured", "measured": "measured by the kernel itself"}[timeline.status]
-    status = said if timeline.unit == "cycles" else "the order of a run, no times"
+    status = "predicted, not measured" if timeline.unit == "cycles" else "the order of a run, no times"
     for mark, value in (
         ("@TITLE@", escape(timeline.title)),
         ("@UNIT@", timeline.unit),

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
+from harness.drawing import Drawing
 from harness.model.timeline import KINDS, Span, Timeline
 
 LEFT, WIDTH, ROW, GAP, TOP = 150, 1100, 13, 22, 46
 MOST_TICKS = 12
 LEAST = 0.3
 """Pixels below which a span is drawn together with its neighbours of the same kind."""
+COLOURS = {name: (kind.light, kind.dark) for name, kind in KINDS.items()}
+STYLE = """text { font-size: 10px; }
+.title { font-size: 12px; font-weight: 600; }
+.row { text-anchor: end; }
+.tick { text-anchor: middle; }
+"""
 
 
 def svg(timelines: Sequence[Timeline], first: float | None = None, last: float | None = None) -> str:
@@ -20,41 +26,34 @@ def svg(timelines: Sequence[Timeline], first: float | None = None, last: float |
     begin = begin if first is None else first
     end = max((timeline.end for timeline in timelines), default=begin) if last is None else last
     end = max(end, begin + 1.0)
-    parts: list[str] = []
-    y = TOP
-    for timeline in timelines:
-        y = _one(timeline, y, begin, end, parts)
-    y = _axis(y, begin, end, timelines[0].unit if timelines else "cycles", parts)
+    drawing = Drawing(18)
     kinds = {span.kind for timeline in timelines for span in timeline.spans}
-    head = _legend([kind for kind in KINDS if kind in kinds])
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 20}" height="{y + 10}" '
-        f'viewBox="0 0 {LEFT + WIDTH + 20} {y + 10}" font-family="sans-serif" font-size="10">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n{head}\n{body}\n</svg>\n'
-    )
+    _legend(drawing, [kind for kind in KINDS if kind in kinds])
+    drawing.y = TOP
+    for timeline in timelines:
+        _one(drawing, timeline, begin, end)
+    _axis(drawing, begin, end, timelines[0].unit if timelines else "cycles")
+    title = "; ".join(timeline.title for timeline in timelines)
+    return drawing.svg(LEFT + WIDTH + 20, title, "A row for each warp and each unit of a CTA.", COLOURS, STYLE)
 
 
-def _one(timeline: Timeline, y: int, begin: float, end: float, parts: list[str]) -> int:
-    parts.append(f'<text x="8" y="{y}" font-size="12" font-weight="bold">{escape(timeline.title)}</text>')
-    y += 8
+def _one(drawing: Drawing, timeline: Timeline, begin: float, end: float) -> None:
+    drawing.text(8, timeline.title, "title")
+    drawing.y += 8
     scale = WIDTH / (end - begin)
     for cta in timeline.ctas:
-        y += 12
-        parts.append(f'<text x="8" y="{y}" fill="#555">CTA {cta[1]} of cluster {cta[0]}</text>')
-        y += 4
+        drawing.y += 12
+        drawing.text(8, f"CTA {cta[1]} of cluster {cta[0]}", "soft")
+        drawing.y += 4
         for row in timeline.rows(cta):
-            parts.append(f'<text x="{LEFT - 6}" y="{y + ROW - 3}" text-anchor="end">{escape(row)}</text>')
+            drawing.text(LEFT - 6, row, "row", down=ROW - 3)
             for span in _visible([s for s in timeline.spans if s.cta == cta and s.row == row], scale):
                 left, right = max(span.start, begin), min(span.end, end)
                 x, width = LEFT + (left - begin) * scale, max(LEAST, (right - left) * scale)
                 title = f"{span.name}: {span.start:.0f} to {span.end:.0f}"
-                parts.append(
-                    f'<rect x="{x:.1f}" y="{y + 1}" width="{width:.1f}" height="{ROW - 2}" '
-                    f'fill="{KINDS[span.kind].colour}"><title>{escape(title)}</title></rect>'
-                )
-            y += ROW
-    return y + GAP
+                drawing.box(x, drawing.y + 1, width, ROW - 2, span.kind, title)
+            drawing.y += ROW
+    drawing.y += GAP
 
 
 def _visible(spans: list[Span], scale: float) -> list[Span]:
@@ -68,15 +67,14 @@ def _visible(spans: list[Span], scale: float) -> list[Span]:
     return shown
 
 
-def _axis(y: int, begin: float, end: float, unit: str, parts: list[str]) -> int:
+def _axis(drawing: Drawing, begin: float, end: float, unit: str) -> None:
+    bottom = drawing.y - GAP
     for value in round_numbers(begin, end):
         x = LEFT + WIDTH * (value - begin) / (end - begin)
-        parts.append(
-            f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{y - GAP + 4}" stroke="#bbb" stroke-width="0.5"/>'
-        )
-        parts.append(f'<text x="{x:.1f}" y="{y - GAP + 16}" text-anchor="middle" fill="#555">{value:,.0f}</text>')
-    parts.append(f'<text x="{LEFT + WIDTH / 2}" y="{y - GAP + 30}" text-anchor="middle" fill="#555">{unit}</text>')
-    return y + 14
+        drawing.line(x, TOP, x, bottom + 4)
+        drawing.text(x, f"{value:,.0f}", "tick soft", down=16 - GAP)
+    drawing.text(LEFT + WIDTH / 2, unit, "tick soft", down=30 - GAP)
+    drawing.y += 16
 
 
 def round_numbers(begin: float, end: float) -> list[float]:
@@ -87,10 +85,9 @@ def round_numbers(begin: float, end: float) -> list[float]:
     return [number * step for number in range(math.ceil(begin / step), math.floor(end / step) + 1)]
 
 
-def _legend(kinds: Sequence[str]) -> str:
-    parts, x = [], 8
+def _legend(drawing: Drawing, kinds: Sequence[str]) -> None:
+    x = 8
     for kind in kinds:
-        parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{KINDS[kind].colour}" stroke="#ccc"/>')
-        parts.append(f'<text x="{x + 16}" y="18">{KINDS[kind].words}</text>')
+        drawing.box(x, drawing.y - 10, 12, 12, kind)
+        drawing.text(x + 16, KINDS[kind].words)
         x += 34 + 6 * len(KINDS[kind].words)
-    return "\n".join(parts)

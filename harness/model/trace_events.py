@@ -100,7 +100,7 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
                 "args": {"value": sample.value},
             }
         )
-    about = {"title": timeline.title, "status": timeline.status if timeline.unit == "cycles" else "logical steps"}
+    about = {"title": timeline.title, "status": "predicted" if timeline.unit == "cycles" else "logical steps"}
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
 
 

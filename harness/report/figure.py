@@ -15,8 +15,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from harness.model.timeline import KINDS
-
 LIGHT = {
     "paper": "#fcfcfa",
     "ink": "#1c1e21",
@@ -28,7 +26,6 @@ LIGHT = {
     "kernel8": "#a3254f",
     "vendor": "#3d7a1e",
     "other": "#8a8f98",
-    **{name: kind.light for name, kind in KINDS.items()},
 }
 DARK = {
     "paper": "#15171a",
@@ -41,10 +38,9 @@ DARK = {
     "kernel8": "#f58ab0",
     "vendor": "#8fd066",
     "other": "#7f858f",
-    **{name: kind.dark for name, kind in KINDS.items()},
 }
 FIGURE = ("kernel5", "kernel6", "kernel7", "kernel8", "vendor", "other")
-"""Colours of bars and lines; the rest is text, paper, and what a warp or a unit does."""
+"""Colours of bars and lines; the rest is text and paper."""
 
 SETTINGS: Any = {
     "svg.fonttype": "none",

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from emugpu.gpus import facts, names
 from harness.experiments.history import case_of, machine_of
-from harness.model.timeline import KINDS
 from harness.report import data
 from harness.report.data import Device, Record, Results
 from harness.report.figure import DARK, LIGHT, VENDORS, Figure, css_variables, for_page
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
-from harness.report.timeline_section import GpuTimelines
 from harness.run.compare import multicast_factor
 
 
@@ -53,7 +50,6 @@ def page(
     figures: Sequence[Figure],
     published: Sequence[PublishedFigure],
     pictures: Sequence[PlanPicture],
-    timelines: Sequence[GpuTimelines],
 ) -> str:
     """Renders the whole page. figures: those drawn from these results. pictures: of launch plans."""
     environment = Environment(
@@ -66,7 +62,6 @@ def page(
     environment.filters |= {
         "for_page": _drawing,
         "is_words": _is_words,
-        "code": _code,
     }
     kernels = sorted({kernel for device in results.devices for kernel in device.kernels})
     states = [state_of(device) for device in results.devices]
@@ -74,7 +69,6 @@ def page(
     links = {
         **({"changes": "What changed"} if changes else {}),
         "figures": "Figures",
-        "timelines": "Timelines",
         "model": "How wrong the model is",
         **{kernel: kernel for kernel in kernels},
         "others": "Published by others",
@@ -86,8 +80,6 @@ def page(
         changes=changes,
         links=links,
         figures=figures,
-        timelines=timelines,
-        kinds={name: kind.words for name, kind in KINDS.items()},
         kernels=[_kernel(kernel, results.devices, pictures) for kernel in kernels],
         published=published,
         damaged=[str(line) for line in results.damaged],
@@ -137,11 +129,6 @@ def _kernel(kernel: str, devices: Sequence[Device], pictures: Sequence[PlanPictu
 
 def _drawing(figure: Figure) -> Markup:
     return Markup(for_page(figure.svg, figure.name, figure.title, figure.description))
-
-
-def _code(sentence: str) -> Markup:
-    """Marks the `commands` of a sentence as code."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _is_words(rows: Sequence[Sequence[str]]) -> bool:

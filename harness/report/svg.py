@@ -9,6 +9,7 @@ from textwrap import wrap
 
 from harness.compile.catalog import STAYING
 from harness.compile.planner import Plan, SharedPart
+from harness.drawing import Drawing
 from harness.report.text import (
     Cta,
     Mark,
@@ -40,41 +41,24 @@ CELL, CAPTION, GAP = 20.0, 48.0, 22.0
 # Width of a tile in the picture of their order, and how many of them count as first.
 ORDER_CELL, SHOWN_FIRST = 48.0, 66
 
-STYLE = """
-  svg { --page: #ffffff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de; --cell: #eef1f4;
-        --a: #0b6bcb; --b: #d9730d; --c: #2d8a4e; --barrier: #8250df; color-scheme: light dark; }
-  @media (prefers-color-scheme: dark) {
-    svg { --page: #0d1117; --ink: #e6edf3; --soft: #9aa4ae; --line: #30363d; --cell: #1c222a;
-          --a: #58a6ff; --b: #f0a04b; --c: #56c27a; --barrier: #b794f6; }
-  }
-  text { font: 13px ui-sans-serif, system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--ink); }
-  .title { font-size: 20px; font-weight: 600; }
-  .head { font-size: 15px; font-weight: 600; }
-  .soft { fill: var(--soft); }
-  .name { font-weight: 600; }
-  .small { font-size: 11px; fill: var(--soft); }
-  .page { fill: var(--page); } .cell { fill: var(--cell); } .free { fill: var(--cell); }
-  .a { fill: var(--a); } .b { fill: var(--b); } .c { fill: var(--c); } .barrier { fill: var(--barrier); }
-  .rule { stroke: var(--line); } .self { fill: none; stroke: var(--ink); stroke-width: 1.5; }
+COLOURS = {
+    "cell": ("#eef1f4", "#1c222a"),
+    "a": ("#0b6bcb", "#58a6ff"),
+    "b": ("#d9730d", "#f0a04b"),
+    "c": ("#2d8a4e", "#56c27a"),
+    "barrier": ("#8250df", "#b794f6"),
+}
+STYLE = """.title { font-size: 20px; font-weight: 600; }
+.head { font-size: 15px; font-weight: 600; }
+.name { font-weight: 600; }
+text.small { font-size: 11px; fill: var(--soft); }
+.self { fill: none; stroke: var(--ink); stroke-width: 1.5; }
 """
 PARTS = {"A stages": "a", "B stages": "b", "C tile": "c", "barriers": "barrier"}
 
 
-class Page:
-    """Collects elements from the top of the page downwards. y: where the next one goes."""
-
-    def __init__(self) -> None:
-        self.elements: list[str] = []
-        self.y = 48.0
-
-    def text(self, x: float, content: str, style: str = "", down: float = 0) -> None:
-        named = f' class="{style}"' if style else ""
-        self.elements.append(f'<text x="{x:g}" y="{self.y + down:g}"{named}>{escape(content)}</text>')
-
-    def box(self, x: float, y: float, width: float, height: float, style: str) -> None:
-        self.elements.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" class="{style}"/>'
-        )
+class Page(Drawing):
+    """A drawing with paragraphs and headings."""
 
     def paragraph(self, x: float, content: str, style: str = "") -> None:
         """Adds text, wrapped to the right margin."""
@@ -84,16 +68,14 @@ class Page:
 
     def head(self, content: str) -> None:
         self.y += 22
-        self.elements.append(
-            f'<line x1="{MARGIN}" y1="{self.y - 22:g}" x2="{WIDTH - MARGIN}" y2="{self.y - 22:g}" class="rule"/>'
-        )
+        self.line(MARGIN, self.y - 22, WIDTH - MARGIN, self.y - 22)
         self.text(MARGIN, content, "head")
         self.y += 26
 
 
 def as_svg(plan: Plan) -> str:
     """Draws the whole picture."""
-    page = Page()
+    page = Page(48.0)
     page.text(MARGIN, headline(plan), "title")
     page.y += 26
     for line in launch_lines(plan):
@@ -103,20 +85,8 @@ def as_svg(plan: Plan) -> str:
     _barriers(page, plan)
     _cluster(page, plan)
     _order(page, plan)
-    height = page.y + 8
     description = f"{'. '.join(launch_lines(plan))}. {budget_note(plan)}"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
-            f'height="{height:g}" role="img" aria-labelledby="title description">',
-            f'<title id="title">Launch plan of {escape(headline(plan))}</title>',
-            f'<desc id="description">{escape(description)}</desc>',
-            f"<style>{STYLE}</style>",
-            f'<rect width="{WIDTH}" height="{height:g}" class="page"/>',
-            *page.elements,
-            "</svg>\n",
-        ]
-    )
+    return page.svg(WIDTH, f"Launch plan of {headline(plan)}", description, COLOURS, STYLE)
 
 
 def _budget(page: Page, plan: Plan) -> None:
@@ -127,11 +97,9 @@ def _budget(page: Page, plan: Plan) -> None:
     for part in plan.shared_memory:
         # Barriers are too small to be seen at scale.
         width = max(3.0, INNER * part.bytes / found.limit)
-        page.elements.append(f"<g><title>{escape(_sentence(part))}</title>")
-        page.box(x, page.y - 10, width - 1, 26, PARTS.get(part.name, "barrier"))
-        page.elements.append("</g>")
+        page.box(x, page.y - 10, width - 1, 26, PARTS.get(part.name, "barrier"), _sentence(part))
         x += width
-    page.box(x, page.y - 10, WIDTH - MARGIN - x, 26, "free")
+    page.box(x, page.y - 10, WIDTH - MARGIN - x, 26, "cell")
     page.y += 40
     for part in plan.shared_memory:
         page.box(MARGIN, page.y - 10, 11, 11, PARTS.get(part.name, "barrier"))
@@ -139,7 +107,7 @@ def _budget(page: Page, plan: Plan) -> None:
         page.text(MARGIN + 120, f"{part.bytes:,} bytes, {kib(part.bytes)}")
         page.text(MARGIN + 320, part.detail, "soft")
         page.y += LINE
-    page.box(MARGIN, page.y - 10, 11, 11, "free")
+    page.box(MARGIN, page.y - 10, 11, 11, "cell")
     page.text(MARGIN + 20, "free", "name")
     page.text(MARGIN + 120, f"{found.free:,} bytes, {kib(found.free)}")
     page.y += LINE + 4

@@ -52,7 +52,7 @@ SINGLE = ["scheduler", "cluster", "stages", "dtype", "arch", "preset", "schedule
 def test_a_name_means_one_thing(name):
     meanings = defaultdict(list)
     for command, option in options():
-        if f"--{name}" in option.opts and command != "survey":
+        if f"--{name}" in option.opts:
             meanings[meaning(option)].append(command)
     assert len(meanings) == 1, dict(meanings)
 

@@ -76,10 +76,6 @@ def test_ptx_predict_checks_the_result_too() -> None:
         (("timeline", "kernel7", "--shape", "256", "-o", "trace.svg", "--ctas", "0,7:1"), "--ctas 7:1: nothing was"),
         (("timeline", "kernel7", "-o", "trace.svg", "--to", "nan"), "nan is not a finite number"),
         (("timeline", "x.toml", "--shape", "8", "--stages", "2", "-o", "x.svg"), "leave --shape, --stages out"),
-        (
-            ("timeline", "kernel7", "--measured", "x.tar.gz", "--gpu", "h200", "--no-multicast", "-o", "x.svg"),
-            "x.tar.gz says what has run; leave --multicast, --gpu out",
-        ),
     ],
 )
 def test_wrong_usage_is_one_clear_line(words: Sequence[str | Path], named: str, tmp_path: Path, monkeypatch) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from harness.compile.artifacts import build
+from harness.compile.config import configure, parse_settings
 from harness.model.constants import find_gpu
 from harness.model.machine import Request, TimedMachine
-from harness.model.measured import parse_run
 from harness.model.simulate import simulate
 from harness.model.units import Sm, Units
+from harness.problem import parse_shape
 
 GPU = find_gpu("h200")
 RINGS = {
@@ -39,8 +40,10 @@ def step(cycles: Callable[[str], float], name: str, depths: tuple[int, int]) -> 
 
 
 def predicted(name: str, **constants: float) -> float:
-    config, shape = parse_run(name)
-    [artifact] = build([config])
+    words, _, size = name.partition(" at ")
+    kernel, *options = words.split()
+    shape = parse_shape(size.replace("x", ","))
+    [artifact] = build([configure(kernel, arch="sm_90a", shape=shape, **parse_settings(options))])
     return simulate(artifact, artifact.plan(shape), GPU.with_values(constants), RINGS[name][1] * 1e6).cycles
 
 

@@ -15,9 +15,6 @@ from bench_support import H200, series_records
 from click.testing import CliRunner
 
 import harness.cli.main
-from emugpu.errors import CannotRun
-from harness.model.timeline import KINDS, Span, Timeline
-from harness.report import timeline_section
 from harness.report.data import Device
 from harness.report.figure import DARK, FIGURE, LIGHT
 from harness.report.figures import measured
@@ -39,18 +36,6 @@ FIGURES = {
     "multicast-emulated-sm_100a",
     "roofline-nvidia-h200",
 }
-TIMELINES = 8
-"""One of each kernel, on each of two GPUs."""
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch):
-    """Whatever the build cache has, reports of these tests predict nothing."""
-
-    def refuse(config, *_):
-        raise CannotRun(f"{config.label} has not been compiled here")
-
-    monkeypatch.setattr(timeline_section, "predicted_timeline", refuse)
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +48,9 @@ def folder(tmp_path_factory):
         if record["kernel"] == "kernel6":
             record["soundness"] = {"errors": 0, "warnings": 0, "findings": [], "failure": None, "correct": True}
         records.append(results / f"{record['device']['kind']}.jsonl", record)
-    told = Timeline("x", "cycles", 1e9, [Span((0, 0), "tensor core", "MMA", "mma", 100, 1100)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeline_section, "predicted_timeline", lambda *_: told)
-        done = CliRunner().invoke(harness.cli.main.main, ["report", "--results", str(results), "--output", str(output)])
+    done = CliRunner().invoke(harness.cli.main.main, ["report", "--results", str(results), "--output", str(output)])
     assert done.exit_code == 0, done.output
-    assert f"{len(FIGURES)} figures, {TIMELINES} timelines, 2 devices" in done.stdout
+    assert f"{len(FIGURES)} figures, 2 devices" in done.stdout
     return output
 
 
@@ -146,9 +128,8 @@ def test_ids_are_unique_and_references_lead_somewhere(html, page):
 
 
 def test_figures_have_words_and_tables_captions(page):
-    drawings = [one for one in page.of("svg") if one.get("aria-hidden") != "true"]
-    assert len(page.of("svg")) == len(drawings) + TIMELINES, "the names of the rows, which are in the words, too"
-    assert len(drawings) == len(FIGURES) + TIMELINES
+    drawings = page.of("svg")
+    assert len(drawings) == len(FIGURES)
     for drawing in drawings:
         assert drawing["role"] == "img" and len(drawing["aria-labelledby"].split()) == 2
     tags = [tag for tag, _ in page.tags]
@@ -174,22 +155,17 @@ def test_the_verdict_comes_first(html):
 
 
 def test_what_is_predicted_says_so(html, page):
-    """Each figure has its word, and no timeline that was only predicted has a lane that looks measured."""
+    """Each figure has its word."""
     heads = re.findall(r"<h[34][^>]*>([^<]*)((?:<span class=\"status .*?</span>)+)</h", html)
     words = {title: re.findall(r">(\w+)<", spans) for title, spans in heads}
-    assert len(words) == len(FIGURES) + TIMELINES
+    assert len(words) == len(FIGURES)
     assert words["Measured: TFLOPS on NVIDIA H200"] == ["measured"]
-    assert words["kernel7 on an NVIDIA B200, C[4096,4096], K=4096: predicted"] == ["predicted"]
     assert [word for title, word in words.items() if "multicast" in title] == [["counted"]]
-    drawings = re.findall(r'<svg[^>]*class="lanes".*?</svg>', html, flags=re.DOTALL)
-    assert len(drawings) == TIMELINES
-    assert all('class="predicted mma"' in text and 'class="measured' not in text for text in drawings)
-    assert "All of this is predicted" in html
 
 
 def test_drawings_that_scroll_can_be_reached_by_keyboard(page):
     drawings = [one for one in page.of("div") if one.get("class") in ("drawing", "wide")]
-    assert len(drawings) > len(FIGURES) + TIMELINES
+    assert len(drawings) > len(FIGURES)
     assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in drawings)
 
 
@@ -241,7 +217,7 @@ def test_contrast(colors):
     """WCAG 2.1: 4.5 for text, which labels of lines are, too; 3 for the shapes of a figure."""
     for name in ("ink", "muted", "kernel5", "kernel6", "kernel7"):
         assert contrast(colors[name], colors["paper"]) >= 4.5, name
-    for name in (*FIGURE, *KINDS):
+    for name in FIGURE:
         assert contrast(colors[name], colors["paper"]) >= 3, name
 
 
@@ -335,4 +311,3 @@ def test_only_an_emulator(results_dir, tmp_path):
     assert done.exit_code == 0
     text = (tmp_path / "r" / "index.html").read_text()
     assert "counted, not timed" in text and "Measured: TFLOPS" not in text
-    assert "kernel5 has no timeline. Not predicted: kernel5 sm_100a" in text and 'class="lanes"' not in text
