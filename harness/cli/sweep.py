@@ -31,7 +31,6 @@ from harness.experiments.job import KINDS
 from harness.experiments.sweep import Plan, Tally, plan
 from harness.experiments.sweep import sweep as run_sweep
 from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
-from harness.extras import needs
 from harness.run.runner import NoDevice
 
 LIMIT = 600.0
@@ -130,7 +129,7 @@ grid_options = together(*map(_grid, TUNABLE.values()))
 @click.option("--resume", is_flag=True, help="Leave out what the last run of this sweep has recorded.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
 @click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
-@click.option("--table", "table_path", type=NamedPath(path_type=Path), help="Results as .parquet, .arrow or .csv.")
+@click.option("--table", "table_path", type=NamedPath(path_type=Path), help="Results as CSV.")
 @click.option(
     "--rank", type=click.IntRange(1), metavar="N", help="Show the N fastest of each problem, where there are times."
 )
@@ -163,8 +162,6 @@ def sweep(
         raise UsageProblem("--retry-failed is about what --resume leaves out; say both")
     if table_path is not None:
         table.check_name(table_path)
-    if table_path is not None or rank is not None:
-        needs("sweep")
     found = _sweep(what, shapes, {name: text for name, text in asked.items() if text is not None})
     console = Console(stderr=True)
     start = time.monotonic()

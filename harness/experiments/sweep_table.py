@@ -1,63 +1,43 @@
-"""Records as one Arrow table, for pandas, polars or DuckDB: a row for each job, the last record of it."""
+"""The records of sweeps as rows, for a CSV file or a ranking: one for each job, from its last record."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from emugpu.errors import CannotRun, UsageProblem
-from emugpu.files import whole_file
+from emugpu.errors import UsageProblem
+from emugpu.files import write_text
 from harness.experiments.journal import read
 
-if TYPE_CHECKING:
-    import pyarrow
-
-ROWS = 5000
-"""Rows that are held as Python objects at a time."""
-FORMATS = (".parquet", ".arrow", ".csv")
-TYPES = {
-    "schedule_seed": "int64",
-    "passed": "bool",
-    "mismatches": "int64",
-    "errors": "int64",
-    "measured_seconds": "float64",
-    "measured_tflops": "float64",
-    "predicted_seconds": "float64",
-    "predicted_tflops": "float64",
-    "failure": "string",
-}
-"""Of columns in which a sweep may have nothing at all. Without it, tables of two sweeps could not be put together."""
+Row = dict[str, Any]
 
 
-def load(*files: Path, keys: Container[str] | None = None) -> pyarrow.Table:
-    """Returns the records of these files of sweeps. keys: of the jobs that are wanted; None: all, also those that older
+def load(*files: Path, keys: Container[str] | None = None) -> list[Row]:
+    """Returns the rows of these files of sweeps. keys: of the jobs that are wanted; None: all, also those that older
     kernels or another harness have done."""
-    import pyarrow
-
-    last: dict[str, tuple[Path, int]] = {}
+    last: dict[str, Row] = {}
     for path in files:
-        for number, record in enumerate(read(path)):
+        for record in read(path):
             key = record["job"]["key"]
             if keys is None or key in keys:
-                last[key] = (path, number)
-    kept = set(last.values())
-    rows = (row_of(r) for path in files for number, r in enumerate(read(path)) if (path, number) in kept)
-    parts = [pyarrow.Table.from_pylist(part, schema=_schema(part)) for part in _chunks(rows)]
-    return pyarrow.concat_tables(parts, promote_options="permissive") if parts else pyarrow.table({})
+                last.pop(key, None)
+                last[key] = row_of(record)
+    return list(last.values())
 
 
-def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
+def row_of(record: Mapping[str, Any]) -> Row:
     """Returns the columns of one record. config_, counter_: as in the record; times in seconds."""
     job, timing = record.get("job", {}), record.get("timing") or {}
-    row: dict[str, Any] = {
+    row: Row = {
         "key": job.get("key"),
         "kind": job.get("kind"),
-        "time": datetime.fromisoformat(record["time"]),
+        "time": record["time"],
         "kernel": record["kernel"],
         **record["problem"],
         "inputs": record["inputs"]["kind"],
@@ -89,7 +69,7 @@ class Ranking:
     dtype: str
     device: str
     figure: str
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[Row, ...]
 
     @property
     def choices(self) -> list[str]:
@@ -98,43 +78,33 @@ class Ranking:
         return [name for name in names if len({row[name] for row in self.rows}) > 1]
 
 
-def ranked(table: pyarrow.Table) -> list[Ranking]:
+def ranked(rows: Sequence[Row]) -> list[Ranking]:
     """Returns what has a time, and is not wrong."""
-    groups: dict[tuple[int, int, int, str, str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[int, int, int, str, str, str], list[Row]] = {}
     for figure in ("measured_seconds", "predicted_seconds"):
-        for row in table.to_pylist() if table.num_rows else ():
+        for row in rows:
             if row[figure] and row["passed"] is not False:
                 place = (row["m"], row["n"], row["k"], row["config_dtype"], row["device"], figure)
                 groups.setdefault(place, []).append(row)
     return [
-        Ranking(m, n, k, dtype, device, figure, tuple(sorted(rows, key=itemgetter(figure))))
-        for (m, n, k, dtype, device, figure), rows in groups.items()
+        Ranking(m, n, k, dtype, device, figure, tuple(sorted(group, key=itemgetter(figure))))
+        for (m, n, k, dtype, device, figure), group in groups.items()
     ]
 
 
-def write(table: pyarrow.Table, path: Path) -> None:
-    """Writes a table as Parquet, Arrow (Feather) or CSV, by the ending of the name; whole or not at all."""
-    import pyarrow.csv
-    import pyarrow.feather
-    import pyarrow.parquet
-
-    writers: dict[str, Any] = {
-        ".parquet": pyarrow.parquet.write_table,
-        ".arrow": pyarrow.feather.write_feather,
-        ".csv": pyarrow.csv.write_csv,
-    }
-    check_name(path)
-    try:
-        with whole_file(path.resolve()) as file:
-            writers[path.suffix](table, file)
-    except OSError as error:
-        raise CannotRun(f"cannot write {path}: {error.strerror or error}") from error
+def write(rows: Sequence[Row], path: Path) -> None:
+    """Writes rows as CSV, whole or not at all; a column that a row does not have is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def check_name(path: Path) -> None:
     """Refuses what `write` cannot write; to be asked before the work is done."""
-    if path.suffix not in FORMATS:
-        raise UsageProblem(f"--table {path}: the name must end with one of {', '.join(FORMATS)}")
+    if path.suffix != ".csv":
+        raise UsageProblem(f"--table {path}: the table is CSV; name it .csv")
     if not path.resolve().parent.is_dir():
         raise UsageProblem(f"--table {path}: there is no folder {path.parent}; name one that exists")
     if path.is_dir():
@@ -148,33 +118,3 @@ def _plain(name: str, value: object) -> object:
     if isinstance(value, list):
         return "x".join(map(str, value[:2] if name == "mma_shape" else value))
     return value
-
-
-def _schema(rows: list[dict[str, Any]]) -> pyarrow.Schema:
-    """Names all columns of all rows: pyarrow alone would take those of the first."""
-    import pyarrow
-
-    columns: dict[str, list[Any]] = {}
-    for row in rows:
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return pyarrow.schema([(name, _type(name, values)) for name, values in columns.items()])
-
-
-def _type(name: str, values: list[Any]) -> pyarrow.DataType:
-    import pyarrow
-
-    if name == "time":
-        return pyarrow.timestamp("ms", tz="UTC")  # Parquet has no seconds
-    return pyarrow.type_for_alias(TYPES[name]) if name in TYPES else pyarrow.array(values).type
-
-
-def _chunks(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
-    part: list[dict[str, Any]] = []
-    for row in rows:
-        part.append(row)
-        if len(part) == ROWS:
-            yield part
-            part = []
-    if part:
-        yield part

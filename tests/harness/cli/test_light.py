@@ -53,7 +53,6 @@ def test_every_command_has_help_without_the_extras():
     [
         ("report", ["report"]),
         ("sweep", ["sweep", "kernel6", "--shape", "256", "--cluster-address", "tcp://127.0.0.1:1"]),
-        ("sweep", ["sweep", "kernel6", "--shape", "256", "--jobs", "1", "--table", "t.csv"]),
         ("bench", ["bench", "--suite", "gpu"]),
         ("bench", ["tune", "kernel6", "--device", "gpu"]),
     ],

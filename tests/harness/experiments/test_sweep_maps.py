@@ -109,6 +109,6 @@ def test_the_figure_and_the_table(records, tmp_path):
     figure = draw(load_maps(tmp_path)[0])
     assert len(figure.rows) == 4 and "+11.1 %" in figure.svg and "the default" in figure.svg
     rows = table.load(path)
-    assert rows.num_rows == 8 and math.isclose(min(rows["measured_seconds"].to_pylist()), 0.9e-4)
-    assert set(rows["config_mma_shape"].to_pylist()) == {"x".join(map(str, CONFIGS[0].mma_shape))}
-    assert rows["predicted_seconds"].null_count == 8
+    assert len(rows) == 8 and math.isclose(min(row["measured_seconds"] for row in rows), 0.9e-4)
+    assert {row["config_mma_shape"] for row in rows} == {"x".join(map(str, CONFIGS[0].mma_shape))}
+    assert {row["predicted_seconds"] for row in rows} == {None}
