@@ -1,11 +1,13 @@
-"""Options that several commands share, and how their text is read.
+"""How options are made and read. The words that all commands share are made of these: how something is emulated
+(`emugpu.cli.emulation`), and where its results are written (`emugpu.cli.outputs`).
 
 Options come in groups. A command decorated with a group takes one argument, a dataclass with what they were set to:
 
     @click.command()
-    @config_options
-    @run_options
-    def check(config: ConfigOptions, run: RunOptions) -> int: ...
+    @emulation_options("accumulation", "max-steps")
+    @output_option("json", "sarif")
+    @profile_option
+    def check(emulation: Emulation, outputs: Outputs) -> int: ...
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -137,6 +140,11 @@ def check_output(path: str | None, option: str, way_out: str = "name one, or use
         raise UsageProblem(f"{option} {path!r} is not a file in an existing folder; {way_out}")
     if not os.access(place if place.exists() else place.parent, os.W_OK):
         raise UsageProblem(f"{option} {path!r} cannot be written (permission denied); name another file")
+    try:
+        if not place.exists():
+            tempfile.TemporaryFile(dir=place.parent).close()
+    except OSError as error:
+        raise UsageProblem(f"{option} {path!r} cannot be written ({error.strerror}); name another file") from error
 
 
 def check_folder(path: Path | None, option: str) -> None:
@@ -146,8 +154,11 @@ def check_folder(path: Path | None, option: str) -> None:
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not there.is_dir():
         raise UsageProblem(f"{option} {path}: {there} is not a folder; name another folder")
-    if not os.access(there, os.W_OK):
-        raise UsageProblem(f"{option} {path}: {there} cannot be written (permission denied); name another folder")
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        reason = str(error.strerror).lower()
+        raise UsageProblem(f"{option} {path}: {there} cannot be written ({reason}); name another folder") from error
 
 
 def write_output(text: str, path: str) -> None:

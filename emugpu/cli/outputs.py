@@ -1,0 +1,141 @@
+"""``-o FILE``: what a command writes besides its report on the screen. The ending of a file says what it holds.
+
+A command names the endings that it can write, and gets an `Outputs`. Every file has been found to be writable by then:
+
+    @click.command()
+    @output_option("json", "sarif")
+    def check(outputs: Outputs) -> int:
+        ...
+        written = outputs.write(json=lambda: as_json(data), sarif=lambda: as_json(findings))
+        if outputs.shows_report:
+            show(console)
+            written.show(console)
+        return code or written.exit_code
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from emugpu.cli.options import Command, Parsed, check_folder, check_output, group, write_output
+from emugpu.cli.program import try_write
+from emugpu.cli.render import show_line
+from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
+
+FOLDER = "folder"
+"""What is written to ``DIR/``."""
+_HOLDS = {
+    "json": "JSON",
+    "sarif": "SARIF",
+    "xml": "JUnit XML",
+    "md": "Markdown",
+    "csv": "CSV",
+    "html": "HTML",
+    "svg": "SVG",
+    "txt": "text",
+    "toml": "a launch file",
+}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What has been written. complete: all that was asked for."""
+
+    places: tuple[str, ...]
+    complete: bool
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_OK if self.complete else EXIT_CANNOT_RUN
+
+    def show(self, console: Console) -> None:
+        for place in self.places:
+            show_line(console, f"written to {place}")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where to write, and what: pairs of an ending and a place. The place ``-`` is standard output."""
+
+    places: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shows_report(self) -> bool:
+        """Returns whether the screen is left to the report."""
+        return all(place != "-" for _, place in self.places)
+
+    def asks_for(self, kind: str) -> bool:
+        return any(wanted == kind for wanted, _ in self.places)
+
+    def write(self, folder: Callable[[Path], None] | None = None, **texts: Callable[[], str]) -> Written:
+        """Writes each place, and says on standard error what could not be written. texts: by ending; one that there is
+        nothing of, as of a run that failed, is left out. folder: fills ``DIR/``.
+        """
+        done = []
+        for kind, place in self.places:
+            if kind == FOLDER and folder is not None:
+                write = partial(folder, Path(place))
+            elif kind in texts:
+                write = partial(_write, texts[kind], place)
+            else:
+                continue
+            done.append((place, try_write(write)))
+        places = tuple(place for place, ok in done if ok and place != "-")
+        return Written(places, all(ok for _, ok in done))
+
+
+def _write(text: Callable[[], str], place: str) -> None:
+    write_output(text(), place)
+
+
+def parse_output(text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
+    """Reads a place: what is to be written there, and where. Raises UsageProblem if that is none of the kinds, or if it
+    cannot be written.
+    """
+    if text == "-":
+        return kinds[0], "-"
+    if FOLDER in kinds and text.endswith("/"):
+        check_folder(Path(text), "-o")
+        return FOLDER, text
+    kind = Path(text).suffix.removeprefix(".")
+    if kind == FOLDER or kind not in kinds:
+        raise UsageProblem(f"-o {text}: this command writes {_list(kinds)}; let the name end so")
+    check_output(text, "-o")
+    return kind, text
+
+
+def _list(kinds: tuple[str, ...]) -> str:
+    endings = ["a folder, DIR/" if kind == FOLDER else f".{kind}" for kind in kinds]
+    return " or ".join([", ".join(endings[:-1]), endings[-1]] if len(endings) > 1 else endings)
+
+
+def output_option(*kinds: str, folder: str = "") -> Callable[[Command], Command]:
+    """Returns the decorator that gives a command `Outputs`. kinds: the endings that it can write; ``-`` stands for the
+    first. folder: what ``DIR/`` gets, if the command can write one.
+    """
+    every = (*kinds, FOLDER) if folder else kinds
+    holds = [f".{kind}{f' ({_HOLDS[kind]})' if kind in _HOLDS else ''}" for kind in kinds]
+    holds += [f"DIR/ ({folder})"] if folder else []
+    instead = "JSON in place of the report" if kinds[0] == "json" else "the screen"
+
+    def gathered(output: tuple[tuple[str, str], ...], json_path: str | None = None) -> Outputs:
+        check_output(json_path, "--json")
+        asked = [*output, *([("json", json_path)] if json_path is not None else [])]
+        return Outputs(tuple(dict.fromkeys(asked)))
+
+    said = click.option(
+        "-o",
+        "--output",
+        multiple=True,
+        type=Parsed("FILE", lambda text: parse_output(text, every)),
+        metavar="FILE",
+        help=f"Write {', '.join(holds)}; - is {instead}. May be repeated.",
+    )
+    as_before = [click.option("--json", "json_path", metavar="PATH|-", hidden=True)] if "json" in kinds else []
+    return group("outputs", gathered, said, *as_before)
