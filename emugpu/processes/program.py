@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -16,6 +18,8 @@ PR_SET_PDEATHSIG = 1
 PATIENCE = 5.0
 """Seconds to wait for a process that was killed: one that a GPU holds may stay for a while, and nobody waits for it."""
 
+QUERY_SECONDS = 60
+"""For a program that is asked about itself."""
 MOST_SHOWN = 200
 """Characters of a command in the log."""
 
@@ -62,3 +66,38 @@ def run(command: Sequence[Any], limit: float, input: str | None = None, **how: A
             if stream is not None:
                 stream.close()
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def answer(program: Path, *arguments: str) -> str:
+    """Returns what a program prints. Raises OSError if it cannot be run, SubprocessError if it fails."""
+    return subprocess.run(
+        [program, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=QUERY_SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    ).stdout
+
+
+def ask_version(program: Path) -> tuple[str | None, str | None]:
+    """Returns (what ``--version`` says, in short; None), or (None, why it says nothing)."""
+    try:
+        text = answer(program, "--version").strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, _reason(error)
+    if not text:
+        return None, "it says nothing about its version"
+    # NVIDIA's tools print several lines, the version as V13.0.88; Mojo prints "Mojo 1.2.0 (2016d0cd)".
+    release = re.findall(r"\bV(\d[\w.]*)", text)
+    return (release[-1] if release else text.splitlines()[-1].removeprefix("Mojo").strip()), None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        last = (error.stderr or error.stdout or "").strip().splitlines()
+        return f"it ends with code {error.returncode}{f': {last[-1]}' if last else ''}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it does not answer in {QUERY_SECONDS} s"
+    return f"it cannot be run ({error.strerror if isinstance(error, OSError) else error})"

@@ -27,9 +27,9 @@ from emugpu.errors import UsageProblem
 from emugpu.launch.check import CheckOptions, check
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
+from emugpu.launch.ptxas import require_accepted
 from emugpu.launch.spec import Launchable, read_ptx
 from harness.cli.options import ConfigOptions, config_options, seed_option, shape_option, what_argument
-from harness.cli.run_file import require_accepted
 from harness.cli.running import kernels_named, launch_files_named, refuse_what_kernels_have
 from harness.compile.artifacts import build_with_notice, make_launchable
 from harness.problem import KINDS, Shape

@@ -17,9 +17,10 @@ from emugpu import cache
 from emugpu.cli.options import as_json, check_output, json_option, write_output
 from emugpu.cli.render import show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun
+from emugpu.processes.program import ask_version
 from harness import paths
 from harness.compile.catalog import KERNELS
-from harness.compile.compiler import Gpu, ask_version, find_gpus, find_mojo, find_nvdisasm, package_version
+from harness.compile.compiler import Gpu, find_gpus, find_mojo, find_nvdisasm, package_version
 from harness.run.runner import choose_device
 
 

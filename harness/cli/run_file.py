@@ -18,13 +18,13 @@ from emugpu.cli.render import progress_bar, show_line
 from emugpu.cuda.launch import run_on_gpu
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import EmulationOptions, Outcome, Tried, launched_ptx, run_schedules
+from emugpu.launch.launching import EmulationOptions, Outcome, Tried, run_schedules
+from emugpu.launch.ptxas import require_accepted
 from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import Processes
 from emugpu.record import new_record
 from harness.cli.options import GPU_SILENCE, OutputOptions, RunOptions
 from harness.cli.running import check_schedules, refuse_what_kernels_have
-from harness.compile.compiler import refusal_of
 
 
 def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | None) -> int:
@@ -55,13 +55,6 @@ def run_file(path: Path, run: RunOptions, output: OutputOptions, dump: Path | No
     if not outcome.passed:
         return EXIT_WRONG_RESULT
     return EXIT_OK if written else EXIT_CANNOT_RUN
-
-
-def require_accepted(what: Launchable) -> None:
-    """Raises CannotRun for PTX that NVIDIA's assembler is at hand for, and refuses."""
-    refusal = refusal_of(launched_ptx(what))
-    if refusal:
-        raise CannotRun(f"{what.ptx}: ptxas refuses it: {refusal}; fix it, or add --no-ptxas")
 
 
 def _on_gpu(what: Launchable, run: RunOptions, keep: Sequence[str] | None) -> Tried:

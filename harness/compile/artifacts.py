@@ -28,6 +28,7 @@ from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.expectation import Comparison, Holds
 from emugpu.launch.expression import parse_expression
 from emugpu.launch.launching import Outcome
+from emugpu.launch.ptxas import assemble, ptxas_version, refusal_in, why_no_ptxas
 from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar, WarpRole
 from emugpu.launch.spec import Argument as LaunchArgument
 from harness import fp8, paths
@@ -35,17 +36,13 @@ from harness.block_scaling import ATOM_BYTES, FORMATS, to_atoms
 from harness.compile import planner
 from harness.compile.compiler import (
     ask,
-    assemble,
     compiled,
     digest,
     driver_source,
     key_of,
     mojo_version,
     package_version,
-    ptxas_version,
-    refusal_in,
     sources_hash,
-    why_no_ptxas,
     with_notice,
 )
 from harness.compile.config import KernelConfig
@@ -103,7 +100,7 @@ class Artifact:
         return _plan(self.planner or planner.planner(), self.folder, shape)
 
     def statistics(self) -> dict:
-        """What ptxas says about the kernel (see `harness.compile.compiler`); of compiled PTX asked once per version."""
+        """What ptxas says about the kernel (see `emugpu.launch.ptxas`); of compiled PTX asked once per version."""
         version = ptxas_version()
         if version is None:
             return {"error": why_no_ptxas()}

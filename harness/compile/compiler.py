@@ -1,4 +1,4 @@
-"""Finds Mojo and ptxas, compiles host programs in Mojo, asks them, and asks ptxas.
+"""Finds Mojo, compiles host programs in Mojo and asks them.
 
 Each program is known by a hash of all that it is made from.
 """
@@ -30,12 +30,12 @@ from rich.markup import escape
 from emugpu import cache
 from emugpu.errors import EXIT_USAGE, CannotRun
 from emugpu.gpus import kind_of
+from emugpu.launch.ptxas import ASSEMBLE_SECONDS, assemble, ptxas_version
 from emugpu.paths import find_mojo
+from emugpu.processes.program import answer, ask_version
 from emugpu.processes.program import run as run_program
 from harness import paths
 from harness.problem import ELEMENT_TYPES
-
-QUERY_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -73,48 +73,6 @@ def mojo_version() -> str | None:
 @functools.cache
 def _mojo_version(mojo: Path) -> str | None:
     return ask_version(mojo)[0]
-
-
-def ptxas_version() -> str | None:
-    """For example ``13.0.88``; None if ptxas is not on PATH, or does not answer."""
-    ptxas = shutil.which("ptxas")
-    return _version_of(Path(ptxas), Path(ptxas).stat().st_mtime_ns)[0] if ptxas else None
-
-
-def why_no_ptxas() -> str:
-    """Said where `ptxas_version` is None."""
-    ptxas = shutil.which("ptxas")
-    if ptxas is None:
-        return "ptxas is not on PATH"
-    return f"{ptxas}: {_version_of(Path(ptxas), Path(ptxas).stat().st_mtime_ns)[1]}"
-
-
-@functools.cache
-def _version_of(program: Path, changed: int) -> tuple[str | None, str | None]:
-    """Asked once in a process, unless it is replaced."""
-    return ask_version(program)
-
-
-def ask_version(program: Path) -> tuple[str | None, str | None]:
-    """(what ``--version`` says, in short; None), or (None, why it says nothing)."""
-    try:
-        text = _answer(program, "--version").strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        return None, _reason(error)
-    if not text:
-        return None, "it says nothing about its version"
-    # NVIDIA's tools print several lines, the version as V13.0.88; Mojo prints "Mojo 1.2.0 (2016d0cd)".
-    release = re.findall(r"\bV(\d[\w.]*)", text)
-    return (release[-1] if release else text.splitlines()[-1].removeprefix("Mojo").strip()), None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        last = (error.stderr or error.stdout or "").strip().splitlines()
-        return f"it ends with code {error.returncode}{f': {last[-1]}' if last else ''}"
-    if isinstance(error, subprocess.TimeoutExpired):
-        return f"it does not answer in {QUERY_SECONDS} s"
-    return f"it cannot be run ({error.strerror if isinstance(error, OSError) else error})"
 
 
 def package_version(name: str) -> str | None:
@@ -168,21 +126,9 @@ def versions() -> dict[str, str | None]:
 def _first_words(program: Path, *arguments: str) -> str | None:
     """What a program prints, None if it cannot be run or fails."""
     try:
-        return _answer(program, *arguments)
+        return answer(program, *arguments)
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _answer(program: Path, *arguments: str) -> str:
-    return subprocess.run(
-        [program, *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=QUERY_SECONDS,
-        stdin=subprocess.DEVNULL,
-        check=True,
-    ).stdout
 
 
 _PARTS = {"mma_shape": ("mma_m", "mma_n"), "cluster": ("cluster_m", "cluster_n")}
@@ -400,77 +346,6 @@ def _read_as_it_is(path: Path, *state: int) -> _MojoFile:
     return _MojoFile(hashlib.sha256(content).hexdigest(), tuple(imports))
 
 
-# Lines of `ptxas --verbose`, for example
-#   ptxas info    : Used 64 registers, used 1 barriers, 40 bytes smem
-#   0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-_FIGURES = {
-    "registers": r"Used (\d+) registers",
-    "barriers": r"used (\d+) barriers",
-    "static_shared_bytes": r"(\d+) bytes smem",
-    "stack_bytes": r"(\d+) bytes stack frame",
-    "spill_store_bytes": r"(\d+) bytes spill stores",
-    "spill_load_bytes": r"(\d+) bytes spill loads",
-}
-ASSEMBLE_SECONDS = 300
-
-
-def assemble(ptx: Path, arch: str) -> dict:
-    """Assembles a PTX file of one kernel and returns its statistics, or ``{"error": why}``.
-
-    A figure that ptxas does not print is 0: it leaves out what a kernel does not use.
-    """
-    ptxas = shutil.which("ptxas")
-    if ptxas is None:
-        return {"error": "ptxas is not on PATH"}
-    command = [
-        ptxas,
-        "--verbose",
-        f"--gpu-name={arch}",
-        f"--output-file={ptx.with_suffix('.cubin')}",
-        str(ptx),
-    ]
-    try:
-        done = run_program(command, ASSEMBLE_SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"error": f"ptxas did not finish in {ASSEMBLE_SECONDS} s"}
-    text = done.stdout + done.stderr
-    if done.returncode:
-        return {
-            "error": next(
-                (line for line in text.splitlines() if "error" in line or "fatal" in line), text.strip()[:200]
-            )
-        }
-    return parse_statistics(text)
-
-
-_TOO_OLD = re.compile(r"not defined for option|Unsupported \.version")
-"""What a ptxas says that does not know the architecture, or the version of PTX: it is no judge."""
-_REFUSAL = re.compile(r"ptxas (?:\S+, (?P<line>line \d+); )?(?:error|fatal)\s*: (?P<why>.*)")
-_TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.M)
-
-
-def refusal_of(ptx: str) -> str:
-    """Why NVIDIA's assembler refuses a PTX text, in its words; nothing if it takes it, or if there is none that could
-    say.
-    """
-    target = _TARGET.search(ptx)
-    if target is None or shutil.which("ptxas") is None:
-        return ""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx, encoding="utf-8")
-        return refusal_in(assemble(source, target[1]))
-
-
-def refusal_in(statistics: Mapping[str, Any]) -> str:
-    """The same from what `assemble` has found."""
-    said = str(statistics.get("error", ""))
-    refusal = _REFUSAL.match(said)
-    if refusal is None or _TOO_OLD.search(said):
-        return ""
-    return f"{refusal['line']}: {refusal['why']}" if refusal["line"] else refusal["why"]
-
-
 def disassemble(ptx: str, arch: str) -> str:
     """The machine code (SASS) of a PTX text. Raises CannotRun without the tools of the CUDA toolkit."""
     nvdisasm = find_nvdisasm()
@@ -500,9 +375,3 @@ def find_nvdisasm() -> str | None:
         return found
     neighbour = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     return str(neighbour) if neighbour.exists() else None
-
-
-def parse_statistics(text: str) -> dict:
-    """Reads the figures out of what ptxas printed."""
-    found = {name: re.search(pattern, text) for name, pattern in _FIGURES.items()}
-    return {name: int(match.group(1)) if match else 0 for name, match in found.items()}

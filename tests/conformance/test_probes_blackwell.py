@@ -13,7 +13,7 @@ import pytest
 from conformance import emulator
 from conformance.catalogue import BLACKWELL, PROBES, for_target
 from emugpu.errors import CannotRun
-from harness.compile.compiler import ptxas_version
+from emugpu.launch.ptxas import ptxas_version
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from emugpu.launch.ptxas import ptxas_version
 from harness.cli.main import main
-from harness.compile.compiler import ptxas_version
 from harness.experiments import history
 
 SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]

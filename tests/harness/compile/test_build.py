@@ -448,24 +448,6 @@ def test_readable_errors_never_hide_everything():
     assert readable_errors("") == "no message"
 
 
-def test_ptxas_figures_are_read():
-    text = textwrap.dedent("""\
-        ptxas info    : 0 bytes gmem
-        ptxas info    : Compiling entry function 'kernel6' for 'sm_100a'
-        ptxas info    : Function properties for kernel6
-            8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
-        ptxas info    : Used 87 registers, used 2 barriers, 8 bytes cumulative stack size, 40 bytes smem
-        """)
-    assert compiler.parse_statistics(text) == {
-        "registers": 87,
-        "barriers": 2,
-        "static_shared_bytes": 40,
-        "stack_bytes": 8,
-        "spill_store_bytes": 12,
-        "spill_load_bytes": 16,
-    }
-
-
 def test_without_ptxas_the_reason_is_given(artifacts, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert artifacts[2, 1].statistics() == {"error": "ptxas is not on PATH"}
@@ -478,14 +460,6 @@ def test_ptxas_accepts_the_kernels(artifacts):
         assert statistics["spill_store_bytes"] == statistics["spill_load_bytes"] == 0
         assert 0 < statistics["registers"] <= 255
         assert statistics == json.loads((artifact.folder / f"ptxas-{statistics['version']}.json").read_text())
-
-
-def test_ptxas_says_what_is_wrong(tmp_path):
-    if shutil.which("ptxas") is None:
-        pytest.skip("ptxas is not on PATH")
-    bad = tmp_path / "bad.ptx"
-    bad.write_text(".version 8.8\n.target sm_100a\nnonsense\n")
-    assert "bad.ptx" in compiler.assemble(bad, "sm_100a")["error"]
 
 
 def test_compiled_kernels_are_what_was_asked_for(artifacts):
