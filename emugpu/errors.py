@@ -9,7 +9,19 @@ EXIT_FINDINGS = 1
 EXIT_USAGE = 2
 EXIT_CANNOT_RUN = 3
 EXIT_WRONG_RESULT = 4
+EXIT_INCOMPLETE = 5
 EXIT_INTERRUPTED = 130  # the shell's code for a program ended by Ctrl-C
+EXIT_CODES = {
+    EXIT_OK: "ok or clean",
+    EXIT_FINDINGS: "findings: racy, or a regression",
+    EXIT_USAGE: "usage",
+    EXIT_CANNOT_RUN: "could not run, or hung",
+    EXIT_WRONG_RESULT: "wrong result",
+    EXIT_INCOMPLETE: "incomplete",
+    EXIT_INTERRUPTED: "interrupted",
+}
+"""What each means, in every command."""
+EXIT_CODES_TEXT = f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 
 
 class ReportedError(Exception):

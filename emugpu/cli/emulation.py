@@ -125,10 +125,19 @@ class Emulation:
     given: frozenset[str] = frozenset()
 
     def check_options(self, redundant: bool = False) -> CheckOptions:
-        """Returns how to run a check. Which findings count is decided when all are known, so strict and allow are not
-        for the run.
+        """Returns how to run a check."""
+        return CheckOptions(self.schedules, self.options, redundant, self.options.strict, self.options.allow)
+
+    def for_program(self) -> EmulationOptions:
+        """Returns the options for a program: those that run well read memory that nobody has written, and do not use
+        what they get.
         """
-        return CheckOptions(self.schedules, replace(self.options, strict=False, allow=()), redundant)
+        said = "uninitialised" in self.given
+        return self.options if said else replace(self.options, uninitialised="report")
+
+    def refuse_several_schedules(self, why: str) -> None:
+        if self.schedules > 1 and given_options("schedules"):
+            raise UsageProblem(f"--schedules {self.schedules}: {why}; write fifo, declining or random:SEED")
 
     def refuse(self, why: str, *settings: str) -> None:
         """Refuses settings that were given and mean nothing here."""
@@ -149,8 +158,8 @@ timeout_option = click.option(
     "--timeout",
     type=FiniteRange(0, min_open=True),
     metavar="SECONDS",
-    help="Seconds that an emulated launch may take, or that a GPU may show no progress.  "
-    f"[default: no limit; {GPU_SILENCE:g} of a GPU]",
+    help="Seconds that an emulated launch may take, or a GPU may show no progress.  "
+    f"[default: no limit; of a GPU {GPU_SILENCE:g}]",
 )
 
 
@@ -189,7 +198,7 @@ def emulation_options(
         default=schedules,
         show_default=True,
         metavar="SCHEDULES",
-        help="fifo, declining, random:SEED, or a number of schedules: fifo and random ones; 10@7: seeds from 7 on.",
+        help="fifo, declining, random:SEED, or how many: 10, or 10@SEED, are fifo and random ones.",
     ), click.option(
         "--emulate",
         multiple=True,
@@ -206,3 +215,28 @@ def _written(name: str, defaults: dict[str, Any]) -> str:
     first = {True: "true", False: "false"}.get(default, default) if default is not None else None
     values = sorted(SETTINGS[name].values, key=lambda value: value != first) if first else SETTINGS[name].values
     return f"{name}={'|'.join(values)}"
+
+
+def emulation_words(emulation: Emulation, *, schedules: str = "1", first_seed: int = 0, **defaults: Any) -> list[str]:
+    """Returns the words of a command that say the same, but for what is its default: the reverse of
+    `emulation_options`, with the same defaults. Worker processes are left out, as they change nothing.
+    """
+    options = emulation.options
+    asked = _schedules_text(emulation, first_seed)
+    words = [] if asked == schedules else ["--schedules", asked]
+    usual = EmulationOptions(**defaults)
+    for name in ("accumulation", "resident-clusters", "max-steps", "uninitialised", "engine", "strict"):
+        value = getattr(options, name.replace("-", "_"))
+        if value != getattr(usual, name.replace("-", "_")):
+            words += ["--emulate", f"{name}={str(value).lower()}"]
+    words += [word for rule in options.allow for word in ("--emulate", f"allow={rule}")]
+    words += [] if emulation.ptxas else ["--emulate", "ptxas=false"]
+    return words if options.timeout is None else [*words, "--timeout", f"{options.timeout:g}"]
+
+
+def _schedules_text(emulation: Emulation, first_seed: int) -> str:
+    schedule, seed = emulation.options.schedule, emulation.options.seed
+    if emulation.schedules == 1 and schedule != "fifo":
+        return f"random:{seed}" if schedule == "random" else schedule
+    draws = emulation.schedules > 1 or emulation.options.uninitialised == "random"
+    return f"{emulation.schedules}@{seed}" if draws and seed != first_seed else str(emulation.schedules)

@@ -1,4 +1,4 @@
-"""What ``harness exec`` says at the end, for people and for scripts."""
+"""What ``emugpu exec`` says at the end, for people and for scripts."""
 
 from __future__ import annotations
 

@@ -7,7 +7,13 @@ import click
 import emugpu
 from emugpu.cli.program import Commands, start_logging
 
-COMMANDS = {"exec": "emugpu.cli.exec:exec_command"}
+COMMANDS = {
+    "verify": "emugpu.cli.verify:verify_command",
+    "run": "emugpu.cli.run:run_command",
+    "exec": "emugpu.cli.exec:exec_command",
+    "debug": "emugpu.cli.debug:debug_command",
+    "ptx": "emugpu.cli.ptx:ptx",
+}
 """Each command with its place."""
 
 
@@ -15,10 +21,6 @@ COMMANDS = {"exec": "emugpu.cli.exec:exec_command"}
 @click.option("-v", "--verbose", is_flag=True, help="Log on standard error what is compiled, run and started, and why.")
 @click.version_option(emugpu.__version__, prog_name="emugpu", message="%(prog)s %(version)s")
 def main(verbose: bool) -> None:
-    """Run PTX and whole CUDA programs on an emulated GPU, and check them.
-
-    Exit codes: 0 ok or clean, 1 racy, 2 usage, 3 hung, or could not run or write, 4 wrong result, 5 incomplete, 130
-    interrupted.
-    """
+    """Run PTX and whole CUDA programs on an emulated GPU, and check them."""
     if verbose:
         start_logging("emugpu")

@@ -249,8 +249,8 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="[FILE.json]",
         is_flag=False,
         flag_value=TABLES_ONLY,
-        help="Say on standard error where the emulator's time goes, by kernel, unit and PTX line; FILE.json is for "
-        "https://www.speedscope.app. Put it last if you name no file.",
+        help="Say on standard error where the emulator's time goes; FILE.json is for https://www.speedscope.app. Put it "
+        "last if you name no file.",
     )(profiled)
 
 

@@ -12,7 +12,15 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from emugpu.errors import EXIT_CANNOT_RUN, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, CannotRun, ReportedError
+from emugpu.errors import (
+    EXIT_CANNOT_RUN,
+    EXIT_CODES_TEXT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    CannotRun,
+    ReportedError,
+)
 from emugpu.paths import setting
 
 _program = "emugpu"
@@ -131,11 +139,11 @@ def _give_up_if_broken(stream: TextIO | None) -> None:
 
 class Commands(ClearErrors, click.Group):
     """A program's commands, each a place ``module:name``. A command is imported when it is asked for, so that none pays
-    for another's imports.
+    for another's imports. The help of each ends with the exit codes, which are the same in all.
     """
 
     def __init__(self, *args: Any, places: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, epilog=EXIT_CODES_TEXT, **kwargs)
         self.places = dict(places or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -146,6 +154,7 @@ class Commands(ClearErrors, click.Group):
             return None
         module, _, name = self.places[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
+        command.epilog = EXIT_CODES_TEXT
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` has it until here
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command

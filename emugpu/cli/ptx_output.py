@@ -1,4 +1,4 @@
-"""What ``harness ptx`` shows: listings and outcomes as tables."""
+"""What ``emugpu ptx list``, ``emugpu run`` and ``emugpu verify DIR`` show, as tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from emugpu.cli.render import flatten_counters, show_line, show_table
 from emugpu.emulator.names import readable_name, short_name
-from emugpu.launch.corpus import NOT_RUN, Row
+from emugpu.launch.corpus import NOT_LAUNCHED, Row
 from emugpu.launch.expectation import Comparison
 from emugpu.launch.launching import Outcome, Tried, name_schedules
 from emugpu.launch.listing import ListedKernel, Listing
@@ -66,7 +66,7 @@ def _show_kernel(console: Console, kernel: ListedKernel) -> None:
         for refusal in refused[:SHOWN_REFUSALS]:
             show_line(console, f"  line {refusal.line}: {refusal.text}")
         if len(refused) > SHOWN_REFUSALS:
-            show_line(console, f"  ... and {len(refused) - SHOWN_REFUSALS} more; --json has them all")
+            show_line(console, f"  ... and {len(refused) - SHOWN_REFUSALS} more; -o FILE.json has them all")
 
 
 def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> None:
@@ -123,11 +123,11 @@ def show_mistakes(console: Console, outcome: Outcome) -> None:
 
 
 def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
-    """Shows a table of kernels, and below it why results are not right."""
+    """Shows a table of kernels, and below it why verdicts are not clean."""
     show_table(
         console,
         f"{folder}: {len({row.file for row in rows})} files, {len({(row.file, row.kernel) for row in rows})} kernels",
-        ("file", "kernel", "compiler", "implemented", "exact", "warnings", "seconds"),
+        ("file", "kernel", "compiler", "implemented", "verdict", "warnings", "seconds"),
         [
             (
                 row.file,
@@ -141,11 +141,11 @@ def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
             for row in rows
         ],
     )
-    for row in rows:
-        if row.reason:
-            show_line(console, f"{row.launch}: {row.result}: {row.reason}")
+    for launch, (result, reason) in {row.launch: (row.result, row.reason) for row in rows}.items():
+        if reason:
+            show_line(console, f"{launch}: {result}: {reason}")
     counts = Counter(row.result for row in rows)
-    found = ", ".join(f"{count} {'not launched' if name == NOT_RUN else name}" for name, count in counts.items())
+    found = ", ".join(f"{count} {'not launched' if name == NOT_LAUNCHED else name}" for name, count in counts.items())
     show_line(console, found, "bold")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from emugpu.check.checker import Checked, Checker, together
+from emugpu.check.checker import Checked, Checker, chosen, together
 from emugpu.check.findings import Finding, Report
 from emugpu.check.redundant import unneeded
 from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
@@ -27,7 +27,8 @@ Progress = Callable[[int, int], None]
 class CheckOptions:
     """Says how to run a check. schedules: the first is fifo, the others are random, from the emulation's seed on; a
     single one is the emulation's. Integers that a launch file has drawn are others in each.
-    redundant: look for synchronisation that could be left out, too.
+    redundant: look for synchronisation that could be left out, too. strict: warnings count as errors. allow: rules
+    whose findings are left out.
 
     emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
     clusters are resident, the last schedule of a persistent kernel has one. Of several, a kernel that asks
@@ -37,6 +38,8 @@ class CheckOptions:
     schedules: int = 4
     emulation: EmulationOptions = TOLERANT
     redundant: bool = False
+    strict: bool = False
+    allow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,9 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
             progress(done, len(every))
     runs = iter(found)
     checked = [_together([next(runs) for _ in each], each) for each in work]
-    return (
-        [_with_redundant(*one, options) for one in zip(checked, several, strict=True)] if options.redundant else checked
-    )
+    if options.redundant:
+        checked = [_with_redundant(*one, options) for one in zip(checked, several, strict=True)]
+    return [chosen(one, options.strict, True, options.allow) for one in checked]
 
 
 def _together(runs: list[Checked], work: Sequence[Work]) -> Checked:
@@ -132,7 +135,7 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
 
 def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
     """Returns the schedules of one launchable; see `CheckOptions`."""
-    emulation = replace(options.emulation, jobs=1, strict=False)
+    emulation = replace(options.emulation, jobs=1, strict=False, allow=())
     each = under_schedules(emulation, options.schedules)
     if emulation.resident_clusters is None and what.persistent and len(each) > 1:
         each[-1] = replace(each[-1], resident_clusters=1)

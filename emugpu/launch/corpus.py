@@ -1,81 +1,99 @@
-"""A folder of PTX files and launch files: what is implemented of each kernel, and what comes out of those that are
-launched.
-"""
+"""A folder of PTX files and launch files: what is implemented of each kernel, and the verdict on each launch file."""
 
 from __future__ import annotations
 
+import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from emugpu.check.verdict import Verdict
 from emugpu.emulator import LaunchError
 from emugpu.emulator.names import find_name, short_name
-from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, ReportedError, UsageProblem
+from emugpu.errors import UsageProblem
 from emugpu.files import read_text_file
+from emugpu.launch.check import CheckOptions, check, judge
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import EmulationOptions, Outcome, run
-from emugpu.launch.listing import ListedKernel, list_kernels
+from emugpu.launch.launching import load_module
+from emugpu.launch.listing import ListedKernel, compiler_of, list_kernels
+from emugpu.launch.ptxas import require_accepted
 from emugpu.launch.spec import Launchable, read_ptx
 from emugpu.processes.engine import in_order
 
-EXACT, CLOSE, RAN, WRONG, FAILED, NOT_RUN = "exact", "within tolerance", "ran", "WRONG", "could not run", "-"
-
-
+NOT_LAUNCHED = "-"
 Work = tuple[Path | None, tuple[Path, ...]]
 """A PTX file and its launch files; without one: launch files whose PTX is not in the folder."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel of one file, launched by one launch file or by none.
-
-    result: `EXACT`, ...; reason: why it is not right. warnings: rules broken, None if it did not run. seconds: of
-    emulation.
+    """One kernel of one file, launched by one launch file or by none. ptx: the file that PTX lines are of. verdict: on
+    the launch file. seconds: that it took.
     """
 
     file: str
     kernel: str
     compiler: str
     implemented: str
+    ptx: str
     launch: str | None = None
-    result: str = NOT_RUN
-    reason: str = ""
-    warnings: int | None = None
+    verdict: Verdict | None = None
     seconds: float | None = None
+
+    @property
+    def result(self) -> str:
+        return self.verdict.word if self.verdict else NOT_LAUNCHED
+
+    @property
+    def reason(self) -> str:
+        """Returns why the verdict is not clean."""
+        return "; ".join(reason for _, reason in self.verdict.reasons) if self.verdict else ""
+
+    @property
+    def warnings(self) -> int | None:
+        return len(self.verdict.report.warnings) if self.verdict else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        return {
+            "file": self.file,
+            "kernel": self.kernel,
+            "compiler": self.compiler,
+            "implemented": self.implemented,
+            "launch": self.launch,
+            "result": self.result,
+            "reason": self.reason,
+            "warnings": self.warnings,
+            "seconds": self.seconds,
+        }
 
 
 def look_through(
-    folder: Path, options: EmulationOptions, jobs: int = 1, progress: Callable[[int, int], None] | None = None
+    folder: Path, options: CheckOptions, ptxas: bool = True, progress: Callable[[int, int], None] | None = None
 ) -> list[Row]:
-    """Returns a row for every kernel below the folder, and one for each launch of it. jobs: files at a time.
+    """Returns a row for every kernel below the folder, and one for each launch of it. options: their jobs are files at
+    a time. ptxas: whether PTX that it refuses is not launched.
 
     Launch files are the .toml files with a ``ptx`` key. progress is called with (files done, files).
     """
-    if not folder.is_dir():
-        raise UsageProblem(f"{folder} is not a folder; name one with .ptx files and launch files")
     files = sorted(folder.rglob("*.ptx"))
-    if not files:
-        raise UsageProblem(f"{folder} has no .ptx file; name a folder that has")
     launches = _launch_files(folder)
+    if not files and not launches:
+        raise UsageProblem(f"{folder} has no .ptx file and no launch file; name a folder that has")
     known = {file.resolve() for file in files}
     strays = [toml for ptx, several in launches.items() if ptx not in known for toml in several]
-    one = partial(_rows, folder, options)
+    one = partial(_rows, folder, replace(options, emulation=replace(options.emulation, jobs=1)), ptxas)
     work: list[Work] = [(file, tuple(launches.get(file.resolve(), ()))) for file in files]
     work += [(None, (toml,)) for toml in strays]
     rows: list[Row] = []
-    for done, found in enumerate(in_order(one, work, min(jobs, len(work))), 1):
+    for done, found in enumerate(in_order(one, work, min(options.emulation.jobs, len(work))), 1):
         rows += found
         if progress:
             progress(done, len(work))
     return rows
-
-
-def exit_code(rows: Sequence[Row]) -> int:
-    """A wrong result outweighs a launch that could not run; what is not launched is not judged."""
-    results = {row.result for row in rows}
-    return EXIT_WRONG_RESULT if WRONG in results else EXIT_CANNOT_RUN if FAILED in results else EXIT_OK
 
 
 def _launch_files(folder: Path) -> dict[Path, list[Path]]:
@@ -91,57 +109,66 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
     return found
 
 
-def _rows(folder: Path, options: EmulationOptions, work: Work) -> list[Row]:
+def _rows(folder: Path, options: CheckOptions, ptxas: bool, work: Work) -> list[Row]:
     """Returns the rows of one file. Whatever goes wrong with it is told in its rows: other files have theirs."""
     ptx, launches = work
     if ptx is None:
-        found = _launched(Row("elsewhere", "?", "", "?"), folder, launches[0], options, {})
+        found = _launched(Row("elsewhere", "?", "", "?", ""), folder, launches[0], options, ptxas, {})
         return [row for _, row in found]
     name = str(ptx.relative_to(folder))
     try:
         listing = list_kernels(read_ptx(ptx))
     except Exception as error:
-        return [Row(name, "?", "", f"no: {_one_line(error)}")]
-    plain = {k.name: Row(name, short_name(k.name), listing.compiler, _implemented(k)) for k in listing.kernels}
-    found = [
-        one
-        for launch in launches
-        for one in _launched(Row(name, "?", listing.compiler, ""), folder, launch, options, plain)
-    ]
+        return [Row(name, "?", "", f"no: {_one_line(error)}", str(ptx))]
+    plain = {
+        k.name: Row(name, short_name(k.name), listing.compiler, _implemented(k), str(ptx)) for k in listing.kernels
+    }
+    unknown = Row(name, "?", listing.compiler, "", str(ptx))
+    found = [one for launch in launches for one in _launched(unknown, folder, launch, options, ptxas, plain)]
     ran = {kernel for kernel, _ in found}
     return [row for _, row in found] + [row for kernel, row in plain.items() if kernel not in ran]
 
 
 def _launched(
-    row: Row, folder: Path, launch: Path, options: EmulationOptions, plain: dict[str, Row]
+    row: Row, folder: Path, launch: Path, options: CheckOptions, ptxas: bool, plain: dict[str, Row]
 ) -> list[tuple[str, Row]]:
     """Returns the kernels that a launch file launches, by their names in the PTX ("" if that is not known), and their
     rows.
     """
     row = replace(row, launch=str(launch.relative_to(folder)))
     name = ""
+    start = time.perf_counter()
     try:
-        file = read_launch_file(launch)
-        name = _named(file, plain)
+        what = read_launch_file(launch)
+        name = _named(what, plain)
         row = replace(plain.get(name, row), launch=row.launch)
-        outcome = run(file, options, keep=())
+        if ptxas:
+            require_accepted(what)
+        [checked] = check([what], options)
+        verdict = judge(what, checked)
+        module = load_module(what)
+        kernels = dict.fromkeys(module.find(one.kernel).name for one in what.launches)
     except Exception as error:
-        return [(name, replace(row, result=FAILED, reason=_one_line(error)))]
-    result, reason = _verdict(outcome)
+        return [(name, replace(row, verdict=_incomplete(launch, error)))]
+    seconds = round(time.perf_counter() - start, 3)
+    compiler = compiler_of(what.text)
     return [
         (
             kernel,
             replace(
-                plain.get(kernel, replace(row, kernel=short_name(kernel), compiler=outcome.compiler)),
+                plain.get(kernel, replace(row, kernel=short_name(kernel), compiler=compiler, ptx=str(what.ptx))),
                 launch=row.launch,
-                result=result,
-                reason=reason,
-                warnings=len(outcome.warnings),
-                seconds=round(outcome.seconds, 3),
+                verdict=verdict,
+                seconds=seconds,
             ),
         )
-        for kernel in dict.fromkeys(one.kernel for one in outcome.launched)
+        for kernel in kernels
     ]
+
+
+def _incomplete(launch: Path, error: Exception) -> Verdict:
+    """The verdict on what could not be launched."""
+    return Verdict(str(launch), (("incomplete", _one_line(error)),), (), 0, 0, (), {}, checked=False)
 
 
 def _named(file: Launchable, plain: dict[str, Row]) -> str:
@@ -153,19 +180,6 @@ def _named(file: Launchable, plain: dict[str, Row]) -> str:
         return find_name(wanted, plain, "kernel")
     except LaunchError:
         return ""
-
-
-def _verdict(outcome: Outcome) -> tuple[str, str]:
-    wrong = [
-        f"{expected.buffer}: {verdict.mismatches:,} of {verdict.elements:,} elements"
-        for expected, verdict in zip(outcome.what.expectations, outcome.verdicts, strict=True)
-        if not verdict.passed
-    ]
-    if wrong:
-        return WRONG, "; ".join(wrong)
-    if not outcome.verdicts:
-        return RAN, "nothing is expected of the result"
-    return (EXACT if all(v.exact for v in outcome.verdicts) else CLOSE), ""
 
 
 def _implemented(kernel: ListedKernel) -> str:

@@ -20,7 +20,7 @@ COMMANDS = {
     "explain": "harness.cli.inspection:explain",
     "list": "harness.cli.list:list_command",
     "predict": "harness.cli.predict:predict_command",
-    "ptx": "harness.cli.ptx:ptx",
+    "ptx": "emugpu.cli.ptx:ptx",
     "report": "harness.cli.report:report",
     "run": "harness.cli.run:run_command",
     "sweep": "harness.cli.sweep:sweep",

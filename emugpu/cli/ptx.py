@@ -1,0 +1,82 @@
+"""``emugpu ptx``: what a PTX file holds, and a launch file for it."""
+
+from __future__ import annotations
+
+from os.path import relpath
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from emugpu.cli.options import NamedPath, as_json
+from emugpu.cli.outputs import Outputs, output_option
+from emugpu.cli.ptx_output import show_listing
+from emugpu.cli.render import show_line
+from emugpu.emulator import LaunchError
+from emugpu.emulator.names import find_name
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.launch.listing import ListedKernel, Listing, list_kernels
+from emugpu.launch.spec import read_ptx
+from emugpu.launch.template import launch_template
+
+file_argument = click.argument("file", type=NamedPath(path_type=Path), metavar="FILE.ptx")
+
+
+@click.group()
+def ptx() -> None:
+    """List the kernels of a PTX file, and write launch files for them."""
+
+
+@ptx.command("list")
+@file_argument
+@output_option("json")
+def list_command(file: Path, outputs: Outputs) -> int:
+    """List the kernels of a file, and what the emulator lacks.
+
+    With their parameters, shared memory, and the lines of what is not implemented.
+    """
+    listing = list_kernels(read_ptx(file))
+    written = outputs.write(json=lambda: as_json(listing.as_dict()))
+    if outputs.shows_report:
+        show_listing(Console(), file, listing)
+        written.show(Console())
+    return written.exit_code
+
+
+@ptx.command()
+@file_argument
+@output_option("toml")
+@click.option(
+    "--kernel",
+    metavar="NAME",
+    help="The kernel to launch, or a part of its name.  [default: the first that can be launched]",
+)
+def init(file: Path, kernel: str | None, outputs: Outputs) -> int:
+    """Write a launch file to fill in, to standard output or to LAUNCH.toml."""
+    target = outputs.places[-1][1] if outputs.places else "-"
+    if len(outputs.places) > 1:
+        raise UsageProblem(f"-o {target}: one launch file is written; give -o once")
+    if target != "-" and Path(target).exists():
+        raise UsageProblem(f"-o {target} is there already, and may have been filled in; name another file")
+    listing = list_kernels(read_ptx(file))
+    chosen = _find_kernel(file, listing, kernel)
+    if chosen.problem:
+        raise CannotRun(f"{file}: kernel {chosen.readable} cannot be launched: {chosen.problem}")
+    folder = Path.cwd() if target == "-" else Path(target).parent
+    text = launch_template(Path(relpath(file, folder)), listing, chosen)
+    written = Outputs((("toml", target),)).write(toml=lambda: text)
+    if target != "-" and written.complete:
+        show_line(Console(), f"{target}: fill in what is marked, then run: emugpu run {target}")
+    return written.exit_code
+
+
+def _find_kernel(file: Path, listing: Listing, wanted: str | None) -> ListedKernel:
+    if not listing.kernels:
+        raise UsageProblem(f"{file} has no kernel (.entry)")
+    if wanted is None:
+        return next((kernel for kernel in listing.kernels if not kernel.problem), listing.kernels[0])
+    try:
+        found = find_name(wanted, [kernel.name for kernel in listing.kernels], "kernel")
+    except LaunchError as error:
+        raise UsageProblem(f"--kernel: {error}") from None
+    return next(kernel for kernel in listing.kernels if kernel.name == found)

@@ -1,0 +1,162 @@
+"""Verdicts on what can be launched: the options, the work and the report of every command that gives one.
+
+`emugpu verify` gives them on launch files and programs, and a command for other kernels makes a `Case` of each:
+
+    @click.command("verify")
+    @click.argument("kernels", nargs=-1)
+    @verdict_options
+    def verify_command(kernels: tuple[str, ...], wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
+        return give_verdicts([case_of(kernel) for kernel in kernels], wanted, emulation, outputs)
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+from rich.console import Console
+
+from emugpu.check.findings import RULES, as_sarif
+from emugpu.check.verdict import EXIT_CODES, ORDER, Verdict
+from emugpu.cli.emulation import Emulation, emulation_options, emulation_words
+from emugpu.cli.options import as_json, group, together
+from emugpu.cli.outputs import Outputs, output_option
+from emugpu.cli.render import progress_bar, several, show_table
+from emugpu.cli.verdict_output import as_junit, as_markdown, show_verdict
+from emugpu.errors import CannotRun
+from emugpu.launch.check import check, judge
+from emugpu.launch.ptxas import require_accepted
+from emugpu.launch.shrink import Numbers, shrink
+from emugpu.launch.spec import Launchable
+
+DEFAULTS: dict[str, Any] = {"schedules": "4", "first_seed": 1, "strict": False}
+"""Of the options of emulation, where a verdict is given."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a verdict is to have besides. notes: on the screen; redundant: notes on synchronisation that could be left
+    out; smaller: a smaller case in which the same goes wrong.
+    """
+
+    notes: bool = False
+    redundant: bool = False
+    smaller: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that a verdict is given on. numbers: from which smaller cases are made. command: the words that verify
+    the case of other numbers; it writes what they name, and raises CannotRun if it cannot.
+    """
+
+    what: Launchable
+    numbers: Callable[[], Numbers]
+    command: Callable[[Mapping[str, int]], list[str]]
+
+
+def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        rows = [(rule.id, rule.severity, rule.summary) for rule in RULES.values()]
+        show_table(Console(), "rules", ("id", "severity", "rule"), rows)
+        context.exit()
+
+
+verdict_options = together(
+    emulation_options(
+        "accumulation",
+        "resident-clusters",
+        "max-steps",
+        "uninitialised",
+        "engine",
+        "strict",
+        "allow",
+        "ptxas",
+        **DEFAULTS,
+    ),
+    group(
+        "wanted",
+        Wanted,
+        click.option("--notes", is_flag=True, help="Show notes, too."),
+        click.option(
+            "--redundant",
+            is_flag=True,
+            help="Note each fence, barrier and wait without which the runs are as sound: two more runs for each; use "
+            "small sizes.",
+        ),
+        click.option(
+            "--shrink",
+            "smaller",
+            is_flag=True,
+            help="Print the command of a smaller case that goes wrong in the same way.",
+        ),
+    ),
+    click.option(
+        "--rules",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_rules,
+        help="List the rules, and exit.",
+    ),
+    output_option("json", "sarif", "xml", "md"),
+)
+
+
+def give_verdicts(cases: Sequence[Case], wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
+    """Gives a verdict on each case, shows and writes all of them, and returns the exit code of the gravest."""
+    options = emulation.check_options(wanted.redundant)
+    for case in cases if emulation.ptxas else ():
+        require_accepted(case.what)
+    with progress_bar("verifying", "schedules") as progress:
+        checked = check([case.what for case in cases], options, progress)
+    verdicts = [judge(case.what, one) for case, one in zip(cases, checked, strict=True)]
+    if wanted.smaller:
+        verdicts = [_with_smaller(case, one, emulation) for case, one in zip(cases, verdicts, strict=True)]
+    files = [str(case.what.ptx) for case in cases]
+    return report(list(zip(files, verdicts, strict=True)), wanted, outputs)
+
+
+def _with_smaller(case: Case, verdict: Verdict, emulation: Emulation) -> Verdict:
+    if verdict.word not in ("hung", "wrong", "racy"):
+        return verdict
+    numbers = case.numbers()
+    found = shrink(numbers, emulation.check_options())
+    if found is None:
+        said = "not found: no schedule shows an error that would be recognised in a smaller case"
+        return replace(verdict, smaller=said)
+    new = found.values
+    changed = [f"{name} {old} to {new[name]}" for name, old in numbers.values.items() if old != new[name]]
+    differs = ", ".join(changed) or "no smaller numbers show the same"
+    alone = Emulation(replace(found.emulation, strict=emulation.options.strict, allow=emulation.options.allow))
+    try:
+        words = [*case.command(new), *emulation_words(alone, **DEFAULTS)]
+    except CannotRun as error:
+        return replace(verdict, smaller=f"found, but {error}: {differs}")
+    return replace(verdict, smaller=f"{shlex.join(words)}  # {differs}; {several(found.runs, 'run')}")
+
+
+def report(verdicts: Sequence[tuple[str, Verdict]], wanted: Wanted, outputs: Outputs) -> int:
+    """Writes and shows verdicts, each with the file that its PTX lines are of; returns the exit code."""
+    alone = [verdict for _, verdict in verdicts]
+    written = outputs.write(
+        json=lambda: as_json(alone[0].as_dict() if len(alone) == 1 else [one.as_dict() for one in alone]),
+        sarif=lambda: as_json(as_sarif([(file, one.report) for file, one in verdicts])),
+        xml=lambda: as_junit(alone),
+        md=lambda: as_markdown(alone),
+    )
+    if outputs.shows_report:
+        console = Console()
+        for verdict in alone:
+            show_verdict(console, verdict, wanted.notes or wanted.redundant)
+        written.show(console)
+    return exit_code(alone) or written.exit_code
+
+
+def exit_code(verdicts: Sequence[Verdict]) -> int:
+    """Returns the exit code of the gravest verdict."""
+    words = {verdict.word for verdict in verdicts}
+    return EXIT_CODES[next((word for word in ORDER if word in words), "clean")]
