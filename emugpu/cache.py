@@ -133,7 +133,7 @@ def _digest(path: Path, *state: int) -> str:
 
 @cache
 def _say_damaged(path: Path) -> None:
-    print(f"harness: {path} is not what was compiled (its checksum differs); it is made again", file=sys.stderr)
+    print(f"emugpu: {path} is not what was compiled (its checksum differs); it is made again", file=sys.stderr)
 
 
 def _write_checksum(path: Path) -> None:

@@ -266,7 +266,7 @@ def as_sarif(reports: Iterable[tuple[str, Report]]) -> dict[str, Any]:
         for rule in RULES.values()
     ]
     results = [_result(finding, file) for file, report in reports for finding in report.findings]
-    driver = {"name": "harness check", "rules": rules}
+    driver = {"name": "emugpu verify", "rules": rules}
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 

@@ -22,10 +22,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from emugpu.cli.emulation import Emulation, emulation_options
-from emugpu.cli.options import NamedPath, refuse_given
+from emugpu.cli.options import NamedPath, given_options, refuse_given
 from emugpu.cli.target import gpu_option, is_program, only_launch_file
 from emugpu.cli.verify import with_ptx
 from emugpu.debug.adapter import Adapter
@@ -95,12 +94,7 @@ def debugging(load: click.Command) -> click.Command:
 
 def _serve(load: click.Command, context: click.Context) -> None:
     """The editor names the target, so that nothing else may."""
-    given = [
-        parameter.opts[-1] if isinstance(parameter, click.Option) else str(context.params[str(parameter.name)])
-        for parameter in context.command.params
-        if parameter.name != "adapter"
-        and context.get_parameter_source(str(parameter.name)) not in (None, ParameterSource.DEFAULT)
-    ]
+    given = given_options(*(name for name in context.params if name != "adapter"))
     if given:
         named = ", ".join(given)
         raise UsageProblem(f"{named}: with --adapter the editor's launch request names the target and its options")

@@ -117,7 +117,7 @@ def given_options(*parameters: str) -> list[str]:
     """
     context = click.get_current_context()
     return [
-        parameter.opts[-1]
+        parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.make_metavar(context)
         for parameter in context.command.params
         if parameter.name in parameters
         and context.get_parameter_source(str(parameter.name)) not in (None, ParameterSource.DEFAULT)
@@ -249,8 +249,8 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="[FILE.json]",
         is_flag=False,
         flag_value=TABLES_ONLY,
-        help="Say on standard error where the emulator's time goes; FILE.json is for https://www.speedscope.app. Put it "
-        "last if you name no file.",
+        help="Say on standard error where the emulator's time goes; FILE.json is for https://www.speedscope.app. Put "
+        "it last if you name no file.",
     )(profiled)
 
 

@@ -48,7 +48,7 @@ class ClearErrors(click.Command):
         except (KeyboardInterrupt, click.Abort):
             code = print_error("interrupted", EXIT_INTERRUPTED)
         except MemoryError as error:
-            code = print_error(f"not enough memory ({error}); use a smaller --shape", EXIT_CANNOT_RUN)
+            code = print_error(f"not enough memory ({error}); use a smaller problem", EXIT_CANNOT_RUN)
         except OSError as error:
             code = print_error(explain_os_error(error), EXIT_CANNOT_RUN)
         except Exception as error:

@@ -37,7 +37,7 @@ _NVIDIA = re.compile(r"\s(/\S*/(?:libcuda|libcudart|libnvidia-ml)\.so[^/\s]*)$",
 class EmulatedGpu:
     """What kernels do on the emulated GPU from `begin` to `end`; one such section at a time.
 
-    verdict: as `harness verify` gives it. launches: plain data, as ``harness exec --json`` has it. All of it can be
+    verdict: as `emugpu verify` gives it. launches: plain data, as ``emugpu exec -o FILE.json`` has it. All of it can be
     asked for at any time in the section, and is what it was at its end afterwards.
     """
 
@@ -87,7 +87,7 @@ class _Process:
         self._control = Connection(ours.detach())
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
         with theirs:
-            # -P: not what the working directory calls harness
+            # -P: not what the working directory calls emugpu
             main = f"from emugpu.driver.attached_server import main; main({theirs.fileno()}, {gpu!r})"
             command = [sys.executable, "-P", "-c", main]
             self._process = subprocess.Popen(
@@ -133,7 +133,7 @@ def begin(gpu: str, target: str, options: dict[str, Any]) -> EmulatedGpu:
         if loaded:
             raise UsageProblem(
                 f"{loaded[1]} is loaded already; ask for the emulated GPU before anything uses CUDA, or start the "
-                "program by `harness exec -- python ...`"
+                "program by `emugpu exec -- python ...`"
             )
         _process = _Process(gpu)
     if _process.gpu != gpu:
@@ -166,8 +166,9 @@ def emulated_gpu(
 
     Args:
         gpu: b200, h200 or h100.
-        check: whether to look for races, as ``harness check`` does; much slower.
-        schedule: as the option of ``harness exec``, and so are seed, accumulation, uninitialised and engine.
+        check: whether to look for races, as ``emugpu verify`` does; much slower.
+        schedule: fifo, random or declining; seed: of a random one. accumulation, uninitialised, engine: as the
+            settings of ``--emulate``.
         timeout: seconds that a launch may take. max_steps: warp instructions of a launch.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Keeps launches in a folder, each as a launch file that ``harness ptx run`` replays.
+"""Keeps launches in a folder, each as a launch file that ``emugpu run`` replays.
 
 launch-N/launch.toml    grid, parameters as bytes, and the memory before the launch: every allocation at its address
 launch-N/kernel.ptx
@@ -35,10 +35,10 @@ class Recorder:
             empty = not any(folder.iterdir())
         except OSError as error:
             raise UsageProblem(
-                f"--record {folder}: it cannot be made ({error.strerror or error}); name another folder"
+                f"-o {folder}/: it cannot be made ({error.strerror or error}); name another folder"
             ) from error
         if not empty:
-            raise UsageProblem(f"--record {str(folder)!r} is not empty; name a new folder")
+            raise UsageProblem(f"-o {folder}/ is not empty; name a new folder")
 
     def wants(self, record: LaunchRecord) -> bool:
         """Returns whether a launch is to be kept."""

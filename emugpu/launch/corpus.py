@@ -13,7 +13,7 @@ from typing import Any
 from emugpu.check.verdict import Verdict
 from emugpu.emulator import LaunchError
 from emugpu.emulator.names import find_name, short_name
-from emugpu.errors import UsageProblem
+from emugpu.errors import ReportedError, UsageProblem
 from emugpu.files import read_text_file
 from emugpu.launch.check import CheckOptions, check, judge
 from emugpu.launch.launch_file import read_launch_file

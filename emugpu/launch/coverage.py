@@ -20,7 +20,7 @@ REFUSALS = (
     (
         "PTX line N: ...",
         "The parser does not know this text: a directive, an operand, a name. The kernel cannot be launched; others of "
-        "the file can, by `harness ptx run`.",
+        "the file can, by `emugpu run`.",
         "3",
     ),
     (
@@ -38,7 +38,7 @@ REFUSALS = (
     ("PTX for T: the emulated GPUs are ...", "No emulated GPU could run the target's instructions.", "2"),
     (
         "this instruction, or one of its modifiers or operands, is not implemented",
-        "The emulator lacks it. It stops the kernel only when it is executed; `harness ptx list` shows all of them, "
+        "The emulator lacks it. It stops the kernel only when it is executed; `emugpu ptx list` shows all of them, "
         "with lines, before. There is never a silent no-op.",
         "3",
     ),
@@ -49,7 +49,7 @@ REFUSALS = (
         "3",
     ),
     ("Livelock", "Warps only poll what nobody will change any more.", "3"),
-    ("LimitExceeded", "`--max-steps` or `--timeout` was reached; where the warps are is listed.", "3"),
+    ("LimitExceeded", "`--emulate max-steps=N` or `--timeout` was reached; where the warps are is listed.", "3"),
     (
         "cannot run with several workers",
         "Clusters may depend on one another, or schedules draw from one sequence; leave out `--jobs`.",
@@ -94,7 +94,7 @@ def _head(tried: dict[str, list[Tried]]) -> Iterator[str]:
     every = [one for forms in tried.values() for one in forms]
     yield "# PTX on the emulated GPU: what is and is not implemented"
     yield ""
-    yield "Made by `harness ptx coverage` from the emulator's own table of instructions, by trying each form."
+    yield "Made from the emulator's own table of instructions, by trying each form."
     yield f"{sum(bool(one.targets) for one in every)} of {len(every)} forms that compilers emit are implemented."
     yield ""
     rows = [(name, str(sum(bool(one.targets) for one in forms)), str(len(forms))) for name, forms in tried.items()]
@@ -161,7 +161,8 @@ def _rules() -> Iterator[str]:
     yield "## The rules of the machine"
     yield ""
     yield "A breach of an error stops the run. A warning is something that hardware is known to tolerate and compilers"
-    yield "to emit; `--strict` makes it an error, `--allow ID` lets it pass."
+    yield "to emit; `--emulate strict=true` makes it an error, `--emulate allow=ID`"
+    yield "lets it pass."
     yield ""
     breaches = {"error": "an error", "warning": "a warning"}
     rows = [(f"`{rule.id}`", breaches[rule.severity], rule.summary) for rule in RULES.values()]

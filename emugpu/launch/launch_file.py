@@ -69,12 +69,12 @@ def launch_file_data(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_text_file(path))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        way_out = f"make one with: harness ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
+        way_out = f"make one with: emugpu ptx init FILE.ptx -o {path}" if missing else "name a .toml file"
         raise UsageProblem(f"cannot read {path}: {error.strerror}; {way_out}") from error
     except RecursionError:
         raise UsageProblem(f"{path}: {TOO_DEEP}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        way_out = f"; make a launch file of it: harness ptx init {path} -o {path.stem}.toml"
+        way_out = f"; make a launch file of it: emugpu ptx init {path} -o {path.stem}.toml"
         raise UsageProblem(f"{path} is not TOML: {error}{way_out * (path.suffix == '.ptx')}") from None
 
 

@@ -1,8 +1,7 @@
 """What can be launched, as plain data: PTX, buffers, tensor maps, launches with their arguments, expectations.
 
-A `Launchable` is made from a launch file (`emugpu.launch.launch_file`), from the plan of one of our kernels
-(`harness.compile.artifacts`), or by hand. An emulated device runs it (`emugpu.launch.launching`), and a CUDA device
-does (`emugpu.cuda.launch`).
+A `Launchable` is made from a launch file (`emugpu.launch.launch_file`), or by a program. An emulated
+device runs it (`emugpu.launch.launching`), and a CUDA device does (`emugpu.cuda.launch`).
 
 The element types of buffers are here, too: what they are called, how NumPy holds them, and how they lie in memory.
 Types of less than a byte are packed as the hardware has them (PTX ISA 5.2.3): element 0 in the lowest bits, 2 elements

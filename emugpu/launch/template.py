@@ -35,7 +35,7 @@ def launch_template(ptx: Path, listing: Listing, kernel: ListedKernel) -> str:
 
 
 def _head(ptx: Path, listing: Listing, kernel: ListedKernel) -> Iterator[str]:
-    yield f"# How {kernel.readable} is launched. Fill in what is marked FILL IN, then: harness ptx run THIS-FILE"
+    yield f"# How {kernel.readable} is launched. Fill in what is marked FILL IN, then: emugpu run THIS-FILE"
     others = [k.readable for k in listing.kernels if k is not kernel]
     if others:
         yield f"# Other kernels of the file: {', '.join(others)}"

@@ -69,7 +69,7 @@ class WorkerProcess:
             **(environment or {}),
             "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)]),
         }
-        # -P: not what the working directory calls harness
+        # -P: not what the working directory calls emugpu
         command = [sys.executable, "-P", "-c", "from emugpu.processes.worker import main; main()"]
         pipe = subprocess.PIPE
         self._process = program.start(command, stdin=pipe, stdout=pipe, stderr=self._log, env=variables)

@@ -43,7 +43,7 @@ static uint32_t window_count;
 static Result say_lost(void) {
     if (state == CONNECTED) {
         state = LOST;
-        fprintf(stderr, "emulated GPU: it has ended (was `harness exec` killed?); all further calls fail\n");
+        fprintf(stderr, "emulated GPU: it has ended (was `emugpu exec` killed?); all further calls fail\n");
     }
     return DEVICE_UNAVAILABLE;
 }
@@ -138,17 +138,17 @@ static Result open_connection(void) {
     const char *name = getenv("EMULATED_GPU_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (!name || strlen(name) + 1 >= sizeof address.sun_path)
-        return give_up("this driver library works for programs that `harness exec` starts");
+        return give_up("this driver library works for programs that `emugpu exec` starts");
     strcpy(address.sun_path + 1, name); /* a zero in front: a name, not a file */
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connection < 0 || connect(connection, (struct sockaddr *)&address, size))
-        return give_up("it has ended: `harness exec`, which started this program, runs no more");
+        return give_up("it has ended: `emugpu exec`, which started this program, runs no more");
     struct iovec hello = {(void *)table_checksum, sizeof table_checksum};
     if (!send_parts(&hello, 1)) return give_up("it does not listen");
     int memory = receive_memory();
     if (memory < 0 || window_count > MOST_WINDOWS || !receive(windows, window_count * sizeof *windows))
-        return give_up("it does not take this driver library (was it made by another version of harness?)");
+        return give_up("it does not take this driver library (was it made by another version of emugpu?)");
     bool good = true;
     for (uint32_t n = 0; n < window_count; n++) good = good && map_window(&windows[n], &mapped[n], memory);
     close(memory);
