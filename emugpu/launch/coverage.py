@@ -1,19 +1,18 @@
 """The page on what is and is not implemented, made by asking the emulator itself: it cannot be out of date.
 
-Every form of `emugpu.launch.forms` is parsed and looked up as it would be in a kernel. The table of instructions and
-the rules of the machine are printed as they are.
+Forms of instructions are parsed and looked up as they would be in a kernel. The table of instructions and the rules of
+the machine are printed as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from emugpu.emulator import RULES, PtxSyntaxError
 from emugpu.emulator.instructions.table import TABLE, Spec
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.emulator.translate.refusals import problem_of, unimplemented
-from emugpu.launch.forms import FORMS, MODULE, TARGETS
 from emugpu.markdown import table
 
 REFUSALS = (
@@ -61,22 +60,35 @@ REFUSALS = (
 """What a message begins with or holds, what it means, and the exit code."""
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A form, and the targets for which the emulator takes it."""
+MODULE = """.version 9.0
+.target {target}
+.address_size 64
+.global .align 16 .b8 device_words[64];
+.const .align 16 .b8 constants[64];
+.shared .align 1024 .b8 buf[4096];
+.func callee() {{ ret; }}
+.visible .entry kernel(.param .u64 out, .param .align 64 .b8 map[128])
+{{
+.reg .pred %p<8>; .reg .b16 %h<32>; .reg .b32 %r<140>; .reg .b64 %d<32>; .reg .f32 %f<140>; .reg .f64 %e<16>;
+.reg .b128 %q<4>; .local .align 16 .b8 frame[64];
+{body}
+END: ret;
+}}
+"""
+"""A module with one kernel. Its registers are named by what they hold: %p predicates, %h 16 bits, %r 32 bits, %d 64
+bits, %f f32, %e f64, %q 128 bits.
+"""
+TARGETS = ("sm_90a", "sm_100a")
 
-    statement: str
-    targets: tuple[str, ...]
 
-
-def try_form(statement: str) -> Tried:
-    """Returns whether the emulator implements a statement, for each target."""
-    return Tried(statement, tuple(target for target in TARGETS if _is_implemented(statement, target)))
+def targets_of(statement: str) -> tuple[str, ...]:
+    """Returns the targets for which the emulator implements a statement in `MODULE`."""
+    return tuple(target for target in TARGETS if _is_implemented(statement, target))
 
 
 def _is_implemented(statement: str, target: str) -> bool:
     try:
-        module = parse_module(MODULE.format(target=target, statement=statement))
+        module = parse_module(MODULE.format(target=target, body=statement))
         kernel = module.kernels["kernel"]
         missing = unimplemented(kernel, module)
     except PtxSyntaxError:
@@ -84,50 +96,46 @@ def _is_implemented(statement: str, target: str) -> bool:
     return not missing and not any(problem_of(i, target) for i in kernel.instructions)
 
 
-def coverage_page() -> str:
-    """Returns the page, in Markdown."""
-    tried = {section: [try_form(statement) for statement in forms] for section, forms in FORMS.items()}
+def coverage_page(forms: Mapping[str, Iterable[str]]) -> str:
+    """Returns the page, in Markdown. forms: statements by family."""
+    tried = {family: [(form, targets_of(form)) for form in several] for family, several in forms.items()}
     return "\n".join([*_head(tried), *_forms(tried), *_instructions(), *_refusals(), *_rules()]) + "\n"
 
 
-def _head(tried: dict[str, list[Tried]]) -> Iterator[str]:
-    every = [one for forms in tried.values() for one in forms]
+Tried = Mapping[str, Sequence[tuple[str, tuple[str, ...]]]]
+"""By family: forms, each with the targets for which it is implemented."""
+
+
+def _head(tried: Tried) -> Iterator[str]:
+    every = [targets for forms in tried.values() for _, targets in forms]
     yield "# PTX on the emulated GPU: what is and is not implemented"
     yield ""
     yield "Made from the emulator's own table of instructions, by trying each form."
-    yield f"{sum(bool(one.targets) for one in every)} of {len(every)} forms that compilers emit are implemented."
+    yield f"{sum(map(bool, every)):,} of {len(every):,} forms that compilers and kernel writers use are implemented."
     yield ""
-    rows = [(name, str(sum(bool(one.targets) for one in forms)), str(len(forms))) for name, forms in tried.items()]
-    yield from table(("section of PTX ISA 9.1", "implemented", "of"), rows, right={"implemented", "of"})
+    counts = [(family, *(str(sum(target in t for _, t in forms)) for target in TARGETS), str(len(forms)))
+              for family, forms in tried.items()]  # fmt: skip
+    yield from table(("family", *TARGETS, "of"), counts, right={*TARGETS, "of"})
 
 
-def _forms(tried: dict[str, list[Tried]]) -> Iterator[str]:
+def _forms(tried: Tried) -> Iterator[str]:
     yield ""
     yield "## Forms"
     yield ""
     yield "Registers are named by what they hold: `%h` 16 bits, `%r` 32, `%d` 64, `%q` 128, `%f` f32, `%e` f64."
-    for section, forms in tried.items():
-        yield ""
-        yield f"### {section}"
-        yield ""
-        rows = [(f"`{_shortened(one.statement)}`", ", ".join(one.targets) or "**no**") for one in forms]
-        yield from table(("form", "implemented"), rows)
+    for family, forms in tried.items():
+        for targets in dict.fromkeys(targets for _, targets in forms):
+            yield ""
+            yield f"### {family}: {', '.join(targets) or 'not implemented'}"
+            yield ""
+            yield "```"
+            yield from (_shortened(form) for form, its in forms if its == targets)
+            yield "```"
 
 
 def _shortened(statement: str) -> str:
     """Long lists of registers by their ends."""
-    while "}" in statement and (cut := _long_list(statement)):
-        statement = statement.replace(*cut, 1)
-    return statement.rstrip(";")
-
-
-def _long_list(statement: str) -> tuple[str, str] | None:
-    for part in statement.split("{")[1:]:
-        inner = part.partition("}")[0]
-        words = inner.split(", ")
-        if len(words) > 8:
-            return inner, f"{words[0]}, ..., {words[-1]}"
-    return None
+    return re.sub(r"\{(%\w+), [^{}]{40,}, (%\w+)\}", r"{\1, ..., \2}", statement)
 
 
 def _instructions() -> Iterator[str]:
@@ -161,8 +169,7 @@ def _rules() -> Iterator[str]:
     yield "## The rules of the machine"
     yield ""
     yield "A breach of an error stops the run. A warning is something that hardware is known to tolerate and compilers"
-    yield "to emit; `--emulate strict=true` makes it an error, `--emulate allow=ID`"
-    yield "lets it pass."
+    yield "to emit; `--emulate strict=true` makes it an error, `--emulate allow=ID` lets it pass."
     yield ""
     breaches = {"error": "an error", "warning": "a warning"}
     rows = [(f"`{rule.id}`", breaches[rule.severity], rule.summary) for rule in RULES.values()]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from emugpu.cli.options import FiniteRange, NamedPath, check_output, given_options, write_output
+from emugpu.cli.options import FiniteRange, check_output, given_options, write_output
 from emugpu.cli.render import several, show_line
 from emugpu.errors import UsageProblem
 from emugpu.gpus import usual_gpu

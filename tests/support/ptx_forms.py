@@ -1,4 +1,5 @@
-"""Forms of PTX instructions that compilers and kernel writers use, by family: all are implemented.
+"""The forms of PTX instructions that compilers and kernel writers use, by family: all are implemented but the last.
+The page on what is implemented is made of them (`emugpu.launch.coverage`).
 
 Registers are named by what they hold: %p predicates, %h 16 bits, %r 32 bits, %d 64 bits, %f f32, %e f64, %q 128 bits.
 ``[%r1]`` is a shared address, ``[%d1]`` a global one.
@@ -8,25 +9,17 @@ Registers are named by what they hold: %p predicates, %h 16 bits, %r 32 bits, %d
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
-HEADER = """.version 8.8
-.target {target}
-.address_size 64
-.global .align 16 .b8 device_words[64];
-.const .align 16 .b8 constants[64];
-.shared .align 1024 .b8 buf[4096];
-.visible .entry kernel(.param .u64 out, .param .align 64 .b8 map[128])
-{{
-.reg .pred %p<8>; .reg .b16 %h<32>; .reg .b32 %r<140>; .reg .b64 %d<32>; .reg .f32 %f<140>; .reg .f64 %e<16>;
-.reg .b128 %q<4>; .local .align 16 .b8 frame[64];
-"""
+from emugpu.launch.coverage import MODULE
+
 BOTH, SM90, SM100 = ("sm_90a", "sm_100a"), ("sm_90a",), ("sm_100a",)
 
 
 def module(lines: list[str], target: str) -> str:
     """A module with one kernel that has the lines as its body."""
-    return HEADER.format(target=target) + "\n".join(lines) + "\nret;\n}\n"
+    return MODULE.format(target=target, body="\n".join(lines))
 
 
 def _each(pattern: str, **choices: str) -> list[str]:
@@ -34,6 +27,16 @@ def _each(pattern: str, **choices: str) -> list[str]:
     names = list(choices)
     sets = [["" if word == "-" else word for word in choices[name].split()] for name in names]
     return [pattern.format(**dict(zip(names, words, strict=True))) for words in product(*sets)]
+
+
+def _several(text: str) -> list[str]:
+    """The statements of a text; ``%r0..%r3`` are four registers."""
+
+    def registers(found: re.Match[str]) -> str:
+        return ", ".join(f"%{found[1]}{n}" for n in range(int(found[2]), int(found[3]) + 1))
+
+    whole = re.sub(r"%(\w)(\d+)\.\.%\w(\d+)", registers, " ".join(text.split()))
+    return [f"{statement.strip()};" for statement in whole.split(";") if statement.strip()]
 
 
 def _vector(register: str, count: int, first: int = 0) -> str:
@@ -410,9 +413,92 @@ _SPECIAL = [
     "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
 ]  # fmt: skip
 
+_PLAIN = _several("""
+mul.lo.s32 %r0, %r1, %r2;  mul.hi.u32 %r0, %r1, %r2;  mul.wide.s32 %d0, %r1, %r2;  mul.wide.u16 %r0, %h1, %h2;
+mul.lo.s64 %d0, %d1, %d2;  mul.hi.u64 %d0, %d1, %d2;  mad.lo.s32 %r0, %r1, %r2, %r3;  mad.wide.u32 %d0, %r1, %r2, %d3;
+mad.lo.s64 %d0, %d1, %d2, %d3;  div.s32 %r0, %r1, %r2;  div.u64 %d0, %d1, %d2;  rem.u32 %r0, %r1, %r2;
+rem.s64 %d0, %d1, %d2;  abs.s32 %r0, %r1;  neg.s64 %d0, %d1;  min.s32 %r0, %r1, %r2;  popc.b32 %r0, %r1;
+clz.b32 %r0, %r1;  brev.b32 %r0, %r1;  bfe.u32 %r0, %r1, %r2, %r3;  bfe.s64 %d0, %d1, %r2, %r3;
+bfi.b32 %r0, %r1, %r2, %r3, %r4;  mul.f64 %e0, %e1, %e2;  set.gt.f16x2.f16x2 %r0, %r1, %r2;
+setp.eq.s32 %p0, %r1, %r2;  setp.lt.and.s32 %p0, %r1, %r2, %p3;  setp.gt.f32 %p0|%p1, %f1, %f2;
+setp.ltu.f32 %p0, %f1, %f2;  setp.ne.f64 %p0, %e1, %e2;  setp.hi.u64 %p0, %d1, %d2;  selp.b32 %r0, %r1, %r2, %p0;
+slct.s32.f32 %r0, %r1, %r2, %f3;  and.b32 %r0, %r1, %r2;  and.pred %p0, %p1, %p2;  or.b64 %d0, %d1, %d2;
+xor.b16 %h0, %h1, %h2;  not.b32 %r0, %r1;  shl.b32 %r0, %r1, %r2;  shr.u32 %r0, %r1, %r2;  shr.s64 %d0, %d1, %r2;
+mov.b32 %r0, %r1;  mov.b64 %d0, {%r0, %r1};  mov.u64 %d0, device_words;  mov.u32 %r0, buf;  mov.f32 %f0, 1.5;
+shfl.sync.idx.b32 %r0|%p0, %r1, %r2, 31, -1;  shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;  prmt.b32 %r0, %r1, %r2, 0x3210;
+ld.global.b32 %r0, [%d1];  ld.global.nc.v4.f32 {%f0..%f3}, [%d1];  ld.v2.b64 {%d2, %d3}, [%d1];
+ld.global.L1::no_allocate.L2::128B.v4.b32 {%r0..%r3}, [%d1];  ld.acquire.gpu.global.b32 %r0, [%d1];
+ld.volatile.global.b32 %r0, [%d1];  ld.shared.v4.b32 {%r0..%r3}, [%r4];  ld.shared::cluster.b32 %r0, [%r1];
+ld.shared.b128 %q0, [%r1];  ld.param.u64 %d0, [out];  ld.const.b32 %r0, [constants+4];  ld.local.b32 %r0, [frame];
+ld.u8 %h0, [%d1];  st.global.b32 [%d1], %r0;  st.global.v4.b32 [%d1], {%r0..%r3};  st.shared.v2.b64 [%r1], {%d0, %d1};
+st.release.gpu.global.b32 [%d1], %r0;  st.b32 [%d1], %r0;  st.local.b32 [frame], %r0;
+st.shared::cluster.b32 [%r1], %r0;  createpolicy.fractional.L2::evict_first.b64 %d0, 1.0;
+cvta.to.global.u64 %d0, %d1;  mapa.shared::cluster.u32 %r0, %r1, %r2;  cvt.u32.u16 %r0, %h1;  cvt.s64.s32 %d0, %r1;
+cvt.u16.u32 %h0, %r1;  cvt.rmi.ftz.f32.f32 %f0, %f1;  cvt.rn.f64.s32 %e0, %r1;
+cp.async.cg.shared.global [%r0], [%d1], 16;  cp.async.cg.shared.global.L2::128B [%r0], [%d1], 16, %r2;
+cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r1], %r2;
+cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r0], [%r1], %r2, [%r3];
+cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%d0], [%r1], %r2;
+cp.async.bulk.prefetch.L2.global [%d1], %r2;  cp.async.bulk.commit_group;  cp.async.bulk.wait_group 0;
+cp.async.bulk.wait_group.read 0;
+cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r0], [%d1, {%r1, %r2}], [%r3], %h0;
+cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%r0], [%d1, {%r1..%r5}], [%r6], %d2;
+cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%d1, {%r1, %r2}], [%r0];
+cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r0], [%d1, {%r1..%r4}], [%r5], {%h0, %h1};
+tensormap.replace.tile.global_address.global.b1024.b64 [%d0], %d1;  @%p0 bra END;  @!%p0 bra.uni END;  call callee;
+@%p0 exit;  bar.sync 0;  bar.sync 1, 64;  bar.arrive 1, 64;  barrier.cta.sync 1, 64;
+barrier.cluster.wait.acquire.aligned;  bar.warp.sync -1;  membar.gl;  fence.acq_rel.gpu;  fence.sc.cluster;
+fence.proxy.async;  fence.proxy.async.shared::cta;  atom.add.f64 %e0, [%d1], %e2;
+atom.shared.max.s32 %r0, [%r1], %r2;  atom.acq_rel.gpu.global.exch.b64 %d0, [%d1], %d2;
+red.global.add.u32 [%d1], %r2;  red.global.v4.f32.add [%d1], {%f0..%f3};  elect.sync %r0|%p0, -1;
+mbarrier.inval.shared.b64 [%r0];  mbarrier.init.b64 [%d0], 1;
+mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r0], 64;  mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r0], 64;
+mbarrier.arrive.shared::cta.b64 %d0, [%r0];  mbarrier.arrive.shared::cta.b64 _, [%r0], 2;
+mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r0];  mbarrier.test_wait.shared.b64 %p0, [%r0], %d1;
+mbarrier.try_wait.parity.shared::cta.b64 %p0, [%r0], %r1;  mbarrier.try_wait.shared.b64 %p0, [%r0], %d1, %r2;
+mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%f0..%f3}, {%r0..%r3}, {%r4..%r7}, {%f0..%f3}, %r8, 0;
+mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%r0..%r3}, {%r0..%r3}, {%r4..%r7}, {%r0..%r3}, %r8, 0;
+wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r0..%r7}, [%r9];  alloca.u64 %d0, %d1, 16;  stacksave.u64 %d0;
+stackrestore.u64 %d0;  trap;  nanosleep.u32 64;  setmaxnreg.inc.sync.aligned.u32 232;
+setmaxnreg.dec.sync.aligned.u32 40;  mov.u32 %r0, %tid.x;  mov.u32 %r0, %ntid.y;  mov.u32 %r0, %ctaid.z;
+mov.u32 %r0, %nctaid.x;  mov.u32 %r0, %cluster_ctarank;  mov.u32 %r0, %cluster_nctarank;  mov.u32 %r0, %clusterid.x;
+mov.u32 %r0, %cluster_ctaid.x;  mov.u32 %r0, %envreg0;  ret;
+""")
+_PLAIN_90 = _several("""
+wgmma.fence.sync.aligned;  wgmma.commit_group.sync.aligned;  wgmma.wait_group.sync.aligned 0;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0..%f3}, %d0, %d1, %p0, 1, 1, 0, 0;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0..%f3}, %d0, %d1, %p0, 1, 1, 0, 1;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0..%f3}, {%r0..%r3}, %d1, %p0, 1, 1, 0;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0..%f3}, %d0, %d1, %p0, -1, 1, 0, 0;
+wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f0..%f3}, %d0, %d1, %r8, 0, %p0, 1, 1, 0, 0;
+wgmma.mma_async.sp.sync.aligned.m64n8k64.s32.s8.s8 {%r0..%r3}, {%r4..%r7}, %d1, %r8, 0, %p0;
+""")
+_PLAIN_100 = _several("""
+ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%r4];
+ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r0}, [%r4];
+stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%r4], {%r0};
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r0], [%r1];
+clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p0, %q0;
+clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r0, %r1, %r2, _}, %q0;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 32;
+tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;  tcgen05.ld.sync.aligned.16x32bx2.x1.b32 {%r0}, [%r135], 2;
+tcgen05.ld.sync.aligned.32x32b.x128.b32 {%r0..%r127}, [%r135];  tcgen05.wait::ld.sync.aligned;
+tcgen05.wait::st.sync.aligned;  tcgen05.mma.cta_group::1.kind::f16 [%r0], [%r1], %d2, %r3, %p0;
+tcgen05.mma.sp.cta_group::1.kind::f16 [%r0], %d1, %d2, [%r6], %r3, %p0;  tcgen05.fence::before_thread_sync;
+tcgen05.fence::after_thread_sync;
+""")
+_PAIRS = _several("""
+cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r0], [%d1, {%r1, %r2}], [%r3];
+tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r0, 32;
+tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r0], %h1;
+""")
+
 Families = dict[str, tuple[tuple[str, ...], list[str]]]
 
 FORMS: Families = {
+    "basic": (BOTH, _PLAIN),
+    "basic (sm_90a)": (SM90, _PLAIN_90),
+    "basic (sm_100a)": (SM100, _PLAIN_100),
     "integer": (BOTH, _INTEGER),
     "half": (BOTH, _HALF),
     "single and double": (BOTH, _SINGLE),
@@ -431,6 +517,12 @@ FORMS: Families = {
     "atomics (sm_100a)": (SM100, _ATOMICS_100),
     "wgmma": (SM90, _wgmma()),
     "tcgen05": (SM100, _tcgen05(1)),
-    "tcgen05 of pairs": (SM100, _tcgen05(2)),
+    "tcgen05 of pairs": (SM100, [*_tcgen05(2), *_PAIRS]),
 }
 """By family: the targets that have it, and its forms."""
+LACKING = _several("""
+multimem.ld_reduce.global.add.f32 %f0, [%d1];  multimem.red.global.add.f32 [%d1], %f0;
+tex.2d.v4.f32.f32 {%f0..%f3}, [%d1, {%f4, %f5}];  suld.b.2d.b32.trap %r0, [%d1, {%r1, %r2}];
+tcgen05.shift.cta_group::1.down [%r0];
+""")
+"""What the emulator has not."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from native_engine import Listener, library, watched
-from ptx_forms import HEADER as FORMS_HEADER
 from ptx_forms import _each
 from ptx_programs import WORDS, source
 
@@ -22,6 +21,7 @@ from emugpu.emulator.native import trace
 from emugpu.emulator.native.engine import Engine
 from emugpu.emulator.native.layout import Answer
 from emugpu.errors import CannotRun
+from emugpu.launch.coverage import MODULE
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions, run
 from harness.paths import ROOT
@@ -190,8 +190,8 @@ def program(form: str, guard: str, uniform: bool) -> str:
         place = -(-place // 8) * 8
     lines.append("selp.u32 %r12, 1, 0, %p1; st.global.u32 [%d11+112], %r12;")
     lines.append("selp.u32 %r12, 1, 0, %p2; st.global.u32 [%d11+116], %r12;")
-    header = FORMS_HEADER.format(target="sm_100a").replace(".param .align 64 .b8 map[128]", ".param .u64 values")
-    return header + "\n".join(lines) + "\nret;\n}\n"
+    text = MODULE.format(target="sm_100a", body="\n".join(lines))
+    return text.replace(".param .align 64 .b8 map[128]", ".param .u64 values")
 
 
 WITHOUT = [
