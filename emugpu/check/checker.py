@@ -18,15 +18,15 @@ from emugpu.check.lanes import LaneMeetings
 from emugpu.check.mbarrier import Arrival
 from emugpu.check.model import Model
 from emugpu.check.operations import AsynchronousOperations
-from emugpu.check.plain import PlainCtas
+from emugpu.check.single_barrier import SingleBarrierCtas
 from emugpu.check.tensor_core import TensorMemoryLife
 from emugpu.check.termination import check_ended, check_missed, note_error
 from emugpu.check.verdict import Word
 from emugpu.emulator.machine import events
-from emugpu.emulator.machine.events import GridStarted
+from emugpu.emulator.machine.events import DeferredSink, GridStarted
 
 
-class Checker:
+class Checker(DeferredSink):
     """Give it to ``Device.launch(sinks=[...])``, one for all launches of a program; then ask for its `report`.
 
     Between launches everything is ordered. ``regions``: names of parts of dynamic shared memory (by default those of
@@ -38,9 +38,8 @@ class Checker:
         self, regions: Sequence[Any] = (), roles: Sequence[Any] = (), tell: Callable[[Finding], None] | None = None
     ) -> None:
         self._tell = tell
-        self.takes_runs = tell is None
-        """Whether it may be told of accesses many at a time, and late."""
-        self.batches: PlainCtas | None = None
+        self.is_deferred = tell is None
+        self.batches: SingleBarrierCtas | None = None
         self._regions = tuple(regions)
         self._roles = tuple(roles)
         self._launches: list[_CheckedLaunch] = []
@@ -59,7 +58,7 @@ class Checker:
             launch.model.findings.tell = self._tell
             launch.model.defers = False
         self._launches.append(launch)
-        self.batches = launch.plain
+        self.batches = launch.single_barrier
         self._take = {**launch.take, GridStarted: self._started}
 
     def report(self) -> Report:
@@ -123,7 +122,7 @@ class _CheckedLaunch:
             events.TensorMemoryAllocated: tensor_life.allocated,
             events.TensorMemoryFreed: tensor_life.freed,
         }
-        self.plain = PlainCtas(model, self.take, generic.overwrite)
+        self.single_barrier = SingleBarrierCtas(model, self.take, generic.overwrite)
         self._ended = False
 
     def report(self) -> Report:
@@ -140,14 +139,14 @@ class _CheckedLaunch:
         """Finds what is to be found in all that was noted."""
         if not self._ended:
             self._ended = True
-            self.plain.end()
+            self.single_barrier.end()
             self._operations.flush()
             for memory in self.model.shared.values():
                 memory.settle()
 
     def _cta_started(self, event: events.CtaStarted) -> None:
         self.model.start(event.cluster, event.cta, event.warps)
-        self.plain.start(event)
+        self.single_barrier.start(event)
 
     def _cluster_ended(self, event: events.ClusterEnded) -> None:
         model = self.model

@@ -16,7 +16,7 @@ from emugpu.emulator.arguments import pack
 from emugpu.emulator.errors import EmulatorError, LaunchError
 from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.counters import Counters
-from emugpu.emulator.machine.events import GridStarted, Sink, fan_out, takes_runs
+from emugpu.emulator.machine.events import GridStarted, Sink, can_defer, fan_out
 from emugpu.emulator.machine.findings import Findings
 from emugpu.emulator.machine.grid import Clusters, architecture, residency
 from emugpu.emulator.machine.machine import MOST_STEPS, Limits, Machine
@@ -30,7 +30,7 @@ from emugpu.emulator.memory.tensor_map_bytes import encode
 from emugpu.emulator.memory.unwritten import FAULT, Uninitialised
 from emugpu.emulator.names import find_name, readable_name
 from emugpu.emulator.native.engine import Engine
-from emugpu.emulator.native.stretches import Library
+from emugpu.emulator.native.fragment_runner import Library
 from emugpu.emulator.ptx.ast import Kernel
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.emulator.rules import RULES, Finding
@@ -241,12 +241,11 @@ class Device:
         return Machine(grid, schedule, clusters, limits, self._make_engine(grid))
 
     def _make_engine(self, grid: Grid) -> Engine | None:
-        """The native engine of a launch, if there is a library, who listens takes what it tells, and the kernel has
-        something for it.
+        """The native engine of a launch, if there is a library, the sink can be told later, and the kernel has code for
+        it.
         """
-        listens = grid.sink is not None and not takes_runs(grid.sink)
         quiet = grid.sink is None and not grid.choices.splits_multicast
-        plan = grid.code.native(quiet) if self._library is not None and not listens else None
+        plan = grid.code.native(quiet) if self._library is not None and can_defer(grid.sink) else None
         return Engine(self._library, grid, plan) if self._library is not None and plan is not None else None
 
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:

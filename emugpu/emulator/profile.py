@@ -23,7 +23,7 @@ from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.native.engine import Engine
-from emugpu.emulator.native.stretches import Stretches
+from emugpu.emulator.native.fragment_runner import FragmentRunner
 
 INTERVAL = 0.002
 SWITCH = 0.00001
@@ -31,7 +31,7 @@ SWITCH = 0.00001
 taken where NumPy lets other threads run by itself, as it does in `take`, and nowhere else.
 """
 _PACKAGE = Path(__file__).parent
-_NATIVE = {Stretches._call.__code__, Engine._answer.__code__}
+_NATIVE = {FragmentRunner._call.__code__, Engine._answer.__code__}
 """They do little else than call native code."""
 _MMA = ("mma", "mma_instruction", "operands", "sparsity", "sums", "tensor_kinds", "warp_mma", "wgmma")
 _UNITS = {

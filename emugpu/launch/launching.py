@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
 from emugpu.emulator.machine.counters import MAXIMA
-from emugpu.emulator.machine.events import Sink, takes_runs
+from emugpu.emulator.machine.events import Sink, can_defer, fan_out
 from emugpu.emulator.machine.grid import emulated_name
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.unwritten import Uninitialised
@@ -61,9 +61,8 @@ class EmulationOptions:
 
     @property
     def engine_used(self) -> Engine:
-        """Returns the engine that there is: a sink must take runs, and the native one needs a compiler."""
-        listens = not all(map(takes_runs, self.sinks))
-        return "python" if listens or library_for(self.engine) is None else "native"
+        """Returns the engine that there is: the native one needs its library, and sinks that can be told later."""
+        return "native" if can_defer(fan_out(self.sinks)) and library_for(self.engine) is not None else "python"
 
     @property
     def schedule_name(self) -> str:

@@ -16,7 +16,8 @@ from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tmem import TensorMemory
 from emugpu.emulator.native.engine import Engine
-from emugpu.emulator.native.layout import WHOLE_CHUNK, Event, Said, Traced
+from emugpu.emulator.native.fragment_runner import Library
+from emugpu.emulator.native.layout import WHOLE_CHUNK, Event, Result, Traced
 from emugpu.emulator.native.library import library_for
 from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control
 from emugpu.emulator.native.plan import (
@@ -32,7 +33,6 @@ from emugpu.emulator.native.plan import (
     Piece,
     Plan,
 )
-from emugpu.emulator.native.stretches import Library
 from emugpu.emulator.native.trace import Batch
 
 FULL = 0xFFFFFFFF
@@ -137,27 +137,23 @@ def watched():
         return answer
 
     def _answer(self: Engine, *arguments: Any) -> list[int]:
-        said = turns(self, *arguments)
-        found[said[Said.STATUS]] += 1
-        return said
+        result = turns(self, *arguments)
+        found[result[Result.STATUS]] += 1
+        return result
 
     with mock.patch.object(Engine, "_run", _run), mock.patch.object(Engine, "_answer", _answer):
         yield found
 
 
-class Listener:
-    """A sink that notes every event, as plain values; takes_runs: whether it has them from the native engine."""
+class Listener(events.DeferredSink):
+    """A sink that notes every event, as plain values; is_deferred: whether it has them from the native engine."""
 
-    def __init__(self, takes_runs: bool = True) -> None:
-        self.takes_runs = takes_runs
+    def __init__(self, is_deferred: bool = True) -> None:
+        self.is_deferred, self.batches = is_deferred, self
         self.seen: list[Any] = []
         self.runs = 0
 
-    @property
-    def batches(self) -> Any:
-        return self
-
-    def is_plain(self, event: Any) -> bool:
+    def includes(self, event: Any) -> bool:
         """Python's events come as entries of the trace, too, in part."""
         return True
 

@@ -162,7 +162,7 @@ class Access(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Accesses:
     """Loads, or stores, that a fragment has made one after the other with nothing in between: an iterable of each
-    `Access`. Only sinks that take runs are told of them so (see `takes_runs`).
+    `Access`. Only a `DeferredSink` is told of them so.
 
     agent: of the first one; guards may leave fewer lanes to others. base: of the one allocation of global memory that
     they access, or 0 if there is no one. chunks: those of 16 bytes of the CTA's memory, or of that allocation, that
@@ -524,7 +524,36 @@ class RegistersSet(NamedTuple):
 
 
 Sink = Callable[[Any], None]
-"""What takes events; its result is ignored."""
+"""What takes events; its result is ignored. It is told at once, unless it is a `DeferredSink`."""
+
+
+class Batches(Protocol):
+    """Takes what has happened natively as parts of the trace, and makes events itself where it wants any."""
+
+    def take(self, batch: Any) -> None:
+        """Take a `emugpu.emulator.native.trace.Batch`."""
+
+    def includes(self, event: Any) -> bool:
+        """Whether an event that Python has made may come as an entry of the trace, too, if it can be one."""
+
+
+class DeferredSink:
+    """A sink that may be told of events some time after they have happened, as it does not look at the machine: the
+    native engine can run a launch that it watches. It takes `Accesses` in place of each `Access`.
+    """
+
+    is_deferred = True
+    """False: it is told of each event when that happens, as any other sink."""
+    batches: Batches | None = None
+    """What takes parts of the trace in place of the events of what happens natively; None: nothing does."""
+
+    def __call__(self, event: Any) -> None:
+        raise NotImplementedError
+
+
+def can_defer(sink: Sink | None) -> bool:
+    """Whether the native engine can run a launch that this sink watches; None: nothing watches it."""
+    return sink is None or (isinstance(sink, DeferredSink) and sink.is_deferred)
 
 
 def tell_started(sink: Sink | None, operation: Operation | None) -> None:
@@ -539,37 +568,15 @@ def tell_finished(sink: Sink | None, operation: Operation | None) -> None:
         sink(Finished(operation, operation.writes))
 
 
-def takes_runs(sink: Any) -> bool:
-    """Whether a sink has said, by an attribute of this name, that it takes `Accesses` in place of each `Access`, and is
-    content to be told of what has happened some time after it: it does not look at the machine.
-    """
-    return bool(getattr(sink, "takes_runs", False))
-
-
-class Batches(Protocol):
-    """Takes what has happened natively as parts of the trace, and makes events itself where it wants any."""
-
-    def take(self, batch: Any) -> None:
-        """Take a `emugpu.emulator.native.trace.Batch`."""
-
-    def is_plain(self, event: Any) -> bool:
-        """Whether an event that Python has made may come as an entry of the trace, too, if it can be one."""
-
-
-def takes_batches(sink: Any) -> Batches | None:
-    """What a sink that takes runs has as its ``batches``, if it would have no events of what happens natively."""
-    return getattr(sink, "batches", None)
-
-
 def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:
     """One sink for all of them, or None for none."""
     return _Several(sinks) if len(sinks) > 1 else sinks[0] if sinks else None
 
 
-class _Several:
+class _Several(DeferredSink):
     def __init__(self, sinks: tuple[Sink, ...]) -> None:
         self._sinks = sinks
-        self.takes_runs = all(map(takes_runs, sinks))
+        self.is_deferred = all(map(can_defer, sinks))
 
     def __call__(self, event: Any) -> None:
         for sink in self._sinks:

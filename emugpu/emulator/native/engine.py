@@ -3,7 +3,7 @@
 Where fragments have their turns in the order in which they became ready, the interpreter gives them these itself
 (`Engine.take_turns`): it goes from one fragment to the next as they wait at barriers, split and join, until one of them
 needs Python. Fragments that came into being and are still there become objects then; registers are brought up to date
-when Python next runs the fragment (`Stretches.settle`).
+when Python next runs the fragment (`FragmentRunner.settle`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from emugpu.emulator.machine import lifetime
 from emugpu.emulator.machine.barriers import Waiting
 from emugpu.emulator.machine.machine import Stop
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
+from emugpu.emulator.native.fragment_runner import NO_BLOCK, PRICE, TRIALS, FragmentRunner, Library
 from emugpu.emulator.native.layout import (
     BARRIER_FIELDS,
     CTA_FIELDS,
@@ -27,18 +28,17 @@ from emugpu.emulator.native.layout import (
     Context,
     CtaState,
     JoinField,
-    Said,
+    Result,
     State,
 )
-from emugpu.emulator.native.layout import FragmentField as Its
+from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.plan import Plan
-from emugpu.emulator.native.stretches import NO_BLOCK, PRICE, TRIALS, Library, Stretches
 from emugpu.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
 
 FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
 """Native turns that must be taken together on average, and for how many turns fragments are run one by one else."""
 ROUND_PRICE = 100
-"""What it costs to hand fragments over and to take them back, in the units of `stretches.PRICE`."""
+"""What it costs to hand fragments over and to take them back, in the units of `fragment_runner.PRICE`."""
 NARROWEST, WIDEST = 8, 1024
 """Fragments that are handed to native code together at most."""
 
@@ -60,7 +60,7 @@ class _Round:
         self.price = ROUND_PRICE
 
 
-class Engine(Stretches):
+class Engine(FragmentRunner):
     """Gives fragments their turns, too."""
 
     def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
@@ -103,29 +103,29 @@ class Engine(Stretches):
             ready.popleft()
         taken = 0
         while True:
-            said = self._answer(turns - taken)
-            taken += said[Said.TURNS]
-            if said[Said.STATUS] != Answer.CANNOT_SPLIT or not self._make_splittable(said[Said.CURRENT], now):
+            result = self._answer(turns - taken)
+            taken += result[Result.TURNS]
+            if result[Result.STATUS] != Answer.CANNOT_SPLIT or not self._make_splittable(result[Result.CURRENT], now):
                 break
             c[Context.HEAD] -= 1
-            self._place.queue[c[Context.HEAD]] = said[Said.CURRENT]
+            self._place.queue[c[Context.HEAD]] = result[Result.CURRENT]
             taken -= 1
-        if said[Said.STATUS] == Answer.NOTHING_LEFT and not is_open:
+        if result[Result.STATUS] == Answer.NOTHING_LEFT and not is_open:
             self._width = min(4 * self._width, WIDEST)
         else:
             self._width = max(self._width // 2, 2 * c[Context.HEAD], NARROWEST)
         if self._trace is not None:
             self._trace.drain_if_full()
-        before = self._grid.wakeups.changes + said[Said.CHANGES_BEFORE]
+        before = self._grid.wakeups.changes + result[Result.CHANGES_BEFORE]
         self._grid.wakeups.changes += c[Context.CHANGES]
-        touched = self._library.touch_living(self._place.context_address, said[Said.CURRENT], len(now.ctas))
+        touched = self._library.touch_living(self._place.context_address, result[Result.CURRENT], len(now.ctas))
         self._take_back(ready, now, given if not is_open else -1, self._place.touched[:touched].tolist())
         self._look_at_turns(taken, c[Context.WEIGHT] - now.price)
-        current = now.objects.get(said[Said.CURRENT])
+        current = now.objects.get(result[Result.CURRENT])
         if current is None:
             return Stop(taken)
-        ran = self._table[FIELDS * current.native.number + Its.RAN]
-        return Stop(taken, Answer(said[Said.STATUS]), current, said[Said.FOLLOWING], ran, before)
+        ran = self._table[FIELDS * current.native.number + Field.RAN]
+        return Stop(taken, Answer(result[Result.STATUS]), current, result[Result.FOLLOWING], ran, before)
 
     def _look_at_turns(self, taken: int, gain: int) -> None:
         """Let fragments be run one by one for a while, longer each time, where few turns are taken together, or little
@@ -143,8 +143,8 @@ class Engine(Stretches):
         """Enter native code: what it says."""
         self._cta = None
         self._library.run_turns(self._place.context_address, turns)
-        said: list[int] = self._place.out[:FIRST_ROW].tolist()
-        return said
+        result: list[int] = self._place.out[:FIRST_ROW].tolist()
+        return result
 
     def _give(self, f: Fragment, now: _Round) -> bool:
         """Hand a fragment in that is ready; False: Python must run it."""
@@ -183,18 +183,18 @@ class Engine(Stretches):
         barrier, generation = (named[0][0].number, named[0][1]) if named else (-1, 0)
         base = FIELDS * number
         about = (barrier, generation, -1, is_complete, 1, number, 0, 0, self._warp_number(f))
-        self._table[base + Its.BARRIER : base + FIELDS] = array("q", about)
+        self._table[base + Field.BARRIER : base + FIELDS] = array("q", about)
         self._new_stamp(base)
         return True
 
     def _new_stamp(self, base: int) -> None:
         self._place.context[Context.STAMP] += 1
-        self._table[base + Its.STAMP] = self._place.context[Context.STAMP]
+        self._table[base + Field.STAMP] = self._place.context[Context.STAMP]
 
     def _give_state(self, f: Fragment, cta: int, join: int, join_block: int, state: int, now: _Round) -> None:
         number, block = f.native.number, f.block
         base = FIELDS * number
-        self._table[base + Its.MASK : base + Its.BARRIER] = array(
+        self._table[base + Field.MASK : base + Field.BARRIER] = array(
             "q", (f.mask, f.warp.alive, cta, block, -1, 0, block, join, join_block, f.streak, state)
         )
         now.objects[number] = f
@@ -243,7 +243,7 @@ class Engine(Stretches):
         numbers, arrived = [f.native.number for f in point.arrived], 0
         for f, following in zip(point.arrived, [*numbers[1:], -1], strict=False):
             self._give_state(f, now.ctas[f.cta], number, point.block, State.ARRIVED, now)
-            self._table[FIELDS * f.native.number + Its.NEXT] = following
+            self._table[FIELDS * f.native.number + Field.NEXT] = following
             arrived |= f.mask
         base = JOIN_FIELDS * number
         first, last = (numbers[0], numbers[-1]) if numbers else (-1, -1)
@@ -253,7 +253,7 @@ class Engine(Stretches):
 
     def _complete(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round) -> bool:
         """Hand in all that is live."""
-        if f.native is not None and f.native.is_fresh and self._table[FIELDS * f.native.number + Its.IS_COMPLETE]:
+        if f.native is not None and f.native.is_fresh and self._table[FIELDS * f.native.number + Field.IS_COMPLETE]:
             return True
         if f.native is not None:
             self.settle(f)
@@ -262,15 +262,15 @@ class Engine(Stretches):
     def _make_splittable(self, number: int, now: _Round) -> bool:
         """Give native code what it lacks to split a fragment."""
         base = FIELDS * number
-        if not self._table[base + Its.IS_COMPLETE]:
+        if not self._table[base + Field.IS_COMPLETE]:
             f = now.objects[number]
             f.native.is_ahead = True
             self.settle(f)
-            if not self._hand_in(f, self._plan.live_rows[self._table[base + Its.LOCATION]]):
+            if not self._hand_in(f, self._plan.live_rows[self._table[base + Field.LOCATION]]):
                 return False
             f.native.is_fresh = True
             self._new_stamp(base)
-            self._table[base + Its.IS_COMPLETE] = 1
+            self._table[base + Field.IS_COMPLETE] = 1
         else:
             return self._place.context[Context.FREE_COUNT] < 4 and self._files.grow()
         return True
@@ -281,23 +281,23 @@ class Engine(Stretches):
         made, gone, left, changed = [], [], [], []
         for number in touched:
             base = FIELDS * number
-            table[base + Its.IS_TOUCHED] = 0
-            its = table[base : base + FIELDS].tolist()
+            table[base + Field.IS_TOUCHED] = 0
+            fields = table[base : base + FIELDS].tolist()
             f = now.objects.get(number)
             if f is None:
-                made.append((its[Its.BORN], number, its))
-            elif its[Its.STATE] == State.GONE:
+                made.append((fields[Field.BORN], number, fields))
+            elif fields[Field.STATE] == State.GONE:
                 gone.append(f)
-            elif its[Its.STATE] == State.LEFT:
+            elif fields[Field.STATE] == State.LEFT:
                 left.append(f)
             else:
-                changed.append((f, its))
-        for _, number, its in sorted(made):
-            f = self._make(number, its, now)
-            if its[Its.STATE] == State.LEFT:
+                changed.append((f, fields))
+        for _, number, fields in sorted(made):
+            f = self._make(number, fields, now)
+            if fields[Field.STATE] == State.LEFT:
                 left.append(f)
             else:
-                changed.append((f, its))
+                changed.append((f, fields))
         for f in left:
             lifetime.depart(f)
             f.native = None
@@ -305,8 +305,8 @@ class Engine(Stretches):
             f.warp.fragments.remove(f)
             del now.objects[f.native.number]
             f.native = None
-        for f, its in changed:
-            self._update(f, its, now)
+        for f, fields in changed:
+            self._update(f, fields, now)
         for number in range(c[Context.JOIN_COUNT]):
             first = self._place.joins[JOIN_FIELDS * number + JoinField.FIRST]
             if first >= 0 or number < len(now.points):
@@ -324,29 +324,29 @@ class Engine(Stretches):
             else:
                 self._grid.wakeups.resume_all(others[-1 - number])
 
-    def _make(self, number: int, its: list[int], now: _Round) -> Fragment:
+    def _make(self, number: int, fields: list[int], now: _Round) -> Fragment:
         """The object of a fragment that has come into being."""
-        origin = now.objects[its[Its.ORIGIN]]
-        joins = self._joins_of(its[Its.JOIN], now)
-        f = Fragment(origin.warp, its[Its.MASK], list(origin.registers), its[Its.BLOCK], joins)
+        origin = now.objects[fields[Field.ORIGIN]]
+        joins = self._joins_of(fields[Field.JOIN], now)
+        f = Fragment(origin.warp, fields[Field.MASK], list(origin.registers), fields[Field.BLOCK], joins)
         f.tokens, f.observed = dict(origin.tokens), dict(origin.observed)
         f.pending_loads, f.pending_stores = list(origin.pending_loads), list(origin.pending_stores)
         f.native = File(self.settle, self._files, number)
         table, base = self._table, FIELDS * number
-        table[base + Its.HAS_OBJECT], table[base + Its.ORIGIN] = 1, number
+        table[base + Field.HAS_OBJECT], table[base + Field.ORIGIN] = 1, number
         now.objects[number] = f
         f.warp.fragments.append(f)
         return f
 
-    def _update(self, f: Fragment, its: list[int], now: _Round) -> None:
-        f.block, f.streak = its[Its.BLOCK], its[Its.STREAK]
+    def _update(self, f: Fragment, fields: list[int], now: _Round) -> None:
+        f.block, f.streak = fields[Field.BLOCK], fields[Field.STREAK]
         f.native.is_fresh = f.native.is_ahead = True
-        f.joins = self._joins_of(its[Its.JOIN], now)
+        f.joins = self._joins_of(fields[Field.JOIN], now)
         f.join_block = f.joins[-1].block if f.joins else None
         if f.tokens:
             f.tokens = {b: generation for b, generation in f.tokens.items() if not _is_named(b)}
-        if its[Its.BARRIER] >= 0:
-            f.tokens[f.cta.named[its[Its.BARRIER]]] = its[Its.GENERATION]
+        if fields[Field.BARRIER] >= 0:
+            f.tokens[f.cta.named[fields[Field.BARRIER]]] = fields[Field.GENERATION]
 
     def _joins_of(self, number: int, now: _Round) -> list[JoinPoint]:
         found = now.joins.get(number)
@@ -362,15 +362,15 @@ class Engine(Stretches):
         found = []
         while number >= 0:
             found.append(now.objects[number])
-            number = self._table[FIELDS * number + Its.NEXT]
+            number = self._table[FIELDS * number + Field.NEXT]
         return found
 
     def _take_barrier(self, cta: Cta, number: int, n: int, now: _Round) -> list[Fragment]:
         """Make a barrier what it is; returns those who waited there before and are let go."""
         base = CTA_FIELDS * number + CtaState.BARRIERS + n * BARRIER_FIELDS
         barrier = cta.named[n]
-        its = self._place.ctas[base : base + BARRIER_FIELDS].tolist()
-        arrived, needed, everybody, generation, others, first, _ = its
+        fields = self._place.ctas[base : base + BARRIER_FIELDS].tolist()
+        arrived, needed, everybody, generation, others, first, _ = fields
         barrier.arrived, barrier.needed, barrier.everybody = arrived, needed, bool(everybody)
         barrier.generation = generation
         let_go: list[Fragment] = []

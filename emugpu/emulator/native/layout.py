@@ -182,11 +182,11 @@ class Traced(IntEnum):
     GLOBAL = 64
 
 
-class Sift(Counted):
-    """What `sift` is given: a part of the trace, tables of warps and CTAs, and room for lists of entries, one behind
-    the other, each with room for all. First how long the lists are: entries of other CTAs, accesses of plain ones to
-    global memory, their warps' exits, what completes generations of their barriers, and arrivals there, with the time
-    of the warp.
+class FilterCall(Counted):
+    """What the access filter is given: a part of the trace, tables of warps and CTAs, and room for lists of entries,
+    one behind the other, each with room for all. The first fields are the lengths of the lists: entries of CTAs that
+    are not filtered; of those that are, accesses to global memory, exits of warps, ends of generations of the barrier,
+    and arrivals there, each with the time and the number of the warp.
     """
 
     OTHERS = auto()
@@ -206,10 +206,10 @@ class Sift(Counted):
     CTAS = auto()
 
 
-class SiftedWarp(Counted):
-    """A warp that is traced, by its number. TIME: of its component (`emugpu/check/threads.py`), which is that of
-    the lanes HOLDER. INTERVAL: a number that it has until its lanes meet again. APART: how many fragments it has, but
-    one, and that since the entry SPLIT_AT, or -1: since an earlier part of the trace. Since then, LANES: those that
+class FilteredWarp(Counted):
+    """A warp that is traced, by its number. TIME: how often it has arrived or split, plus 1; where it has split, that
+    of the lanes HOLDER. INTERVAL: a number that it has until its lanes meet again. APART: how many fragments it has,
+    but one, and that since the entry SPLIT_AT, or -1: since an earlier part of the trace. Since then, LANES: those that
     were the first to access global memory; ALSO: whether others have; STORED: whether any of them has stored there.
     """
 
@@ -227,13 +227,14 @@ class SiftedWarp(Counted):
     STORED = auto()
 
 
-class SiftedCta(Counted):
-    """A CTA whose warps are sifted. ODD_AT: the entry at which something else happens, or NOT_YET. SHADOW: of its
-    chunks, of which there are so many; MARKS: of the words of 4 bytes in them, who has read each last, and behind that
-    who has written it, as an interval and a lane. INTERVALS: how many numbers of intervals were given.
+class FilteredCta(Counted):
+    """A CTA that is filtered. STOPPED_AT: the entry at which it has ceased to be a single-barrier CTA, or its accesses
+    to be in order for certain, or NOT_YET. SHADOW: of its chunks, of which there are so many; MARKS: of the words of 4
+    bytes in them, who has read each last, and behind that who has written it, as an interval and a lane. INTERVALS: how
+    many numbers of intervals were given.
     """
 
-    ODD_AT = auto()
+    STOPPED_AT = auto()
     SHADOW = auto()
     CHUNKS = auto()
     MARKS = auto()
@@ -243,7 +244,7 @@ class SiftedCta(Counted):
     EXITED = auto()
 
 
-class Sifted(Counted):
+class FilteredChunk(Counted):
     """A chunk of a CTA's shared memory, in fields of 4 bytes: the epoch, plus 1, and the warp of the last write and of
     the last reads since; the epochs, plus 1, of the last write of all of it and of the one before.
     """
@@ -313,12 +314,12 @@ class Barrier(Counted):
 
 
 class Answer(IntEnum):
-    """Why native code has stopped. The first six are those of a stretch, the others of turns."""
+    """Why native code has stopped. The first six are those of a run of blocks, the others of turns."""
 
     STOPPED = 0
     """Before a block that it does not run."""
     FAILED = 1
-    """Something is out of the ordinary: the stretch is taken back."""
+    """Something is out of the ordinary: the run is taken back."""
     DIVERGES = 2
     LEFT = 3
     """The block goes on in Python."""
@@ -338,8 +339,8 @@ class Answer(IntEnum):
     """It diverges, and one part has to go on in Python, which splits it for less than it costs to hand over two."""
 
 
-class Said(Counted):
-    """What is said of a stretch; lists of rows follow from `FIRST_ROW` on."""
+class Result(Counted):
+    """Result fields of a run of blocks; lists of rows follow from `FIRST_ROW` on."""
 
     STATUS = auto()
     BLOCK = auto()
@@ -380,12 +381,12 @@ def constants() -> str:
     lines += [f"comptime {mark.name} = {mark.value}" for mark in Mark]
     tables = {
         "FRAGMENT": FragmentField, "STATE": State, "JOINPOINT": JoinField, "CTA": CtaState, "BARRIER": Barrier,
-        "ANSWER": Answer, "SAID": Said, "EVENT": Event, "TRACED": Traced,
-        "SIFT": Sift, "WARP": SiftedWarp, "SIFTED": SiftedCta, "CHUNK": Sifted,
+        "ANSWER": Answer, "RESULT": Result, "EVENT": Event, "TRACED": Traced,
+        "FILTER": FilterCall, "WARP": FilteredWarp, "FILTERED": FilteredCta, "CHUNK": FilteredChunk,
     }  # fmt: skip
     for prefix, table in tables.items():
         lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]
-    counted = ("FRAGMENT", "JOINPOINT", "BARRIER", "WARP", "SIFTED", "CHUNK")
+    counted = ("FRAGMENT", "JOINPOINT", "BARRIER", "WARP", "FILTERED", "CHUNK")
     lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in counted]
     numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET")
     lines += [f"comptime {name} = {globals()[name]}" for name in numbers]

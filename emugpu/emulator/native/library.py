@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from emugpu import cache
+from emugpu.emulator.native.fragment_runner import Library
 from emugpu.emulator.native.source import mojo_source
-from emugpu.emulator.native.stretches import Library
 from emugpu.errors import CannotRun
 from emugpu.paths import COMPILED, find_mojo
 from emugpu.processes.program import run

@@ -52,7 +52,7 @@ class Operation:
 
     @property
     def weight(self) -> int:
-        """What Python takes for it where lanes differ, in the units of `stretches.PRICE`: ten times more for floats."""
+        """What it costs in Python where lanes differ, in units of `fragment_runner.PRICE`: floats ten times more."""
         return 20 if "f32" in self.name or "f64" in self.name or "f16" in self.name else 2
 
 
@@ -383,10 +383,10 @@ MATRICES = {"tcgen05.ld": 950, "stmatrix": 951, "stmatrix.trans": 952}
 
 
 class Control(IntEnum):
-    """The numbers of what is no operation on lanes: these begin, link and end stretches of operations."""
+    """The numbers of what is no operation on lanes: these begin, link and end native pieces."""
 
     BEGIN = 1000
-    """The first of a stretch: saves the rows that a rollback needs."""
+    """The first of a native piece: saves the rows that a rollback needs."""
     GO = 1001
     BRANCH = 1002
     LEAVE = 1003

@@ -1,8 +1,8 @@
-"""Which stretches of a kernel run natively, as micro-operations; worked out when a launch first wants it.
+"""Which parts of a kernel run natively, as micro-operations; worked out when a launch first wants it.
 
-A block whose instructions all have micro-operations is one stretch. Of other blocks those parts are stretches that are
-long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
-stretch may touch are plain registers: none that nothing writes, and none that something asynchronous reads. It may
+A block whose instructions all have micro-operations is one native piece. Of other blocks those parts are native pieces
+that are long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
+native piece may touch are plain registers: none that nothing writes, and none that something asynchronous reads. It may
 begin with accumulators of wgmma, which Python puts into the registers before.
 """
 
@@ -43,7 +43,7 @@ from emugpu.emulator.translate.cfg import (
 )
 
 SHORTEST = 4
-"""Instructions of the shortest stretch in a block that Python runs otherwise."""
+"""Instructions of the shortest native piece in a block that Python runs otherwise."""
 MOST = 0xFFFE
 """Rows, and locations: their numbers have 16 bits."""
 ROW_BYTES = 256

@@ -109,7 +109,7 @@ def mojo_source() -> dict[str, str]:
     accesses += "\n" + _chain(
         [(number, [f"    result = {_MATRICES[name]} else -1"]) for name, number in MATRICES.items()]
     )
-    stretch = found["interpreter/stretch.mojo"]
-    stretch = stretch.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
+    blocks = found["interpreter/run_blocks.mojo"]
+    blocks = blocks.replace("@HANDLERS@\n", handlers + "\n").replace("@ACCESSES@\n", accesses + "\n")
     library = found.pop("interpreter/library.mojo")
-    return {**found, "interpreter/stretch.mojo": stretch, "library.mojo": library}
+    return {**found, "interpreter/run_blocks.mojo": blocks, "library.mojo": library}

@@ -22,7 +22,7 @@ from emugpu.emulator.machine.state import Grid, Warp
 from emugpu.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Event, Traced
 
 if TYPE_CHECKING:
-    from emugpu.emulator.native.stretches import Library
+    from emugpu.emulator.native.fragment_runner import Library
 
 ENTRY = np.dtype(
     [("kind", "u2"), ("flags", "u2"), ("warp", "i4"), ("lanes", "u4"), ("site", "i4"), ("run", "i8"), ("value", "i8"),
@@ -57,7 +57,7 @@ class Trace:
         """grid: whose sink is told of it all, in order: what Python makes events of, too, comes by here. accesses: by
         instruction, the verb, the state space, the bytes of an item and how many items.
         """
-        assert grid.sink is not None
+        assert isinstance(grid.sink, events.DeferredSink)
         self._sink, grid.sink = grid.sink, self._pass_on
         self._blocks = [(block.base, block.base + block.data.size) for block in grid.memory.direct()]
         self._context = context
@@ -106,8 +106,8 @@ class Trace:
 
     def _pass_on(self, event: Any) -> None:
         """Take an event that Python has made; those that the trace has entries for can become some, if that pays."""
-        batches = events.takes_batches(self._sink)
-        if batches is not None and batches.is_plain(event):
+        batches = self._sink.batches
+        if batches is not None and batches.includes(event):
             self.drain_if_full()
             if self._note(event):
                 return
@@ -191,9 +191,8 @@ class Trace:
         used, touched = context[Context.TRACE_WORDS_USED], context[Context.TRACE_CHUNKS_USED]
         context[Context.TRACED] = context[Context.TRACE_WORDS_USED] = context[Context.TRACE_CHUNKS_USED] = 0
         batch = Batch(self, self._entries[:count].copy(), self._words[:used].copy(), self._chunks[:touched].copy())
-        batches = events.takes_batches(self._sink)
-        if batches is not None:
-            batches.take(batch)
+        if self._sink.batches is not None:
+            self._sink.batches.take(batch)
             return
         for event in batch.events(np.arange(count)):
             self._sink(event)

@@ -15,11 +15,11 @@ from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.bytes import aligned_bytes
 from emugpu.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
-from emugpu.emulator.native.layout import FragmentField as Its
+from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, Plan
 
 LOG_ROOM = 16384
-"""Stores of one lane that a stretch may make and still be taken back."""
+"""Stores of one lane that a run of blocks may make and still be taken back."""
 LONGEST_WINDOW = 1024
 """Blocks of the longest window that can be watched."""
 QUEUE_ROOM, JOIN_ROOM, CTA_ROOM = 1 << 16, 1 << 12, 64
@@ -28,7 +28,7 @@ CHUNK_FILES, MOST_FRAGMENTS, MOST_BYTES, ALIGNMENT = 4, 1 << 14, 1 << 30, 64
 """Files of rows that are made together, the most that there may be, and the most bytes that they may take."""
 MOST_KEPT = 1 << 26
 """Bytes of rows that are kept for the next launch at most."""
-FIELDS = len(Its)
+FIELDS = len(Field)
 _PLACE_BYTES = 32
 _LANES = np.arange(32)
 _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
@@ -90,7 +90,7 @@ class Files:
         self.launch = object()
         self._context[Context.FREE_COUNT] = 0
         for number in reversed(range(CHUNK_FILES * len(self._memory))):
-            self.table[FIELDS * number + Its.IS_TOUCHED] = 0
+            self.table[FIELDS * number + Field.IS_TOUCHED] = 0
             self.give_back(number)
 
     def grow(self) -> bool:
@@ -105,7 +105,7 @@ class Files:
         memory[:, self._plan.rows * ROW_BYTES : self._plan.rows * (ROW_BYTES + 1)] = Mark.UNIFORM
         self._memory.append(memory)
         for n in range(CHUNK_FILES):
-            self.table[FIELDS * (first + n) + Its.FILE] = memory.ctypes.data + n * self._bytes
+            self.table[FIELDS * (first + n) + Field.FILE] = memory.ctypes.data + n * self._bytes
             self.give_back(first + CHUNK_FILES - 1 - n)
         return True
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ptx_programs import WORDS, source
 
-from emugpu.check import noted, plain, shadow
+from emugpu.check import noted, shadow, single_barrier
 from emugpu.check.checker import Checker
 from emugpu.emulator import Device, Fault, Module
 from emugpu.emulator.native import trace
@@ -162,7 +162,7 @@ def with_branches(choose: random.Random) -> str:
 @pytest.mark.thorough
 @pytest.mark.parametrize(("entries", "kept"), [(64, 16), (1 << 16, 1 << 20)])
 def test_so_do_programs_whose_lanes_are_apart(monkeypatch, entries, kept):
-    monkeypatch.setattr(plain, "KEPT", kept)
+    monkeypatch.setattr(single_barrier, "KEPT", kept)
     rules: set[str] = set()
     for seed in range(60):
         text = with_branches(random.Random(seed))
@@ -215,7 +215,7 @@ def test_lanes_that_are_apart_are_in_no_order(monkeypatch, name, before):
     """The upper half of each warp and the lower one; where they touch nothing of one another's no events are made."""
     if before:
         monkeypatch.setattr(trace, "ENTRIES", 256)
-        monkeypatch.setattr(plain, "KEPT", 600)
+        monkeypatch.setattr(single_barrier, "KEPT", 600)
     low, high, rule = APART[name]
     setup = f"""
     {IN_GLOBAL_MEMORY} {SETUP} {before} and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16;
@@ -223,13 +223,13 @@ def test_lanes_that_are_apart_are_in_no_order(monkeypatch, name, before):
     """
     body = f"@%p3 bra LOW; {high} bra BOTH; LOW: {low} BOTH: bar.sync 0; ld.shared.b32 %r1, [%r6]; ret;"
     given_up: list[Any] = []
-    give_up = plain.PlainCtas._give_up
+    give_up = single_barrier.SingleBarrierCtas._give_up
 
-    def _give_up(self: plain.PlainCtas, *about: Any) -> None:
+    def _give_up(self: single_barrier.SingleBarrierCtas, *about: Any) -> None:
         given_up.append(about)
         give_up(self, *about)
 
-    monkeypatch.setattr(plain.PlainCtas, "_give_up", _give_up)
+    monkeypatch.setattr(single_barrier.SingleBarrierCtas, "_give_up", _give_up)
     text = source(setup + body, WORDS)
     expected = found(text, True, "fifo", 0)
     assert not given_up and {finding["rule"] for finding in expected} == {*rule.split()}
@@ -269,7 +269,7 @@ def test_lanes_of_a_warp_are_in_no_order_until_they_meet(monkeypatch, name):
     """Of one warp, for which no events are made unless there may be a race."""
     steps, races = IN_AN_INTERVAL[name]
     given_up: list[Any] = []
-    monkeypatch.setattr(plain.PlainCtas, "_give_up", lambda self, *about: given_up.append(about))
+    monkeypatch.setattr(single_barrier.SingleBarrierCtas, "_give_up", lambda self, *about: given_up.append(about))
     text = source(f"{SETUP} @!%p1 bra END; {steps} END: ret;", WORDS)
     assert {finding["rule"] for finding in found(text, True, "fifo", 0)} == ({"race-lanes"} if races else set())
     found(text, False, "fifo", 0)
@@ -318,7 +318,7 @@ def test_lanes_may_leave_apart(races):
 def test_it_is_not_forgotten_that_lanes_are_apart(monkeypatch, races):
     """In a long loop of loads from global memory, at the end of which others of the warp store there, or load."""
     monkeypatch.setattr(trace, "ENTRIES", 64)
-    monkeypatch.setattr(plain, "KEPT", 16)
+    monkeypatch.setattr(single_barrier, "KEPT", 16)
     body = f"""
     {IN_GLOBAL_MEMORY} and.b32 %r12, %r0, 31; setp.lt.u32 %p3, %r12, 16; mov.b32 %r10, 0;
     @%p3 bra LOW; MORE: ld.global.b32 %r1, [%rd1+-64]; add.u32 %r10, %r10, 1; setp.lt.u32 %p4, %r10, 400; @%p4 bra MORE;
@@ -342,12 +342,12 @@ def test_a_run_that_ends_while_lanes_are_apart_is_looked_at():
 
 
 @pytest.fixture
-def none_is_plain(monkeypatch):
+def none_is_single_barrier(monkeypatch):
     """Nothing is looked at natively."""
-    monkeypatch.setattr(plain.PlainCtas, "start", lambda self, event: None)
+    monkeypatch.setattr(single_barrier.SingleBarrierCtas, "start", lambda self, event: None)
 
 
-@pytest.mark.usefixtures("none_is_plain")
+@pytest.mark.usefixtures("none_is_single_barrier")
 def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):
     for name, value in (("TRIALS", 3), ("FEWEST", 8), ("MOST", 8)):
         monkeypatch.setattr(noted, name, value)
@@ -356,7 +356,7 @@ def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):
     assert len(expected) == 29 and found(text, False, "random", 1268) == expected
 
 
-@pytest.mark.usefixtures("none_is_plain")
+@pytest.mark.usefixtures("none_is_single_barrier")
 @pytest.mark.parametrize("most", [16, 64, 1 << 14])
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("last", ["", "st.shared.b32 [%r8], %r0;", "@%p2 atom.shared.add.u32 %r1, [%r5+64], 1;"])
@@ -373,31 +373,31 @@ def test_what_is_forgotten_is_missed_by_nobody(monkeypatch, most, waits, last):
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
 @pytest.mark.parametrize("last", ["", "st.shared.b32 [%r8], %r0;", "@%p2 atom.shared.add.u32 %r1, [%r5+64], 1;"])
-def test_nor_what_is_forgotten_of_a_plain_cta(monkeypatch, kept, waits, schedule, last):
+def test_nor_what_is_forgotten_of_a_single_barrier_cta(monkeypatch, kept, waits, schedule, last):
     text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;" if waits else "").replace("LAST", last), WORDS)
     expected = found(text, True, schedule, 3)
     monkeypatch.setattr(trace, "ENTRIES", 256)
-    monkeypatch.setattr(plain, "KEPT", kept)
+    monkeypatch.setattr(single_barrier, "KEPT", kept)
     assert found(text, False, schedule, 3) == expected
     assert bool(expected) == (not waits)
 
 
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
-def test_of_a_plain_cta_in_order_no_events_are_made(monkeypatch, schedule):
+def test_of_a_single_barrier_cta_in_order_no_events_are_made(monkeypatch, schedule):
     """And what is kept of it is no more than the last generations."""
     text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;").replace("LAST", ""), WORDS)
     given_up: list[Any] = []
     kept: list[int] = []
-    move = plain.PlainCtas._move
+    move = single_barrier.SingleBarrierCtas._move
 
-    def _move(self: plain.PlainCtas, *one: Any) -> bool:
+    def _move(self: single_barrier.SingleBarrierCtas, *one: Any) -> bool:
         kept.append(self._count)
         return move(self, *one)
 
     monkeypatch.setattr(trace, "ENTRIES", 256)
-    monkeypatch.setattr(plain, "KEPT", 600)
-    monkeypatch.setattr(plain.PlainCtas, "_give_up", lambda self, *about: given_up.append(about))
-    monkeypatch.setattr(plain.PlainCtas, "_move", _move)
+    monkeypatch.setattr(single_barrier, "KEPT", 600)
+    monkeypatch.setattr(single_barrier.SingleBarrierCtas, "_give_up", lambda self, *about: given_up.append(about))
+    monkeypatch.setattr(single_barrier.SingleBarrierCtas, "_move", _move)
     assert found(text, False, schedule, 3) == []
     assert not given_up
     assert len(kept) >= 3 and max(kept) < 1000
@@ -413,7 +413,7 @@ def test_a_run_that_ends_by_a_fault_is_looked_at_first(races):
     assert {finding["rule"] for finding in expected} == ({"race-shared"} if races else {"memory"})
 
 
-@pytest.mark.usefixtures("none_is_plain")
+@pytest.mark.usefixtures("none_is_single_barrier")
 @pytest.mark.parametrize("waits", [True, False])
 def test_one_warp_may_access_more_than_is_noted_at_most(monkeypatch, waits):
     """With nothing in between: what is noted is one entry, and no half of it can be forgotten."""
@@ -426,7 +426,7 @@ def test_one_warp_may_access_more_than_is_noted_at_most(monkeypatch, waits):
     assert bool(expected) == (not waits)
 
 
-@pytest.mark.usefixtures("none_is_plain")
+@pytest.mark.usefixtures("none_is_single_barrier")
 def test_a_program_in_order_never_asks_its_histories(monkeypatch):
     """Nor one whose places are read far more often than can be noted, if they are written, too."""
     text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;").replace("LAST", ""), WORDS)

@@ -672,7 +672,7 @@ def test_later_launches_of_a_kernel_find_its_memory_as_new():
     assert len({id(one) for one in kept}) == 2
 
 
-def test_what_python_does_in_a_block_is_done_between_native_stretches():
+def test_what_python_does_in_a_block_is_done_between_native_pieces():
     body = f"""
     {PREFIX}
     st.shared.u32 [%r7], %r0;
@@ -863,7 +863,7 @@ def test_lanes_that_split_natively_keep_what_only_python_has_read_and_written():
 
 @pytest.mark.parametrize("uninitialised", ["report", "zero", "random"])
 def test_bytes_that_nobody_has_written_are_told_of_alike(uninitialised):
-    """Those are Python's, in a stretch that has stored before it reads them."""
+    """Those are Python's, in a native piece that has stored before it reads them."""
     text = f"""
     {PREFIX}
     st.global.u32 [%rd1+4096], %r0;
@@ -921,7 +921,7 @@ def test_a_store_counts_as_a_change():
 
 
 def test_who_does_not_take_runs_has_all_events_from_python():
-    listener = Listener(takes_runs=False)
+    listener = Listener(is_deferred=False)
     device = Device(library=library())
     text = source("mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0; ret;")
     with watched() as stops:

@@ -148,8 +148,8 @@ def test_the_native_engine_tells_of_the_same_accesses(used):
     ret;"""
     body = body.replace("@%p1", f'.pragma "used_bytes_mask {used}"; @%p1')
     seen = []
-    for library, takes_runs in ((None, False), (native, False), (native, True)):
-        listener = Listener(takes_runs)
+    for library, is_deferred in ((None, False), (native, False), (native, True)):
+        listener = Listener(is_deferred)
         launch(body, device=Device(library=library), initial=np.zeros(128), sinks=[listener])
         seen.append([event for event in listener.seen if event[0] == "Access" and event[4] == "global"])
     assert len(seen[0]) == 2 * sum(int(used, 0) >> 4 * n & 15 != 0 for n in range(4))

@@ -1,14 +1,14 @@
 """What Python calls: `run` for one fragment, `run_turns` to give fragments their turns, and split and join them, for as
-long as Python is not needed; `sift` to look at what was traced.
+long as Python is not needed; `filter_accesses` to filter what was traced.
 """
 
 from interpreter.layout import *
 from interpreter.lanes import *
 from interpreter.registers import *
 from interpreter.fragments import *
-from interpreter.stretch import *
+from interpreter.run_blocks import *
 from interpreter.turns import *
-from interpreter.sift import *
+from interpreter.access_filter import *
 
 
 @export
@@ -18,10 +18,10 @@ def run(c: Bytes, number: Int, start: Int, budget: Int, window: Int) abi("C") ->
         return 0
     var f = fragment(c, number)
     new_stamp(c, f)
-    var status = stretch(c, f, start, budget, window, True)
+    var status = run_blocks(c, f, start, budget, window, True)
     if status != ANSWER_REFUSED:
-        _ = settle(c, number, look(pointer(c, OUT), SAID_LOCATION))
-    note(pointer(c, OUT), SAID_STATUS, status)
+        _ = settle(c, number, look(pointer(c, OUT), RESULT_LOCATION))
+    note(pointer(c, OUT), RESULT_STATUS, status)
     return status
 
 
@@ -64,10 +64,10 @@ def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
         if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096 or trace_is_half_full(c):
             break
     var out = pointer(c, OUT)
-    note(out, SAID_STATUS, answer)
-    note(out, SAID_CURRENT, current)
-    note(out, SAID_TURNS, taken)
-    note(out, SAID_CHANGES_BEFORE, before)
+    note(out, RESULT_STATUS, answer)
+    note(out, RESULT_CURRENT, current)
+    note(out, RESULT_TURNS, taken)
+    note(out, RESULT_CHANGES_BEFORE, before)
     return answer
 
 
@@ -94,7 +94,7 @@ def touch_living(c: Bytes, current: Int, ctas: Int) abi("C") -> Int:
 
 
 @export
-def sift(t: Bytes) abi("C") -> Int:
-    """Looks through a part of the trace, as `sift_all` does."""
-    sift_all(t)
+def filter_accesses(t: Bytes) abi("C") -> Int:
+    """Filters a part of the trace, as `filter_all` does."""
+    filter_all(t)
     return 0

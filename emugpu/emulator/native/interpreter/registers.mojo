@@ -132,11 +132,11 @@ def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
             put(pointer(c, OUT_PREDICATES).unsafe_offset(32 * predicates), bits)
             set[DType.int64](out, 8 * (FIRST_ROW + 4 * slots + predicates), Int64(slot))
             predicates += 1
-    note(out, SAID_SCALARS, scalars)
-    note(out, SAID_ROWS32, rows32)
-    note(out, SAID_ROWS64, rows64)
-    note(out, SAID_PREDICATES, predicates)
-    note(out, SAID_POISONS, poisons)
+    note(out, RESULT_SCALARS, scalars)
+    note(out, RESULT_ROWS32, rows32)
+    note(out, RESULT_ROWS64, rows64)
+    note(out, RESULT_PREDICATES, predicates)
+    note(out, RESULT_POISONS, poisons)
 
 
 @inline(.never)

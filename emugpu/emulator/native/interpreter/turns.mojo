@@ -6,7 +6,7 @@ from .lanes import *
 from .registers import *
 from .trace import *
 from .fragments import *
-from .stretch import *
+from .run_blocks import *
 
 
 @inline(.always)
@@ -87,7 +87,7 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
         copy_row(kept.unsafe_offset(ROW * k), file.unsafe_offset(ROW * slot))
         set[DType.uint8](kept, ROW * slots + k, get[DType.uint8](file, ROW * slots + slot))
         set[DType.uint32](kept, (ROW + 1) * slots + 4 * k, get[DType.uint32](file, (ROW + 1) * slots + 4 * slot))
-    var status = stretch(c, f, start, blocks, blocks, False)
+    var status = run_blocks(c, f, start, blocks, blocks, False)
     if status == ANSWER_REFUSED:
         for k in range(count):
             var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
@@ -100,19 +100,19 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
 
 
 @inline(.always)
-def note_stretch(c: Bytes, f: Bytes):
-    """Notes what a stretch has done, and where its fragment is."""
+def note_run(c: Bytes, f: Bytes):
+    """Notes what a run of blocks has done, and where its fragment is."""
     var out = pointer(c, OUT)
-    note(c, CHANGES, look(c, CHANGES) + look(out, SAID_CHANGES))
-    note(c, WEIGHT, look(c, WEIGHT) + look(out, SAID_WEIGHT) + TURN_WEIGHT)
-    note(f, FRAGMENT_BLOCK, look(out, SAID_BLOCK))
-    note(f, FRAGMENT_LOCATION, look(out, SAID_LOCATION))
+    note(c, CHANGES, look(c, CHANGES) + look(out, RESULT_CHANGES))
+    note(c, WEIGHT, look(c, WEIGHT) + look(out, RESULT_WEIGHT) + TURN_WEIGHT)
+    note(f, FRAGMENT_BLOCK, look(out, RESULT_BLOCK))
+    note(f, FRAGMENT_LOCATION, look(out, RESULT_LOCATION))
 
 
 @inline(.always)
 def goes_on(c: Bytes, f: Bytes, status: Int) -> Bool:
-    """Whether a fragment neither waits, splits, joins nor exits after a stretch."""
-    var following = look(pointer(c, OUT), SAID_FOLLOWING)
+    """Whether a fragment neither waits, splits, joins nor exits after a run of blocks."""
+    var following = look(pointer(c, OUT), RESULT_FOLLOWING)
     return status == ANSWER_STOPPED and following >= 0 and following != look(f, FRAGMENT_JOIN_BLOCK)
 
 
@@ -134,39 +134,39 @@ def turn(c: Bytes, number: Int) -> Int:
             return meet(c, number)
         start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
         if start < 0:
-            note(out, SAID_FOLLOWING, 0)
+            note(out, RESULT_FOLLOWING, 0)
             return ANSWER_LEFT
     note(f, FRAGMENT_START, -1)
     note(f, FRAGMENT_RAN, 0)
     enter_cta(c, look(f, FRAGMENT_CTA))
-    var status = stretch(c, f, start, look(c, TURN_BLOCKS) - ran, 0, False)
-    ran += look(out, SAID_RAN)
-    note_stretch(c, f)
+    var status = run_blocks(c, f, start, look(c, TURN_BLOCKS) - ran, 0, False)
+    ran += look(out, RESULT_RAN)
+    note_run(c, f)
     if goes_on(c, f, status):
-        count_block(c, look(out, SAID_BLOCK))
-        note(f, FRAGMENT_BLOCK, look(out, SAID_FOLLOWING))
+        count_block(c, look(out, RESULT_BLOCK))
+        note(f, FRAGMENT_BLOCK, look(out, RESULT_FOLLOWING))
         if ran + 1 < look(c, TURN_BLOCKS):
-            note(out, SAID_FOLLOWING, 0)
+            note(out, RESULT_FOLLOWING, 0)
             note(f, FRAGMENT_RAN, ran + 1)
             return ANSWER_LEFT
         note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + look(c, TURN_BLOCKS))
-        status = pass_window(c, f, look(out, SAID_FOLLOWING))
+        status = pass_window(c, f, look(out, RESULT_FOLLOWING))
         if status == ANSWER_REFUSED:
             return ANSWER_HAD_TURN
-        note_stretch(c, f)
+        note_run(c, f)
         if goes_on(c, f, status):
-            note(f, FRAGMENT_BLOCK, look(out, SAID_FOLLOWING))
+            note(f, FRAGMENT_BLOCK, look(out, RESULT_FOLLOWING))
             push(c, number)
             return ANSWER_STOPPED
-    block = look(out, SAID_BLOCK)
+    block = look(out, RESULT_BLOCK)
     if status == ANSWER_WAITS:
-        var o = pointer(c, OPERATIONS).unsafe_offset(32 * look(out, SAID_AT))
+        var o = pointer(c, OPERATIONS).unsafe_offset(32 * look(out, RESULT_AT))
         trace(c, EVENT_SUSPENDED, f, UInt32(look(f, FRAGMENT_MASK)), Int(get[DType.int32](o, 24)), 0, 0)
         note(f, FRAGMENT_STREAK, 0)
         waits(c, number)
         return ANSWER_STOPPED
     if status == ANSWER_DIVERGES:
-        var at = look(out, SAID_AT)
+        var at = look(out, RESULT_AT)
         if leaves(c, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
             note(f, FRAGMENT_RAN, ran)
             return ANSWER_SPLITS
@@ -179,7 +179,7 @@ def turn(c: Bytes, number: Int) -> Int:
     if status != ANSWER_STOPPED:
         note(f, FRAGMENT_RAN, ran)
         return status
-    var following = look(out, SAID_FOLLOWING)
+    var following = look(out, RESULT_FOLLOWING)
     count_block(c, block)
     if following < 0:
         return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS

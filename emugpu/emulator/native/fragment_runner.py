@@ -1,8 +1,8 @@
 """Runs a fragment natively: hands registers and memory to the interpreter, and takes back what it has changed.
 
-A stretch of native code is a transaction: if anything in it is out of the ordinary (a fault of any kind, a window that
+A native run of blocks is a transaction: if anything in it is out of the ordinary (a fault of any kind, a window that
 it does not know) the interpreter takes it back, and the ordinary block function does it, faults included. So what a
-kernel does, and what is said about it, does not depend on the engine.
+kernel does, and what is reported about it, does not depend on the engine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from emugpu.emulator.machine.divergence import diverge
 from emugpu.emulator.machine.machine import Stop
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Cta, Fragment, Grid
-from emugpu.emulator.native.layout import FIRST_ROW, Answer, Context, Said
-from emugpu.emulator.native.layout import FragmentField as Its
+from emugpu.emulator.native.layout import FIRST_ROW, Answer, Context, Result
+from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.plan import PREDICATE, Piece, Plan
 from emugpu.emulator.native.trace import Trace
 from emugpu.emulator.native.workspace import FIELDS, File, Workspace
@@ -39,10 +39,11 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        self.run, self.run_turns = library.run, library.run_turns
-        self.settle, self.touch_living, self.sift = library.settle, library.touch_living, library.sift
-        functions = ((self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.sift, 0))
-        for function, numbers in functions:
+        self.run, self.run_turns, self.settle = library.run, library.run_turns, library.settle
+        self.touch_living, self.filter_accesses = library.touch_living, library.filter_accesses
+        for function, numbers in (
+            (self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.filter_accesses, 0)
+        ):  # fmt: skip
             function.argtypes = [ctypes.c_void_p, *[ctypes.c_ssize_t] * numbers]
             function.restype = ctypes.c_ssize_t
 
@@ -58,7 +59,7 @@ class _Entry:
         self.entered = self.weight = 0
 
 
-class Stretches:
+class FragmentRunner:
     """Runs fragments of one launch, one at a time."""
 
     def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
@@ -208,12 +209,12 @@ class Stretches:
     def _run(self, f: Fragment, entry: _Entry, budget: int) -> tuple[int, int, int, int]:
         """Enter native code: why it stopped, at which block, what follows, and how many blocks it has run before."""
         self._call(f, entry.piece, budget, 0)
-        said = self._take_over(f)
+        result = self._take_over(f)
         entry.entered += 1
-        entry.weight += said[Said.WEIGHT]
+        entry.weight += result[Result.WEIGHT]
         if entry.entered == TRIALS:
             self._judge(entry)
-        return said[Said.STATUS], said[Said.BLOCK], said[Said.FOLLOWING], said[Said.RAN]
+        return result[Result.STATUS], result[Result.BLOCK], result[Result.FOLLOWING], result[Result.RAN]
 
     def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
         """Run so many blocks, all of them native; None, and nothing is done, if that is not to be, or if the fragment
@@ -227,8 +228,8 @@ class Stretches:
         piece = pieces[0].piece
         if not self._hand_in(f, piece.needs) or self._call(f, piece, blocks, blocks) == Answer.REFUSED:
             return None
-        said = self._take_over(f)
-        return said[Said.FOLLOWING], said[Said.LOADS]
+        result = self._take_over(f)
+        return result[Result.FOLLOWING], result[Result.LOADS]
 
     def _warp_number(self, f: Fragment) -> int:
         return self._trace.number_of(f.warp) if self._trace is not None else 0
@@ -237,41 +238,41 @@ class Stretches:
         self._visit(f.cta)
         table, number = self._table, f.native.number
         base = FIELDS * number
-        table[base + Its.MASK], table[base + Its.ALIVE] = f.mask, f.warp.alive
-        table[base + Its.WARP] = self._warp_number(f)
-        table[base + Its.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
+        table[base + Field.MASK], table[base + Field.ALIVE] = f.mask, f.warp.alive
+        table[base + Field.WARP] = self._warp_number(f)
+        table[base + Field.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
         status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
         if self._trace is not None:
             self._trace.drain_if_full()
         return status
 
     def _take_over(self, f: Fragment) -> list[int]:
-        """Take the registers that a call has changed and that are live; what else it has said."""
+        """Take the registers that a call has changed and that are live; and the fields of its result."""
         out, file = self._place.out, f.native
-        said: list[int] = out[:FIRST_ROW].tolist()
-        if said[Said.CHANGES]:
-            self._grid.wakeups.changes += said[Said.CHANGES]
-        self._take_rows(f, file, said)
-        return said
+        result: list[int] = out[:FIRST_ROW].tolist()
+        if result[Result.CHANGES]:
+            self._grid.wakeups.changes += result[Result.CHANGES]
+        self._take_rows(f, file, result)
+        return result
 
-    def _take_rows(self, f: Fragment, file: File, said: list[int]) -> None:
+    def _take_rows(self, f: Fragment, file: File, result: list[int]) -> None:
         out, rows = self._place.out, self._rows
         registers, known, slot_of_row = f.registers, file.known, self._plan.slot_of_row
-        if scalars := said[Said.SCALARS]:
+        if scalars := result[Result.SCALARS]:
             flat = iter(self._place.out_unsigned[FIRST_ROW : FIRST_ROW + 2 * scalars].tolist())
             for packed, value in zip(flat, flat, strict=True):
                 row = packed & 0xFFFF
                 registers[slot_of_row[row]] = known[row] = value != 0 if packed >> 16 == PREDICATE else value
         for count, first, values in (
-            (said[Said.ROWS32], FIRST_ROW + 2 * rows, self._place.out32),
-            (said[Said.ROWS64], FIRST_ROW + 3 * rows, self._place.out64),
-            (said[Said.PREDICATES], FIRST_ROW + 4 * rows, self._place.out_predicates),
+            (result[Result.ROWS32], FIRST_ROW + 2 * rows, self._place.out32),
+            (result[Result.ROWS64], FIRST_ROW + 3 * rows, self._place.out64),
+            (result[Result.PREDICATES], FIRST_ROW + 4 * rows, self._place.out_predicates),
         ):
             if count:
                 for row, value in zip(out[first : first + count].tolist(), values[:count].copy(), strict=True):
                     registers[slot_of_row[row]] = known[row] = value
-        if said[Said.POISONS]:
-            for packed in out[FIRST_ROW + 5 * rows : FIRST_ROW + 5 * rows + said[Said.POISONS]].tolist():
+        if result[Result.POISONS]:
+            for packed in out[FIRST_ROW + 5 * rows : FIRST_ROW + 5 * rows + result[Result.POISONS]].tolist():
                 row = packed & 0xFFFF
                 origin = self._origins[file.rows.origins[row]]
                 registers[slot_of_row[row]] = known[row] = file.poison(row, packed >> 16, origin)
@@ -291,6 +292,6 @@ class Stretches:
         file.is_fresh = False
         if file.is_ahead:
             file.is_ahead = False
-            location = self._table[FIELDS * file.number + Its.LOCATION]
+            location = self._table[FIELDS * file.number + Field.LOCATION]
             self._library.settle(self._place.context_address, file.number, location)
             self._take_rows(f, file, self._place.out[:FIRST_ROW].tolist())

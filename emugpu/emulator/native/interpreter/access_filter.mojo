@@ -1,9 +1,11 @@
-"""Sifts the trace: of CTAs whose warps have done no more than load, store and meet at one barrier of all of them, whether
-the accesses to their own shared memory are in order for certain.
+"""The access filter: finds accesses of the trace that need no further look, since they are in order for certain.
+
+It looks at single-barrier CTAs, whose warps have done no more than load, store and meet at one barrier of all of them,
+and at the accesses to their own shared memory. `access_filter.py` hands it the CTAs and the trace.
 
 A warp's *epoch* is how often it has left the barrier. What another warp has done in an earlier epoch has happened
 before; nothing else that another warp has done is known to have. An *interval* is the time between two meetings of a
-warp's lanes (`emugpu/check/lanes.py`). Lanes that split up are in no order with one another until they are one again.
+warp's lanes: at a barrier of the CTA, or in an instruction that all of them execute together (.sync). Lanes that split up are in no order with one another until they are one again.
 """
 
 from std.bit import count_trailing_zeros
@@ -117,10 +119,10 @@ def pass_lanes(t: Bytes, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
     """An access to shared memory, as one of lanes that are in no order but by meeting."""
     var flags = half(e, 2)
     var lanes = Int(get[DType.uint32](e, 8))
-    var words = pointer(t, SIFT_WORDS).unsafe_offset(8 * Int(get[DType.int64](e, 24)))
-    var size = Int(get[DType.int32](pointer(t, SIFT_SIZES), 4 * Int(get[DType.int32](e, 12))))
-    var reads = pointer(cta, SIFTED_MARKS)
-    var writes = reads.unsafe_offset(16 * look(cta, SIFTED_CHUNKS))
+    var words = pointer(t, FILTER_WORDS).unsafe_offset(8 * Int(get[DType.int64](e, 24)))
+    var size = Int(get[DType.int32](pointer(t, FILTER_SIZES), 4 * Int(get[DType.int32](e, 12))))
+    var reads = pointer(cta, FILTERED_MARKS)
+    var writes = reads.unsafe_offset(16 * look(cta, FILTERED_CHUNKS))
     var stores = flags & TRACED_STORE != 0
     var marks = Marks(reads, writes, look(w, WARP_INTERVAL), stores, look(w, WARP_APART) != 0)
     var first = Int(get[DType.uint64](words))
@@ -166,14 +168,14 @@ def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
         return True
     var warp = look(w, WARP_INDEX)
     for k in range(Int(get[DType.int32](e, 32)), end):
-        var found = Int(get[DType.int32](pointer(t, SIFT_CHUNKS), 4 * k))
+        var found = Int(get[DType.int32](pointer(t, FILTER_CHUNKS), 4 * k))
         var chunk = found & (WHOLE_CHUNK - 1)
-        if chunk >= look(cta, SIFTED_CHUNKS):
+        if chunk >= look(cta, FILTERED_CHUNKS):
             return False
         if flags & TRACED_STORE != 0:
-            if not note_write(pointer(cta, SIFTED_SHADOW), chunk, epoch, warp, found >= WHOLE_CHUNK):
+            if not note_write(pointer(cta, FILTERED_SHADOW), chunk, epoch, warp, found >= WHOLE_CHUNK):
                 return False
-        elif not note_read(pointer(cta, SIFTED_SHADOW), chunk, epoch, warp):
+        elif not note_read(pointer(cta, FILTERED_SHADOW), chunk, epoch, warp):
             return False
     return pass_lanes(t, e, w, cta)
 
@@ -182,15 +184,15 @@ def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
 def list_entry(t: Bytes, list: Int, k: Int):
     """Appends an entry to one of the lists that are handed back."""
     var count = look(t, list)
-    set[DType.int64](pointer(t, SIFT_LISTS), 8 * (list * look(t, SIFT_COUNT) + count), Int64(k))
+    set[DType.int64](pointer(t, FILTER_LISTS), 8 * (list * look(t, FILTER_COUNT) + count), Int64(k))
     note(t, list, count + 1)
 
 
 @inline(.always)
 def begin_interval(w: Bytes, cta: Bytes) -> Bool:
     """The lanes of a warp have met. False: there are no more numbers."""
-    var number = look(cta, SIFTED_INTERVALS)
-    note(cta, SIFTED_INTERVALS, number + 1)
+    var number = look(cta, FILTERED_INTERVALS)
+    note(cta, FILTERED_INTERVALS, number + 1)
     note(w, WARP_INTERVAL, number)
     return number < MOST_INTERVALS
 
@@ -213,7 +215,7 @@ def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
         note(w, WARP_APART, look(w, WARP_APART) + number - 1)
         if lanes == look(w, WARP_HOLDER):
             note(w, WARP_TIME, look(w, WARP_TIME) + 1)
-            note(w, WARP_HOLDER, Int(get[DType.uint64](pointer(t, SIFT_WORDS), 8 * value)))
+            note(w, WARP_HOLDER, Int(get[DType.uint64](pointer(t, FILTER_WORDS), 8 * value)))
         return True
     if kind == EVENT_REJOINED:
         note(w, WARP_APART, look(w, WARP_APART) - (number - 1))
@@ -221,8 +223,8 @@ def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
             note(w, WARP_HOLDER, lanes)
         return True
     if kind == EVENT_COMPLETED:
-        var all = look(cta, SIFTED_ARRIVED) == look(cta, SIFTED_WARPS)
-        note(cta, SIFTED_ARRIVED, 0)
+        var all = look(cta, FILTERED_ARRIVED) == look(cta, FILTERED_WARPS)
+        note(cta, FILTERED_ARRIVED, 0)
         return all
     if kind == EVENT_SYNCED:
         return value & ~lanes == 0 and (look(w, WARP_APART) != 0 or begin_interval(w, cta))
@@ -231,47 +233,48 @@ def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
     if look(w, WARP_APART) != 0:
         return False
     if kind == EVENT_ARRIVED:
-        if number != 0 or value != look(w, WARP_ARRIVED) or look(cta, SIFTED_EXITED) != 0:
+        if number != 0 or value != look(w, WARP_ARRIVED) or look(cta, FILTERED_EXITED) != 0:
             return False
         note(w, WARP_ARRIVED, value + 1)
-        list_entry(t, SIFT_ARRIVALS, look(w, WARP_TIME) << 32 | Int(get[DType.int32](e, 4)))
+        list_entry(t, FILTER_ARRIVALS, look(w, WARP_TIME) << 32 | Int(get[DType.int32](e, 4)))
         note(w, WARP_TIME, look(w, WARP_TIME) + 1)
-        note(cta, SIFTED_ARRIVED, look(cta, SIFTED_ARRIVED) + 1)
+        note(cta, FILTERED_ARRIVED, look(cta, FILTERED_ARRIVED) + 1)
         return True
     if kind == EVENT_LEFT:
         if number != 0 or value != look(w, WARP_LEFT):
             return False
         note(w, WARP_LEFT, value + 1)
         return begin_interval(w, cta)
-    note(cta, SIFTED_EXITED, look(cta, SIFTED_EXITED) + 1)
+    note(cta, FILTERED_EXITED, look(cta, FILTERED_EXITED) + 1)
     return kind == EVENT_EXITED
 
 
 @inline(.never)
-def sift_all(t: Bytes):
-    """Looks at the entries of plain CTAs, in order; notes of a CTA where it ceases to be one. Lists what is Python's."""
-    var count = look(t, SIFT_COUNT)
+def filter_all(t: Bytes):
+    """Looks at the entries of single-barrier CTAs, in order, and notes where a CTA ceases to be one. Lists the entries
+    that the reader of the trace has to look at."""
+    var count = look(t, FILTER_COUNT)
     for k in range(count):
-        var e = pointer(t, SIFT_ENTRIES).unsafe_offset(TRACE_BYTES * k)
-        var w = pointer(t, SIFT_WARPS).unsafe_offset(8 * WARP_FIELDS * Int(get[DType.int32](e, 4)))
-        var cta = pointer(t, SIFT_CTAS).unsafe_offset(8 * SIFTED_FIELDS * look(w, WARP_CTA))
+        var e = pointer(t, FILTER_ENTRIES).unsafe_offset(TRACE_BYTES * k)
+        var w = pointer(t, FILTER_WARPS).unsafe_offset(8 * WARP_FIELDS * Int(get[DType.int32](e, 4)))
+        var cta = pointer(t, FILTER_CTAS).unsafe_offset(8 * FILTERED_FIELDS * look(w, WARP_CTA))
         var kind = half(e, 0)
         if look(w, WARP_CTA) == 0:
-            list_entry(t, SIFT_OTHERS, k)
+            list_entry(t, FILTER_OTHERS, k)
             continue
         if kind == EVENT_EXITED:
-            list_entry(t, SIFT_EXITS, k)
-        if look(cta, SIFTED_ODD_AT) != NOT_YET:
+            list_entry(t, FILTER_EXITS, k)
+        if look(cta, FILTERED_STOPPED_AT) != NOT_YET:
             continue
         var is_fine: Bool
         if kind == EVENT_ACCESS:
-            var end = Int(get[DType.int32](e, TRACE_BYTES + 32)) if k + 1 < count else look(t, SIFT_CHUNK_COUNT)
+            var end = Int(get[DType.int32](e, TRACE_BYTES + 32)) if k + 1 < count else look(t, FILTER_CHUNK_COUNT)
             is_fine = pass_access(t, e, end, w, cta)
             if half(e, 2) & TRACED_GLOBAL != 0:
-                list_entry(t, SIFT_ACCESSES, k)
+                list_entry(t, FILTER_ACCESSES, k)
         else:
             is_fine = pass_event(t, k, e, w, cta)
             if kind == EVENT_COMPLETED and is_fine:
-                list_entry(t, SIFT_COMPLETED, k)
+                list_entry(t, FILTER_COMPLETED, k)
         if not is_fine:
-            note(cta, SIFTED_ODD_AT, k)
+            note(cta, FILTERED_STOPPED_AT, k)

@@ -27,7 +27,7 @@ def save_undefined(kept: Bytes, k: Int, file: Bytes, slots: Int, slot: Int, save
 
 
 @inline(.never)
-def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Bool) -> Int:
+def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Bool) -> Int:
     """Runs a fragment from an operation on, for so many blocks at most; returns why it has stopped.
 
     window: 0, or a number of blocks in which it is watched whether a loop only polls: if it may, or if anything speaks
@@ -277,7 +277,7 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         for k in range(ran if ends else window):
             var one = Int(get[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * k))
             set[DType.int64](counts, 8 * one, get[DType.int64](counts, 8 * one) + 1)
-        note(out, SAID_LOADS, loads)
+        note(out, RESULT_LOADS, loads)
     if status == ANSWER_FAILED:
         undo_stores(c)
         trace_back(c, traced, words, chunks)
@@ -293,11 +293,11 @@ def stretch(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: Boo
         location = half(begin, 14)
         following = Int(get[DType.int32](begin, 28))
         weight = 0 if ran == 0 else weight
-    note(out, SAID_BLOCK, block)
-    note(out, SAID_FOLLOWING, following)
-    note(out, SAID_RAN, ran)
-    note(out, SAID_CHANGES, changes)
-    note(out, SAID_WEIGHT, weight)
-    note(out, SAID_LOCATION, location)
-    note(out, SAID_AT, pc - 1)
+    note(out, RESULT_BLOCK, block)
+    note(out, RESULT_FOLLOWING, following)
+    note(out, RESULT_RAN, ran)
+    note(out, RESULT_CHANGES, changes)
+    note(out, RESULT_WEIGHT, weight)
+    note(out, RESULT_LOCATION, location)
+    note(out, RESULT_AT, pc - 1)
     return status

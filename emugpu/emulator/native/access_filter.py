@@ -1,0 +1,143 @@
+"""The access filter: finds traced accesses that are in order for certain, so that a reader need not look at them.
+
+A reader of the trace names CTAs, and hands over the parts of the trace one after the other (`AccessFilter.filter`). As
+long as the warps of such a CTA only load, store, split up, become one again, and meet at one barrier of all of them,
+the filter knows which accesses to shared memory are in order: those with the barrier in between, or by one lane, or
+by lanes of a warp that have met in between. It stops at a CTA where anything else happens, or where an access may be
+out of order; what comes there is for the reader to judge. `interpreter/access_filter.mojo` does the work.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.memory.bytes import CHUNK
+from emugpu.emulator.native.layout import NOT_YET, FilterCall, FilteredChunk, FilteredCta, FilteredWarp
+from emugpu.emulator.native.trace import Batch
+
+WORD = 4
+"""Bytes of shared memory for which the filter knows which lane was the last."""
+NO_CTA = 0
+"""The row of the table of CTAs for warps of all CTAs that are not filtered."""
+_WARP_OF_ARRIVAL = (1 << 32) - 1
+Numbers = NDArray[np.int64]
+
+
+class Filtered(NamedTuple):
+    """Entries of a part of the trace, by number. others: of CTAs that are not filtered. Of those that are: accesses to
+    global memory; exits of warps; completed: ends of generations of the barrier. arrivals: at the barrier, as pairs of
+    a warp's number and its time. (A warp's time goes up by one where it arrives, and where its lanes split up.)
+    """
+
+    others: Numbers
+    accesses: Numbers
+    exits: Numbers
+    completed: Numbers
+    arrivals: list[tuple[int, int]]
+
+
+class CtaFilter:
+    """What the filter knows of a CTA. warps: the numbers that its warps have in the trace, in the order of their first
+    entries."""
+
+    def __init__(self, row: int, shared_bytes: int) -> None:
+        self.row = row
+        self.shadow: NDArray[np.int32] = np.zeros((shared_bytes // CHUNK, len(FilteredChunk)), np.int32)
+        self.marks: NDArray[np.int32] = np.zeros((2, shared_bytes // WORD), np.int32)
+        self.warps: list[int] = []
+
+    def oldest_needed(self) -> int | None:
+        """Since how many generations of the barrier all that was ever accessed was written twice over; None: nothing
+        was accessed.
+        """
+        touched = (self.shadow[:, FilteredChunk.WRITE] | self.shadow[:, FilteredChunk.READ]) != 0
+        return int(self.shadow[touched, FilteredChunk.WHOLE_BEFORE].min()) - 1 if touched.any() else None
+
+
+class AccessFilter:
+    """Filters the trace of one launch."""
+
+    def __init__(self) -> None:
+        self._ctas: Numbers = np.zeros((1, len(FilteredCta)), np.int64)
+        self._free: list[int] = []
+        self._warps: Numbers = np.zeros((0, len(FilteredWarp)), np.int64)
+
+    def add_cta(self, warps: int, shared_bytes: int) -> CtaFilter:
+        """Filter a CTA that starts. shared_bytes: as far as its accesses are looked at; the filter stops at others."""
+        if not self._free:
+            rows = len(self._ctas)
+            self._ctas = np.concatenate([self._ctas, np.zeros_like(self._ctas)])
+            self._free += range(rows, 2 * rows)
+        cta = CtaFilter(self._free.pop(), shared_bytes)
+        row = self._ctas[cta.row]
+        row[:] = 0
+        row[[FilteredCta.STOPPED_AT, FilteredCta.WARPS]] = NOT_YET, warps
+        row[[FilteredCta.SHADOW, FilteredCta.CHUNKS]] = cta.shadow.ctypes.data, len(cta.shadow)
+        row[[FilteredCta.MARKS, FilteredCta.INTERVALS]] = cta.marks.ctypes.data, warps + 1
+        return cta
+
+    def remove_cta(self, cta: CtaFilter) -> None:
+        self._warps[cta.warps, FilteredWarp.CTA] = NO_CTA
+        self._free.append(cta.row)
+        cta.shadow, cta.marks = cta.shadow[:0].copy(), cta.marks[:0].copy()
+
+    def add_warps(self, warps: list[tuple[CtaFilter | None, int]]) -> None:
+        """Warps that are traced for the first time: of each its CTA, if that is filtered, and its index there."""
+        rows = np.zeros((len(warps), len(FilteredWarp)), np.int64)
+        for number, ((cta, index), row) in enumerate(zip(warps, rows, strict=True), len(self._warps)):
+            row[[FilteredWarp.CTA, FilteredWarp.INDEX]] = NO_CTA if cta is None else cta.row, index
+            row[[FilteredWarp.TIME, FilteredWarp.INTERVAL]] = 1, index + 1
+            if cta is not None:
+                cta.warps.append(number)
+        self._warps = np.concatenate([self._warps, rows])
+
+    def filter(self, batch: Batch) -> Filtered:
+        """Filter a part of the trace; write into each access of a CTA that is filtered, as its number, the time."""
+        count = len(batch.entries)
+        lists = np.empty((FilterCall.LISTS, count), np.int64)
+        table = np.zeros(len(FilterCall), np.int64)
+        table[FilterCall.COUNT], table[FilterCall.CHUNK_COUNT] = count, len(batch.chunks)
+        for field, array in (
+            (FilterCall.LISTS, lists), (FilterCall.ENTRIES, batch.entries), (FilterCall.CHUNKS, batch.chunks),
+            (FilterCall.WORDS, batch.words), (FilterCall.SIZES, batch.trace.sizes), (FilterCall.WARPS, self._warps),
+            (FilterCall.CTAS, self._ctas),
+        ):  # fmt: skip
+            table[field] = array.ctypes.data
+        self._warps[:, FilteredWarp.SPLIT_AT] = -1
+        batch.trace.library.filter_accesses(table.ctypes.data)
+        others, accesses, exits, completed, arrivals = (
+            found[:length] for found, length in zip(lists, table.tolist(), strict=False)
+        )
+        pairs = [(arrival & _WARP_OF_ARRIVAL, arrival >> 32) for arrival in arrivals.tolist()]
+        return Filtered(others, accesses, exits, completed, pairs)
+
+    def stopped_at(self, cta: CtaFilter) -> int | None:
+        """The entry of the last part of the trace at which the filter has stopped for a CTA."""
+        found = int(self._ctas[cta.row, FilteredCta.STOPPED_AT])
+        return None if found == NOT_YET else found
+
+    def index_of(self, warp: int) -> int:
+        """A warp's index in its CTA."""
+        return int(self._warps[warp, FilteredWarp.INDEX])
+
+    def split_warps(self) -> dict[int, int | None]:
+        """The warps, in CTAs that are filtered, whose lanes are not all together: since which entry of the last part
+        of the trace, or None: since an earlier part.
+        """
+        are_split = (self._warps[:, FilteredWarp.APART] != 0) & (self._warps[:, FilteredWarp.CTA] != NO_CTA)
+        entries = self._warps[are_split, FilteredWarp.SPLIT_AT].tolist()
+        return {
+            warp: at if at >= 0 else None for warp, at in zip(np.flatnonzero(are_split).tolist(), entries, strict=True)
+        }
+
+    def is_split(self, cta: CtaFilter) -> bool:
+        """Whether the lanes of some warp of a CTA are not all together."""
+        return bool(self._warps[cta.warps, FilteredWarp.APART].any())
+
+    def arrived(self, cta: CtaFilter) -> list[int]:
+        """How often each warp of a CTA that has been traced has arrived at the barrier."""
+        found: list[int] = self._warps[cta.warps, FilteredWarp.ARRIVED].tolist()
+        return found
