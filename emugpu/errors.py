@@ -40,7 +40,7 @@ class CannotRun(ReportedError):
     """The request is fine but could not be carried out: no compiler, failed compilation, deadlock."""
 
 
-EXTRAS = {"debug": ("textual",), "variables": ("elftools",)}
+EXTRAS = {"debug": ("textual",)}
 """The packages of each extra of emugpu/pyproject.toml."""
 
 

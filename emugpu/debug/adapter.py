@@ -19,7 +19,6 @@ from emugpu.debug.names import element, lanes_of
 from emugpu.debug.protocol import Connection, given, given_list
 from emugpu.debug.shows import matrix, register_text
 from emugpu.debug.targets import Target
-from emugpu.debug.variables import values_of
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.state import Fragment
 from emugpu.errors import CannotRun, UsageProblem
@@ -332,9 +331,8 @@ class Adapter:
         number = given(asked, "frameId", int)
         if not 0 < number <= len(self._frames):
             raise UsageProblem(f"frameId {number}: there is no such frame here; `stackTrace` lists them")
-        of, text = self._frames[number - 1], self._debugger.recording.what.text
+        of = self._frames[number - 1]
         scopes: dict[str, tuple[bool, Callable[[], Iterable[Arguments]]]] = {
-            **({"Variables": (True, lambda: self._source_variables(of))} if ".debug_info" in text else {}),
             "Registers": (True, lambda: self._registers(of)),
             "Barriers": (False, lambda: self._barriers(of)),
             "Tiles": (True, lambda: self._tiles(of)),
@@ -359,12 +357,6 @@ class Adapter:
         found = [{"variablesReference": 0, **variable} for variable in self._variables[number - 1]()]
         first = given(asked, "start", int, 0)
         return {"variables": found[first : first + (given(asked, "count", int, 0) or len(found))]}
-
-    def _source_variables(self, frame: Agent | Warp) -> Iterator[Arguments]:
-        for fragment in self._fragments(frame):
-            for of, place, value in values_of(self._debugger.stopped, fragment):
-                text = register_text(value, "", fragment) + (place and f" ({place})")
-                yield {"name": of.name, "value": text, "type": of.type, "evaluateName": of.name}
 
     def _registers(self, of: Agent | Warp) -> Iterator[Arguments]:
         for fragment in self._fragments(of):

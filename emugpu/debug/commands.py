@@ -10,7 +10,7 @@ from emugpu.debug.debugger import Debugger
 from emugpu.debug.decoded import decoded
 from emugpu.debug.reading import qualified, whole
 from emugpu.debug.recording import Placed
-from emugpu.debug.shows import registers, show, variables
+from emugpu.debug.shows import registers, show
 from emugpu.debug.targets import FORMS
 from emugpu.errors import UsageProblem
 from emugpu.launch.spec import find_type
@@ -31,7 +31,6 @@ warps, barriers [cta N]   where all warps are; the mbarriers, and who has arrive
 findings              what the checker finds in this schedule
 show C[3,517] [ROWSxCOLUMNS]   elements of a buffer here
 show %r1 %p2          registers of the selected warp;  registers: all that it may still read
-show NAME             a variable of its source, where the PTX has debug information (nvcc -G);  variables: all
 show full[0]          an mbarrier
 show A stage 0 [TYPE] [ROWSxCOLUMNS] [cta N]   shared memory by name or as 0x400: the box that lies there, its swizzle
                       undone; with a TYPE, as it lies
@@ -65,7 +64,7 @@ class Commands:
         self._alone: dict[str, Callable[[], Iterator[str]]] = {
             "where": self._debugger.where, "why-waits": self._why_waits, "findings": self._findings,
             "operands": self._operands, "breakpoints": self._breakpoints, "buffers": self._buffers,
-            "variables": lambda: variables(self._debugger), "help": lambda: iter(HELP.split("\n")), "quit": self._quit,
+            "help": lambda: iter(HELP.split("\n")), "quit": self._quit,
         }  # fmt: skip
         """Those that take nothing behind them."""
 

@@ -14,7 +14,6 @@ from emugpu.debug.debugger import Debugger
 from emugpu.debug.names import value_text
 from emugpu.debug.reading import element_of, qualified, tensor_place, whole
 from emugpu.debug.tiles import ACCUMULATOR, written_elements
-from emugpu.debug.variables import values_of
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Fragment
 from emugpu.errors import UsageProblem
@@ -63,22 +62,6 @@ def registers(debugger: Debugger, wanted: Sequence[str]) -> Iterator[str]:
         yield debugger.names.agent(fragment.agent)
         for name, kind, value in debugger.stopped.registers(fragment, wanted):
             yield f"  {name:<8} .{kind:<5} {register_text(value, kind, fragment)}"
-
-
-def variables(debugger: Debugger, wanted: str = "") -> Iterator[str]:
-    """Variables of the source that the selected warp knows, or the one of a name."""
-    if ".debug_info" not in debugger.recording.what.text:
-        raise UsageProblem("the PTX has no debug information, which names them; compile it with nvcc -G")
-    fragments = debugger.stopped.fragments(*debugger.warp) if debugger.warp else []
-    if not fragments:
-        raise UsageProblem("no warp is selected, or it has left the kernel; write warp CTA:WARP")
-    for fragment in fragments:
-        said = [
-            f"  {of.name:<8} {of.type}{place and f' {place}'}: {register_text(value, '', fragment)}"
-            for of, place, value in values_of(debugger.stopped, fragment)
-            if wanted in ("", of.name)
-        ]
-        yield from [debugger.names.agent(fragment.agent), *said] if said or not wanted else ()
 
 
 def _read(text: str) -> _Asked:
@@ -137,17 +120,11 @@ def _shared(debugger: Debugger, asked: _Asked, cluster: int, cta: int, text: str
     elif offset is not None:
         raise UsageProblem(f"show {text}: no box lies there; name a type to see it as it lies, as in {place} f32 8x8")
     else:
-        try:
-            said = list(variables(d, text))
-            if not said:
-                raise UsageProblem("`variables` lists those of here")
-            yield from said
-        except UsageProblem as problem:
-            there = ", ".join([*(f"{name}[0,0]" for name in d.recording.placed), *(r.name for r in d.names.regions)])
-            raise UsageProblem(
-                f"show {text}: that is neither a register (%r1), tensor memory (tensor 0,0), shared memory (0x400) nor "
-                f"one of {there}, nor a variable of the source: {problem}"
-            ) from None
+        there = ", ".join([*(f"{name}[0,0]" for name in d.recording.placed), *(r.name for r in d.names.regions)])
+        raise UsageProblem(
+            f"show {text}: that is neither a register (%r1), tensor memory (tensor 0,0), shared memory (0x400) nor "
+            f"one of {there}"
+        )
 
 
 def matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:

@@ -157,7 +157,6 @@ def test_an_editor_goes_back_from_the_wrong_element(client, tmp_path):
         shown = client.ask("evaluate", expression=register, context="hover", frameId=top["id"])["result"]
         assert shown.endswith(value)
     barriers = client.scope(top, "Barriers")
-    assert "Variables" not in [scope["name"] for scope in client.ask("scopes", frameId=top["id"])["scopes"]]
     assert any("pending" in barrier["value"] for barrier in barriers.values())
 
 
@@ -202,24 +201,6 @@ def test_lines_of_the_source(client, tmp_path):
     instruction = ptx_lines[below["line"] - 1].rstrip(";").split()
     assert (above["source"]["path"], above["line"]) == (str(source), line)
     assert below["source"]["name"] == "calls_debug.ptx" and below["name"].split() == instruction
-
-
-def test_variables_of_the_source_are_a_scope_where_the_ptx_names_them(client, tmp_path):
-    """Of the frame's lanes: only thread 5 prints."""
-    pytest.importorskip("elftools")
-    launch = (DATA / "launches" / "nvcc_calls.toml").read_text(encoding="utf-8")
-    (tmp_path / "calls.toml").write_text(
-        launch.replace("../cuda/calls.ptx", str(DATA / "cuda" / "calls_debug.ptx")), encoding="utf-8"
-    )
-    client.launch(tmp_path / "calls.toml")
-    client.ask("setFunctionBreakpoints", breakpoints=[{"name": "calls.cu:35"}])
-    above = client.frames(client.goes("configurationDone"))[0]
-    found = client.scope(above, "Variables")
-    assert (found["t"]["value"], found["t"]["type"]) == ("5 (in %r1)", "int") and found["pair"]["type"] == "Pair"
-    shown = client.ask("evaluate", expression=found["t"]["evaluateName"], context="hover", frameId=above["id"])[
-        "result"
-    ]
-    assert shown.splitlines()[-1].endswith("int in %r1: 5")
 
 
 def test_places_as_function_breakpoints_and_a_hang_as_an_exception(client, tmp_path):
