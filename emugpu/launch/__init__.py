@@ -1,6 +1,6 @@
-"""Anyone's PTX: what a file holds, how it is launched, and whether what came out is right; behind ``emugpu``.
+"""Anyone's PTX: how it is launched, and whether its results are right and its synchronisation is sound.
 
-Not to be confused with `emugpu.emulator.ptx`, the parser inside the emulator, which knows the text of PTX and nothing
-of launches. This package stands on top of the emulator: launch files, buffers, expectations, records. Everything here
-is plain data and functions; the command line is in `emugpu.cli`.
+Do not confuse it with `emugpu.emulator.ptx`, the parser inside the emulator, which reads PTX and knows nothing of
+launches. This package is built on the emulator and the checker: launch files, buffers, expectations, verdicts. It holds
+plain data and functions; commands are elsewhere.
 """

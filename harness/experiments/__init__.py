@@ -1,5 +1,5 @@
-"""Many runs: the benchmark with its history and verdicts, sweeps over ranges, and tuning; and who does their jobs.
+"""Many runs: the benchmark with its history and verdicts, sweeps over ranges, and tuning.
 
-`harness.experiments.job` says what one job is, `harness.experiments.perform` does it, and an engine
-(`emugpu.processes.engine`, `harness.experiments.cluster`) has many of them done.
+`harness.experiments.job` says what one job is, and does it. An engine (`emugpu.processes.engine`,
+`harness.experiments.cluster`) spreads many of them.
 """
