@@ -6,7 +6,7 @@ numbers of histories. A history is never changed; an access leads to another one
 What is unordered is so under every schedule; which of the two accesses comes first in a run is chance. So that both
 orders are called the same, the *generation* decides: the contents that a reader was meant to find. A reader that has
 not waited for any write of a generation, or that comes after one that has read it and was waited for, is too early;
-else it is the write that comes too early.
+else it is the write that comes too early. So it is where the writer knows that the read was issued.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Record:
 
     ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size. ``stored``: of a
-    store, a number for its addresses and values.
+    store, a number for its addresses and values. ``issue``: of an asynchronous operation, the component and time of the
+    thread that has issued it, as whoever comes after the issue knows them.
     """
 
     space: Components
@@ -60,6 +61,7 @@ class Record:
     scope: int = WEAK
     stored: int | None = None
     shape: object = None
+    issue: tuple[int, int] | None = None
     id: int = field(default_factory=count(1).__next__, init=False)
 
     def knew(self, other: Record) -> bool:
@@ -67,6 +69,13 @@ class Record:
         if self.order is None or other.space is not self.space:
             return False
         return column(self.order, other.who) >= other.time
+
+    def knew_issue(self, other: Record) -> bool:
+        """Whether its agent had the issue of the other operation behind it."""
+        if self.order is None or other.issue is None or other.space is not self.space:
+            return False
+        who, time = other.issue
+        return column(self.order, who) >= time
 
     def agrees(self, other: Record) -> bool:
         """Whether both are strong, each in a scope that holds the other one, so that they do not race."""
@@ -247,7 +256,11 @@ class Histories:
 
 
 def _is_late(read: Record, write: Record, writes: tuple[Record, ...], reads: tuple[Reads, ...]) -> bool:
-    """Whether the read belongs to the generation of these writes and reads, which the unordered write ends."""
+    """Whether the read belongs to the generation of these writes and reads, which the unordered write ends. One that
+    was issued before the write does, however late it is made.
+    """
+    if write.knew_issue(read):
+        return True
     if not any(read.knew(w) for w in writes if w is not write):
         return False
     return not any(

@@ -36,12 +36,13 @@ NEVER = 1 << 30
 @dataclass
 class InFlight:
     """An operation that has been issued. ``clock``: what its issuer knew. ``who``, ``time``: its component, and which
-    of that component's actions it is. ``landed``: CTAs in which its bytes have arrived.
+    of that component's actions it is. ``issue``: as of `Record`. ``landed``: CTAs in which its bytes have arrived.
     """
 
     operation: Operation
     clock: Clock
     tensor: Rows
+    issue: tuple[int, int] | None = None
     who: int = -1
     time: int = NEVER
     landed: set[int] = field(default_factory=set)
@@ -72,7 +73,7 @@ class InFlight:
         if who is None:
             who, time = self.who, self.time
         record = Record(self.clock.space, who, time, kind, writes, operation.agent, operation.site, self._order)
-        record.shape = self.shape
+        record.shape, record.issue = self.shape, self.issue
         return record
 
 

@@ -77,7 +77,9 @@ class AsynchronousOperations:
             self._wgmmas.issued_again(known, thread, agent)
             return
         tensor = thread.tensor
-        in_flight = self._operations.all[operation.id] = InFlight(operation, thread.release(), tensor)
+        known_to_it = thread.release()
+        in_flight = InFlight(operation, known_to_it, tensor, (thread.own, thread.time))
+        self._operations.all[operation.id] = in_flight
         self._by_kind[operation.kind].issue(in_flight, agent)
 
     def started(self, event: events.Started) -> None:

@@ -280,3 +280,17 @@ TABLES = [
 def test_table(table):
     found = table.disagreements(table.targets[0])
     assert not found, f"{len(found)} settings:\n" + "\n".join(found)
+
+
+def test_a_store_that_reads_late_is_the_one_whose_source_is_reused():
+    """A buffer that is written twice before a store of it has read: the store stands before the writes, and was issued
+    before them, so it is never one that has not waited for them.
+    """
+    waits = ("cp.async.bulk.wait_group.read 1;", "cp.async.bulk.wait_group.read 2;", "")
+    switches = dict(
+        slices=(8,), fence=("writers",), written=(CTA_BARRIER,), wait=waits, free=(CTA_BARRIER,),
+        last=("cp.async.bulk.wait_group.read 0;",),
+    )  # fmt: skip
+    table = Table("many slices", switches, epilogue, epilogue_expects, threads=96, arguments=target)
+    found = table.disagreements("sm_90a", [("random", seed) for seed in range(12)])
+    assert not found, "\n".join(found)
