@@ -67,6 +67,8 @@ class Chain:
     """The event of the first step that is wrong; 0: none is known."""
     uncertain: bool = False
     """Whether several loads may have given a register, and the last of them was taken."""
+    overwritten: Link | None = None
+    """The write over the source of a copy between the issue of the copy and its read, if there was one."""
     unknown: bool = False
     """Whether some of what was multiplied is not known: threads have put it into the stage from their registers."""
 

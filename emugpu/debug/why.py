@@ -60,6 +60,8 @@ class Why:
         if chain.steps:
             at = tuple(index)
             judge(chain, placed, at, self._value(placed, at), self._is_right(placed, at))
+        if chain.overwritten is not None and not self._is_right(placed, tuple(index)):
+            chain.verdict, chain.wrong_at = chain.overwritten.text, chain.overwritten.event
         return chain
 
     def _title(self, placed: Placed, index: tuple[int, ...], before: int) -> str:
@@ -95,17 +97,16 @@ class Why:
             dense = dense_of(write.region.tensor_map, tuple(write.region.coordinates), address)
             if dense is not None:
                 offset = int(source.chunks.ravel()[dense // CHUNK]) * CHUNK + dense % CHUNK
-                self._copied(chain, write, source.cta, offset)
-                self._shared(chain, source.cta, offset, nbytes, write.started)
+                self._copied(chain, write, source.cta, offset, nbytes)
                 return
         if isinstance(source, events.SharedBytes) and isinstance(write.region, events.GlobalItems):
             offset = source.offset + address - int(write.region.addresses[0])
-            self._copied(chain, write, source.cta, offset)
-            self._shared(chain, source.cta, offset, nbytes, write.started)
+            self._copied(chain, write, source.cta, offset, nbytes)
             return
         chain.links.append(Link(write.event, self._names.event(self._recording.events[write.event - 1])))
 
-    def _copied(self, chain: Chain, write: Write, cta: int, offset: int) -> None:
+    def _copied(self, chain: Chain, write: Write, cta: int, offset: int, nbytes: int) -> None:
+        """A copy has brought it from shared memory. What it reads there may be newer than its issue."""
         operation = write.operation
         assert operation is not None
         text = (
@@ -113,6 +114,18 @@ class Why:
             f"{self._names.agent(operation.agent)}, {line_of(operation.site)}"
         )
         chain.links.append(Link(write.event, text))
+        issued = self._writers.issued(operation)
+        source = self._last_shared(chain, cta, offset, nbytes, write.started)
+        if source is not None and source.event > issued:
+            by = source.access if source.access is not None else source.operation
+            assert by is not None
+            text = (
+                f"the box was overwritten between issue and read: the {operation.kind} issued at event {issued} read "
+                f"it at event {write.started}, and {mnemonic(by.site)} of {self._names.agent(by.agent)}, "
+                f"{line_of(by.site)}, wrote there at event {source.event}"
+            )
+            chain.overwritten = Link(source.event, text)
+        self._shared(chain, cta, offset, nbytes, write.started)
 
     def _shared(self, chain: Chain, cta: int, offset: int, nbytes: int, before: int) -> None:
         if len(chain.links) > MOST_LINKS:

@@ -71,12 +71,15 @@ class Writers:
 
     def __init__(self, recording: Recording) -> None:
         self._by_memory: dict[Memory, list[Write]] = {}
+        self._issued: dict[Operation, int] = {}
         self._started: dict[Operation, int] = {}
         launch = -1
         for number, event in enumerate(recording.events, 1):
             kind = type(event)
             if kind is events.GridStarted:
                 launch += 1
+            elif kind is events.Issued:
+                self._issued.setdefault(event.operation, number)
             elif kind is events.Started:
                 self._started[event.operation] = number
             elif kind is Access and event.mode != "read" and event.space in ("shared", "global"):
@@ -106,6 +109,10 @@ class Writers:
     def memories(self, space: str, cta: int | None) -> list[Memory]:
         """The memories of a space that were written, of all CTAs or of those of a rank."""
         return [m for m in self._by_memory if m[0] == space and (cta is None or m[3] == cta)]
+
+    def issued(self, operation: Operation) -> int:
+        """The event with which an operation was issued."""
+        return self._issued[operation]
 
     def started(self, operation: Operation) -> int | None:
         """The event with which an operation read its operands."""

@@ -14,6 +14,7 @@ from kernel_runs import problem
 from emugpu.debug import debug
 from emugpu.debug.commands import Commands
 from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.spec import Launchable, WarpRole
 from harness.compile.config import make_config
 
@@ -393,3 +394,54 @@ def test_poison_that_reaches_c(tmp_path):
     assert said(lines, "was not written by then: it is poison")
     assert said(lines, "28 29  . 31")
     assert said(lines, "shared 0x478: there is none in this run")
+
+
+def test_a_box_that_is_overwritten_before_its_store_has_read_it(tmp_path):
+    """Nobody waits for the stores: the reason is neither the value that lies there nor a missing barrier."""
+    text = """.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry slices(.param .u64 out)
+{
+.shared .align 128 .b8 box[128];
+.reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd<3>;
+mov.u32 %r0, %tid.x;
+setp.eq.u32 %p, %r0, 0;
+mov.b32 %r1, box;
+mad.lo.u32 %r2, %r0, 4, %r1;
+ld.param.u64 %rd0, [out];
+"""
+    for number in range(3):
+        text += f"""add.u32 %r3, %r0, {100 * number};
+st.shared.u32 [%r2], %r3;
+fence.proxy.async.shared::cta;
+bar.sync 0;
+@%p cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 128;
+@%p cp.async.bulk.commit_group;
+bar.sync 0;
+add.s64 %rd0, %rd0, 128;
+"""
+    text += "@%p cp.async.bulk.wait_group 0;\nret;\n}\n"
+    (tmp_path / "slices.ptx").write_text(text)
+    (tmp_path / "slices.toml").write_text(
+        'ptx = "slices.ptx"\nlaunch = { grid = 1, block = 32, arguments = ["out"] }\n[buffers]\n'
+        'out = { dtype = "u32", shape = [3, 32], init = 0 }\n[expect]\n'
+        'out = "reshape(100 * arange(3), (3, 1)) + arange(32)"\n'
+    )
+    what = read_launch_file(tmp_path / "slices.toml")
+    line = next(n for n, line in enumerate(text.splitlines(), 1) if line.startswith("st.shared"))
+    seen = 0
+    for seed in range(8):
+        with debug(what, EmulationOptions(schedule="random", seed=seed)) as debugger:
+            debugger.run()
+            assert {finding.rule for _, finding in debugger.recording.findings} == {"store-source-reused"}
+            _, wrong = debugger.recording.differences["out"]
+            for row in (0, 1):
+                chain = debugger.chain(f"out[{row},5]")
+                overwritten = "the box was overwritten between issue and read: the bulk.store issued at event "
+                assert chain.verdict.startswith(overwritten) == wrong[row, 5], (seed, row, chain.verdict)
+                if wrong[row, 5]:
+                    got = int(debugger.recording.contents["out"][0][row, 5])
+                    assert f"st.shared.u32 of warp 0 of CTA 0, PTX line {line + 8 * (got // 100)}, " in chain.verdict
+                    seen += 1
+    assert seen > 3
