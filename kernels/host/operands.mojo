@@ -1,7 +1,7 @@
 """What the MAX ops take beside A, B and C, and the checks of all their tensors."""
 from ..common.config import GemmConfig
 from ..common.fragment import EpilogueOperands
-from .launch_plan import LaunchPlan
+from .launch_plan import LaunchPlan, TensorMap, atoms
 from extensibility import ManagedTensorSlice
 
 
@@ -20,6 +20,35 @@ def check_place(name: StaticString, tensor: ManagedTensorSlice) raises -> UInt64
     if address % 4 != 0:
         raise Error("matmul: ", name, " begins at byte ", address % 4, " of 4; its place must be a multiple of 4 bytes")
     return UInt64(address)
+
+
+def check_memory(map: TensorMap, matrix: ManagedTensorSlice) raises:
+    """Raises if a matrix takes more memory than is given, or begins where TMA cannot begin."""
+    var needed = (map.rows - 1) * map.pitch + map.columns
+    var elements, address = matrix.dim_size(0), Int(matrix.unsafe_ptr())
+    if elements < needed:
+        raise Error("matmul: ", map.tensor, " takes ", needed, " elements of memory, and there are ", elements)
+    if address % 16 != 0:
+        raise Error("matmul: ", map.tensor, " begins at byte ", address % 16, " of 16; TMA needs the first: copy it")
+
+
+def check_scales[
+    config: GemmConfig
+](plan: LaunchPlan, a_scales: ManagedTensorSlice, b_scales: ManagedTensorSlice) raises:
+    """Raises for scale factors of A and B of another shape or type; there may be none."""
+    comptime if config.has_scale_factors():
+        comptime kind = DType.float32 if config.promotes() else DType.uint8
+        comptime if a_scales.dtype != kind:
+            raise Error("matmul: the scale factors of A and B are ", a_scales.dtype, ", not ", kind)
+        check_shape("the scale factors of A", a_scales, scale_shape(config, plan, 0, plan.m))
+        check_shape("the scale factors of B", b_scales, scale_shape(config, plan, 1, plan.n))
+
+
+def scale_shape(config: GemmConfig, plan: LaunchPlan, operand: Int, rows: Int) -> List[Int]:
+    """The shape of the scale factors of A (0) or B (1)."""
+    if config.promotes():
+        return [plan.scales[operand].rows, plan.scales[operand].columns]
+    return atoms(config.scaling, rows, plan.k)
 
 
 def factors_place[config: GemmConfig](plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
