@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,7 +34,6 @@ from emugpu.paths import find_mojo
 from emugpu.processes.program import answer, ask_version
 from emugpu.processes.program import run as run_program
 from harness import paths
-from harness.problem import ELEMENT_TYPES
 
 
 @dataclass(frozen=True)
@@ -148,9 +146,21 @@ def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
     return found
 
 
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options as the kernels read them (``kernels/common/options.mojo``). What is left out the kernel chooses."""
+    return " ".join(words_of(options))
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in parameters(options).items()
+    ]
+
+
 def driver_source(kernels: Sequence[Mapping[str, Any]]) -> str:
     """A program for ``kernels/host/emit.mojo``. It knows each configuration, given by its options, by its place in the
-    list. What is left out the kernel chooses."""
+    list."""
     return f"{_IMPORTS}\n\ndef main():\n{_emit(kernels, 4)}"
 
 
@@ -162,30 +172,13 @@ def planner_source_with(options: Mapping[str, Any]) -> str:
     )
 
 
-_IMPORTS = (
-    "from kernels.common.block_scaling import find_scaling\nfrom kernels.common.config import GemmConfig\n"
-    "from kernels.host.emit import emit_main\n"
-)
+_IMPORTS = "from kernels.host.emit import emit_main\n"
 
 
 def _emit(kernels: Sequence[Mapping[str, Any]], indent: int) -> str:
     margin = " " * indent
-    lines = "".join(f"{margin}    {_gemm_config(options)},\n" for options in kernels)
+    lines = "".join(f"{margin}    {json.dumps(options_text(options))},\n" for options in kernels)
     return f"{margin}emit_main[\n{lines}{margin}]()\n"
-
-
-def _gemm_config(options: Mapping[str, Any]) -> str:
-    named = parameters(options)
-    kernel = named.pop("kernel")
-    return f"GemmConfig({json.dumps(kernel)}, {', '.join(starmap(_parameter, named.items()))})"
-
-
-def _parameter(name: str, value: str | int | bool) -> str:
-    if name == "dtype" and value in ELEMENT_TYPES:
-        return f"{name}=DType.{ELEMENT_TYPES[str(value)].numpy.name}"
-    if name == "dtype":
-        return f'scaling=find_scaling("{value}")'
-    return f"{name}=StaticString({json.dumps(value)})" if isinstance(value, str) else f"{name}={value}"
 
 
 COMPILE_SECONDS = 600

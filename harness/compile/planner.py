@@ -23,7 +23,16 @@ from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.program import end, start
 from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat
-from harness.compile.compiler import PLANNER, ask, compiled, key_of, parameters, planner_source_with, with_notice
+from harness.compile.compiler import (
+    PLANNER,
+    ask,
+    compiled,
+    key_of,
+    options_text,
+    planner_source_with,
+    with_notice,
+    words_of,
+)
 from harness.compile.plan_words import add_words
 from harness.problem import C_TYPES, ElementType, Shape, operand_bits
 
@@ -87,13 +96,13 @@ def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
     """As `plan_json`, of a planner that may be another commit's."""
     more = [f"groups={shape.groups_text}"] if shape.groups else []
     more += [f"ld={shape.ld_text}"] if shape.ld else []
-    answer = ask(program, shape.rows_in_memory, shape.n, shape.k, *more, *_words(options))
+    answer = ask(program, shape.rows_in_memory, shape.n, shape.k, *more, *words_of(options))
     return json.dumps(add_words(json.loads(answer))) + "\n"
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     """All choices of a configuration, by the names of the plan. Raises `ConfigError` for one that breaks a rule."""
-    words = _words(options)
+    words = words_of(options)
     odd = next((word for word in words if not word.isprintable() or " " in word), None)
     if odd is not None:
         raise UsageProblem(f"{odd!r} is no value of a configuration's option: it has spaces")
@@ -106,18 +115,6 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     if "error" in answer:
         raise UsageProblem(answer["error"])
     return answer["config"]
-
-
-def options_text(options: Mapping[str, Any]) -> str:
-    """Options of a configuration as the planner and the MAX ops read them (``kernels/host/options.mojo``)."""
-    return " ".join(_words(options))
-
-
-def _words(options: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in parameters(options).items()
-    ]
 
 
 @functools.lru_cache(maxsize=4096)

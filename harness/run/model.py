@@ -24,9 +24,8 @@ from emugpu.processes.program import run as run_program
 from harness import paths
 from harness.block_scaling import ATOM_BYTES, FORMATS
 from harness.compile.artifacts import FACTORS, model_key, operands
-from harness.compile.compiler import package_version, readable_errors
+from harness.compile.compiler import options_text, package_version, readable_errors
 from harness.compile.config import KernelConfig, make_config
-from harness.compile.planner import options_text
 from harness.epilogues import NONE
 from harness.problem import ELEMENT_TYPES, FP8, OUT_TYPES, Inputs, Shape
 from harness.quantised import QUANTISED

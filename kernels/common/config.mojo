@@ -8,7 +8,8 @@ the tests at run time.
 
 from .accumulator import *
 from .block_scaling import E4M3, UNSCALED, BlockScaling, block_scaled_names, find_scaling
-from .epilogues import Fusion, epilogue_number
+from .epilogues import Fusion, epilogue_names, epilogue_number
+from .options import Options
 from .series import *
 from .shared_memory import *
 from .tile import *
@@ -94,99 +95,62 @@ struct GemmConfig(TrivialRegisterPassable):
     var grouped: Bool  # rows of A belong to groups, each with its own B: groups.mojo
     var masked: Bool  # groups have as many rows in memory, of which the first count
 
-    def __init__(
-        out self,
-        name: StaticString,
-        *,
-        arch: StaticString = "sm_100a",
-        dtype: DType = DType.bfloat16,
-        scaling: BlockScaling = UNSCALED,
-        scales: Optional[StaticString] = None,
-        out_dtype: Optional[StaticString] = None,
-        cta_group: Optional[Int] = None,
-        mma_m: Optional[Int] = None,
-        mma_n: Int = 256,
-        block_k: Optional[Int] = None,
-        stages: Optional[Int] = None,
-        cluster_m: Optional[Int] = None,
-        cluster_n: Optional[Int] = None,
-        epilogue_width: Optional[Int] = None,
-        multicast: Bool = True,
-        band_m: Optional[Int] = None,
-        scheduler: Optional[StaticString] = None,
-        raster_group: Optional[Int] = None,
-        accumulators: Optional[Int] = None,
-        clc_depth: Optional[Int] = None,
-        sms: Optional[Int] = None,
-        ping_pong: Bool = False,
-        epilogue: StaticString = "none",
-        split_k: Int = 1,
-        layout: StaticString = "nt",
-        swapped: Bool = False,
-        grouped: Bool = False,
-        masked: Bool = False,
-    ):
-        """What is not given the kernel chooses: `scales` block where it is block-scaled, tensor with e4m3; `out_dtype` as
-        `dtype`; `cta_group` 2 on sm_100a, 1 on sm_90a; `mma_m` 128 rows a CTA; as many
-        `stages` as fit (kernel5: one); `cluster_m` x `cluster_n` 4 x 4 on sm_100a, 2 x 1 on sm_90a and if `grouped`; `epilogue_width` 64,
-        but 32 where the epilogue is double-buffered and C has no scale factors, or C is f32, or less if that does not divide the columns of a warp; `band_m` 2048
-        rows for kernel7 on sm_90a, else no bands; in a persistent kernel the `scheduler` clc on sm_100a, static on sm_90a and if `grouped`,
-        `raster_group` 8, with `ping_pong` and its smaller tiles 16, and 2 `accumulators` in TMEM; `clc_depth` 2; `sms`
-        those of a B200 or H200 that such clusters can fill."""
+    def __init__(out self, var options: Options) raises:
+        """What is not given the kernel chooses."""
+        var arch = options.word[["sm_100a", "sm_90a"]]("arch", "sm_100a")
         var blackwell = arch == "sm_100a"
-        var kernel = find_kernel(name)
+        var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6"))
         self.kernel = kernel
         self.arch = arch
-        self.dtype = dtype
-        self.scaling = scaling
-        self.scales = "none"
+        var dtype = options.word[dtype_names()]("dtype", "bf16")
+        self.scaling = find_scaling(dtype)
+        self.dtype = float_type(dtype) if self.scaling.bits == 16 else DType.bfloat16
+        var scales: StaticString = "none"
         if kernel.is_block_scaled:
-            self.scales = "block"
-        elif scaling.name == E4M3.name:
-            self.scales = "tensor"
-        self.scales = scales.or_else(self.scales)
-        self.out_dtype = float_type(out_dtype.or_else(float_name(dtype)))
-        self.out_scaling = find_scaling(out_dtype.or_else(""))
-        self.cta_group = cta_group.or_else(2 if blackwell else 1)
-        self.mma_m = mma_m.or_else(128 * self.cta_group)
-        self.mma_n = mma_n
-        self.block_k = block_k.or_else(8 * SWIZZLE_ROW_BYTES // scaling.bits)
-        self.stages = 1
-        self.cluster_m = cluster_m.or_else(4 if blackwell and not grouped else 2)
-        self.cluster_n = cluster_n.or_else(4 if blackwell and not grouped else 1)
-        var few = self.out_dtype == DType.float32 or (kernel.double_buffers_epilogue and self.out_scaling.bits == 16)
-        self.epilogue_width = epilogue_width.or_else(32 if few else 64)
-        self.multicast = multicast
-        self.band_m = 0
-        self.scheduler = "none"
-        self.raster_group = 1
-        self.accumulators = 1
-        self.clc_depth = 0
-        self.sms = 0
-        self.ping_pong = ping_pong
-        self.epilogue = epilogue_number(epilogue)
-        self.results = Fusion(self.epilogue).results * min(8, self.out_scaling.bits) // 8
-        self.split_k = split_k
-        self.layout = layout
-        self.swapped = swapped
-        self.grouped = grouped
-        self.masked = masked
-        if not epilogue_width:
-            while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
-                self.epilogue_width //= 2
-        if kernel.double_buffers_epilogue and not kernel.is_persistent and arch == "sm_90a":
-            self.band_m = 2048 // max(1, self.mma_m)
-        self.band_m = band_m.or_else(self.band_m)
+            scales = "block"
+        elif dtype == E4M3.name:
+            scales = "tensor"
+        self.scales = options.word[["none", "tensor", "block"]]("scales", scales)
+        var out_dtype = options.word[OUT_DTYPES]("out_dtype", float_name(self.dtype))
+        self.out_dtype = float_type(out_dtype)
+        self.out_scaling = find_scaling(out_dtype)
+        self.cta_group = options.number("cta_group", 2 if blackwell else 1)
+        self.mma_m = options.number("mma_m", 128 * self.cta_group)
+        self.mma_n = options.number("mma_n", 256)
+        self.block_k = options.number("block_k", 8 * SWIZZLE_ROW_BYTES // self.scaling.bits)
+        self.grouped = options.switch("grouped")
+        self.masked = options.switch("masked")
+        self.cluster_m = options.number("cluster_m", 4 if blackwell and not self.grouped else 2)
+        self.cluster_n = options.number("cluster_n", 4 if blackwell and not self.grouped else 1)
+        self.multicast = options.switch("multicast", True)
+        var bands = kernel.double_buffers_epilogue and not kernel.is_persistent and not blackwell
+        self.band_m = options.number("band_m", 2048 // max(1, self.mma_m) if bands else 0)
+        self.ping_pong = options.switch("ping_pong")
+        var scheduler: StaticString = "none"
         if kernel.is_persistent:
-            self.scheduler = "clc" if blackwell and not grouped else "static"
-            self.raster_group = 16 if ping_pong else 8
-            self.accumulators = 2 if blackwell else 1
-        self.scheduler = scheduler.or_else(self.scheduler)
-        self.raster_group = raster_group.or_else(self.raster_group)
-        self.accumulators = accumulators.or_else(self.accumulators)
-        self.clc_depth = clc_depth.or_else(2 if self.cancels_clusters() else 0)
-        self.sms = sms.or_else(sms_filled(self.cluster_size(), blackwell) if self.fills_sms() else 0)
-        self.stages = stages.or_else(self.stages_that_fit() if kernel.pipelined else 1)
+            scheduler = "clc" if blackwell and not self.grouped else "static"
+        self.scheduler = options.word[["clc", "static", "dynamic", "none"]]("scheduler", scheduler)
+        var raster_group = 16 if self.ping_pong else 8
+        self.raster_group = options.number("raster_group", raster_group if kernel.is_persistent else 1)
+        self.accumulators = options.number("accumulators", 2 if blackwell and kernel.is_persistent else 1)
+        self.epilogue = epilogue_number(options.word[epilogue_names()]("epilogue", "none"))
+        self.results = Fusion(self.epilogue).results * min(8, self.out_scaling.bits) // 8
+        self.split_k = options.number("split_k", 1)
+        self.layout = options.word[["nt", "nn", "tn", "tt"]]("layout", "nt")
+        self.swapped = options.switch("swapped")
+        # Where C is f32, or goes through two buffers without scale factors, a step is half as wide.
+        var halves = self.out_dtype == DType.float32
+        halves = halves or (kernel.double_buffers_epilogue and self.out_scaling.bits == 16)
+        self.epilogue_width = 32 if halves else 64
+        self.clc_depth, self.sms, self.stages = 0, 0, 1
+        # All fields have a value from here on, and what follows from them can be asked for.
+        while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
+            self.epilogue_width //= 2
+        self.epilogue_width = options.number("epilogue_width", self.epilogue_width)
+        self.clc_depth = options.number("clc_depth", 2 if self.cancels_clusters() else 0)
+        self.sms = options.number("sms", sms_filled(self.cluster_size(), blackwell) if self.fills_sms() else 0)
+        self.stages = options.number("stages", self.stages_that_fit() if kernel.pipelined else 1)
+        options.finish()
 
     def operand_dtype(self) -> DType:
         """Of A and B, on sm_90a."""

@@ -11,7 +11,7 @@
     plan M N K groups=40,0,248 kernel=kernel8 grouped=true ...
     plan configs
 
-Options are those of options.mojo. One line of JSON on standard output, as from a driver of `emit_main` but
+Options are those of GemmConfig. One line of JSON on standard output, as from a driver of `emit_main` but
 with a null entry name; or one line on standard error and exit code 2 for a configuration or size that breaks a rule.
 
 `plan configs` reads lines of options and writes a line for each: {"config": {...}}, complete; {"refused": {"subject",
@@ -19,7 +19,8 @@ with a null entry name; or one line on standard error and exit code 2 for a conf
 """
 from .json import object, pair, text
 from .launch_plan import DENSE, LaunchPlan, LeadingDimensions
-from .options import configuration, split_options, whole_number
+from ..common.options import whole_number
+from .options import configuration, split_options
 from .plan_json import config_json, plan_json
 from .rules import ConfigError, find_error
 from std.sys import argv, exit, stderr, stdin

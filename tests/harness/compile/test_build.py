@@ -383,11 +383,9 @@ def test_the_driver_names_every_field():
         "kernel7", dtype="fp16", cta_group=1, mma_shape=(64, 128), stages=3, cluster=(4, 2), epilogue_width=16
     )
     assert (
-        'GemmConfig("kernel7", arch=StaticString("sm_100a"), dtype=DType.float16, scales=StaticString("none"), '
-        'out_dtype=StaticString("fp16"), cta_group=1, mma_m=64, mma_n=128, stages=3, cluster_m=4, cluster_n=2, '
-        'epilogue_width=16, multicast=True, scheduler=StaticString("none"), '
-        "raster_group=1, accumulators=1, clc_depth=0, sms=0, ping_pong=False, split_k=1, "
-        'layout=StaticString("nt"), swapped=False, epilogue=StaticString("none"), grouped=False, masked=False),'
+        '"kernel=kernel7 arch=sm_100a dtype=fp16 scales=none out_dtype=fp16 cta_group=1 mma_m=64 mma_n=128 stages=3 '
+        "cluster_m=4 cluster_n=2 epilogue_width=16 multicast=true scheduler=none raster_group=1 accumulators=1 "
+        'clc_depth=0 sms=0 ping_pong=false split_k=1 layout=nt swapped=false epilogue=none grouped=false masked=false",'
         in driver_source([config.options()])
     )
 
