@@ -1,9 +1,9 @@
 """What a GEMM kernel is compiled for: types, tile, cluster, pipeline and schedule.
 
-`C[M, N] = A[M, K] . B[N, K]^T`, all row-major, A and B of 16-bit elements, e4m3 or block-scaled, f32 accumulation, C of
-16 or 32 bits; A and B of 16 bits may be [K, M] and [K, N] in memory. What follows from a configuration stands in extensions of `GemmConfig`: tile.mojo, accumulator.mojo,
-shared_memory.mojo. All of it is plain integer arithmetic: the kernels evaluate it at compile time, the launch plan and
-the tests at run time.
+`C[M, N] = A[M, K] . B[N, K]^T`, all row-major. A and B have 16-bit elements, are e4m3 or block-scaled; C has 16 or 32 bits,
+or scale factors of its own; sums are f32. A and B of 16 bits may be [K, M] and [K, N] in memory. What follows from a
+configuration stands in extensions of `GemmConfig`: tile.mojo, accumulator.mojo, shared_memory.mojo. All of it is plain
+integer arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time.
 """
 
 from .accumulator import *
@@ -18,7 +18,7 @@ comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
 
 comptime ELEMENT_BYTES = 2
-"""Of A and B that are not block-scaled."""
+"""Bytes of an element of A and B that are not block-scaled."""
 
 comptime MMA_K_BYTES = 32
 """K of one MMA instruction: 32 bytes of a row of A and of B, whatever their type (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
@@ -30,17 +30,18 @@ comptime SWIZZLE_ROW_BYTES = 128
 
 
 def dtype_names() -> List[StaticString]:
-    """Of A and B."""
+    """The types that A and B may have."""
     var names: List[StaticString] = ["bf16", "fp16", E4M3.name]
     return names + block_scaled_names()
 
 
 comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "mxfp8", "mxfp4"]
-"""Of C."""
+"""The types that C may have."""
 
 
 def float_type(name: StaticString) -> DType:
-    """The type of a name, with elements of 4 bits bytes of two: bf16 for what is none of `OUT_DTYPES`."""
+    """The type of a name: bytes for elements of 4 bits, of which a byte holds two; bf16 for what is none of `OUT_DTYPES`.
+    """
     if name == "f32":
         return DType.float32
     if find_scaling(name).bits < 16:
@@ -61,7 +62,7 @@ struct GemmConfig(TrivialRegisterPassable):
     each CTA holds half of its rows.
     sm_90a: `mma_m x mma_n` is the tile of a CTA, whose rows the consumer warpgroups share; instructions have 64 rows.
 
-    Any combination can be made; `config_error` (rules.mojo) says what is wrong with one.
+    Every combination of options makes one; `config_error` (rules.mojo) says what is wrong with it.
     """
 
     var kernel: Kernel
@@ -153,7 +154,7 @@ struct GemmConfig(TrivialRegisterPassable):
         options.finish()
 
     def operand_dtype(self) -> DType:
-        """Of A and B, on sm_90a."""
+        """The type of A and B on sm_90a."""
         return DType.float8_e4m3fn if self.scaling.name == E4M3.name else self.dtype
 
     def has_scale_factors(self) -> Bool:
@@ -200,7 +201,7 @@ struct GemmConfig(TrivialRegisterPassable):
         return 1 if self.mma_m == 64 and not self.ping_pong else 2
 
     def consumers_of_tile(self) -> Int:
-        """Of them, those that share the rows of a tile, and so all read its stages."""
+        """The consumers that share the rows of a tile, and so all read its stages."""
         return 1 if self.ping_pong else self.consumers()
 
     def defers_epilogue(self) -> Bool:
@@ -225,7 +226,7 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.warps() * 32
 
     def dtype_name(self) -> StaticString:
-        """Of A and B."""
+        """The name of the type of A and B."""
         if self.scaling.bits < 16:
             return self.scaling.name
         return float_name(self.dtype)

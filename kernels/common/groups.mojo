@@ -26,7 +26,7 @@ comptime MOST_GROUPS = 1024
 
 @fieldwise_init
 struct Groups(TrivialRegisterPassable):
-    """Of a launch."""
+    """The groups of a launch."""
 
     var sizes: UInt64  # address of their rows, a word of 4 bytes each
     var count: UInt32  # 0: not grouped
@@ -37,7 +37,7 @@ comptime NO_GROUPS = Groups(0, 0, 0)
 
 
 struct Group[config: GemmConfig](TrivialRegisterPassable):
-    """One group, by the tiles and rows that it has of all."""
+    """One group: which tiles and which rows are its own."""
 
     var number: UInt32
     var first_tile: UInt32
@@ -47,7 +47,7 @@ struct Group[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self):
-        """Before the first."""
+        """Begins before the first group."""
         self.number = ~UInt32(0)
         self.first_tile = 0
         self.end_tile = 0
@@ -56,12 +56,12 @@ struct Group[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def tile_rows(self) -> UInt32:
-        """Of cluster tiles, along M."""
+        """The rows of cluster tiles that the group has along M."""
         return ceildiv(self.end_row - self.first_row, UInt32(Self.config.cluster_rows()))
 
     @inline(.always)
     def seek(mut self, tile: UInt32, groups: Groups, tiles_across: UInt32) -> Bool:
-        """Forward to the group of this tile, or behind the last one. Whether it is another than before."""
+        """Goes forward to the group of this tile, or behind the last group. Returns whether the group has changed."""
         var moved = tile >= self.end_tile
         while tile >= self.end_tile:
             self.number += 1

@@ -138,7 +138,7 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
 
     @inline(.always)
     def as_producer(self) -> Self:
-        """The producer's place in the ring, for a consumer that fills the stage itself before it reads it."""
+        """The producer's place at this stage, for a role that fills each stage itself before it reads it."""
         var other = self
         other.parity ^= 1
         return other

@@ -79,7 +79,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def count(self) -> UInt32:
-        """Of cluster tiles; with split-K, of their parts."""
+        """The number of cluster tiles; with split-K, of their parts."""
         comptime if Self.config.kernel.is_persistent:
             var tiles = self.problem.clusters_m * self.problem.clusters_n
             comptime if Self.config.splits_k():
@@ -89,7 +89,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def part(self) -> UInt32:
-        """Of K. The parts of a tile follow one another."""
+        """Which part of K this is. The parts of a tile follow one another."""
         return self.number % UInt32(Self.config.split_k)
 
     @inline(.always)
@@ -98,7 +98,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def k_steps(self, all: UInt32) -> UInt32:
-        """Of the tile, or of its part: as many for all parts, or one more for some."""
+        """The K steps of the tile, out of all of K; with split-K, of its part. Some parts have one more than others."""
         comptime if Self.config.splits_k():
             var end = (self.part() + 1) * self.problem.k_iterations // UInt32(Self.config.split_k)
             return end - self.first_k_step()
@@ -163,7 +163,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def find(mut self):
-        """The tile with the current number; with groups, if there is one."""
+        """Finds the tile with the current number; with groups there may be none."""
         comptime rows = Int32(Self.config.cluster_rows())
         comptime columns = Int32(Self.config.cluster_columns())
         var tile = self.number
@@ -187,7 +187,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
 @inline(.always)
 def launched_clusters[config: GemmConfig]() -> UInt32:
-    """Where tiles have numbers: LaunchPlan."""
+    """The clusters of the launch, where tiles have numbers: LaunchPlan."""
     return UInt32(grid_dim.x) // UInt32(config.cluster_m)
 
 

@@ -5,8 +5,8 @@ from .ptx import tma_store, tma_store_in_window
 
 @inline(.always)
 def store_rows[config: GemmConfig](box: UInt32, c_map: UInt64, column: Int32, row: Int32, end: Int32):
-    """Starts the TMA store of what the accumulator's rows from `row` on have become, up to row `end`, where C or the group
-    ends; swapped, of two boxes where one does not hold it. One thread."""
+    """Starts the TMA store of a box: what the rows of the accumulator from `row` on have become, up to row `end`, where C
+    or the group ends. Swapped, C may need two boxes. One thread calls this."""
     comptime if config.swapped:
         comptime across = config.c_box()[1]
         comptime for part in range(config.swapped_columns() // across):

@@ -1,4 +1,4 @@
-"""What the MAX ops take beside A, B and C, and the checks of all their tensors."""
+"""The checks of the tensors that the MAX ops take, and what the kernels get of them."""
 from ..common.config import GemmConfig
 from ..common.fragment import EpilogueOperands
 from .launch_plan import LaunchPlan, TensorMap, atoms

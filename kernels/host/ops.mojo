@@ -16,10 +16,11 @@ among the options names, [rows, columns / elements in a byte], the first element
     e4m3, scales=block      f32, of A [K / 128, M], of B [N / 128, K / 128], rounded up and rows to 16 bytes
     e4m3, scales=tensor     none: alpha is the product of both; the op ignores what is given in their place
 
-The one parameter, `options`, is a configuration as text (options.mojo), such as "kernel=kernel8 cluster_m=2 cluster_n=1".
-What is no configuration of the device's architecture does not compile. An op ignores operands that its epilogue does not
-take. Numbers are rank-0 tensors on the CPU. All ops raise on shapes that do not match, on sizes that TMA cannot address, on
-a bias or residual that does not begin at 4 bytes, and on devices that the kernels are not written for.
+The one parameter, `options`, is a configuration as text (common/options.mojo), for example
+"kernel=kernel8 cluster_m=2 cluster_n=1". What is no configuration of the device's architecture does not compile. An op
+ignores operands that its epilogue does not take. Numbers are rank-0 tensors on the CPU. All ops raise on shapes that do not
+match, on sizes that TMA cannot address, on a bias or residual that does not begin at 4 bytes, and on devices that the
+kernels are not written for.
 """
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
@@ -35,7 +36,7 @@ from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
 
 comptime ARCH = "sm_90a" if _has_sm_9x() else "sm_100a"
-"""That of the device the op is compiled for."""
+"""The architecture of the device that the op is compiled for."""
 
 
 @extensibility.register("matmul")
@@ -230,7 +231,7 @@ struct ScaledMatmulQuantisedInto:
 def plan_of[
     config: GemmConfig
 ](a: ManagedTensorSlice[rank=2, ...], b: ManagedTensorSlice[rank=2, ...]) raises -> LaunchPlan:
-    """Of A and B, which must agree in K."""
+    """The launch plan for A and B, which must agree in K."""
     comptime in_a_byte = 8 // min(config.scaling.bits, 8)
     comptime k_of_a = 0 if config.a_is_k_by_m() else 1
     comptime k_of_b = 0 if config.b_is_k_by_n() else 1
@@ -249,7 +250,7 @@ def multiply[
     b: ManagedTensorSlice[dtype=a.dtype, rank=2, ...],
     ctx: DeviceContext,
 ) raises:
-    """C is the product of 16-bit A and B as it is."""
+    """Launches the kernel for 16-bit A and B whose product is C."""
     comptime assert not config.is_fused(), "matmul: an epilogue is matmul_fused_into's"
     var plan = plan_of[config](a, b)
     check_shape("C", c, [plan.m, plan.c.columns])

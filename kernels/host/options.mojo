@@ -37,8 +37,8 @@ def what_is_wrong(words: List[String]) -> String:
 
 
 def op_configuration[options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType]() -> GemmConfig:
-    """Of a MAX op, which takes the architecture from its device and the types from its tensors; but for bytes, of whose
-    type `dtype` and `out_dtype` among the options tell."""
+    """The configuration of a MAX op. It takes the architecture from its device and the types from its tensors; where those
+    are bytes, `dtype` and `out_dtype` among the options name the types."""
     comptime assert is_bytes_or_float(dtype), String(t"A and B are {dtype}, not bfloat16 or float16")
     comptime assert is_bytes_or_float(out_dtype), String(t"C is {out_dtype}, not bfloat16, float16 or float32")
     return checked[op_options(options, arch, dtype, out_dtype)]()
