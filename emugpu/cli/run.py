@@ -28,9 +28,7 @@ from emugpu.record import new_record
 
 @click.command("run")
 @profile_option
-@click.argument(
-    "files", nargs=-1, required=True, type=NamedPath(dir_okay=False, path_type=Path), metavar="LAUNCH.toml..."
-)
+@click.argument("files", nargs=-1, required=True, type=NamedPath(path_type=Path), metavar="LAUNCH.toml...")
 @click.option(
     "--device",
     type=click.Choice(["emulator", "gpu"]),

@@ -135,7 +135,7 @@ def _with_smaller(case: Case, verdict: Verdict, emulation: Emulation) -> Verdict
     try:
         words = [*case.command(new), *emulation_words(alone, **DEFAULTS)]
     except CannotRun as error:
-        return replace(verdict, smaller=f"found, but {error}: {differs}")
+        return replace(verdict, smaller=f"found ({differs}), but {error}")
     return replace(verdict, smaller=f"{shlex.join(words)}  # {differs}; {several(found.runs, 'run')}")
 
 

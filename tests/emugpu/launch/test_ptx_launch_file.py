@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from cuda_programs import FOLDER
 
-import harness.cli.main
+from emugpu.cli.main import main
 from emugpu.errors import UsageProblem
 from emugpu.launch.corpus import look_through
 from emugpu.launch.expression import ExpressionError, parse_expression
@@ -173,9 +173,9 @@ def test_a_wrong_launch_file_gets_one_line(tmp_path, old, new, message):
     assert old in GOOD
     path = tmp_path / "launch.toml"
     path.write_text(GOOD.replace(old, new, 1))
-    result = CliRunner().invoke(harness.cli.main.main, ["ptx", "run", str(path)])
+    result = CliRunner().invoke(main, ["run", str(path)])
     assert result.exit_code == 2, (result.stderr, result.exception)
-    assert result.stdout == "" and result.stderr.startswith("harness: error: ")
+    assert result.stdout == "" and result.stderr.startswith("emugpu: error: ")
     assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert str(tmp_path) in result.stderr
 
@@ -257,20 +257,20 @@ def test_parts_of_several_sizes_are_joined():
 def test_what_has_no_end_is_not_read(tmp_path):
     pipe = tmp_path / "pipe.ptx"
     os.mkfifo(pipe)
-    for words in (["ptx", "list", str(pipe)], ["ptx", "list", "/dev/zero"], ["ptx", "run", str(pipe)]):
-        result = CliRunner().invoke(harness.cli.main.main, words)
+    for words in (["ptx", "list", str(pipe)], ["ptx", "list", "/dev/zero"], ["run", str(pipe)]):
+        result = CliRunner().invoke(main, words)
         assert result.exit_code == 2 and "it is a device or a pipe, and no file; name a ." in result.stderr
     large = tmp_path / "large.ptx"
     with large.open("wb") as file:
         file.truncate((256 << 20) + 1)
-    result = CliRunner().invoke(harness.cli.main.main, ["ptx", "list", str(large)])
+    result = CliRunner().invoke(main, ["ptx", "list", str(large)])
     assert result.exit_code == 2 and "it is larger than 256 MiB; name a .ptx file" in result.stderr
 
 
 def test_a_missing_launch_file_says_how_to_make_one(tmp_path):
-    result = CliRunner().invoke(harness.cli.main.main, ["ptx", "run", str(tmp_path / "no.toml")])
-    assert result.exit_code == 2 and "make one with: harness ptx init FILE.ptx -o" in result.stderr
-    result = CliRunner().invoke(harness.cli.main.main, ["ptx", "run", str(tmp_path)])
+    result = CliRunner().invoke(main, ["run", str(tmp_path / "no.toml")])
+    assert result.exit_code == 2 and "make one with: emugpu ptx init FILE.ptx -o" in result.stderr
+    result = CliRunner().invoke(main, ["run", str(tmp_path)])
     assert result.exit_code == 2 and "Is a directory; name a .toml file" in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""The options of ``harness exec``: what is refused before anything is started."""
+"""The options of ``emugpu exec``: what is refused before anything is started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from ptx_programs import source
 
-from harness.cli.main import main
+from emugpu.cli.main import main
 
 
 @pytest.mark.parametrize(
@@ -23,16 +23,18 @@ from harness.cli.main import main
         (["--", "no-such-program-anywhere"], "no-such-program-anywhere"),
         (["--", "{full}/kept"], "cannot be started: Permission denied; name what runs it, too: python, mojo run"),
         (["--json", "no/such/folder/out.json", "--", "true"], "no/such/folder/out.json"),
-        (["--record", "{full}", "--", "true"], "is not empty"),
+        (["-o", "{full}/", "--", "true"], "is not empty"),
         (
-            ["--record", "{full}/kept/deeper", "--", "true"],
-            "--record {full}/kept/deeper: it cannot be made (Not a directory); name another folder",
+            ["-o", "{full}/kept/deeper/", "--", "true"],
+            "-o {full}/kept/deeper: {full}/kept is not a folder; name another folder",
         ),
         (
-            ["--record", "/proc/no-such-folder", "--", "true"],
-            "--record /proc/no-such-folder: it cannot be made (No such file or directory); name another folder",
+            ["-o", "/proc/no-such-folder/", "--", "true"],
+            "-o /proc/no-such-folder: /proc cannot be written (no such file or directory); name another folder",
         ),
-        (["--seed", "-1", "--", "true"], "-1"),
+        (["--schedules", "random:-1", "--", "true"], "'-1'"),
+        (["--schedules", "10", "--", "true"], "--schedules 10: a program runs once; write fifo"),
+        (["--emulate", "strict=true", "--", "true"], "accumulation, max-steps, uninitialised, engine"),
     ],
 )
 def test_wrong_requests_are_one_line(words, said, tmp_path):
@@ -85,7 +87,7 @@ def test_functions_that_the_supplied_libraries_lack_are_named(tmp_path, capfd):
     assert "the program needs cudaOfTheFuture, which the emulated driver's libraries have not" in said
 
 
-@pytest.mark.parametrize(("words", "mode"), [([], "report"), (["--uninitialised", "fault"], "fault")])
+@pytest.mark.parametrize(("words", "mode"), [([], "report"), (["--emulate", "uninitialised=fault"], "fault")])
 def test_programs_go_on_when_they_read_what_nobody_has_written(words, mode, monkeypatch):
     """Programs that run on a GPU read such bytes and do not use them."""
     seen = []
@@ -95,9 +97,10 @@ def test_programs_go_on_when_they_read_what_nobody_has_written(words, mode, monk
 
 
 def test_a_seed_is_for_random_bytes_too():
-    refused = CliRunner().invoke(main, ["exec", "--seed", "3", "--", "true"])
-    assert refused.exit_code == 2 and "--schedule random" in refused.output
-    assert CliRunner().invoke(main, ["exec", "--seed", "3", "--uninitialised", "random", "--", "true"]).exit_code == 0
+    refused = CliRunner().invoke(main, ["exec", "--schedules", "1@3", "--", "true"])
+    assert refused.exit_code == 2 and "write random:3" in refused.output
+    words = ["--schedules", "1@3", "--emulate", "uninitialised=random"]
+    assert CliRunner().invoke(main, ["exec", *words, "--", "true"]).exit_code == 0
 
 
 def test_a_profile_of_what_a_program_launches(tmp_path, monkeypatch):

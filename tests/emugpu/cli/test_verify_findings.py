@@ -1,4 +1,4 @@
-"""``harness ptx check``: the synchronisation of what a launch file launches."""
+"""``emugpu verify``: what it finds in the synchronisation of launch files, and how it shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cuda_programs import FOLDER
 from launch_control import persistent
 from ptx_programs import WORDS, source
 
-import harness.cli.main
+from emugpu.cli.main import main
 from emugpu.launch import check as checking
 from emugpu.launch.check import CheckOptions, judge
 from emugpu.launch.launch_file import read_launch_file
@@ -43,8 +43,8 @@ ret;
 """
 
 
-def check(*arguments):
-    return CliRunner().invoke(harness.cli.main.main, ["ptx", "check", *map(str, arguments)])
+def verify(*arguments):
+    return CliRunner().invoke(main, ["verify", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -59,21 +59,21 @@ def launch_file(tmp_path):
 
 
 def test_a_race_is_an_error_and_a_barrier_mends_it(launch_file):
-    wrong = check(launch_file(SHARING.format("")))
+    wrong = verify(launch_file(SHARING.format("")))
     assert wrong.exit_code == 1, wrong.output
     assert wrong.stdout.startswith("error race-shared: ")
-    fixed = check(launch_file(SHARING.format("bar.sync 0;")), "--jobs", 2)
-    assert fixed.exit_code == 0, fixed.output
-    assert fixed.stdout.strip().endswith("kernel, 4 schedules: sound")
+    fixed = verify(launch_file(SHARING.format("bar.sync 0;")), "--jobs", 2)
+    assert fixed.exit_code == 5, fixed.output  # no result is expected
+    assert fixed.stdout.splitlines()[0] == "incomplete: no result is expected, so none was compared"
 
 
 def test_the_launches_of_a_file_are_checked_one_by_one(launch_file):
     """Both write the same words, and the second comes after the first."""
     writes = "mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0; ret;"
-    done = check(launch_file(writes, ONE + ONE), "--json", "-")
-    assert done.exit_code == 0, done.output
-    (report,) = json.loads(done.stdout)["reports"]
-    assert (report["kernel"], report["findings"], report["correct"], report["schedules"]) == ("kernel", [], True, 4)
+    done = verify(launch_file(writes, ONE + ONE), "--json", "-")
+    assert done.exit_code == 5, done.output
+    report = json.loads(done.stdout)
+    assert (report["findings"], report["launches"], report["fidelity"]["schedules"]) == ([], 2, 4)
 
 
 def test_programs_of_nvcc_are_sound(tmp_path):
@@ -93,22 +93,22 @@ arguments = ["A", "B", "C", 32, 64]
 C = "A @ B"
 """
     )
-    done = check(path, "--schedules", 2, "--strict")
+    done = verify(path, "--schedules", 2, "--emulate", "strict=true")
     assert done.exit_code == 0, done.output
 
 
 def test_what_the_file_asks_wrongly_is_a_usage_error(launch_file):
-    done = check(launch_file("ret;", ONE.replace('"out"', '"nothing"')))
+    done = verify(launch_file("ret;", ONE.replace('"out"', '"nothing"')))
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("value", "severity"), [("7", "note"), ("%r8", "error")])
 def test_all_warps_may_write_the_same_value_to_one_place(launch_file, value, severity):
     body = "shr.u32 %r8, %r0, 5; mov.b32 %r4, words; mov.b32 %r5, {}; st.shared.b32 [%r4], %r5; bar.sync 0; ret;"
-    done = check(launch_file(body.format(value)), "--notes", "--json", "-")
-    [found] = json.loads(done.stdout)["reports"]
+    done = verify(launch_file(body.format(value)), "--json", "-")
+    found = json.loads(done.stdout)
     assert [(f["rule"], f["severity"]) for f in found["findings"]] == [("race-shared", severity)]
-    assert done.exit_code == (severity == "error")
+    assert done.exit_code == (1 if severity == "error" else 5)
 
 
 LEAVES_OUT = """
@@ -173,13 +173,13 @@ def test_a_kernel_that_relies_on_launch_control_to_hand_out_everything(tmp_path,
     text = persistent()
     (tmp_path / "kernel.ptx").write_text(text.replace("mov.b32 %r4, 0;", NOTHING_LATER) if relies else text)
     (tmp_path / "launch.toml").write_text(CLUSTERS.format(ptx=tmp_path / "kernel.ptx"))
-    done = check(tmp_path / "launch.toml", "--resident-clusters", 1, "--schedules", 2, "--json", "-")
-    [found] = json.loads(done.stdout)["reports"]
-    assert found["schedules"] == 3
+    done = verify(tmp_path / "launch.toml", "--emulate", "resident-clusters=1", "--schedules", 2, "--json", "-")
+    found = json.loads(done.stdout)
+    assert found["fidelity"]["schedules"] == 3
     assert [f["rule"] for f in found["findings"] if f["severity"] == "error"] == ["clc-declined"] * relies
     assert done.exit_code == (4 if relies else 0), done.output
     once = CliRunner().invoke(
-        harness.cli.main.main,
-        ["run", str(tmp_path / "launch.toml"), "--resident-clusters", "1", "--schedule", "declining"],
+        main,
+        ["run", str(tmp_path / "launch.toml"), "--emulate", "resident-clusters=1", "--schedules", "declining"],
     )
     assert once.exit_code == (4 if relies else 0), once.output

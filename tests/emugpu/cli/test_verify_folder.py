@@ -1,4 +1,4 @@
-"""A folder of PTX and launch files: a row for each kernel, and the page on what is implemented."""
+"""``emugpu verify DIR``: a row for each kernel of a folder, and the page on what is implemented."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import sys
 import pytest
 from click.testing import CliRunner
 from cuda_programs import FOLDER
-from test_ptx_list import BROKEN
-from test_ptx_run import SCALE, SGEMM
+from emugpu.launch.forms import FORMS, TARGETS
+from ptx_forms import FORMS, LACKING
+from test_ptx_command import BROKEN
+from test_run_command import SCALE, SGEMM
 
-import harness.cli.main
+from emugpu.cli.main import main
 from emugpu.emulator import RULES
 from emugpu.emulator.instructions.table import TABLE
 from emugpu.launch import corpus, coverage
-from emugpu.launch.coverage import coverage_page, try_form
-from emugpu.launch.forms import FORMS, MODULE, TARGETS
+from emugpu.launch.coverage import TARGETS, coverage_page, targets_of
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import TOLERANT, run
+from emugpu.paths import ROOT
 from harness.paths import ROOT
 
 
 def command(*arguments):
-    return CliRunner().invoke(harness.cli.main.main, ["ptx", *(str(a) for a in arguments)])
+    return CliRunner().invoke(main, ["verify", *(str(a) for a in arguments)])
 
 
 @pytest.fixture
@@ -48,21 +50,21 @@ def folder(tmp_path):
 
 
 def test_a_row_for_every_kernel_and_every_launch(folder):
-    result = command("corpus", folder, "--json", "-", "--jobs", "2")
+    result = command(folder, "--json", "-", "--jobs", "2")
     assert result.exit_code == 4, result.stderr
     rows = json.loads(result.stdout)
     found = {(row["file"], row["kernel"], row["launch"]): row for row in rows}
     sgemm = "nvcc/sgemm.ptx"
     results = {key: row["result"] for key, row in found.items() if row["result"] != "-"}
     assert results == {
-        (sgemm, "sgemm", "nvcc/good.toml"): "exact",
-        (sgemm, "sgemm", "nvcc/wrong.toml"): "WRONG",
-        (sgemm, "?", "nvcc/bad.toml"): "could not run",
-        (sgemm, "sgemm", "nvcc/null.toml"): "could not run",
-        (sgemm, "scale_and_add", "scale.toml"): "within tolerance",
-        ("elsewhere", "sgemm", "outside.toml"): "exact",
+        (sgemm, "sgemm", "nvcc/good.toml"): "clean",
+        (sgemm, "sgemm", "nvcc/wrong.toml"): "wrong",
+        (sgemm, "?", "nvcc/bad.toml"): "incomplete",
+        (sgemm, "sgemm", "nvcc/null.toml"): "wrong",
+        (sgemm, "scale_and_add", "scale.toml"): "clean",
+        ("elsewhere", "sgemm", "outside.toml"): "clean",
     }
-    assert found[sgemm, "sgemm", "nvcc/wrong.toml"]["reason"] == "C: 1,024 of 1,024 elements"
+    assert found[sgemm, "sgemm", "nvcc/wrong.toml"]["reason"] == "a result is wrong"
     assert "Fault: kernel 'sgemm'" in found[sgemm, "sgemm", "nvcc/null.toml"]["reason"]
     assert "launch.grid = 0" in found[sgemm, "?", "nvcc/bad.toml"]["reason"]
     assert found[sgemm, "sgemm_one_barrier", None]["compiler"] == "nvcc 13.0"
@@ -74,28 +76,29 @@ def test_a_row_for_every_kernel_and_every_launch(folder):
 
 def test_exit_codes_and_the_table(folder):
     (folder / "nvcc" / "wrong.toml").unlink()
-    result = command("corpus", folder)
-    assert result.exit_code == 3
-    assert "6 not launched, 2 could not run, 2 exact, 1 within tolerance" in result.stdout
-    assert "nvcc/bad.toml: could not run:" in result.stdout
-    (folder / "nvcc" / "bad.toml").unlink()
     (folder / "nvcc" / "null.toml").unlink()
+    result = command(folder)
+    assert result.exit_code == 5
+    assert "6 not launched, 1 incomplete, 3 clean" in result.stdout
+    assert "nvcc/bad.toml: incomplete:" in result.stdout
+    (folder / "nvcc" / "bad.toml").unlink()
     for path in (folder / "nvcc" / "good.toml", folder / "outside.toml"):
         path.write_text(path.read_text().replace('C = "A @ B"', ""))
     done = subprocess.run(
-        [sys.executable, "-m", "harness", "ptx", "corpus", folder],
+        [sys.executable, "-m", "emugpu", "verify", folder],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0 and "2 ran" in done.stdout, done.stderr
+    assert done.returncode == 5 and "2 incomplete" in done.stdout, done.stderr
     assert [re.split(r"  +", line)[:1] for line in done.stdout.splitlines()[1:3]] == [["file"], ["broken.ptx"]]
 
 
 def test_folders_with_nothing_to_look_at(tmp_path):
-    for place, message in [(tmp_path, "has no .ptx file"), (tmp_path / "no", "is not a folder; name one with .ptx")]:
-        result = command("corpus", place)
+    nothing = "is no LAUNCH.toml, no folder, and no program"
+    for place, message in [(tmp_path, "has no .ptx file and no launch file"), (tmp_path / "no", nothing)]:
+        result = command(place)
         assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
 
 
@@ -167,57 +170,42 @@ def test_kernels_of_other_compilers_run_by_their_launch_files(name):
 
 # ---- the page ----
 
-FORMS_TRIED = [(section, form) for section, forms in FORMS.items() for form in forms]
+EVERY = {**{family: forms for family, (_, forms) in FORMS.items()}, "lacking": LACKING}
 
 
-def test_the_page_tells_what_the_emulator_takes(tmp_path):
-    page = coverage_page()
+def test_the_page_tells_what_the_emulator_takes():
+    page = coverage_page(EVERY)
     for name in TABLE:
         assert f"| `{name}` |" in page
     for rule in RULES:
         assert f"| `{rule}` |" in page
-    assert "| `add.s32 %r0, %r1, %r2` | sm_90a, sm_100a |" in page
-    assert "| `tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%d1, {%f4, %f5}]` | **no** |" in page
-    assert re.search(r"\| `tcgen05.fence::before_thread_sync` \| sm_100a \|", page)
-    assert re.search(r"\| `wgmma.fence.sync.aligned` \| sm_90a \|", page)
-    assert page.count("\n| `") >= len(FORMS_TRIED) + len(TABLE)
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows if "| `" in row[:3]}) <= 3
-    target = tmp_path / "page.md"
-    assert command("coverage", "-o", target).exit_code == 0 and target.read_text() == page
+    parts = {title: text for title, text in re.findall(r"^### (.*)\n\n```\n([^`]*)```$", page, re.M)}
+    assert "mul.lo.s32 %r0, %r1, %r2;\n" in parts["basic: sm_90a, sm_100a"]
+    assert "tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%d1, {%f4, %f5}];\n" in parts["lacking: not implemented"]
+    assert "tcgen05.fence::before_thread_sync;\n" in parts["basic (sm_100a): sm_100a"]
+    assert "wgmma.fence.sync.aligned;\n" in parts["basic (sm_90a): sm_90a"]
+    count = sum(map(len, EVERY.values()))
+    assert sum(text.count("\n") for text in parts.values()) == count
+    assert f"{count - len(LACKING):,} of {count:,} forms" in page and "| lacking | 0 | 0 | 5 |" in page
 
 
 def test_the_page_follows_the_table(monkeypatch):
     """Take an entry out, and the page says so; a kernel with that instruction stops."""
-    assert try_form("popc.b32 %r0, %r1;").targets == TARGETS
+    assert targets_of("popc.b32 %r0, %r1;") == TARGETS
     monkeypatch.delitem(TABLE, "popc")
     from emugpu.emulator.instructions import table
 
     table._find.cache_clear()
     try:
-        assert try_form("popc.b32 %r0, %r1;").targets == ()
-        assert "| `popc.b32 %r0, %r1` | **no** |" in coverage_page()
+        assert targets_of("popc.b32 %r0, %r1;") == ()
+        assert "### one: not implemented" in coverage_page({"one": ["popc.b32 %r0, %r1;"]})
     finally:
         table._find.cache_clear()
 
 
-@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not installed")
-def test_ptxas_takes_every_form_for_one_of_the_targets(tmp_path):
-    refused = []
-    for target in TARGETS:
-        path = tmp_path / f"{target}.ptx"
-        path.write_text(MODULE.format(target=target, statement="\n".join(form for _, form in FORMS_TRIED)))
-        command = ["ptxas", "-arch", target, "-o", str(path.with_suffix(".cubin")), str(path)]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=120).stderr
-        lines = path.read_text().splitlines()
-        refused.append({lines[int(number) - 1]: said for number in re.findall(r"\bline (\d+)", said)})
-    assert set(refused[0]) & set(refused[1]) == set()
-    assert any(form.startswith("wgmma") for form in refused[1]), "ptxas says what a target lacks"
-
-
 def test_a_form_that_is_only_in_part_understood_is_not_implemented():
     for statement in ("add.s32 %r0, %r1;", "add.s32 %r0, %r99999;", "add.noise.s32 %r0, %r1, %r2;", "add.s32 %r0 %r1"):
-        assert try_form(statement).targets == ()
+        assert targets_of(statement) == ()
 
 
 def test_the_table_of_instructions_does_not_depend_on_what_was_imported_first(monkeypatch):

@@ -1,4 +1,4 @@
-"""`harness ptx list` and `init`: what a PTX file holds, and a launch file to fill in."""
+"""``emugpu ptx list`` and ``init``: what a PTX file holds, and a launch file to fill in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from cuda_programs import FOLDER
 from ptx_programs import source
 
-import harness.cli.main
+from emugpu.cli.main import main
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.listing import compiler_of, list_kernels
 
@@ -79,7 +79,7 @@ ret;
 
 
 def command(*arguments) -> object:
-    return CliRunner().invoke(harness.cli.main.main, ["ptx", *(str(a) for a in arguments)])
+    return CliRunner().invoke(main, ["ptx", *(str(a) for a in arguments)])
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_files_that_are_no_ptx(tmp_path, content, message):
     for arguments in (["list", path], ["init", path]):
         result = command(*arguments)
         assert result.exit_code == 2 and result.stdout == ""
-        assert result.stderr.startswith("harness: error: ") and message in result.stderr
+        assert result.stderr.startswith("emugpu: error: ") and message in result.stderr
         assert result.stderr.count("\n") == 1
 
 

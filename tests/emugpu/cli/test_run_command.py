@@ -1,4 +1,4 @@
-"""`harness ptx run`: launch files end to end, with the kernels of nvcc in tests/data/cuda."""
+"""``emugpu run``: launch files end to end, with the kernels of nvcc in tests/data/cuda."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from cuda_programs import FOLDER
 from ptx_programs import STORE_R1, WORDS, source
 
-import harness.cli.main
+from emugpu.cli.main import main
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import TOLERANT, run, run_schedules
 
@@ -49,7 +49,7 @@ y = {{ value = "concatenate([2 * x[:50] + y[:50], 2 * x[50:] + y[50:] - x[:50]])
 
 
 def command(*arguments):
-    return CliRunner().invoke(harness.cli.main.main, ["ptx", "run", *(str(a) for a in arguments)])
+    return CliRunner().invoke(main, ["run", *(str(a) for a in arguments)])
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def write(tmp_path):
 
 
 def test_a_gemm_of_nvcc_is_exact_and_the_record_has_what_scripts_need(write, tmp_path):
-    result = command(write(SGEMM), "--json", "-", "--dump", tmp_path / "out")
+    result = command(write(SGEMM), "--json", "-", "-o", f"{tmp_path / 'out'}/")
     assert result.exit_code == 0, result.stderr
     record = json.loads(result.stdout)
     assert record["validation"]["passed"] and record["validation"]["exact"]
@@ -133,11 +133,9 @@ counter = "counter + 8"
     record = json.loads(result.stdout)
     assert [s["passed"] for s in record["schedules"]] == [one.passed for one in tried]
     assert record["device"]["schedule_seed"] == wrong
-    assert command(path, "--schedule", "random", "--seed", wrong).exit_code == 4
+    assert command(path, "--schedules", f"random:{wrong}").exit_code == 4
     alone = text.replace("grid = 8", "grid = 1").replace("counter + 8", "counter + 1")
     assert command(write(alone, "alone.toml"), "--schedules", "3").exit_code == 0
-    result = command(path, "--schedules", "2", "--schedule", "random")
-    assert result.exit_code == 2 and "runs fifo and 1 random; leave --schedule random out" in result.stderr
 
 
 def test_a_deadlock_and_a_limit_are_exit_code_3_with_the_seed(write):
@@ -159,17 +157,17 @@ locks = "locks"
     path = write(text.replace("KIND", "wrong_turn"))
     result = command(path)
     assert result.exit_code == 3 and "launch: Livelock" in result.stderr and result.stdout == ""
-    result = command(path, "--schedules", "2", "--seed", "5", "--json", "-")
-    assert result.exit_code == 3 and result.stdout == "" and "to see it alone: --schedule fifo" in result.stderr
+    result = command(path, "--schedules", "2@5", "--json", "-")
+    assert result.exit_code == 3 and result.stdout == "" and "to see it alone: --schedules fifo" in result.stderr
     good = write(text.replace("KIND", "s32"), "good.toml")
     assert command(good, "--schedules", "2", "--jobs", "2").exit_code == 0
-    result = command(good, "--max-steps", "100")
+    result = command(good, "--emulate", "max-steps=100")
     assert result.exit_code == 3 and "LimitExceeded" in result.stderr
     result = command(good, "--jobs", "2")
     assert result.exit_code == 2 and "cannot run with several workers" in result.stderr
 
 
-@pytest.mark.parametrize(("limit", "code"), [((), 0), (("--max-steps", "1000000"), 3)])
+@pytest.mark.parametrize(("limit", "code"), [((), 0), (("--emulate", "max-steps=1000000"), 3)])
 def test_a_profile_also_of_a_run_that_is_stopped(write, tmp_path, limit, code):
     loop = "mov.u32 %r9, 1000000; L: sub.u32 %r9, %r9, 1; setp.ne.u32 %p0, %r9, 0; @%p0 bra L; ret;"
     (tmp_path / "loop.ptx").write_text(source(loop))
@@ -195,9 +193,9 @@ def test_warnings_are_collected_with_their_lines_and_are_errors_when_strict(writ
     [warning] = record["warnings"]
     assert warning["rule"] == "mbarrier-reinit" and warning["count"] == 63
     assert "mbarrier.init" in ptx.splitlines()[warning["line"] - 1] and "a second time" in warning["message"]
-    result = command(path, "--strict")
+    result = command(path, "--emulate", "strict=true")
     assert result.exit_code == 3 and "Fault" in result.stderr
-    assert command(path, "--strict", "--allow", "mbarrier-reinit").exit_code == 0
+    assert command(path, "--emulate", "strict=true", "--emulate", "allow=mbarrier-reinit").exit_code == 0
 
 
 SYMBOLS = (
@@ -320,15 +318,13 @@ out = "out + {value}"
     ("mode", "value", "code"), [("fault", 0, 3), ("zero", 0, 0), ("report", -1, 0), ("zero", 1, 4)]
 )
 def test_memory_that_nobody_has_written_is_read(mode, value, code, write):
-    """An error by default, else a value and a warning that is shown with a right result, too; so says check."""
+    """An error by default, else a value and a warning that is shown with a right result, too; so says verify."""
     text = UNWRITTEN.format(value=value)
     read = "mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3; ld.shared.b32 %r1, [%r4];"
     write(source(read + STORE_R1 + "ret;", WORDS), "unwritten.ptx")
     file = write(text)
-    done = command(file, "--uninitialised", mode)
+    done = command(file, "--emulate", f"uninitialised={mode}")
     assert done.exit_code == code
     assert "is read but was never written" in " ".join(done.output.split())
-    checked = CliRunner().invoke(
-        harness.cli.main.main, ["check", str(file), "--schedules", "1", "--uninitialised", mode]
-    )
-    assert checked.exit_code == code and "never written" in " ".join(checked.output.split())
+    checked = CliRunner().invoke(main, ["verify", str(file), "--schedules", "1", "--emulate", f"uninitialised={mode}"])
+    assert checked.exit_code == (4 if code == 3 else code) and "never written" in " ".join(checked.output.split())
