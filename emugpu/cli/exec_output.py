@@ -13,6 +13,7 @@ from emugpu.cli.render import show_line
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log
 from emugpu.emulator import rules
+from emugpu.emulator.names import short_name
 from emugpu.record import new_record
 
 
@@ -55,7 +56,7 @@ def _kernels(launches: Sequence[LaunchRecord]) -> Iterator[str]:
     for (kernel, shape), group in groups.items():
         instructions = sum(launch.counters.total_instructions() for launch in group)
         failed = sum(1 for launch in group if launch.error)
-        yield f"  {kernel}"
+        yield f"  {short_name(kernel)}"
         yield f"    {shape}: {_times(len(group))}, {instructions:,} warp instructions" + (
             f", {failed} failed" if failed else ""
         )

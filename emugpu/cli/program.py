@@ -179,4 +179,7 @@ def start_program() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for size in ("COLUMNS", "LINES"):
+        if os.environ.get(size) == "0":  # of a terminal without a size; rich would write lines of no width
+            del os.environ[size]
     prepare_streams()

@@ -131,7 +131,7 @@ def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
         [
             (
                 row.file,
-                row.kernel,
+                short_name(row.kernel),
                 row.compiler or "?",
                 row.implemented,
                 row.result,

@@ -11,7 +11,6 @@ import sys
 import pytest
 from click.testing import CliRunner
 from cuda_programs import FOLDER
-from emugpu.launch.forms import FORMS, TARGETS
 from ptx_forms import FORMS, LACKING
 from test_ptx_command import BROKEN
 from test_run_command import SCALE, SGEMM
@@ -24,7 +23,6 @@ from emugpu.launch.coverage import TARGETS, coverage_page, targets_of
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import TOLERANT, run
 from emugpu.paths import ROOT
-from harness.paths import ROOT
 
 
 def command(*arguments):
