@@ -21,7 +21,7 @@ class Client:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness", "debug", "--adapter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "emugpu", "debug", "--adapter"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._last = 0
         self.events: list[dict[str, Any]] = []
@@ -73,7 +73,7 @@ class Client:
         return self.wait("stopped")
 
     def launch(self, program: Path, *words: str, **arguments: Any) -> None:
-        self.ask("initialize", adapterID="harness", linesStartAt1=True)
+        self.ask("initialize", adapterID="emugpu", linesStartAt1=True)
         self.ask("launch", program=str(program), args=list(words), **arguments)
         self.wait("initialized")
 
@@ -126,7 +126,7 @@ def loaded_twice(folder: Path) -> Path:
 
 def test_an_editor_goes_back_from_the_wrong_element(client, tmp_path):
     """The exception, its cause by `why`, a breakpoint on the PTX line backwards, and what the registers hold there."""
-    assert client.ask("initialize", adapterID="harness")["supportsStepBack"]
+    assert client.ask("initialize", adapterID="emugpu")["supportsStepBack"]
     client.ask("launch", program=str(loaded_twice(tmp_path)))
     client.wait("initialized")
     ptx = str(tmp_path / "slice.ptx")
@@ -253,8 +253,8 @@ def test_what_cannot_be_done_is_the_answer(client, tmp_path):
     assert "launch first" in client.refused("threads")
     assert 'write the target as "program"' in client.refused("launch")
     assert "none.toml" in client.refused("launch", program=str(tmp_path / "none.toml"))
-    assert "leave --shape out" in client.refused("launch", program=str(MATMUL), args=["--shape", "64"])
-    assert "No such option" in client.refused("launch", program=str(MATMUL), args=["--shap", "64"])
+    assert "is no program" in client.refused("launch", program=str(MATMUL), args=["--launch", "1"])
+    assert "No such option" in client.refused("launch", program=str(MATMUL), args=["--launches", "1"])
     client.launch(MATMUL)
     assert "no request that this adapter carries out" in client.refused("stepOut", threadId=1)
     assert "there is no such thread" in client.refused("next", threadId=77)
@@ -307,8 +307,8 @@ def test_what_is_no_request_is_the_answer_too(client):
 
 
 def test_a_person_is_told_to_leave_it(tmp_path):
-    command = [sys.executable, "-m", "harness", "debug", "--adapter"]
+    command = [sys.executable, "-m", "emugpu", "debug", "--adapter"]
     said = subprocess.run(command, input=b"continue\n", capture_output=True, timeout=60)
     assert said.returncode == 2 and b"is no message of the Debug Adapter Protocol" in said.stderr and not said.stdout
-    said = subprocess.run([*command, str(MATMUL), "--seed", "3"], capture_output=True, timeout=60)
-    assert said.returncode == 2 and b"--seed: with --adapter the editor's launch request" in said.stderr
+    said = subprocess.run([*command, str(MATMUL), "--schedules", "random:3"], capture_output=True, timeout=60)
+    assert said.returncode == 2 and b"--schedules: with --adapter the editor's launch request" in said.stderr

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from emugpu.driver.log import LaunchRecord
 from emugpu.driver.recording import OneLaunch
-from harness.cli.main import main
+from emugpu.cli.main import main
 
 TESTS = Path(__file__).parents[2]
 PROGRAM = f"""
@@ -81,7 +81,7 @@ def test_the_launch_that_fails_is_the_one(tmp_path, monkeypatch):
         (PROGRAM, ("--launch", "7"), 2, "--launch 7: the program has no such launch; it has 0 add, 1 add\n"),
         (MANY, ("--launch", "77"), 2, "18 add, 19 add and 2 more\n"),
         ("raise SystemExit(5)", (), 3, "ended with code 5 and has launched nothing"),
-        (PROGRAM, ("--shape", "64"), 2, "--shape: "),
+        (PROGRAM, ("--ptx", "x.ptx"), 2, "--ptx: "),
     ],
 )
 def test_what_is_no_launch(tmp_path, monkeypatch, program, options, code, said):

@@ -11,7 +11,7 @@ from test_debugger import LAUNCHES, MATMUL
 
 import emugpu.errors
 from emugpu.debug import Debugger, debug
-from harness.cli.main import main
+from emugpu.cli.main import main
 
 textual = pytest.importorskip("textual")
 
@@ -177,4 +177,4 @@ def test_without_a_terminal_or_the_library_it_is_one_line(monkeypatch, tmp_path)
     assert "standard input and output are no terminal" in refused()
     assert "leave one of the two out" in refused("--script", str(tmp_path / "commands"))
     monkeypatch.setattr(emugpu.errors, "find_spec", lambda package: None)
-    assert "textual is not installed" in refused() and "'blackwell-matmul-lab[debug]'" in refused()
+    assert "textual is not installed" in refused() and "'emugpu[debug]'" in refused()

@@ -19,7 +19,7 @@ from emugpu.debug.commands import Commands
 from emugpu.emulator.machine import events
 from emugpu.errors import UsageProblem
 from emugpu.launch.spec import find_type
-from harness.cli.main import main
+from emugpu.cli.main import main
 
 LAUNCHES = Path(__file__).parents[2] / "data" / "launches"
 MATMUL = LAUNCHES / "triton_tma_matmul_sm100.toml"
@@ -327,10 +327,10 @@ def test_bad_input_of_the_command(tmp_path):
     wrong = script(tmp_path, "continue\n\nwhither\n")
     assert wrong.exit_code == 2 and "line 3: 'whither' is no command" in wrong.output
     assert script(tmp_path, "continue", target=tmp_path / "none.toml").exit_code == 2
-    ignored = script(tmp_path, "continue", "--shape", "64")
-    assert ignored.exit_code == 2 and "leave --shape out" in ignored.output
-    seed = script(tmp_path, "continue", "--schedule-seed", "4")
-    assert seed.exit_code == 2 and "--schedule random" in seed.output
+    ignored = script(tmp_path, "continue", "--launch", "1")
+    assert ignored.exit_code == 2 and "--launch: " in ignored.output and "is no program" in ignored.output
+    several = script(tmp_path, "continue", "--schedules", "4")
+    assert several.exit_code == 2 and "--schedules 4: one run is recorded" in several.output
     missing = CliRunner().invoke(main, ["debug", str(MATMUL), "--script", str(tmp_path / "nothing")])
     assert missing.exit_code == 2 and "nothing" in missing.output
 
@@ -342,14 +342,14 @@ def test_the_prompt_ends_with_its_input(tmp_path):
 
 
 def test_a_random_schedule_repeats(tmp_path):
-    options = ("--schedule", "random", "--schedule-seed", "3")
+    options = ("--schedules", "random:3")
     first, second = (script(tmp_path, "continue\nwhy C[67,33]\n", *options) for _ in range(2))
     assert first.exit_code == 0 and first.output == second.output
     assert "right partner" in first.output
 
 
 def test_ctrl_c_is_one_line():
-    command = [sys.executable, "-m", "harness", "debug", str(MATMUL)]
+    command = [sys.executable, "-m", "emugpu", "debug", str(MATMUL)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -360,4 +360,4 @@ def test_ctrl_c_is_one_line():
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert said.strip() == "harness: error: interrupted"
+    assert said.strip() == "emugpu: error: interrupted"

@@ -399,8 +399,8 @@ print(download(place, c_uint, 1)[0] - 0x3F800000)
 def test_programs_add_up_as_they_are_told_to(accumulation, more, tmp_path):
     """1 and 16 products of 2^-26: a tensor core cuts off each of them."""
     path = tmp_path / "out.json"
-    words = ("--accumulation", accumulation, "--json", str(path), "--", *command(SUM))
-    with harness(*words, stdout=subprocess.PIPE) as process:
+    words = ("--emulate", f"accumulation={accumulation}", "--json", str(path), "--", *command(SUM))
+    with emugpu(*words, stdout=subprocess.PIPE) as process:
         assert process.communicate()[0] == f"{more}\n" and process.returncode == 0
     assert json.loads(path.read_text())["accumulation"] == accumulation
 
@@ -410,9 +410,9 @@ def leftovers() -> set[str]:
     return {str(path) for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("*emulated*gpu*")}
 
 
-def harness(*arguments: str, **keywords) -> subprocess.Popen:
+def emugpu(*arguments: str, **keywords) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "harness", "exec", *arguments],
+        [sys.executable, "-m", "emugpu", "exec", *arguments],
         env=environment(),
         cwd=TESTS.parent,
         text=True,
@@ -424,7 +424,7 @@ def test_the_command_writes_json_and_a_killed_emulator_is_told(tmp_path):
     path = tmp_path / "out.json"
     script = ADD + 'print("go", flush=True)\ninput()\nprint(result_of("cuCtxSynchronize"), flush=True)\n'
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    well, killed = (harness("--json", str(path), "--", *command(script), **pipes) for _ in range(2))
+    well, killed = (emugpu("--json", str(path), "--", *command(script), **pipes) for _ in range(2))
     assert [p.stdout.readline() for p in (well, killed)] == ["go\n", "go\n"]
     killed.kill()
     killed.wait()
