@@ -232,6 +232,8 @@ def test_a_launch_of_a_program(client):
 import sys
 sys.path.insert(0, {str(DATA.parent / "support")!r})
 from driver_client import *
+
+pytestmark = pytest.mark.slow
 start()
 add, twice = load(open({str(DATA / "cuda" / "driver_kernels.ptx")!r}).read(), "add", "add")
 a = upload((c_float * 4)(1, 2, 3, 4))

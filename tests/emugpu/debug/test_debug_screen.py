@@ -20,6 +20,8 @@ from textual.widgets import Input, RichLog, Static  # noqa: E402
 
 from emugpu.cli.debug_screen import DebugScreen, Listing  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 DATA = LAUNCHES.parent
 
 

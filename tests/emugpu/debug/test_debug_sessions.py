@@ -30,6 +30,7 @@ def session(what: Launchable, commands: Sequence[str]) -> list[str]:
         return [line for command in commands for line in prompt.do(command)]
 
 
+@pytest.mark.slow
 def test_a_fused_epilogue_is_said_and_its_sum_followed(builder):
     """Each half of a pair of columns, and what is read beside the sum."""
     names = ("residual", "swiglu")
@@ -187,6 +188,7 @@ def scaled(builder):
     return dict(zip((KERNEL9, ONE_CTA), builder("kernel9 to debug", [KERNEL9, ONE_CTA]), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "alter", "index", "wrong"),
     [
@@ -227,6 +229,7 @@ def test_scale_factors_of_another_place(scaled, config, alter, index, wrong):
     assert lines[-1] == wrong
 
 
+@pytest.mark.slow
 def test_scale_factors_are_followed_to_their_place(scaled):
     """As cuBLASLt has them: row r and block b of 128 rows x 4 blocks in byte 16 * (r % 32) + 4 * (r // 32) + b."""
     for config, artifact in scaled.items():

@@ -23,6 +23,8 @@ KERNELS = {
 }
 PROGRAM = """
 from driver_client import *
+
+pytestmark = pytest.mark.slow
 start()
 texts = {kernels!r}
 out = upload((c_uint * 64)())

@@ -8,7 +8,7 @@ import re
 import pytest
 from driver_programs import PROGRAMS, cuda_program, needs_nvcc, run
 
-pytestmark = needs_nvcc
+pytestmark = [needs_nvcc, pytest.mark.slow]
 AS_RECORDED = {
     "saxpy": ["saxpy"],
     "gemm": ["gemm"],

@@ -24,6 +24,7 @@ from harness.problem import Shape, make_inputs
 from harness.run import emulated
 from harness.run.runner import Request, run
 
+nightly_unless_changed = pytest.mark.nightly_unless_changed("emugpu/driver/", "kernels/host/", "harness/run/")
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 PROMOTIONS = {128: 2, 256: 3}
 
@@ -50,6 +51,8 @@ def assert_as_planned(launch, plan):
         assert fields.l2_promotion == PROMOTIONS[planned.l2_promotion]
 
 
+@pytest.mark.slow
+@nightly_unless_changed
 def test_kernel_7_on_a_b200(monkeypatch):
     config = make_config("kernel7", arch="sm_100a", cluster=(2, 1))
     outcome, launch = run_through_max(monkeypatch, config, (520, 264, 200))
@@ -64,6 +67,7 @@ def test_kernel_7_on_a_b200(monkeypatch):
 
 
 @pytest.mark.slow
+@nightly_unless_changed
 @pytest.mark.parametrize(
     "config",
     [
@@ -81,6 +85,7 @@ def test_scale_factors_of_blocks(monkeypatch, config):
 
 
 @pytest.mark.slow
+@nightly_unless_changed
 def test_groups(monkeypatch):
     """Their sizes are on the device, and each has its bias; the tensor map of C is one of windows."""
     config = make_config("kernel8", arch="sm_90a", mma_shape=(64, 64), cluster=(1, 1), grouped=True, epilogue="bias")
@@ -106,6 +111,7 @@ SERIES = {
 
 
 @pytest.mark.slow
+@nightly_unless_changed
 @pytest.mark.parametrize("gpu", SERIES)
 def test_the_series_in_one_graph(capfd, gpu):
     """Four custom ops, compiled together: that takes little more time than one."""
@@ -120,6 +126,7 @@ def test_the_series_in_one_graph(capfd, gpu):
 
 
 @pytest.mark.slow
+@nightly_unless_changed
 def test_an_mlp_block_in_two_launches(capfd):
     """Fused epilogues through MAX: the example is right within its bound, and launches its two kernels alone."""
     done = run_program(capfd, "h200", sys.executable, paths.ROOT / "docs/examples/mlp.py")

@@ -104,6 +104,7 @@ def test_in_order_the_resident_clusters_take_everything_over(cluster, depth, wor
     assert run.launched == list(range(3 * cluster)), "those that started are the first of the grid"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_every_tile_is_done_once_in_any_order_with_delays_and_refusals(cluster, depth):
