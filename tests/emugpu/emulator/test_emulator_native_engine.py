@@ -205,6 +205,7 @@ WITHOUT = [
 """The forms that Python runs."""
 
 
+@pytest.mark.thorough
 def test_the_forms_have_micro_operations():
     """A form that loses its own would be tested against itself."""
     without = []
@@ -218,6 +219,7 @@ def test_the_forms_have_micro_operations():
     assert without == WITHOUT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("guard", ["", "@%p1", "@!%p1"])
 @pytest.mark.parametrize("uniform", [False, True])
 def test_every_form_does_what_the_text_of_python_does(guard, uniform):

@@ -72,6 +72,7 @@ def difference_in_drawn_lanes(operation: Operation, rng: random.Random) -> str:
     return ""
 
 
+@pytest.mark.thorough
 def test_each_lane_is_what_the_table_says():
     wrong = {}
     for operation in OPERATIONS:
@@ -101,6 +102,7 @@ def difference_in_pairs(operation: Operation) -> str:
     return ""
 
 
+@pytest.mark.thorough
 def test_every_pair_of_edge_values():
     wrong = {operation.name: difference_in_pairs(operation) for operation in OPERATIONS}
     assert {name: difference for name, difference in wrong.items() if difference} == {}

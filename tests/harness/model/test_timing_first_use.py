@@ -185,6 +185,7 @@ def test_rounds_that_find_their_rows_in_l2_are_shorter(artifact):
 WALKS = [("sm_90a", "static"), ("sm_90a", "dynamic"), ("sm_100a", "clc")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arch", "scheduler"), WALKS)
 def test_kernels_that_walk_tell_their_tiles_by_k(monkeypatch, arch, scheduler):
     """Their loaders load each tile along K in order: the last turn of a CTA is its tiles less one."""

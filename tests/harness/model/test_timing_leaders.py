@@ -94,6 +94,7 @@ def test_others_wait_less_by_what_the_leader_is_ahead(ahead, less):
     assert arrives(1 << 40, 0.0) == arrives(1 << 40, ahead)
 
 
+@pytest.mark.slow
 def test_a_launch_with_leaders_takes_less():
     """Eight rows more than 16 tiles: those above the last cluster wait less. One row of warpgroups more: they wait."""
     [artifact] = build([configure("kernel5", arch="sm_90a")])

@@ -40,6 +40,7 @@ def test_nothing_is_written_while_there_is_something_to_read():
     assert memory.write(50.0, 20) == 50, "there was time to write before"
 
 
+@pytest.mark.slow
 def test_a_launch_takes_longer_by_the_time_that_slower_dram_needs_for_c():
     """With next to no room in L2 every byte of C has to be in DRAM before its store is done."""
     [artifact] = build([configure("kernel7", arch="sm_90a", stages=4)])

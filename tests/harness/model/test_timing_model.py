@@ -81,6 +81,7 @@ def test_the_parts_add_up_to_the_launch() -> None:
     assert all(part.cycles >= 0 for part in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("detail", [1, 60])
 @pytest.mark.parametrize(("kernel", "shape"), [("kernel7", "2056,4104,192"), ("kernel8", "4096,4096,192")])
 def test_tensor_cores_work_as_long_as_the_problem_takes_them(kernel: str, shape: str, detail: int) -> None:
@@ -127,6 +128,7 @@ def test_each_step_of_the_series_is_faster_on_a_b200() -> None:
     assert len(set(taken)) == 4
 
 
+@pytest.mark.slow
 def test_power_lowers_the_clock_and_not_the_cycles() -> None:
     shape = Shape(1024, 1024, 1024)
     found = artifact("kernel7", "sm_90a", 4)

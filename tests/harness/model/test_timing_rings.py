@@ -47,6 +47,7 @@ def predicted(name: str, **constants: float) -> float:
     return simulate(artifact, artifact.plan(shape), GPU.with_values(constants), RINGS[name][1] * 1e6).cycles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "depths"),
     [
@@ -63,6 +64,7 @@ def test_a_step_of_a_ring_takes_what_it_takes_on_an_h200(name, depths):
     assert step(predicted, name, depths) == pytest.approx(measured, rel=0.13)
 
 
+@pytest.mark.slow
 def test_a_warp_that_has_arrived_at_another_cta_loads_later():
     """The loading thread of kernel 5 does; the producers of the other kernels never arrive elsewhere."""
     name, depths = "kernel5 at 2816x1536", (1024, 3072)
@@ -72,6 +74,7 @@ def test_a_warp_that_has_arrived_at_another_cta_loads_later():
     assert predicted(other) == predicted(other, **{"barrier.acknowledged": 0})
 
 
+@pytest.mark.slow
 def test_a_load_that_is_heard_later_takes_no_place_before_others(monkeypatch):
     """It comes to the units when it is heard: what others ask for until then is served before."""
     ahead = []

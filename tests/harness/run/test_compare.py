@@ -26,6 +26,7 @@ def command(series):
     return lambda *arguments: CliRunner().invoke(main, ["compare", *arguments])
 
 
+@pytest.mark.slow
 def test_all_kernels_side_by_side(command, results_dir):
     result = command("all", *SMALL, "--json", "-")
     assert result.exit_code == 0, result.output
@@ -86,6 +87,7 @@ def test_the_report(command):
         assert not any(text in line for line in lines[:theirs])
 
 
+@pytest.mark.slow
 def test_a_preset_for_all(command):
     result = command("all", "--preset", "2cta", "--shape", "256", "--stages", "1", "--json", "-", "--no-save")
     assert result.exit_code == 0, result.output
@@ -118,6 +120,7 @@ def stuck(output):
     raise CannotRun("Deadlock: nobody can run")
 
 
+@pytest.mark.slow
 def test_a_wrong_result_exits_with_4_and_is_shown(command, answers):
     answers("kernel6", wrong)
     result = command("all", *SMALL, "--no-save")

@@ -27,6 +27,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_json_is_what_scripts_expect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sums: Any = ModuleType("harness.model.silicon.sums")
     sums.confront_sums = lambda path: SimpleNamespace(file=path.name, cases=7, different=1, refused=2)
