@@ -26,8 +26,8 @@ BATCH = 40
 
 
 def is_user(item: pytest.Item) -> bool:
-    """Whether a test needs kernels that are not checked in: those of its module's CONFIGS."""
-    return hasattr(item.module, "CONFIGS") and "builder" in item.fixturenames
+    """Whether a test needs kernels that are not checked in: of those in tests/kernels, the CONFIGS of its module."""
+    return item.path.parent.name == "kernels" and hasattr(item.module, "CONFIGS") and "builder" in item.fixturenames
 
 
 def needed_by(items: Iterable[pytest.Item]) -> list[KernelConfig]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from emugpu.cli.main import main
 from emugpu.driver.log import LaunchRecord
 from emugpu.driver.recording import OneLaunch
-from emugpu.cli.main import main
 
 TESTS = Path(__file__).parents[2]
 PROGRAM = f"""

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from test_debugger import LAUNCHES, MATMUL
 
 import emugpu.errors
-from emugpu.debug import Debugger, debug
 from emugpu.cli.main import main
+from emugpu.debug import Debugger, debug
 
 textual = pytest.importorskip("textual")
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from emugpu.cli.main import main
 from emugpu.debug import Debugger, debug
 from emugpu.debug.commands import Commands
 from emugpu.emulator.machine import events
 from emugpu.errors import UsageProblem
 from emugpu.launch.spec import find_type
-from emugpu.cli.main import main
 
 LAUNCHES = Path(__file__).parents[2] / "data" / "launches"
 MATMUL = LAUNCHES / "triton_tma_matmul_sm100.toml"
