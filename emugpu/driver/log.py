@@ -9,6 +9,7 @@ from typing import Any
 from emugpu.check.findings import Finding
 from emugpu.check.verdict import Verdict, Word, fidelity, races
 from emugpu.emulator.machine.counters import Counters
+from emugpu.emulator.names import short_name
 from emugpu.emulator.ptx.ast import Kernel
 from emugpu.emulator.rules import Finding as Warned
 
@@ -113,9 +114,11 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
     """
     reasons: list[tuple[Word, str]] = []
     for launch in log.launches:
-        where = f"launch {launch.number}, kernel '{launch.kernel}'"
+        where = f"launch {launch.number}, kernel '{short_name(launch.kernel)}'"
         if launch.error:
-            reasons.append((launch.ended, f"{where}: {launch.error}"))
+            # Most errors name the kernel.
+            place = f"launch {launch.number}" if "kernel '" in launch.error else where
+            reasons.append((launch.ended, f"{place}: {launch.error}"))
         reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
     if failure:
         # A program that did not get what it asked for may well fail: that says nothing of its kernels.

@@ -62,16 +62,17 @@ def readable_name(name: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """A name for messages: demangled, without what it returns and its parameters, its middle left out if it is long."""
-    text = readable_name(name)
-    if text != name:
-        depth = 0
-        for position in range(len(text) - 1, -1, -1):
-            depth += (text[position] == ")") - (text[position] == "(")
-            if text[position] == "(" and not depth:
-                text = text[:position] if position else text
-                break
-        text = re.sub(r"^(void|auto) ", "", " ".join(text.split()))
+    """A name for messages: demangled, without what it returns, its parameters and its ABI tags, its middle left out if
+    it is long. The name may be demangled already.
+    """
+    text = re.sub(r"\[abi:\w+\]", "", readable_name(name))
+    depth = 0
+    for position in range(len(text) - 1, -1, -1):
+        depth += (text[position] == ")") - (text[position] == "(")
+        if text[position] == "(" and not depth:
+            text = text[:position] if position else text
+            break
+    text = re.sub(r"^(void|auto) ", "", " ".join(text.split()))
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}..{text[-LONGEST // 3 :]}"
 
 

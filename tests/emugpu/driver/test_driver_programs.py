@@ -9,11 +9,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from emugpu.check.findings import Finding
 from emugpu.cli.exec_output import as_json
 from emugpu.driver import launch_calls, memory, state
 from emugpu.driver.gpu_model import gpu_model
@@ -541,3 +543,17 @@ def test_a_program_that_was_refused_something_and_fails_is_not_called_wrong():
     assert judge(log, "program", "it ended with code 1", False).word == "wrong"
     log.unhandled["cuGraphLaunch"] = 1
     assert judge(log, "program", "it ended with code 1", False).word == "incomplete"
+
+
+def test_a_verdict_names_a_kernel_once_and_shortly():
+    long = "cudapy::__main__::axpy[abi:v1][abi:" + "cw51cXTLSUw" * 9 + "](Array<float, 1>, Array<float, 1>, float)"
+    record = LaunchRecord(0, long, (1, 1, 1), (1, 1, 1), (32, 1, 1), 0, 1)
+    record.error, record.ended = "Fault: kernel 'cudapy::__main__::axpy', PTX line 3: st.global", "wrong"
+    found = Finding("race-shared", "error", "the write by st overwrites what may still be read", None)
+    log = Log(quiet=True)
+    log.launches = [replace(record, findings=(found,)), replace(record, error="it has no memory left")]
+    assert [reason for _, reason in judge(log, "program", "", True).reasons] == [
+        "launch 0: Fault: kernel 'cudapy::__main__::axpy', PTX line 3: st.global",
+        "launch 0, kernel 'cudapy::__main__::axpy': race-shared: the write by st overwrites what may still be read",
+        "launch 0, kernel 'cudapy::__main__::axpy': it has no memory left",
+    ]

@@ -9,7 +9,7 @@ import pytest
 from ptx_programs import source
 
 from emugpu.emulator import Device, Fault, LaunchError, Module, TensorMap
-from emugpu.emulator.names import LONGEST, brief, find_name, short_name
+from emugpu.emulator.names import LONGEST, brief, find_name, readable_name, short_name
 from emugpu.errors import CannotRun
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import run
@@ -277,6 +277,9 @@ def test_long_names_and_long_vectors_are_shortened_in_messages():
     name = "_ZN3lab4gemmI" + "Li128E" * 40 + "EEvPf"
     assert short_name(name).startswith("lab::gemm<128, 128") and len(short_name(name)) <= LONGEST + 2
     assert short_name("plain_gemm") == "plain_gemm" and short_name("_ZN3lab9gemm_coreEPf") == "lab::gemm_core"
+    assert short_name(f"void lab::gemm<{'int, ' * 40}1>(float*, int)") == short_name(f"lab::gemm<{'int, ' * 40}1>")
+    numba = f"_ZN6cudapy8__main__4axpyB2v1B96{'cw51cXTLSUw_' * 8}E5ArrayIfLi1E1C7mutable7alignedES_IfLi1E1C7mutable7alignedEf"
+    assert len(numba) > 170 and short_name(numba) == short_name(readable_name(numba)) == "cudapy::__main__::axpy"
     vector = ", ".join(f"%r{n}" for n in range(128))
     assert brief(f"tcgen05.ld.x128 {{{vector}}}, [%r200]") == "tcgen05.ld.x128 {%r0, %r1, .. 126 more}, [%r200]"
     assert brief("ld.v4 {%r1, %r2, %r3, %r4}, [%rd1]") == "ld.v4 {%r1, %r2, %r3, %r4}, [%rd1]"
