@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from emugpu.debug.names import Names, line_of, mnemonic
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.machine.lanes import FULL_MASK
 
 BarrierKey = tuple[int, int, int]
 """Cluster, CTA, offset."""
@@ -79,6 +81,8 @@ class Status:
         self.loads: dict[tuple[int, int], list[events.Operation]] = {}
         """Copies that signal barriers at an offset, by cluster."""
         self._culprits: dict[Agent, list[Agent]] = {}
+        self._missing: Counter[Agent] = Counter()
+        """By warp: the waits that miss something from it, while it waits for no mbarrier itself."""
         self._within: dict[Agent, Agent] = {}
         for number, event in enumerate(happened, first):
             self._take(number, event)
@@ -191,14 +195,19 @@ class Status:
     # ---- why nobody goes on ----
 
     def waits(self) -> Iterator[str]:
-        """For each waiting warp: on what, who would have to arrive, and where that one is. Whether they wait for one
-        another comes first.
+        """For each waiting warp: on what, who would have to arrive, and where that one is. Who is missing comes first,
+        then whether they wait for one another.
         """
         told: dict[str, list[Agent]] = {}
         self._culprits = {}
+        self._missing = Counter()
         for state in self.warps.values():
             if state.waits is not None and not state.left:
                 told.setdefault("\n".join(self._why(state.waits)), []).append(state.agent)
+        for agent, count in self._missing.most_common(1):
+            states = ", and ".join(dict.fromkeys(map(self.where, self._states(agent)))) or "has not started"
+            waiting = "1 wait needs it" if count == 1 else f"{count} waits need it"
+            yield f"{self.names.warp(*agent[:3])} is missing: {waiting}, and it {states}"
         circle = self._circle()
         if circle:
             yield f"in a circle: {', which waits for '.join(self.names.agent(agent) for agent in circle)}"
@@ -247,8 +256,13 @@ class Status:
             yield f"    phase {waits.mbarrier[1] - 1} ended without it: the last whose end it has seen is {last}"
         usual, from_where = self._usual(barrier)
         missing = {a.what: a for a in usual if a.landed or barrier.pending}
+        # In a loop that is unrolled the same comes from another line.
+        elsewhere = [a.what for a in barrier.arrived if a.what not in missing]
         for arrival in barrier.arrived:
             missing.pop(arrival.what, None)
+        for *who, _, landed in elsewhere:
+            alike = next((what for what in missing if [*what[:3]] == who and what[-1] == landed), None)
+            missing.pop(alike, None)  # type: ignore[arg-type]
         for arrival in [] if missing else barrier.arrived[:SHOWN]:
             yield f"    got {_what(arrival)} by {self._by(arrival)}"
         if not missing and not barrier.arrived:
@@ -260,8 +274,24 @@ class Status:
                 yield from (f"      which {self.where(state)}" for state in self._states(arrival.agent))
             told.add(arrival.agent)
         self._culprits[agent] = [s.agent for a in told for s in self._states(a) if s.waits is not None]
+        silent = {a._replace(lanes=FULL_MASK) for a in told} | (self._silent(key) if barrier.nbytes else set())
+        self._missing.update(a for a in silent if not any(self._waits_at_mbarrier(s) for s in self._states(a)))
         if barrier.nbytes:
             yield from self._loads(key)
+
+    @staticmethod
+    def _waits_at_mbarrier(state: WarpState) -> bool:
+        return not state.left and state.waits is not None and state.waits.mbarrier is not None
+
+    def _silent(self, key: BarrierKey) -> set[Agent]:
+        """The warps of a cluster that have issued fewer loads for the barriers of a place than their like in the other
+        CTAs.
+        """
+        issued = Counter(operation.agent[:3] for operation in self.loads.get((key[0], key[2]), []))
+        most = max(issued.values(), default=0)
+        numbers = {warp for _, _, warp in issued}
+        found = {agent[:3] for agent in self.warps if agent.cluster == key[0] and agent.warp in numbers}
+        return {Agent(*who, FULL_MASK) for who in found if issued[who] < most}
 
     def _loads(self, key: BarrierKey) -> Iterator[str]:
         """The last loads of the cluster that signal barriers of this place, and whose: one may have the wrong mask."""

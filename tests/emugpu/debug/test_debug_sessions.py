@@ -364,6 +364,53 @@ def test_two_roles_that_wait_for_each_other(tmp_path):
     assert said(lines, "phase 0 of mbarrier at shared 0x500 of CTA 0 completes")
 
 
+@pytest.mark.parametrize("does", ["nothing", "one load"])
+def test_why_waits_names_the_producer_that_is_silent_first(tmp_path, does):
+    """Each CTA sends a part of a box to all four of its cluster; that of CTA 3 leaves, at once or after one load."""
+    load = """
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 64;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r4], [%rd0], 16, [full], %h0;
+    """
+    text = f""".version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry parts(.param .u64 source) .explicitcluster .reqnctapercluster 4, 1, 1
+{{
+.shared .align 128 .b8 box[64];
+.shared .align 8 .b64 full;
+.reg .pred %p<4>; .reg .b16 %h0; .reg .b32 %r<8>; .reg .b64 %rd0;
+mov.u32 %r0, %tid.x; mov.u32 %r1, %cluster_ctarank;
+mov.b16 %h0, 15; mov.b32 %r3, box; shl.b32 %r4, %r1, 4; add.u32 %r4, %r3, %r4;
+ld.param.u64 %rd0, [source];
+setp.ne.u32 %p0, %r0, 0; setp.eq.u32 %p1, %r1, 3; setp.ge.u32 %p2, %r0, 32;
+@!%p0 mbarrier.init.shared::cta.b64 [full], 1;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+@%p2 bra WAITS;
+@%p0 bra END;
+{"@%p1 bra END;" if does == "nothing" else ""}
+{load}
+{wait("full", 0, "W0") if does == "one load" else ""}
+{"@%p1 bra END;" if does == "one load" else ""}
+{load if does == "one load" else ""}
+bra END;
+WAITS:
+{wait("full", 0, "W1")}
+{wait("full", 1, "W2") if does == "one load" else ""}
+END: ret;
+}}
+"""
+    (tmp_path / "parts.ptx").write_text(text)
+    (tmp_path / "parts.toml").write_text(
+        'ptx = "parts.ptx"\nlaunch = { grid = 4, block = 64, arguments = ["source"] }\n'
+        'buffers.source = { dtype = "u32", shape = 64, init = "index" }\n'
+    )
+    with debug(read_launch_file(tmp_path / "parts.toml")) as debugger:
+        prompt = Commands(debugger)
+        prompt.do("continue")
+        first = prompt.do("why-waits")[0]
+    assert first == "warp 0 of CTA 3 is missing: 4 waits need it, and it has left the kernel"
+
+
 def test_a_phase_that_has_been_missed(tmp_path):
     body = f"""{INITIALISE}
     @%p0 mbarrier.arrive.shared.b64 _, [%r1];
