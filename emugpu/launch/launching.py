@@ -24,7 +24,7 @@ from emugpu.emulator.ptx.sections import blank_kernels, kernel_sections
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.listing import compiler_of
 from emugpu.launch.memory import Memory, require_host_memory
-from emugpu.launch.spec import Launch, Launchable, Verdict, target_of
+from emugpu.launch.spec import ExpectationResult, Launch, Launchable, target_of
 from emugpu.processes.engine import in_order
 
 Accumulation = Literal["f32", "tensor_core"]
@@ -114,7 +114,7 @@ class Outcome:
     device: Mapping[str, Any]
     target: str
     launched: tuple[Launched, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ExpectationResult, ...]
     seconds: float
     contents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 

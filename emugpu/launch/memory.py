@@ -34,6 +34,7 @@ from emugpu.launch.spec import (
     Argument,
     Buffer,
     DataType,
+    ExpectationResult,
     Fill,
     Launch,
     Launchable,
@@ -43,7 +44,6 @@ from emugpu.launch.spec import (
     Reference,
     Scalar,
     Struct,
-    Verdict,
     round_to_tf32,
 )
 
@@ -315,7 +315,7 @@ class Memory:
                 found[name] = self.download(name)
         return found
 
-    def judge(self) -> tuple[Verdict, ...]:
+    def judge(self) -> tuple[ExpectationResult, ...]:
         """Returns whether buffers hold what they should."""
         first = {name: placed.first for name, placed in self.buffers.items()}
         return tuple(each.judge(self.download(each.buffer), first) for each in self.what.expectations)

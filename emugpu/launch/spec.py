@@ -245,7 +245,7 @@ class Launch:
     cooperative: bool = False
 
 
-class Verdict(Protocol):
+class ExpectationResult(Protocol):
     """Whether one expectation is met."""
 
     @property
@@ -279,7 +279,7 @@ class Expectation(Protocol):
     def compared(self) -> str:
         """Returns what a verdict says was compared: the buffer, with the tolerance if there is one."""
 
-    def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Verdict:
+    def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> ExpectationResult:
         """Compares what the buffer holds. first: what all buffers held before the first launch, None: unknown."""
 
     def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
