@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from emugpu.benchmark import ADDRESSES, loop_text
 from emugpu.emulator import Device, Module
 from emugpu.emulator.native.library import library_for
 from emugpu.emulator.profile import profiling
-from harness.benchmark import _ADDRESSES, _MODULE
 
-TEXT = _MODULE.replace("BODY", _ADDRESSES)
-LINES = [number for number, line in enumerate(TEXT.splitlines(), 1) if line in _ADDRESSES.splitlines() and line]
+TEXT = loop_text(ADDRESSES)
+LINES = [number for number, line in enumerate(TEXT.splitlines(), 1) if line in ADDRESSES.splitlines() and line]
 UNITS = {"python": "Python instructions", "native": "native"}
 
 
@@ -51,7 +51,7 @@ def test_what_lets_other_threads_run_does_not_get_all_samples():
     out = device.alloc(4 * 128)
     device.memset(out, 0, 4 * 128)
     with profiling() as profile:
-        device.launch(Module(_MODULE.replace("BODY", ATOMICS)), grid=1, block=128, arguments=[out, 400])
+        device.launch(Module(loop_text(ATOMICS)), grid=1, block=128, arguments=[out, 400])
     seconds = {site.opcode: share for (site,), share in profile.by("site").items() if site is not None}
     assert seconds["atom"] > 1.5 * seconds.get("ld", 0)
 

@@ -17,7 +17,6 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-import harness.benchmark
 import harness.cli.compare
 import harness.cli.main
 import harness.cli.run
@@ -28,8 +27,6 @@ from harness import paths
 from harness.compile.artifacts import Artifact
 from harness.compile.catalog import KERNELS
 from harness.compile.compiler import Gpu
-from harness.compile.config import make_config
-from harness.problem import Shape
 
 SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
 
@@ -586,28 +583,3 @@ def test_the_package_is_found_from_any_folder(tmp_path):
     )
     assert done.returncode == 0 and "kernel6" in done.stdout
     assert Path(paths.ROOT, "kernels", "host", "emit.mojo").is_file()
-
-
-def test_the_benchmark_times_each_size():
-    done = CliRunner().invoke(harness.benchmark.main, ["kernel7", "--sizes", "64,128", "--repeat", "1"])
-    assert done.exit_code == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[1:]]
-    assert [row[0] for row in rows] == ["64^3", "128^3"]
-    assert all(float(row[2]) > 0 and row[3] == "x" for row in rows), "times of NumPy's matmul"
-    config = make_config("kernel7")
-    measured = [harness.benchmark.measure(config, Shape(n, n, n), 1, False)["instructions"] for n in (64, 128)]
-    assert [int(row[4].replace(",", "")) for row in rows] == measured
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["kernel4"], "there is no kernel 'kernel4'"),
-        (["kernel6", "--sizes", "12"], "N=12 must be a multiple of 8"),
-        (["kernel6", "--repeat", "0"], "0 is not in the range x>=1"),
-    ],
-)
-def test_the_benchmark_refuses_in_one_line(arguments, message):
-    done = CliRunner().invoke(harness.benchmark.main, arguments)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert message in done.stderr and done.stderr.count("\n") == 1
