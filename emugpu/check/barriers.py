@@ -65,7 +65,7 @@ class MBarriers:
         if known is not None:
             model.say(
                 "init", "warning", f"{model.names.shared(event.offset, event.cta)} is initialised twice",
-                (known.init.site, known.init.agent), (event.site, agent), mend="let one thread initialise it",
+                (known.init.site, known.init.agent), (event.site, agent), fix="let one thread initialise it",
             )  # fmt: skip
         model.barriers[key] = TrackedMBarrier(event.cta, event.offset, event.arrivals, record)
 
@@ -115,7 +115,7 @@ class MBarriers:
                 f"a wait at {model.names.shared(barrier.offset, barrier.cta)} has no part in the end of the next "
                 "phase: if two phases end before it looks, it waits for ever",
                 (wait.site, wait.agent), missing="no path from this wait to an arrival in the next phase",
-                mend="let the one who waits arrive somewhere that the next phase depends on",
+                fix="let the one who waits arrive somewhere that the next phase depends on",
             )  # fmt: skip
 
     def lanes_met(self) -> None:
@@ -143,7 +143,7 @@ def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived
             f"phase {event.phase} of {model.names.shared(event.offset, event.cta)} gets more than its "
             f"{barrier.expected} arrivals",
             barrier.last or (event.site, event.agent), (event.site, event.agent),
-            mend="count every arrival of a phase in mbarrier.init",
+            fix="count every arrival of a phase in mbarrier.init",
         )  # fmt: skip
     elif _straddles(barrier, event, execution):
         model.say(
@@ -152,7 +152,7 @@ def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived
             f"{model.names.shared(event.offset, event.cta)} and go on to the next one: it was initialised for "
             f"{barrier.expected} arrivals",
             (barrier.init.site, barrier.init.agent), (event.site, event.agent),
-            mend="count every arrival of a phase in mbarrier.init",
+            fix="count every arrival of a phase in mbarrier.init",
         )  # fmt: skip
     barrier.pending -= event.arrivals
     if event.drop:
@@ -184,7 +184,7 @@ def report_wrong_bytes(model: Model, barrier: TrackedMBarrier, rank: int, offset
         f"{model.names.shared(offset, rank)} expects {abs(barrier.bytes)} bytes {more} than arrive, "
         f"up to its phase {barrier.phase}",
         barrier.last_expect or (barrier.init.site, barrier.init.agent),
-        mend="expect_tx with the bytes of all copies that signal this barrier in a phase",
+        fix="expect_tx with the bytes of all copies that signal this barrier in a phase",
     )  # fmt: skip
 
 

@@ -258,7 +258,7 @@ class BulkStores(OperationChecker):
                 self._model.say(
                     "exit-pending", "warning", "the thread exits while its bulk store may still read shared memory",
                     bulk.last, missing="no cp.async.bulk.wait_group.read that covers the store",
-                    mend="cp.async.bulk.wait_group.read 0 by the thread that issued it, before it exits",
+                    fix="cp.async.bulk.wait_group.read 0 by the thread that issued it, before it exits",
                 )  # fmt: skip
 
     def forget(self, cluster: int) -> None:

@@ -26,7 +26,7 @@ class Diagnosis(NamedTuple):
     severity: Severity
     what: str
     missing: str
-    mend: str
+    fix: str
     swap: bool = False
 
 
@@ -54,40 +54,40 @@ def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: s
     what = f"{_name(read)} does not wait for {_name(write)} of what it reads{weak}"
     if write.kind in COUNTED:
         missing = "no wait for the phase of the mbarrier that counts the bytes of the write"
-        mend = "wait for that phase before the read, in the thread that issues it"
+        fix = "wait for that phase before the read, in the thread that issues it"
     elif write.kind == "cp.async":
         missing = "no cp.async.wait_group or cp.async.mbarrier.arrive by the thread that copies, and a barrier after it"
-        mend = "cp.async.wait_group in each thread that copies, then a barrier"
+        fix = "cp.async.wait_group in each thread that copies, then a barrier"
     elif write.kind == "store":
         missing = "no cp.async.bulk.wait_group by the thread that issued the store"
-        mend = "cp.async.bulk.wait_group 0 by the issuer, then a barrier"
+        fix = "cp.async.bulk.wait_group 0 by the issuer, then a barrier"
     else:
         missing = "no barrier between the write and the read"
-        mend = "a barrier (bar.sync, or an mbarrier's arrive and wait) between them"
-    return Diagnosis(rule, "error", what, missing, mend, swap)
+        fix = "a barrier (bar.sync, or an mbarrier's arrive and wait) between them"
+    return Diagnosis(rule, "error", what, missing, fix, swap)
 
 
 def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Diagnosis:
     rule = f"race-{space}"
     missing = "no path from the end of the read to the write"
-    mend = "a barrier between the read and the write"
+    fix = "a barrier between the read and the write"
     if read.kind in MULTIPLIES and space == "shared":
         rule = "stage-refilled-early"
         end = "tcgen05.commit" if read.kind != "wgmma" else "wgmma.wait_group and an arrival"
         missing = f"no wait for the {end} that follows the MMA"
-        mend = f"before the write, wait for the mbarrier that the {end} signals"
+        fix = f"before the write, wait for the mbarrier that the {end} signals"
     elif read.kind == "store" and space == "shared":
         rule = "store-source-reused"
         missing = "no cp.async.bulk.wait_group.read by the thread that issued the store, or no barrier after it"
-        mend = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
+        fix = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
     elif read.kind == "map":
         rule = "tensormap"
     elif write.kind == "answer":
         rule = "clc-slot"
         missing = "no arrival of the reader that the requesting thread has waited for"
-        mend = "each reader arrives at the slot's mbarrier after its read; the request waits for all of them"
+        fix = "each reader arrives at the slot's mbarrier after its read; the request waits for all of them"
     return Diagnosis(
-        rule, "error", f"{_name(write)} overwrites what {_name(read)} may still read{weak}", missing, mend, swap
+        rule, "error", f"{_name(write)} overwrites what {_name(read)} may still read{weak}", missing, fix, swap
     )
 
 
@@ -207,14 +207,14 @@ def tensor_unordered(conflict: Conflict) -> Diagnosis:
         swap = (new is write) != conflict.late
         if conflict.late:
             what = f"{_name(write)} overwrites columns that {_name(read)} may still read"
-            mend = "tcgen05.wait::ld after the loads, then an arrival that the thread that issues the MMA waits for"
+            fix = "tcgen05.wait::ld after the loads, then an arrival that the thread that issues the MMA waits for"
         else:
             what = f"{_name(read)} does not wait for {_name(write)} of the columns"
-            mend = "wait for the mbarrier of a tcgen05.commit after the MMA (tcgen05.wait::st after a tcgen05.st)"
+            fix = "wait for the mbarrier of a tcgen05.commit after the MMA (tcgen05.wait::st after a tcgen05.st)"
     else:
         swap = new.site.line < old.site.line
-        what, mend = f"{_name(old)} and {_name(new)} write the same columns in any order", "a commit and a wait"
-    return Diagnosis("tmem-race", "error", what, "no path from one to the other", mend, swap)
+        what, fix = f"{_name(old)} and {_name(new)} write the same columns in any order", "a commit and a wait"
+    return Diagnosis("tmem-race", "error", what, "no path from one to the other", fix, swap)
 
 
 def _comes_first(record: Record) -> int:

@@ -105,7 +105,7 @@ class Place:
 class Finding:
     """A breach of a rule. ``first`` should come before ``second``; one place if there is no second.
 
-    ``bytes``: what both touch, by name. ``missing``: the edge that is not there. ``mend``: the shortest fix.
+    ``bytes``: what both touch, by name. ``missing``: the edge that is not there. ``fix``: the shortest fix.
     ``count``: how often, in all warps, CTAs and phases.
     """
 
@@ -116,11 +116,12 @@ class Finding:
     second: Place | None = None
     bytes: str = ""
     missing: str = ""
-    mend: str = ""
+    fix: str = ""
     count: int = 1
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain data; its key of the fix is the one that records have."""
+        return {"mend" if name == "fix" else name: value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ def as_sarif(reports: Iterable[tuple[str, Report]]) -> dict[str, Any]:
 def _result(finding: Finding, file: str) -> dict[str, Any]:
     # The place to fix is the later one: what it does comes too early.
     places = [place for place in (finding.second, finding.first) if place is not None]
-    text = ". ".join(part for part in (finding.message, finding.missing, finding.mend) if part)
+    text = ". ".join(part for part in (finding.message, finding.missing, finding.fix) if part)
     return {
         "ruleId": finding.rule,
         "ruleIndex": list(RULES).index(finding.rule),

@@ -117,7 +117,7 @@ class TensorMaps:
             model.say(
                 "tensormap", "error", "a tensor map in global memory is used, and no thread of the CTA has acquired it",
                 (site, agent), missing="no fence.proxy.tensormap::generic.acquire of its address on the path",
-                mend="fence.proxy.tensormap::generic.acquire.gpu [map], 128 before (.sys if the host writes the map)",
+                fix="fence.proxy.tensormap::generic.acquire.gpu [map], 128 before (.sys if the host writes the map)",
             )  # fmt: skip
             return
         releases = [fence for kept in self._releases.values() for fence in kept]

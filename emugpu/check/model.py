@@ -145,7 +145,7 @@ class Model:
         first, second = (new, old) if verdict.swap else (old, new)
         self.say(
             verdict.rule, verdict.severity, f"{where}: {verdict.what}", (first.site, first.agent),
-            (second.site, second.agent), where, verdict.missing, verdict.mend,
+            (second.site, second.agent), where, verdict.missing, verdict.fix,
         )  # fmt: skip
 
     def say(
@@ -157,7 +157,7 @@ class Model:
         second: tuple[Site, Agent] | None = None,
         where: str = "",
         missing: str = "",
-        mend: str = "",
+        fix: str = "",
         every_first: bool = True,
     ) -> None:
         """Adds a finding about a rule that is broken at one or two places.
@@ -168,7 +168,7 @@ class Model:
         if self.findings.seen(rule, severity, *lines):
             return
         places = [self.names.place(*one) if one else None for one in (first, second)]
-        self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, mend), *lines)
+        self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, fix), *lines)
 
     # ---- other CTAs ----
 
@@ -181,7 +181,7 @@ class Model:
             self.say(
                 "peer-not-started", "error", f"{what} reaches CTA {rank}, which may not have started", (site, agent),
                 missing=f"nothing that CTA {rank} has done is known here",
-                mend="a cluster barrier (arrive and wait by all threads) before",
+                fix="a cluster barrier (arrive and wait by all threads) before",
             )  # fmt: skip
 
     def touch(self, cta: TrackedCta, who: int, time: int, site: Site, agent: Agent, what: str) -> None:

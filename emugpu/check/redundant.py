@@ -84,5 +84,5 @@ def unneeded(ptx: str, run: Run) -> list[Finding]:
 def _note(variant: Variant) -> Finding:
     place = Place(variant.line, variant.text, "", 0, 0, 0, 0)
     what = f"without `{variant.text}` these runs are as sound, and their result as right"
-    mend = "leave it out, if no other shape needs it"
-    return Finding("waste", "note", what, place, mend=mend)
+    fix = "leave it out, if no other shape needs it"
+    return Finding("waste", "note", what, place, fix=fix)

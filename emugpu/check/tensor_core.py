@@ -36,7 +36,7 @@ def read_operand(
         model.say(
             "stage-read-early", "error", "the MMA reads shared memory that nobody has written yet",
             (operation.site, operation.agent), missing="no wait for whatever is to write it",
-            mend="wait for the mbarrier that counts the bytes of the copies",
+            fix="wait for the mbarrier that counts the bytes of the copies",
         )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ class TensorMemoryAccesses(OperationChecker):
             load = event.operations[0]
             model.say(
                 "register-before-wait", "warning", "a register of tcgen05.ld is used before tcgen05.wait::ld",
-                (load.site, load.agent), (event.site, agent), mend="tcgen05.wait::ld.sync.aligned before the use",
+                (load.site, load.agent), (event.site, agent), fix="tcgen05.wait::ld.sync.aligned before the use",
             )  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def unwritten(operations: OperationsInFlight, in_flight: InFlight, what: str) ->
     operations.model.say(
         "tmem-uninit", severity, f"{what} columns of tensor memory that nobody has written",
         (operation.site, operation.agent),
-        mend="wait for the MMA that writes them; the first MMA of a tile must not accumulate",
+        fix="wait for the MMA that writes them; the first MMA of a tile must not accumulate",
     )  # fmt: skip
 
 
@@ -273,7 +273,7 @@ class TensorMemoryLife:
             self.model.say(
                 "tmem-alloc-order", "warning", f"allocates tensor memory with CTA {peer}, which may not have started",
                 (event.site, agent), missing="no cluster barrier before the allocation",
-                mend="a cluster barrier before tcgen05.alloc.cta_group::2",
+                fix="a cluster barrier before tcgen05.alloc.cta_group::2",
             )  # fmt: skip
         freed = self._freed.get((agent.cluster, peer, event.column))
         if freed is not None and (agent.cluster, agent.cta, event.column) not in self._freed:
@@ -306,7 +306,7 @@ class TensorMemoryLife:
             "tmem-alloc-order", "error",
             f"CTA {freed.agent.cta} frees tensor memory while the allocation of CTA {made.agent.cta} may be in flight",
             (made.site, made.agent), (freed.site, freed.agent), missing="no path from the peer's allocation to this",
-            mend="a cluster barrier between the allocation and the deallocation",
+            fix="a cluster barrier between the allocation and the deallocation",
         )  # fmt: skip
 
     def forget(self, cluster: int) -> None:

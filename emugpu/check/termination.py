@@ -12,7 +12,7 @@ from emugpu.check.model import Model
 from emugpu.emulator.errors import Deadlock, Fault
 from emugpu.emulator.machine.events import Agent, CtaEnded, Missed, Site, Suspended
 
-_MEND = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"
+_FIX = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"
 
 
 def check_ended(model: Model, event: CtaEnded) -> None:
@@ -25,7 +25,7 @@ def check_ended(model: Model, event: CtaEnded) -> None:
             rule = "clc-exit-pending" if one.what == RESPONSE else "peer-exited"
             model.say(
                 rule, "error", f"{one.what} can reach CTA {event.cta} after it has exited",
-                (one.site, one.agent), missing=f"no thread of CTA {event.cta} knows that it is over", mend=_MEND,
+                (one.site, one.agent), missing=f"no thread of CTA {event.cta} knows that it is over", fix=_FIX,
             )  # fmt: skip
     for (cluster, rank, offset), barrier in model.barriers.items():
         if (cluster, rank) != (event.cluster, event.cta):
@@ -45,7 +45,7 @@ def _check_arrival(model: Model, known: Clock, offset: int, rank: int, arrival: 
     what = "tcgen05.commit arrives" if arrival.commit else "an arrival comes"
     model.say(
         "peer-exited", "warning", f"{what} at {model.names.shared(offset, rank)}, and the CTA may have exited",
-        (arrival.site, arrival.agent), missing=f"no thread of CTA {rank} waits for the phase it belongs to", mend=_MEND,
+        (arrival.site, arrival.agent), missing=f"no thread of CTA {rank} waits for the phase it belongs to", fix=_FIX,
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def check_missed(model: Model, event: Missed, arrival: Arrival) -> None:
     if event.cta == event.agent.cta and event.operation is not None and event.operation.kind == "cp.async.arrive":
         model.say(
             "peer-exited", "warning", "the CTA exits before an arrival that its copies make", (event.site, event.agent),
-            missing="no wait for the phase it belongs to", mend="cp.async.wait_all before the exit",
+            missing="no wait for the phase it belongs to", fix="cp.async.wait_all before the exit",
         )  # fmt: skip
         return
     _check_arrival(model, known, event.offset, event.cta, arrival)
@@ -131,7 +131,7 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
             model.say(
                 "phase-lapped", "error", f"{ended} of {name} ended before this looked: it waits for phase {phase}",
                 (event.site, agent),
-                mend="let the one who waits arrive somewhere that the next phase depends on, or see the parity",
+                fix="let the one who waits arrive somewhere that the next phase depends on, or see the parity",
             )  # fmt: skip
             continue
         if barrier.bytes and not barrier.pending:
@@ -144,7 +144,7 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         model.say(
             "phase-unobserved", "error",
             f"waits for phase {phase} of {name}, which never ends: it lacks {' and '.join(lacks) or 'nothing'}",
-            (event.site, agent), mend="see who should arrive there, and the parity that is waited for",
+            (event.site, agent), fix="see who should arrive there, and the parity that is waited for",
         )  # fmt: skip
 
 

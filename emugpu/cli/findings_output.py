@@ -135,7 +135,7 @@ def _lines(cause: Sequence[Finding]) -> list[str]:
         ("first  ", finding.first),
         ("then   ", finding.second),
         ("missing", finding.missing),
-        ("fix    ", finding.mend),
+        ("fix    ", finding.fix),
     ):
         if text:
             found.append(f"  {label}  {text}")

@@ -43,7 +43,7 @@ def show_finding(console: Console, cause: Sequence[Finding]) -> None:
         ("first  ", finding.first),
         ("then   ", finding.second),
         ("missing", finding.missing),
-        ("fix    ", finding.mend),
+        ("fix    ", finding.fix),
     ):
         if text:
             show_line(console, f"  {label}  {text}")

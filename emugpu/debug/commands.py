@@ -176,7 +176,7 @@ class Commands:
             more = f" (and {len(cause) - 1} more like it)" if len(cause) > 1 else ""
             yield f"event {at[id(first)]}: {first.severity} {first.rule}: {first.message}{more}"
             yield from (f"    {place}" for place in (first.first, first.second) if place is not None)
-            yield from (f"    {said}" for said in (first.missing, first.mend) if said)
+            yield from (f"    {said}" for said in (first.missing, first.fix) if said)
         if not found:
             yield "the checker has found nothing in this schedule"
 

@@ -85,7 +85,7 @@ def _together(runs: list[Checked], work: Sequence[Work]) -> Checked:
     finding = Finding(
         "clc-declined", "error", f"{message}: it is not right where that answers 'none' while clusters pend", None,
         missing="clusters that start later do what was not handed out",
-        mend="let every cluster that starts do its own tile first, and take 'none' for no proof that all are done",
+        fix="let every cluster that starts do its own tile first, and take 'none' for no proof that all are done",
     )  # fmt: skip
     return replace(checked, report=Report((finding, *checked.report.findings)))
 

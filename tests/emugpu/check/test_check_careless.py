@@ -427,7 +427,7 @@ def test_what_st_async_has_brought_is_fenced_after_the_wait_for_it():
     table = careless("mend", {"no fence": ""}, stored_on, arguments=words, **CLUSTER)
     report, _ = table.report(Device(), Module.from_text(table.text("sm_90a")), "setting0")
     (finding,) = report.errors
-    assert finding.mend.startswith("fence.proxy.async.shared::cta after the wait for the phase of its mbarrier")
+    assert finding.fix.startswith("fence.proxy.async.shared::cta after the wait for the phase of its mbarrier")
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -85,7 +85,7 @@ def test_copies_of_a_thread(published, use, expected, seed):
 def test_a_fence_covers_copies_that_have_been_waited_for():
     published, use, _ = CASES["stored by TMA, no fence"]
     (finding,) = errors(published, use, "fifo", 0)
-    assert "after the wait for it (cp.async.wait_group) by each thread that copies" in finding.mend
+    assert "after the wait for it (cp.async.wait_group) by each thread that copies" in finding.fix
 
 
 # ---- bulk copies without a tensor map ----

@@ -166,7 +166,8 @@ def test_loads_that_nobody_waits_for_are_told_to_be_waited_for():
     report, _ = table.report(Device(), module, "setting0")
     assert {finding.rule for finding in report.errors} == {"tmem-race", "tmem-alloc-order"}
     for finding in report.errors:
-        assert finding.mend.startswith("tcgen05.wait::ld after the load"), finding
+        assert finding.fix.startswith("tcgen05.wait::ld after the load"), finding
+        assert finding.as_dict()["mend"] == finding.fix, "records keep their key"
 
 
 @pytest.mark.parametrize("table", TOLERATED, ids=lambda table: table.name)
