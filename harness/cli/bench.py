@@ -30,7 +30,7 @@ from harness.compile.artifacts import is_built
 from harness.experiments import bench as runs
 from harness.experiments.history import LAST, check_name
 from harness.experiments.soundness import is_checked, what_is_unsound
-from harness.experiments.suite import DEFAULT, Case, Suite, load_suite, suite_names
+from harness.experiments.suite import DEFAULT, Suite, SuiteCase, load_suite, suite_names
 from harness.experiments.times import MIN_PROCESSES, THRESHOLD
 from harness.experiments.verdict import Judgement
 from harness.extras import needs
@@ -153,7 +153,7 @@ def bench(
     return outcome.exit_code
 
 
-def _filter(suite: Suite, pattern: str | None) -> list[Case]:
+def _filter(suite: Suite, pattern: str | None) -> list[SuiteCase]:
     try:
         wanted = re.compile(pattern or "")
     except re.error as error:

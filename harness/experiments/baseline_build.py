@@ -23,7 +23,7 @@ from emugpu.paths import git
 from emugpu.processes.program import run as run_program
 from harness.compile.artifacts import Artifact
 from harness.compile.config import KernelConfig
-from harness.experiments.suite import SCHEMA, Case
+from harness.experiments.suite import SCHEMA, SuiteCase
 
 BUILD_SECONDS = 1800
 
@@ -66,7 +66,9 @@ def can_build(commit: str) -> bool:
     return git("cat-file", "-e", f"{commit}:harness") is not None
 
 
-def build_commit(commit: str, cases: Mapping[Case, KernelConfig], *, models: bool) -> dict[Case, Artifact | str]:
+def build_commit(
+    commit: str, cases: Mapping[SuiteCase, KernelConfig], *, models: bool
+) -> dict[SuiteCase, Artifact | str]:
     """Returns the artifacts of these cases as that commit builds them, or the reason why there is none.
 
     cases: with what this checkout makes of them. models: whether to compile them for MAX, too.
@@ -91,7 +93,7 @@ def _unpack(archive: bytes, folder: str | Path) -> None:
             files.extractall(folder)
 
 
-def _build_in(folder: Path, cases: Mapping[Case, KernelConfig], models: bool) -> dict[str, Any]:
+def _build_in(folder: Path, cases: Mapping[SuiteCase, KernelConfig], models: bool) -> dict[str, Any]:
     described = {case.id: (_suite_of(case), config.arch) for case, config in cases.items()}
     # Its own package first; what it needs besides comes from this environment.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
@@ -105,7 +107,7 @@ def _build_in(folder: Path, cases: Mapping[Case, KernelConfig], models: bool) ->
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _suite_of(case: Case) -> str:
+def _suite_of(case: SuiteCase) -> str:
     """A suite file with this case alone. Texts, numbers and switches are the same in TOML as in JSON."""
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in case.table().items()]
     return "".join([f"schema = {SCHEMA}\n[[cases]]\n", *lines])

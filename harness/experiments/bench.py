@@ -31,7 +31,7 @@ from harness.experiments.history import (
 )
 from harness.experiments.job import Record, sources
 from harness.experiments.soundness import check_soundness, is_checked
-from harness.experiments.suite import Case, Suite
+from harness.experiments.suite import Suite, SuiteCase
 from harness.experiments.verdict import Judgement, have_times, judge
 from harness.run import records
 from harness.run.runner import NoDevice, Outcome, Request, ScheduleProblem, check_memory, choose_device, run_in_turns
@@ -41,7 +41,7 @@ from harness.run.runner import NoDevice, Outcome, Request, ScheduleProblem, chec
 class Planned:
     """A case and how it is measured on this machine; request None: it cannot be, and why."""
 
-    case: Case
+    case: SuiteCase
     request: Request | None
     reason: str = ""
 
@@ -69,11 +69,11 @@ class BaselineBuild:
 
     commit: str
     run: str
-    builds: Mapping[Case, Artifact | str]
+    builds: Mapping[SuiteCase, Artifact | str]
 
 
 def prepare(
-    suite: Suite, cases: Sequence[Case], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
+    suite: Suite, cases: Sequence[SuiteCase], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
 ) -> list[Planned]:
     """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
     it must be right under on the emulator, see `emugpu.launch.launching.under_schedules`.
@@ -291,7 +291,7 @@ class Past:
 
     def build_baseline(self, planned: Sequence[Planned], say: Callable[[str], None]) -> BaselineBuild | None:
         """Builds the commit to compare with, for the cases that are to be measured with it in turns."""
-        cases: dict[Case, KernelConfig] = {}
+        cases: dict[SuiteCase, KernelConfig] = {}
         commit, on_gpu = "", False
         for one in planned:
             found = self.commit_to_build(one)

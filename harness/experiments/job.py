@@ -24,6 +24,7 @@ from harness.compile.compiler import find_gpus, mojo_version, package_version
 from harness.compile.config import KernelConfig
 from harness.experiments.soundness import as_field
 from harness.problem import Shape
+from harness.run.case import Case
 from harness.run.model import compile_artifact
 from harness.run.runner import Request, run, surroundings
 
@@ -37,22 +38,19 @@ MOST_TOGETHER = 16
 COMPILE_SECONDS = 1800.0
 
 
-@dataclass(frozen=True)
-class Job:
-    """kind: run it and validate its output (on a GPU it is timed, too), check its synchronisation, or predict its time.
+@dataclass(frozen=True, kw_only=True)
+class Job(Case):
+    """A case, and what is done with it. kind: run it and validate its output (on a GPU it is timed, too), check its
+    synchronisation, or predict its time.
 
-    seed: of the inputs. schedule_seed: of the emulator's random schedule; None: the order of issue. made_by: a hash of
-    all that can change the result beside what the job says, see `made_by`. alone: a GPU times nothing else in turn.
+    schedule_seed: of the emulator's random schedule; None: the order of issue. made_by: a hash of all that can change
+    the result beside what the job says, see `made_by`. alone: a GPU times nothing else in turn.
     """
 
     kind: Kind
-    config: KernelConfig
-    shape: Shape
-    inputs: str
-    seed: int
-    schedule_seed: int | None
     device: Device
     made_by: str
+    schedule_seed: int | None = None
     alone: bool = False
 
     @property

@@ -31,7 +31,7 @@ _TOP = ("schema", "summary", "device", "cases")
 
 
 @dataclass(frozen=True)
-class Case:
+class SuiteCase:
     """One measurement. asked: options of the configuration with their values, in the order of `OPTIONS`; the others are
     the kernel's defaults, and the architecture is the device's.
 
@@ -90,7 +90,7 @@ class Suite:
     name: str
     summary: str
     device: str
-    cases: tuple[Case, ...]
+    cases: tuple[SuiteCase, ...]
 
 
 def find_suite(name: str) -> Path:
@@ -138,7 +138,7 @@ def _suite(name: str, data: dict[str, Any]) -> Suite:
     if not isinstance(tables, list) or not tables:
         raise UsageProblem("there is no [[cases]] table; add one")
     shared = {key: data[key] for key in (*_LISTS, *_OPTIONS) if key in data}
-    cases: dict[str, Case] = {}
+    cases: dict[str, SuiteCase] = {}
     for number, table in enumerate(tables, start=1):
         where = f"[[cases]] number {number}"
         _check_keys(table, (*_LISTS, *_OPTIONS), where)
@@ -151,7 +151,7 @@ def _suite(name: str, data: dict[str, Any]) -> Suite:
     return Suite(name, str(data.get("summary", "")), device, tuple(cases.values()))
 
 
-def _cases(table: Mapping[str, Any]) -> list[Case]:
+def _cases(table: Mapping[str, Any]) -> list[SuiteCase]:
     missing = [name for name in _LISTS if name not in table]
     if missing:
         raise UsageProblem(f"{', '.join(missing)} missing, here and at the top level")
@@ -169,7 +169,7 @@ def _cases(table: Mapping[str, Any]) -> list[Case]:
         listed = {"dtype": dtype} | ({} if cluster == "auto" else {"cluster": cluster})
         options = asked | {name: OPTIONS[name].read(value) for name, value in listed.items()}
         in_order = tuple((name, options[name]) for name in OPTIONS if name in options)
-        case = Case(kernel, parse_shape(shape), inputs, seed, in_order, check)
+        case = SuiteCase(kernel, parse_shape(shape), inputs, seed, in_order, check)
         case.config("auto")
         made.append(case)
     return made

@@ -46,7 +46,16 @@ class Plan:
         sweep = self.sweep
         for config, shape in self._problems(lambda reason, example: None):
             for inputs, seed, schedule_seed in product(sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,)):
-                yield Job(sweep.kind, config, shape, inputs, seed, schedule_seed, sweep.device, self.made_by)  # type: ignore[arg-type]  # checked by make_sweep
+                yield Job(
+                    config,
+                    shape,
+                    inputs,
+                    seed,
+                    kind=sweep.kind,
+                    device=sweep.device,
+                    made_by=self.made_by,
+                    schedule_seed=schedule_seed,
+                )
 
     def _problems(self, refuse: Any) -> Iterator[tuple[KernelConfig, Shape]]:
         sweep = self.sweep

@@ -8,13 +8,13 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import LARGEST_SEED
 from harness.compile.catalog import ARCHITECTURES, KERNELS, kernels_of
 from harness.compile.config import TUNABLE, Option, find_kernel, find_preset
-from harness.experiments.job import KINDS
+from harness.experiments.job import KINDS, Device, Kind
 from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values
 from harness.problem import KINDS as INPUTS
 
@@ -34,8 +34,8 @@ class Sweep:
     kernels: tuple[str, ...]
     shapes: tuple[str, ...]
     options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    kind: str = "run"
-    device: str = "emulator"
+    kind: Kind = "run"
+    device: Device = "emulator"
     arch: str = "auto"
     preset: str | None = None
     inputs: tuple[str, ...] = ("integer",)
@@ -167,8 +167,8 @@ def make_sweep(
         kernels=tuple(named),
         shapes=tuple(dict.fromkeys(shapes)),
         options=values,
-        kind=kind,
-        device=device,
+        kind=cast(Kind, kind),
+        device=cast(Device, device),
         arch=arch,
         preset=preset,
         inputs=tuple(found_inputs),

@@ -169,7 +169,15 @@ class _Field:
         kind: Kind = "predict" if self.how.device == "model" else "run"
         on_gpu = self.how.device == "gpu"
         jobs = (
-            Job(kind, config, self.shape, self.how.inputs, 0, None, self.how.device, self._made_by, alone=on_gpu)
+            Job(
+                config,
+                self.shape,
+                self.how.inputs,
+                kind=kind,
+                device=self.how.device,
+                made_by=self._made_by,
+                alone=on_gpu,
+            )
             for config in configs
         )
         needs = "GPU" if on_gpu else "CPU"

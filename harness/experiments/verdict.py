@@ -15,7 +15,7 @@ from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RE
 from harness.experiments.facts import Change, changes, not_compared
 from harness.experiments.history import is_right
 from harness.experiments.soundness import what_is_unsound
-from harness.experiments.suite import Case
+from harness.experiments.suite import SuiteCase
 from harness.experiments.times import THRESHOLD, TimeVerdict, compare_times
 from harness.run.records import is_timed
 
@@ -42,7 +42,7 @@ class Judgement:
     record, baseline: None where there is none. reason: why it is NEW, NOT MEASURED, UNSURE, UNSOUND or WRONG.
     """
 
-    case: Case
+    case: SuiteCase
     verdict: str
     record: Mapping[str, Any] | None = None
     baseline: Mapping[str, Any] | None = None
@@ -64,7 +64,7 @@ class Verdict:
 
 
 def judge(
-    case: Case,
+    case: SuiteCase,
     record: Mapping[str, Any] | None,
     baseline: Mapping[str, Any] | None,
     *,

@@ -19,10 +19,10 @@ from emugpu.record import new_record, source_version
 from harness.compile.artifacts import OUTPUT, Artifact, build, judged, to_launchable
 from harness.compile.catalog import Kernel
 from harness.compile.compiler import Gpu, find_gpus, package_version, versions
-from harness.compile.config import KernelConfig
 from harness.compile.planner import Plan
 from harness.problem import F32, Inputs, Shape, make_inputs, operand_bits
 from harness.run import records
+from harness.run.case import Case
 from harness.validation import Reference, Validation, compute_reference
 
 
@@ -75,8 +75,8 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to run, and on what: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
+class Request(Case):
+    """A case, and on what it runs: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `emugpu.launch.launching.under_schedules`; processes of the
     emulation share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
     emulation: how the emulator runs it. through_max: whether MAX launches it there, on the emulated driver, and not the
@@ -84,10 +84,6 @@ class Request:
     error that ptxas refuses.
     """
 
-    config: KernelConfig
-    shape: Shape
-    inputs: str = "integer"
-    seed: int = 0
     emulation: EmulationOptions = STRICT
     through_max: bool = False
     schedules: int = 1

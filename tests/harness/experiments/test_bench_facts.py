@@ -10,13 +10,13 @@ import pytest
 from bench_support import bench_record
 
 from harness.experiments.facts import Change, changes, count_instructions, not_compared, static_facts
-from harness.experiments.suite import Case
+from harness.experiments.suite import SuiteCase
 from harness.experiments.verdict import exit_code, judge
 from harness.problem import Shape
 from harness.run.runner import Request, run
 
 SHAPE = Shape(256, 512, 128)
-CASE = Case("kernel6", SHAPE, "index", asked=(("dtype", "bf16"), ("cluster", (2, 1))))
+CASE = SuiteCase("kernel6", SHAPE, "index", asked=(("dtype", "bf16"), ("cluster", (2, 1))))
 
 
 def measured(artifact) -> dict:

@@ -20,7 +20,7 @@ CONFIGS = [make_config("kernel7", arch="sm_90a", stages=stages) for stages in (4
 
 
 def record(config, shape, seconds):
-    job = Job("run", config, shape, "normal", 0, None, "gpu", "")
+    job = Job(config, shape, "normal", kind="run", device="gpu", made_by="")
     fields = job.fields()
     fields["config"]["mma_shape"] += [64]  # as a launch plan has it
     timing = {"seconds": seconds, "tflops": shape.flops / seconds / 1e12}
