@@ -75,7 +75,8 @@ def test_the_default_is_the_best_if_nothing_is_better(records):
         assert all(cell.best["stages"] == 4 and cell.loss == 0 and cell.as_good == 2 for cell in cells)
 
 
-def test_a_report_of_sweeps_alone(records, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_report_of_sweeps_alone(records, tmp_path):
     """Nobody has run `harness bench`."""
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
