@@ -61,5 +61,5 @@ def _css(colours: Colours) -> str:
         f"\nsvg {{ {light}color-scheme: light dark; }}\n"
         f"@media (prefers-color-scheme: dark) {{ svg {{ {dark}}} }}\n"
         f"{fills}\ntext {{ font: 13px {FONT}; fill: var(--ink); }}\n"
-        "text.soft { fill: var(--soft); }\n.rule { stroke: var(--line); }\n"
+        ".rule { stroke: var(--line); }\n"
     )

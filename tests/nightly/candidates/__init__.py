@@ -1,1 +1,1 @@
-"""Right kernels of several compilers and faults planted in them: does `harness verify` tell them apart?"""
+"""Right kernels of several compilers and faults planted in them: does `emugpu verify` tell them apart?"""

@@ -30,7 +30,7 @@ class Candidates(ClearErrors, click.Group):
 
 @click.group(cls=Candidates)
 def main() -> None:
-    """Does `harness verify` tell right kernels from wrong ones?"""
+    """Does `emugpu verify` tell right kernels from wrong ones?"""
 
 
 @main.command()

@@ -22,7 +22,7 @@ from tests.nightly.candidates.equivalent import why_equivalent
 from tests.nightly.candidates.faults import KINDS, Fault, faults
 
 SCHEDULES = 4
-"""As many as `harness verify` tries."""
+"""As many as `emugpu verify` tries."""
 TIMEOUT = 60.0
 """Seconds of one launch."""
 
@@ -46,7 +46,7 @@ class Answer:
 
 
 def verify(what: Launchable, fault: Fault | None, name: str) -> Answer:
-    """Returns the verdict on a launchable, as `harness verify` gives it."""
+    """Returns the verdict on a launchable, as `emugpu verify` gives it."""
     begun = time.perf_counter()
     if fault:
         what = replace(what, text_given=fault.ptx)
