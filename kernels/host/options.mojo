@@ -15,11 +15,15 @@ def split_options(text: StringSlice) -> List[String]:
 
 
 def configured[options: StaticString]() -> GemmConfig:
-    """The configuration that a text asks for. What is no configuration does not compile."""
-    return checked[split_options(options)]()
+    """The configuration that a text asks for, without a look at the rules: the entry of a kernel looks at them."""
+    try:
+        return configuration(split_options(options))
+    except:
+        abort()
 
 
 def checked[words: List[String]]() -> GemmConfig:
+    """What breaks a rule, or is no configuration, does not compile, with the reason in the compiler's message."""
     comptime error = what_is_wrong(materialize[words]())
     comptime assert error.byte_length() == 0, error
     try:
