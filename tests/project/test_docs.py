@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from emugpu.cli.main import main as emugpu
 from harness.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-COMMANDS = sorted({line for page in PAGES for line in re.findall(r"^harness .*$", page.read_text(), re.MULTILINE)})
+COMMANDS = sorted(
+    {line for page in PAGES for line in re.findall(r"^(?:harness|emugpu) .*$", page.read_text(), re.MULTILINE)}
+)
+MAINS = {"harness": main, "emugpu": emugpu}
 
 
 def test_every_page_is_in_the_navigation_and_the_other_way_round():
@@ -39,16 +43,15 @@ def test_files_that_the_pages_name_exist(page):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_that_the_pages_run_are_understood(command):
     """With --help at the end they do nothing, but what stands before it has to be known."""
-    words = command.split()[1:]
-    done = CliRunner().invoke(main, [*words, "--help"])
+    program, *words = command.split()
+    done = CliRunner().invoke(MAINS[program], [*words, "--help"])
     assert done.exit_code == 0, done.output
 
 
 def test_pages_that_run_a_kernel_leave_no_record():
     for command in COMMANDS:
-        name = command.split()[1]
-        launch_file = name == "run" and ".toml" in command  # leaves none
-        if name in ("run", "compare", "bench") and not launch_file:
+        program, name = command.split()[:2]
+        if program == "harness" and name in ("run", "compare", "bench"):
             assert "--no-save" in command, command
 
 
