@@ -9,11 +9,11 @@ number=0 status=0
 while read -r -a words || ((${#words[@]})); do
     ((${#words[@]})) || continue
     number=$((number + 1))
-    files=(--json "$out/$number.json" --sarif "$out/$number.sarif" --junit "$out/$number.xml")
+    files=(-o "$out/$number.json" -o "$out/$number.sarif" -o "$out/$number.xml")
     if [[ ${words[0]} == *.toml ]]; then
-        python -m harness verify "${files[@]}" "${words[@]}" </dev/null
+        python -m emugpu verify "${files[@]}" "${words[@]}" </dev/null
     else
-        python -m harness verify "${files[@]}" --gpu "$gpu" -- "${words[@]}" </dev/null
+        python -m emugpu verify "${files[@]}" --gpu "$gpu" -- "${words[@]}" </dev/null
     fi
     verdict=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["verdict"])' "$out/$number.json" 2>/dev/null)
     if [[ $verdict != "$expected" ]]; then

@@ -3,7 +3,7 @@
     h = silu(x . gate^T) * (x . up^T)      one GEMM with the fused epilogue swiglu; h [tokens, ffn]
     y = h . down^T + x                     one GEMM with the fused epilogue residual
 
-    harness exec --gpu h200 -- python docs/examples/mlp.py       # no GPU: MAX launches on the emulated one
+    emugpu exec --gpu h200 -- python docs/examples/mlp.py       # no GPU: MAX launches on the emulated one
 
 All of x, h and y is bf16. y is held against float64 without a rounding in between: an element may be off by what
 rounding h and y, and adding in f32, can make of it.

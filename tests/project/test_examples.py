@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from driver_programs import mojo_program, needs_mojo
 
-from harness.cli.main import main
-from harness.paths import ROOT
+from emugpu.cli.main import main
+from emugpu.paths import ROOT
 
 EXAMPLES = ROOT / "docs/examples"
 
@@ -38,7 +38,7 @@ def test_a_right_kernel_and_its_racy_twin(name):
 @pytest.mark.parametrize(("words", "verdict", "code"), [([], "clean", 0), (["racy"], "wrong", 4)])
 def test_a_mojo_program_and_its_racy_twin(tmp_path, words, verdict, code):
     program = mojo_program("reverse", folder=EXAMPLES)
-    command = [sys.executable, "-m", "harness", "verify", "--json", tmp_path / "out.json", "--", program, *words]
+    command = [sys.executable, "-m", "emugpu", "verify", "--json", tmp_path / "out.json", "--", program, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     found = json.loads((tmp_path / "out.json").read_text())
     assert (found["verdict"], done.returncode) == (verdict, code), done.stderr

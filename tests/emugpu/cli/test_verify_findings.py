@@ -10,6 +10,7 @@ from cuda_programs import FOLDER
 from launch_control import persistent
 from ptx_programs import WORDS, source
 
+from emugpu.check.findings import RULES
 from emugpu.cli.main import main
 from emugpu.launch import check as checking
 from emugpu.launch.check import CheckOptions, judge
@@ -183,3 +184,80 @@ def test_a_kernel_that_relies_on_launch_control_to_hand_out_everything(tmp_path,
         ["run", str(tmp_path / "launch.toml"), "--emulate", "resident-clusters=1", "--schedules", "declining"],
     )
     assert once.exit_code == (4 if relies else 0), once.output
+
+
+# ---- what is shown of a finding, and what counts ----
+
+UNWRITTEN = "mov.b32 %r4, words; mad.lo.u32 %r4, %r0, 4, %r4; ld.shared.b32 %r1, [%r4];"
+"""Shared memory is read before it is written: a warning where bytes of zero stand for it."""
+ZERO = ("--emulate", "uninitialised=zero")
+OWN_WORD = "mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r1; ret;"
+EXPECTED = '[expect]\nout = "out + arange(64)"\n'
+
+
+def test_a_finding_names_both_places_what_is_missing_and_the_fix_and_the_word_comes_last(launch_file):
+    done = verify(launch_file(SHARING.format("")))
+    head, first, then, missing, fix, *rest = done.stdout.splitlines()
+    assert head.startswith("error race-shared: ")
+    assert first.startswith("  first    PTX line ") and "ld.shared.b32 %r1, [%r5], by CTA 0 warp 1" in first
+    assert then.startswith("  then     PTX line ") and "st.shared.b32 [%r3], %r0, by CTA 0 warp 0" in then
+    assert missing.startswith("  missing  no path from ") and fix.startswith("  fix      a barrier between")
+    assert rest[-1].endswith("launch.toml: kernel: racy")
+    assert not any("race-shared" in line for line in rest), "a reason that is shown above is not repeated"
+
+
+def test_notes_are_shown_if_asked_for(launch_file):
+    body = "mov.b32 %r4, words; mov.b32 %r5, 7; st.shared.b32 [%r4], %r5; bar.sync 0; ret;"
+    file = launch_file(body)
+    assert "note race-shared" not in verify(file).stdout
+    assert "note race-shared" in verify(file, "--notes").stdout
+
+
+def test_synchronisation_that_could_be_left_out_is_noted(launch_file):
+    file = launch_file("mov.u32 %r1, %r0; bar.sync 0;" + OWN_WORD, ONE + EXPECTED)
+    done = verify(file, "--redundant")
+    assert done.exit_code == 0 and "bar.sync 0" in done.stdout, done.output
+    assert any(line.startswith("note ") for line in done.stdout.splitlines())
+    assert "note " not in verify(file).stdout
+
+
+def test_warnings_count_as_errors_if_asked_for_and_rules_may_be_left_out(launch_file):
+    file = launch_file(UNWRITTEN + OWN_WORD, ONE + '[expect]\nout = "out"\n')
+    lenient, strict = verify(file, *ZERO), verify(file, *ZERO, "--emulate", "strict=true")
+    assert (lenient.exit_code, strict.exit_code) == (0, 1), strict.output
+    assert lenient.stdout.startswith("warning memory: ") and strict.stdout.startswith("error memory: ")
+    allowed = verify(file, *ZERO, "--emulate", "strict=true", "--emulate", "allow=memory", "--json", "-")
+    assert allowed.exit_code == 0 and json.loads(allowed.stdout)["findings"] == []
+
+
+def test_several_launch_files_have_a_verdict_each_and_the_gravest_exit_code(launch_file, tmp_path):
+    right, racy = tmp_path / "right.toml", launch_file(SHARING.format(""))
+    (tmp_path / "right.ptx").write_text(source("mov.u32 %r1, %r0;" + OWN_WORD, WORDS))
+    right.write_text(LAUNCH.format(ptx="right.ptx", launches=ONE + EXPECTED))
+    done = verify(right, racy, "-o", tmp_path / "found.json", "-o", tmp_path / "found.md", "-o", tmp_path / "found.xml")
+    assert done.exit_code == 1, done.output
+    assert [one["verdict"] for one in json.loads((tmp_path / "found.json").read_text())] == ["clean", "racy"]
+    rows = (tmp_path / "found.md").read_text().splitlines()
+    assert rows[0] == "| target | verdict | reasons |" and "| clean |" in rows[2] and "| racy | race-shared" in rows[3]
+    assert 'tests="2" failures="1" skipped="0"' in (tmp_path / "found.xml").read_text()
+    assert verify(right, "-o", tmp_path / "one.json").exit_code == 0
+    assert json.loads((tmp_path / "one.json").read_text())["verdict"] == "clean"
+
+
+def test_ptx_that_was_edited_takes_the_place_of_the_files(launch_file, tmp_path):
+    file, edited = launch_file(SHARING.format("bar.sync 0;")), tmp_path / "edited.ptx"
+    edited.write_text(source(SHARING.format(""), WORDS))
+    assert verify(file).exit_code == 5
+    done = verify(file, "--ptx", edited, "--shrink", "-o", tmp_path / "found.sarif")
+    assert done.exit_code == 1 and f"--ptx {edited}" in done.stdout
+    [run] = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    assert run["tool"]["driver"]["name"] == "emugpu verify"
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == str(edited)
+
+
+def test_the_rules_are_listed():
+    done = verify("--rules")
+    assert done.exit_code == 0
+    for rule in RULES.values():
+        assert f"{rule.id} " in done.stdout and rule.summary in done.stdout

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
 from click.testing import CliRunner
 from cuda_programs import cuda
 
+from emugpu.cli.main import main
 from emugpu.emulator import Device, LaunchResult, TensorMap
-from harness.cli.main import main
-from harness.paths import ROOT
+from emugpu.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "own-ptx.md").read_text(encoding="utf-8")
@@ -26,8 +25,7 @@ def test_the_example_of_the_readme_is_the_file_and_has_the_verdict_that_is_shown
     assert (EXAMPLES / "block_sum.cu").read_text().endswith(kernel) and kernel.count("\n") == 10
     (tmp_path / "block_sum.ptx").symlink_to(EXAMPLES / "block_sum.ptx")
     (tmp_path / "block_sum.toml").write_text(text)
-    emugpu = pytest.importorskip("emugpu.cli.main").main
-    result = CliRunner().invoke(emugpu, ["verify", str(tmp_path / "block_sum.toml")])
+    result = CliRunner().invoke(main, ["verify", str(tmp_path / "block_sum.toml")])
     said = re.search(r"^    emugpu verify block_sum.toml\n\n((?:    .*\n)+)", README, re.M)
     assert result.exit_code == 1 and said
     for line in said[1].splitlines():
