@@ -13,9 +13,9 @@ from harness.cli.main import main as harness
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-COMMANDS = sorted(
-    {line for page in PAGES for line in re.findall(r"^(?:harness|emugpu) .*$", page.read_text(), re.MULTILINE)}
-)
+RUN = re.compile(r"^```bash exec.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:harness|emugpu) .*$", re.MULTILINE)
+COMMANDS = sorted({line for page in PAGES for run in RUN.findall(page.read_text()) for line in COMMAND.findall(run)})
 
 
 def test_every_page_is_in_the_navigation_and_the_other_way_round():
