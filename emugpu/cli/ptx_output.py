@@ -86,7 +86,8 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
         ],
     )
     counters = {name: value for name, value in outcome.counters.items() if value}
-    show_table(console, "counters", ("counter", "count"), flatten_counters(counters))
+    if counters:
+        show_table(console, "counters", ("counter", "count"), flatten_counters(counters))
     if outcome.warnings:
         show_table(
             console,

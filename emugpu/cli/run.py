@@ -67,7 +67,7 @@ def run_command(files: tuple[Path, ...], device: str, emulation: Emulation, outp
             if len(several) == 1:
                 raise
             print_error(str(error), EXIT_CANNOT_RUN)
-    return _report(runs, outputs) or (EXIT_OK if len(runs) == len(several) else EXIT_CANNOT_RUN)
+    return _report(runs, outputs, len(several) > 1) or (EXIT_OK if len(runs) == len(several) else EXIT_CANNOT_RUN)
 
 
 def _tried(what: Launchable, device: str, emulation: Emulation, keep: Sequence[str] | None) -> list[Tried]:
@@ -93,13 +93,13 @@ def _first_failure(tried: Sequence[Tried]) -> Tried:
     return next((one for one in tried if not one.passed), tried[0])
 
 
-def _report(runs: Sequence[Sequence[Tried]], outputs: Outputs) -> int:
-    """Writes and shows what came of each launch file; returns the exit code."""
+def _report(runs: Sequence[Sequence[Tried]], outputs: Outputs, several: bool) -> int:
+    """Writes and shows what came of each launch file, of which several may be named; returns the exit code."""
     outcomes = [_first_failure(tried).require() for tried in runs]
     records = [_record(outcome, tried) for outcome, tried in zip(outcomes, runs, strict=True)]
     written = outputs.write(
-        folder=lambda folder: _dump(outcomes, folder),
-        **({"json": lambda: as_json(records if len(records) > 1 else records[0])} if records else {}),
+        folder=lambda folder: _dump(outcomes, folder, several),
+        **({"json": lambda: as_json(records if several else records[0])} if records else {}),
     )
     for outcome, tried in zip(outcomes, runs, strict=True):
         if outputs.shows_report:
@@ -118,12 +118,12 @@ def _record(outcome: Outcome, tried: Sequence[Tried]) -> dict[str, object]:
     return record
 
 
-def _dump(outcomes: Sequence[Outcome], folder: Path) -> None:
+def _dump(outcomes: Sequence[Outcome], folder: Path, several: bool) -> None:
     """A file for each buffer; of several launch files in a folder each. Types that NumPy lacks are written as float32,
     which holds all their values.
     """
     for outcome in outcomes:
-        place = folder / outcome.what.file.stem if outcome.what.file and len(outcomes) > 1 else folder
+        place = folder / outcome.what.file.stem if outcome.what.file and several else folder
         try:
             place.mkdir(parents=True, exist_ok=True)
             for name, values in outcome.contents.items():

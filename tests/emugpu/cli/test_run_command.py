@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +16,7 @@ from ptx_programs import STORE_R1, WORDS, source
 from emugpu.cli.main import main
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import TOLERANT, run, run_schedules
+from emugpu.paths import ROOT
 
 SGEMM = f"""ptx = "{FOLDER}/sgemm.ptx"
 [buffers]
@@ -328,3 +331,37 @@ def test_memory_that_nobody_has_written_is_read(mode, value, code, write):
     assert "is read but was never written" in " ".join(done.output.split())
     checked = CliRunner().invoke(main, ["verify", str(file), "--schedules", "1", "--emulate", f"uninitialised={mode}"])
     assert checked.exit_code == (4 if code == 3 else code) and "never written" in " ".join(checked.output.split())
+
+
+EXAMPLE = ROOT / "docs" / "examples" / "reverse.toml"
+
+
+def test_a_launch_file_on_the_gpu_of_this_machine_which_is_emulated_here(tmp_path):
+    """The process has a GPU with the CUDA driver's interface, and `run` launches there through it."""
+    emugpu = [sys.executable, "-m", "emugpu"]
+    words = ["exec", "--gpu", "h200", "--", *emugpu, "run", str(EXAMPLE), "--device", "gpu", "-o", f"{tmp_path}/out/"]
+    done = subprocess.run([*emugpu, *words], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0 and "reverse.toml: PASSED" in done.stdout, done.stderr
+    assert "compute capability 9.0" in done.stdout and "1 launch" in done.stderr and "counter" not in done.stdout
+    x, y = (np.load(tmp_path / "out" / f"{name}.npy") for name in "xy")
+    assert np.array_equal(y, x.reshape(3, 64)[:, ::-1].reshape(-1))
+
+
+def test_what_a_gpu_would_not_heed_is_refused():
+    words = ["--schedules", "2", "--emulate", "max-steps=9", "--emulate", "ptxas=false"]
+    done = command(EXAMPLE, "--device", "gpu", *words)
+    assert done.exit_code == 2 and done.stderr.startswith("emugpu: error: --schedules, --emulate max-steps: only the")
+
+
+def test_several_launch_files_and_one_that_cannot_run(write, tmp_path):
+    good, wrong = write(SGEMM, "good.toml"), write(SGEMM.replace("A @ B", "A @ B + 1"), "wrong.toml")
+    lost = write(SGEMM.replace('"B", "C", 32', '"B", "null", 32'), "lost.toml")
+    done = command(good, lost, "-o", tmp_path / "out.json", "-o", f"{tmp_path}/kept/")
+    assert done.exit_code == 3 and "good.toml: PASSED" in done.stdout and "lost.toml: launch: Fault" in done.stderr
+    [record] = json.loads((tmp_path / "out.json").read_text())
+    assert record["validation"]["passed"] and (tmp_path / "kept" / "good" / "C.npy").exists()
+    done = command(good, lost, wrong, "-o", "-", "-o", f"{tmp_path}/both/")
+    assert done.exit_code == 4 and [one["validation"]["passed"] for one in json.loads(done.stdout)] == [True, False]
+    assert {path.parent.name for path in (tmp_path / "both").rglob("C.npy")} == {"good", "wrong"}
+    unread = command(good, tmp_path / "none.toml")
+    assert unread.exit_code == 2 and unread.stdout == ""
