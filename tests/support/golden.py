@@ -31,7 +31,45 @@ COMMON = [
     *(make_config(kernel, arch="sm_90a") for kernel in BF16_KERNELS),
 ]
 """What several files use."""
-GOLDEN = list(dict.fromkeys(COMMON))
+OTHERS = [
+    make_config("kernel5"),
+    make_config("kernel5", arch="sm_90a", mma_shape=(128, 192), cluster=(2, 2)),
+    make_config("kernel5", arch="sm_90a", cluster=(1, 1)),
+    make_config("kernel5", arch="sm_90a", multicast=False),
+    make_config("kernel5", arch="sm_90a", mma_shape=(256, 128), cluster=(1, 1)),
+    make_config("kernel5", arch="sm_90a", mma_shape=(64, 128)),
+    make_config("kernel5", arch="sm_90a", mma_shape=(64, 128), multicast=False),
+    make_config("kernel5", arch="sm_90a", mma_shape=(64, 256)),
+    make_config("kernel6", arch="sm_90a", mma_shape=(64, 256), cluster=(1, 2)),
+    make_config("kernel7"),
+    make_config("kernel7", arch="sm_90a", mma_shape=(128, 128), stages=2, cluster=(1, 1)),
+    make_config("kernel7", arch="sm_90a", mma_shape=(128, 128), cluster=(1, 1)),
+    make_config("kernel7", arch="sm_90a", mma_shape=(128, 128), stages=2),
+    make_config("kernel7", arch="sm_90a", stages=2, cluster=(1, 1)),
+    make_config("kernel7", arch="sm_90a", stages=2, cluster=(1, 1), multicast=False),
+    make_config("kernel7", arch="sm_90a", stages=3, cluster=(1, 1), epilogue_width=64),
+    make_config("kernel7", arch="sm_90a", cluster=(1, 1)),
+    make_config("kernel7", arch="sm_90a", cluster=(1, 2), multicast=False),
+    make_config("kernel7", arch="sm_90a", stages=2),
+    make_config("kernel7", arch="sm_90a", stages=2, multicast=False),
+    make_config("kernel7", arch="sm_90a", stages=3),
+    make_config("kernel7", arch="sm_90a", multicast=False),
+    make_config("kernel7", arch="sm_90a", mma_shape=(256, 128), stages=2, cluster=(1, 1)),
+    make_config("kernel8", cluster=(2, 1), scheduler="static", sms=4),
+    make_config("kernel8"),
+    make_config("kernel8", arch="sm_90a", stages=3, ping_pong=True),
+    make_config("kernel8", arch="sm_90a", cluster=(2, 1), scheduler="dynamic"),
+    make_config("kernel8", arch="sm_90a", cluster=(2, 1)),
+    make_config("kernel8", arch="sm_90a", scheduler="dynamic"),
+    make_config("kernel8", arch="sm_90a", mma_shape=(64, 256), cluster=(1, 2), raster_group=1),
+    make_config("kernel8", cta_group=1, cluster=(1, 1), mma_shape=(64, 32), stages=2, epilogue="residual"),
+    make_config("kernel8", cta_group=1, cluster=(1, 1), mma_shape=(64, 32), stages=2, epilogue="swiglu"),
+    make_config("kernel9", cluster=(2, 1)),
+    make_config("kernel9", dtype="mxfp8", cta_group=1, cluster=(1, 2), mma_shape=(128, 256), out_dtype="f32"),
+]
+"""What single tests of the command line, the model and the debugger use. Another kernel is compiled when it is used; it
+belongs here if the test is quick."""
+GOLDEN = list(dict.fromkeys([*COMMON, *OTHERS]))
 
 
 def made_from() -> dict[str, str | None]:
