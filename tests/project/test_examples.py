@@ -53,6 +53,7 @@ def action(tmp_path, targets: str, verdict: str = "clean") -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 def test_the_action_ends_as_the_verdicts_are(tmp_path):
     both = "docs/examples/reverse.toml\n\ndocs/examples/reverse_racy.toml\n"
     done = action(tmp_path, both)

@@ -67,6 +67,7 @@ def test_the_wheel_has_its_licence(site):
     assert (folder / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
+@pytest.mark.slow
 def test_an_installed_harness_runs_from_any_folder(installed, artifacts, site, tmp_path):
     before = sorted(site.rglob("*"))
     assert "harness/data/kernels" in installed("doctor")

@@ -67,6 +67,7 @@ def test_the_findings_name_both_places_the_bytes_and_the_fix(check, altered):
     assert also.count(" -> ") == 8 and "23 more" in also
 
 
+@pytest.mark.slow
 def test_json_is_what_scripts_rely_on(check, altered, tmp_path):
     file = tmp_path / "report.json"
     ptx = without_fences(altered)
@@ -190,6 +191,7 @@ def test_the_rules_are_listed(check):
         assert f"{rule.id} " in done.stdout and rule.summary in done.stdout
 
 
+@pytest.mark.slow
 def test_progress_is_told_by_schedule(series):
     kernel = series["kernel7"]
     shape = parse_shape("256,256,64")

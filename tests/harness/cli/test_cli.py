@@ -459,6 +459,7 @@ def test_an_unexpected_error_is_no_traceback(harness_command, artifacts, monkeyp
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_no_compiler(harness_command, monkeypatch, tmp_path):
     monkeypatch.setenv("HARNESS_MOJO", "/no/such/mojo")
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))

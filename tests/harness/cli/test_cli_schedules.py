@@ -226,6 +226,7 @@ def test_the_version():
     assert (result.exit_code, result.stdout) == (0, f"harness {harness.__version__}\n")
 
 
+@pytest.mark.slow
 def test_processes_that_share_kernels_and_schedules_give_the_same(results_dir):
     """What each kernel counts, and one record each, in the order in which they are named."""
     found = []

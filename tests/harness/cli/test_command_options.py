@@ -65,6 +65,7 @@ def test_seed_is_that_of_inputs_where_there_are_inputs():
             assert of_schedules or "inputs" in option.help
 
 
+@pytest.mark.slow
 def test_a_log_says_why_something_is_compiled_and_what_is_started(tmp_path, monkeypatch):
     environment = {**os.environ, "HARNESS_CACHE_DIR": str(tmp_path / "cache"), "HARNESS_RESULTS_DIR": str(tmp_path)}
     words = [sys.executable, "-m", "harness", "-v", "build", "kernel6", "--cluster", "2x1"]

@@ -60,6 +60,7 @@ def append_many(path, run: int) -> None:
         records.append(path, bench_record(str(run), f"kernel6 case {number}"))
 
 
+@pytest.mark.slow
 def test_runs_at_the_same_time(results_dir):
     path = records.record_file("emulated-sm_100a")
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:

@@ -47,6 +47,7 @@ def built(common):
     return common[make_config("kernel6", cluster=(2, 1))]
 
 
+@pytest.mark.slow
 def test_a_sweep_and_its_table(built, results_dir, tmp_path):
     result = run(*SMALL, "--table", tmp_path / "all.csv")
     assert result.exit_code == 0, result.output
@@ -185,6 +186,7 @@ def test_what_was_ended_goes_on_and_runs_nothing_twice(planned, tmp_path):
     assert len(keys) == len(set(keys)) == 100
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_workers_is_recorded_with_its_log(planned, tmp_path):
     path = tmp_path / "x.jsonl"
     tally = do(planned, path, do=trivial_but_seven)

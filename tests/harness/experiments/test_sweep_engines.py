@@ -187,6 +187,7 @@ def test_what_no_worker_has(scheduler):
         list(engine.map(work.square, [1], needs="GPU"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_certificates_are_those_of_dasks_configuration(tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"

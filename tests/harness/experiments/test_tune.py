@@ -72,6 +72,7 @@ def test_those_without_a_result_are_out_and_a_tie_goes_to_the_first():
     assert ranking[0].out is None and ranking[2].out == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", BF16_KERNELS)
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
 def test_every_kernel_has_a_space(kernel, arch):
@@ -200,6 +201,7 @@ def test_candidates_are_timed_alone():
     assert asked and all(asked)
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     """Also that nothing was better; a file that cannot be read is said before anything is measured."""
     engine = Pretend(lambda config: 1e-3 * (1.1 if config.mma_shape == FAST_TILE else 1.0), 0.001)
@@ -249,6 +251,7 @@ def test_shapes_of_a_class_need_the_same_tiles():
     assert few == [(1, 16), (1, 16), (17, 32), (49, 64), (65, 128), (65, 128), (129, 256), (257, 512)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
 def test_few_rows_are_tuned_among_what_the_kernel_chooses_from(arch):
     shape = Shape(8, 4096, 4096)
