@@ -61,6 +61,7 @@ OTHERS = [
     make_config("kernel8", arch="sm_90a", cluster=(2, 1), scheduler="dynamic"),
     make_config("kernel8", arch="sm_90a", cluster=(2, 1)),
     make_config("kernel8", arch="sm_90a", scheduler="dynamic"),
+    make_config("kernel8", arch="sm_90a", stages=6, scheduler="dynamic"),
     make_config("kernel8", arch="sm_90a", mma_shape=(64, 256), cluster=(1, 2), raster_group=1),
     make_config("kernel8", cta_group=1, cluster=(1, 1), mma_shape=(64, 32), stages=2, epilogue="residual"),
     make_config("kernel8", cta_group=1, cluster=(1, 1), mma_shape=(64, 32), stages=2, epilogue="swiglu"),
