@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.instructions import values
+from emugpu.emulator.instructions.comparisons import FLOAT_COMPARISONS
 from emugpu.emulator.instructions.floats import change_sign
 from emugpu.emulator.instructions.table import (
     Assign,
@@ -30,19 +31,6 @@ from emugpu.emulator.ptx.ast import Dual, Instruction, Sink
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
-_FLOAT_COMPARE = {
-    **{name: f"({{a}} {sign} {{b}})" for name, sign in _COMPARE.items() if name != "ne"},
-    "ne": "(({a} < {b}) | ({a} > {b}))",
-    "equ": "((({a} < {b}) | ({a} > {b})) ^ True)",
-    "neu": "({a} != {b})",
-    "ltu": "(({a} >= {b}) ^ True)",
-    "leu": "(({a} > {b}) ^ True)",
-    "gtu": "(({a} <= {b}) ^ True)",
-    "geu": "(({a} < {b}) ^ True)",
-    "num": "(({a} == {a}) & ({b} == {b}))",
-    "nan": "(({a} != {a}) | ({b} != {b}))",
-}
-"""Comparisons of floats: with a NaN the plain ones are false and those that end in u true (PTX ISA 9.7.3, 9.7.6)."""
 
 
 def truth(test: Any) -> Value:
@@ -63,7 +51,7 @@ def _comparison(i: Instruction, w: Translator, kind: str, extra: int) -> tuple[t
     a, b = (w.read(o, kind) for o in i.operands[1:3])
     comparison = i.modifiers[0]
     if kind in ("f16x2", "bf16x2"):
-        if comparison not in _FLOAT_COMPARE:
+        if comparison not in FLOAT_COMPARISONS:
             raise Unsupported
         halves = [[f"({x} & 0xFFFF)", f"({x} >> 16)"] for x in (a, b)]
         tests = tuple(_test(w, comparison, kind[:-2], x, y, ftz) for x, y in zip(*halves, strict=True))
@@ -146,7 +134,7 @@ def _slct(i: Instruction, w: Translator) -> Assign:
 
 def _test(w: Translator, comparison: str, kind: str, a: str, b: str, ftz: bool) -> str:
     if kind in ("f32", "f64", "f16", "bf16"):
-        if comparison not in _FLOAT_COMPARE:
+        if comparison not in FLOAT_COMPARISONS:
             raise Unsupported
         if ftz:
             a, b = (call(w, change_sign, "'none'", repr(kind), x) for x in (a, b))
@@ -154,7 +142,9 @@ def _test(w: Translator, comparison: str, kind: str, a: str, b: str, ftz: bool) 
             a, b = (call(w, values.half_to_float, x, repr(kind)) for x in (a, b))
         bits = max(32, bits_of(kind))
         a, b = (call(w, values.to_float, x, bits) for x in (a, b))
-        return call(w, truth, _FLOAT_COMPARE[comparison].format(a=a, b=b))
+        signs, result = FLOAT_COMPARISONS[comparison]
+        holds = " | ".join(f"({a} {sign} {b})" for sign in signs)
+        return call(w, truth, f"({holds})" if result else f"(({holds}) ^ True)")
     if not is_integer(kind):
         raise Unsupported
     if comparison in _UNSIGNED:

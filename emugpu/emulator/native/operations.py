@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.instructions import convert, integer, values
+from emugpu.emulator.instructions.comparisons import FLOAT_COMPARISONS
 from emugpu.emulator.instructions.values import CANONICAL_NAN, M32, M64, signed
 from emugpu.emulator.units import float_math
 from emugpu.emulator.units.formats import BF16, F16, F32, F64, Format
@@ -177,10 +178,11 @@ def _operations() -> list[Operation]:
             signs = ", ".join("True" if kind == "s32" else "False" for kind in (a_kind, b_kind))
             exact = of(integer.dot_product, a_kind == "s32", b_kind == "s32", "")
             add(f"dp4a.{a_kind}.{b_kind}", "u32", "u32 u32 u32", f"dot_of_bytes[{signs}](a, b, c)", exact)
-    for name, (mojo, test) in _FLOAT_TESTS.items():
+    for name, (tests, result) in FLOAT_COMPARISONS.items():
+        holds = " | ".join(f"a.{_MOJO_SIGNS[sign]}(b)" for sign in tests)
+        mojo = f"({'' if result else '~'}({holds})).cast[DType.uint32]()"
         for kind in ("f32", "f64"):
-            lane = _float_comparison(test, kind)
-            add(f"setp.{name}.{kind}", "pred", f"{kind} {kind}", f"({mojo}).cast[DType.uint32]()", lane)
+            add(f"setp.{name}.{kind}", "pred", f"{kind} {kind}", mojo, _float_comparison(tests, result, kind))
     for name, sources, mojo in _FLOAT_FUNCTIONS:
         kinds, nearly = " ".join(["f32"] * sources), name in _NEARLY
         add(f"{name}.f32", "f32", kinds, mojo, _function_lane(name, False), nearly=nearly)
@@ -242,23 +244,7 @@ def _conversions(add: Callable[..., None]) -> None:
 
 
 _DIVISIONS = {"div": "whole_quotient", "rem": "whole_remainder"}
-_FLOAT_TESTS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
-    "eq": ("a.eq(b)", lambda a, b: a == b),
-    "ne": ("a.lt(b) | a.gt(b)", lambda a, b: a < b or a > b),
-    "lt": ("a.lt(b)", lambda a, b: a < b),
-    "le": ("a.le(b)", lambda a, b: a <= b),
-    "gt": ("a.gt(b)", lambda a, b: a > b),
-    "ge": ("a.ge(b)", lambda a, b: a >= b),
-    "equ": ("~(a.lt(b) | a.gt(b))", lambda a, b: not (a < b or a > b)),
-    "neu": ("~a.eq(b)", lambda a, b: a != b),
-    "ltu": ("~a.ge(b)", lambda a, b: not a >= b),
-    "leu": ("~a.gt(b)", lambda a, b: not a > b),
-    "gtu": ("~a.le(b)", lambda a, b: not a <= b),
-    "geu": ("~a.lt(b)", lambda a, b: not a < b),
-    "num": ("a.eq(a) & b.eq(b)", lambda a, b: a == a and b == b),
-    "nan": ("~(a.eq(a) & b.eq(b))", lambda a, b: a != a or b != b),
-}
-"""Comparisons of floats; Mojo's ne is false where one is a NaN."""
+_MOJO_SIGNS = {"==": "eq", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 _HALF_FUNCTIONS = (
     ("add", 2, "rounded_half[B](odd_sum(wide_half[B](a), wide_half[B](b)))"),
     ("sub", 2, "rounded_half[B](odd_sum(wide_half[B](a), -wide_half[B](b)))"),
@@ -347,11 +333,12 @@ def _comparison(sign: str, signed_bits: int) -> Callable[[int, int], int]:
     return lambda a, b: int(compare(signed(a, signed_bits), signed(b, signed_bits)))
 
 
-def _float_comparison(test: Callable[[float, float], bool], kind: str) -> Callable[[int, int], int]:
-    return lambda a, b: int(test(number(a, kind), number(b, kind)))
+def _float_comparison(signs: tuple[str, ...], result: bool, kind: str) -> Callable[[int, int], int]:
+    tests = [_COMPARE[sign] for sign in signs]
+    return lambda a, b: int(any(test(number(a, kind), number(b, kind)) for test in tests) == result)
 
 
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
