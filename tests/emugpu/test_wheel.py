@@ -71,6 +71,7 @@ def environment(tmp_path_factory):
 def test_a_verdict_comes_from_the_native_engine_of_the_wheel(environment):
     python, kept = environment
     assert json.loads(python("-c", VERDICT, LAUNCH_FILE)) == ["native", True, "clean", []]
+    assert "clean" in python("-m", "emugpu", "verify", LAUNCH_FILE)
     assert not (kept / "builds" / "native").exists()
 
 
