@@ -86,6 +86,13 @@ def test_a_program_runs_on_the_driver_of_the_wheel(environment):
 
 
 @pytest.mark.nightly
+def test_the_wheel_has_its_licence(environment):
+    python, _ = environment
+    about = "from importlib.metadata import files; print(*[p.name for p in files('emugpu') if 'licenses' in str(p)])"
+    assert python("-c", about) == "LICENSE\n"
+
+
+@pytest.mark.nightly
 def test_the_wheel_needs_six_packages(environment):
     python, _ = environment
     listed = {line.partition("==")[0].lower() for line in python("-m", "pip", "freeze").splitlines()}
