@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from ptx_programs import STORE_R1, WORDS, source
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[2]
 SHARED = "mov.b32 %r4, words; shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r4; st.shared.b32 [%r3], %r0;"
 NEIGHBOUR = "xor.b32 %r5, %r3, 128; ld.shared.b32 %r1, [%r5];" + STORE_R1 + "ret;"
@@ -24,7 +26,6 @@ KERNELS = {
 PROGRAM = """
 from driver_client import *
 
-pytestmark = pytest.mark.slow
 start()
 texts = {kernels!r}
 out = upload((c_uint * 64)())
@@ -56,7 +57,7 @@ def run(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
 
 
 def python(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text("from harness import emulated_gpu\n" + textwrap.dedent(body))
+    (folder / "program.py").write_text("from emugpu import emulated_gpu\n" + textwrap.dedent(body))
     return run(folder, "program.py")
 
 
