@@ -116,14 +116,16 @@ def _rows(folder: Path, options: CheckOptions, ptxas: bool, work: Work) -> list[
         found = _launched(Row("elsewhere", "?", "", "?", ""), folder, launches[0], options, ptxas, {})
         return [row for _, row in found]
     name = str(ptx.relative_to(folder))
+    unknown = Row(name, "?", "", "", str(ptx))
+    plain: dict[str, Row] = {}
     try:
         listing = list_kernels(read_ptx(ptx))
+        unknown = replace(unknown, compiler=listing.compiler)
+        plain = {
+            k.name: replace(unknown, kernel=short_name(k.name), implemented=_implemented(k)) for k in listing.kernels
+        }
     except Exception as error:
-        return [Row(name, "?", "", f"no: {_one_line(error)}", str(ptx))]
-    plain = {
-        k.name: Row(name, short_name(k.name), listing.compiler, _implemented(k), str(ptx)) for k in listing.kernels
-    }
-    unknown = Row(name, "?", listing.compiler, "", str(ptx))
+        plain[""] = replace(unknown, implemented=f"no: {_one_line(error)}")
     found = [one for launch in launches for one in _launched(unknown, folder, launch, options, ptxas, plain)]
     ran = {kernel for kernel, _ in found}
     return [row for _, row in found] + [row for kernel, row in plain.items() if kernel not in ran]

@@ -29,7 +29,7 @@ from emugpu.errors import EXIT_CODES, UsageProblem
 from emugpu.launch.launching import EmulationOptions
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "reverse.toml"
-MOST_OPTIONS = 55
+MOST_OPTIONS = 42
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from emugpu.emulator.instructions.table import TABLE
 from emugpu.launch import corpus, coverage
 from emugpu.launch.coverage import TARGETS, coverage_page, targets_of
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import TOLERANT, run
+from emugpu.launch.launching import run
 from emugpu.paths import ROOT
 
 
@@ -101,28 +101,33 @@ def test_folders_with_nothing_to_look_at(tmp_path):
 
 
 def test_what_goes_wrong_with_one_file_costs_the_others_nothing(folder, monkeypatch):
-    """The emulator's own errors are rows of the table, too."""
-
-    list_kernels, run = corpus.list_kernels, corpus.run
+    """The emulator's own errors are rows of the table, too; launch files of PTX that cannot be listed have theirs."""
+    list_kernels, check = corpus.list_kernels, corpus.check
 
     def list_all_but_one(text):
         if "unknown_words" in text:
             raise IndexError("list index out of range")
         return list_kernels(text)
 
-    def run_several_alone(file, *rest, **named):
-        if len(file.launches) == 1:
+    def check_several_alone(several, options):
+        if len(several[0].launches) == 1:
             raise KeyError("r1")
-        return run(file, *rest, **named)
+        return check(several, options)
 
     monkeypatch.setattr(corpus, "list_kernels", list_all_but_one)
-    monkeypatch.setattr(corpus, "run", run_several_alone)
-    rows = corpus.look_through(folder, TOLERANT)
-    results = {(row.file, row.launch): (row.result, row.implemented, row.reason) for row in rows}
-    assert results["broken.ptx", None] == ("-", "no: unexpected IndexError: list index out of range", "")
-    assert results["nvcc/sgemm.ptx", "nvcc/good.toml"] == ("could not run", "yes", "unexpected KeyError: 'r1'")
-    assert results["nvcc/sgemm.ptx", "scale.toml"][0] == "within tolerance"
-    assert corpus.exit_code(rows) == 3
+    monkeypatch.setattr(corpus, "check", check_several_alone)
+    (folder / "broken.toml").write_text('ptx = "broken.ptx"\n[launch]\nkernel = "lacking"\ngrid = 1\nblock = 1\n')
+    done = command(folder, "--json", "-", "--emulate", "ptxas=false")
+    rows = {(row["file"], row["launch"]): row for row in json.loads(done.stdout)}
+    assert done.exit_code == 5
+    results = {key: (row["result"], row["implemented"], row["reason"]) for key, row in rows.items()}
+    unlisted = "no: unexpected IndexError: list index out of range"
+    assert results["broken.ptx", "broken.toml"] == ("incomplete", unlisted, "unexpected KeyError: 'r1'")
+    assert results["nvcc/sgemm.ptx", "nvcc/good.toml"] == ("incomplete", "yes", "unexpected KeyError: 'r1'")
+    assert results["nvcc/sgemm.ptx", "scale.toml"][0] == "clean"
+    (folder / "broken.toml").unlink()
+    rows = {(row["file"], row["launch"]): row for row in json.loads(command(folder, "--json", "-").stdout)}
+    assert (rows["broken.ptx", None]["result"], rows["broken.ptx", None]["implemented"]) == ("-", unlisted)
 
 
 def test_long_names_are_short_in_the_table_and_alike_ones_each_have_a_row(tmp_path):
@@ -132,9 +137,9 @@ def test_long_names_are_short_in_the_table_and_alike_ones_each_have_a_row(tmp_pa
     (tmp_path / "long.ptx").write_text(f".version 8.7\n.target sm_90a\n.address_size 64\n{bodies}")
     launch = f'ptx = "long.ptx"\n[launch]\nkernel = "{names[1]}"\ngrid = 1\nblock = 32\n'
     (tmp_path / "long.toml").write_text(launch)
-    rows = corpus.look_through(tmp_path, TOLERANT)
-    assert [row.result for row in rows] == ["ran", "-"]
-    assert all(row.kernel.startswith("cudapy_gemm_") and len(row.kernel) <= 72 for row in rows)
+    rows = json.loads(command(tmp_path, "--json", "-").stdout)
+    assert [row["result"] for row in rows] == ["incomplete", "-"]
+    assert all(row["kernel"].startswith("cudapy_gemm_") and len(row["kernel"]) <= 72 for row in rows)
 
 
 LAUNCHES = sorted((FOLDER.parent / "launches").glob("*.toml"))
