@@ -189,15 +189,18 @@ def test_each_place_gets_what_it_is_for_and_one_that_fails_costs_no_other(tmp_pa
     @output_option("json", "md")
     def command(outputs: Outputs) -> int:
         (tmp_path / "gone").rmdir()
-        written = outputs.write(json=lambda: "{}\n", md=lambda: "# M\n")
-        assert not written.complete and outputs.shows_report and outputs.asks_for("md")
-        assert written.places == (f"{tmp_path}/a.md", f"{tmp_path}/b.json")
-        return written.exit_code
+        found.append(outputs.write(json=lambda: "{}\n", md=lambda: "# M\n"))
+        found.append(outputs)
+        return found[0].exit_code
 
+    found: list = []
     (tmp_path / "gone").mkdir()
     places = ["-o", tmp_path / "gone" / "x.json", "-o", tmp_path / "a.md", "--json", tmp_path / "b.json"]
     done = CliRunner().invoke(command, [str(word) for word in places])
     assert done.exit_code == 3 and "cannot write" in done.stderr
+    written, outputs = found
+    assert not written.complete and written.places == (f"{tmp_path}/a.md", f"{tmp_path}/b.json")
+    assert outputs.shows_report and outputs.asks_for("md") and not outputs.asks_for("folder")
     assert (tmp_path / "a.md").read_text() == "# M\n" and (tmp_path / "b.json").read_text() == "{}\n"
 
 
