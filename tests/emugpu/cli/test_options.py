@@ -238,6 +238,7 @@ def test_help_fits_on_one_screen_and_ends_with_the_exit_codes(name):
         assert all(f"{code} {meaning}" in flat for code, meaning in EXIT_CODES.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["0", "1", "-1", "80"])
 def test_a_terminal_without_a_size_is_written_to(columns):
     command = [sys.executable, "-m", "emugpu", "run", str(EXAMPLE)]

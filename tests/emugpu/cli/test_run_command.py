@@ -336,6 +336,7 @@ def test_memory_that_nobody_has_written_is_read(mode, value, code, write):
 EXAMPLE = ROOT / "docs" / "examples" / "reverse.toml"
 
 
+@pytest.mark.slow
 def test_a_launch_file_on_the_gpu_of_this_machine_which_is_emulated_here(tmp_path):
     """The process has a GPU with the CUDA driver's interface, and `run` launches there through it."""
     emugpu = [sys.executable, "-m", "emugpu"]

@@ -47,6 +47,7 @@ def folder(tmp_path):
     return place
 
 
+@pytest.mark.slow
 def test_a_row_for_every_kernel_and_every_launch(folder):
     result = command(folder, "--json", "-", "--jobs", "2")
     assert result.exit_code == 4, result.stderr
@@ -72,6 +73,7 @@ def test_a_row_for_every_kernel_and_every_launch(folder):
     assert found["broken.ptx", "unknown_words", None]["implemented"].startswith("no: PTX line ")
 
 
+@pytest.mark.slow
 def test_exit_codes_and_the_table(folder):
     (folder / "nvcc" / "wrong.toml").unlink()
     (folder / "nvcc" / "null.toml").unlink()

@@ -12,10 +12,10 @@ from cuda_programs import FOLDER
 
 from emugpu.cli.main import main
 from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions
 from emugpu.launch.corpus import look_through
 from emugpu.launch.expression import ExpressionError, parse_expression
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import TOLERANT
 from emugpu.launch.spec import Fill, Null, Raw, Reference, Scalar, Struct
 
 GOOD = f"""ptx = "{FOLDER}/sgemm.ptx"
@@ -246,7 +246,7 @@ def test_deep_nesting_gets_one_line(tmp_path, text):
         read_launch_file(path)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
     (tmp_path / "a.ptx").write_text("")
-    assert look_through(tmp_path, TOLERANT)[0].file == "a.ptx"
+    assert look_through(tmp_path, CheckOptions())[0].file == "a.ptx"
 
 
 def test_parts_of_several_sizes_are_joined():
