@@ -178,8 +178,13 @@ def test_kernels_of_other_compilers_run_by_their_launch_files(name):
 EVERY = {**{family: forms for family, (_, forms) in FORMS.items()}, "lacking": LACKING}
 
 
-def test_the_page_tells_what_the_emulator_takes():
-    page = coverage_page(EVERY)
+def test_the_page_tells_what_the_emulator_takes(monkeypatch, capsys):
+    [block] = re.findall(
+        r"^```python exec=\"1\"\n(.*?)^```", (ROOT / "docs" / "ptx-coverage.md").read_text(), re.M | re.S
+    )
+    monkeypatch.chdir(ROOT)
+    exec(block, {})
+    page = capsys.readouterr().out
     for name in TABLE:
         assert f"| `{name}` |" in page
     for rule in RULES:
