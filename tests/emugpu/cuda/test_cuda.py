@@ -12,6 +12,8 @@ from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import TOLERANT, run
 from harness.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 LAUNCHES = ROOT / "tests/data/launches"
 FILES = {
     "nvcc_calls": "b200",
@@ -28,8 +30,6 @@ from pathlib import Path
 from emugpu.errors import ReportedError
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.cuda.launch import run_on_gpu
-
-pytestmark = pytest.mark.slow
 try:
     outcome = run_on_gpu(read_launch_file(Path(sys.argv[1])))
 except ReportedError as error:

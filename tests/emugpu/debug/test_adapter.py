@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parents[2] / "data"
 MATMUL = DATA / "launches" / "triton_tma_matmul_sm100.toml"
 PTX = DATA / "triton" / "tma_matmul_sm100.ptx"
@@ -232,8 +234,6 @@ def test_a_launch_of_a_program(client):
 import sys
 sys.path.insert(0, {str(DATA.parent / "support")!r})
 from driver_client import *
-
-pytestmark = pytest.mark.slow
 start()
 add, twice = load(open({str(DATA / "cuda" / "driver_kernels.ptx")!r}).read(), "add", "add")
 a = upload((c_float * 4)(1, 2, 3, 4))
