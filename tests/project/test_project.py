@@ -21,6 +21,7 @@ from harness.paths import ROOT
 from harness.problem import Shape
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EMUGPU = tomllib.loads((ROOT / "emugpu" / "pyproject.toml").read_text())["project"]
 PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 TASKS = PIXI["tasks"] | {
     name: words for each in PIXI["feature"].values() for name, words in each.get("tasks", {}).items()
@@ -37,9 +38,14 @@ def test_pixi_has_the_same_packages():
     """The extras that the tests need stand in the default environment as features of their own."""
     default = dict(PIXI["pypi-dependencies"])
     assert default.pop(PROJECT["name"]) == {"path": ".", "editable": True}
-    assert default == requirements(PROJECT["dependencies"])
-    extras = {name: requirements(lines) for name, lines in PROJECT["optional-dependencies"].items()}
+    assert default.pop("emugpu") == {"path": "emugpu", "editable": True}
+    needed = requirements(PROJECT["dependencies"])
+    del needed["emugpu"]
+    assert default == needed | requirements(EMUGPU["dependencies"])
+    optional = PROJECT["optional-dependencies"] | EMUGPU["optional-dependencies"]
+    extras = {name: requirements(lines) for name, lines in optional.items()}
     assert extras["test"].pop(PROJECT["name"]) == f"[{','.join(EXTRAS)}]"
+    assert extras["test"].pop("emugpu") == f"[{','.join(EMUGPU['optional-dependencies'])}]"
     assert {name: feature["pypi-dependencies"] for name, feature in PIXI["feature"].items()} == extras
     assert PIXI["dependencies"]["python"] == PROJECT["requires-python"]
 
@@ -47,7 +53,8 @@ def test_pixi_has_the_same_packages():
 def test_pixi_environments_use_features_that_exist():
     environments = {name: set(features) for name, features in PIXI["environments"].items()}
     assert set(environments) == {"default", "gpu", "modular", "docs"}
-    assert environments["default"] == {*EXTRAS, "test", "dev"} and environments["gpu"] == {*EXTRAS, "test", "torch"}
+    extras = {*EXTRAS, *EMUGPU["optional-dependencies"]}
+    assert environments["default"] == {*extras, "test", "dev"} and environments["gpu"] == {*extras, "test", "torch"}
     assert all(features <= set(PIXI["feature"]) for features in environments.values())
 
 
@@ -116,7 +123,7 @@ def test_continuous_integration_runs_style_and_tests():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     commands = [line for line in script.read_text().splitlines() if line and not line.startswith(("#", "set ", "cd "))]
-    assert commands == ["make lint", "make test"]
+    assert commands == ["python3 .ci/sizes.py", "make lint", "make test"]
 
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
