@@ -27,7 +27,9 @@ BATCH = 40
 
 def is_user(item: pytest.Item) -> bool:
     """Whether a test needs kernels that are not checked in: of those in tests/kernels, the CONFIGS of its module."""
-    return item.path.parent.name == "kernels" and hasattr(item.module, "CONFIGS") and "builder" in item.fixturenames
+    if item.path.parent.name != "kernels" or not hasattr(item.module, "CONFIGS"):
+        return False
+    return "built" in item.fixturenames or ("builder" in item.fixturenames and "common" not in item.fixturenames)
 
 
 def needed_by(items: Iterable[pytest.Item]) -> list[KernelConfig]:
