@@ -129,6 +129,7 @@ def test_an_older_processor_does_not_load_it(carried, monkeypatch, flags):
         native._library_path()
 
 
+@pytest.mark.slow
 def test_the_driver_of_the_package_is_used_if_it_is_of_these_sources(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "COMPILED", tmp_path)
     carried = tmp_path / driver.carried_name(driver.sources_key())

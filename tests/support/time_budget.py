@@ -13,7 +13,7 @@ import pytest
 
 QUICK_TEST, SLOW_TEST = 5.0, 60.0
 """CPU seconds of one test."""
-QUICK_TIER, DAILY_TIER = 240.0, 1500.0
+QUICK_TIER, DAILY_TIER = 300.0, 1500.0
 """CPU seconds of the tests of a session, without collection and what the queue compiles."""
 SHOWN = 25
 

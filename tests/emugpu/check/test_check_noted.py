@@ -97,6 +97,7 @@ def test_random_programs_give_the_same_findings(monkeypatch, barriers, gives_up)
     assert {"race-shared", "race-lanes"} <= rules
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room", [10, 1 << 17])
 def test_so_do_accesses_to_global_memory(monkeypatch, room):
     monkeypatch.setattr(shadow, "NOTED", room)

@@ -264,6 +264,7 @@ def test_foreign_kernels_have_chains_of_right_steps(name):
                 assert {index[0] for _, index in filter(None, step.b)} == {column}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["triton_matmul_bf16_sm90", "triton_matmul_fp8_sm100", "triton_softmax_sm100"])
 def test_what_threads_carry_through_registers_is_no_fault(name):
     what = read_launch_file(LAUNCHES / f"{name}.toml")

@@ -348,6 +348,7 @@ def test_a_random_schedule_repeats(tmp_path):
     assert "right partner" in first.output
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_one_line():
     command = [sys.executable, "-m", "emugpu", "debug", str(MATMUL)]
     process = subprocess.Popen(

@@ -45,6 +45,7 @@ def test_ptx_of_a_fat_binary(tmp_path, plain, mode):
         ptx_of(image, B200)
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_the_best_of_several(tmp_path):
     wanted = [

@@ -15,6 +15,7 @@ from emugpu.emulator import Device
 TARGETS = ("sm_90a", "sm_100a")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
 def test_a_gemm_by_cp_async_and_mma(target, schedule):

@@ -989,6 +989,7 @@ def _listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int)
 # ---- registers, block by block ----
 
 
+@pytest.mark.thorough
 def test_registers_are_the_same_after_every_turn(monkeypatch):
     """What is live at the start of the next block, as scalars or arrays, under a schedule of short turns."""
     traces: list[list[Any]] = []
@@ -1022,6 +1023,7 @@ def test_registers_are_the_same_after_every_turn(monkeypatch):
 # ---- whole launches ----
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.stem)
 def test_launch_files_under_both_engines(path):
     what = read_launch_file(path)
@@ -1079,6 +1081,7 @@ def test_without_the_library_python_runs_everything(monkeypatch, caplog):
         native._library.cache_clear()
 
 
+@pytest.mark.thorough
 def test_the_library_is_compiled_once(monkeypatch, tmp_path, capsys):
     from emugpu.emulator.native import library as mojo
 

@@ -326,6 +326,7 @@ def test_clocks_go_forward(register, kind):
 # ---- no polling at all ----
 
 
+@pytest.mark.thorough
 def test_a_long_computation_is_no_livelock():
     """200,000 rounds without memory, barrier or clock; another warp's CTA waits for its turn meanwhile."""
     p = Polling(words=32)

@@ -122,6 +122,7 @@ def test_an_sm_keeps_a_kilobyte_of_every_cta_for_the_system():
         meet(2 * 148 + 1, dynamic_smem=76 * KB)
 
 
+@pytest.mark.thorough
 def test_an_sm_holds_2048_threads():
     meet(2 * 148, threads=1024)
     with pytest.raises(Livelock):

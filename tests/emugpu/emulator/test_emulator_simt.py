@@ -26,6 +26,7 @@ def sgemm(m: int, n: int, k: int, entry: str = "sgemm", schedule: str = "fifo", 
     return device.download(c, np.float32, (m, n)), a, b, result
 
 
+@pytest.mark.thorough
 def test_the_textbook_sgemm_is_exact():
     c, a, b, result = sgemm(128, 128, 128)
     assert (c == a @ b).all()
@@ -50,6 +51,7 @@ def test_the_sgemm_is_exact_in_random_schedules(seed):
     assert (c == a @ b).all()
 
 
+@pytest.mark.thorough
 def test_a_missing_barrier_in_the_sgemm_shows():
     """A warp that runs ahead overwrites a tile that others still read."""
     wrong = 0

@@ -31,6 +31,7 @@ def launch(device: Device, name: str, architecture: int, grid, arguments: list) 
     device.launch(module, grid=grid, block=threads, dynamic_smem=shared, arguments=[*arguments, 0, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(
     ("name", "dtype", "result"),

@@ -74,6 +74,7 @@ def test_ptxas_is_of_the_same_opinion(tmp_path):
     assert set(refused_by_ptxas([*REFUSED, *TAKEN], tmp_path)) == set(REFUSED)
 
 
+@pytest.mark.thorough
 @needs_ptxas
 @pytest.mark.parametrize("made", [forms, conversions])
 def test_of_every_type_of_every_operand_what_ptxas_refuses_and_nothing_else_is_refused(made, tmp_path):
