@@ -1,1 +1,1 @@
-"""The emulated machine: warps and their fragments, barriers, CTAs and clusters, asynchronous engines, scheduler."""
+"""The emulated machine: warps and their fragments, barriers, CTAs and clusters, asynchronous copies, the scheduler."""

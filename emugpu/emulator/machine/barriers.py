@@ -1,7 +1,7 @@
-"""mbarriers, named CTA barriers and the cluster barrier, and who waits for what.
+"""mbarriers, named CTA barriers and the cluster barrier, and the wait lists.
 
-Barriers know whom they wake, and nothing of CTAs and warps. Sources: PTX ISA 9.7.13.15 (mbarrier), 9.7.13.1 (bar,
-barrier), 9.7.13.3 (barrier.cluster).
+Barriers know the waiters that they wake, but nothing of CTAs and warps. Sources: PTX ISA 9.7.13.15 (mbarrier), 9.7.13.1
+(bar, barrier), 9.7.13.3 (barrier.cluster).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from emugpu.emulator.errors import Fault
 
 SUSPENDED = object()
-"""What a blocking operation returns when its warp has to wait."""
+"""A blocking operation returns this when its warp has to wait."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """Why somebody is suspended: the barrier-like object, a sentence, and the instruction's site."""
+    """Why a waiter is suspended: the barrier-like object, a sentence, and the site of the instruction."""
 
     on: Any
     what: str
@@ -27,7 +27,7 @@ class Waiting:
 
 
 class Waiter(Protocol):
-    """Whoever can be suspended."""
+    """An object that can be suspended."""
 
     waiting: Waiting | None
 
@@ -36,19 +36,19 @@ W = TypeVar("W", bound=Waiter)
 
 
 class Wakeups(Generic[W]):
-    """``ready`` holds who can run, longest waiting first. ``changes`` counts what a polling loop might see."""
+    """``ready`` holds waiters that can run, longest waiting first. ``changes`` counts what a polling loop might see."""
 
     def __init__(self) -> None:
         self.ready: deque[W] = deque()
         self.changes = 0
 
     def suspend(self, waiter: W, on: Any, what: str, site: Any) -> object:
-        """Record why the waiter cannot go on; whoever lets it go on keeps it in a list of its own."""
+        """Records why the waiter cannot go on. The caller keeps the waiter in its own list until it resumes it."""
         waiter.waiting = Waiting(on, what, site)
         return SUSPENDED
 
     def resume(self, waiter: W) -> None:
-        """Let a waiter run again. One that others have woken already stays as it is."""
+        """Lets a waiter run again. If it has been woken already, nothing changes."""
         if waiter.waiting is not None:
             waiter.waiting = None
             self.ready.append(waiter)
@@ -58,12 +58,12 @@ class Wakeups(Generic[W]):
             self.resume(waiter)
 
     def release(self, waiters: list[W]) -> None:
-        """Let all of a list run again, of which nobody is left in it."""
+        """Lets all waiters of a list run again, and empties the list."""
         self.resume_all(waiters)
         waiters.clear()
 
     def start(self, waiter: W) -> None:
-        """Let a waiter run for the first time, or go on at another place."""
+        """Lets a waiter run for the first time, or go on at another place."""
         waiter.waiting = None
         self.ready.append(waiter)
 
@@ -74,9 +74,10 @@ MAX_COUNT = (1 << 20) - 1
 
 @dataclass(slots=True, eq=False)
 class MBarrier:
-    """One mbarrier object; a phase ends when no arrival and no byte is pending.
+    """One mbarrier object. A phase completes when no arrival and no byte is pending.
 
-    ``on_completion`` is called with the barrier when a phase ends. ``used``: whether anybody has arrived or waited.
+    ``on_completion`` is called with the barrier when a phase completes. ``used``: whether any thread has arrived or
+    waited.
     """
 
     cta: int
@@ -98,7 +99,7 @@ class MBarrier:
             raise Fault(f"mbarrier.init with count {count}; the count must be 1..{MAX_COUNT}", "mbarrier-init")
 
     def passed(self, parity: int) -> bool:
-        """Whether the phase of that parity has completed (PTX ISA 9.7.13.15.16)."""
+        """Returns whether the phase of that parity has completed (PTX ISA 9.7.13.15.16)."""
         return (self.phase ^ parity) & 1 == 1
 
     def arrive(self, count: int, by: str, drop: bool = False) -> None:
@@ -115,7 +116,7 @@ class MBarrier:
         self._changed()
 
     def expect_arrival(self) -> None:
-        """The current phase, and this one only, awaits one more arrival (cp.async.mbarrier.arrive)."""
+        """Makes the current phase, and only this one, await one more arrival (cp.async.mbarrier.arrive)."""
         if self.pending == MAX_COUNT:
             raise Fault(f"{self} awaits {MAX_COUNT} arrivals already; there can be no more", "mbarrier-count")
         self.pending += 1
@@ -126,12 +127,15 @@ class MBarrier:
         self._changed()
 
     def complete_bytes(self, count: int) -> None:
-        """Bytes of an asynchronous copy have landed; may run ahead of ``expect_bytes`` (negative count)."""
+        """Counts bytes of an asynchronous copy that have landed.
+
+        They may land before ``expect_bytes`` (negative count).
+        """
         self._count_bytes(-count)
         self._changed()
 
     def expect_bytes_and_arrive(self, count: int, by: str, drop: bool = False) -> None:
-        """``arrive.expect_tx``: one atomic step, so the phase cannot end between the two."""
+        """Executes ``arrive.expect_tx`` as one atomic step, so that the phase cannot end between its two parts."""
         if self.pending < 1:
             raise Fault(f"arrives at {self}, whose phase {self.phase} awaits no more arrivals", "mbarrier-count")
         self._count_bytes(count)
@@ -157,7 +161,7 @@ class MBarrier:
         return f"{self.label} at shared 0x{self.offset:x} of CTA rank {self.cta}"
 
     def state(self) -> str:
-        """The phase, and what keeps it from ending."""
+        """Describes the phase, and what keeps it from completing."""
         pending = [f"{self.pending} of {self.expected} arrivals"] if self.pending else []
         pending += [f"{self.bytes} bytes"] if self.bytes else []
         return f"phase {self.phase} (parity {self.phase & 1}), pending: {', '.join(pending) or 'nothing'}"
@@ -165,9 +169,9 @@ class MBarrier:
 
 @dataclass(slots=True, eq=False)
 class CountingBarrier:
-    """A barrier of threads that counts arrivals: a named CTA barrier, or the cluster barrier.
+    """A barrier that counts arrivals of threads: a named CTA barrier, or the cluster barrier.
 
-    Where a barrier is for everybody rather than for a number of threads, those who leave the kernel need not arrive.
+    If a barrier is for all threads rather than for a given number of them, threads that exit need not arrive.
     """
 
     name: str
@@ -179,11 +183,11 @@ class CountingBarrier:
     everybody: bool = False
     generation: int = 0
     votes: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The votes of bar.red by generation: threads whose predicate holds, and threads in all."""
+    """The votes of bar.red by generation: the number of threads whose predicate is true, and of all threads."""
     waiters: list[Any] = field(default_factory=list)
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:
-        """Threads arrive; ``needed`` of them complete the barrier. Returns the generation they belong to."""
+        """Counts arriving threads; ``needed`` of them complete the barrier. Returns the generation they belong to."""
         if self.arrived and (needed, everybody) != (self.needed, self.everybody):
             raise Fault(f"{self.name} is used with {needed} threads while {self.needed} were named before", "barrier")
         self.needed, self.everybody = needed, everybody
@@ -193,7 +197,7 @@ class CountingBarrier:
         return generation
 
     def leave(self, threads_left: int, arrived: int) -> None:
-        """Threads have left the kernel, ``arrived`` of them after they had arrived here; so many are left."""
+        """Counts threads that have exited, ``arrived`` of them after they arrived here. ``threads_left`` remain."""
         if not self.arrived or not self.everybody:
             return
         self.arrived -= arrived

@@ -1,4 +1,4 @@
-"""A translated kernel as the machine needs it: plain data."""
+"""A translated kernel as plain data, in the form that the machine needs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.ptx.ast import Kernel
 
 EXIT = -1
-"""Pseudo block: the thread has left the kernel."""
+"""Pseudo block: the thread has exited the kernel."""
 BLOCKED = -2
 SPLIT = -3
-"""What a block function returns in place of the next block, EXIT being the third."""
+"""A block function returns EXIT, BLOCKED or SPLIT instead of a next block."""
 
 BlockFunction = Callable[[Any, list[Value]], int]
-"""Runs a basic block for a fragment with its registers; returns the next block, or EXIT, BLOCKED or SPLIT."""
+"""A function that runs a basic block for a fragment with its registers. It returns the next block, or EXIT, BLOCKED or
+SPLIT.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
     """``functions[b]`` runs basic block ``b``, whose instructions are ``first[b]`` to ``last[b]``.
 
-    families: histogram of each block's instructions by family, for the counters. live_in: registers that may be read at
-    or after the start of each block. dtypes: of a register's array. initial: registers of a warp that starts.
-    local_bytes: of a thread's frame. symbols: variables of the device that the kernel names. places: state space and
-    offset in it of each variable and parameter, of global ones only the space. native: gives the plan of
-    what can run natively, or None, for launches that are quiet or not; it is made when it is first asked for.
-    instruction_at: for each line of the generated source, the instruction it belongs to.
+    families: for each block, a histogram of its instructions by family, for the counters. live_in: for each block, the
+    registers that may be read at or after its start. dtypes: for each register, the dtype of its array. initial: the
+    registers of a warp that starts. local_bytes: the size of a thread's local memory frame. symbols: the device
+    variables that the kernel names. places: for each variable and parameter its state space and its offset there; for
+    global ones the state space only. native: returns the plan of what can run natively, or None, for a launch that is
+    quiet or not; the plan is made at the first call. instruction_at: for each line of the generated source, the
+    instruction it belongs to.
     """
 
     kernel: Kernel
@@ -52,4 +55,4 @@ class Code:
     native: Callable[[bool], Any]
     uses_launch_control: bool
     between_clusters: str
-    """The first instruction by which clusters may depend on one another, or nothing."""
+    """The first instruction through which clusters may depend on one another, or "" if there is none."""

@@ -1,8 +1,8 @@
 """Copies that a thread has in flight: bulk groups and groups of cp.async copies (PTX ISA 9.7.9.25).
 
 Groups belong to the thread that commits them, but the lanes of a warp mostly commit and wait for cp.async copies
-together. So there is one queue for each set of lanes with the same history; it is divided when some of them do
-something alone.
+together. So each set of lanes with the same history has one queue, which is divided when some of the lanes do something
+alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(slots=True, eq=False)
 class BulkGroup:
-    """Copies whose source is still being read, and copies that are not yet written."""
+    """One bulk group: the number of copies whose source is still being read, and of copies not yet written."""
 
     reading: int = 0
     writing: int = 0
@@ -22,7 +22,7 @@ class BulkGroup:
 
 @dataclass(slots=True, eq=False)
 class BulkQueue:
-    """The open group, and those committed that may be pending, oldest first. ``number``: groups committed so far."""
+    """The open group, and committed groups that may be pending, oldest first. ``number``: groups committed so far."""
 
     open: BulkGroup = field(default_factory=BulkGroup)
     committed: deque[BulkGroup] = field(default_factory=deque)
@@ -35,10 +35,10 @@ class BulkQueue:
         self.open = BulkGroup()
 
     def satisfied(self, allowed: int, reads_only: bool) -> bool:
-        """Whether at most ``allowed`` of the youngest groups are still pending."""
+        """Returns whether at most ``allowed`` of the youngest groups are still pending."""
         committed = self.committed
         while committed and not committed[0].writing:
-            committed.popleft()  # what has been written has been read
+            committed.popleft()  # a copy that has been written has also been read
         older = len(committed) - allowed
         for index, group in enumerate(committed):
             if index >= older:
@@ -49,12 +49,12 @@ class BulkQueue:
 
     @property
     def reading(self) -> int:
-        """Copies whose source is still being read."""
+        """The number of copies whose source is still being read."""
         return self.open.reading + sum(group.reading for group in self.committed)
 
     @property
     def reads_in_flight(self) -> int:
-        """Committed groups whose source is still being read."""
+        """The number of committed groups whose source is still being read."""
         return sum(1 for group in self.committed if group.reading)
 
 
@@ -63,14 +63,15 @@ class BulkQueue:
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """One cp.async instruction of some lanes, in flight until ``done``."""
+    """One cp.async instruction of some lanes. It is in flight until ``done``."""
 
     done: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class CopyQueue:
-    """The copies of a mask's lanes that are in no group yet, and committed groups that may be pending, oldest first.
+    """Copies of the mask's lanes that are in no group yet, and committed groups that may be pending, oldest first.
+
     ``number``: groups committed so far.
     """
 
@@ -80,7 +81,7 @@ class CopyQueue:
     number: int = 0
 
     def divide(self, mask: int) -> CopyQueue:
-        """Give some lanes a queue of their own, with the same history."""
+        """Moves some lanes into a queue of their own with the same history, and returns that queue."""
         committed = deque(list(group) for group in self.committed)
         other = CopyQueue(self.mask & mask, list(self.open), committed, self.number)
         self.mask &= ~mask
@@ -92,7 +93,7 @@ class CopyQueue:
         self.open = []
 
     def satisfied(self, allowed: int) -> bool:
-        """Whether at most ``allowed`` of the youngest groups are still pending."""
+        """Returns whether at most ``allowed`` of the youngest groups are still pending."""
         committed = self.committed
         while committed and all(copy.done for copy in committed[0]):
             committed.popleft()
@@ -106,13 +107,13 @@ class CopyQueue:
 
 @dataclass(slots=True, eq=False)
 class CopyQueues:
-    """The queues of a warp. ``waiters`` are fragments that wait for copies."""
+    """The queues of a warp. ``waiters``: the fragments that wait for copies."""
 
     queues: list[CopyQueue] = field(default_factory=list)
     waiters: list[Any] = field(default_factory=list)
 
     def of(self, mask: int) -> list[CopyQueue]:
-        """The queues of these lanes, and of no others."""
+        """Returns the queues of these lanes and of no others."""
         found = []
         for queue in list(self.queues):
             if not queue.mask & mask:

@@ -1,4 +1,4 @@
-"""How a warp splits into fragments where its lanes go separate ways, and how these become one again.
+"""A warp splits into fragments where its lanes diverge, and the fragments merge again where they reconverge.
 
 Fragments that split at a branch meet again at the branch's immediate post-dominator.
 """
@@ -18,7 +18,7 @@ from emugpu.emulator.machine.state import Fragment, JoinPoint, Warp
 
 
 def diverge(f: Fragment, predicate: Value, taken: int, fallthrough: int, join: int) -> int:
-    """Next block when every lane agrees, else SPLIT after making one fragment a side."""
+    """Returns the next block if all lanes agree. Otherwise splits the fragment in two and returns SPLIT."""
     yes = mask_of(predicate) & f.mask
     if yes == f.mask:
         return taken
@@ -29,7 +29,7 @@ def diverge(f: Fragment, predicate: Value, taken: int, fallthrough: int, join: i
 
 
 def diverge_many(f: Fragment, selector: Value, targets: Sequence[int], join: int) -> int:
-    """``brx.idx``: each lane picks a target by its index."""
+    """Executes ``brx.idx``: each lane picks a target by its index. Returns the next block, or SPLIT."""
     groups: dict[int, int] = {}
     for lane in f.lanes:
         index = selector if isinstance(selector, int) else int(selector[lane])
@@ -43,7 +43,7 @@ def diverge_many(f: Fragment, selector: Value, targets: Sequence[int], join: int
 
 
 def split(f: Fragment, parts: Sequence[tuple[int, int]], join: int) -> None:
-    """Replace a fragment by one per (mask, block); they meet again at block ``join``."""
+    """Replaces a fragment by one for each (mask, block); they meet again at block ``join``."""
     joins = f.joins if join == EXIT else [*f.joins, JoinPoint(join, f.mask, f.registers, f.native)]
     code = f.grid.code
     children = []
@@ -77,7 +77,7 @@ def _registers_of_lane(f: Fragment, lane: int, slots: Sequence[int]) -> list[Val
 
 
 def restrict(f: Fragment, guard: Value) -> Fragment | None:
-    """The lanes for which a guard holds (None if there are none); registers are shared."""
+    """Returns the lanes for which a guard holds, or None if there are none. They share the fragment's registers."""
     if guard is True:
         return f
     if guard is False:
@@ -89,9 +89,9 @@ def restrict(f: Fragment, guard: Value) -> Fragment | None:
 
 
 def part(f: Fragment, mask: int) -> Fragment:
-    """Some of a fragment's lanes, for the time of one instruction, with the same registers and barrier tokens.
+    """Returns some of a fragment's lanes for one instruction, with the same registers and barrier tokens.
 
-    What such an instruction cannot do, since that takes the whole warp or a block of its own, is left away.
+    State that such an instruction cannot use is left out, because using it takes the whole warp or a block of its own.
     """
     some = Fragment(f.warp, mask, f.registers, f.block, f.joins)
     some.tokens = f.tokens
@@ -99,13 +99,13 @@ def part(f: Fragment, mask: int) -> Fragment:
 
 
 def arrive_at_join(f: Fragment) -> None:
-    """The fragment has reached the block where its siblings meet it again."""
+    """Records that a fragment has reached the block where it meets its siblings again."""
     f.joins[-1].arrived.append(f)
     _complete_join(f.joins[-1])
 
 
 def leave(f: Fragment) -> None:
-    """The lanes leave the kernel; siblings waiting for them at join points no longer do."""
+    """Removes lanes that exit the kernel. Siblings at join points no longer wait for them."""
     warp = f.warp
     warp.fragments.remove(f)
     warp.alive &= ~f.mask
@@ -117,7 +117,10 @@ def leave(f: Fragment) -> None:
 
 
 def complete_meeting(warp: Warp, meeting: tuple[str, int]) -> None:
-    """Let go the fragments in an instruction if all living lanes of its mask have arrived; their token is who met."""
+    """Resumes the fragments in a ``.sync`` instruction if all living lanes of its mask have arrived.
+
+    Each fragment then finds the list of all participants in its token for the warp.
+    """
     met, members, sink = warp.meetings[meeting], meeting[1], warp.cta.grid.sink
     absent = members & warp.alive
     for fragment, _ in met:
@@ -136,10 +139,10 @@ def complete_meeting(warp: Warp, meeting: tuple[str, int]) -> None:
 
 
 def go_on_alone(join: JoinPoint) -> bool:
-    """Lanes that have arrived no longer wait for the others, which will pass the point by themselves.
+    """Lets lanes that have arrived go on; the others will pass the join point alone. Returns whether any had arrived.
 
-    Threads of a warp make progress independently of one another (PTX ISA 3.1, on sm_70 and later): waiting for one
-    another at the end of a branch is an optimisation.
+    Threads of a warp make progress independently of one another (PTX ISA 3.1, on sm_70 and later). Waiting for one
+    another at the end of a branch is only an optimisation.
     """
     arrived = 0
     for fragment in join.arrived:
@@ -154,7 +157,7 @@ def go_on_alone(join: JoinPoint) -> bool:
 
 
 def _complete_join(join: JoinPoint) -> None:
-    """Merge the arrived fragments once every lane that is still alive is among them."""
+    """Merges the arrived fragments once they include every lane that is still alive."""
     arrived = 0
     for fragment in join.arrived:
         arrived |= fragment.mask
@@ -203,7 +206,7 @@ def _merge(parts: list[Fragment], join: JoinPoint) -> Fragment:
 
 
 def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
-    """Whether a register still is in all fragments what it was before the split."""
+    """Returns whether a register has the same value in all fragments as before the split."""
     for f in parts:
         value = f.registers[slot]
         if value is not before and (f.single < 0 or type(value) is Poison or value != before.item(f.single)):
@@ -212,7 +215,7 @@ def _is_unchanged(parts: list[Fragment], slot: int, before: np.ndarray) -> bool:
 
 
 def merge_values(parts: list[tuple[Fragment, Value]], dtype: type) -> Value:
-    """One value of what fragments hold, each in its lanes."""
+    """Merges the values of several fragments into one, each in its own lanes."""
     first = parts[0][1]
     if all(value is first for _, value in parts):
         return first

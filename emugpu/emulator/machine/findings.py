@@ -1,4 +1,4 @@
-"""What the run has to say beside its result: breaches of rules that are warnings."""
+"""Findings of a run beside its result: breaches of rules that are only warnings."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from emugpu.emulator.rules import Finding, cause
 
 
 class Findings:
-    """Findings of one cause at one place are one with a count. ``strict``: all are errors but those in ``allow``."""
+    """Findings with the same cause and place are counted as one.
+
+    ``strict``: all are errors except those in ``allow``.
+    """
 
     def __init__(self, strict: bool, allow: Collection[str]) -> None:
         self.strict = strict
         self.allow = frozenset(allow)
         self.found: dict[tuple[str, int], Finding] = {}
-        """By cause and instruction."""
+        """The findings by cause and instruction."""
 
     def tolerates(self, rule: str) -> bool:
-        """Whether a breach is a warning only."""
+        """Returns whether a breach of the rule is only a warning."""
         return not self.strict or rule in self.allow
 
     def warn(self, rule: str, site: Site, message: str) -> None:
-        """Note a breach, or raise Fault if it is not tolerated."""
+        """Records a breach, or raises Fault if it is not tolerated."""
         if not self.tolerates(rule):
             raise Fault(message, rule)
         self.note(rule, site, message)
 
     def note(self, rule: str, site: Site, message: str) -> None:
-        """Keep a finding that is none of strictness."""
+        """Records a finding that is a warning in strict mode too."""
         self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
 
     def add(self, finding: Finding, index: int) -> None:
@@ -38,7 +41,7 @@ class Findings:
             known.count += finding.count
 
     def merge(self, found: dict[tuple[str, int], Finding]) -> None:
-        """Take over what another process has found."""
+        """Adds the findings of another process."""
         for (_, index), finding in found.items():
             self.add(finding, index)
 

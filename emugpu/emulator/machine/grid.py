@@ -1,8 +1,8 @@
-"""Which clusters of a grid run, which start next, and which cluster launch control gives away (PTX ISA 9.7.13.17).
+"""Which clusters of a grid run, which start next, and which cluster launch control grants (PTX ISA 9.7.13.17).
 
-Every cluster is launched or granted exactly once. As many as the GPU holds are launched at once, in the order of their
-numbers; whenever there is room for one again, the lowest that is left is launched. What has not been launched can be
-granted.
+Every cluster is launched or granted exactly once. At first, as many clusters as the GPU holds are launched in the order
+of their numbers. Whenever there is room again, the one with the lowest number that is left is launched. A cluster that
+has not been launched can be granted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from emugpu.gpus import USUAL, usual_gpu
 SM_THREADS = 2048
 SM_CTAS = 32
 SM_SHARED = 233_472
-"""228 KiB (CUDA Programming Guide, compute capabilities 9.0 and 10.0); each CTA takes 1 KiB more than it asks for."""
+"""228 KiB (CUDA Programming Guide, compute capabilities 9.0 and 10.0). Each CTA takes 1 KiB more than it asks for."""
 _TARGET = re.compile(r"sm_(\d+)([af]?)\b")
 
 
 def architecture(target: str) -> str:
-    """The architecture that is emulated for PTX of a target; raises LaunchError if there is none that could run it.
+    """Returns the architecture that is emulated for PTX of a target. Raises LaunchError if none could run it.
 
-    PTX for a target without a suffix runs on every later architecture. What is new in sm_103 is emulated on an sm_100.
+    PTX for a target without a suffix runs on every later architecture. The features of sm_103 are emulated on an
+    sm_100.
     """
     found = _TARGET.match(target)
     number, suffix = (int(found[1]), found[2]) if found else (0, "")
@@ -43,16 +44,17 @@ def architecture(target: str) -> str:
 
 
 def emulated_name(target: str) -> str:
-    """The target, and what is emulated where that is another architecture: "sm_90 for PTX of sm_80"."""
+    """Returns the target, and the emulated architecture if it is another one: "sm_90 for PTX of sm_80"."""
     emulated = architecture(target)
     return target if target.startswith(emulated) else f"{emulated} for PTX of {target}"
 
 
 def residency(target: str, cluster_size: int, shared_bytes: int, threads: int, registers: int | None) -> int:
-    """How many clusters the GPU holds at once.
+    """Returns how many clusters the GPU holds at once.
 
-    ``shared_bytes``: of one CTA, the reserved KiB included. ``registers``: of a thread, if the kernel fixes them. That
-    the CTAs of a cluster share a GPC, which on real chips leaves some SMs without one, is not considered.
+    ``shared_bytes``: shared memory of one CTA, with the reserved KiB. ``registers``: registers of a thread, if the
+    kernel fixes them. On real chips the CTAs of a cluster share a GPC, which leaves some SMs unused; this is not
+    modelled.
     """
     warps = -(-threads // 32)
     ctas = min(SM_THREADS // (32 * warps), SM_CTAS, SM_SHARED // shared_bytes)
@@ -62,9 +64,9 @@ def residency(target: str, cluster_size: int, shared_bytes: int, threads: int, r
 
 
 class _Left:
-    """The numbers of a range that are left: taken in their order, or with ``rng`` from random places of their circle.
+    """The numbers of a range that are left: taken in order or, with ``rng``, from random places of their circle.
 
-    It remembers the numbers that were taken out of their order, and not those that are left: a grid may have billions.
+    The object stores the numbers that were taken out of order, not those that are left: a grid may have billions.
     """
 
     def __init__(self, numbers: Sequence[int], rng: random.Random | None) -> None:
@@ -73,20 +75,20 @@ class _Left:
         self._next = 0
         """How many of the numbers that are left come before the next one."""
         self._taken: list[int] = []
-        """Positions that were taken, in their order; without ``rng`` it is those before ``_first``."""
+        """The taken positions, in increasing order. Without ``rng``, they are those before ``_first``."""
         self._first = 0
 
     def __len__(self) -> int:
         return len(self._numbers) - self._first - len(self._taken)
 
     def take(self) -> int:
-        """The next number, which is no longer left."""
+        """Removes the next number and returns it."""
         if self._rng is None:
             self._first += 1
             return self._numbers[self._first - 1]
         left = len(self)
         rank = (self._next - self._rng.randrange(left)) % left
-        # Before the taken position t with the index i there are t - i that are left.
+        # Before the taken position t with the index i, t - i positions are left.
         position = rank + bisect_right(range(len(self._taken)), rank, key=lambda i: self._taken[i] - i)
         insort(self._taken, position)
         self._next = rank % max(left - 1, 1)
@@ -94,8 +96,11 @@ class _Left:
 
 
 class Clusters:
-    """``capacity``: how many run at once; ``size``: CTAs of each; ``rng``: if given, clusters start and are granted in
-    random order, and requests fail at random."""
+    """The clusters of a grid: launched, running, granted and left.
+
+    ``capacity``: how many run at once. ``size``: the number of CTAs in each. ``rng``: if given, clusters start and are
+    granted in random order, and requests fail at random.
+    """
 
     def __init__(self, total: int, capacity: int, size: int, rng: random.Random | None) -> None:
         self.total = total
@@ -105,18 +110,21 @@ class Clusters:
         self.left = _Left(range(total), rng)
         """The clusters that are neither launched nor granted."""
         self.launched: deque[int] = deque()
-        """Launched, but not running yet."""
+        """The clusters that are launched but do not run yet."""
         self.running: list[Cluster] = []
         self.granted = 0
         self.ended = 0
         self._room = [capacity * size]
-        """Each GPC has room for so many CTAs more, where GPCs are told apart; a cluster is within one."""
+        """For each GPC, the number of CTAs it has room for.
+
+        A cluster lies within one GPC; by default there is one GPC.
+        """
         self._held: dict[int, tuple[int, int]] = {}
-        """The GPC of each cluster that is launched or runs, by its number, and how many of its CTAs have not ended."""
+        """For each cluster that is launched or runs, by number: its GPC, and how many of its CTAs have not ended."""
         self._fill()
 
     def _fill(self) -> None:
-        """The next cluster goes where most room is."""
+        """Launches clusters while there is room, each in the GPC that has the most."""
         while self.left and max(self._room) >= self.size:
             number = self.left.take()
             gpc = self._room.index(max(self._room))
@@ -125,7 +133,7 @@ class Clusters:
             self.launched.append(number)
 
     def take(self, numbers: Sequence[int], gpcs: int = 1) -> None:
-        """Let only these run here. They are spread over ``gpcs``, or over as many as have room for one each."""
+        """Lets only these clusters run here, spread over ``gpcs`` GPCs or as many as have room for one cluster each."""
         gpcs = min(gpcs, self.capacity)
         self.launched.clear()
         self._held.clear()
@@ -136,7 +144,7 @@ class Clusters:
 
     @property
     def living(self) -> list[Cluster]:
-        """Running clusters with threads that have not left."""
+        """The running clusters that have threads left."""
         return [cluster for cluster in self.running if cluster.living_threads]
 
     @property
@@ -144,20 +152,20 @@ class Clusters:
         return bool(self.launched)
 
     def start(self) -> int:
-        """The number of a cluster that is to run now. CUDA promises no order: at random, any may be the next."""
+        """Returns the number of the cluster to run next. CUDA promises no order, so with ``rng`` it may be any."""
         if self.rng is not None:
             self.launched.rotate(self.rng.randrange(len(self.launched)))
         return self.launched.popleft()
 
     def leave(self, number: int) -> None:
-        """A CTA of a running cluster has ended, and its room is free before the others' is."""
+        """Frees the room of one CTA of a running cluster, which has ended before the others."""
         gpc, ctas = self._held[number]
         self._held[number] = gpc, ctas - 1
         self._room[gpc] += 1
         self._fill()
 
     def end(self, cluster: Cluster) -> None:
-        """Note that a cluster has ended: there is room for another one."""
+        """Records that a cluster has ended, so that there is room for another one."""
         self.running.remove(cluster)
         self.ended += 1
         gpc, ctas = self._held.pop(cluster.number)
@@ -165,7 +173,7 @@ class Clusters:
         self._fill()
 
     def grant(self) -> int | None:
-        """A cluster that will not be launched but is done by whoever asked; None if there is none to give."""
+        """Grants a cluster to a requester, so that it is not launched. Returns None if none is left."""
         if not self.left:
             return None
         self.granted += 1

@@ -1,4 +1,4 @@
-"""Lanes of a warp: masks, and register values that are one scalar for all lanes or an array with one item a lane."""
+"""Lanes of a warp: masks, and register values, which are a scalar for all lanes or an array with one item per lane."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ WARP_SIZE = 32
 FULL_MASK = 0xFFFFFFFF
 
 Value = Any
-"""int or bool where all lanes agree, else an array of 32 items. None: a wgmma accumulates in the register. `Poison`:
-bits of it are undefined."""
+"""An int or bool if all lanes agree, else an array of 32 items. None: a wgmma accumulates in the register. `Poison`:
+some of its bits are undefined.
+"""
 
 ALL_LANES = np.arange(WARP_SIZE)
 _BIT_WEIGHTS = (1 << ALL_LANES).astype(np.uint64)
@@ -24,13 +25,13 @@ _BIT_WEIGHTS = (1 << ALL_LANES).astype(np.uint64)
 
 @lru_cache(maxsize=1024)
 def lanes_of(mask: int) -> tuple[tuple[int, ...], np.ndarray]:
-    """The lanes of a mask, as a tuple and as an array to index with."""
+    """Returns the lanes of a mask, as a tuple and as an index array."""
     lanes = tuple(lane for lane in range(WARP_SIZE) if mask >> lane & 1)
     return lanes, np.array(lanes, np.intp)
 
 
 def mask_of(predicate: Value) -> int:
-    """The lanes in which a predicate holds."""
+    """Returns the mask of the lanes in which a predicate is true."""
     if isinstance(predicate, np.ndarray):
         return int(predicate @ _BIT_WEIGHTS)
     if isinstance(predicate, Poison):
@@ -39,12 +40,12 @@ def mask_of(predicate: Value) -> int:
 
 
 def lane_array(mask: int) -> np.ndarray:
-    """A mask as an array of 32 bools."""
+    """Returns a mask as an array of 32 bools."""
     return (mask >> ALL_LANES & 1).astype(np.bool_)
 
 
 def lane_value(value: Value, lane: int) -> int:
-    """One lane's scalar of a register value."""
+    """Returns one lane's scalar of a register value."""
     if isinstance(value, int):
         return value
     if value is None:
@@ -53,13 +54,13 @@ def lane_value(value: Value, lane: int) -> int:
 
 
 def stack_rows(values: Sequence[Value]) -> np.ndarray:
-    """32-bit register values as an array [registers, 32 lanes]."""
+    """Returns 32-bit register values as an array [registers, 32 lanes]."""
     try:
         rows: np.ndarray = np.array(values, np.uint32)
         if rows.ndim == 2:
             return rows
     except (ValueError, TypeError):
-        # Not all of them are arrays.
+        # Some of them are scalars.
         if any(v is None for v in values):
             raise Fault("uses a register in which a wgmma accumulates that was not waited for", "wgmma") from None
     rows = np.empty((len(values), WARP_SIZE), np.uint32)

@@ -13,7 +13,7 @@ from emugpu.emulator.names import short_name
 
 
 def exit(f: Fragment, site: Site) -> None:
-    """Lanes leave the kernel: barriers for everybody no longer wait for them."""
+    """Lets lanes exit the kernel. Barriers for all threads no longer wait for them."""
     cta, grid = f.cta, f.grid
     if grid.sink is not None:
         grid.sink(events.Exited(f.agent))
@@ -32,7 +32,7 @@ def exit(f: Fragment, site: Site) -> None:
 
 
 def depart(f: Fragment) -> None:
-    """Lanes are no longer there. Barriers are not told."""
+    """Removes lanes without updating the barriers."""
     f.cta.alive -= f.count
     leave(f)
     if not f.warp.alive:
@@ -40,7 +40,7 @@ def depart(f: Fragment) -> None:
 
 
 def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:
-    """The last thread of a CTA leaves."""
+    """Checks a CTA whose last thread exits: nothing may be allocated or in flight."""
     for warpgroup in cta.warpgroups.values():
         warpgroup.finish()
     cta.register_pool.finish(len(cta.warps))
@@ -63,7 +63,7 @@ def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:
 
 
 def check_ended(code: Code, cluster: Cluster) -> None:
-    """A cluster has ended: its mbarriers must not be left with bytes."""
+    """Raises Fault if a cluster has ended with bytes pending on one of its mbarriers."""
     for cta in cluster.ctas:
         for barrier in cta.mbarriers.values():
             if barrier.bytes:
@@ -76,10 +76,10 @@ def check_ended(code: Code, cluster: Cluster) -> None:
 
 
 def release_if_lapped(f: Fragment) -> bool:
-    """Resume a wait for a phase that ended two phases ago, if the fragment's own history says so.
+    """Resumes a wait for a phase that ended two phases ago, if the fragment's own history shows that.
 
-    A warp that sleeps through two phases of a barrier finds the parity it waits for again. On hardware it would have
-    to sleep for very long, so this is a warning, and the wait ends.
+    A warp that sleeps through two phases of a barrier finds the parity that it waits for again. On hardware it would
+    have to sleep for very long, so this is a warning, and the wait ends.
     """
     waiting = f.waiting
     if waiting is None or not isinstance(waiting.on, MBarrier):

@@ -1,9 +1,9 @@
-"""The loop: runs a grid, choosing with the schedule's help what happens next, until all its clusters have ended.
+"""The main loop: it runs a grid and asks the schedule what happens next, until all clusters have ended.
 
-A warp that only polls is found out: while it runs alone nothing else changes, so if it comes back to a block with the
-same registers, and has changed nothing itself, it will go on for ever. It is put aside until something has happened.
-One that looks at the same few places again and again, but counts or computes meanwhile, may end by itself: it goes on
-for long, though only while there is nothing else to do, before it counts as one that only polls.
+The loop detects a warp that only polls. While such a warp runs alone nothing else changes, so if it comes back to a
+block with the same registers and has changed nothing itself, it would go on for ever. The loop puts it aside until
+something has happened. A warp that reads the same few places again and again, but counts or computes meanwhile, may end
+by itself. It runs on for a long time, but only while nothing else can happen, before it counts as polling.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from emugpu.emulator.machine.state import AsyncOperation, Cluster, Fragment, Gri
 from emugpu.emulator.names import short_name
 
 FIRST_LOOK = 64
-"""Blocks a warp runs without waiting before it is looked at whether it only polls."""
+"""A warp that has run this many blocks without waiting is checked for polling."""
 WINDOW = 256
-"""Blocks in which a polling loop must come round to be recognised."""
+"""A polling loop is recognised if it comes round within this many blocks."""
 SLICE = 16_384
-"""Blocks after which a warp gives way to everything else that can happen."""
+"""After this many blocks a warp gives way to everything else that can happen."""
 CLOCK_ROUNDS = 1000
-"""How often in a row warps that watch a clock may come round while nothing else happens."""
+"""How often in a row warps that watch a clock may loop while nothing else happens."""
 PATIENCE = 1000
-"""How many windows in a row a warp may look at the same places, with nothing else happening."""
+"""For how many windows in a row a warp may read the same places while nothing else happens."""
 PATIENCE_WITH_SIBLINGS = 16
-"""The same of try_wait, which waits by itself, where it might help to let other lanes of the warp go on alone."""
+"""The same limit for try_wait, which times out by itself, if other lanes of the warp could go on alone instead."""
 FEW_PLACES = 4
 LIMIT_CHECK = 1024
-"""Turns between two looks at the limits."""
+"""Turns between two checks of the limits."""
 NATIVE_TURNS = 8 * LIMIT_CHECK
-"""The same where the engine gives the turns."""
+"""The same when the native engine gives the turns."""
 LONGEST_TURN = 100 + WINDOW
-"""No turn of a warp has more blocks than this."""
+"""The most blocks that one turn of a warp has."""
 MOST_STEPS = 1_000_000_000
-"""Warp instructions after which a launch ends that was given no limit."""
+"""The default limit: a launch ends after this many warp instructions."""
 ALLOCATIONS = 50_000
-"""Objects that are made, and still there, after which Python looks for garbage while somebody listens."""
+"""Python's garbage collector runs after this many surviving allocations while a sink is attached."""
 SILENCE = 30.0
-"""Seconds without the end of a cluster after which a line says where the run is; the next one takes twice as long."""
+"""If no cluster ends for this many seconds, a log line says where the run is. The interval doubles each time."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,9 +66,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Stop:
-    """Why native turns have ended. turns: how many were begun. answer: the engine's. fragment: whose turn goes on in
-    Python, if one does; piece, ran: of its block where it goes on, and how many blocks it has run in this turn;
-    changes: the machine's before this turn.
+    """Why native turns have ended.
+
+    turns: how many were begun. answer: the engine's reason. fragment: the fragment whose turn goes on in Python, or
+    None. piece: where in its block the turn goes on. ran: how many blocks it has run in this turn. changes: the
+    machine's count of changes before this turn.
     """
 
     turns: int
@@ -80,44 +82,49 @@ class Stop:
 
 
 class Engine(Protocol):
-    """Runs blocks in place of their functions. enters: whether it may be asked to run a block. counts: how often it has
-    run each that the machine has not counted.
+    """Runs basic blocks natively, in place of their Python functions.
+
+    enters: for each block, whether the engine may be asked to run it. counts: for each block, how often the engine has
+    run it, where the machine has not counted.
     """
 
     enters: list[bool]
     counts: NDArray[np.int64]
 
     def run(self, f: Fragment, block: int, budget: int, stop: Stop | None = None) -> tuple[int, int, int]:
-        """Run a block, and perhaps some after it: the last one, what follows, and how many were run before it. stop:
-        native turns have ended in the middle of it.
+        """Runs a block, and perhaps blocks after it. Returns the last block, the one that follows it, and how many
+        blocks ran before the last one. stop: given if native turns ended in the middle of the block.
         """
 
     def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
-        """Give fragments that are ready turns of so many blocks, in order; a `Stop`, or None if it has done nothing."""
+        """Gives the ready fragments turns of `blocks` blocks each, in order. Returns None if it has done nothing."""
 
     def diverge(self, f: Fragment, block: int) -> int:
-        """Split a fragment at the end of a block, which it has run."""
+        """Splits a fragment at the end of a block that the engine has run."""
 
     def settle(self, f: Fragment) -> None:
-        """Bring a fragment's registers up to date; Python is about to run it."""
+        """Brings a fragment's registers up to date, because Python is about to run it."""
 
     def flush(self) -> None:
-        """Nothing follows: tell the sink what it has not been told."""
+        """Reports the outstanding events to the sink, because nothing follows."""
 
     def end(self) -> None:
-        """All clusters have ended."""
+        """Called once, when all clusters have ended."""
 
     def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
-        """Run so many blocks: the one that follows, and how many reads the last one has made, which are few unless
-        something was stored. None, and nothing is done: it may come round with nothing changed, or cannot be run.
+        """Runs a window of `blocks` blocks.
+
+        Returns the block that follows, and the number of reads in the last block, which is small unless the block
+        stored something. Returns None, having done nothing, if the loop may come round with nothing changed or the
+        blocks cannot run natively.
         """
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many warp instructions a run may take, and how many seconds; None: as long as it takes.
+    """How many warp instructions and how many seconds a run may take; None means no limit.
 
-    watch: called now and then; what it raises ends the run.
+    watch: a function that is called now and then; an exception that it raises ends the run.
     """
 
     steps: int = MOST_STEPS
@@ -127,7 +134,7 @@ class Limits:
 
 @dataclass
 class _Poller:
-    """A fragment that was put aside. seen: the machine's progress at that time; what: the accesses of its loop."""
+    """A fragment that was put aside. seen: the machine's progress at that time. what: the accesses of its loop."""
 
     fragment: Fragment
     seen: int
@@ -136,7 +143,7 @@ class _Poller:
 
 @dataclass
 class _Look:
-    """A look at an mbarrier that was in vain. changes: of the machine at that time; times: in a row without any."""
+    """A fruitless test of an mbarrier. changes: the machine's count then. times: tests in a row without a change."""
 
     block: int
     registers: list[Any]
@@ -150,7 +157,7 @@ class Machine:
     def __init__(
         self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits, engine: Engine | None = None
     ) -> None:
-        """engine: runs what it can natively."""
+        """engine: runs the blocks that it can run natively."""
         self.grid = grid
         self.engine = engine
         self.code = grid.code
@@ -160,23 +167,25 @@ class Machine:
         self.wakeups = grid.wakeups
         self.block_counts = [0] * len(self.code.functions)
         self._in_order = isinstance(schedule, FifoSchedule)
-        """Whether who is ready first comes first."""
+        """Whether fragments run in the order in which they became ready."""
         self.progress = 0
-        """Grows with everything that happens but fruitless polling."""
+        """A counter of everything that happens except fruitless polling."""
         self.preempted: deque[Fragment] = deque()
         """Fragments that have run for long without waiting; they go on when nothing else can."""
         self.pollers: list[_Poller] = []
         self._gave_up: dict[Agent, _Look] = {}
-        """The last look of each warp that has given up on an mbarrier for want of anything else to happen."""
+        """For each warp whose wait on an mbarrier timed out because nothing else could happen: its last test."""
         self._was_stuck: tuple[Deadlock, int] | None = None
-        """The report of when lanes had to leave their siblings behind, and the changes then: none since, no help."""
+        """The report of the moment when lanes had to leave their siblings behind, and the count of changes then. If
+        nothing has changed since, leaving them did not help.
+        """
         self._suspects: dict[Agent, tuple[int, int]] = {}
-        """For each warp that may be polling or watches a clock: the machine's changes, and its windows since."""
+        """For each warp that may be polling or watches a clock: the count of changes, and its windows since."""
         self._clock_rounds = 0
         self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
         self._largest_block = max(self._block_sizes, default=1) or 1
         self._unchecked = 1
-        """Blocks that may run before the limit of steps is looked at again."""
+        """Blocks that may run before the step limit is checked again."""
         self._report_progress: Progress = lambda done, total: None
         self._started_at = time.monotonic()
         self._silent_since = self._started_at
@@ -186,7 +195,7 @@ class Machine:
     # ---- the run ----
 
     def run(self, progress: Progress | None = None) -> Counters:
-        """Run the grid to its end; returns the counters."""
+        """Runs the grid to its end and returns the counters."""
         if progress:
             self._report_progress = progress
         if self.code.uses_launch_control:
@@ -206,7 +215,7 @@ class Machine:
     def _loop(self) -> None:
         schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
         self._check_steps()
-        turns = 0  # since the last look at the limits
+        turns = 0  # since the last check of the limits
         while True:
             if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and self.preempted):
                 self._check_limits()
@@ -230,7 +239,7 @@ class Machine:
             turns += 1
 
     def _carry_on(self) -> bool:
-        """Nothing is ready or in flight: find something to do, or say why there is nothing. False: all is done."""
+        """Nothing is ready or in flight: finds something to run, or raises the error. Returns False if all is done."""
         idle = all(f.agent in self._suspects for f in self.preempted)
         if self.clusters.can_start and idle and (self.pollers or self.preempted or not self.clusters.running):
             self._start_cluster()
@@ -259,7 +268,7 @@ class Machine:
         return True
 
     def _stuck(self, fragments: list[Fragment], joins: list[JoinPoint]) -> None:
-        """Only lanes that wait for their siblings could go on: they do, and if that helps nobody it was the end."""
+        """Lets lanes that wait for their siblings go on without them. If that helps nobody, raises the report."""
         polling = any(f.polls for f in fragments)
         report = (Livelock if polling else Deadlock)(
             reports.livelock(self.code, [], self.clusters, self.schedule.rng is not None)
@@ -272,7 +281,7 @@ class Machine:
         self._was_stuck = (earlier or report, self.wakeups.changes)
 
     def _error(self, error: Exception, fragment: Fragment) -> Exception:
-        """An error of a block function, as the run is to end with."""
+        """Returns the error with which the run ends after a block function raised one."""
         placed = reports.located(self.code, error, fragment)
         alone = self._was_stuck is not None and self._was_stuck[1] == self.wakeups.changes
         if alone and self._was_stuck is not None and isinstance(placed, Fault) and placed.rule == "convergence":
@@ -280,11 +289,11 @@ class Machine:
         return placed
 
     def _release_waits(self, fragments: list[Fragment], patience: int) -> bool:
-        """Let go what need not wait for ever, if there is anything.
+        """Releases waits that need not last for ever. Returns whether there were any.
 
-        That is waits whose phase ended so long ago that the one after it has ended, too, if that is tolerated; and
-        looks at an mbarrier, which give up after a time that the ISA leaves open. If its warp comes back with the
-        same registers, and nothing has happened, nothing is won by giving up again.
+        If the finding phase-lapped is tolerated, these are waits whose phase ended so long ago that the next phase has
+        ended too. Otherwise they are tests of an mbarrier, which time out after a time that the ISA leaves open. If the
+        warp comes back with the same registers and nothing has happened, timing out again would not help.
         """
         waiting = [f for f in fragments if f.waiting is not None]
         if self.grid.findings.tolerates("phase-lapped"):
@@ -345,7 +354,7 @@ class Machine:
                 self.wakeups.start(fragment)
 
     def _end_if_done(self, cluster: Cluster) -> None:
-        """A cluster has ended when its threads have left and nothing of it is in flight."""
+        """Ends a cluster if all its threads have exited and nothing of it is in flight."""
         if cluster.in_flight or cluster.living_threads:
             return
         lifetime.check_ended(self.code, cluster)
@@ -374,9 +383,9 @@ class Machine:
     # ---- native turns ----
 
     def _take_turns(self, before: int) -> int:
-        """Have the engine give turns, and end the one that it could not; how many there were.
+        """Lets the engine give turns, and finishes the turn that it could not. Returns the number of turns.
 
-        before: turns since the last look at the limits; with those that follow they must not go beyond the limit.
+        before: turns since the last check of the limits. Together with the new ones they must not exceed the limit.
         """
         most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before)
         if self.engine is None or most <= 0:
@@ -394,7 +403,7 @@ class Machine:
         return max(stop.turns, 1)
 
     def _go_on(self, fragment: Fragment, stop: Stop) -> bool:
-        """End a turn that the engine has begun. True: it has only polled."""
+        """Finishes a turn that the engine began. Returns whether the fragment only polled."""
         assert self.engine is not None
         self.engine.settle(fragment)
         if stop.answer.name == "HAD_TURN":
@@ -414,9 +423,9 @@ class Machine:
     # ---- one turn of a warp ----
 
     def _run(self, fragment: Fragment, stop: Stop | None = None) -> bool:
-        """Run until the fragment waits, splits, joins or exits, or has had its turn. True: it has only polled.
+        """Runs a fragment until it waits, splits, joins or exits, or its turn is over. Returns whether it only polled.
 
-        stop: the turn has begun natively, and goes on in the middle of a block.
+        stop: given if the turn began natively and goes on in the middle of a block.
         """
         if self.grid.sink is not None and fragment.streak == 0 and stop is None:
             self.grid.sink(events.Resumed(fragment.agent))
@@ -467,7 +476,7 @@ class Machine:
         return self._had_turn(fragment)
 
     def _stop(self, fragment: Fragment, following: int) -> None:
-        """The fragment does not simply go on: it waits (BLOCKED), has split (SPLIT), exits or joins its siblings."""
+        """Handles a fragment that waits (BLOCKED), has split (SPLIT), exits (EXIT) or joins its siblings."""
         fragment.streak = 0
         if following == EXIT:
             site = self.code.sites[self.code.last[fragment.block]]
@@ -484,7 +493,10 @@ class Machine:
             self.grid.sink(events.Suspended(fragment.agent, waiting.site, waiting.what, on))
 
     def _had_turn(self, fragment: Fragment) -> bool:
-        """Put a fragment aside that could go on, but only polls; after a long time, let everything else go first."""
+        """Ends a turn of a fragment that could go on. Returns True, and puts the fragment aside, if it only polls.
+
+        A fragment that has run for a long time lets everything else run first.
+        """
         if fragment.streak < FIRST_LOOK:
             self.wakeups.start(fragment)
             return False
@@ -512,14 +524,14 @@ class Machine:
         return False
 
     def _tries_patience(self, fragment: Fragment) -> bool:
-        """Whether it has looked at the same places for too long without anything else happening."""
+        """Returns whether the fragment has read the same places for too long while nothing else happened."""
         since, rounds = self._suspects.get(fragment.agent, (-1, 0))
         rounds = rounds + 1 if since == self.wakeups.changes else 1
         self._suspects[fragment.agent] = (self.wakeups.changes, rounds)
         return rounds > PATIENCE
 
     def _watch_clock(self, fragment: Fragment, changed: bool) -> None:
-        """Time passes the faster the longer nothing but looking at the clock is done."""
+        """Advances the clock, the faster the longer warps do nothing but read it."""
         self._suspects.setdefault(fragment.agent, (self.wakeups.changes, 0))
         alone = not self.wakeups.ready and not changed
         self._clock_rounds = self._clock_rounds + 1 if alone else 0
@@ -532,7 +544,7 @@ class Machine:
             )
 
     def _polls(self, fragment: Fragment, watch: _Watch) -> bool | None:
-        """Run on and watch: True if it comes round with nothing changed, None if it has stopped."""
+        """Runs one window and watches. Returns True if the loop came round with nothing changed, None if it stopped."""
         code, grid = self.code, self.grid
         if self._passes_natively(fragment, watch):
             return False
@@ -570,7 +582,7 @@ class Machine:
         return False
 
     def _passes_natively(self, fragment: Fragment, watch: _Watch) -> bool:
-        """Whether the window went by in the native engine. Where what is polled may be asked for, it does not."""
+        """Returns whether the native engine ran the window. It does not when a report may need the polled addresses."""
         _, rounds = self._suspects.get(fragment.agent, (-1, 0))
         if self.engine is None or self._unchecked < LONGEST_TURN or rounds >= PATIENCE - 1:
             return False
@@ -609,13 +621,13 @@ class Machine:
             self._say_where(now, steps)
 
     def _times(self) -> list[int]:
-        """How often each block has run."""
+        """Returns how often each block has run."""
         if self.engine is None:
             return self.block_counts
         return [n + more for n, more in zip(self.block_counts, self.engine.counts.tolist(), strict=True)]
 
     def _check_steps(self) -> int:
-        """The warp instructions so far, which must not be more than the limit."""
+        """Returns the number of warp instructions so far. Raises LimitExceeded if there are too many."""
         steps = sum(n * size for n, size in zip(self._times(), self._block_sizes, strict=True))
         left = self.limits.steps - steps
         if left < 0:
@@ -626,7 +638,7 @@ class Machine:
         return steps
 
     def _say_where(self, now: float, steps: int) -> None:
-        """A run without news is no dead one, and a loop that will not end can be seen."""
+        """Logs where the run is, so that a slow run can be told from a hung one, and an endless loop is visible."""
         self._silence *= 2
         running = self.clusters.living
         site = reports.first_site(self.code, running)
@@ -653,7 +665,7 @@ class Machine:
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Who listens may keep most of what it is told, and Python would look for garbage in it again and again."""
+    """Makes garbage collection rare: a sink may keep most events, and the collector would scan them again and again."""
     first, *others = gc.get_threshold()
     if first:
         gc.set_threshold(max(first, ALLOCATIONS), *others)
@@ -664,7 +676,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 def _same(before: list[Any], now: list[Any], fragment: Fragment) -> bool:
-    """Whether registers are as they were before, in the lanes of a fragment: what others hold means nothing."""
+    """Returns whether registers are as before in a fragment's lanes. The values of other lanes do not matter."""
     return all(_agree(a, b, fragment.lane_index) for a, b in zip(before, now, strict=True))
 
 
@@ -680,13 +692,13 @@ def _agree(a: Any, b: Any, lanes: NDArray[np.int64]) -> bool:
 
 
 class _Watch:
-    """A sink that notes what is read, in front of the launch's own."""
+    """A sink that records what is read and passes events on to the launch's own sink."""
 
     def __init__(self, sink: events.Sink | None) -> None:
         self.sink = sink
         self.polled: dict[str, events.Site] = {}
         self.unnamed = 0
-        """Reads that it was not told of, in a window that ran natively."""
+        """Reads in a window that ran natively, which this sink did not see."""
 
     def __call__(self, event: Any) -> None:
         if self.sink is not None:
@@ -700,11 +712,11 @@ class _Watch:
             self.polled[place] = event.site
 
     def describe(self, fragment: Fragment) -> str:
-        """What the loop looks at, with the names of allocations."""
+        """Describes what the loop polls, with the names of allocations."""
         memory = fragment.grid.memory
-        said = []
+        polls = []
         for place, site in self.polled.items():
             name = memory.name_of(int(place.rpartition("0x")[2], 16)) if place.startswith("global") else ""
-            said.append(f"polls {place}{f' ({name})' if name else ''}, PTX line {site.line}: {site.text}")
+            polls.append(f"polls {place}{f' ({name})' if name else ''}, PTX line {site.line}: {site.text}")
         site = fragment.grid.code.sites[fragment.grid.code.first[fragment.block]]
-        return "; ".join(said) or f"loops without end, PTX line {site.line}: {site.text}"
+        return "; ".join(polls) or f"loops without end, PTX line {site.line}: {site.text}"

@@ -1,14 +1,14 @@
-"""Register values some bits of which nothing has defined.
+"""Register values with undefined bits.
 
-Compilers emit code that reads such bits: the half of a pair that LLVM leaves undefined, the lanes that a guard has
-left out, memory that nobody has written. That is no mistake until a bit of them decides something. So they are values:
-a `Poison` stands in the register file in place of a number or an array, knows which bits of which lanes are undefined
-and where they come from, and is carried through moves and arithmetic. Nothing else takes it for a number: who asks it
-for one (an address, a branch, an operand of a matrix) gets a Fault that names the origin, unless all lanes that execute
-the instruction are defined.
+Compilers emit code that reads undefined bits: the half of a pair that LLVM leaves undefined, the lanes that a guard
+masks off, memory that nothing has written. That is no error until such a bit decides something. So they are values: a
+`Poison` stands in the register file instead of a number or an array. It knows which bits of which lanes are undefined
+and where they come from, and moves and arithmetic propagate it. No other code accepts it as a number: an instruction
+that needs one (an address, a branch, an operand of a matrix) raises a Fault that names the origin, unless the bits are
+defined in all lanes that execute the instruction.
 
-Bitwise operators and moves are exact to the bit; whatever else is computed from an undefined bit of a lane is undefined
-there as a whole.
+Bitwise operators and moves are exact to the bit. Any other result computed from an undefined bit of a lane is wholly
+undefined in that lane.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _WEIGHTS = (1 << np.arange(_LANES)).astype(np.uint64)
 
 
 def lanes_text(mask: int) -> str:
-    """ "lane 5" or "lanes 0x000000f0"."""
+    """Returns "lane 5" or "lanes 0x000000f0"."""
     return f"lane {mask.bit_length() - 1}" if mask.bit_count() == 1 else f"lanes 0x{mask:08x}"
 
 
 class Poison(NDArrayOperatorsMixin):
-    """value, undefined: 32 lanes of one dtype, the bits and which of them are undefined. origin: completes "uses ...,".
-    rule: that is broken where it is used.
+    """value, undefined: 32 lanes of one dtype, with the bits and the mask of undefined bits. origin: completes the
+    message "uses ...". rule: the rule that a use breaks.
     """
 
     __slots__ = ("origin", "rule", "undefined", "value")
@@ -44,7 +44,7 @@ class Poison(NDArrayOperatorsMixin):
     def __init__(self, value: Any, undefined: Any, origin: str, rule: str = "undefined") -> None:
         self.value, self.undefined, self.origin, self.rule = value, undefined, origin, rule
 
-    # ---- what carries it on ----
+    # ---- propagation ----
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
         if method != "__call__" or named:
@@ -56,7 +56,7 @@ class Poison(NDArrayOperatorsMixin):
                 a, b, x, y = (np.asarray(v).astype(result.dtype) for v in (*values, *masks))
                 if ufunc.__name__ == "bitwise_or":
                     a, b = ~a, ~b
-                # A bit is known where the other operand alone decides it.
+                # A bit is defined if the other operand alone decides it.
                 undefined = (x & (b | y)) | (y & (a | x))
             case "bitwise_xor":
                 undefined = masks[0] | masks[1]
@@ -88,21 +88,21 @@ class Poison(NDArrayOperatorsMixin):
         return int(self.value.itemsize)
 
     def of_lane(self, lane: int) -> Value:
-        """The value of a fragment of this lane alone."""
+        """Returns the value for a fragment of this lane alone."""
         if not self.undefined[lane]:
             return self.value.item(lane)
         if (self.undefined == self.undefined[lane]).all() and (self.value == self.value[lane]).all():
             return self
         return Poison(np.full(_LANES, self.value[lane]), np.full(_LANES, self.undefined[lane]), self.origin, self.rule)
 
-    # ---- what it must be defined for ----
+    # ---- uses that need defined bits ----
 
     def undefined_lanes(self) -> int:
-        """As a mask."""
+        """Returns the mask of lanes with undefined bits."""
         return int((self.undefined != 0).astype(np.uint64) @ _WEIGHTS)
 
     def used(self) -> Any:
-        """The value as an array, whose undefined lanes nobody executes. Raises Fault otherwise."""
+        """Returns the value as an array. Raises Fault if an executing lane has undefined bits."""
         missing = self.undefined_lanes() & _executing_lanes()
         if missing:
             raise Fault(f"uses {self.origin} in {lanes_text(missing)}", self.rule)
@@ -119,7 +119,7 @@ class Poison(NDArrayOperatorsMixin):
         return np.asarray(self.used(), dtype)
 
     def __getattr__(self, name: str) -> Any:
-        """All else that arrays have."""
+        """Returns any other attribute of the array."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.used(), name)
@@ -153,7 +153,7 @@ def _undefined(x: Any) -> Any:
 
 
 def _everywhere(result: Any, inputs: Any) -> Any:
-    """All bits of the lanes in which an input has an undefined one."""
+    """Returns a mask with all bits set in the lanes where an input has an undefined bit."""
     lanes = np.zeros(_LANES, np.bool_)
     for x in inputs:
         if isinstance(x, Poison):
@@ -167,7 +167,7 @@ def _everywhere(result: Any, inputs: Any) -> Any:
 
 
 def _executing_lanes() -> int:
-    """Those of the fragment for which the innermost function on the stack runs that has one."""
+    """Returns the mask of the fragment for which code runs: the variable `f` of the innermost frame that has one."""
     frame = inspect.currentframe()
     while frame is not None:
         mask = getattr(frame.f_locals.get("f"), "mask", None)
@@ -178,7 +178,7 @@ def _executing_lanes() -> int:
 
 
 def made(value: Any, undefined: Any, origin: str, rule: str = "undefined") -> Value:
-    """A register value: a `Poison` if it has undefined bits, else an array, or a scalar where all lanes agree."""
+    """Returns a register value: a `Poison` if it has undefined bits, else an array, or a scalar if all lanes agree."""
     undefined = np.asarray(undefined)
     if undefined.any():
         dtype = np.asarray(value).dtype
@@ -190,7 +190,7 @@ def made(value: Any, undefined: Any, origin: str, rule: str = "undefined") -> Va
 
 
 def unwritten(name: str, dtype: Any) -> Poison:
-    """What a register holds before anything is written to it."""
+    """Returns the value of a register before anything is written to it."""
     everything = 1 if dtype is np.bool_ else (1 << 128) - 1 if dtype is object else -1
     undefined = np.full(_LANES, everything, object if dtype is object else np.int64).astype(dtype)
     kind = "predicate" if dtype is np.bool_ else "register"
@@ -198,7 +198,7 @@ def unwritten(name: str, dtype: Any) -> Poison:
 
 
 def choose(predicate: Value, yes: Value, no: Value, dtype: Any = None) -> Value:
-    """What ``selp`` and guarded writes leave; an undefined predicate does not matter where both sides agree."""
+    """Returns the result of ``selp`` or a guarded write. An undefined predicate is harmless if both sides agree."""
     if dtype is None:
         dtype = next(v.dtype for v in (yes, no, predicate) if isinstance(v, Poison))
     a, b, x, y = (np.asarray(part(v)).astype(dtype) for part in (_value, _undefined) for v in (yes, no))
@@ -211,7 +211,7 @@ def choose(predicate: Value, yes: Value, no: Value, dtype: Any = None) -> Value:
 
 
 def merged(parts: list[tuple[Any, Value]], dtype: Any) -> Value:
-    """One value of what fragments hold, each in its lanes; at least one of them is poison."""
+    """Merges the values of several fragments, each in its own lanes. At least one of them is poison."""
     value, undefined = np.zeros(_LANES, dtype), np.zeros(_LANES, dtype)
     for f, held in parts:
         lanes = f.lane_index
@@ -222,11 +222,11 @@ def merged(parts: list[tuple[Any, Value]], dtype: Any) -> Value:
     return origin._like(value, undefined)
 
 
-# ---- functions that compute registers of registers ----
+# ---- functions that compute registers from registers ----
 
 
 def moves(data: int) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Marks a function each bit of whose result is a copy of one bit of its first ``data`` arguments, or constant."""
+    """Marks a function if each bit of its result is constant or a copy of one bit of its first ``data`` arguments."""
 
     def mark(function: Callable[..., Value]) -> Callable[..., Value]:
         function.moves = data  # type: ignore[attr-defined]
@@ -236,14 +236,14 @@ def moves(data: int) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
 
 
 def of_operators(function: Callable[..., Value]) -> Callable[..., Value]:
-    """Marks a function that takes poison as it is: it is made of operators and of what knows poison."""
+    """Marks a function that accepts poison, because it consists of operators and of functions that accept poison."""
     function.of_operators = True  # type: ignore[attr-defined]
     return function
 
 
 @cache
 def carrying(function: Callable[..., Value]) -> Callable[..., Value]:
-    """The function for operands that may be poison, of which most know nothing."""
+    """Wraps a function that does not know poison, so that its operands may be poison."""
     if hasattr(function, "of_operators"):
         return function
 

@@ -1,4 +1,4 @@
-"""The registers a CTA shares out among its warps with setmaxnreg (PTX ISA 9.7.19.5)."""
+"""The registers of a CTA, which its warps exchange with setmaxnreg (PTX ISA 9.7.19.5)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from emugpu.emulator.machine.lanes import WARP_SIZE
 from emugpu.emulator.ptx.ast import Immediate, Kernel
 
 SM_REGISTERS = 65_536
-"""32-bit registers of one SM (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
+"""The number of 32-bit registers of one SM (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
 LARGEST = 256
 GRANULE = 8
 WARPS = 4
-"""setmaxnreg acts on warpgroups, and registers are shared out to four warps at a time."""
+"""setmaxnreg acts on warpgroups, and registers are allocated for four warps at a time."""
 
 
 def registers_at_entry(kernel: Kernel) -> int | None:
-    """Registers per thread with which the warps start, or None if the kernel's directives leave it open.
+    """Returns the registers per thread with which the warps start, or None if the kernel's directives do not fix them.
 
-    The rule for .maxntid with .minnctapersm is what ptxas 13.0 does for sm_90a: no warp starts with more than the most
-    that a setmaxnreg.inc of the kernel asks for.
+    The rule for .maxntid with .minnctapersm is that of ptxas 13.0 for sm_90a: no warp starts with more registers than
+    the largest setmaxnreg.inc of the kernel requests.
     """
     directives = kernel.directives
     if "maxnreg" in directives:
@@ -43,7 +43,7 @@ def registers_at_entry(kernel: Kernel) -> int | None:
 
 
 class RegisterPool:
-    """The registers per thread that each warp holds. ``free`` is what was given back, per thread of a warp."""
+    """The registers per thread that each warp holds. ``free``: the registers given back, per thread of a warp."""
 
     def __init__(self, at_entry: int | None) -> None:
         self.at_entry = at_entry
@@ -54,8 +54,9 @@ class RegisterPool:
         self._made: dict[int, int] = {}
 
     def differs(self, warp: int, count: int) -> int | None:
-        """Returns what another warp of the warpgroup asked for, where all four must execute the same setmaxnreg; None:
-        the same.
+        """Returns the different count that another warp of the warpgroup requested, or None if the requests agree.
+
+        All four warps must execute the same setmaxnreg.
         """
         requests = self._requests.setdefault(warp // WARPS, [])
         turn = self._made.get(warp, 0)
@@ -64,12 +65,12 @@ class RegisterPool:
         return requests[turn] if requests[turn] != count else None
 
     def note(self, warp: int, count: int) -> None:
-        """A request has been granted."""
+        """Records that a request was granted."""
         self._made[warp] = self._made.get(warp, 0) + 1
         self.held[warp] = count
 
     def finish(self, warps: int) -> None:
-        """The CTA has exited: the warps of a warpgroup must have made the same number of requests."""
+        """Checks, when the CTA has exited, that the warps of each warpgroup have made the same number of requests."""
         for group, requests in self._requests.items():
             for warp in range(WARPS * group, min(WARPS * (group + 1), warps)):
                 if self._made.get(warp, 0) != len(requests):

@@ -1,4 +1,4 @@
-"""Messages: where in the program something happened, and who waits for what."""
+"""Messages: where in the program something happened, and which warp waits for what."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from emugpu.emulator.machine.state import Cluster, Fragment
 from emugpu.emulator.names import brief, short_name
 
 FEW_CTAS = 8
-"""CTAs that are listed rather than counted."""
+"""Up to this many CTAs are listed; more are only counted."""
 CONTEXT = 2
-"""Lines of PTX shown before and after the one a message is about."""
+"""Lines of PTX shown before and after the line of the message."""
 
 
 def place(code: Code, message: str, fragment: Fragment, site: Site, asynchronous: bool = False) -> str:
-    """A message with the instruction, who executed it, and the lines around it."""
+    """Returns a message with the instruction, the warp that executed it, and the PTX lines around it."""
     cta, warp = fragment.cta, fragment.warp
     lanes = "" if fragment.mask == FULL_MASK else f", lanes 0x{fragment.mask:08x}"
     when = " (while it completed asynchronously)" if asynchronous else ""
@@ -38,7 +38,7 @@ def place(code: Code, message: str, fragment: Fragment, site: Site, asynchronous
 
 
 def _context(code: Code, site: Site) -> str:
-    """The lines of PTX around an instruction, the instruction's own marked."""
+    """Returns the lines of PTX around an instruction, with the instruction's own line marked."""
     lines = code.kernel.text
     if not lines:
         return ""
@@ -52,7 +52,7 @@ def _context(code: Code, site: Site) -> str:
 
 
 def explain(code: Code, fault: Fault, fragment: Fragment, site: Site, asynchronous: bool = False) -> Fault:
-    """The fault with its place, its lane, and the names of what it concerns."""
+    """Returns the fault with its place, its lane, and the name of the shared memory it concerns."""
     message = str(fault)
     if fault.position is not None and len(fragment.lanes) > fault.position:
         message += f" (lane {fragment.lanes[fault.position]})"
@@ -67,9 +67,9 @@ def explain(code: Code, fault: Fault, fragment: Fragment, site: Site, asynchrono
 
 
 def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
-    """An error from a block function with the instruction it came from.
+    """Returns an error from a block function with the instruction that raised it.
 
-    What an instruction cannot do with its operands is a fault of it; other internal errors are returned as they are.
+    If an instruction cannot handle its operands, that is a Fault. Other internal errors are returned unchanged.
     """
     for frame, python_line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_code.co_filename != code.filename:
@@ -107,7 +107,7 @@ def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
 
 
 def _raised_by_instruction(error: Exception, code: Code) -> bool:
-    """Whether generated code could not compute something, and not someone who watches the run."""
+    """Returns whether the error comes from the generated code of an instruction, and not from a sink."""
     if not isinstance(error, ArithmeticError | LookupError | TypeError | ValueError):
         return False
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -123,11 +123,11 @@ def _registers_of(code: Code, index: int) -> Iterable[tuple[int, str]]:
             yield register.slot, register.name
 
 
-# ---- who waits ----
+# ---- waits ----
 
 
 def deadlock(code: Code, clusters: Clusters) -> str:
-    """The report of a deadlock: who waits for what, equal waits together, and the state of everything waited for."""
+    """Returns the report of a deadlock: equal waits grouped, and the state of every barrier that is waited for."""
     living = clusters.living
     numbers = ", ".join(str(cluster.index) for cluster in living[:4]) + (", .." if len(living) > 4 else "")
     which = f"cluster {numbers}" if len(living) == 1 else f"{len(living)} clusters ({numbers})"
@@ -137,7 +137,7 @@ def deadlock(code: Code, clusters: Clusters) -> str:
 
 
 def _waits(code: Code, clusters: Sequence[Cluster], but: Collection[Fragment] = ()) -> list[str]:
-    """Equal waits of all warps, below what they wait for: a barrier of one's own CTA is the same in all CTAs."""
+    """Returns the waits of all warps, grouped by barrier. Barriers with the same name in different CTAs are grouped."""
     groups: dict[tuple[str, str], list[Fragment]] = {}
     for fragment in _fragments(clusters):
         if fragment not in but:
@@ -154,39 +154,39 @@ def _waits(code: Code, clusters: Sequence[Cluster], but: Collection[Fragment] = 
 
 
 _RANKS = "{its own CTA}"
-"""Stands for the CTAs of those who wait until these are known."""
+"""A placeholder for the waiters' CTAs, until these are known."""
 
 
 def _wait_of(code: Code, fragment: Fragment) -> tuple[str, str]:
-    """What a fragment waits on, and what it says of it; equal ones can be told together."""
+    """Returns the object a fragment waits on, and a text. Fragments with the same pair are reported together."""
     waiting = fragment.waiting
     if waiting is None:
         return "the rest of their warps", f"waits to re-join its warp at PTX line {_running_at(code, fragment).line}"
     site = waiting.site
-    said = f"{waiting.what}, PTX line {site.line}: {site.text}"
+    text = f"{waiting.what}, PTX line {site.line}: {site.text}"
     on = waiting.on
     if isinstance(on, MBarrier):
         lapped = fragment.observed.get(on)
         if lapped is None and on.phase > 0:
             meant = f"phase {on.phase - 2}" if on.phase > 1 else "a barrier whose phase 0 has not ended"
-            said += f" [its first look, in phase {on.phase}: phase-lapped, if {meant} was meant]"
+            text += f" [its first look, in phase {on.phase}: phase-lapped, if {meant} was meant]"
         elif lapped is not None and on.phase - lapped > 2:
-            said += f" [phase-lapped: it last saw phase {lapped} end, and the barrier is in phase {on.phase}]"
-        return _describe(on), said
+            text += f" [phase-lapped: it last saw phase {lapped} end, and the barrier is in phase {on.phase}]"
+        return _describe(on), text
     if isinstance(on, CountingBarrier):
         name = on.name if on.number < 0 else f"{on.name} of {_RANKS}"
-        return f"{name}: {on.state()}", said
-    return str(on), said
+        return f"{name}: {on.state()}", text
+    return str(on), text
 
 
 def _describe(barrier: MBarrier) -> str:
-    """An mbarrier as its own CTA sees it, so that it reads the same in every CTA."""
+    """Describes an mbarrier from the view of its own CTA, so that the text is the same in every CTA."""
     last = re.sub(rf"CTA rank {barrier.cta}\b", "its own CTA", barrier.last_arrival)
     return f"{barrier.label} at shared 0x{barrier.offset:x} of {_RANKS}: {barrier.state()}, last arrival: {last}"
 
 
 def _who(fragments: Sequence[Fragment]) -> str:
-    """ "CTA ranks 0-3 warps 0-3" and the like."""
+    """Names fragments, e.g. "CTA ranks 0-3 warps 0-3"."""
     clusters = {fragment.cta.cluster.number for fragment in fragments}
     ranks = sorted({fragment.cta.rank for fragment in fragments})
     warps = sorted({fragment.warp.index for fragment in fragments})
@@ -203,7 +203,7 @@ def _who(fragments: Sequence[Fragment]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """0, 1, 2, 5 as "0-2, 5"."""
+    """Returns 0, 1, 2, 5 as "0-2, 5"."""
     parts: list[str] = []
     start = previous = numbers[0]
     for number in [*numbers[1:], None]:
@@ -217,18 +217,20 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Clusters, shuffled: bool) -> str:
-    """The report of a livelock: who polls what, who waits meanwhile, and who has not started.
+    """Returns the report of a livelock: which warps poll what, which wait meanwhile, and which clusters have not
+    started.
 
-    ``shuffled`` says that clusters start in random order."""
+    ``shuffled``: clusters start in random order.
+    """
     head = f"livelock in kernel '{short_name(code.kernel.name)}': nothing happens any more but polling"
     waits = _waits(code, clusters.living, {fragment for fragment, _ in polls})
     return "\n".join([head, *_together(polls), *waits, *_without_room(clusters, shuffled)])
 
 
-def _together(said: Iterable[tuple[Fragment, str]]) -> list[str]:
-    """A line for all fragments of which the same is said."""
+def _together(texts: Iterable[tuple[Fragment, str]]) -> list[str]:
+    """Returns one line for all fragments that have the same text."""
     groups: dict[str, list[Fragment]] = {}
-    for fragment, what in said:
+    for fragment, what in texts:
         groups.setdefault(what, []).append(fragment)
     return [f"    {_who(fragments)}: {what}" for what, fragments in groups.items()]
 
@@ -249,7 +251,7 @@ def _fragments(clusters: Sequence[Cluster]) -> list[Fragment]:
 
 
 def first_site(code: Code, clusters: Sequence[Cluster]) -> Site | None:
-    """Where the first warp is that does not wait, or that waits if all do."""
+    """Returns the site of the first warp that does not wait, or of the first warp if all wait."""
     fragments = _fragments(clusters)
     found = next((f for f in fragments if f.waiting is None), fragments[0] if fragments else None)
     if found is None:
@@ -262,13 +264,13 @@ def _running_at(code: Code, fragment: Fragment) -> Site:
 
 
 def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
-    """The report of a run that is ended from outside says where the warps are."""
+    """Returns where every warp is, for the report of a run that was ended from outside."""
 
     def doing(fragment: Fragment) -> str:
         if fragment.waiting is None:
             site = _running_at(code, fragment)
             return f"runs, at PTX line {site.line}: {site.text}"
-        barrier, said = _wait_of(code, fragment)
-        return f"{said}; {barrier.replace(_RANKS, 'the CTA')}"
+        barrier, text = _wait_of(code, fragment)
+        return f"{text}; {barrier.replace(_RANKS, 'the CTA')}"
 
     return "\n".join(_together((fragment, doing(fragment)) for fragment in _fragments(clusters)))

@@ -1,12 +1,12 @@
-"""In which order warps run, asynchronous operations complete, and clusters start.
+"""The order in which warps run, asynchronous operations complete, and clusters start.
 
-``FifoSchedule`` is the fast one: warps run until they block, in turn; asynchronous operations complete in the order
-they were issued, one whenever no warp can run. ``RandomSchedule`` looks for trouble: random priorities over warps and
-over classes of operations (after Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding
-bugs", ASPLOS 2010), with pre-emption, long delays, early and late completion. The same seed gives the same run.
+``FifoSchedule`` is the fast one: warps run in turn until they block. Asynchronous operations complete in issue order,
+one whenever no warp can run. ``RandomSchedule`` looks for trouble: it draws random priorities for warps and for classes
+of operations (after Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS
+2010), with pre-emption, long delays, and early and late completion. The same seed gives the same run.
 
-Cluster launch control may answer that no cluster is left while some still are: seen on a B300 that two processes share
-(QuACK, 2026). ``DecliningSchedule`` answers so every other time, the random one now and then.
+Cluster launch control may decline a request although clusters are left. This was seen on a B300 that two processes
+share (QuACK, 2026). ``DecliningSchedule`` declines every other request, the random schedule about one in ten.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
 
 START = object()
-"""The next thing to do is to start a cluster."""
+"""Returned by `next`: the next step is to start a cluster."""
 CANDIDATES = 12
-"""The random schedule takes the one with the highest priority of so many ready warps."""
+"""The random schedule takes the warp with the highest priority among at most this many ready ones."""
 
 
 class FifoSchedule:
-    """Everything in the order it was issued. A cluster starts when no other can go on without it."""
+    """Runs everything in issue order. A cluster starts only when no other can go on without it."""
 
     splits_multicast = False
     rng = None
@@ -44,15 +44,15 @@ class FifoSchedule:
         return False
 
     def declines(self) -> bool:
-        """Whether launch control answers that no cluster is left, whatever is."""
+        """Returns whether cluster launch control declines the next request, even if clusters are left."""
         return False
 
     def budget(self) -> int:
-        """How many blocks a warp runs before others may; 0: as many as it likes."""
+        """Returns how many blocks a warp may run before others do; 0 means no limit."""
         return 0
 
     def next(self, ready: deque[Fragment], can_start: bool) -> Any:
-        """What to do next: a fragment taken from ``ready``, an operation, START, or None if nothing can be done."""
+        """Returns the next step: a fragment taken from ``ready``, an operation, START, or None if nothing is left."""
         if ready:
             return ready.popleft()
         if self._pending:
@@ -61,7 +61,7 @@ class FifoSchedule:
 
 
 class DecliningSchedule(FifoSchedule):
-    """The same, but cluster launch control declines every other request, the first one among them."""
+    """A FifoSchedule in which cluster launch control declines every other request, starting with the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class DecliningSchedule(FifoSchedule):
 
 
 class RandomSchedule:
-    """Seeded adversarial order."""
+    """A seeded random order that tries to provoke errors."""
 
     splits_multicast = True
 
@@ -81,14 +81,14 @@ class RandomSchedule:
         self.rng = random.Random(seed)
         self._pipes: dict[Any, deque[AsyncOperation]] = {}
         self._heads: list[tuple[float, int, Any]] = []
-        """A heap of the pipes, by their first operation: highest priority first, then the oldest pipe."""
+        """A heap of the pipes, ordered by their first operation: highest priority first, then the oldest pipe."""
         self._opened = itertools.count()
         self._warp_priority: dict[tuple[int, int, int], float] = {}
         self._class_priority: dict[str, float] = {}
         self._spread = self.rng.choice((0.0, 0.3, 1.0, 3.0))
         self._start_share = self.rng.choice((0.0, 0.1, 1.0))
         self._surprise = self.rng.choice((0.0, 0.1, 0.5))
-        """How often a warp runs that is not the one with the highest priority."""
+        """The probability that a random warp runs instead of the one with the highest priority."""
         self._async_share = 0.5
         self._steps_to_change = 0
 
@@ -154,7 +154,7 @@ class RandomSchedule:
         return priority
 
     def _change(self) -> None:
-        """A change point: other shares, other priorities."""
+        """Draws new shares and priorities at a change point."""
         rng = self.rng
         self._steps_to_change = rng.choice((5, 20, 100, 400))
         self._async_share = rng.choice((0.0, 0.02, 0.5, 0.98, 1.0))
@@ -170,7 +170,7 @@ Schedule = FifoSchedule | RandomSchedule
 
 
 def make_schedule(name: str, seed: int) -> Schedule:
-    """Returns the schedule of that name; the seed is of a random one."""
+    """Returns the schedule with that name. Only a random one uses the seed."""
     if name == "fifo":
         return FifoSchedule()
     if name == "declining":

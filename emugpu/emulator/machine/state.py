@@ -1,8 +1,8 @@
-"""The state of a launch, one tree: a grid of clusters of CTAs of warps of fragments. Data, and who holds what.
+"""The state of a launch as one tree: a grid of clusters, which hold CTAs, which hold warps, which hold fragments.
 
-A fragment is a set of lanes of one warp that execute together. Registers hold Python scalars where all lanes agree and
-32-lane NumPy arrays where they may differ; a fragment of one lane holds scalars only, which makes elected-thread
-loops fast.
+A fragment is a set of lanes of one warp that execute together. A register holds a Python scalar if all lanes agree, and
+a 32-lane NumPy array if they may differ. A fragment of one lane holds scalars only, which makes loops of an elected
+thread fast.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Region:
-    """A name for bytes of dynamic shared memory, for messages: "A stage 2", "full[0]"."""
+    """A named range of dynamic shared memory, for messages, e.g. "A stage 2" or "full[0]"."""
 
     name: str
     offset: int
@@ -56,8 +56,10 @@ class Region:
 
 @dataclass(frozen=True)
 class Launch:
-    """Shape and arguments of one launch. ``parameters`` is the kernel's parameter block. ``workspace``: where the
-    barrier of a cooperative grid lies in global memory, else 0.
+    """Shape and arguments of one launch.
+
+    ``parameters``: the kernel's parameter block. ``workspace``: the global address of a cooperative grid's barrier, or
+    0 if the launch is not cooperative.
     """
 
     grid: Dim3
@@ -66,19 +68,19 @@ class Launch:
     dynamic_shared: int
     parameters: bytes
     tensor_maps: dict[int, tuple[str, TensorMap]] = field(default_factory=dict)
-    """A name for counters, and the map, by generic address."""
+    """For each generic address of a tensor map: a name for the counters, and the map."""
     regions: tuple[Region, ...] = ()
     workspace: int = 0
 
     @property
     def clusters(self) -> Dim3:
-        """Clusters along each axis."""
+        """The number of clusters along each axis."""
         x, y, z = (g // c for g, c in zip(self.grid, self.cluster, strict=True))
         return x, y, z
 
     @property
     def cluster_size(self) -> int:
-        """CTAs of a cluster."""
+        """The number of CTAs in a cluster."""
         x, y, z = self.cluster
         return x * y * z
 
@@ -94,7 +96,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Printed:
-    """What one thread has printed by one printf. ``cta``: its place in the grid; ``thread``: %tid."""
+    """The text that one printf of one thread printed. ``cta``: %ctaid; ``thread``: %tid."""
 
     cta: Dim3
     thread: Dim3
@@ -102,9 +104,10 @@ class Printed:
 
 
 class AsyncOperation:
-    """Something in flight. ``pipe``: operations of one pipe complete in issue order; None means unordered.
+    """An asynchronous operation in flight.
 
-    ``subject``: what is copied or multiplied, for a schedule that asks how long that takes.
+    ``pipe``: operations of one pipe complete in issue order; None means unordered. ``subject``: what is copied or
+    multiplied, for a schedule that models how long that takes.
     """
 
     __slots__ = ("fragment", "kind", "pipe", "priority", "run", "site", "subject")
@@ -128,23 +131,23 @@ class AsyncOperation:
 
 
 class Choices(Protocol):
-    """What a schedule decides beside the order of things."""
+    """The decisions of a schedule other than the order of execution."""
 
     splits_multicast: bool
-    """Whether the destinations of a multicast get their data and signals one by one."""
+    """Whether each destination of a multicast gets its data and signal separately."""
 
     def submit(self, operation: AsyncOperation) -> None:
-        """Something asynchronous is in flight from now on."""
+        """Takes an asynchronous operation that is in flight from now on."""
 
     def early(self) -> bool:
-        """Whether an asynchronous register load takes its value at issue rather than at the wait."""
+        """Returns whether an asynchronous register load takes its value at issue rather than at the wait."""
 
     def spurious_failure(self) -> bool:
-        """Whether something that may fail for no reason does."""
+        """Returns whether an operation that may fail spuriously fails now."""
 
 
 class Grid:
-    """One launch. ``next_granted``: hands a cluster that has not been launched to cluster launch control."""
+    """One launch. ``next_granted``: gives cluster launch control a cluster that has not been launched, or None."""
 
     def __init__(
         self,
@@ -160,16 +163,16 @@ class Grid:
         uninitialised: Uninitialised = "fault",
         seed: int = 0,
     ) -> None:
-        """symbols: addresses of the module's variables, each in its own state space; constants: .const memory;
-        uninitialised, seed: as of `Unwritten`.
+        """symbols: addresses of the module's variables, each in its own state space. constants: .const memory.
+        uninitialised, seed: see `Unwritten`.
         """
         self.symbols = symbols or {}
         self.constants = constants or GlobalMemory()
         self.printed: list[Printed] = []
         self.freed: list[Any] = []
-        """Allocations that kernels have freed: the native engine may still know where they were."""
+        """Allocations that kernels have freed. The native engine may still hold their addresses."""
         self.spare = SpareBytes()
-        """The memories of CTAs that have ended, where nobody listens who may look at them."""
+        """The memories of ended CTAs, for reuse. They are kept only if no sink is attached that may read them."""
         self.code = code
         self.launch = launch
         self.memory = memory
@@ -179,17 +182,17 @@ class Grid:
         self.sink = sink
         self.unwritten = Unwritten(uninitialised, seed, self._note_unwritten)
         self.completing: AsyncOperation | None = None
-        """The asynchronous operation that was carried out last."""
+        """The asynchronous operation that is completing, or that completed last."""
         self.counters = Counters()
         self.computes = True
-        """Whether tensor copies and multiplications move and compute data; if not, only their signals are given."""
+        """Whether tensor copies and MMAs move and compute data. If not, they only give their signals."""
         self.arrivals_elsewhere = 0
-        """How many arrivals there were at mbarriers of other CTAs than the thread's own."""
+        """The number of arrivals at mbarriers of other CTAs than the thread's own."""
         self.wakeups: Wakeups[Fragment] = Wakeups()
         self.shared_bytes = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
         self.registers_at_entry = registers_at_entry(code.kernel)
         self.sms = 1
-        """Of the GPU."""
+        """The number of SMs of the GPU."""
         self.next_granted: Callable[[], int | None] = lambda: None
         self.clock = 0
         self.clock_reads = 0
@@ -201,7 +204,11 @@ class Grid:
         self.choices.submit(operation)
 
     def _note_unwritten(self, message: str) -> None:
-        """Memories do not know who reads: it is the instruction whose code is on the stack, or what completes."""
+        """Reports a read of unwritten memory.
+
+        A memory does not know who reads it: the site is the instruction whose generated code is on the Python stack, or
+        else that of the completing operation.
+        """
         frame = inspect.currentframe()
         while frame is not None and frame.f_code.co_filename != self.code.filename:
             frame = frame.f_back
@@ -218,14 +225,14 @@ class Grid:
         writes: tuple[events.Region, ...] = (),
         **detail: Any,
     ) -> Operation:
-        """A new asynchronous operation, told to the sink as issued. Only to be called if there is one."""
+        """Returns a new asynchronous operation and reports it to the sink as issued. A sink must be attached."""
         operation = Operation(next(self._ids), kind, f.agent, site, reads, writes, detail)
         assert self.sink is not None
         self.sink(events.Issued(operation, f.agent))
         return operation
 
     def region_at(self, offset: int) -> str:
-        """What lies at an offset of shared memory, by the names of the launch; nothing if there is none."""
+        """Returns the name that the launch gives to an offset of shared memory, or "" if it has none."""
         start = RESERVED_SHARED + self.code.static_shared
         for region in self.launch.regions:
             inside = offset - start - region.offset
@@ -235,7 +242,7 @@ class Grid:
 
 
 class Cluster:
-    """CTAs that are co-resident and share their shared memories. ``number``: in the grid, x fastest."""
+    """CTAs that are co-resident and share their shared memories. ``number``: its place in the grid, x fastest."""
 
     def __init__(self, grid: Grid, number: int):
         self.grid = grid
@@ -248,7 +255,7 @@ class Cluster:
         shape = grid.launch.cluster
         first = tuple(i * s for i, s in zip(self.index, shape, strict=True))
         self.routes: dict[tuple[Any, ...], tuple[tuple[Cta, Cta], ...]] = {}
-        """Where TMA loads go and whom they signal, as `instructions.tensor_copies` has found for their operands."""
+        """The destinations and signalled CTAs of TMA loads, cached by operands (`instructions.tensor_copies`)."""
         self.ctas = [
             Cta(grid, self, x + shape[0] * (y + shape[1] * z), (first[0] + x, first[1] + y, first[2] + z))
             for z in range(shape[2])
@@ -259,14 +266,14 @@ class Cluster:
     def _completed(self, grid: Grid) -> Callable[[CountingBarrier], None] | None:
         if grid.sink is None:
             return None
-        return lambda b: _tell(grid, events.GroupCompleted(self.number, -1, CLUSTER_BARRIER, b.generation))
+        return lambda b: _report(grid, events.GroupCompleted(self.number, -1, CLUSTER_BARRIER, b.generation))
 
     @property
     def living_threads(self) -> int:
         return sum(cta.alive for cta in self.ctas)
 
     def cta_at(self, address: int, what: str) -> tuple[Cta, int]:
-        """CTA and offset that a shared::cluster address names."""
+        """Returns the CTA and the offset that a shared::cluster address names."""
         rank = address >> RANK_SHIFT
         if rank >= len(self.ctas):
             raise Fault(
@@ -276,7 +283,7 @@ class Cluster:
         return self.ctas[rank], address & OFFSET_MASK
 
     def masked(self, mask: int, what: str) -> list[Cta]:
-        """CTAs of a multicast mask."""
+        """Returns the CTAs of a multicast mask."""
         if mask == 0 or mask >> len(self.ctas):
             raise Fault(
                 f"{what} has CTA mask 0x{mask:x}; it must name CTAs 0..{len(self.ctas) - 1} of the cluster", "cluster"
@@ -294,12 +301,12 @@ class Cta:
         self.index = index
         self.window = rank << RANK_SHIFT
         self.sm = (cluster.number * grid.launch.cluster_size + rank) % grid.sms
-        """Its SM, if the first wave were dealt out in order; later ones follow in turn."""
+        """The number of its SM, if the first wave is dealt out in order and later CTAs follow in turn."""
         self.shared = SharedMemory(grid.shared_bytes, grid.unwritten, grid.spare.take)
         self.tmem = TensorMemory(grid.unwritten, grid.spare.take)
         self.mbarriers: dict[int, MBarrier] = {}
         self.invalidated: dict[int, MBarrier] = {}
-        """mbarriers that mbarrier.inval has ended, until others are initialised in their place."""
+        """mbarriers that mbarrier.inval has ended, until others are initialised at their offsets."""
         self.named = [self._barrier(i) for i in range(NAMED_BARRIERS)]
         self.bulk: dict[tuple[int, int], BulkQueue] = {}
         self.warpgroups: dict[int, Warpgroup] = {}
@@ -307,27 +314,27 @@ class Cta:
         self.register_pool = RegisterPool(grid.registers_at_entry)
         self.mma_in_flight = 0
         self.allocations: list[tuple[int, int, int]] = []
-        """(shared offset, columns, column) of every pair allocation so far, for the peer to follow."""
+        """(shared offset, columns, first column) of every pair allocation so far, for the peer CTA to follow."""
         self.cta_group = 0
-        """The group of the CTA's tensor memory allocations; 0 before the first."""
+        """The cta_group of the CTA's tensor memory allocations; 0 before the first."""
         self.allocation_waiters: list[Fragment] = []
         self.launch_requests = 0
-        """Requests to cluster launch control in flight."""
+        """The number of requests to cluster launch control in flight."""
         self.launch_refused = False
-        """Whether a thread has seen that such a request failed."""
+        """Whether a thread has seen that such a request was declined."""
         self.threads = grid.launch.threads
         self.alive = self.threads
         self.warps = [Warp(self, i, grid.launch.block) for i in range(-(-self.threads // WARP_SIZE))]
 
     def _barrier(self, number: int) -> CountingBarrier:
         grid, cluster, rank = self.grid, self.cluster.number, self.rank
-        tell = None
+        report = None
         if grid.sink is not None:
 
-            def tell(b: CountingBarrier) -> None:
-                _tell(grid, events.GroupCompleted(cluster, rank, number, b.generation))
+            def report(b: CountingBarrier) -> None:
+                _report(grid, events.GroupCompleted(cluster, rank, number, b.generation))
 
-        return CountingBarrier(f"barrier {number}", number, grid.wakeups, tell)
+        return CountingBarrier(f"barrier {number}", number, grid.wakeups, report)
 
     @property
     def exited(self) -> bool:
@@ -345,7 +352,7 @@ class Cta:
         return self.cluster.ctas[even], self.cluster.ctas[even + 1]
 
     def pair_member(self, position: int) -> Cta:
-        """One of `pair`: 0 the even CTA, 1 the odd one."""
+        """Returns one CTA of `pair`. position: 0 for the even rank, 1 for the odd rank."""
         return self if self.rank & 1 == position else self.pair[position]
 
     def mbarrier(self, offset: int) -> MBarrier:
@@ -363,17 +370,17 @@ class Cta:
         return barrier
 
     def new_mbarrier(self, offset: int, count: int) -> MBarrier:
-        """Initialise the 8 bytes at an offset as an mbarrier."""
+        """Initialises the 8 bytes at an offset as an mbarrier."""
         grid, cluster, rank = self.grid, self.cluster.number, self.rank
-        tell = None
+        report = None
         if grid.sink is not None:
 
-            def tell(b: MBarrier) -> None:
-                _tell(grid, events.PhaseCompleted(cluster, rank, offset, b.phase))
+            def report(b: MBarrier) -> None:
+                _report(grid, events.PhaseCompleted(cluster, rank, offset, b.phase))
 
         name = grid.region_at(offset)
         label = f"{name} (mbarrier)" if name else "mbarrier"
-        barrier = MBarrier(self.rank, offset, count, label, grid.wakeups, tell)
+        barrier = MBarrier(self.rank, offset, count, label, grid.wakeups, report)
         self.shared.check_range(offset, 8, 8)
         self.shared.guard_mbarrier(offset, str(barrier))
         self.mbarriers[offset] = barrier
@@ -381,19 +388,19 @@ class Cta:
         return barrier
 
     def check_alive(self, what: str) -> None:
-        """Fault if the CTA has exited: for what would read or write its memory."""
+        """Raises Fault if the CTA has exited, because then nothing may read or write its memory."""
         if self.alive == 0:
             raise Fault(f"{what} CTA rank {self.rank}, which has already exited", "cluster")
 
 
-def _tell(grid: Grid, event: Any) -> None:
+def _report(grid: Grid, event: Any) -> None:
     if grid.sink is not None:
         grid.sink(event)
 
 
 @lru_cache(1024)
 def _threads(block: Dim3, warp: int) -> tuple[int, tuple[Value, ...]]:
-    """The mask of the threads of a warp, and their %tid.x, .y and .z."""
+    """Returns the mask of a warp's threads, and their %tid.x, .y and .z."""
     width, height, depth = block
     count = min(WARP_SIZE, width * height * depth - warp * WARP_SIZE)
     linear = np.arange(warp * WARP_SIZE, (warp + 1) * WARP_SIZE, dtype=np.uint32)
@@ -402,7 +409,7 @@ def _threads(block: Dim3, warp: int) -> tuple[int, tuple[Value, ...]]:
 
 
 class Warp:
-    """32 lanes of a CTA: which are alive, and the values of their special registers."""
+    """32 lanes of a CTA: which of them are alive, and the values of their special registers."""
 
     def __init__(self, cta: Cta, index: int, block: Dim3):
         self.cta = cta
@@ -413,20 +420,20 @@ class Warp:
         frame = cta.grid.code.local_bytes
         self.local = LocalMemory(frame, cta.grid.unwritten) if frame else NO_LOCAL
         self.copies: CopyQueues | None = None
-        """The queues of the warp's cp.async copies, from the first one on."""
+        """The queues of the warp's cp.async copies. None before the first copy."""
         self.member: Member | None = None
-        """Its part in a warpgroup, once it has executed a wgmma instruction."""
+        """The warp's part in a warpgroup. None before its first wgmma instruction."""
         self.meetings: dict[tuple[str, int], list[tuple[Fragment, tuple[Value, ...]]]] = {}
-        """The fragments that wait for other lanes, and what they bring, by ``.sync`` instruction and member mask."""
+        """The fragments that wait for other lanes, with their operands, by ``.sync`` instruction and member mask."""
 
     def own_local(self) -> LocalMemory:
-        """The local memory, which is there for what a thread allocates if the kernel has no variables in it."""
+        """Returns the warp's own local memory, and makes one if the kernel declares no local variables (alloca)."""
         if self.local is NO_LOCAL:
             self.local = LocalMemory(0, self.cta.grid.unwritten)
         return self.local
 
     def thread(self, lane: int) -> Dim3:
-        """%tid of a lane."""
+        """Returns %tid of a lane."""
         x, y, z = (int(axis) if isinstance(axis, int) else int(axis[lane]) for axis in self.tid)
         return x, y, z
 
@@ -435,8 +442,9 @@ class Warp:
 
 
 class JoinPoint:
-    """Lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``. ``before``: the registers
-    they had in common when they split, and ``native`` what the engine has kept of them.
+    """The lanes of ``mask`` meet at ``block``; fragments that have arrived wait in ``arrived``.
+
+    ``before``: the registers that the lanes had in common when they split. ``native``: the engine's copy of them.
     """
 
     __slots__ = ("arrived", "before", "block", "mask", "native")
@@ -451,8 +459,10 @@ class JoinPoint:
 
 @dataclass(eq=False)
 class PendingLoad:
-    """A tcgen05.ld that tcgen05.wait::ld has not covered. read: its values, one row a register. open: of each one,
-    the lanes that have not got theirs, nor written the register again.
+    """A tcgen05.ld that no tcgen05.wait::ld has covered yet.
+
+    read: returns the loaded values, one row for each register. open: for each register, the mask of lanes that neither
+    have their value yet nor have overwritten the register.
     """
 
     site: Site
@@ -465,7 +475,7 @@ class PendingLoad:
 
 @dataclass(eq=False)
 class PendingStore:
-    """A tcgen05.st that tcgen05.wait::st has not covered; positions: flat, in tensor memory."""
+    """A tcgen05.st that no tcgen05.wait::st has covered yet. positions: flat positions in tensor memory."""
 
     site: Site
     positions: np.ndarray
@@ -475,8 +485,8 @@ class PendingStore:
 class Fragment:
     """Lanes of one warp that execute together.
 
-    ``registers`` is indexed by register slot; ``block`` is the basic block to run next. ``streak``: blocks run since
-    it last waited for something.
+    ``registers`` is indexed by register slot. ``block`` is the basic block to run next. ``streak`` counts the blocks
+    that have run since the fragment last waited.
     """
 
     __slots__ = (
@@ -515,35 +525,36 @@ class Fragment:
         self.join_block = joins[-1].block if joins else None
         self.waiting: Waiting | None = None
         self.tokens: dict[object, Any] = {}
-        """Per barrier object: the generation this fragment has arrived for. Of the warp: whom it has met, and what they
-        have brought."""
+        """For each barrier: the generation this fragment has arrived for. For the warp: the fragments of the last
+        meeting, with their operands.
+        """
         self.observed: dict[MBarrier, int] = {}
-        """Per mbarrier: the last phase this fragment has seen the end of."""
+        """For each mbarrier: the last phase whose end this fragment has observed."""
         self.pending_loads: list[PendingLoad] = []
         self.pending_stores: list[PendingStore] = []
         self.awaited: tuple[MBarrier, int] | None = None
-        """The barrier and the phase it was suspended for. Once that has ended, the wait passes."""
+        """The barrier and the phase for which it was suspended. Once that phase has ended, the wait passes."""
         self.polled = -1
-        """The changes of the grid when it last looked at an mbarrier in vain."""
+        """The grid's count of changes when the fragment last tested an mbarrier in vain."""
         self.timed_out = False
-        """Whether the look at an mbarrier it is suspended in is to answer no."""
+        """Whether the mbarrier test in which it is suspended is to return false."""
         self.streak = 0
         self.native: Any = None
-        """Its registers as the native engine has them, once that has run it."""
+        """The native engine's copy of its registers, once the engine has run it."""
         self.mask = mask
         self.lanes, self.lane_index = lanes_of(mask)
         self.count = len(self.lanes)
         self.single = self.lanes[0] if self.count == 1 else -1
         self.agent = Agent(self.cta.cluster.number, self.cta.rank, warp.index, mask)
-        """What events call the fragment."""
+        """The fragment's identity in events."""
 
     @property
     def polls(self) -> bool:
-        """Whether it is suspended in an instruction that only looks."""
+        """Whether it is suspended in an instruction that only tests (test_wait)."""
         return self.waiting is not None and "test_wait" in self.waiting.site.modifiers
 
     def require_whole_warp(self) -> None:
-        """Raise Fault unless all living lanes of the warp are here (``.aligned`` and ``.sync`` instructions)."""
+        """Raises Fault unless all living lanes of the warp are here (``.aligned`` and ``.sync`` instructions)."""
         if self.mask != self.warp.alive:
             missing = self.warp.alive & ~self.mask
             raise Fault(
@@ -553,7 +564,7 @@ class Fragment:
             )
 
     def uniform(self, value: Value, what: str) -> int:
-        """The one value that all lanes must pass."""
+        """Returns the one value that all lanes must pass; raises Fault if they differ."""
         if isinstance(value, int):
             return value
         first = int(value[self.lanes[0]])

@@ -1,10 +1,10 @@
-"""Four warps that execute wgmma together, and the registers their accumulators live in (PTX ISA 9.7.15).
+"""Four warps that execute wgmma together, and the registers that hold their accumulators (PTX ISA 9.7.15).
 
-The warps run independently here. A wgmma.mma_async becomes one operation of the tensor core when the last of
-the four has issued it; all must name the same registers and operands. From the moment a warp issues it, the
-accumulator registers of that warp hold nothing, until a wgmma.wait_group of the warp covers the instruction.
-Even then the values stay in the accumulator until somebody reads one of its registers, so a K loop that waits
-in every step does not move them.
+The warps run independently here. A wgmma.mma_async becomes one operation of the tensor core when the last of the four
+has issued it; all must name the same registers and operands. From the moment a warp issues it, the accumulator
+registers of that warp hold nothing, until a wgmma.wait_group of the warp covers the instruction. Even then the values
+stay in the accumulator until an instruction reads one of its registers, so a K loop that waits in every step does not
+move them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NOTHING = {type(None)}
 
 
 class Lanes(Protocol):
-    """What is needed of the lanes of a warp that execute together. single: the lane if it is one, else -1."""
+    """Lanes of a warp that execute together. single: the lane if there is only one, else -1."""
 
     registers: list[Any]
     single: int
 
 
 class RegisterList:
-    """The registers a wgmma.mma_async names as D or as A. Every distinct list of a kernel is one such object."""
+    """The registers that a wgmma.mma_async names as D or as A. Each distinct list of a kernel is one such object."""
 
     __slots__ = ("names", "read", "slots")
 
@@ -52,14 +52,14 @@ class RegisterList:
 
 @dataclass(slots=True, eq=False)
 class HeldRegisters:
-    """The A registers of one warp while a wgmma may still read them. fragments: of the warp, as it is then."""
+    """The A registers of one warp while a wgmma may still read them. fragments: the warp's fragments at issue."""
 
     fragments: Sequence[Lanes]
     registers: RegisterList
     values: Sequence[Any]
 
     def check(self) -> None:
-        """Fault if one of them has been written since."""
+        """Raises Fault if one of them has been written since."""
         for fragment in self.fragments:
             held = fragment.registers
             for slot, name, value in zip(self.registers.slots, self.registers.names, self.values, strict=True):
@@ -75,7 +75,7 @@ class HeldRegisters:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One wgmma.mma_async of the whole warpgroup, while some warps have not issued it or it is in flight."""
+    """One wgmma.mma_async of the whole warpgroup, until all warps have issued it and it has completed."""
 
     key: tuple[Any, ...]
     plan: Plan
@@ -84,15 +84,15 @@ class Step:
     warps: list[int] = field(default_factory=list)
     """The warps that have issued the step."""
     initial: list[tuple[int, NDArray[np.uint32]]] = field(default_factory=list)
-    """(warp in the group, registers [N / 2, 32]) where the old D comes from registers."""
+    """(warp in the group, registers [N / 2, 32]), if the old D comes from registers."""
     a_registers: NDArray[np.complex128] | None = None
     a_held: list[HeldRegisters] = field(default_factory=list)
     metadata: NDArray[np.uint32] | None = None
-    """The metadata of a sparse A: a register of each lane [4 warps, 32]."""
+    """The metadata of a sparse A: one register per lane, [4 warps, 32]."""
     operation: Operation | None = None
 
     def run(self, shared: SharedMemory) -> None:
-        """The tensor core executes it: operands are read now."""
+        """Executes the step in the tensor core, which reads the operands now."""
         for held in self.a_held:
             held.check()
         self.accumulator.d_type = self.plan.form.d_type
@@ -104,14 +104,14 @@ class Step:
         self.accumulator.add(shared, self.plan, self.a_registers, self.metadata)
 
     def put_a(self, warp: int, chunks: NDArray[np.complex128]) -> None:
-        """A's rows from the registers of one warp."""
+        """Sets the rows of A that come from the registers of one warp."""
         if self.a_registers is None:
             self.a_registers = np.empty((M, 2), np.complex128)
         rows = M // WARPS
         self.a_registers[rows * warp : rows * (warp + 1)] = chunks
 
     def put_metadata(self, warp: int, words: NDArray[np.uint32]) -> None:
-        """The register of one warp's lanes that says which elements of A are kept."""
+        """Sets one warp's metadata registers, which say which elements of A are kept."""
         if self.metadata is None:
             self.metadata = np.empty((WARPS, words.size), np.uint32)
         self.metadata[warp] = words
@@ -119,27 +119,27 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Warpgroup:
-    """Warps 4g .. 4g + 3 of a CTA; ``label`` names it."""
+    """Warps 4g .. 4g + 3 of a CTA. ``label`` names it."""
 
     label: str
     unit: MmaUnit
     wakeups: Wakeups[Any]
     steps: deque[Step] = field(default_factory=deque)
-    """Instructions that some warps, but not all, have issued."""
+    """The instructions that some warps, but not all, have issued."""
     submitted: int = 0
     completed: int = 0
     accumulators: dict[RegisterList, Accumulator] = field(default_factory=dict)
     waiters: list[tuple[int, Any]] = field(default_factory=list)
 
     def finish(self) -> None:
-        """The CTA has exited."""
+        """Checks, when the CTA has exited, that no wgmma is in flight."""
         if self.submitted != self.completed or self.steps:
             raise Fault(f"exits while a wgmma of {self} is in flight; wgmma.wait_group 0 is missing", "exit")
         for accumulator in self.accumulators.values():
             accumulator.retire()
 
     def wake(self) -> None:
-        """An instruction has completed: resume the waits it satisfies."""
+        """Counts a completed instruction, and resumes the waits that it satisfies."""
         self.completed += 1
         ready = [fragment for needed, fragment in self.waiters if needed <= self.completed]
         self.waiters = [waiter for waiter in self.waiters if waiter[0] > self.completed]
@@ -155,7 +155,7 @@ class Warpgroup:
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """An accumulator in the registers of one warp. last: number of the youngest wgmma that adds to it."""
+    """An accumulator in the registers of one warp. last: the number of the youngest wgmma that adds to it."""
 
     registers: RegisterList
     accumulator: Accumulator
@@ -171,9 +171,9 @@ class Member:
     position: int
     issued: int = 0
     commits: deque[int] = field(default_factory=deque)
-    """Per committed wgmma-group that may be pending: how many instructions it and older ones hold."""
+    """For each committed wgmma-group that may be pending: the number of instructions in it and in older groups."""
     groups: int = 0
-    """Groups committed so far."""
+    """The number of groups committed so far."""
     fenced: bool = False
     """Whether a wgmma.fence has followed the last access to accumulator registers."""
     bindings: dict[RegisterList, Binding] = field(default_factory=dict)
@@ -187,8 +187,9 @@ class Member:
         keep: bool,
         warn: Callable[[str], None],
     ) -> tuple[Binding, Any]:
-        """The binding that a 64 x n wgmma adds to, and the old values if they come from registers. warn: is told that a
-        fence is missing, which ptxas puts there itself.
+        """Returns the binding that a 64 x n wgmma adds to, and the old values if they come from registers.
+
+        warn: called with a message if a fence is missing; ptxas inserts that fence itself.
         """
         held = registers.read(f.registers)
         binding = self.bindings.get(registers)
@@ -200,7 +201,7 @@ class Member:
         elif binding is not None:
             if not binding.readable:
                 raise self.overwritten(f, binding)
-            # Some registers were written since the wait: the others are still in the accumulator.
+            # Some registers were written since the wait. The others are still in the accumulator.
             self._publish(fragments)
         if not self.fenced:
             warn(
@@ -236,7 +237,7 @@ class Member:
             self._publish(fragments)
 
     def settle(self, f: Lanes, covered: int) -> None:
-        """A wait covers the first ``covered`` instructions: what they computed may be read."""
+        """Makes the results of the first ``covered`` instructions readable, because a wait covers them."""
         for binding in self.bindings.values():
             if not binding.readable and binding.last <= covered:
                 if set(map(type, binding.registers.read(f.registers))) != _NOTHING:
@@ -249,13 +250,13 @@ class Member:
         return Fault(f"register {name} was written while a wgmma that accumulates in it was in flight", "wgmma")
 
     def publish(self, fragments: Iterable[Lanes]) -> None:
-        """An instruction of the warp, whose fragments these are, is about to read accumulator registers."""
+        """Called before an instruction of the warp reads accumulator registers. fragments: the warp's fragments."""
         if self.bindings:
             self._publish(fragments)
             self.fenced = False
 
     def _publish(self, fragments: Iterable[Lanes]) -> None:
-        """Put readable accumulators into the registers of all the warp's lanes, wherever they are."""
+        """Copies readable accumulators into the registers of all the warp's fragments."""
         for registers, binding in list(self.bindings.items()):
             if not binding.readable:
                 continue
@@ -270,5 +271,5 @@ class Member:
             del self.bindings[registers]
 
     def pending(self, slot: int) -> bool:
-        """Whether a register belongs to an accumulator that no wait has covered."""
+        """Returns whether a register belongs to an accumulator that no wait has covered."""
         return any(not b.readable and slot in b.registers.slots for b in self.bindings.values())
