@@ -1,1 +1,1 @@
-"""What is stored where: address spaces, shared, global and tensor memory, tensor maps and matrix descriptors."""
+"""The memories: address spaces, shared, global, local and tensor memory, tensor maps and matrix descriptors."""

@@ -1,7 +1,8 @@
-"""Where the state spaces lie in the generic address space, and which space an address belongs to.
+"""The windows of the state spaces in the generic address space, and the space that an address belongs to.
 
-A shared::cluster address is the CTA's rank in bits 24 and up and an offset below, as code compiled by ptxas 13.0 has
-it. The first KiB of every CTA's window belongs to the system. Windows of the other spaces are this emulator's choice.
+A shared::cluster address has the CTA's rank in bits 24 and up and an offset below, as in code compiled by ptxas 13.0.
+The first KiB of every CTA's window is reserved for the system. The windows of the other spaces are this emulator's
+choice.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from emugpu.emulator.errors import Fault
 RANK_SHIFT = 24
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 RESERVED_SHARED = 1024
-"""Bytes at the start of every CTA's shared window that belong to the system."""
+"""The bytes at the start of every CTA's shared window that are reserved for the system."""
 
 _WINDOW_SHIFT = 40
 SHARED_WINDOW = 1 << _WINDOW_SHIFT
-"""Generic address of shared::cluster address 0."""
+"""The generic address of shared::cluster address 0."""
 PARAM_WINDOW = 2 << _WINDOW_SHIFT
-"""Generic address of the first byte of the kernel parameters."""
+"""The generic address of the first byte of the kernel parameters."""
 LOCAL_WINDOW = 3 << _WINDOW_SHIFT
 CONST_WINDOW = 4 << _WINDOW_SHIFT
 GLOBAL_WINDOW = 0x7F00_0000_0000
-"""The first global address that is handed out. Global memory is its own window: generic and global agree."""
+"""The lowest global address that is allocated. Global memory is its own window: its addresses equal generic ones."""
 
 WINDOWS = {"shared": SHARED_WINDOW, "param": PARAM_WINDOW, "local": LOCAL_WINDOW, "const": CONST_WINDOW, "global": 0}
 _BY_NUMBER = {base >> _WINDOW_SHIFT: space for space, base in WINDOWS.items() if base}
 
 
 def space_of(address: int) -> str:
-    """The state space of a generic address; shared::cta addresses count as "shared"."""
+    """Returns the state space of a generic address; shared::cta addresses count as "shared"."""
     return _BY_NUMBER.get(address >> _WINDOW_SHIFT, "global")
 
 
 def spaces_of(addresses: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """The state spaces of generic addresses, each with the positions that are in it."""
+    """Returns the state spaces of generic addresses, each with the positions of its addresses."""
     numbers = (addresses >> np.uint64(_WINDOW_SHIFT)).astype(np.int64)
     found: dict[str, np.ndarray] = {}
     for number in np.unique(numbers).tolist():
@@ -48,7 +49,10 @@ def spaces_of(addresses: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def shared_from_generic(address: Any) -> Any:
-    """The shared::cluster address of a generic one (an int, or an array of lanes). Fault if it is not shared."""
+    """Returns the shared::cluster address of a generic one (an int, or an array of lanes).
+
+    Fault if it is not shared.
+    """
     if isinstance(address, int):
         if address >> _WINDOW_SHIFT != 1:
             raise Fault(f"generic address 0x{address:x} is not in shared memory but in {space_of(address)}", "address")

@@ -1,4 +1,4 @@
-"""What shared and global memory have in common: buffers, word sizes, 16-byte chunks, and how much was written."""
+"""The common parts of shared and global memory: buffers, word sizes, 16-byte chunks, and shadow values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 16
-"""Bytes of the unit in which TMA, matrix descriptors and ldmatrix/stmatrix move shared memory."""
+"""TMA, matrix descriptors and ldmatrix/stmatrix move shared memory in units of this many bytes."""
 
 UNSIGNED: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.uint8),
@@ -19,25 +19,25 @@ UNSIGNED: dict[int, np.dtype[Any]] = {
     8: np.dtype(np.uint64),
 }
 CHUNK_DTYPE = np.dtype(np.complex128)
-"""Any 16-byte type will do to move chunks whole; NumPy's take and put are fastest on a native one."""
+"""A 16-byte type for moving whole chunks. Any such type would do; NumPy's take and put are fastest on a native one."""
 
 ALL_VALID = {1: 0x01, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
-"""The shadow of a word whose bytes were all written, by size of the word."""
+"""The shadow of a word whose bytes were all written, by the size of the word."""
 
 _CACHE_LINE = 64
 Zeroed = Callable[[int], NDArray[np.uint8]]
-"""Makes so many zeroed bytes."""
+"""A function that returns so many zeroed bytes."""
 
 
 def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
-    """Zeroed bytes at a host address that is a multiple of 64, as wider views need."""
+    """Returns zeroed bytes at a host address that is a multiple of 64, as wider views need."""
     raw = np.zeros(nbytes + _CACHE_LINE, np.uint8)
     skip = -raw.ctypes.data % _CACHE_LINE
     return raw[skip : skip + nbytes]
 
 
 class SpareBytes:
-    """Zeroed bytes, of buffers that nobody uses any more if there are some: clearing costs less than new pages."""
+    """A source of zeroed bytes that reuses buffers no longer in use, because clearing costs less than new pages."""
 
     def __init__(self) -> None:
         self._spare: dict[int, list[NDArray[np.uint8]]] = {}
@@ -56,10 +56,10 @@ class SpareBytes:
 
 
 def common_bytes(nbytes: int) -> NDArray[np.uint8]:
-    """Zeroed bytes that processes forked later share with this one; page-aligned."""
+    """Returns zeroed, page-aligned bytes that later forked processes share with this one."""
     return np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8, nbytes)
 
 
 def round_up(value: int, step: int) -> int:
-    """The multiple of `step` at or above `value`."""
+    """Returns the smallest multiple of `step` that is not below `value`."""
     return -(-value // step) * step

@@ -18,11 +18,11 @@ from emugpu.emulator.memory.bytes import CHUNK
 from emugpu.emulator.memory.swizzle import Swizzle
 
 LINE = 128
-"""Bytes of a line, whose number drives the swizzle."""
+"""Bytes of a line. The line number drives the swizzle."""
 
 
 class Major(Enum):
-    """Which dimension of an operand is contiguous in shared memory."""
+    """The dimension of an operand that is contiguous in shared memory."""
 
     K = "K-major"
     MN = "MN-major"
@@ -30,14 +30,14 @@ class Major(Enum):
 
 @dataclass(frozen=True)
 class MatrixDescriptor:
-    """Where an operand sits in shared memory. Byte units throughout.
+    """The place of an operand in shared memory. All units are bytes.
 
     Attributes:
         start: address of the operand's first element, before the swizzle.
         leading_bytes: leading dimension byte offset (LBO).
         stride_bytes: stride dimension byte offset (SBO).
-        swizzle: swizzle mode the operand was written with.
-        base_offset: the 128-byte line, modulo 8, at which the swizzle pattern starts; 0 where it hangs on
+        swizzle: swizzle mode in which the operand was written.
+        base_offset: the 128-byte line, modulo 8, at which the swizzle pattern starts; 0 if the pattern depends on
             absolute addresses, as TMA writes it.
     """
 
@@ -75,7 +75,7 @@ def _common_fields(value: int, what: str, swizzle: Swizzle) -> MatrixDescriptor:
 
 @lru_cache(maxsize=4096)
 def decode_sm100(value: int) -> MatrixDescriptor:
-    """The tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields."""
+    """Decodes a tcgen05 matrix descriptor (PTX ISA 9.7.16.4.1). Fault on invalid or unsupported fields."""
     what = "tcgen05 matrix descriptor"
     if _bits(value, 46, 48) != 0b001:
         raise Fault(
@@ -96,7 +96,7 @@ def decode_sm100(value: int) -> MatrixDescriptor:
 
 @lru_cache(maxsize=4096)
 def decode_sm90(value: int) -> MatrixDescriptor:
-    """The wgmma matrix descriptor (PTX ISA 9.7.15.5.1.2.2). Fault on invalid or unsupported fields."""
+    """Decodes a wgmma matrix descriptor (PTX ISA 9.7.15.5.1.2.2). Fault on invalid or unsupported fields."""
     what = "wgmma matrix descriptor"
     _require_zero(value, what, (46, 48), (52, 61))
     return _common_fields(value, what, _SM90_SWIZZLES[_bits(value, 62, 63)])
@@ -106,15 +106,15 @@ def decode_sm90(value: int) -> MatrixDescriptor:
 def operand_positions(
     descriptor: MatrixDescriptor, rows: int, k_elements: int, element_bytes: int, major: Major
 ) -> NDArray[np.intp]:
-    """Numbers (shared address / 16) of the 16-byte chunks that make up an operand of `rows` x `k_elements`.
+    """Returns the numbers (shared address / 16) of the 16-byte chunks of an operand of `rows` x `k_elements`.
 
     K-major: shape [rows, chunks along K]; a chunk holds neighbours along K of one row.
     MN-major: shape [k_elements, chunks along the rows]; a chunk holds neighbouring rows of one k.
 
-    The byte offsets of the canonical layouts are added to the start address, then the swizzle acts on the
-    absolute address, so a start inside a swizzle atom (the usual way to step along K) needs nothing special.
-    A base offset moves the pattern by as many lines. An H200's wgmma reads operands so in every combination
-    of mode and major-ness.
+    The byte offsets of the canonical layout are added to the start address, and then the swizzle is applied to the
+    absolute address. So a start inside a swizzle atom (the usual way to step along K) needs no special case. A base
+    offset shifts the pattern by that many lines. The wgmma of an H200 reads operands this way in every combination of
+    swizzle mode and major-ness.
     """
     span = descriptor.swizzle.span_bytes
     stride, leading = descriptor.stride_bytes, descriptor.leading_bytes
@@ -140,7 +140,7 @@ def operand_positions(
 
 
 NO_TYPE = 2
-"""The code of no type of kind::f8f6f4, with which a B200 multiplies all the same: nobody has said as what."""
+"""A code of kind::f8f6f4 without a type. A B200 multiplies with it nevertheless; it is not documented as which type."""
 _F8F6F4 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 TYPES: dict[str, dict[int, str]] = {
     "f16": {0: "f16", 1: "bf16"},
@@ -151,7 +151,7 @@ TYPES: dict[str, dict[int, str]] = {
     "mxf4": {1: "e2m1"},
     "mxf4nvf4": {1: "e2m1"},
 }
-"""Types of A and B by their codes."""
+"""The types of A and B by their codes."""
 D_TYPES_OF_KIND = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"}}
 SCALED = ("mxf8f6f4", "mxf4", "mxf4nvf4")
 DEPTH = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
@@ -160,9 +160,10 @@ DEPTH = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 6
 
 @dataclass(frozen=True)
 class Shape:
-    """What an instruction descriptor says. a_id and b_id: which bytes of a column hold the scale factors.
+    """The content of an instruction descriptor.
 
-    scale: their type, of the block-scaled kinds. saturate: of kind::i8.
+    a_id, b_id: which bytes of a column hold the scale factors. scale: the type of the scale factors, for block-scaled
+    kinds. saturate: for kind::i8.
     """
 
     kind: str
@@ -199,7 +200,7 @@ def _valid_m(kind: str, group: int, weights: bool, sparse: bool) -> tuple[int, .
 
 @lru_cache(maxsize=512)
 def decode(kind: str, value: int, group: int, weights: bool = False, sparse: bool = False) -> Shape:
-    """Decode for a kind; weights: ``.ws``; sparse: ``.sp``. Fault on values the instruction does not have."""
+    """Decodes an instruction descriptor. weights: ``.ws``. sparse: ``.sp``. Fault on values that do not exist."""
     what = f"tcgen05.mma kind::{kind} instruction descriptor"
     bits, zero = partial(_bits, value), partial(_require_zero, value, what)
     if bits(2, 2) != sparse:

@@ -1,7 +1,6 @@
-"""The device's memory: allocations far apart, so that a stray address hits none of them.
+"""The device's memory. Its allocations lie far apart, so that a stray address hits none of them.
 
-It starts poisoned, as shared memory does (see `shared`). Its bytes are kept where processes that are forked for a
-launch share them.
+It starts poisoned, like shared memory (see `shared`). Processes that are forked for a launch share its bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from emugpu.emulator.memory.unwritten import FAULT, Unwritten
 
 @contextmanager
 def _of_lane(position: int) -> Iterator[None]:
-    """A Fault raised inside is that of one element of a vector access."""
+    """Attributes a Fault that is raised inside to one element of a vector access."""
     try:
         yield
     except Fault as fault:
@@ -33,24 +32,22 @@ def _of_lane(position: int) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Allocation:
-    """One block of global memory: `data` holds its bytes, `valid` which were written (None when all were)."""
+    """One block of global memory. `data`: its bytes. `valid`: which of them were written (None if all were)."""
 
     base: int
     name: str
     data: NDArray[np.uint8]
     valid: NDArray[np.bool_] | None
     words: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
-    """The (padded) bytes viewed as unsigned integers of 1, 2, 4 and 8 bytes."""
+    """The (padded) bytes, viewed as unsigned integers of 1, 2, 4 and 8 bytes."""
     shadow: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
-    """`valid`, viewed likewise."""
+    """`valid`, viewed in the same way."""
 
     @classmethod
     def over(
         cls, base: int, name: str, nbytes: int, buffer: NDArray[np.uint8], shadow: NDArray[np.uint8]
     ) -> Allocation:
-        """A block over memory that is there: its bytes, and as many that say what was written; both padded to whole
-        chunks.
-        """
+        """Returns a block over existing memory: its bytes, and a shadow of the same size. Both have whole chunks."""
         return cls(
             base=base,
             name=name,
@@ -62,11 +59,11 @@ class Allocation:
 
     @property
     def end(self) -> int:
-        """First address behind the block."""
+        """The first address behind the block."""
         return self.base + self.data.size
 
     def check_valid(self, offset: int, nbytes: int, unwritten: Unwritten) -> None:
-        """Deal with bytes of the range that were never written."""
+        """Handles bytes of the range that were never written, as `unwritten` says."""
         if self.valid is None:
             return
         valid = self.valid[offset : offset + nbytes]
@@ -80,12 +77,12 @@ class Allocation:
             unwritten.read(fault, self.data[offset : offset + nbytes], valid)
 
     def mark_valid(self, offset: int, nbytes: int) -> None:
-        """Note that a range has been written."""
+        """Marks a range as written."""
         if self.valid is not None:
             self.valid[offset : offset + nbytes] = True
 
     def poisonable(self) -> NDArray[np.bool_]:
-        """`valid`, also when all was written, so that a part can be poisoned again."""
+        """Returns `valid`, as an array even if all bytes were written, so that a part can be poisoned again."""
         if self.valid is None:
             self.valid = self.shadow[1][: self.data.size].view(np.bool_)
             self.valid[:] = True
@@ -99,15 +96,15 @@ class GlobalMemory:
     GUARD = 1 << 21
 
     def __init__(self, first: int = GLOBAL_WINDOW) -> None:
-        """first: the first address that is handed out."""
+        """first: the lowest address to allocate."""
         self.unwritten = FAULT
-        """What reading bytes gives that were never written."""
+        """The policy for reads of unwritten bytes."""
         self.allocations: list[Allocation] = []
         self._bases: list[int] = []
         self._next = first
 
     def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
-        """Reserve `nbytes` poisoned bytes; returns their 256-byte aligned device address. at: the address itself."""
+        """Allocates `nbytes` poisoned bytes. Returns their device address, a multiple of 256 unless `at` gives it."""
         if nbytes <= 0:
             raise ValueError(f"allocation of {nbytes} bytes ('{name}'): at least one byte is needed")
         padded = round_up(nbytes, CHUNK)
@@ -128,19 +125,19 @@ class GlobalMemory:
                 raise ValueError(f"allocation '{block.name}' at {block.base:#x} overlaps '{other.name}'")
 
     def insert(self, block: Allocation) -> None:
-        """Add a block to those that accesses may hit."""
+        """Adds a block to those that accesses may hit."""
         position = bisect_right(self._bases, block.base)
         self.allocations.insert(position, block)
         self._bases.insert(position, block.base)
 
     def remove(self, block: Allocation) -> None:
-        """Take a block away: accesses to it are outside every allocation."""
+        """Removes a block, so that accesses to it are outside every allocation."""
         position = bisect_right(self._bases, block.base) - 1
         assert self.allocations[position] is block
         del self.allocations[position], self._bases[position]
 
     def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
-        """Copy an array (row-major) into a new allocation; returns its device address."""
+        """Copies an array (row-major) into a new allocation. Returns its device address."""
         source = np.ascontiguousarray(array)
         address = self.alloc(source.nbytes, name, at)
         block, _ = self.find(address, source.nbytes)
@@ -149,13 +146,13 @@ class GlobalMemory:
         return address
 
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
-        """A copy of device memory as an array. Fault if a byte of it was never written."""
+        """Returns a copy of device memory as an array. Fault if a byte of it was never written."""
         dtype = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return self.read(address, nbytes).copy().view(dtype).reshape(shape)
 
     def find(self, address: int, nbytes: int) -> tuple[Allocation, int]:
-        """The allocation that holds `nbytes` at `address`, and the byte offset in it. Fault if none does."""
+        """Returns the allocation that holds `nbytes` at `address`, and the byte offset in it. Fault if none does."""
         position = bisect_right(self._bases, address) - 1
         if position >= 0:
             block = self.allocations[position]
@@ -168,22 +165,22 @@ class GlobalMemory:
         )
 
     def direct(self) -> list[Allocation]:
-        """The allocations whose arrays may be read and written without asking; for the time of a launch."""
+        """Returns the allocations whose arrays native code may access directly during a launch."""
         return self.allocations
 
     def ranges(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, first address, bytes) of every allocation."""
+        """Returns (name, first address, bytes) of every allocation."""
         return tuple((block.name, block.base, block.data.size) for block in self.allocations)
 
     def holding(self, address: int) -> Allocation | None:
-        """The allocation that an address lies in."""
+        """Returns the allocation that holds an address, or None."""
         position = bisect_right(self._bases, address) - 1
         if position >= 0 and address < self.allocations[position].end:
             return self.allocations[position]
         return None
 
     def name_of(self, address: int) -> str:
-        """The allocation an address lies in, with the byte offset in it; nothing outside all of them."""
+        """Returns the name of the allocation that holds an address, with the byte offset in it, or ""."""
         block = self.holding(address)
         return f"'{block.name}' + {address - block.base}" if block is not None else ""
 
@@ -199,36 +196,36 @@ class GlobalMemory:
             raise Fault(f"global address {address:#x} is not aligned to the {align} bytes of the access", "alignment")
 
     def read(self, address: int, nbytes: int, align: int = 1) -> NDArray[np.uint8]:
-        """A view of `nbytes` written bytes. Copy it if it must outlive the next write."""
+        """Returns a view of `nbytes` written bytes. Copy it if it must outlive the next write."""
         self._check_aligned(address, align)
         block, offset = self.find(address, nbytes)
         block.check_valid(offset, nbytes, self.unwritten)
         return block.data[offset : offset + nbytes]
 
     def write(self, address: int, values: NDArray[np.uint8], align: int = 1) -> None:
-        """Write a one-dimensional array of bytes."""
+        """Writes a one-dimensional array of bytes."""
         self._check_aligned(address, align)
         block, offset = self.find(address, values.size)
         block.data[offset : offset + values.size] = values
         block.mark_valid(offset, values.size)
 
     def fill(self, address: int, value: int, nbytes: int) -> None:
-        """Write one byte's value to `nbytes` bytes."""
+        """Writes one byte's value to `nbytes` bytes."""
         block, offset = self.find(address, nbytes)
         block.data[offset : offset + nbytes] = value
         block.mark_valid(offset, nbytes)
 
     def load_int(self, address: int, nbytes: int) -> int:
-        """One naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""
+        """Loads one naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""
         return int.from_bytes(self.read(address, nbytes, nbytes).tobytes(), "little")
 
     def store_int(self, address: int, nbytes: int, value: int) -> None:
-        """Store the low `nbytes` bytes of `value`, naturally aligned."""
+        """Stores the low `nbytes` bytes of `value`, naturally aligned."""
         low = value & ((1 << 8 * nbytes) - 1)
         self.write(address, np.frombuffer(low.to_bytes(nbytes, "little"), np.uint8), nbytes)
 
     def gather(self, addresses: NDArray[np.integer], nbytes: int) -> NDArray[np.unsignedinteger]:
-        """Load one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes per element of `addresses`."""
+        """Loads one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes for each element of `addresses`."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
             values = []
@@ -245,7 +242,7 @@ class GlobalMemory:
         return block.words[nbytes].take(index)
 
     def scatter(self, addresses: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
-        """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""
+        """Stores one naturally aligned integer per lane. If lanes collide, the last one wins."""
         hit = self._one_block(addresses, nbytes)
         if hit is None:
             each = np.broadcast_to(values, addresses.shape)
@@ -260,7 +257,7 @@ class GlobalMemory:
             block.shadow[nbytes][index] = ALL_VALID[nbytes]
 
     def peek(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What `gather` would give, and which of its bits were never written."""
+        """Returns the result of `gather`, and the mask of its bits that were never written."""
         values, missing = [], []
         for position, address in enumerate(addresses.tolist()):
             with _of_lane(position):
@@ -274,12 +271,12 @@ class GlobalMemory:
         return np.frombuffer(b"".join(values), dtype), np.frombuffer(b"".join(missing), dtype)
 
     def poison(self, address: int, nbytes: int) -> None:
-        """Forget what was written to a range."""
+        """Marks a range as unwritten."""
         block, offset = self.find(address, nbytes)
         block.poisonable()[offset : offset + nbytes] = False
 
     def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
-        """The one allocation all lanes fall into with their offsets in it, or None; alignment is checked."""
+        """Returns the allocation that holds all addresses, and the offsets in it, or None. Checks the alignment."""
         merged = int(np.bitwise_or.reduce(addresses))
         if merged & (nbytes - 1):
             for position, address in enumerate(addresses.tolist()):

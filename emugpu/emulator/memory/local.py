@@ -1,4 +1,4 @@
-"""The local memory of a warp: each of its 32 threads has one of its own, at the same addresses."""
+"""The local memory of a warp. Each of its 32 threads has its own, at the same addresses."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from emugpu.emulator.memory.unwritten import FAULT, Unwritten
 
 THREADS = 32
 MOST = 512 << 10
-"""Bytes of a thread (CUDA Programming Guide, "Technical Specifications per Compute Capability")."""
+"""The most bytes of a thread (CUDA Programming Guide, "Technical Specifications per Compute Capability")."""
 
 
 def _fault(bad: NDArray[np.bool_], message: str, rule: str = "address") -> Fault:
-    """The fault of the first thread of those whose accesses are bad."""
+    """Returns the fault of the first thread whose access is bad."""
     return Fault(message, rule, position=int(np.flatnonzero(bad)[0]))
 
 
 class LocalMemory:
-    """Poisoned at the start, as shared memory is; addresses are byte offsets in a thread's frame, which `allocate`
-    makes longer. tops: where each thread's frame ends.
+    """Local memory, which starts poisoned like shared memory.
+
+    Addresses are byte offsets in a thread's frame, which `allocate` extends. tops: the end of each thread's frame.
     """
 
     def __init__(self, nbytes: int, unwritten: Unwritten = FAULT) -> None:
@@ -38,7 +39,7 @@ class LocalMemory:
         self._valid = {n: valid.view(dtype) for n, dtype in UNSIGNED.items()}
 
     def allocate(self, lanes: NDArray[np.intp], sizes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
-        """Makes some threads' frames longer; returns where their new bytes begin, which count as not written."""
+        """Extends the frames of some threads. Returns where their new bytes begin; these count as unwritten."""
         begin = -(-self.tops[lanes] // alignment) * alignment
         too_long = (sizes < 0) | (sizes > MOST - begin)
         if too_long.any():
@@ -65,7 +66,7 @@ class LocalMemory:
         return (lanes * self._pitch + offsets) // nbytes
 
     def load(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[Any]:
-        """One naturally aligned unsigned integer for each of some threads."""
+        """Loads one naturally aligned unsigned integer for each of some threads."""
         index = self._index(lanes, offsets, nbytes)
         unwritten = self._valid[nbytes][index] != ALL_VALID[nbytes]
         if unwritten.any():
@@ -79,13 +80,13 @@ class LocalMemory:
     def peek(
         self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What `load` would give, and which of its bits were never written."""
+        """Returns the result of `load`, and the mask of its bits that were never written."""
         index = self._index(lanes, offsets, nbytes)
         missing: NDArray[Any] = (self._valid[nbytes][index] ^ ALL_VALID[nbytes]) * UNSIGNED[nbytes].type(0xFF)
         return self._words[nbytes][index], missing
 
     def forget(self, lane: int, offset: int) -> None:
-        """A byte that counts as not written."""
+        """Marks a byte as unwritten."""
         self._valid[1][lane * self._pitch + offset] = 0
 
     def store(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int, values: Any) -> None:

@@ -1,8 +1,8 @@
 """The shared memory of one CTA.
 
-It starts poisoned. A shadow array of booleans, one per byte, says which bytes were ever written; a read that meets an
-unwritten byte is a Fault, because the program would see whatever the previous kernel left there, or what `unwritten`
-makes of it.
+It starts poisoned. A shadow array with one boolean per byte says which bytes were ever written. A read of an unwritten
+byte is a Fault, because on a GPU the program would see whatever the previous kernel left there; `unwritten` may choose
+another result.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MBARRIER_BYTES = 8
 class SharedMemory:
     """Addresses are byte offsets inside the CTA's window.
 
-    `size` counts the reserved first KiB, then static and dynamic shared memory. Public arrays, all views of
-    the same two buffers: `data` (bytes), `valid` (bool per byte), `chunks` (16-byte items). Change `valid`
-    to False only through `poison` or `reset`: ranges found valid are remembered until then.
+    `size` counts the reserved first KiB, then static and dynamic shared memory. The public arrays are views of the same
+    two buffers: `data` (bytes), `valid` (one bool per byte), `chunks` (16-byte items). Set `valid` to False only
+    through `poison` or `reset`, because ranges that were found valid are cached until then.
     """
 
     def __init__(self, size: int, unwritten: Unwritten = FAULT, zeroed: Zeroed = aligned_bytes) -> None:
@@ -50,12 +50,12 @@ class SharedMemory:
         self._mbarriers_end = 0
 
     def reset(self) -> None:
-        """Forget everything that was written."""
+        """Marks all bytes as unwritten."""
         self.valid[:] = False
         self._known_valid.clear()
 
     def poison(self, offset: int, nbytes: int) -> None:
-        """Forget what was written to a range."""
+        """Marks a range as unwritten."""
         self.check_range(offset, nbytes)
         self.valid[offset : offset + nbytes] = False
         self._known_valid.clear()
@@ -63,18 +63,18 @@ class SharedMemory:
     # -- live mbarriers, which nothing may overwrite -----------------------------------------------
 
     def guard_mbarrier(self, offset: int, name: str) -> None:
-        """Make a write to the 8 bytes at `offset` a Fault from now on."""
+        """Makes a write to the 8 bytes at `offset` a Fault from now on."""
         self._mbarriers[offset] = name
-        # Bounds for a quick look, which an mbarrier that is released leaves as they are.
+        # Bounds for a quick test. A released mbarrier does not shrink them.
         self._mbarriers_first = min(self._mbarriers_first, offset)
         self._mbarriers_end = max(self._mbarriers_end, offset + MBARRIER_BYTES)
 
     def release_mbarrier(self, offset: int) -> None:
-        """The mbarrier has been invalidated."""
+        """Allows writes again, because the mbarrier has been invalidated."""
         self._mbarriers.pop(offset, None)
 
     def check_no_mbarrier(self, first: int, end: int, what: str = "written") -> None:
-        """Fault if a live mbarrier lies in the bytes first .. end - 1."""
+        """Raises Fault if a live mbarrier lies in the bytes first .. end - 1."""
         if end <= self._mbarriers_first or first >= self._mbarriers_end:
             return
         for offset, name in sorted(self._mbarriers.items()):
@@ -86,22 +86,22 @@ class SharedMemory:
                     offset,
                 )
 
-    # -- for code that reads and writes the arrays itself ------------------------------------------
+    # -- for code that accesses the arrays directly -------------------------------------------------
 
     @cached_property
     def addresses(self) -> tuple[int, int]:
-        """Where `data` and `valid` lie in the host's memory."""
+        """The host addresses of `data` and `valid`."""
         return self.data.ctypes.data, self.valid.ctypes.data
 
     @property
     def mbarrier_bounds(self) -> tuple[int, int]:
-        """The bytes between which all live mbarriers lie."""
+        """The first byte and the end of the range that holds all live mbarriers."""
         return self._mbarriers_first, self._mbarriers_end
 
     # -- checks ------------------------------------------------------------------------------------
 
     def check_range(self, offset: int, nbytes: int, align: int = 1) -> None:
-        """Fault unless `nbytes` at `offset` lie in the program's part of the window, aligned."""
+        """Raises Fault unless `nbytes` at `offset` are aligned and lie in the program's part of the window."""
         if offset % align:
             raise Fault(
                 f"shared address {offset:#x} is not aligned to the {align} bytes of the access", "alignment", offset
@@ -122,7 +122,7 @@ class SharedMemory:
             )
 
     def check_valid(self, offset: int, nbytes: int) -> None:
-        """Deal with bytes of the range that were never written."""
+        """Handles bytes of the range that were never written, as `unwritten` says."""
         valid = self.valid[offset : offset + nbytes]
         if not valid.all():
             first = offset + int(valid.argmin())
@@ -135,15 +135,15 @@ class SharedMemory:
             self._unwritten.read(fault, self.data[offset : offset + nbytes], valid)
 
     def mark_valid(self, first: int, end: int, key: Hashable) -> None:
-        """The bytes first .. end - 1, which are those that the `key` of `check_chunks` names, have been written."""
+        """Marks the bytes first .. end - 1 as written. `key` names them, as in `check_chunks`."""
         if key not in self._known_valid:
             self.valid[first:end] = True
             self._known_valid.add(key)
 
     def check_chunks(self, index: NDArray[np.integer], key: Hashable = None) -> None:
-        """Fault unless every 16-byte chunk of `index` is in range; deal with bytes that were never written.
+        """Raises Fault unless every 16-byte chunk of `index` is in range. Handles bytes that were never written.
 
-        A `key` that names this very index array makes the next check of it a set look-up, until `poison` or
+        A `key` that names this very index array turns the next check of it into a set look-up, until `poison` or
         `reset`.
         """
         if key is not None and key in self._known_valid:
@@ -170,8 +170,9 @@ class SharedMemory:
             self.check_range(high * CHUNK, CHUNK)
 
     def _check_lanes(self, offsets: NDArray[np.integer], nbytes: int, reading: bool | None) -> None:
-        """Raise the Fault of the first lane whose access breaks a rule, if any does. reading: None for the range
-        alone.
+        """Raises the Fault of the first lane whose access breaks a rule, if any does.
+
+        reading: True for a load, False for a store, None to check only the range.
         """
         for position, offset in enumerate(np.asarray(offsets).ravel().tolist()):
             try:
@@ -187,20 +188,20 @@ class SharedMemory:
     # -- contiguous ranges -------------------------------------------------------------------------
 
     def read(self, offset: int, nbytes: int, align: int = 1) -> NDArray[np.uint8]:
-        """A view of `nbytes` written bytes. Copy it if it must outlive the next write."""
+        """Returns a view of `nbytes` written bytes. Copy it if it must outlive the next write."""
         self.check_range(offset, nbytes, align)
         self.check_valid(offset, nbytes)
         return self.data[offset : offset + nbytes]
 
     def write(self, offset: int, values: NDArray[np.uint8], align: int = 1) -> None:
-        """Write a one-dimensional array of bytes."""
+        """Writes a one-dimensional array of bytes."""
         self.check_range(offset, values.size, align)
         self.check_no_mbarrier(offset, offset + values.size)
         self.data[offset : offset + values.size] = values
         self.valid[offset : offset + values.size] = True
 
     def load_int(self, offset: int, nbytes: int) -> int:
-        """One naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""
+        """Loads one naturally aligned little-endian unsigned integer of 1, 2, 4 or 8 bytes."""
         if offset % nbytes or offset < RESERVED_SHARED or offset + nbytes > self.size:
             self.check_range(offset, nbytes, nbytes)
         if self._valid_words[nbytes][offset // nbytes] != ALL_VALID[nbytes]:
@@ -208,7 +209,7 @@ class SharedMemory:
         return int(self._words[nbytes][offset // nbytes])
 
     def store_int(self, offset: int, nbytes: int, value: int) -> None:
-        """Store the low `nbytes` bytes of `value`, naturally aligned."""
+        """Stores the low `nbytes` bytes of `value`, naturally aligned."""
         if offset % nbytes or offset < RESERVED_SHARED or offset + nbytes > self.size:
             self.check_range(offset, nbytes, nbytes)
         if offset < self._mbarriers_end and offset + nbytes > self._mbarriers_first:
@@ -219,7 +220,7 @@ class SharedMemory:
     # -- one access per lane -----------------------------------------------------------------------
 
     def gather(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.unsignedinteger]:
-        """Load one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes per element of `offsets`."""
+        """Loads one naturally aligned unsigned integer of 1, 2, 4 or 8 bytes for each element of `offsets`."""
         index = self._word_index(offsets, nbytes)
         try:
             if not np.count_nonzero(self._valid_words[nbytes].take(index) != ALL_VALID[nbytes]):
@@ -230,7 +231,7 @@ class SharedMemory:
         return self._words[nbytes].take(index)
 
     def scatter(self, offsets: NDArray[np.integer], nbytes: int, values: NDArray[np.unsignedinteger]) -> None:
-        """Store one naturally aligned integer per lane; where lanes collide, the last one stays."""
+        """Stores one naturally aligned integer per lane. If lanes collide, the last one wins."""
         index = self._word_index(offsets, nbytes)
         first, end = int(offsets.min()), int(offsets.max()) + nbytes
         outside = first < RESERVED_SHARED or end > self.size
@@ -240,14 +241,14 @@ class SharedMemory:
         self._valid_words[nbytes][index] = ALL_VALID[nbytes]
 
     def peek(self, offsets: NDArray[np.integer], nbytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What `gather` would give, and which of its bits were never written."""
+        """Returns the result of `gather`, and the mask of its bits that were never written."""
         self._check_lanes(offsets, nbytes, reading=None)
         index = offsets // nbytes
         unwritten = self._valid_words[nbytes].take(index) ^ ALL_VALID[nbytes]
         return self._words[nbytes].take(index), unwritten * UNSIGNED[nbytes].type(0xFF)
 
     def _word_index(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.integer]:
-        # Unwritten bytes, which include the reserved ones, stop a read by themselves, and so does the end.
+        # A read needs no range check: bytes beyond the range and the reserved ones are unwritten or out of bounds.
         negative = offsets.dtype.kind == "i" and int(offsets.min()) < 0
         if negative or (nbytes > 1 and np.count_nonzero(offsets & (nbytes - 1))):
             self._check_lanes(offsets, nbytes, reading=False)
@@ -256,16 +257,16 @@ class SharedMemory:
     # -- 16-byte chunks ----------------------------------------------------------------------------
 
     def read_chunks(self, index: NDArray[np.integer]) -> NDArray[np.complex128]:
-        """The 16-byte items number `index` (byte offset / 16), in an opaque type: `.view` what you need."""
+        """Returns the 16-byte items with these chunk numbers (byte offset / 16) in an opaque type, for `.view`."""
         self.check_chunks(index)
         return self.chunks.take(index)
 
     def write_chunks(
         self, index: NDArray[np.integer], items: NDArray[np.complex128], span: tuple[int, int] | None = None
     ) -> None:
-        """Write 16-byte items (any 16-byte type viewed as `CHUNK_DTYPE`) to the chunks number `index`.
+        """Writes 16-byte items (any 16-byte type viewed as `CHUNK_DTYPE`) to the chunks numbered `index`.
 
-        span: offsets of the first byte of all these chunks and of the one behind the last, if they are known.
+        span: the first byte offset of all these chunks and the end of the last one, if they are known.
         """
         first, end = span or (int(index.min()) * CHUNK, int(index.max()) * CHUNK + CHUNK)
         if first < RESERVED_SHARED or end > self.size:

@@ -12,11 +12,11 @@ Addresses = TypeVar("Addresses", int, NDArray[np.integer])
 
 
 class Swizzle(Enum):
-    """The span and the atom in bytes: the length of a row inside which chunks change places, and that of a chunk.
+    """The value of a mode is (span, atom) in bytes. Chunks of atom size change places within a row of span bytes.
 
-    In every mode the number of the 128-byte line (address bits 7 and up) is XORed into the chunk number
-    (bits 4 and up, or 5); span and atom set how many bits take part: 1, 2 or 3. The pattern hangs on absolute
-    shared-memory addresses.
+    In every mode the number of the 128-byte line (address bits 7 and up) is XORed into the chunk number (bits 4 and up,
+    or 5 and up). Span and atom set how many bits take part: 1, 2 or 3. The pattern depends on absolute shared-memory
+    addresses.
     """
 
     NONE = (16, 16)
@@ -24,22 +24,22 @@ class Swizzle(Enum):
     B64 = (64, 16)
     B128 = (128, 16)
     B128_ATOM_32B = (128, 32)
-    """Of TMA alone here. As CuTe has it, Swizzle<2, 5, 2>, with which CUTLASS's example 83 stores f32 by columns."""
+    """Used by TMA only. It is CuTe's Swizzle<2, 5, 2>, with which CUTLASS's example 83 stores f32 by columns."""
 
     @property
     def span_bytes(self) -> int:
-        """Longest inner box TMA accepts in this mode; 16 for NONE, where chunks stay in place."""
+        """The longest inner box that TMA accepts in this mode; 16 for NONE, which moves no chunks."""
         return self.value[0]
 
     @property
     def pattern_bytes(self) -> int:
-        """Period of the pattern, and the alignment of a buffer whose pattern starts at line 0."""
+        """The period of the pattern, and the alignment of a buffer whose pattern starts at line 0."""
         span, atom = self.value
         return 16 if self is Swizzle.NONE else 128 * span // atom
 
     @classmethod
     def from_name(cls, name: str) -> Swizzle:
-        """The mode that "none", "32B", "64B", "128B" or "128B_ATOM_32B" names (any case)."""
+        """Returns the mode named "none", "32B", "64B", "128B" or "128B_ATOM_32B" (any case)."""
         key = name.strip().upper()
         try:
             if key == "128B_ATOM_32B":
@@ -49,6 +49,6 @@ class Swizzle(Enum):
             raise ValueError(f"swizzle '{name}': must be one of none, 32B, 64B, 128B, 128B_ATOM_32B") from None
 
     def apply(self, addresses: Addresses) -> Addresses:
-        """Where the byte with this unswizzled address is kept. The same function maps back."""
+        """Returns the address that holds the byte of an unswizzled address. The same function maps back."""
         span, atom = self.value
         return addresses ^ (((addresses >> 7) & (span // atom - 1)) << (atom.bit_length() - 1))

@@ -1,7 +1,6 @@
-"""Tensor maps as plain data: what cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col take (CUDA Driver API).
+"""Tensor maps as plain data: the arguments of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col (CUDA Driver API).
 
-The 128-byte hardware encoding is undocumented; PTX only ever passes its address, so the emulator keeps the
-parameters.
+The 128-byte hardware encoding is undocumented. PTX only passes its address, so the emulator keeps the arguments.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ MAX_BOX_DIM = 256
 MAX_ELEMENT_STRIDE = 8
 ALIGNMENT = 16
 MAX_BOX_BYTES = 227 * 1024
-"""A box must fit the shared memory a CTA can have; the driver refuses larger ones."""
+"""A box must fit into the largest shared memory of a CTA. The driver refuses larger ones."""
 
 
 @dataclass(frozen=True)
 class ElementType:
-    """An element type of a tensor map: its name, its size in bytes, the NumPy type that holds its bits."""
+    """An element type of a tensor map: its name, its size in bytes, and the NumPy type that holds its bits."""
 
     name: str
     bytes: int
     dtype: np.dtype
     nan_bits: int | None = None
-    """Bits of the NaN that a NaN-filling map puts out of bounds (seen on an H200); None for integers."""
+    """Bits of the NaN that a NaN-filling map stores for out-of-bounds elements (seen on an H200); None for integers."""
     unit: int = 1
-    """Elements that are copied together; of types smaller than a byte several, and `bytes` are those of the unit."""
+    """Elements that are copied together: several for types smaller than a byte. `bytes` is the size of this unit."""
     global_bytes: int = 0
-    """Bytes of a unit in global memory, if they are fewer: shared memory has padding behind each unit."""
+    """Bytes of a unit in global memory, if fewer: shared memory then has padding after each unit."""
 
     @classmethod
     def from_name(cls, name: str) -> ElementType:
-        """Look up a type of `ELEMENT_TYPES`."""
+        """Returns a type of `ELEMENT_TYPES` by name."""
         try:
             return ELEMENT_TYPES[name.lower()]
         except KeyError:
@@ -81,7 +80,10 @@ def _require(ok: bool, argument: str, value: object, rule: str) -> None:
 
 
 class ByteLayout(NamedTuple):
-    """Bytes of a part of a tensor as an array [.., dim 1, bytes of dim 0]. span: bytes from the first to the last."""
+    """The bytes of a part of a tensor as an array [.., dim 1, bytes of dim 0].
+
+    span: bytes from the first to the last.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -98,15 +100,15 @@ class TensorMap:
         element: element type, or its name ("bf16").
         dims: extent of each of the 1..5 dimensions, in elements.
         strides: distance in bytes between neighbours along dimensions 1 and up (one entry fewer than `dims`).
-        box: extent of the box one TMA instruction moves, in elements, each 1..256.
-        element_strides: step between the elements fetched along each dimension (all 1 if empty). Dimension
-            0's is ignored, as the driver documents for maps without interleave.
+        box: extent of the box that one TMA instruction moves, in elements, each 1..256.
+        element_strides: step between the elements fetched along each dimension (all 1 if empty). The step of dimension
+            0 is ignored, as the driver documents for maps without interleave.
         swizzle: how 16-byte chunks are permuted in shared memory, or its name ("none", "32B", "64B", "128B").
         fill_nan: out-of-bounds elements load as a quiet NaN instead of zero (float types only).
-        coordinate_unit: elements that one step of the first coordinate is short of; see `in_units`.
+        coordinate_unit: the first coordinate is divided by this number of elements; see `in_units`.
 
     Raises:
-        ValueError: naming the argument, its value and the rule it breaks.
+        ValueError: names the argument, its value and the rule that it breaks.
     """
 
     address: int
@@ -174,7 +176,7 @@ class TensorMap:
             _require(self.element.nan_bits is not None, "fill_nan", True, f"{self.element.name} is no float type")
 
     def _validate_units(self) -> None:
-        """The further rules of types smaller than a byte (cuTensorMapEncodeTiled); the rest is checked of the units."""
+        """Checks the additional rules of types smaller than a byte (cuTensorMapEncodeTiled), then the map of units."""
         unit, name = self.element.unit, self.element.name
         if self.element.global_bytes:
             _require(self.dims[0] % 128 == 0, "dims[0]", self.dims[0], f"must be a multiple of 128 for {name}")
@@ -190,9 +192,9 @@ class TensorMap:
 
     @cached_property
     def in_units(self) -> TensorMap:
-        """The same map with dimension 0 counted in what is copied together; itself for types of whole bytes.
+        """The same map with dimension 0 counted in units that are copied together; for types of whole bytes, itself.
 
-        This is the map that copies work with. `coordinate_unit` then says what the first coordinate is divided by.
+        Copies work with this map. Its `coordinate_unit` says by what the first coordinate is divided.
         """
         element = self.element
         if element.unit == 1:
@@ -220,7 +222,7 @@ class TensorMap:
         swizzle: Swizzle | str = Swizzle.NONE,
         fill_nan: bool = False,
     ) -> TensorMap:
-        """A map over a packed row-major array. `shape` and `box` have the outermost dimension first."""
+        """Returns a map over a packed row-major array. `shape` and `box` have the outermost dimension first."""
         if isinstance(element, str):
             element = ElementType.from_name(element)
         mode = Swizzle.from_name(swizzle) if isinstance(swizzle, str) else swizzle
@@ -231,27 +233,27 @@ class TensorMap:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions, 1..5."""
+        """The number of dimensions, 1..5."""
         return len(self.dims)
 
     @cached_property
     def box_shape(self) -> tuple[int, ...]:
-        """Elements one box brings along each dimension (innermost first), after the element strides."""
+        """The elements of one box along each dimension (innermost first), after the element strides."""
         return tuple(-(-extent // step) for extent, step in zip(self.box, self.steps, strict=True))
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Element strides that take effect: dimension 0 always steps by 1."""
+        """The element strides that take effect: dimension 0 always steps by 1."""
         return (1, *self.element_strides[1:])
 
     @cached_property
     def box_bytes(self) -> int:
-        """Bytes of one box without holes and padding: the transaction count its load completes."""
+        """Bytes of one box without holes and padding: the transaction count that its load completes."""
         return prod(self.box_shape) * self.global_bytes
 
     @cached_property
     def dense_bytes(self) -> int:
-        """Bytes of one box without holes as it lies in shared memory."""
+        """Bytes of one box in shared memory, without holes."""
         return prod(self.box_shape) * self.element.bytes
 
     @cached_property
@@ -262,11 +264,11 @@ class TensorMap:
 
     @cached_property
     def whole_box(self) -> ByteLayout:
-        """The bytes of a box that lies inside the tensor, in global memory."""
+        """The layout in global memory of a box that lies inside the tensor."""
         return self.byte_layout(self.box_shape)
 
     def byte_layout(self, counts: Sequence[int]) -> ByteLayout:
-        """The bytes of so many elements along each dimension, in global memory."""
+        """Returns the layout in global memory of so many elements along each dimension."""
         inner = counts[0] * self.global_bytes
         outer = tuple(step * pitch for step, pitch in zip(self.steps[1:], self.strides, strict=True))
         span = inner + sum((count - 1) * stride for count, stride in zip(counts[1:], outer, strict=True))
@@ -274,21 +276,21 @@ class TensorMap:
 
     @cached_property
     def row_pitch(self) -> int:
-        """Bytes from one inner row of the box to the next in shared memory: the swizzle span, if any.
+        """Bytes from one inner row of the box to the next in shared memory: the swizzle span, if there is one.
 
-        A row shorter than the span leaves the rest of it untouched (seen on an H200).
+        A row shorter than the span leaves the rest of the span untouched (seen on an H200).
         """
         inner = self.box[0] * self.element.bytes
         return inner if self.swizzle is Swizzle.NONE else self.swizzle.span_bytes
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory the box spreads over, holes included."""
+        """Bytes of shared memory over which the box spreads, with holes."""
         return self.dense_bytes // (self.box[0] * self.element.bytes) * self.row_pitch
 
     @cached_property
     def places(self) -> dict[int, Any]:
-        """What the TMA unit knows of boxes of this map, by their offset in shared memory."""
+        """A cache of the TMA unit: the places of boxes of this map, by their offset in shared memory."""
         return {}
 
     @cached_property
@@ -297,7 +299,7 @@ class TensorMap:
         return (self.global_bytes, *self.strides)
 
     def first_inside(self, coordinates: Sequence[int]) -> int:
-        """The address of a box, where it lies inside: that of the map may lie before all that it touches."""
+        """Returns the address of the box's first byte inside the tensor. The box itself may start before the tensor."""
         return self.address + sum(max(0, at) * pitch for at, pitch in zip(coordinates, self.pitches, strict=True))
 
     @cached_property
@@ -307,24 +309,22 @@ class TensorMap:
 
 
 MAX_PIXELS = 1024
-"""Pixels of a column (CUDA Driver API, cuTensorMapEncodeIm2col)."""
+"""The most pixels of a column (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
 
 class _Column(TensorMap):
-    """A column as it lies in shared memory."""
+    """The layout of a column in shared memory."""
 
     largest_box = MAX_PIXELS
 
 
 @dataclass(frozen=True)
 class Im2colMap(TensorMap):
-    """A map of rank 3 to 5, dimensions (channels, width, [height, [depth,]] images); box: (channels, 1, 1, ..).
+    """A map of rank 3 to 5 with dimensions (channels, width, [height, [depth,]] images) and box (channels, 1, 1, ..).
 
-    Attributes:
-        lower, upper: corners of the box that pixels are taken from, width first: `lower` from the start of each spatial
-            dimension, `upper` from its end.
-        pixels: of one column, which is what an instruction fetches: 1..1024.
-        element_strides: the step from pixel to pixel in each spatial dimension.
+    Attributes: lower, upper: corners of the box from which pixels are taken, width first: `lower` from the start of
+        each spatial dimension, `upper` from its end. pixels: pixels of one column, which is what one instruction
+        fetches: 1..1024. element_strides: the step from pixel to pixel in each spatial dimension.
     """
 
     lower: tuple[int, ...] = ()
@@ -345,13 +345,13 @@ class Im2colMap(TensorMap):
 
     @cached_property
     def placed(self) -> TensorMap:
-        """How a column lies in shared memory: a row of channels for each pixel."""
+        """The layout of a column in shared memory: a row of channels for each pixel."""
         size = (self.box[0], self.pixels)
         pitch = -(-self.box[0] * self.element.bytes // 16) * 16
         return _Column(self.address, self.element, size, (pitch,), size, (), self.swizzle, self.fill_nan)
 
     def column(self, start: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Coordinates (width, .., image) of the pixels from a start on: width first, then the other dimensions."""
+        """Yields the coordinates (width, .., image) of a column's pixels from `start` on, with the width fastest."""
         *spatial, image = start[1:]
         for _ in range(self.pixels):
             yield (*spatial, image)

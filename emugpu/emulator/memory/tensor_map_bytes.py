@@ -1,7 +1,7 @@
 """Tensor maps as the 128 bytes that the hardware reads (PTX ISA 5.5.8, 9.7.9.28).
 
-The layout is documented nowhere. It is read from what the driver of an H200 writes for 691 maps, and from what
-``tensormap.replace`` changes there (tests/data/hardware/h200_tensor_maps.json); little-endian words of 64 bits:
+The layout is undocumented. It was derived from what the driver of an H200 writes for 691 maps, and from what
+``tensormap.replace`` changes there (tests/data/hardware/h200_tensor_maps.json). Little-endian words of 64 bits:
 
     0    global address
     1    0 im2col mode   4-6 rank - 1   7-10 element type   11-12 interleave   13-14 swizzle   15 fill with NaN
@@ -12,11 +12,11 @@ The layout is documented nowhere. It is read from what the driver of an H200 wri
     5    dimensions 2 and 3, each less 1
     6    0-31 dimension 4 - 1   32-46 element strides - 1, three bits each   56-63 box 0 - 1
     7    boxes 1 to 4 less 1, a byte each; in im2col mode 0-15 lower and 16-31 upper corner, 32-41 pixels - 1
-    8    bytes of a box, 9 period of the swizzle: the driver's; ``tensormap.replace`` leaves them as they are
+    8    bytes of a box, 9 period of the swizzle: written by the driver, and left unchanged by ``tensormap.replace``
 
-Bits of words 0 to 7 that are not named are 0, but 1 and 21 of word 1 are not looked at: CuTe DSL, which packs maps
-itself, sets some. From its maps come bits 19 and 20, which no H200 has. It leaves whatever was there in words 8 and up:
-the hardware reads the first 64 bytes.
+Bits of words 0 to 7 that are not named are 0, but bits 1 and 21 of word 1 are not checked: CuTe DSL, which packs maps
+itself, sets some. Bits 19 and 20 are known from its maps; no H200 has them. CuTe DSL does not initialise words 8 and
+up, because the hardware reads only the first 64 bytes.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from emugpu.emulator.memory.tensor_map import MAX_RANK, ElementType, Im2colMap, 
 
 NBYTES = 128
 ALIGNMENT = 64
-"""Of a map's address."""
+"""The alignment of a map's address."""
 READ_BYTES = 64
 MAX_ADDRESS = 1 << 57
 _WORDS = struct.Struct("<16Q")
 _ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "b4x16", "b4x16_p64",
              "b6x16_p32")  # fmt: skip
-"""The element types by the code in word 1. The last three, which no H200 has, are in the order of the driver."""
+"""The element types by their code in word 1. The last three, which no H200 has, are in the driver's order."""
 _REPLACED_ELEMENTS = (*_ELEMENTS[:11], "tf32", "tf32.ftz", *_ELEMENTS[11:])
-"""The element types by the code that ``tensormap.replace`` takes."""
+"""The element types by their code in ``tensormap.replace``."""
 _BYTES = ("e4m3", "e5m2", "ue8m0")
-"""Types of one byte that the hardware knows as u8."""
+"""Types of one byte that the hardware treats as u8."""
 _SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128, Swizzle.B128_ATOM_32B)
-"""By their number in the driver API, which has more: atoms of 32 bytes with halves turned round, and of 64."""
+"""By their number in the driver API. The API has more: atoms of 32 bytes with swapped halves, and atoms of 64 bytes."""
 _SPAN_128 = 3
 _CORNER_BITS = {3: 16, 4: 8, 5: 5}
-"""The bits of each corner in im2col mode, by rank."""
+"""The number of bits of each corner in im2col mode, by rank."""
 _UNUSED = {1: 0xFFC0_000C, 3: 0xFFFF << 48, 6: 0x1FF << 47, 7: 0xFFFF_FFFF << 32}
 """Bits that are 0 in every map."""
 
 
 @dataclass(frozen=True)
 class Im2colFields:
-    """What a map in im2col mode has instead of boxes: corners of the spatial dimensions, width first, and pixels."""
+    """The fields of a map in im2col mode: corners of the spatial dimensions, width first, and pixels."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
@@ -66,8 +66,8 @@ class Im2colFields:
 class Fields:
     """The content of a tensor map, whether or not the emulator can copy with it.
 
-    element: a name of `_ELEMENTS`, or tf32 or tf32.ftz. box: in im2col mode the channels alone. interleave, swizzle,
-    l2_promotion: by their number in the driver API. im2col: None in a tiled map.
+    element: a name of `_ELEMENTS`, or tf32 or tf32.ftz. box: in im2col mode, the channels only. interleave, swizzle,
+    l2_promotion: their numbers in the driver API. im2col: None in a tiled map.
     """
 
     address: int
@@ -88,7 +88,7 @@ class Fields:
 
     @property
     def box_bytes(self) -> int:
-        """What the driver notes as the bytes of a box. It rounds down where copies round up (`TensorMap.box_shape`)."""
+        """The box size that the driver stores. It rounds down where copies round up (`TensorMap.box_shape`)."""
         kind = ElementType.from_name(self.element.removesuffix(".ftz"))
         if self.im2col is None:
             count = prod(extent // step for extent, step in zip(self.box, self.element_strides, strict=True))
@@ -97,7 +97,7 @@ class Fields:
         return count * kind.bytes // kind.unit
 
     def pack(self) -> bytes:
-        """The 128 bytes, as the driver makes them."""
+        """Returns the 128 bytes, as the driver writes them."""
         words = [0] * 16
         words[0] = self.address
         code, tf32 = _element_code(self.element)
@@ -123,7 +123,7 @@ class Fields:
 
     @classmethod
     def unpack(cls, data: bytes) -> Fields:
-        """The content of 128 bytes. Fault if they cannot be a map's."""
+        """Returns the content of 128 bytes. Fault if they cannot be a map."""
         if not is_tensor_map(data):
             raise Fault("these bytes are not those of a tensor map", "tensor-map")
         words = _WORDS.unpack(data)
@@ -147,7 +147,7 @@ class Fields:
 
     @property
     def map(self) -> TensorMap:
-        """The map that the emulator copies with. Fault if it cannot, or if the fields do not fit together."""
+        """The map with which the emulator copies. Fault if it cannot, or if the fields do not fit together."""
         if self.interleave:
             raise Fault(f"a tensor map with interleave {self.interleave} is not implemented", "unsupported")
         if self.swizzle >= len(_SWIZZLES):
@@ -175,7 +175,7 @@ class Fields:
 
 
 def _element_code(name: str) -> tuple[int, bool]:
-    """The code of a type, and whether it is a kind of tf32."""
+    """Returns the code of a type, and whether it is a kind of tf32."""
     if name in _BYTES:
         return 0, False
     tf32 = name.startswith("tf32")
@@ -204,7 +204,7 @@ def _unpack_im2col(word: int, count: int, bits: int) -> Im2colFields:
 
 
 def encode(tmap: TensorMap, l2_promotion: int = 0) -> bytes:
-    """The 128 bytes of a map. Types of one byte that the hardware has no name for become u8."""
+    """Returns the 128 bytes of a map. Types of one byte for which the hardware has no code become u8."""
     im2col = Im2colFields(tmap.lower, tmap.upper, tmap.pixels) if isinstance(tmap, Im2colMap) else None
     return Fields(
         address=tmap.address,
@@ -221,8 +221,10 @@ def encode(tmap: TensorMap, l2_promotion: int = 0) -> bytes:
 
 
 def is_tensor_map(data: bytes) -> bool:
-    """Whether these can be the 128 bytes of a map: of what is read, every bit without a meaning is 0, every code has
-    one, and not all is 0.
+    """Returns whether these can be the 128 bytes of a map.
+
+    In the part that the hardware reads, every bit without a meaning must be 0, every code must be valid, and not all
+    may be 0.
     """
     if len(data) != NBYTES or not any(data[:READ_BYTES]):
         return False
@@ -239,7 +241,7 @@ def is_tensor_map(data: bytes) -> bool:
 
 @lru_cache(maxsize=1024)
 def decode(data: bytes) -> TensorMap:
-    """The map that 128 bytes hold. Fault if they hold none, or one that the emulator cannot copy with."""
+    """Returns the map in 128 bytes. Fault if they are no map, or one with which the emulator cannot copy."""
     return Fields.unpack(data).map
 
 
@@ -247,14 +249,16 @@ def decode(data: bytes) -> TensorMap:
 
 _CODES = {"rank": (4, 3), "interleave_layout": (11, 2), "swizzle_mode": (13, 2), "fill_mode": (15, 1),
           "swizzle_atomicity": (19, 2)}  # fmt: skip
-"""Bits of word 1: the first, and how many."""
+"""Fields of word 1: the first bit, and the number of bits."""
 FIELDS = ("global_address", "global_dim", "global_stride", "box_dim", "element_stride", "elemtype", *_CODES)
 WITH_ORDINAL = ("global_dim", "global_stride", "box_dim", "element_stride")
 
 
 def replace(data: bytes, field: str, ordinal: int, value: int) -> bytes:
-    """The bytes with one field changed. The rank is given less one; sizes are given as they are. The bytes need be no
-    map yet: Triton begins with zeros, and gives every field.
+    """Returns the bytes with one field changed.
+
+    The rank is given less one; sizes are given as they are. The bytes need not be a map yet: Triton starts with zeros
+    and sets every field.
     """
     words = list(_WORDS.unpack(data))
 

@@ -20,36 +20,36 @@ from emugpu.emulator.memory.unwritten import FAULT, Unwritten
 LANES = 128
 COLUMNS = 512
 ALLOCATION_COLUMNS = 32
-"""Columns are handed out in units of 32."""
+"""Columns are allocated in units of 32."""
 
 _ADDRESS_LANE_SHIFT = 16
 
 
 def split_address(address: int) -> tuple[int, int]:
-    """(lane, column) of a tensor memory address: lane in bits 31..16, column in bits 15..0."""
+    """Returns (lane, column) of a tensor memory address: lane in bits 31..16, column in bits 15..0."""
     return (address >> _ADDRESS_LANE_SHIFT) & 0xFFFF, address & 0xFFFF
 
 
 class PendingWrite(Protocol):
-    """A write to a column range that is known but not yet carried out (see the MMA unit)."""
+    """A write to a range of columns that is deferred (see the MMA unit)."""
 
     first_column: int
     end_column: int
     count: int
-    """How much of it there is."""
+    """The number of operations in it."""
 
     def flush(self) -> None:
-        """Carry it out now."""
+        """Carries out the write now."""
 
     def retire(self) -> None:
-        """Drop it from every tensor memory it is registered in."""
+        """Removes it from every tensor memory in which it is registered."""
 
 
 class TensorMemory:
-    """128 lanes x 512 columns of 32 bits. `data[lane, column]` holds bits, `valid` which were ever written.
+    """128 lanes x 512 columns of 32 bits. `data[lane, column]` holds the bits, `valid` which words were ever written.
 
-    `pending` lists writes that others put off; `settle` carries out those that touch a column range, and
-    every access through the methods below does so first.
+    `pending` lists deferred writes. `settle` carries out those that touch a range of columns, and every access through
+    the methods below does so first.
     """
 
     def __init__(self, unwritten: Unwritten = FAULT, zeroed: Zeroed = aligned_bytes) -> None:
@@ -66,25 +66,25 @@ class TensorMemory:
         self._relinquished = False
         self._readable = np.zeros(1, np.int64)
 
-    # -- for code that reads the arrays itself -----------------------------------------------------
+    # -- for code that accesses the arrays directly -------------------------------------------------
 
     @cached_property
     def addresses(self) -> tuple[int, int, int]:
-        """Where the host has `data`, `valid` and the mask of units that are allocated and have nothing pending."""
+        """The host addresses of `data`, `valid` and the mask of units that are allocated and have no pending write."""
         return self.data.ctypes.data, self.valid.ctypes.data, self._readable.ctypes.data
 
     def note_readable(self) -> None:
-        """What is allocated or pending has changed."""
+        """Updates the mask of readable units after a change of allocations or pending writes."""
         pending = [_unit_mask(w.first_column, w.end_column) for w in self.pending if w.count]
         self._readable[0] = self._allocated_mask & ~reduce(or_, pending, 0)
 
     # -- allocation --------------------------------------------------------------------------------
 
     def allocate(self, ncols: int) -> int | None:
-        """The first column of `ncols` newly owned, poisoned columns; None if no such block is free now.
+        """Returns the first column of `ncols` newly allocated, poisoned columns, or None if no block is free now.
 
-        Blocks sit at multiples of their size. Fault on a size that is no power of two in 32..512, on a size
-        above that of an earlier allocation (PTX ISA 9.7.16.7.1), or after `relinquish`.
+        Blocks lie at multiples of their size. Fault on a size that is no power of two in 32..512, on a size above that
+        of an earlier allocation (PTX ISA 9.7.16.7.1), or after `relinquish`.
         """
         if not (ALLOCATION_COLUMNS <= ncols <= COLUMNS and ncols & (ncols - 1) == 0):
             raise Fault(
@@ -114,8 +114,9 @@ class TensorMemory:
         return None
 
     def deallocate(self, column: int, ncols: int) -> None:
-        """Give back a block. Fault unless `column` came from `allocate` with the same size and is still
-        owned.
+        """Frees a block.
+
+        Fault unless `allocate` returned `column` for the same size and the block is still allocated.
         """
         owned = self._allocations.get(column)
         if owned is None:
@@ -133,11 +134,11 @@ class TensorMemory:
         self.note_readable()
 
     def relinquish(self) -> None:
-        """Promise never to allocate again."""
+        """Gives up the right to allocate."""
         self._relinquished = True
 
     def leaks(self) -> list[tuple[int, int]]:
-        """(first column, columns) of every block still owned."""
+        """Returns (first column, columns) of every block that is still allocated."""
         return sorted(self._allocations.items())
 
     def _describe(self) -> str:
@@ -147,7 +148,7 @@ class TensorMemory:
         return "allocated columns: " + ", ".join(blocks)
 
     def check_allocated(self, first: int, end: int, what: str) -> None:
-        """Fault unless columns first .. end - 1 exist and are owned by this CTA."""
+        """Raises Fault unless columns first .. end - 1 exist and are allocated by this CTA."""
         if end > COLUMNS:
             raise Fault(f"{what} reaches tensor memory column {end - 1}; the last one is {COLUMNS - 1}", "tmem-alloc")
         mask = _unit_mask(first, end)
@@ -158,29 +159,29 @@ class TensorMemory:
             )
 
     def not_allocated(self, place: Place) -> str:
-        """What an access touches beside the CTA's allocations; nothing if it stays within them, or there are none."""
+        """Describes what an access touches outside the CTA's allocations; "" if nothing, or if there are none."""
         if not self._allocated_mask or self._allocated_mask & place.units == place.units:
             return ""
         return f"columns {place.first_column}..{place.end_column - 1}: not allocated; {self._describe()}"
 
-    # -- writes that were put off ------------------------------------------------------------------
+    # -- deferred writes ----------------------------------------------------------------------------
 
     def _overlapping(self, first: int, end: int) -> list[PendingWrite]:
         return [w for w in self.pending if w.first_column < end and first < w.end_column]
 
     def settle(self, first: int = 0, end: int = COLUMNS) -> None:
-        """Carry out what is pending on columns first .. end - 1."""
+        """Carries out the pending writes on columns first .. end - 1."""
         for write in self._overlapping(first, end):
             write.flush()
 
     def retire(self, first: int, end: int) -> None:
-        """Carry it out, and have nothing collected for these columns any more."""
+        """Carries out the pending writes on these columns, and stops collecting writes for them."""
         for write in self._overlapping(first, end):
             write.flush()
             write.retire()
 
     def check_accumulator(self, lanes: slice, columns: slice) -> None:
-        """Deal with words of a part of D that were never written."""
+        """Handles words of a part of D that were never written, as `unwritten` says."""
         written = self.valid[lanes, columns]
         if not written.all():
             lane, column = (int(x) for x in np.argwhere(~written)[0])
@@ -194,7 +195,7 @@ class TensorMemory:
     # -- tcgen05.ld and tcgen05.st -----------------------------------------------------------------
 
     def load(self, place: Place) -> NDArray[np.uint32]:
-        """tcgen05.ld: the registers of one warp, [registers, 32 threads]."""
+        """Executes tcgen05.ld. Returns the registers of one warp, [registers, 32 threads]."""
         self._prepare(place)
         if np.count_nonzero(self._flat_valid.take(place.flat)) != place.flat.size:
             bad = int(place.flat[~self._flat_valid[place.flat]].min())
@@ -211,20 +212,20 @@ class TensorMemory:
         return packed
 
     def peek(self, place: Place) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """What `load` would give, and which of its bits were never written."""
+        """Returns the result of `load`, and the mask of its bits that were never written."""
         values, missing = self._flat.take(place.flat), np.where(self._flat_valid.take(place.flat), 0, 0xFFFFFFFF)
         if place.packed:
             values, missing = (part[0] & 0xFFFF | (part[1] & 0xFFFF) << 16 for part in (values, missing))
         return values, missing.astype(np.uint32)
 
     def forget(self, place: Place, undefined: NDArray[np.uint32]) -> None:
-        """Of what was just stored, the words with undefined bits count as not written."""
+        """Marks the words with undefined bits of a store as unwritten. `undefined`: the bits, as stored."""
         if place.packed:
             undefined = np.stack([undefined & 0xFFFF, undefined >> 16])
         self._flat_valid[place.flat[undefined != 0]] = False
 
     def store(self, place: Place, registers: NDArray[np.uint32]) -> None:
-        """tcgen05.st: write registers [registers, 32 threads] of one warp."""
+        """Executes tcgen05.st: writes the registers [registers, 32 threads] of one warp."""
         self._prepare(place)
         if place.packed:
             registers = np.stack([registers & 0xFFFF, registers >> 16])
@@ -244,16 +245,16 @@ class TensorMemory:
 
 
 def _unit_mask(first: int, end: int) -> int:
-    """Bit u set for every allocation unit u that columns first .. end - 1 touch."""
+    """Returns a mask with bit u set for every allocation unit u that columns first .. end - 1 touch."""
     low, high = first // ALLOCATION_COLUMNS, -(-end // ALLOCATION_COLUMNS)
     return (1 << high) - (1 << low)
 
 
 class _Shape(NamedTuple):
     registers: int
-    """Registers of .x1."""
+    """The number of registers of .x1."""
     largest: int
-    """Largest .xN."""
+    """The largest N of .xN."""
     lane_alignment: int
 
 
@@ -267,9 +268,9 @@ SHAPES = {
 
 
 def _position(shape: str, t: NDArray[Any], i: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """(lane, column) of thread t's register i relative to the access (PTX ISA 9.7.16.2.3).
+    """Returns (lane, column) of thread t's register i relative to the access (PTX ISA 9.7.16.2.3).
 
-    16x32bx2 is given without its split: threads 16 and up start at a column of their own.
+    For 16x32bx2 the split is left out: threads 16 and up start at a column of their own.
     """
     match shape:
         case "16x64b":
@@ -288,7 +289,10 @@ def _position(shape: str, t: NDArray[Any], i: NDArray[Any]) -> tuple[NDArray[Any
 
 @lru_cache(maxsize=64)
 def first_register(shape: str, warp_in_group: int) -> NDArray[np.uint32]:
-    """Flat indices of a warp's first register in an access to address 0; another one lies `parts_of` behind it."""
+    """Returns the flat indices of a warp's first register in an access to address 0.
+
+    `parts_of` gives the other ones.
+    """
     lane, column = _position(shape, np.arange(32), np.zeros(1, np.intp))
     return np.asarray((32 * warp_in_group + lane) * COLUMNS + column, np.uint32)
 
@@ -300,9 +304,11 @@ def parts_of(shape: str, registers: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where the registers of an access lie: flat indices (lane * 512 + column) [registers, 32 threads], of packed ones
-    [low and high half, registers, 32]. shape: as in ".16x256b.x4". lanes, first_column, end_column: what they span.
-    units: mask of the allocation units they touch.
+    """The place of an access's registers.
+
+    flat: the flat indices (lane * 512 + column), [registers, 32 threads], or [low and high half, registers, 32] if
+    packed. shape: as in ".16x256b.x4". lanes, first_column, end_column: the range that they span. units: mask of the
+    allocation units that they touch.
     """
 
     shape: str
@@ -316,14 +322,14 @@ class Place:
 
 @lru_cache(maxsize=2048)
 def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool = False, half_split: int = 0) -> Place:
-    """Where tcgen05.ld and tcgen05.st of one warp find their registers. Fault on what the instructions do not have.
+    """Returns the place of the registers of one warp's tcgen05.ld or tcgen05.st. Fault on operands that do not exist.
 
     Args:
         shape: "32x32b", "16x64b", "16x128b", "16x256b" or "16x32bx2".
         num: the .xN multiplier.
-        address: tensor memory address all threads pass.
-        warp_in_group: warp index modulo 4, which decides the 32 lanes the warp can reach.
-        pack16: `.pack::16b` or `.unpack::16b`, the low halves of two neighbouring columns in one register.
+        address: tensor memory address that all threads pass.
+        warp_in_group: warp index modulo 4, which decides which 32 lanes the warp can access.
+        pack16: `.pack::16b` or `.unpack::16b`: the low halves of two neighbouring columns in one register.
         half_split: immHalfSplitoff of 16x32bx2, in columns.
     """
     rule = SHAPES.get(shape)
@@ -337,7 +343,7 @@ def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool =
             f"tensor memory address {address:#x}: lane {address_lane} must be a multiple of "
             f"{rule.lane_alignment} for shape {shape}"
         )
-    # A warp reaches only its own quadrant of lanes; which quadrant the address names makes no difference.
+    # A warp accesses only its own quadrant of lanes, whichever quadrant the address names.
     base_lane = 32 * (warp_in_group % 4) + address_lane % 32
 
     thread = np.arange(32)

@@ -1,7 +1,7 @@
-"""What reading memory gives that nobody has written: poison, an error, or bytes of one's choice and a finding.
+"""What a read of unwritten memory returns: poison, an error, or chosen bytes and a finding.
 
-On a GPU such bytes are whatever was there before. Programs that run well read them and do not use what they got: the
-idle lanes of a tile, the columns beside an accumulator.
+On a GPU such bytes hold whatever was there before. Correct programs read them too, but do not use the values: the idle
+lanes of a tile, the columns beside an accumulator.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from emugpu.emulator.errors import Fault
 
 Uninitialised = Literal["poison", "fault", "report", "zero", "random"]
 REPORTED = 0xFF
-"""The byte that "report" gives: a NaN in most floating-point types, -1 in integers, so that its use shows."""
+"""The byte that "report" returns: a NaN in most floating-point types and -1 in integers, so that its use shows."""
 
 
 class Unwritten:
-    """One for all memories of a launch. mode: "fault" ends the run; "poison" ends it only where what a thread has
-    loaded decides something (`machine.poison`); the others give bytes of 0xFF ("report"), of zero, or drawn from the
-    seed, which are then the memory's, so that a second read gives the same. note: is told of each read of such bytes.
+    """The policy for unwritten bytes, one object for all memories of a launch.
+
+    mode: "fault" ends the run. "poison" ends it only if a value that a thread has loaded decides something
+    (`machine.poison`). The other modes return bytes of 0xFF ("report"), zero bytes, or random ones drawn from the seed;
+    these are stored, so that a second read returns the same. note: called with a message for each such read.
     """
 
     def __init__(
@@ -37,11 +39,11 @@ class Unwritten:
     def read(
         self, fault: Fault, data: NDArray[Any], written: NDArray[np.bool_], where: Any = ..., spreads: bool = False
     ) -> None:
-        """A read meets bytes that were not written: raises the fault, or fills them in.
+        """Handles a read of unwritten bytes: raises the fault, or fills the bytes in.
 
-        data, written: a memory, item by item, and which of its items were written. where: the index of what is read.
-        spreads: whether the NaN of "report" says in all results that follow that it was poison; else who reads for a
-        register makes poison of the fault.
+        data, written: a memory, item by item, and which of its items were written. where: the index of the items read.
+        spreads: whether the NaN of "report" spreads to all results, so that it shows as poison there. If not, the code
+        that reads for a register turns the fault into poison.
         """
         if self.mode == "fault" or (self.mode == "poison" and not spreads):
             raise fault
@@ -57,4 +59,4 @@ class Unwritten:
 
 
 FAULT = Unwritten()
-"""Of memories outside of a launch."""
+"""The policy of memories outside of a launch."""
