@@ -277,7 +277,7 @@ def test_a_file_that_is_not_as_it_was_compiled_is_made_again(fake, tmp_path, nam
     assert artifact.ptx == "// ptx 0\n"
     assert path.read_bytes() == good
     assert calls(fake) == 2
-    notice = f"harness: {path} is not what was compiled (its checksum differs); it is made again\n"
+    notice = f"emugpu: {path} is not what was compiled (its checksum differs); it is made again\n"
     assert capsys.readouterr().err == notice
 
 
@@ -290,7 +290,7 @@ def test_a_planner_that_is_not_as_it_was_compiled_is_made_again(fake, damage, ca
     assert planner.planner() == path
     assert path.read_bytes() == good and cache.is_whole(path)
     assert calls(fake) == 2
-    notice = f"harness: {path} is not what was compiled (its checksum differs); it is made again\n"
+    notice = f"emugpu: {path} is not what was compiled (its checksum differs); it is made again\n"
     assert capsys.readouterr().err == ("" if damage is Path.unlink else notice) + once
 
 
