@@ -55,7 +55,7 @@ _UNUSED = {1: 0xFFC0_000C, 3: 0xFFFF << 48, 6: 0x1FF << 47, 7: 0xFFFF_FFFF << 32
 
 @dataclass(frozen=True)
 class Im2colFields:
-    """The fields of a map in im2col mode: corners of the spatial dimensions, width first, and pixels."""
+    """The fields of a map in im2col mode instead of boxes: spatial corners, width first, and pixels."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]

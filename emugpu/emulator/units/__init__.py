@@ -1,1 +1,1 @@
-"""Passive units: TMA, the tensor core as tcgen05 and wgmma use it, and their arithmetic. They know no threads."""
+"""Passive units: TMA, the tensor core of tcgen05 and wgmma, and their arithmetic. They know nothing of threads."""

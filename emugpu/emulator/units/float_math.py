@@ -1,11 +1,11 @@
-"""Floating-point arithmetic of PTX in every format and rounding (PTX ISA 9.7.3, 9.7.4, 9.7.5).
+"""Floating-point arithmetic of PTX in every format and rounding mode (PTX ISA 9.7.3, 9.7.4, 9.7.5).
 
-Operands are decoded to float64, and the exact result is rounded *to odd* there: toward zero, with the last bit set if
-anything was lost. Of a number with two more bits than the format at least, the later rounding to it is right. For f64
-itself, where there is no wider type, other roundings than to nearest are computed with fractions.
+Operands are decoded to float64, and the exact result is rounded there *to odd*: toward zero, with the last bit set if
+anything was lost. If a number has at least two more bits than the format, rounding it again to the format is correct.
+For f64 itself there is no wider type, so roundings other than to nearest are computed with fractions.
 
-The approximate functions (``.approx``) give the correctly rounded result, which is within the error the ISA allows;
-sin and cos first reduce their argument as hardware does, which loses all of a large one.
+The approximate functions (``.approx``) give the correctly rounded result, which is within the error that the ISA
+allows. sin and cos first reduce their argument as hardware does, which loses a large argument completely.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from emugpu.emulator.units.formats import F64, Format, Numbers, decode, encode
 NAN64 = np.uint64(0xFFF8000000000000)
 QUIET64 = np.uint64(1 << 51)
 _CANONICAL64 = np.uint64(0x7FFFFFFFFFFFFFFF).view(np.float64)
-"""What min and max of f64 give for two NaNs (PTX ISA 9.7.3.11)."""
+"""The result of f64 min and max for two NaNs (PTX ISA 9.7.3.11)."""
 
 
 def _to_odd(total: Numbers, error: Numbers) -> Numbers:
-    """``total + error``, which float64 does not hold, rounded to odd; total is its nearest float64."""
+    """Returns ``total + error``, which float64 cannot hold, rounded to odd. total: the nearest float64 of the sum."""
     with np.errstate(all="ignore"):
         bits = np.asarray(total).view(np.uint64)
         inexact = np.isfinite(total) & (error != 0) & ((bits & 1) == 0)
@@ -36,7 +36,7 @@ def _to_odd(total: Numbers, error: Numbers) -> Numbers:
 
 
 def _sum(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
-    """The nearest float64 of a sum, and what it lacks (Knuth)."""
+    """Returns the nearest float64 of a sum, and its rounding error (Knuth)."""
     total = np.asarray(a + b)
     back = total - a
     error = (a - (total - back)) + (b - back)
@@ -44,28 +44,28 @@ def _sum(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def add(a: Numbers, b: Numbers) -> Numbers:
-    """a + b, rounded to odd."""
+    """Returns a + b, rounded to odd."""
     with np.errstate(all="ignore"):
         return _to_odd(*_sum(a, b))
 
 
 def multiply(a: Numbers, b: Numbers) -> Numbers:
-    """a * b of factors with at most 24 bits each: exact."""
+    """Returns a * b, which is exact for factors with at most 24 bits each."""
     with np.errstate(all="ignore"):
         return np.asarray(a * b)
 
 
 def fused(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
-    """a * b + c, rounded to odd; a and b have at most 24 bits."""
+    """Returns a * b + c, rounded to odd. a and b have at most 24 bits."""
     return add(multiply(a, b), c)
 
 
 def divide(a: Numbers, b: Numbers) -> Numbers:
-    """a / b of numbers with at most 24 bits, rounded to odd."""
+    """Returns a / b of numbers with at most 24 bits, rounded to odd."""
     with np.errstate(all="ignore"):
         quotient = np.asarray(a / b)
-        # The remainder's sign says on which side of the quotient the exact one lies; 24 bits of each part of the
-        # quotient times b are exact.
+        # The sign of the remainder says on which side of the quotient the exact value lies. The products of b with 24
+        # bits of each part of the quotient are exact.
         high = np.asarray((quotient.view(np.uint64) & np.uint64(0xFFFFFFFFE0000000)).view(np.float64))
         remainder = (a - high * b) - (quotient - high) * b
         error = np.where(np.isfinite(quotient) & np.isfinite(b), remainder * np.sign(b), 0.0)
@@ -73,7 +73,7 @@ def divide(a: Numbers, b: Numbers) -> Numbers:
 
 
 def square_root(a: Numbers) -> Numbers:
-    """The square root of a number with at most 24 bits, rounded to odd."""
+    """Returns the square root of a number with at most 24 bits, rounded to odd."""
     with np.errstate(all="ignore"):
         root = np.asarray(np.sqrt(a))
         high = np.asarray((root.view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64))
@@ -86,7 +86,7 @@ def square_root(a: Numbers) -> Numbers:
 
 
 def fused64(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
-    """a * b + c of float64 numbers, rounded once to nearest even (Boldo and Melquiond)."""
+    """Returns a * b + c of float64 numbers, rounded once to nearest even (Boldo and Melquiond)."""
     with np.errstate(all="ignore"):
         exponents = [np.frexp(np.where(np.isfinite(x) & (x != 0), x, 1.0))[1] for x in (a, b, c)]
         finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
@@ -96,7 +96,7 @@ def fused64(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
         middle, tail = _sum(c, low)
         total, rest = _sum(high, middle)
         result = total + _to_odd(*_sum(tail, rest))
-        # The product of finite numbers is finite, however large.
+        # The product of finite numbers is finite, however large it is.
         plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, np.asarray(a * b + c))
         # A sum that is exactly zero has the sign that its terms give it.
         result = np.where(result == 0, plain, result)
@@ -107,7 +107,7 @@ def fused64(a: Numbers, b: Numbers, c: Numbers) -> Numbers:
 
 
 def _product(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
-    """The nearest float64 of a product, and what it lacks (Dekker)."""
+    """Returns the nearest float64 of a product, and its rounding error (Dekker)."""
     product = np.asarray(a * b)
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
@@ -120,9 +120,9 @@ def _halves(a: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def exactly(function: Callable[..., Fraction], mode: str, *operands: Numbers) -> Numbers:
-    """A rational function of float64 numbers, rounded to float64 in any direction, one number after the other.
+    """Computes a rational function of float64 numbers one by one, rounded to float64 in any direction.
 
-    The last operand is the float64 result that stands where one of the others is not finite, or the result is zero.
+    The last operand is the float64 result that is kept if another operand is not finite or the result is zero.
     """
     *inputs, plain = np.broadcast_arrays(*operands)
     out = np.array(plain, np.float64)
@@ -148,7 +148,7 @@ _TO_INTEGER: dict[str, Callable[[Fraction], int]] = {
 
 
 def round_fraction(exact: Fraction, mode: str) -> float:
-    """The float64 next to a number that is not zero, in a direction."""
+    """Returns the neighbouring float64 of a number that is not zero, in a rounding direction."""
     magnitude, sign = abs(exact), -1 if exact < 0 else 1
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if Fraction(2) ** exponent > magnitude:
@@ -200,7 +200,7 @@ _PLAIN64: dict[str, Callable[..., Any]] = {
 
 
 def compute64(operation: str, mode: str, *operands: Numbers) -> Numbers:
-    """add, sub, mul, div, rcp, sqrt and fma of f64 in any rounding; rsqrt within a unit in the last place."""
+    """Computes add, sub, mul, div, rcp, sqrt and fma of f64 in any rounding, and rsqrt within 1 ulp."""
     if operation == "sqrt":
         return with_nan64(_square_root64(operands[0], mode), *operands)
     with np.errstate(all="ignore"):
@@ -211,9 +211,9 @@ def compute64(operation: str, mode: str, *operands: Numbers) -> Numbers:
 
 
 def with_nan64(result: Numbers, *operands: Numbers) -> Numbers:
-    """The result with the NaN that hardware gives: the first operand that is one, made quiet, or else fff8 and zeros.
+    """Returns the result with the hardware's NaNs: the first operand that is a NaN, made quiet, or else fff8 and zeros.
 
-    Seen on an H200 for sums.
+    This was seen on an H200 for sums.
     """
     if not np.isnan(result).any():
         return result
@@ -225,9 +225,9 @@ def with_nan64(result: Numbers, *operands: Numbers) -> Numbers:
 
 
 def convert_nan(bits: NDArray[Any], origin: Format, form: Format) -> NDArray[Any]:
-    """A NaN in another format: its sign, and what there is room for of its fraction, made quiet.
+    """Converts a NaN to another format: it keeps the sign and as much of the fraction as fits, and becomes quiet.
 
-    So does an H200 wherever f64 is one of the formats; all others give one NaN only.
+    An H200 does so if f64 is one of the two formats. All other conversions give one NaN only.
     """
     wide = bits.astype(np.uint64)
     sign = (wide & np.uint64(origin.sign)) != 0
@@ -244,7 +244,7 @@ _TURNS = float(np.float32(1 / (2 * math.pi)))
 
 
 def _of_turns(function: Callable[[Any], Any]) -> Callable[[Numbers], Numbers]:
-    """sin or cos of a number of turns, which is the argument over 2 pi in f32, cut; tiny ones are flushed to zero."""
+    """Wraps sin or cos for a number of turns: the argument over 2 pi in f32, cut. Tiny turns are flushed to zero."""
 
     def compute(a: Numbers) -> Numbers:
         with np.errstate(all="ignore"):
@@ -260,7 +260,7 @@ def _of_turns(function: Callable[[Any], Any]) -> Callable[[Numbers], Numbers]:
 
 
 def _approximate_quotient(a: Numbers, b: Numbers) -> Numbers:
-    """``div.approx.f32``: for |b| above 2^126 the quotient is zero, or NaN of an infinity (PTX ISA 9.7.3.8)."""
+    """Computes ``div.approx.f32``: if |b| is above 2^126, a finite a gives zero, an infinity NaN (PTX ISA 9.7.3.8)."""
     quotient = divide(a, b)
     huge = (np.abs(b) > 2.0**126) & np.isfinite(b)
     with np.errstate(all="ignore"):
@@ -286,18 +286,18 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def compute(operation: str, mode: str, *operands: Numbers) -> Numbers:
-    """A function of numbers of formats up to f32: exact or rounded to odd; of transcendental ones, to float64."""
+    """Computes a function for formats up to f32: exactly or rounded to odd; transcendental ones to float64."""
     with np.errstate(all="ignore"):
         return _zero_sum(operation, mode, operands, np.asarray(_FUNCTIONS[operation](*operands)))
 
 
 def of_format(form: Format, operation: str, mode: str, *operands: Numbers) -> Numbers:
-    """An operation on numbers of a format, which `finish` rounds to it."""
+    """Computes an operation on numbers of a format, for `finish` to round to that format."""
     return (compute64 if form is F64 else compute)(operation, mode, *operands)
 
 
 def _zero_sum(operation: str, mode: str, operands: tuple[Numbers, ...], total: Numbers) -> Numbers:
-    """Rounding down, a sum that is exactly zero is -0, unless both of its terms are +0 (IEEE 754, 6.3)."""
+    """Makes an exactly zero sum -0 when rounding down, unless both of its terms are +0 (IEEE 754, 6.3)."""
     if mode != "rm" or operation not in ("add", "sub", "fma"):
         return total
     first = operands[0] * operands[1] if operation == "fma" else operands[0]
@@ -309,9 +309,9 @@ def _zero_sum(operation: str, mode: str, operands: tuple[Numbers, ...], total: N
 
 
 def extremum(operation: str, operands: list[Numbers], nan: bool, magnitudes: bool, xor_sign: bool) -> Numbers:
-    """``min`` and ``max``: a NaN loses against a number, unless ``.NaN``; -0 is less than +0.
+    """Computes ``min`` or ``max``. A number wins against a NaN, unless ``.NaN`` is given; -0 is less than +0.
 
-    magnitudes: ``.abs``; xor_sign: the result's sign is the product of the operands' (``.xorsign``).
+    magnitudes: ``.abs``. xor_sign: the result's sign is the product of the operands' (``.xorsign``).
     """
     signs = [np.signbit(x) for x in operands]
     if magnitudes:
@@ -335,20 +335,20 @@ def extremum(operation: str, operands: list[Numbers], nan: bool, magnitudes: boo
 
 
 def flush(bits: NDArray[Any], form: Format) -> NDArray[Any]:
-    """Subnormal numbers as zeros of their sign (``.ftz``)."""
+    """Replaces subnormal numbers by zeros of their sign (``.ftz``)."""
     exponent = ((1 << form.exponent) - 1) << form.fraction
     return np.where(bits & exponent == 0, bits & form.sign, bits)
 
 
 def rectified(numbers: Numbers, relu: bool) -> Numbers:
-    """``.relu``, if there is one: negative numbers become +0; NaN stays."""
+    """Applies ``.relu`` if it is given: negative numbers become +0, NaN stays."""
     return np.where(numbers > 0, numbers, np.where(np.isnan(numbers), numbers, 0.0)) if relu else numbers
 
 
 def finish(
     numbers: Numbers, form: Format, mode: str, *, ftz: bool = False, clamp: bool = False, relu: bool = False
 ) -> NDArray[Any]:
-    """Round a result and apply ``.sat`` (clamp: to 0 .. 1, NaN to 0), ``.relu`` and ``.ftz``."""
+    """Rounds a result and applies ``.sat`` (clamp: to 0 .. 1, NaN to 0), ``.relu`` and ``.ftz``."""
     if clamp:
         numbers = np.where(np.isnan(numbers), 0.0, np.clip(numbers, 0.0, 1.0)) + 0.0
     numbers = rectified(numbers, relu)
@@ -357,5 +357,5 @@ def finish(
 
 
 def inputs(bits: NDArray[Any], form: Format, ftz: bool) -> Numbers:
-    """Operands as numbers."""
+    """Returns operands as numbers."""
     return decode(flush(bits, form) if ftz else bits, form)

@@ -1,7 +1,7 @@
-"""The floating-point formats of PTX: their bits as numbers, and numbers rounded to them (PTX ISA 5.2.3, 9.7.9.21).
+"""The floating-point formats of PTX: decoding of bits, and rounding of numbers to a format (PTX ISA 5.2.3, 9.7.9.21).
 
 Numbers are float64, which holds every value of the formats up to f32 exactly. A result that float64 does not hold
-exactly must come *rounded to odd* (see `float_math`): then rounding it once more, in any direction, is right.
+exactly must be *rounded to odd* (see `float_math`). Then rounding it once more, in any direction, is correct.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Format:
     """A binary floating-point format.
 
     Attributes:
-        bits: of the storage; exponent and fraction: bits of these fields; bias: of the exponent.
-        infinite: whether the largest exponent holds infinities and NaNs, as in IEEE 754.
+        bits: size of the storage. exponent, fraction: sizes of these fields. bias: of the exponent.
+        infinite: whether the largest exponent encodes infinities and NaNs, as in IEEE 754.
         nan: the NaN that results have, or None if the format has none.
         signed: whether there is a sign bit.
         shift: unused low bits of the storage (tf32 lies in the upper bits of an f32).
@@ -40,7 +40,7 @@ class Format:
 
     @property
     def smallest_exponent(self) -> int:
-        """Exponent of the smallest normal number; subnormal ones, which scale factors of ue8m0 have not, share it."""
+        """The exponent of the smallest normal number and of subnormal ones (ue8m0 has no subnormals)."""
         return (1 if self.fraction else 0) - self.bias
 
     @property
@@ -73,19 +73,19 @@ E3M2 = Format("e3m2", 6, 3, 2, 3, False, None)
 E2M1 = Format("e2m1", 4, 2, 1, 1, False, None)
 UE4M3 = Format("ue4m3", 8, 4, 3, 7, False, 0x7F, signed=False)
 UE8M0 = Format("ue8m0", 8, 8, 0, 127, False, 0xFF, signed=False)
-"""Scale factors: a power of two."""
+"""The format of power-of-two scale factors."""
 
 FORMATS = {f.name: f for f in (F16, BF16, TF32, F32, F64, E4M3, E5M2, E2M3, E3M2, E2M1, UE4M3, UE8M0)}
 ELEMENT_BITS = {
     **{name: form.bits for name, form in FORMATS.items()},
     **{name: int(name[1:]) for name in ("s32", "s8", "u8", "s4", "u4", "b1")},
 }
-"""Bits of each type that tensor cores multiply or add to."""
+"""The size in bits of each type that tensor cores multiply or add to."""
 
 
 @np.errstate(invalid="ignore")
 def decode(bits: NDArray[Any], form: Format) -> Numbers:
-    """The numbers that bit patterns stand for; higher bits of small formats are ignored."""
+    """Returns the numbers that bit patterns encode. Higher bits of small formats are ignored."""
     if form is F64:
         return np.asarray(bits, np.uint64).view(np.float64)
     if form is F32:
@@ -102,7 +102,7 @@ def decode(bits: NDArray[Any], form: Format) -> Numbers:
 
 @cache
 def _table(form: Format) -> Numbers:
-    """Every value of a format of at most 8 bits."""
+    """Returns every value of a format with at most 8 bits."""
     bits = np.arange(1 << form.bits)
     fraction = bits & ((1 << form.fraction) - 1)
     exponent = bits >> form.fraction & ((1 << form.exponent) - 1)
@@ -122,7 +122,7 @@ def _table(form: Format) -> Numbers:
 
 
 def round_to_integral(numbers: Numbers, mode: str) -> Numbers:
-    """mode: "rn" (ties to even), "rz", "rm" (down), "rp" (up) or "rna" (ties away from zero)."""
+    """Rounds to integers. mode: "rn" (ties to even), "rz", "rm" (down), "rp" (up) or "rna" (ties away from zero)."""
     if mode == "rna":
         return np.copysign(np.floor(np.abs(numbers) + 0.5), numbers)
     whole: Numbers = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}[mode](numbers)
@@ -130,7 +130,7 @@ def round_to_integral(numbers: Numbers, mode: str) -> Numbers:
 
 
 def _quantum(numbers: Numbers, form: Format) -> NDArray[Any]:
-    """Exponent of the last place that the format has for each number."""
+    """Returns the exponent of the last place that the format has for each number."""
     quantum: NDArray[Any] = np.maximum(np.frexp(numbers)[1] - 1, form.smallest_exponent) - form.fraction
     return quantum
 
@@ -138,17 +138,17 @@ def _quantum(numbers: Numbers, form: Format) -> NDArray[Any]:
 def encode(
     numbers: Numbers, form: Format, mode: str = "rn", saturate: bool = False, random: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """Bit patterns of numbers rounded to a format.
+    """Returns the bit patterns of numbers rounded to a format.
 
-    saturate: beyond the largest finite value that value is taken, for infinities, too (``.satfinite``). Formats without
-    infinities and NaNs have to saturate. random: for stochastic rounding (mode "rs"), what is added below the last
-    place before cutting toward zero, as a fraction of it.
+    saturate: numbers beyond the largest finite value, infinities too, become that value (``.satfinite``). Formats
+    without infinities and NaNs must saturate. random: for stochastic rounding (mode "rs"), the fraction of the last
+    place that is added before rounding toward zero.
     """
     if form is UE8M0:
         return _encode_scale(numbers, mode, saturate)
     with np.errstate(all="ignore"):
         place = _quantum(numbers, form)
-        # Subnormal float64 numbers cannot be scaled in one step; they are far below all formats but f64.
+        # Subnormal float64 numbers cannot be scaled in one step. They are far below all formats but f64.
         scaled = np.ldexp(numbers, -place)
         if mode == "rs":
             assert random is not None
@@ -160,7 +160,7 @@ def encode(
     magnitude = np.abs(rounded)
     over = magnitude > form.largest
     if form.infinite and not saturate:
-        # Directed rounding toward zero stops at the largest finite value; only an infinity stays one.
+        # Directed rounding toward zero stops at the largest finite value. Only an infinity stays infinite.
         stops = (mode in ("rz", "rs")) | ((mode == "rm") & ~negative) | ((mode == "rp") & negative)
         over_to_infinity = over & (~stops | np.isinf(numbers))
         magnitude = np.where(over_to_infinity, np.inf, np.where(over, form.largest, magnitude))
@@ -174,7 +174,7 @@ def encode(
 
 
 def _pattern(magnitude: Numbers, form: Format) -> NDArray[Any]:
-    """Bits of non-negative numbers that the format holds exactly."""
+    """Returns the bits of non-negative numbers that the format holds exactly."""
     if form is F32 or form is TF32:
         return magnitude.astype(np.float32).view(np.uint32)
     if form is F64:
@@ -190,7 +190,7 @@ def _pattern(magnitude: Numbers, form: Format) -> NDArray[Any]:
 
 
 def _encode_scale(numbers: Numbers, mode: str, saturate: bool) -> NDArray[Any]:
-    """ue8m0: the exponent of the magnitude, rounded toward zero or up; the sign does not count."""
+    """Encodes ue8m0: the exponent of the magnitude, rounded toward zero or up. The sign is ignored."""
     magnitude = np.abs(numbers)
     fraction, exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, 1.0))
     code = np.where(magnitude == 0, 0, np.maximum(exponent - 1 + UE8M0.bias, 0))

@@ -1,9 +1,9 @@
 """The tensor core of tcgen05.mma (PTX ISA 9.7.16.10).
 
-Operands are read, and checked, when `MmaUnit.mma` is called. In "f32" accumulation the multiplication is put off: the K
-slices of one accumulator are collected and multiplied in one BLAS call as soon as the accumulator is looked at, used
-differently, or the panel is full. Only the order in which f32 sums are taken can tell the difference. What cannot be
-put off `tensor_kinds` does at once.
+Operands are read and checked when `MmaUnit.mma` is called. In "f32" accumulation the multiplication is deferred: the K
+slices of one accumulator are collected, and multiplied in one BLAS call as soon as the accumulator is read or used
+differently, or the panel is full. Only the order in which f32 sums are taken can differ. `tensor_kinds` executes at
+once the instructions that cannot be deferred.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from emugpu.emulator.units.operands import PANEL_SLICES, Accumulation, Operand, 
 from emugpu.emulator.units.tensor_kinds import Warn, agreed_scales, claim, multiply
 
 LARGEST_FACTOR = 40
-"""The exponent of a scale factor of type ue8m0 up to which f32 holds all products exactly."""
+"""Up to this exponent of a ue8m0 scale factor, f32 holds all products exactly."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything about an instruction that follows from its descriptors. positions: chunk numbers of a, then of b.
-    accumulator: what D and the forms of two instructions must agree in to be multiplied together.
+    """The decoded form of an instruction, which depends only on its descriptors.
+
+    positions: chunk numbers of A, then of B. accumulator: two instructions with an equal value here have the same D and
+    form, and may be multiplied together.
     """
 
     accumulator: tuple[Any, ...]
@@ -42,14 +44,14 @@ class Plan:
     flops: int
 
     def numbers(self, chunks: NDArray[np.complex128]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """A [M, slices * K] and B [N, slices * K] from what was fetched at the positions, [slices, CTAs, positions]."""
+        """Returns A [M, slices * K] and B [N, slices * K] from the fetched chunks [slices, CTAs, positions]."""
         behind_a = self.a.positions.size
         return self.a.numbers(chunks[..., :behind_a]), self.b.numbers(chunks[..., behind_a:])
 
 
 @lru_cache(maxsize=4096)
 def make_plan(what: Mma) -> Plan | None:
-    """The plan of an instruction whose multiplication can be put off; None if it cannot."""
+    """Returns the plan of an instruction, or None if its multiplication cannot be deferred."""
     shape = what.shape()
     a, b = what.operands()
     whole = what.lane_mask is None and not (what.shift or what.weights or what.sparse)
@@ -65,7 +67,7 @@ Codes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def _scale_codes(ctas: Sequence[Cta], what: Mma, shape: Shape) -> Codes | None:
-    """The scale factors of an instruction; None unless all copies agree, and f32 holds what they scale."""
+    """Returns an instruction's scale factors. None unless all copies agree and f32 holds the scaled numbers exactly."""
     rows = shape.m // len(ctas)
     for cta in ctas:
         for address, count in zip(what.scales, (rows, shape.n), strict=True):
@@ -83,9 +85,9 @@ def _scale_codes(ctas: Sequence[Cta], what: Mma, shape: Shape) -> Codes | None:
 
 
 class _PendingProduct:
-    """K slices of one accumulator that have been fetched but not multiplied, and their scale factors.
+    """K slices of one accumulator that were read but not multiplied yet, and their scale factors.
 
-    Registered in the tensor memory of every CTA of the pair. `accumulate` tells whether the product adds to D.
+    It is registered in the tensor memory of every CTA of the pair. `accumulate`: whether the product adds to D.
     """
 
     def __init__(self, unit: MmaUnit, members: Sequence[TensorMemory], what: Mma, plan: Plan) -> None:
@@ -112,7 +114,7 @@ class _PendingProduct:
             self.flush()
 
     def forget(self) -> None:
-        """D is overwritten whole: what was collected for it can never be seen."""
+        """Drops the collected slices, because D is overwritten as a whole and they can have no effect."""
         self._clear()
         self.accumulate = False
 
@@ -163,8 +165,8 @@ class MmaUnit:
     """Executes tcgen05.mma.
 
     Args:
-        accumulation: "f32" multiplies and adds in f32 (exact for integers below 2^24); "tensor_core" follows
-            the published rules of the hardware (`sums`), instruction by instruction, and is slow.
+        accumulation: "f32" multiplies and adds in f32 (exact for integers below 2^24). "tensor_core" follows the
+            published rules of the hardware (`sums`), instruction by instruction, and is slow.
     """
 
     def __init__(self, accumulation: Accumulation = "f32") -> None:
@@ -174,9 +176,10 @@ class MmaUnit:
         self.panels = Panels()
 
     def mma(self, ctas: Sequence[Cta], what: Mma, warn: Warn) -> int:
-        """D = A . B (+ D) on one CTA, or on a pair, even rank first: A is split over them by rows, B by columns, D by
-        rows, and every address holds in each. Returns the operations, 2 * M * N * K. warn: is told of a rule and a
-        breach of it.
+        """Computes D = A . B (+ D) on one CTA, or on a pair, even rank first. Returns the operations, 2 * M * N * K.
+
+        On a pair, A is split by rows, B by columns, and D by rows; every address applies to both CTAs. warn: called
+        with the rule and a message if a rule is broken.
         """
         if len(ctas) != what.cta_group:
             raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
@@ -190,7 +193,7 @@ class MmaUnit:
         return plan.flops
 
     def _pending(self, ctas: Sequence[Cta], what: Mma, plan: Plan) -> _PendingProduct:
-        """What collects the slices of D."""
+        """Returns the pending product that collects the slices of D, and makes one if there is none."""
         for product in ctas[0].tmem.pending:
             if (
                 isinstance(product, _PendingProduct)

@@ -1,4 +1,4 @@
-"""What one tcgen05.mma says: its descriptors decoded, and where its operands and D lie (PTX ISA 9.7.16.10)."""
+"""One tcgen05.mma: its decoded descriptors, and the places of its operands and of D (PTX ISA 9.7.16.10)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ A_COLUMNS = 8
 
 
 class Cta(Protocol):
-    """What the tensor core needs of a CTA."""
+    """The parts of a CTA that the tensor core needs."""
 
     shared: SharedMemory
     tmem: TensorMemory
 
 
 class Block(NamedTuple):
-    """A rectangle of one CTA's tensor memory and the part of D (CTA's rows, all columns) it holds."""
+    """A rectangle of one CTA's tensor memory, and the part of D (the CTA's rows, all columns) that it holds."""
 
     lanes: slice
     columns: slice
@@ -36,11 +36,11 @@ class Block(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[list[Block], int, int]:
-    """The blocks of D in each CTA's tensor memory, and its first and one-past-last column.
+    """Returns the blocks of D in each CTA's tensor memory, and its first and one-past-last column.
 
-    m=256, cta_group 2 (layout A) and m=128, cta_group 1 (D): row r in lane r. m=128, cta_group 2 (B): 64
-    rows per CTA, the right half of the columns in lanes 64 and up. m=64, cta_group 1 (F): 16 rows in each
-    warp's 32 lanes, the lower or the upper 16 as the address says. Source: PTX ISA 9.7.16.10.5.
+    m=256, cta_group 2 (layout A) and m=128, cta_group 1 (D): row r in lane r. m=128, cta_group 2 (B): 64 rows per CTA,
+    the right half of the columns in lanes 64 and up. m=64, cta_group 1 (F): 16 rows in each warp's 32 lanes, in the
+    lower or the upper 16 as the address says. Source: PTX ISA 9.7.16.10.5.
     """
     lane, column = split_address(d_address)
     allowed = (0, 16) if m == 64 else (0,)
@@ -70,9 +70,11 @@ def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[
 
 
 class Mma(NamedTuple):
-    """One tcgen05.mma. a: descriptor, or tensor memory address if ``a_in_tmem``. vectors: scale factors a row and
-    operand, 0 without block scaling; scales: the addresses of those of A and B. shift: D is divided by 2^shift first.
-    metadata: address of what says which elements of a sparse A are kept.
+    """One tcgen05.mma.
+
+    a: descriptor, or tensor memory address if ``a_in_tmem``. vectors: scale factors for each row of an operand, 0
+    without block scaling. scales: the addresses of the factors of A and B. shift: D is divided by 2^shift first.
+    metadata: the address of the metadata that says which elements of a sparse A are kept.
     """
 
     kind: str
@@ -99,11 +101,11 @@ class Mma(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Elements along K, of a sparse A before it was thinned out."""
+        """Elements along K, including the masked ones of a sparse A."""
         return DEPTH[self.kind] * (2 if self.sparse else 1)
 
     def operands(self) -> tuple[Operand | None, Operand]:
-        """A (None if it is in tensor memory) and B, of one CTA."""
+        """Returns A (None if it is in tensor memory) and B of one CTA."""
         shape = self.shape()
         packed = self.kind in ("mxf4", "mxf4nvf4")
         a = None
@@ -117,12 +119,12 @@ class Mma(NamedTuple):
         return a, b
 
     def layout(self) -> tuple[list[Block], int, int]:
-        """The blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
+        """Returns the blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
         shape = self.shape()
         if self.weights and shape.m < LANES:
             return _weights_layout(self.d_address, shape.m, shape.n)
         if self.sparse and shape.m == 128 and self.cta_group == 2:
-            # Layout C: each CTA's 64 rows as those of M = 64.
+            # Layout C: each CTA's 64 rows are laid out like those of M = 64.
             return accumulator_layout(self.d_address, 64, shape.n, 1)
         return accumulator_layout(self.d_address, shape.m, shape.n, self.cta_group)
 
@@ -134,7 +136,7 @@ class Mma(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, int]:
-    """Layouts E and G of ``.ws``: parts of the columns one above the other, as many as rows leave room for."""
+    """Returns layouts E and G of ``.ws``: parts of the columns lie one above the other, as many as the rows allow."""
     lane, column = split_address(d_address)
     if lane:
         raise Fault(f"tcgen05.mma.ws D address {d_address:#x}: lane {lane} must be 0", "operand")
@@ -150,9 +152,10 @@ def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, i
 
 
 def a_lanes(what: Mma) -> NDArray[np.intp]:
-    """Lanes of the rows of an A in tensor memory, [parts, rows]: each part of the columns of D has those of D itself.
+    """Returns the lanes of the rows of an A in tensor memory, [parts, rows].
 
-    So where parts stand one above the other, in ``.ws`` and in a pair with M = 128, there are as many A, which may
+    Each part of D's columns has lanes of its own: those of D itself, plus the offset between the two addresses. If
+    parts lie one above the other, in ``.ws`` and in a pair with M = 128, there are as many copies of A, and they may
     differ. FlashMLA's kernels for B200 multiply two halves of K at once that way (sparse prefill, 2026).
     """
     offset = split_address(what.a)[0] - split_address(what.d_address)[0]
@@ -164,13 +167,13 @@ def a_lanes(what: Mma) -> NDArray[np.intp]:
 
 
 def scale_columns(address: int, rows: int) -> slice:
-    """Columns that hold the scale factors of so many rows of A, or columns of B: 32 of them each."""
+    """Returns the columns that hold the scale factors of so many rows of A or columns of B, 32 in each column."""
     column = split_address(address)[1]
     return slice(column, column + -(-rows // QUADRANT))
 
 
 def metadata_columns(what: Mma) -> slice:
-    """Columns that hold the metadata of an MMA: two, of types of 16 and 32 bits the one that the selector names."""
+    """Returns the columns of an MMA's metadata: two; for types of 16 and 32 bits, the one that the selector names."""
     assert what.metadata is not None
     column = split_address(what.metadata)[1]
     if what.kind in ("f16", "tf32"):

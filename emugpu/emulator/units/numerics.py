@@ -1,4 +1,4 @@
-"""16-bit formats and tf32 on arrays of bits: as `cvt`, TMA and the accumulators of tensor cores have them."""
+"""16-bit formats and tf32 on arrays of bits, as `cvt`, TMA and the accumulators of tensor cores use them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Bits = NDArray[np.uint32]
 
 
 def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Exact widening of bf16 bits to a C-ordered array."""
+    """Widens bf16 bits exactly to a C-ordered array."""
     wide: NDArray[np.float32] = bits.view(ml_dtypes.bfloat16).astype(np.float32, order="C")
     return wide
 
 
 def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Exact widening of f16 bits to a C-ordered array."""
+    """Widens f16 bits exactly to a C-ordered array."""
     return bits.view(np.float16).astype(np.float32, order="C")
 
 
 def pack_halves(dtype: type, high: int | Bits, low: int | Bits) -> Bits:
-    """`cvt.rn.bf16x2.f32` and `cvt.rn.f16x2.f32` on f32 bits: two numbers in one word, `low` in the low half.
+    """Computes `cvt.rn.bf16x2.f32` or `cvt.rn.f16x2.f32` on f32 bits: two numbers in one word, `low` in the low half.
 
-    Rounds to nearest even; overflow gives infinity; every NaN becomes 0x7fff (PTX ISA 9.7.9 "cvt").
+    Rounds to nearest even. Overflow gives infinity, and every NaN becomes 0x7fff (PTX ISA 9.7.9 "cvt").
     """
     first, second = (np.asarray(bits, np.uint32).view(np.float32) for bits in (low, high))
     halves = np.empty((*(first.shape or second.shape), 2), dtype)
@@ -38,7 +38,7 @@ def pack_halves(dtype: type, high: int | Bits, low: int | Bits) -> Bits:
 
 
 def round_to_tf32(bits: Bits) -> Bits:
-    """f32 bits as TMA stores them for a tf32 tensor map: 10 fraction bits, round to nearest even.
+    """Rounds f32 bits as TMA does for a tf32 tensor map: 10 fraction bits, to nearest even.
 
     NaN becomes 0x7fffe000; the largest values round to infinity (seen on an H200).
     """
@@ -47,7 +47,7 @@ def round_to_tf32(bits: Bits) -> Bits:
 
 
 def f32_to_f16_storage(values: NDArray[np.floating]) -> NDArray[np.uint32]:
-    """Accumulator values as TMEM keeps f16: rounded to nearest even in the low half of a 32-bit column."""
+    """Returns accumulator values as TMEM stores f16: rounded to nearest even in the low half of a 32-bit column."""
     with np.errstate(all="ignore"):
         bits = values.astype(np.float16).view(np.uint16)
     return np.where(np.isnan(values), CANONICAL_NAN_16, bits).astype(np.uint32)

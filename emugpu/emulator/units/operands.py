@@ -1,9 +1,9 @@
-"""Operands of the tensor core: how A and B come from shared memory, and the numbers that their chunks hold.
+"""Operands of the tensor core: how A and B are fetched from shared memory, and which numbers their chunks hold.
 
-Fetching an operand and multiplying it are separate steps: K slices are collected in panels, and several of them go
-through one BLAS call. One instruction takes 32 bytes along K of every row: two chunks. Types of fewer than 8 bits lie
-there as TMA unpacks them, 16 elements to a chunk: ``b4x16_p64`` and ``b6x16_p32`` (PTX ISA 9.7.16.3.2); those of the
-mxf4 kinds are packed.
+Fetching and multiplying an operand are separate steps: K slices are collected in panels, and one BLAS call multiplies
+several of them. One instruction takes 32 bytes along K of every row: two chunks. Types of fewer than 8 bits lie in
+shared memory as TMA unpacks them, 16 elements to a chunk: ``b4x16_p64`` and ``b6x16_p32`` (PTX ISA 9.7.16.3.2). Those
+of the mxf4 kinds are packed.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from emugpu.emulator.units import numerics
 from emugpu.emulator.units.formats import ELEMENT_BITS, FORMATS, decode
 
 PANEL_SLICES = 32
-"""K slices collected before they are multiplied: K of 512 and more is long enough for BLAS."""
+"""The number of K slices collected before they are multiplied. A K of 512 and more is long enough for BLAS."""
 
 Accumulation = Literal["f32", "tensor_core"]
 
 
 class Panels:
-    """Buffers of 16-byte items for fetched K slices; reused ones spare the page faults of fresh memory."""
+    """Buffers of 16-byte items for fetched K slices. Reusing them avoids the page faults of fresh memory."""
 
     def __init__(self) -> None:
         self._spare: dict[tuple[int, ...], list[NDArray[np.complex128]]] = {}
 
     def take(self, shape: tuple[int, ...]) -> NDArray[np.complex128]:
-        """A buffer with unspecified content."""
+        """Returns a buffer with unspecified content."""
         spare = self._spare.get(shape)
         return spare.pop() if spare else np.empty(shape, CHUNK_DTYPE)
 
     def give(self, panel: NDArray[np.complex128]) -> None:
-        """Return a buffer for reuse."""
+        """Takes back a buffer for reuse."""
         self._spare.setdefault(panel.shape, []).append(panel)
 
 
 SLICE = 32
-"""Bytes along K."""
+"""Bytes along K of one instruction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """How to fetch one CTA's share of A or B; also the key under which shared memory knows it valid.
+    """How one CTA's share of A or B is fetched. It is also the key by which shared memory caches its validity.
 
-    positions: chunk numbers (shared address / 16); rows: rows of A or columns of B; k: elements along K; packed: two
+    positions: chunk numbers (shared address / 16). rows: rows of A or columns of B. k: elements along K. packed: two
     e2m1 to a byte.
     """
 
@@ -62,7 +62,7 @@ class Operand:
     packed: bool = False
 
     def numbers(self, chunks: NDArray[np.complex128]) -> NDArray[np.float32]:
-        """Fetched chunks [slices, CTAs, positions] as the numbers [CTAs * rows, slices * k] that they hold."""
+        """Returns the numbers [CTAs * rows, slices * k] in fetched chunks [slices, CTAs, positions]."""
         slices, ctas = chunks.shape[:2]
         ordered: NDArray[Any]
         if self.major is Major.K:
@@ -75,25 +75,25 @@ class Operand:
         return to_numbers(raw, self.element, self.packed)
 
     def fetched(self, chunks: NDArray[np.complex128]) -> NDArray[np.float32]:
-        """The numbers [rows, k] of one slice of one CTA."""
+        """Returns the numbers [rows, k] of one slice of one CTA."""
         return self.numbers(chunks[None, None])
 
 
 @cache
 def table(element: str) -> NDArray[np.float32]:
-    """The numbers that the bytes of a type of at most 8 bits stand for."""
+    """Returns the number for each byte of a type with at most 8 bits."""
     return decode(np.arange(256), FORMATS[element]).astype(np.float32)
 
 
 @cache
 def _pairs() -> NDArray[np.complex64]:
-    """The two numbers in a byte of packed e2m1, the low half's first."""
+    """Returns the two numbers in each byte of packed e2m1, the low half first."""
     byte = np.arange(256)
     return np.ascontiguousarray(table("e2m1").take(np.stack([byte & 15, byte >> 4], axis=-1))).view(np.complex64)[:, 0]
 
 
 def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[np.float32]:
-    """Rows of bytes as numbers [rows, k]."""
+    """Returns rows of bytes as numbers [rows, k]."""
     bits, rows = ELEMENT_BITS[element], raw.shape[0]
     if packed:
         return _pairs().take(raw).view(np.float32)
@@ -108,7 +108,7 @@ def to_numbers(raw: NDArray[np.uint8], element: str, packed: bool) -> NDArray[np
 
 
 def unpacked(chunks: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Chunks [n, 16] of 16 elements of 6 or 4 bits, and padding: each element in the low bits of a byte [n, 16]."""
+    """Unpacks chunks [n, 16] of 16 elements of 6 or 4 bits: each element into the low bits of a byte [n, 16]."""
     if bits == 4:
         half = chunks[:, : CHUNK // 2]
         return np.stack([half & 15, half >> 4], axis=-1).reshape(-1, CHUNK)
@@ -120,7 +120,7 @@ def unpacked(chunks: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 def operand(
     descriptor: MatrixDescriptor, rows: int, k: int, major: Major, element: str, packed: bool = False, slices: int = 1
 ) -> Operand:
-    """The operand a decoded matrix descriptor names. slices: of 32 bytes along K; two for the B of a sparse A."""
+    """Returns the operand of a decoded matrix descriptor. slices: of 32 bytes along K; two for the B of a sparse A."""
     nbytes = slices * SLICE
     size = nbytes // k if k <= nbytes else 1
     extent = k if k <= nbytes else nbytes

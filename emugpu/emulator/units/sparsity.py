@@ -1,7 +1,7 @@
-"""Sparse A (PTX ISA 9.7.14.6.1): of every four elements along K two are kept, of tf32 one of two; metadata says which.
+"""Sparse A (PTX ISA 9.7.14.6.1): two of every four elements along K are kept, for tf32 one of two. Metadata says which.
 
-A code of four bits belongs to four elements, or to two of tf32: two indices, the lower one first. tf32 counts halves,
-so it has two codes only. Which lane holds which codes was read off an H200, for ``mma.sp`` and for ``wgmma``.
+A code of four bits belongs to four elements, or to two of tf32. It holds two indices, the lower one first. tf32 counts
+halves, so it has only two codes. Which lane holds which codes was determined on an H200, for ``mma.sp`` and ``wgmma``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from emugpu.emulator.errors import Fault
 
 ROWS = 16
 CODES_OF_HALF = 4
-"""Codes in 16 bits of metadata, of one row."""
+"""The number of codes in 16 bits of metadata, of one row."""
 _OF_TF32 = (0b0100, 0b1110)
-"""The first and the second of two."""
+"""The codes that keep the first and the second of two elements."""
 
 
 def kept_positions(codes: NDArray[np.integer], element: str) -> NDArray[np.intp]:
-    """Where the kept elements of each row stand along K: [rows, codes] to [rows, kept]. Fault for other codes."""
+    """Returns the positions along K of each row's kept elements: [rows, codes] to [rows, kept].
+
+    Fault on other codes.
+    """
     rows, count = codes.shape
     if element == "tf32":
         wrong = ~np.isin(codes, _OF_TF32)
@@ -43,11 +46,11 @@ def kept_positions(codes: NDArray[np.integer], element: str) -> NDArray[np.intp]
 
 
 def codes_of_warp(words: NDArray[np.uint32], selector: int, element: str, k: int) -> NDArray[np.intp]:
-    """Codes [16 rows, per row] from the metadata registers [32] of a warp. k: of the product, before A was thinned out.
+    """Returns the codes [16 rows, per row] in the metadata registers [32] of a warp. k: with the masked elements of A.
 
-    Row g and row g + 8 belong to the lanes 4 g and up. Types of 16 and 32 bits: each lane that the selector names
-    holds 16 bits of row g in its lower half, and of row g + 8 in its upper one. Types of 8 bits: an even lane holds 32
-    bits of row g, and the odd one after it of row g + 8.
+    Rows g and g + 8 belong to the lanes 4 g and up. For types of 16 and 32 bits, each lane that the selector names
+    holds 16 bits of row g in its lower half and of row g + 8 in its upper half. For types of 8 bits, an even lane holds
+    32 bits of row g, and the odd lane after it those of row g + 8.
     """
     halves = words.astype("<u4").view(np.uint16).reshape(8, 4, 2)  # group, lane of four, half
     blocks = k // (8 if element == "tf32" else 16)
@@ -64,11 +67,11 @@ def codes_of_warp(words: NDArray[np.uint32], selector: int, element: str, k: int
 
 
 def selectors(element: str, k: int) -> int:
-    """How many sparsity selectors there are: into how many parts the four lanes of a group are divided."""
+    """Returns the number of sparsity selectors: into how many parts the four lanes of a group are divided."""
     blocks = k // (8 if element == "tf32" else 16)
     return 4 // blocks if element in ("f16", "bf16", "tf32") else 4 // max(blocks, 2)
 
 
 def chosen(b: NDArray[Any], positions: NDArray[np.intp]) -> NDArray[Any]:
-    """The elements of B [n, k] that each row of A meets: [rows, n, kept]."""
+    """Returns the elements of B [n, k] that each row of A is multiplied with: [rows, n, kept]."""
     return b[:, positions].transpose(1, 0, 2)

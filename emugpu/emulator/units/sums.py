@@ -1,19 +1,19 @@
-"""How a tensor core adds up: the bits of D = A . B + C, of unscaled kinds and of block-scaled ones.
+"""How a tensor core adds: the bits of D = A . B + C, without and with block scaling.
 
-In "f32" accumulation products are exact, and are added in the host's float32. In
-"tensor_core" accumulation each sum has the bits that a tensor core gives. What is published of both generations has
-one form: terms are *cut* at a quantum 2^q, that is, divided by it and cut toward zero; the integers are added exactly;
-an f32 result is cut toward zero, an f16 result rounded to nearest even. A sum that is or becomes zero is +0. The
-generations differ in q, and in what a term is:
+In "f32" accumulation products are exact, and they are added in the host's float32. In "tensor_core" accumulation each
+sum has the bits that a tensor core gives. The published rules of both generations have one form. Terms are *cut* at a
+quantum 2^q, which means that they are divided by it and rounded toward zero. The integers are added exactly. An f32
+result is rounded toward zero, an f16 result to nearest even. A sum that is or becomes zero is +0. The generations
+differ in q, and in what a term is:
 
 - Hopper, and ``mma.sync``: MMA-Sim (arXiv 2511.10909). An H200's wgmma and mma.sync give the same bits; no recorded
-  sum tells the sign of one that is cut to zero.
-- Blackwell's ``tcgen05.mma``: published for B200: sf-tensor/tcgen05, MODEL.md. None of it was measured by us.
+  sum shows the sign of one that is cut to zero.
+- Blackwell's ``tcgen05.mma``: published for B200: sf-tensor/tcgen05, MODEL.md. We have measured none of it.
 
-Exponents are *raw*: those of the encoding without bias, and of a subnormal number that of the smallest normal one. A
-product's is the sum of its factors' (with block scaling, of the scale factors', too), whatever their fractions multiply
-to. float64 holds all that is computed here exactly: scaled products have at most 12 significant bits, others 22, and a
-sum of cut terms fewer than 50.
+Exponents are *raw*: they are those of the encoding without bias, and a subnormal number has that of the smallest normal
+one. The exponent of a product is the sum of its factors' exponents (with block scaling, also those of the scale
+factors), whatever the product of their fractions is. float64 holds everything that is computed here exactly: scaled
+products have at most 12 significant bits, others 22, and a sum of cut terms fewer than 50.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Values = NDArray[np.float64]
 Exponents = NDArray[np.int16]
 
 NONE = -4096
-"""The exponent of a zero, which never is the largest; that of a product with a zero lies below -3000, too."""
+"""The exponent of a zero, which is never the largest. That of a product with a zero is below -3000."""
 LOWEST = -600
-"""Below the exponents of all products that are not zero: where every term is zero, this one is taken."""
+"""An exponent below those of all products that are not zero. It is used if every term is zero."""
 
 
 class Window(NamedTuple):
-    """Where the terms of an unscaled sum are cut: ``fraction_bits`` below the largest exponent of products and C, or
-    below ``floor`` if that is larger. An f32 result keeps no more fraction bits either.
+    """The quantum of an unscaled sum: ``fraction_bits`` below the largest exponent of products and C, or below
+    ``floor`` if that is larger. An f32 result keeps at most as many fraction bits.
     """
 
     fraction_bits: int
@@ -47,15 +47,16 @@ class Window(NamedTuple):
 
 HOPPER = Window(25, -133)
 """The floor is MMA-Sim's. On an H200 it lies below the exponent of normal f32 numbers, -126: two recorded subnormal
-sums need that. They do not tell how far below; from -127 down all recorded sums agree."""
+sums need that. They do not show how far below; with any floor from -127 down all recorded sums agree.
+"""
 HOPPER_FP8 = Window(13, -133)
-"""fp8 by wgmma."""
+"""For fp8 in wgmma."""
 BLACKWELL = Window(25, LOWEST)
-"""Also of scaled products of mxf8f6f4. No floor is published."""
+"""Also for scaled products of mxf8f6f4. No floor is published."""
 
 
 class Factors(NamedTuple):
-    """Numbers and their raw exponents, of the same shape."""
+    """Numbers and their raw exponents, with the same shape."""
 
     values: Values
     exponents: Exponents
@@ -64,28 +65,28 @@ class Factors(NamedTuple):
         return Factors(self.values[..., first:end], self.exponents[..., first:end])
 
     def scaled(self, scales: Factors) -> Factors:
-        """Numbers [.., K] times scale factors [.., vectors]; each belongs to K / vectors neighbours."""
+        """Multiplies numbers [.., K] by scale factors [.., vectors]. Each factor belongs to K / vectors neighbours."""
         per = self.values.shape[-1] // scales.values.shape[-1]
         values = self.values * np.repeat(scales.values, per, axis=-1)
         return Factors(values, self.exponents + np.repeat(scales.exponents, per, axis=-1))
 
 
 def factors(values: NDArray[np.floating], element: str) -> Factors:
-    """Numbers of a type, a name of `FORMATS`."""
+    """Returns numbers of a type (a name of `FORMATS`) with their raw exponents."""
     wide = values.astype(np.float64)
     exponents = np.maximum(np.frexp(wide)[1] - 1, FORMATS[element].smallest_exponent)
     return Factors(wide, np.where(wide == 0, NONE, exponents).astype(np.int16))
 
 
 def product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """A . B^T, of B [N, K], or [M, N, K] with a sparse A."""
+    """Returns A . B^T for B [N, K], or for B [M, N, K] with a sparse A."""
     result: NDArray[Any] = a @ b.T if b.ndim == 2 else (b @ a[:, :, None])[..., 0]
     return result
 
 
 def integer_dot(a: NDArray[Any], b: NDArray[Any], c_bits: Bits, saturate: bool) -> Bits:
-    """D = A . B^T + C in s32: it wraps around, or stops at the ends of the range."""
-    # float64 holds the sums of 8-bit products exactly, and has the faster multiplication.
+    """Returns D = A . B^T + C in s32. It wraps around, or saturates."""
+    # float64 holds the sums of 8-bit products exactly, and its multiplication is faster.
     total = product(a.astype(np.float64), b.astype(np.float64)).astype(np.int64) + c_bits.view(np.int32)
     if saturate:
         total = np.clip(total, -(1 << 31), (1 << 31) - 1)
@@ -106,9 +107,9 @@ def dot(
     step: int,
     window: Window,
 ) -> Bits:
-    """D = A . B^T + C in f32 or f16, by the device's accumulation: bits [M, N], of f16 in the low halves.
+    """Returns the bits of D = A . B^T + C in f32 or f16, [M, N]; f16 in the low halves.
 
-    "f32" multiplies with the host's float32; "tensor_core" takes `step` elements along K at once.
+    accumulation: "f32" multiplies in the host's float32; "tensor_core" adds `step` elements along K at once.
     """
     bits = np.ascontiguousarray(c_bits)
     if accumulation != "tensor_core":
@@ -130,11 +131,11 @@ def tensor_core_dot(
     d_type: str,
     window: Window,
 ) -> Bits:
-    """One step D = A . B^T + C of a tensor core: every product and C is cut by itself.
+    """Computes one step D = A . B^T + C of a tensor core, in which every product and C is cut by itself.
 
     Args:
-        a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 64. With a sparse A each of its rows meets other
-            elements of B: [M, N, K]. What is masked is not there, and cannot make a NaN.
+        a, b, c: values, shapes [M, K], [N, K], [M, N]; K at most 64. With a sparse A each of its rows has its own
+            elements of B: [M, N, K]. Masked elements are left out, so they cannot make a NaN.
         a_type, b_type, d_type: names of `FORMATS`, D "f32" or "f16"; `c` has the type of D.
     Returns:
         Bits of D, one 32-bit word each [M, N].
@@ -150,7 +151,7 @@ def tensor_core_dot(
 
 
 def _sum_of_products(a: Factors, b: Factors, c: Factors, window: Window) -> tuple[Values, Exponents]:
-    """The sum of products and C, each cut by itself, and the products' largest exponent: both [M, N]."""
+    """Returns the sum of products and C, each cut by itself, and the products' largest exponent: both [M, N]."""
     of_products = _largest(a.exponents, b.exponents)
     quantum = np.maximum(np.maximum(of_products, c.exponents), window.floor) - window.fraction_bits
     scale = np.ldexp(1.0, -quantum)
@@ -161,7 +162,7 @@ def _sum_of_products(a: Factors, b: Factors, c: Factors, window: Window) -> tupl
 
 
 def _largest(a: Exponents, b: Exponents) -> Exponents:
-    """The largest exponent of a product [M, N]; below -3000 if all products are zero."""
+    """Returns the largest exponent of a product [M, N]; it is below -3000 if all products are zero."""
     largest = a[:, 0, None] + b[..., 0]
     for k in range(1, a.shape[1]):
         np.maximum(largest, a[:, k, None] + b[..., k], out=largest)
@@ -180,15 +181,12 @@ def scaled_dot(
     scales: tuple[Values, Values],
     accumulation: str,
 ) -> Bits:
-    """D = A . B^T + C in f32, where a scale factor belongs to each K / vectors neighbours of a row: bits [M, N].
+    """Returns the bits [M, N] of D = A . B^T + C in f32, where each scale factor belongs to K / vectors neighbours.
 
-    In "tensor_core" accumulation C itself comes back, a -0 too, where no product is other than zero.
+    In "tensor_core" accumulation, if all products are zero the result is C itself, even a -0.
 
-    Args:
-        kind: "mxf8f6f4", "mxf4" or "mxf4nvf4".
-        types: of A, of B and of the scale factors.
-        a, b: values [M, K] and [N, K], or [M, N, K]. Of a sparse A of e2m1, K counts what is masked, as zeros of A.
-        c_bits: [M, N].
+    Args: kind: "mxf8f6f4", "mxf4" or "mxf4nvf4". types: of A, of B and of the scale factors. a, b: values [M, K] and
+        [N, K], or [M, N, K]. With a sparse A of e2m1, K includes masked elements, as zeros of A. c_bits: [M, N].
         scales: factors of A [M, vectors], and of B [N, vectors] or [M, N, vectors].
     """
     vectors = scales[0].shape[1]
@@ -209,23 +207,23 @@ def scaled_dot(
 
 
 _GROUP, _SMALL_GROUP = 16, 4
-"""Neighbours along K whose products are summed exactly and cut as one term: with factors of ue8m0, and of ue4m3."""
+"""The number of neighbours along K whose products are added exactly and cut as one term: for ue8m0, and for ue4m3."""
 _FRACTION_BITS = 35
-"""The quantum lies so far below the exponent of C, or of the largest pair of factors."""
+"""The quantum lies this far below the exponent of C, or of the largest pair of factors."""
 _LEFT_OUT, _SMALLEST = -174, -149
-"""Groups below 2^-174 are left out, unless the result is cut to zero: is below 2^-149."""
+"""Groups below 2^-174 are left out, unless the result is cut to zero because it is below 2^-149."""
 
 
 def _sum_of_groups(a: Factors, b: Factors, c: Factors, pairs: list[Exponents], ue8m0: bool) -> tuple[Values, Exponents]:
-    """The sum of scaled products of e2m1 and C, and the products' largest exponent: both [M, N].
+    """Returns the sum of scaled e2m1 products and C, and the products' largest exponent: both [M, N].
 
-    Unless C is below the largest product, the quantum hangs on C, and whole blocks of ue4m3 are cut as one term.
-    Otherwise it hangs on the factors, but for groups of ue8m0 whose products C is not below. Conditions that are
-    published, too, and decide nothing: a quantum is not more than 39 below the largest product, which lies at most 4
-    above its factors; groups are left out of subnormal results alone, and never those with the largest factors: where
-    a quantum lies below 2^-174 all products together are subnormal, and those groups are zero or large.
+    If C is not below the largest product, the quantum depends on C, and whole blocks of ue4m3 are cut as one term.
+    Otherwise it depends on the factors, except for groups of ue8m0 whose products are not above C. Further published
+    conditions change nothing: a quantum is at most 39 below the largest product, which lies at most 4 above its
+    factors; and groups are left out of subnormal results only, but never those with the largest factors. If a quantum
+    lies below 2^-174, all products together are subnormal, and those groups are zero or large.
 
-    pairs: exponents [M, N] of the factors of A and B together, of each block.
+    pairs: for each block, the exponents [M, N] of the factors of A and B together.
     """
     depth = a.values.shape[1]
     per = depth // len(pairs)
@@ -255,17 +253,17 @@ def _sum_of_groups(a: Factors, b: Factors, c: Factors, pairs: list[Exponents], u
 
 
 def _numbers(bits: Bits, d_type: str) -> NDArray[np.float32]:
-    """The numbers that words of D hold."""
+    """Returns the numbers in words of D."""
     return bits.view(np.float32) if d_type == "f32" else f16_to_f32(bits.astype(np.uint16))
 
 
 def _canonical(total: NDArray[np.float32]) -> Bits:
-    """Bits of f32 numbers with the one NaN that tensor cores give."""
+    """Returns the bits of f32 numbers, with the one NaN that tensor cores give."""
     return np.where(np.isnan(total), np.uint32(CANONICAL_NAN_F32), total.view(np.uint32))
 
 
 def _cut_to_f32(values: Values) -> Bits:
-    """Bits of the f32 nearest toward zero, of zeros +0; beyond the range infinity, NaN canonical."""
+    """Returns the bits of the nearest f32 toward zero: +0 for zeros, infinity out of range, the canonical NaN."""
     with np.errstate(all="ignore"):
         nearest = values.astype(np.float32)
         magnitude = np.abs(values)

@@ -1,7 +1,7 @@
-"""tcgen05.mma of every kind and form, done at once and by itself (PTX ISA 9.7.16.10).
+"""tcgen05.mma of every kind and form, executed at once (PTX ISA 9.7.16.10).
 
-`mma` puts off and collects what it can. Here is the rest, and everything where the bits of single sums count: integers,
-results in f16, sparse A, A in tensor memory, ``.ws``, lane masks, a scaled D.
+`mma` defers and collects what it can. The rest is here, and everything for which the bits of single sums matter:
+integers, results in f16, sparse A, A in tensor memory, ``.ws``, lane masks, a scaled D.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ from emugpu.emulator.units.operands import Operand, table, to_numbers
 from emugpu.emulator.units.sparsity import chosen
 
 CODES, TF32_CODES = (4, 8, 12, 9, 13, 6, 14), (4, 14)
-"""Of sparsity metadata: two indices of two bits each. Others name elements, too, which need not be two."""
+"""The defined codes of sparsity metadata: two indices of two bits each. Other codes may select one element twice."""
 SPARSE_ROWS = 16
-"""Rows whose sparsity metadata stands together."""
+"""Rows that share one block of sparsity metadata."""
 Warn = Callable[[str, str], None]
 
 
 def multiply(what: Mma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> int:
-    """Execute it on one CTA or a pair; returns the operations, 2 * M * N * K. warn: is told of a rule and a breach."""
+    """Executes an MMA on one CTA or a pair.
+
+    Returns the operations, 2 * M * N * K. warn: called with rule and message.
+    """
     shape = what.shape()
     a_operand, b_operand = what.operands()
     b = np.concatenate([_fetch(cta, b_operand) for cta in ctas])
@@ -81,7 +84,7 @@ def _fetch(cta: Cta, operand: Operand) -> NDArray[Any]:
 
 
 def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp], what: str) -> NDArray[np.uint32]:
-    """Written words of tensor memory, at lanes and columns that are broadcast together."""
+    """Returns words of tensor memory that must be written, at lanes and columns that are broadcast together."""
     first, end = int(columns.min()), int(columns.max()) + 1
     tmem.check_allocated(first, end, what)
     tmem.settle(first, end)
@@ -95,7 +98,7 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp]
 
 
 def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any]:
-    """A [parts, rows, K], for each part of the columns of D."""
+    """Returns A [parts, rows, K], one for each part of the columns of D."""
     if shape.a_type in ("e2m3", "e3m2"):
         raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
     if what.sparse:
@@ -104,7 +107,7 @@ def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any
     words = _read(tmem, lanes[..., None], column + np.arange(A_COLUMNS), "A of tcgen05.mma")
     raw = words.reshape(-1, A_COLUMNS).view(np.uint8)
     if shape.a_type == "e2m1" and what.kind in ("f8f6f4", "mxf8f6f4"):
-        # A byte each, of which bits 2 to 5 count, as in Triton's test_tcgen05_mma_scaled_lhs_tmem (2026).
+        # One byte each, of which bits 2 to 5 count, as in Triton's test_tcgen05_mma_scaled_lhs_tmem (2026).
         numbers = table("e2m1").take(raw >> 2)
     else:
         numbers = to_numbers(raw, shape.a_type, what.kind in ("mxf4", "mxf4nvf4"))
@@ -112,7 +115,7 @@ def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any
 
 
 def claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
-    """D must be allocated, and, if it is added to, written; what others have put off on it is done first."""
+    """Checks that D is allocated and, if it is added to, written. Pending writes on it are carried out first."""
     tmem.check_allocated(first, end, "tcgen05.mma D")
     tmem.retire(first, end)
     for block in blocks if accumulate else ():
@@ -136,11 +139,12 @@ def _compute_in_parts(
     accumulation: str,
     warn: Warn,
 ) -> NDArray[np.uint32]:
-    """Bits of D [M, N], part by part: what a part is computed with lies in its own lanes of tensor memory.
+    """Returns the bits of D [M, N], computed part by part.
 
-    So every CTA has scale factors in each quadrant. They should be the same in all; where they are not, a B200 was seen
-    to take for row 0 those of its quadrant (sf-tensor/tcgen05, tcgen05_block_scaled_probe.cu, 2026). Sparsity metadata
-    belongs to the rows of D in its lanes. Where they are the same, and A is not sparse, a CTA's lanes are one part.
+    The scale factors and metadata of a part lie in its own lanes. So every CTA has scale factors in each quadrant. They
+    should be the same in all quadrants. If they are not, a B200 was seen to take those of its quadrant for row 0
+    (sf-tensor/tcgen05, tcgen05_block_scaled_probe.cu, 2026). Sparsity metadata belongs to the rows of D in its lanes.
+    If the factors are the same and A is not sparse, all lanes of a CTA are one part.
     """
     result = np.zeros_like(old)
     rows, step = shape.m // len(ctas), SPARSE_ROWS if what.sparse else QUADRANT
@@ -170,13 +174,13 @@ def _compute_in_parts(
 
 
 def _kept_positions(tmem: TensorMemory, what: Mma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
-    """Where the kept elements of the 16 rows of D from a lane on stand along K: [rows, kept].
+    """Returns the positions along K of the kept elements of the 16 rows of D from a lane on: [rows, kept].
 
-    A code of four bits keeps two of four elements, of tf32 one of two, of mxf4 and mxf4nvf4 two of four pairs. Types of
-    16 and 32 bits: lanes 0 to 7 of 16 hold four codes of a row in their lower half, and of the row eight below in their
-    upper one; lanes 8 to 15 the next four. Others: each row's lane holds eight codes in a column, and eight in the
-    next. So CuTe has it (mma_traits_sm100.hpp), in CUTLASS's examples 83 and 84, and runners that were proved on a B200
-    (sf-tensor/tcgen05, 2026).
+    A code of four bits keeps two of four elements; for tf32, one of two; for mxf4 and mxf4nvf4, two of four pairs. For
+    types of 16 and 32 bits, lanes 0 to 7 of 16 hold four codes of a row in their lower half, and of the row eight below
+    in their upper half; lanes 8 to 15 hold the next four. For other types, each row's lane holds eight codes in a
+    column and eight in the next one. This is the layout of CuTe (mma_traits_sm100.hpp), of CUTLASS's examples 83 and
+    84, and of kernels that were verified on a B200 (sf-tensor/tcgen05, 2026).
     """
     assert what.metadata is not None
     first, column = split_address(what.metadata)
@@ -208,7 +212,7 @@ def _kept_positions(tmem: TensorMemory, what: Mma, shape: Shape, lane: int, warn
 def _match(
     a: NDArray[Any], b: NDArray[Any], positions: NDArray[np.intp], shape: Shape
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A and B as `compute` wants them: B [rows, columns, kept], of the mxf4 kinds A with zeros for what is masked."""
+    """Returns A and B for `compute`: B [rows, columns, kept]; for the mxf4 kinds A with zeros at masked elements."""
     if shape.kind not in ("mxf4", "mxf4nvf4"):
         return a, chosen(b, positions)
     whole = np.zeros((len(a), b.shape[1]), a.dtype)
@@ -220,8 +224,9 @@ def _match(
 
 
 def agreed_scales(ctas: Sequence[Cta], what: Mma, rows: int, n: int) -> list[NDArray[np.uint8]] | None:
-    """Of each CTA the words of the factors of its rows of A, then of B: 32 for a column of tensor memory, as bytes
-    [words, 4]. None unless all copies of all of them are there and the same.
+    """Returns, for each CTA, the words of the scale factors of its rows of A and then of B, as bytes [words, 4].
+
+    There are 32 words for each column of tensor memory. None unless all copies were written and are equal.
     """
     positions, of_a = _scale_positions(what.scales, rows, n)
     found: list[NDArray[np.uint8]] = []
@@ -237,7 +242,7 @@ def agreed_scales(ctas: Sequence[Cta], what: Mma, rows: int, n: int) -> list[NDA
 
 @lru_cache(maxsize=512)
 def _scale_positions(addresses: tuple[int, int], rows: int, n: int) -> tuple[NDArray[np.intp], int]:
-    """Where the words are, [4 copies, words], counted along the lanes' columns, and how many are of A."""
+    """Returns the flat indices of the words, [4 copies, words], and the number of those that belong to A."""
     of_a, of_b = scale_columns(addresses[0], rows), scale_columns(addresses[1], n)
     columns = np.r_[of_a, of_b][:, None]
     lanes = np.arange(LANES).reshape(4, 1, QUADRANT)
@@ -254,9 +259,10 @@ def _scales(
     others: Sequence[Cta],
     warn: Warn,
 ) -> NDArray[np.float64]:
-    """Those of some rows of A (operand 0), or columns of B (1), from the quadrant of a lane: number r has lane r % 32
-    of it and column r / 32, as many bytes as there are vectors from the one the descriptor names on. others: CTAs whose
-    copies should be the same.
+    """Returns the scale factors of some rows of A (operand 0) or columns of B (operand 1), from the quadrant of a lane.
+
+    Number r has its factors in lane r % 32 of the quadrant and column r / 32: as many bytes as there are vectors,
+    starting with the byte that the descriptor names. others: CTAs whose copies should be equal.
     """
     identifier, address = (shape.a_id, shape.b_id)[operand], what.scales[operand]
     if identifier % what.vectors:
@@ -284,9 +290,9 @@ def compute(
     scales: tuple[NDArray[Any], NDArray[Any]] | None,
     accumulation: str,
 ) -> NDArray[np.uint32]:
-    """Bits of D [M, N] = A . B^T + the old D: numbers [M, K] and [N, K], and their scale factors [.., vectors].
+    """Returns the bits of D [M, N] = A . B^T + old D, from numbers [M, K] and [N, K] and scale factors [.., vectors].
 
-    B and its factors may also be those of each row of A, [M, N, ..].
+    B and its factors may also differ for each row of A: [M, N, ..].
     """
     if shape.d_type == "s32":
         return sums.integer_dot(a, b, old, shape.saturate)

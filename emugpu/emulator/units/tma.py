@@ -1,8 +1,8 @@
-"""The TMA unit: boxes and pixels of a tensor between global memory and (swizzled) shared memory.
+"""The TMA unit: it moves boxes and pixels of a tensor between global memory and (swizzled) shared memory.
 
-A box travels as `dense` bytes: its elements one after another, dimension 0 fastest, no swizzle. Loading once
-and writing the same dense box into several CTAs is what multicast does. PTX ISA 5.5 "Tensors", 9.7.9.27
-"cp.async.bulk.tensor"; im2col mode is in 5.5.4.
+A box is passed on as `dense` bytes: its elements one after another, dimension 0 fastest, without swizzle. Multicast
+loads a dense box once and writes it into several CTAs. Source: PTX ISA 5.5 "Tensors", 9.7.9.27 "cp.async.bulk.tensor";
+im2col mode is in 5.5.4.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SHARED_ALIGNMENT = 128
 
 
 def load_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int]) -> tuple[NDArray[np.uint8], int]:
-    """Fetch the box that starts at `coords` (elements, innermost first; negative or past the end is legal).
+    """Loads the box that starts at `coords` (elements, innermost first; they may be negative or past the end).
 
-    Returns the dense box, with elements outside the tensor zero (or NaN, as the map asks), and the number of
-    bytes that were read from global memory. Fault on bytes never written or outside every allocation.
+    Returns the dense box, in which elements outside the tensor are zero (or NaN, if the map says so), and the number of
+    bytes read from global memory. Fault on bytes that were never written or are outside every allocation.
     """
     inside = _Inside(tmap, coords)
     if inside.empty:
@@ -49,7 +49,7 @@ def load_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int]) -> tu
 
 
 def _pad(source: NDArray[np.uint8], tmap: TensorMap) -> NDArray[np.uint8]:
-    """Rows of units as they lie in shared memory: each with zeros behind it (what is there is not documented)."""
+    """Returns rows of units as in shared memory: zeros follow each unit (their real content is not documented)."""
     size, padded = tmap.global_bytes, tmap.element.bytes
     units = np.ascontiguousarray(source).reshape(*source.shape[:-1], source.shape[-1] // size, size)
     spread: NDArray[np.uint8] = np.zeros((*units.shape[:-1], padded), np.uint8)
@@ -58,7 +58,7 @@ def _pad(source: NDArray[np.uint8], tmap: TensorMap) -> NDArray[np.uint8]:
 
 
 def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dense: NDArray[np.uint8]) -> int:
-    """Write the part of a dense box that lies inside the tensor; returns the bytes written.
+    """Stores the part of a dense box that lies inside the tensor. Returns the number of bytes written.
 
     Fault on negative coordinates (PTX ISA 9.7.9.27.1.1: a store starts at non-negative coordinates).
     """
@@ -75,7 +75,7 @@ def store_box(memory: GlobalMemory, tmap: TensorMap, coords: Sequence[int], dens
 
 
 class _Inside:
-    """The part of a box that lies inside its tensor: per dimension, the range of box indices.
+    """The part of a box that lies inside its tensor, as a range of box indices in each dimension.
 
     Fault if the box starts off the 16-byte grid of the innermost dimension (an H200 traps on that).
     """
@@ -114,9 +114,10 @@ class _Inside:
         self.empty = min(self.counts) <= 0
 
     def global_view(self, memory: GlobalMemory, reading: bool) -> tuple[NDArray[np.uint8], int]:
-        """Byte view [.., dim 1, dim 0 bytes] of the part in global memory, and its size in bytes.
+        """Returns the part in global memory as a byte view [.., dim 1, dim 0 bytes], and its size in bytes.
 
-        What is read is written, or dealt with; what will be written is marked valid.
+        For a read, unwritten bytes are handled as `memory.unwritten` says. For a write, the bytes are marked as
+        written.
         """
         tmap = self.tmap
         layout = tmap.whole_box if self.complete else tmap.byte_layout(self.counts)
@@ -143,7 +144,7 @@ class _Inside:
         )
 
     def dense_view(self, dense: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The part as a byte view of a dense box, shaped like `global_view`."""
+        """Returns the part as a byte view of a dense box, with the shape of `global_view`."""
         tmap = self.tmap
         size = tmap.element.bytes
         shape = (*tmap.box_shape[:0:-1], tmap.box_shape[0] * size)
@@ -153,7 +154,7 @@ class _Inside:
 
 
 def _filled(tmap: TensorMap) -> NDArray[np.uint8]:
-    """A dense box as it is where the tensor is not."""
+    """Returns a dense box with the fill value for elements outside the tensor."""
     size, nan_bits = tmap.element.bytes, tmap.element.nan_bits
     if not tmap.fill_nan or nan_bits is None:
         return np.zeros(tmap.dense_bytes, np.uint8)
@@ -167,7 +168,7 @@ class _Place:
     first: int
     nbytes: int
     order: NDArray[np.intp]
-    """The chunk of the dense box that lies at each place of a solid box's range."""
+    """For each chunk in the range of a solid box, the index of that chunk in the dense box."""
     solid: bool
     """Whether the box fills the range of `nbytes` bytes at `first` without holes."""
 
@@ -193,16 +194,15 @@ def _place_of(tmap: TensorMap, offset: int) -> _Place:
 
 
 def chunk_positions(tmap: TensorMap, offset: int) -> NDArray[np.intp]:
-    """Where each 16-byte chunk of a dense box goes: chunk numbers (shared offset / 16) for a box at `offset`.
+    """Returns the chunk number (shared offset / 16) of each 16-byte chunk of a dense box that is put at `offset`.
 
-    The swizzle is applied to the address a chunk would have unswizzled. Fault unless `offset` is 128-byte
-    aligned.
+    The swizzle is applied to the address that a chunk would have without it. Fault unless `offset` is 128-byte aligned.
     """
     return _place_of(tmap, offset).positions
 
 
 def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, dense: NDArray[np.uint8]) -> None:
-    """Put a dense box into the shared memory of several CTAs at one offset, swizzled as the map says."""
+    """Writes a dense box into the shared memory of several CTAs at one offset, with the map's swizzle."""
     place = _place_of(tmap, offset)
     items = dense.view(CHUNK_DTYPE)
     if not place.solid:
@@ -223,9 +223,9 @@ def write_boxes(memories: Sequence[SharedMemory], tmap: TensorMap, offset: int, 
 def read_box(
     shared: SharedMemory, tmap: TensorMap, offset: int, coords: Sequence[int] | None = None
 ) -> NDArray[np.uint8]:
-    """The dense box kept at `offset` of one CTA's shared memory, unswizzled.
+    """Returns the dense box at `offset` of one CTA's shared memory, without the swizzle.
 
-    Fault on bytes never written. Those that fall outside the tensor when the box is stored at `coords` may be anything.
+    Fault on bytes never written, except those that fall outside the tensor when the box is stored at `coords`.
     """
     place = _place_of(tmap, offset)
     shared.check_range(place.first, place.nbytes)
@@ -243,7 +243,7 @@ def read_box(
 
 
 def pixel_addresses(tmap: Im2colMap, start: tuple[int, ...], offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """(device address, bytes) of each pixel's channels; no bytes where the pixel is outside of the tensor."""
+    """Returns (device address, bytes) of each pixel's channels. A pixel outside the tensor has 0 bytes."""
     size = tmap.element.bytes
     channels = max(0, min(tmap.box[0], tmap.dims[0] - start[0]))
     found = []
@@ -256,7 +256,7 @@ def pixel_addresses(tmap: Im2colMap, start: tuple[int, ...], offsets: Sequence[i
 
 
 def load_column(memory: GlobalMemory, tmap: Im2colMap, places: list[tuple[int, int]]) -> tuple[NDArray[np.uint8], int]:
-    """The dense column, filled as the map asks where there is nothing, and the bytes read."""
+    """Returns the dense column, with the map's fill value outside the tensor, and the number of bytes read."""
     dense = _filled(tmap.placed).reshape(tmap.pixels, -1)
     for pixel, (address, nbytes) in enumerate(places):
         if nbytes:
@@ -265,7 +265,7 @@ def load_column(memory: GlobalMemory, tmap: Im2colMap, places: list[tuple[int, i
 
 
 def store_column(memory: GlobalMemory, places: list[tuple[int, int]], dense: NDArray[np.uint8]) -> int:
-    """Write what lies inside the tensor; returns the bytes."""
+    """Stores the part of a column that lies inside the tensor. Returns the number of bytes."""
     rows = dense.reshape(len(places), -1)
     for row, (address, nbytes) in zip(rows, places, strict=True):
         if nbytes:

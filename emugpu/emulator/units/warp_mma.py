@@ -1,8 +1,8 @@
-"""The tensor core as one warp uses it: mma.sync (PTX ISA 9.7.14.5), its fragments and its arithmetic.
+"""The tensor core of one warp: mma.sync (PTX ISA 9.7.14.5), its fragments and its arithmetic.
 
-A fragment is one matrix spread over the registers of 32 threads: register r of thread t holds neighbours along K, of
-row t / 4 of A, and of column t / 4 of B. Arithmetic follows the accumulation of the device, on every GPU as on
-an H200.
+A fragment is one matrix spread over the registers of 32 threads. Register r of thread t holds neighbours along K, of
+row t / 4 of A, and of column t / 4 of B. The arithmetic follows the device's accumulation mode; on every GPU it is that
+of an H200.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from emugpu.emulator.units import float_math, sparsity, sums
 from emugpu.emulator.units.formats import ELEMENT_BITS, FORMATS, decode
 
 _STEP = {"f16": 16, "bf16": 16, "e4m3": 16, "e5m2": 16, "tf32": 8}
-"""Elements along K that the tensor core adds up at once. fp8 goes through it as f16 does."""
+"""The elements along K that the tensor core adds at once. fp8 passes through it as f16."""
 
 
 _RESULTS = {"f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",),
@@ -26,14 +26,14 @@ _RESULTS = {"f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"
 
 
 def results_of(a_type: str) -> tuple[str, ...]:
-    """The types that D can have, of mma.sync, wmma and wgmma."""
+    """Returns the types that D can have in mma.sync, wmma and wgmma."""
     return _RESULTS.get(a_type, ("s32",))
 
 
 class Form(NamedTuple):
-    """What the text of an mma.sync fixes. saturate: s32 results stop at the ends of their range.
+    """The fixed parts of an mma.sync. saturate: s32 results saturate.
 
-    selector: of the lanes whose metadata counts, for a sparse A.
+    selector: for a sparse A, the selector of the lanes whose metadata counts.
     """
 
     m: int
@@ -47,10 +47,10 @@ class Form(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """A matrix in the registers of a warp, each of which holds neighbours of a row of A or C, or of a column of B.
+    """A matrix in the registers of a warp. Each register holds neighbours of a row of A or C, or of a column of B.
 
-    which: "a", "b", or "c" for C and D. rows, depth: of A and C; of B its columns, and K. bits: of an element.
-    registers: of 32 bits, or 64 of f64.
+    which: "a", "b", or "c" for C and D. rows, depth: rows and columns of A and C; columns and K of B. bits: size of an
+    element. registers: their number, of 32 bits each, or 64 for f64.
     """
 
     which: str
@@ -66,12 +66,12 @@ class Matrix(NamedTuple):
 
 @lru_cache(maxsize=64)
 def places(matrix: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(row, first item along the depth) of what each register of each thread holds: [registers, 32] each."""
+    """Returns (row, first item along the depth) of the content of each thread's registers: [registers, 32] each."""
     thread = np.arange(32)
-    # A register of C holds one of a pair of neighbours, if it has no room for both.
+    # A register of C holds one element of a pair of neighbours if it has no room for both.
     pair = 2 if matrix.which == "c" and matrix.bits == matrix.width else 1
     per = matrix.width // matrix.bits
-    step = 4 * per * pair  # items along the depth that a block of 8 rows has
+    step = 4 * per * pair  # items along the depth in a block of 8 rows
     blocks = list(itertools.product(range(matrix.depth // step), range(matrix.rows // 8)))
     if matrix.which == "b":
         blocks.sort(key=lambda block: block[1])
@@ -87,14 +87,14 @@ def places(matrix: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 @lru_cache(maxsize=64)
 def _index(matrix: Matrix) -> NDArray[np.intp]:
-    """Flat index row * depth + item of each element [registers, threads * items], low bits first."""
+    """Returns the flat index row * depth + item of each element [registers, threads * items], low bits first."""
     row, item = places(matrix)
     items = np.arange(matrix.width // matrix.bits)
     return ((row * matrix.depth + item)[..., None] + items).reshape(matrix.registers, -1)
 
 
 def from_registers(registers: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
-    """Its elements as unsigned integers [rows, depth]."""
+    """Returns the matrix's elements as unsigned integers [rows, depth]."""
     if matrix.bits >= 8:
         elements = np.ascontiguousarray(registers).view(f"u{matrix.bits // 8}")
     else:
@@ -106,13 +106,13 @@ def from_registers(registers: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
 
 
 def to_registers(bits: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
-    """The inverse, of elements of 16 bits and more."""
+    """Returns registers from elements of 16 bits and more, as the inverse of `from_registers`."""
     found = bits.reshape(-1)[_index(matrix)]
     return found if matrix.bits == matrix.width else found.astype(np.uint16).view(np.uint32)
 
 
 def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:
-    """What elements stand for: numbers, or integers."""
+    """Returns the numbers or integers that elements encode."""
     if kind in ("s8", "s4"):
         half = 1 << (ELEMENT_BITS[kind] - 1)
         return (bits.astype(np.int64) ^ half) - half
@@ -131,7 +131,7 @@ def multiply(
     accumulation: str,
     metadata: NDArray[np.uint32] | None = None,
 ) -> NDArray[Any]:
-    """D = A . B + C on register values [registers, 32]; returns those of D. metadata: of a sparse A, [32]."""
+    """Returns the registers [registers, 32] of D = A . B + C. metadata: [32], for a sparse A."""
     m, n = form.m, form.n
     b_values = _operand(b, "b", n, form.k, form.b_type)
     if form.selector is None or metadata is None:
@@ -145,7 +145,7 @@ def multiply(
 
 
 def compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
-    """Bits of D [m, n] from numbers, and the bits of C."""
+    """Returns the bits of D [m, n] from numbers, and the bits of C."""
     if form.d_type == "s32":
         return sums.integer_dot(a, b, c, form.saturate)
     with np.errstate(all="ignore"):
@@ -158,7 +158,7 @@ def compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accum
 
 
 def _fused_sums(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-    """One fused multiply-add along K after the other, as an H200 does; the ISA leaves the order open."""
+    """Computes one fused multiply-add after another along K, as an H200 does. The ISA leaves the order open."""
     total = np.ascontiguousarray(c).view(np.float64)
     for k in range(a.shape[1]):
         total = float_math.compute64("fma", "rn", *np.broadcast_arrays(a[:, k, None], b[None, :, k], total))
@@ -166,9 +166,10 @@ def _fused_sums(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[An
 
 
 def _compute_fp8(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-    """What ptxas makes of fp8: two products of f16, of the lower and of the upper two of every four elements along K.
+    """Computes fp8 as ptxas compiles it: as two f16 products.
 
-    C is added last, rounded to nearest. So it stands in the SASS for sm_90a and sm_100a; an H200 gives the same f32.
+    They are those of the lower and of the upper two of every four elements along K. C is added last, rounded to
+    nearest. This is in the SASS for sm_90a and sm_100a, and an H200 gives the same f32.
     """
     of_four = np.arange(a.shape[1]) % 4
     total = np.zeros(c.shape, np.uint32)

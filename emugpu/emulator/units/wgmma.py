@@ -1,7 +1,7 @@
-"""The tensor core as a warpgroup uses it: wgmma.mma_async (PTX ISA 9.7.15).
+"""The tensor core of a warpgroup: wgmma.mma_async (PTX ISA 9.7.15).
 
-An accumulator is a 64 x N matrix that lives in the registers of four warps, 16 rows in each. As in `mma`, the
-K slices are fetched when the instruction executes, and in "f32" accumulation multiplied together later.
+An accumulator is a 64 x N matrix in the registers of four warps, 16 rows in each. As in `mma`, the K slices are fetched
+when the instruction executes, and in "f32" accumulation they are multiplied together later.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from emugpu.emulator.units.operands import PANEL_SLICES, SLICE, Operand, operand
 
 M = 64
 WARP_ROWS = 16
-"""Rows of D, and of an A in registers, that one of the four warps holds."""
+"""The rows of D, and of an A in registers, that one of the four warps holds."""
 
 A_REGISTER_POSITIONS = np.arange(2 * M).reshape(M, 2)
-"""A from registers is handed over as 64 rows of two 16-byte chunks."""
+"""An A from registers is passed as 64 rows of two 16-byte chunks."""
 
 
 class Form(NamedTuple):
-    """What the text of a wgmma.mma_async fixes. negate: whether exactly one of A and B changes sign.
+    """The fixed parts of a wgmma.mma_async. negate: whether exactly one of A and B changes sign.
 
-    b_element: of B, where it is not A's. d_type: "f32", "f16" or "s32", which saturates or wraps around. selector: of
-    the lanes whose metadata counts, for a sparse A.
+    b_element: the type of B if it differs from A's. d_type: "f32", "f16" or "s32", which saturates or wraps around.
+    selector: for a sparse A, the selector of the lanes whose metadata counts.
     """
 
     n: int
@@ -49,12 +49,12 @@ class Form(NamedTuple):
 
     @property
     def collects(self) -> bool:
-        """Whether K slices may be collected and multiplied together: dense, with f32 results."""
+        """Whether K slices may be collected and multiplied together: for a dense A and f32 results."""
         return self.d_type == "f32" and self.selector is None
 
     @property
     def kept(self) -> int:
-        """Elements along K that A has."""
+        """The elements along K that A has."""
         return 8 * SLICE // ELEMENT_BITS[self.element]
 
     @property
@@ -74,7 +74,7 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
-    """Decode the descriptors (0 for an A in registers). Fault on invalid ones."""
+    """Decodes the descriptors (0 for an A in registers). Fault on invalid ones."""
     if form.a_in_registers:
         a = Operand(A_REGISTER_POSITIONS, M, form.kept, Major.K, form.element)
     else:
@@ -90,7 +90,7 @@ _FP8 = ("e4m3", "e5m2")
 class Accumulator:
     """64 x N f32 values, and the K slices that were fetched for them but not multiplied yet.
 
-    Of results of other types it holds the bits (s32), or the numbers (f16). ``d_type``: the type of the last result.
+    For other result types it holds the bits (s32) or the numbers (f16). ``d_type``: the type of the last result.
     """
 
     def __init__(self, unit: MmaUnit, n: int) -> None:
@@ -102,19 +102,19 @@ class Accumulator:
         self._count = 0
 
     def clear(self) -> None:
-        """Start from zero (scale-d is false): what was collected can never be seen."""
+        """Starts from zero (scale-d is false). The collected slices can have no effect any more."""
         self._count = 0
         self._values[...] = 0
 
     def set_rows(self, warp: int, bits: NDArray[np.uint32]) -> None:
-        """Take the rows of one of the four warps from its registers [N / 2, 32]; of f16 results [N / 4, 32]."""
+        """Sets the rows of one of the four warps from its registers [N / 2, 32]; for f16 results, [N / 4, 32]."""
         self.flush()
         if self.d_type == "f16":
             bits = unpack_halves(bits)
         self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)] = from_registers(bits).view(np.float32)
 
     def rows(self, warp: int) -> NDArray[np.uint32]:
-        """Registers [N / 2, 32] of one of the four warps; of f16 results [N / 4, 32]."""
+        """Returns the registers [N / 2, 32] of one of the four warps; for f16 results, [N / 4, 32]."""
         self.flush()
         registers = to_registers(self._values[WARP_ROWS * warp : WARP_ROWS * (warp + 1)].view(np.uint32))
         return pack_halves(registers) if self.d_type == "f16" else registers
@@ -126,9 +126,9 @@ class Accumulator:
         a_registers: NDArray[np.complex128] | None,
         metadata: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Fetch one K slice of A (unless it comes from registers) and B, and add their product.
+        """Fetches one K slice of A (unless it comes from registers) and of B, and adds their product.
 
-        metadata: of a sparse A, the register of each lane [4 warps, 32].
+        metadata: one register per lane [4 warps, 32], for a sparse A.
         """
         if a_registers is None:
             shared.check_chunks(plan.a.positions, plan.a)
@@ -155,7 +155,7 @@ class Accumulator:
         self._b_panel = self.unit.panels.take((PANEL_SLICES, 1, *plan.b.positions.shape))
 
     def flush(self) -> None:
-        """Multiply what was collected."""
+        """Multiplies the collected slices."""
         if not self._count:
             return
         a = self._plan.a.numbers(self._a_panel[: self._count])
@@ -170,7 +170,7 @@ class Accumulator:
         self._count = 0
 
     def retire(self) -> None:
-        """Multiply what was collected and return the panels."""
+        """Multiplies the collected slices and gives back the panels."""
         self.flush()
         if self._form is not None:
             self.unit.panels.give(self._a_panel)
@@ -184,7 +184,7 @@ class Accumulator:
         a_registers: NDArray[np.complex128] | None,
         metadata: NDArray[np.uint32] | None,
     ) -> None:
-        """One instruction by itself."""
+        """Executes one instruction at once."""
         self.retire()
         form, accumulation = plan.form, self.unit.accumulation
         if a_registers is None:
@@ -207,19 +207,19 @@ class Accumulator:
 
 
 def unpack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Pairs of f16 [n, 32] as f32 bits [2 n, 32], the low half first."""
+    """Converts pairs of f16 [n, 32] to f32 bits [2 n, 32], the low half first."""
     halves = np.stack([registers & 0xFFFF, registers >> 16], axis=1).reshape(-1, registers.shape[1])
     return numerics.f16_to_f32(halves.astype(np.uint16)).view(np.uint32)
 
 
 def pack_halves(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The inverse, of numbers that f16 holds."""
+    """Packs f32 bits of numbers that f16 holds into pairs, as the inverse of `unpack_halves`."""
     halves = numerics.f32_to_f16_storage(np.ascontiguousarray(registers).view(np.float32))
     return (halves[0::2] | halves[1::2] << 16).astype(np.uint32)
 
 
 def to_registers(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """D of one warp [16, N] -> registers [N / 2, 32 threads] (PTX ISA 9.7.15.5.1.1).
+    """Converts D of one warp [16, N] to registers [N / 2, 32 threads] (PTX ISA 9.7.15.5.1.1).
 
     Register i of thread t: row t / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (t % 4) + i % 2.
     """
@@ -228,13 +228,13 @@ def to_registers(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def from_registers(registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The inverse of `to_registers`."""
+    """Converts registers to D of one warp, as the inverse of `to_registers`."""
     n = 2 * registers.shape[0]
     return registers.reshape(n // 8, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(2 * 8, n)
 
 
 def a_from_registers(registers: NDArray[np.uint32]) -> NDArray[np.complex128]:
-    """A of one warp from 4 registers of 32 threads -> chunks [16 rows, 2] (PTX ISA 9.7.15.5.1.1).
+    """Converts A of one warp from 4 registers of 32 threads to chunks [16 rows, 2] (PTX ISA 9.7.15.5.1.1).
 
     Half h of register j of thread t: row t / 4 + 8 * (j % 2), k = 2 * (t % 4) + h + 8 * (j / 2).
     """
