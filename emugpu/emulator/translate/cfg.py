@@ -1,8 +1,8 @@
 """Control-flow graph of a kernel: basic blocks, immediate post-dominators, live registers.
 
-Blocks are also cut before every instruction that can suspend a warp, so that a block runs to its end or has no effect
-at all, and after instructions that make something readable, which then is so at a block boundary. A guard of a
-suspending instruction becomes a branch around it, so that the lanes for which it is false need not wait.
+A block also ends before every instruction that can suspend a warp, so that a block either runs to its end or has no
+effect at all. It ends after instructions that make something readable, so that it becomes readable at a block boundary.
+The guard of a suspending instruction becomes a branch around it, so that lanes for which it is false need not wait.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from emugpu.emulator.ptx.ast import Instruction, Kernel, Memory, Register
 
 @dataclass
 class Block:
-    """A run of instructions ``[first, last)`` with one entry and one exit."""
+    """A basic block: the instructions ``[first, last)``, with one entry and one exit."""
 
     index: int
     first: int
     last: int
     skips: Instruction | None = None
-    """An instruction whose guard the block, empty otherwise, decides upon: true goes to the next block."""
+    """For a block without instructions: the instruction whose guard the block tests. True goes to the next block."""
     successors: list[int] = field(default_factory=list)
     join: int = EXIT
-    """Immediate post-dominator: where lanes that diverge at the end of this block meet again."""
+    """The immediate post-dominator: lanes that diverge at the end of this block meet again there."""
     reads: set[int] = field(default_factory=set)
-    """Register slots read before they are written in this block."""
+    """Register slots that the block reads before it writes them."""
     loads: set[int] = field(default_factory=set)
-    """The slots of ``reads`` that are ordinary operands, and not accumulators of a wgmma."""
+    """The slots of ``reads`` that are ordinary operands, not accumulators of a wgmma."""
     writes: set[int] = field(default_factory=set)
     live_in: set[int] = field(default_factory=set)
     live_out: set[int] = field(default_factory=set)
@@ -41,7 +41,7 @@ _STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio"}
 
 
 def reaches_other_ctas(i: Instruction) -> bool:
-    """Whether CTAs may depend on one another by this access to global memory; others may come right after it."""
+    """Returns whether CTAs may depend on one another through this access to global memory. The block ends after it."""
     shared = any(m.startswith("shared") for m in i.modifiers)
     if i.opcode in ("atom", "red"):
         return not shared
@@ -51,20 +51,20 @@ def reaches_other_ctas(i: Instruction) -> bool:
 BRANCHES = ("bra", "brx", "ret", "exit")
 """Instructions that end a block."""
 EXCHANGES = ("shfl", "vote", "redux", "match")
-"""Instructions that suspend a warp only where its lanes are apart."""
+"""Instructions that suspend a warp only if its lanes are in different fragments."""
 
 
 def is_guard_branch(i: Instruction) -> bool:
-    """Whether the instruction's guard becomes a branch around it."""
+    """Returns whether the instruction's guard becomes a branch around it."""
     return i.guard is not None and find(i).blocks
 
 
 def build(kernel: Kernel) -> tuple[list[Block], dict[int, int]]:
-    """Blocks of the kernel in program order, and the block at which each branch target starts."""
+    """Returns the kernel's blocks in program order, and the block at which each branch target starts."""
     instructions = kernel.instructions
     leaders = {0, len(instructions)}
     parting = [i for i in instructions if i.opcode in BRANCHES or is_guard_branch(i)]
-    # Before the first of these, and of where they lead, all lanes are together.
+    # Before the first of these instructions and of their targets, all lanes are together.
     apart = min((k for i in parting for k in (i.index, *i.targets)), default=0)
     guarded: set[int] = set()
     for i in instructions:
@@ -109,22 +109,22 @@ def _successors(
 
 
 def destinations(i: Instruction) -> list[Register]:
-    """Registers an instruction writes."""
+    """Returns the registers that an instruction writes."""
     return find(i).destinations(i)
 
 
 def accumulators(i: Instruction) -> list[Register]:
-    """Registers a wgmma.mma_async adds to."""
+    """Returns the registers that a wgmma.mma_async adds to."""
     return destinations(i) if i.opcode == "wgmma" else []
 
 
 def held_operands(i: Instruction) -> list[Register]:
-    """Registers that an asynchronous instruction goes on reading: A of a wgmma.mma_async."""
+    """Returns the registers that an asynchronous instruction reads after its issue: A of a wgmma.mma_async."""
     return i.operands[1].registers() if i.opcode == "wgmma" and i.modifiers[0] == "mma_async" else []
 
 
 def sources(i: Instruction) -> list[Register]:
-    """Registers an instruction reads. A guarded write keeps the old value, so it reads its destination too."""
+    """Returns the registers that an instruction reads. A guarded write keeps the old value, so it also reads it."""
     results = find(i).writes
     found = [i.guard] if i.guard else []
     for position, operand in enumerate(i.operands):
@@ -158,7 +158,7 @@ def _liveness(blocks: list[Block], instructions: list[Instruction]) -> None:
 
 
 def _post_dominators(blocks: list[Block]) -> None:
-    """Immediate post-dominators by iteration over reverse order (Cooper, Harvey, Kennedy on the reversed graph)."""
+    """Finds immediate post-dominators by iteration (Cooper, Harvey, Kennedy on the reversed graph)."""
     count = len(blocks)
     exit_node = count
     successors = [[exit_node if s == EXIT else s for s in b.successors] or [exit_node] for b in blocks]
@@ -208,7 +208,7 @@ def _post_dominators(blocks: list[Block]) -> None:
 
 
 def load_step(i: Instruction, unloaded: set[int]) -> None:
-    """What an instruction does to the set of slots that wait for a tcgen05.ld."""
+    """Updates the set of slots that wait for a tcgen05.ld after an instruction."""
     name = find(i).name
     if name == "tcgen05.wait::ld":
         unloaded.clear()
@@ -219,7 +219,7 @@ def load_step(i: Instruction, unloaded: set[int]) -> None:
 
 
 def unloaded_at_start(blocks: Sequence[Block], instructions: Sequence[Instruction]) -> list[set[int]]:
-    """For each block, the slots that may be destinations of a tcgen05.ld that was not waited for when it starts."""
+    """Returns, for each block, the slots for which a tcgen05.ld may be pending when the block starts."""
     at_start: list[set[int]] = [set() for _ in blocks]
     work = list(range(len(blocks)))
     while work:

@@ -1,4 +1,4 @@
-"""Where a kernel's variables live: static and dynamic shared memory, parameters, local memory."""
+"""The offsets of a kernel's variables: static and dynamic shared memory, parameters, local memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from emugpu.emulator.ptx.ast import Kernel, Label, Memory, Operand, ParsedModule
 class Layout:
     """Offsets of variables in their state spaces.
 
-    Static shared variables come first, dynamic shared memory follows at the alignment its ``.extern`` declares. Of the
-    module's variables only those count that the kernel names. Where global ones lie is known at the launch.
+    Static shared variables come first. Dynamic shared memory follows at the alignment that its ``.extern`` declares. Of
+    the module's variables, only those that the kernel names get a place. Addresses of global variables are known at the
+    launch.
     """
 
     def __init__(self, kernel: Kernel, module: ParsedModule):
@@ -25,7 +26,7 @@ class Layout:
                 offset += variable.size
         self.static_shared = offset
         self.symbols = tuple(v.name for v in variables.values() if v.space in ("global", "const"))
-        """Variables of the device that the kernel names; a launch says where they are."""
+        """Device variables that the kernel names. The launch gives their addresses."""
         for variable in variables.values():
             if variable.space == "shared" and variable.external:
                 start = -(-offset // variable.align) * variable.align
@@ -35,14 +36,14 @@ class Layout:
                 self.places[variable.name] = (variable.space, variable.offset)
 
     def find(self, name: str) -> tuple[str, int]:
-        """(state space, offset) of a variable."""
+        """Returns (state space, offset) of a variable."""
         if name not in self.places:
             raise PtxSyntaxError(f"unknown symbol '{name}'")
         return self.places[name]
 
 
 def _names(operand: Operand) -> list[str]:
-    """Symbols an operand names."""
+    """Returns the symbols that an operand names."""
     if isinstance(operand, Symbol | Label):
         return [operand.name]
     if isinstance(operand, Memory):

@@ -1,4 +1,4 @@
-"""Translates a parsed kernel: one Python function per basic block, and what the machine needs to know about them."""
+"""Translates a parsed kernel: one Python function per basic block, and the data that the machine needs about them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ assert FAMILIES, "importing them fills the table of instructions"
 
 
 def translate(kernel: Kernel, module: ParsedModule) -> Code:
-    """The kernel, ready to run. What is not implemented faults when it is executed."""
+    """Returns the kernel, ready to run. An instruction that is not implemented faults when it is executed."""
     layout = Layout(kernel, module)
     operands = Operands(layout)
     instructions = kernel.instructions
@@ -33,7 +33,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     written = {r.slot for i in instructions for r in cfg.destinations(i)}
     for i in instructions:
         if any(r.slot in written for r in i.unused):
-            # Otherwise such a register is one that was never written.
+            # If nothing writes such a register, its use is reported as that of an unwritten register.
             emitted[i.index] = Unsupported()
     blocks, starting_at = cfg.build(kernel)
     unloaded_in = cfg.unloaded_at_start(blocks, instructions)
@@ -49,7 +49,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     instruction_at = writer.line_instruction
 
     def write_pieces(number: int, parts: Sequence[cfg.Block]) -> list[BlockFunction]:
-        """Parts of a block as functions; their lines follow those of all blocks."""
+        """Returns parts of a block as functions. Their lines follow those of all blocks."""
         own = Writer(instructions, emitted, operands, unloaded_in, starting_at)
         made = own.pieces(parts)
         text = "\n" * len(instruction_at) + "\n".join(own.lines) + "\n"
@@ -100,7 +100,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
 
 
 def _site(i: Instruction) -> Site:
-    """The instruction as events and messages show it, with the memory semantics that PTX gives it."""
+    """Returns the instruction as events and messages show it, with the memory semantics that PTX gives it."""
     words = set(i.modifiers)
     semantics = next(
         (m for m in ("acquire", "release", "acq_rel", "relaxed", "volatile", "weak", "sc") if m in words), ""

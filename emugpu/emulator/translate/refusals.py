@@ -1,7 +1,7 @@
-"""What can be said against a module before it runs: instructions that its target lacks or that are not implemented.
+"""Checks of a module before it runs: instructions that its target lacks, or that are not implemented.
 
-Source of the targets: the "Target ISA Notes" of PTX ISA 9.7.9.27 (cp.async.bulk.tensor), 9.7.13.17
-(clusterlaunchcontrol), 9.7.15 (wgmma), 9.7.16 (tcgen05) and 9.7.19.5 (setmaxnreg). ptxas refuses the same.
+The targets are those of the "Target ISA Notes" in PTX ISA 9.7.9.27 (cp.async.bulk.tensor), 9.7.13.17
+(clusterlaunchcontrol), 9.7.15 (wgmma), 9.7.16 (tcgen05) and 9.7.19.5 (setmaxnreg). ptxas refuses the same instructions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from emugpu.emulator.translate.writer import Operands
 
 
 def check_module(module: ParsedModule) -> None:
-    """Raise PtxSyntaxError for the first instruction that ptxas would refuse for such a reason."""
+    """Raises PtxSyntaxError for the first instruction that ptxas would refuse for its target or operands."""
     target = module.target.split(",")[0].strip()
     for kernel in module.kernels.values():
         for i in kernel.instructions:
@@ -25,7 +25,7 @@ def check_module(module: ParsedModule) -> None:
 
 
 def problem_of(i: Instruction, target: str) -> str:
-    """Why ptxas refuses an instruction: the target lacks it, or its operands are of another number or type."""
+    """Returns why ptxas refuses an instruction: the target lacks it, or its operands have a wrong number or type."""
     spec = find(i)
     targets, feature = spec.targets, i.opcode
     for modifier in i.modifiers:
@@ -41,9 +41,10 @@ def problem_of(i: Instruction, target: str) -> str:
 
 
 def unimplemented(kernel: Kernel, module: ParsedModule) -> list[Instruction]:
-    """The instructions that would fault when they are executed, in the order of their lines.
+    """Returns the instructions that would fault when they are executed, in the order of their lines.
 
-    What depends on values at run time (a descriptor's fields) is not seen. Raises PtxSyntaxError for an unknown symbol.
+    Faults that depend on values at run time (a descriptor's fields) are not found. Raises PtxSyntaxError on an unknown
+    symbol.
     """
     operands = Operands(Layout(kernel, module))
     return [

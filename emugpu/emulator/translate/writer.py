@@ -1,7 +1,7 @@
-"""Writes the Python source of basic blocks: operands to expressions, instructions to lines.
+"""Writes the Python source of basic blocks: operands become expressions, and instructions become lines.
 
-A block becomes ``def b7(f, R)``: ``f`` is the fragment that runs, ``R`` its registers. Registers are loaded into locals
-``v12`` at the start and stored back at the end. The function returns the next block, or EXIT, BLOCKED or SPLIT.
+A block becomes ``def b7(f, R)``: ``f`` is the fragment that runs, ``R`` its registers. The function loads registers
+into locals ``v12`` at the start and stores them back at the end. It returns the next block, or EXIT, BLOCKED or SPLIT.
 """
 
 from __future__ import annotations
@@ -67,21 +67,24 @@ def pending(name: str) -> None:
 
 
 def narrow_literal(bits: int) -> int:
-    """A float64 literal's bits as those of an f32."""
+    """Returns the bits of a float64 literal as an f32."""
     return int(np.uint64(bits).view(np.float64).astype(np.float32).view(np.uint32))
 
 
 class Operands:
-    """Operands as expressions, and the names by which generated code knows things; the `Translator` of emitters."""
+    """Turns operands into expressions and objects into names of generated code. It is the emitters' `Translator`."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.names: dict[str, Any] = {"np": np}
-        """What generated code refers to by name."""
+        """The objects that generated code refers to by name."""
         self._constant_names: dict[Hashable, str] = {}
 
     def emit(self, i: Instruction) -> Emitted | Unsupported:
-        """What the instruction's emitter gives, or its refusal. Raises PtxSyntaxError for an unknown symbol."""
+        """Returns the result of the instruction's emitter, or its refusal.
+
+        Raises PtxSyntaxError on an unknown symbol.
+        """
         try:
             return find(i).emit(i, self)
         except UNEXPECTED:
@@ -92,7 +95,7 @@ class Operands:
     def use(self, thing: Callable[..., Any]) -> str:
         name = thing.__name__
         if self.names.setdefault(name, thing) is not thing:
-            # Another file has a function of this name.
+            # Another file has a function with this name.
             name = f"{thing.__module__.rpartition('.')[2]}_{name}"
             known = self.names.setdefault(name, thing)
             assert known is thing, name
@@ -150,7 +153,7 @@ class Operands:
 
 
 class Writer:
-    """Source lines of one kernel, and which instruction each line belongs to."""
+    """The source lines of one kernel, and the instruction that each line belongs to."""
 
     def __init__(
         self,
@@ -172,9 +175,10 @@ class Writer:
         self._held = {r.slot for i in instructions for r in held_operands(i)}
         self._current: int | None = None
         self._open: set[int] = set()
-        """Slots whose value an instruction of this block has left open: the register file, not the local, has it."""
+        """Slots whose value an instruction of this block has left open: it is in the register file, not in the local.
+        """
         self._assigned: set[int] = set()
-        """Slots whose value the block has assigned, but not stored to the register file yet."""
+        """Slots that the block has assigned, but not stored to the register file yet."""
         self._unloaded: set[int] = set()
         operands.names.update(SUSPENDED=SUSPENDED, BLOCKED=BLOCKED)
 
@@ -185,12 +189,12 @@ class Writer:
     # ---- blocks ----
 
     def block(self, block: Block) -> None:
-        """Write one block function."""
+        """Writes the function of a block."""
         self._begin(block)
         self._function(f"b{block.index}", block, True)
 
     def pieces(self, parts: Sequence[Block]) -> list[str]:
-        """Write the parts of a block as functions of their own; returns their names."""
+        """Writes the parts of a block as separate functions. Returns their names."""
         self._begin(parts[0])
         names = [f"b{parts[0].index}_{number}" for number in range(len(parts))]
         for name, part in zip(names, parts, strict=True):
@@ -206,7 +210,7 @@ class Writer:
         self._unloaded = set(self._unloaded_in[block.index])
 
     def _function(self, name: str, block: Block, ends: bool) -> None:
-        """ends: whether the block ends with these instructions."""
+        """Writes one function. ends: whether the block ends with these instructions."""
         self.line(f"def {name}(f, R):", 0)
         if block.loads & self._accumulators:
             self.line("if f.warp.member is not None: f.warp.member.publish(f.warp.fragments)")
@@ -232,7 +236,7 @@ class Writer:
             self.line(f"R[{slot}] = v{slot}")
 
     def _skip(self, block: Block, i: Instruction) -> None:
-        """The guard of an instruction that may suspend: lanes for which it is false go around it."""
+        """Writes the guard of an instruction that may suspend: lanes for which it is false branch around it."""
         self._current = i.index
         self._branch_on(i, block.index + 1, self._starting_at.get(i.index + 1, EXIT), block)
 
@@ -277,7 +281,7 @@ class Writer:
             self._note_assigned(destinations(i))
 
     def _fetch(self, i: Instruction) -> None:
-        """Get what the register file has and the locals lack."""
+        """Writes lines that load into locals what only the register file has."""
         for r in sources(i):
             if r.slot in self._unloaded:
                 self.line(f"v{r.slot} = {self._use(load_early)}(f, S{i.index}, R, {r.slot}, {r.name!r})")
@@ -343,7 +347,7 @@ class Writer:
         self._assigned -= poisons
 
     def _results(self, i: Instruction, effect: Effect, call: str, fragment: str, indent: int) -> None:
-        """Assign what an effect returns, in the lanes that have executed it."""
+        """Writes lines that assign the results of an effect, in the lanes that have executed it."""
         names = [self._name(destination) for destination in effect.results]
         if not names:
             if call != "r":
