@@ -1,8 +1,8 @@
-"""The rules of the machine: an id for each, and how grave a breach is.
+"""The rules of the machine: an id for each, and the severity of a breach.
 
-An *error* stops the run: what follows would be undefined. A *warning* is something that the PTX ISA forbids or leaves
-open but that hardware is known to tolerate and compilers to emit; it is collected and shown at the end of the run.
-Under ``strict`` a warning is an error, too, unless its id is allowed.
+An *error* stops the run, because everything after it would be undefined. A *warning* breaks the PTX ISA or relies on
+what it leaves open, but hardware is known to tolerate it and compilers emit it. Warnings are collected and shown at the
+end of the run. With ``strict`` a warning is an error too, unless its id is allowed.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ WARNINGS = tuple(_WARNINGS)
 
 @dataclass
 class Finding:
-    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and phases. ``line``: of
-    the PTX.
+    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and phases. ``line``: the
+    line of the PTX.
     """
 
     rule: str
@@ -208,5 +208,5 @@ class Finding:
 
 
 def cause(finding: Finding) -> str:
-    """What findings that differ in numbers alone, such as addresses, have in common."""
+    """Returns the part that findings have in common if they differ only in numbers, such as addresses."""
     return f"{finding.rule}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '', finding.message)}"

@@ -1,8 +1,8 @@
 """Runs a launch in several processes, each with a share of the clusters.
 
-The processes are forked, so that they share the device's memory and the parsed kernel: a worker process of
-`emugpu.processes`, a Python of its own, could be handed neither. What they count and find is added up; of several
-failures the one of the first cluster is raised, as it would be in one process.
+The processes are forked, so that they share the device's memory and the parsed kernel. A worker process of
+`emugpu.processes` could get neither, because it is a new Python process. Counters are added and findings collected. If
+several processes fail, the error of the first cluster is raised, as in one process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ Progress = Callable[[int, int], None]
 def run_in_processes(
     make_grid: Callable[[], tuple[Grid, Machine]], workers: int, clusters: int, progress: Progress | None
 ) -> tuple[Counters, Findings]:
-    """Counters and findings of the whole launch. make_grid: a fresh machine, which runs what its `Clusters` hold."""
+    """Returns counters and findings of the whole launch.
+
+    make_grid: returns a new machine, which runs its `Clusters`.
+    """
     if not hasattr(os, "fork"):
         raise LaunchError("several workers need a system that can fork processes; use workers=1")
     count = min(workers, clusters)
     children = [_start(make_grid, share, count) for share in range(count)]
     done = [0] * count
-    answers: list[Any] = [None] * count
+    results: list[Any] = [None] * count
     open_pipes = {pipe: share for share, (_, pipe) in enumerate(children)}
     while open_pipes:
         for ready in wait(list(open_pipes)):
@@ -46,22 +49,22 @@ def run_in_processes(
                 if progress:
                     progress(sum(done), clusters)
             else:
-                answers[share] = message
+                results[share] = message
     for pid, _ in children:
         os.waitpid(pid, 0)
-    return _combine(answers)
+    return _combine(results)
 
 
-def _combine(answers: list[Any]) -> tuple[Counters, Findings]:
-    if any(answer is None for answer in answers):
+def _combine(results: list[Any]) -> tuple[Counters, Findings]:
+    if any(result is None for result in results):
         raise LaunchError("a worker process has died; run with workers=1 to see more")
-    failures = [answer for answer in answers if isinstance(answer[0], Exception)]
+    failures = [result for result in results if isinstance(result[0], Exception)]
     if failures:
         error, _ = min(failures, key=lambda failure: failure[1])
         raise error
     counters = Counters()
     findings = Findings(False, ())
-    for counted, found in answers:
+    for counted, found in results:
         merge(counters, counted)
         findings.merge(found)
     return counters, findings
@@ -85,7 +88,7 @@ def _start(make_grid: Callable[[], tuple[Grid, Machine]], share: int, count: int
 def _run_share(
     make_grid: Callable[[], tuple[Grid, Machine]], share: int, count: int, sender: Connection
 ) -> tuple[Any, Any]:
-    """Counters and findings of one process's clusters, or the exception and the cluster it stopped at."""
+    """Returns counters and findings of one process's clusters, or the exception and the cluster at which it stopped."""
     grid, machine = make_grid()
     mine = machine.clusters
     everything = mine.total

@@ -1,6 +1,6 @@
-"""Arithmetic that integers and floats share: add to abs; packed, and with a carry (PTX ISA 9.7.1 to 9.7.3).
+"""Arithmetic that integers and floats share, from add to abs; packed, and with carry (PTX ISA 9.7.1 to 9.7.3).
 
-The carry is the last operand read. Of a subtraction the carry flag holds the borrow.
+The carry is the last operand read. For a subtraction, the carry flag holds the borrow.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CARRY_KINDS = ("u32", "s32", "u64", "s64")
 
 
 def sum_bits(a: Value, b: Value, carry: Value, bits: int, subtract: bool, flag: bool) -> Value:
-    """a + b + carry or a - (b + carry): the result, or the carry out of it."""
+    """Returns a + b + carry or a - (b + carry): the result, or its carry."""
 
     def scalar(x: int, y: int, c: int) -> int:
         total = x - (y + c) if subtract else x + y + c
@@ -84,7 +84,7 @@ def _pairs(i: Instruction, w: Translator, a: str, b: str, carry: str, subtract: 
 
 
 def _add_with_carry(i: Instruction, w: Translator) -> Assign:
-    """add.cc and sub.cc, addc and subc."""
+    """Emits add.cc, sub.cc, addc and subc."""
     extended = i.opcode in ("addc", "subc")
     only_form(i, *(f"cc.{kind}" for kind in _CARRY_KINDS), *(_CARRY_KINDS if extended else ()))
     kind = kind_of(i)
@@ -101,7 +101,7 @@ def _addc(i: Instruction, w: Translator) -> Assign:
 
 
 def _multiply_add_with_carry(i: Instruction, w: Translator) -> Assign:
-    """mad.cc and madc: one half of the product, plus c, plus the carry."""
+    """Emits mad.cc and madc: one half of the product, plus c, plus the carry."""
     extended = i.opcode == "madc"
     forms = [f"{half}.{cc}{kind}" for half in ("lo", "hi") for cc in ("cc.", "") for kind in _CARRY_KINDS]
     only_form(i, *(form for form in forms if extended or ".cc." in form))
@@ -129,7 +129,7 @@ _FLOAT_OPERATIONS = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"
 
 
 def _integers(i: Instruction, w: Translator, kind: str) -> list[str]:
-    """The sources of an instruction that has no modifiers but its integer type."""
+    """Returns the sources of an instruction that has no modifiers but its integer type."""
     if not is_integer(kind):
         raise Unsupported
     only(i)
@@ -137,12 +137,12 @@ def _integers(i: Instruction, w: Translator, kind: str) -> list[str]:
 
 
 def _is_plain(i: Instruction, kind: str) -> bool:
-    """f32 or f64, rounded to nearest even, with no other modifier."""
+    """Returns whether the instruction is f32 or f64, rounded to nearest even, with no other modifier."""
     return kind in _FLOATS and i.modifiers in ((kind,), ("rn", kind))
 
 
 def _float(i: Instruction, w: Translator, kind: str) -> Assign:
-    """add, sub, mul, div of f32 and f64, rounded to nearest even."""
+    """Emits add, sub, mul or div of f32 or f64, rounded to nearest even."""
     a, b = read_sources(i, w, kind)
     value = call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind))
     return assign(i, value, micro_of(i, f"{i.opcode}.{kind}", kind))
@@ -165,7 +165,7 @@ def _add(i: Instruction, w: Translator) -> Assign:
 
 
 def _saturated(i: Instruction, w: Translator) -> Assign:
-    """add.sat and sub.sat, of s32 only."""
+    """Emits add.sat or sub.sat, which exist only for s32."""
     only_form(i, "sat.s32")
     a, b = read_sources(i, w, "s32")
     return assign(i, call(w, values.add_saturated, a, b, i.opcode == "sub"))
@@ -182,7 +182,7 @@ def _mul(i: Instruction, w: Translator) -> Assign:
 
 
 def _native_product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
-    """mul and mad as micro-operations."""
+    """Returns mul or mad as micro-operations."""
     bits, destination, factors = bits_of(kind), i.operands[0], tuple((o, kind) for o in i.operands[1:3])
     addend = tuple((o, f"u{2 * bits}" if i.has("wide") else kind) for o in i.operands[3:])
     if i.has("wide") or i.has("hi"):
@@ -239,7 +239,7 @@ def _div(i: Instruction, w: Translator) -> Assign:
 
 @instruction("min", "max", operands=range(3, 5))
 def _minmax(i: Instruction, w: Translator) -> Assign:
-    """The smaller or larger of two numbers; f32 may have three."""
+    """Emits min or max of two numbers; f32 may have three."""
     kind = kind_of(i)
     if kind in floats.KINDS:
         return floats.minimum_or_maximum(i, w, kind)

@@ -1,6 +1,6 @@
-"""atom and red (PTX ISA 9.7.13.5, 9.7.13.6), and what they and reducing copies do to memory.
+"""atom and red (PTX ISA 9.7.13.5, 9.7.13.6), and the operations that they and reducing copies do on memory.
 
-The lanes of an atomic instruction take their turns one after another.
+The lanes of an atomic instruction execute one after another.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def of_integers(operation: str, kind: str, old: Any, new: Any) -> Any:
-    """What an operation on integers gives: on two of Python, or elementwise on unsigned arrays that hold their bits."""
+    """Returns the result of an integer operation on two Python ints, or elementwise on unsigned arrays of bits."""
     if operation in ("min", "max"):
         high = 1 << 8 * TYPE_BYTES[kind] - 1 if kind[0] == "s" else 0
         return (minimum if operation == "min" else maximum)(old, new, high)
@@ -67,10 +67,10 @@ def of_integers(operation: str, kind: str, old: Any, new: Any) -> Any:
 
 
 def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False) -> Bits:
-    """What is in memory after an elementwise operation on unsigned arrays that hold bits of a kind.
+    """Returns the result of an elementwise operation on unsigned arrays that hold bits of a type.
 
-    Floats are rounded to nearest even. flush: subnormal f32 numbers, given and computed, become zero, as in sums in
-    global memory.
+    Floats are rounded to nearest even. flush: subnormal f32 operands and results become zero, as in sums in global
+    memory.
     """
     if kind in FLOATS and operation in ("add", "min", "max"):
         form = FLOATS[kind]
@@ -89,10 +89,10 @@ def combine(operation: str, kind: str, old: Bits, new: Bits, flush: bool = False
 
 
 def add_float(kind: str, old: int, new: int, in_global: bool) -> int:
-    """``atom.add`` and ``red.add`` of f32 and f64.
+    """Computes ``atom.add`` or ``red.add`` of f32 or f64.
 
-    In global memory f32 flushes subnormal numbers to zeros of their sign (PTX ISA 9.7.13.5), and a NaN of f64 is not
-    made quiet, as an H200 showed.
+    In global memory f32 flushes subnormal numbers to zeros of their sign (PTX ISA 9.7.13.5), and an f64 NaN is not made
+    quiet, as seen on an H200.
     """
     if kind == "f64" and in_global:
         for bits in (old, new):
@@ -103,11 +103,11 @@ def add_float(kind: str, old: int, new: int, in_global: bool) -> int:
     return int(combine("add", kind, np.array([old], dtype), np.array([new], dtype), flush)[0])
 
 
-# ---- the lanes one after another ----
+# ---- lanes one after another ----
 
 
 def _target(f: Fragment, space: str, address: int, nbytes: int) -> tuple[Any, int, Cta | None]:
-    """The memory that an address of a space is in, the place there, and whose shared memory it is."""
+    """Returns the memory of an address, the place there, and the CTA whose shared memory it is, or None."""
     held_in = space_of(address) if space == "generic" else space
     if held_in == "global":
         return f.grid.memory, address, None
@@ -122,7 +122,9 @@ def _target(f: Fragment, space: str, address: int, nbytes: int) -> tuple[Any, in
     return cta.shared, where, cta
 
 
-def _tell(f: Fragment, site: Site, lane: int, cta: Cta | None, where: int, nbytes: int, items: int, held: Any) -> None:
+def _report(
+    f: Fragment, site: Site, lane: int, cta: Cta | None, where: int, nbytes: int, items: int, held: Any
+) -> None:
     if f.grid.sink is not None:
         rank = cta.rank if cta is not None else -1
         agent = f.agent._replace(lanes=1 << lane)
@@ -130,7 +132,7 @@ def _tell(f: Fragment, site: Site, lane: int, cta: Cta | None, where: int, nbyte
 
 
 def _combined(operation: str, kind: str, old: int, new: int, in_global: bool) -> int:
-    """What is in memory after one lane's turn at one item."""
+    """Returns the new content of memory after one lane's operation on one item."""
     nbytes = TYPE_BYTES[kind]
     if kind in ("f32", "f64"):
         return add_float(kind, old, new, in_global)
@@ -144,8 +146,9 @@ def _combined(operation: str, kind: str, old: int, new: int, in_global: bool) ->
 def atomic(
     f: Fragment, site: Site, space: str, operation: str, kind: str, address: Value, values: Sequence[Value], c: Value
 ) -> Any:
-    """An operation on a number or on a vector, item by item; cas stores c where the value was found. It returns the old
-    values, a tuple if several.
+    """Executes an operation on a number, or item by item on a vector. Returns the old values, a tuple if several.
+
+    cas stores c if the memory holds the expected value.
     """
     nbytes, count = TYPE_BYTES[kind], len(values)
     mask = (1 << 8 * nbytes) - 1
@@ -166,7 +169,7 @@ def atomic(
             f.grid.wakeups.changes += new != old
             olds[n].append(old)
             held.append(new)
-        _tell(f, site, lane, cta, where, nbytes, count, held[0] if count == 1 else tuple(held))
+        _report(f, site, lane, cta, where, nbytes, count, held[0] if count == 1 else tuple(held))
     if f.single >= 0:
         found: list[Value] = [o[0] for o in olds]
     else:
@@ -175,7 +178,7 @@ def atomic(
 
 
 def atomic_128(f: Fragment, site: Site, space: str, operation: str, address: Value, b: Value, c: Value) -> Value:
-    """exch and cas of 128 bits."""
+    """Executes exch or cas of 128 bits."""
     olds: list[int] = []
     for lane in f.lanes:
         store, where, cta = _target(f, space, lane_value(address, lane), 16)
@@ -188,7 +191,7 @@ def atomic_128(f: Fragment, site: Site, space: str, operation: str, address: Val
         for n, half in enumerate(halves):
             store.store_int(where + 8 * n, 8, half)
         f.grid.wakeups.changes += 1
-        _tell(f, site, lane, cta, where, 8, 2, halves)
+        _report(f, site, lane, cta, where, 8, 2, halves)
         olds.append(old)
     if f.single >= 0:
         return olds[0]
@@ -214,7 +217,7 @@ def _space(i: Instruction, w: Translator, first: int) -> str:
 
 
 def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
-    """``first``: position of the address among the operands."""
+    """Emits atom or red. ``first``: the position of the address among the operands."""
     operation = next((m for m in i.modifiers if m in _NAMES), "")
     if not operation or len(i.operands) < first + (3 if operation == "cas" else 2):
         raise Unsupported
@@ -236,7 +239,7 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
 
 
 def _native(i: Instruction, space: str, operation: str, kind: str, first: int) -> tuple[Micro, ...]:
-    """The same as a micro-operation, where nobody listens."""
+    """Returns the operation as a micro-operation, which runs only if no sink is attached."""
     size = TYPE_BYTES[kind]
     if space not in ("shared", "global") or size < 4:
         return ()
@@ -249,7 +252,7 @@ def _native(i: Instruction, space: str, operation: str, kind: str, first: int) -
 
 
 def _floats(i: Instruction, w: Translator, first: int, operation: str) -> Effect:
-    """add of 16-bit floats, and add, min and max of vectors, whose type stands before the operation."""
+    """Emits add of 16-bit floats, or add, min or max of vectors, whose type comes before the operation."""
     only(i, _NAMES, HINTS, SPACES, VECTORS, "noftz")
     kind = next((m for m in i.modifiers if m in FLOATS), "")
     count = next((n for v, n in VECTORS.items() if i.has(v)), 1)

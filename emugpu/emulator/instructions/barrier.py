@@ -1,4 +1,4 @@
-"""bar, barrier and barrier.cluster: threads of a CTA or of a cluster wait for one another.
+"""bar, barrier and barrier.cluster: the threads of a CTA or of a cluster wait for one another.
 
 PTX ISA 9.7.13.1 and 9.7.13.3.
 """
@@ -22,7 +22,10 @@ def _named(f: Fragment, number: Value) -> CountingBarrier:
 
 
 def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, waits: bool) -> None:
-    """Note that the fragment has arrived. Without a count every thread of the CTA that has not left takes part."""
+    """Records that the fragment has arrived.
+
+    Without a count, every thread of the CTA that has not exited takes part.
+    """
     threads = f.cta.alive
     if count is not None:
         threads = f.uniform(count, "the barrier's thread count")
@@ -37,7 +40,7 @@ def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, wai
 
 
 def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
-    """Suspend until the generation that the fragment has arrived for is complete."""
+    """Suspends the fragment until the generation for which it has arrived is complete."""
     if barrier.generation == f.tokens[barrier]:
         barrier.waiters.append(f)
         return f.grid.wakeups.suspend(f, barrier, "waits", site)
@@ -91,7 +94,7 @@ def _bar_arrive(i: Instruction, w: Translator) -> Effect:
 
 
 def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Value, p: Value, aligned: bool) -> object:
-    """``bar.red``: all threads get how many of them (popc), whether all (and), or whether any (or) have a predicate."""
+    """Executes ``bar.red``: how many threads (popc), or whether all (and) or any (or), have a true predicate."""
     if aligned:
         f.require_whole_warp()
     barrier = _named(f, number)
@@ -125,7 +128,7 @@ def _bar_red(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_reduce, arguments, i.operands[:1])
 
 
-# ---- the cluster's barrier ----
+# ---- the cluster barrier ----
 
 
 def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> None:

@@ -1,7 +1,7 @@
 """Asynchronous copies of bytes without a tensor map, and bulk groups (PTX ISA 9.7.9.25).
 
-Those that leave shared memory for global memory are in a bulk group of their thread (9.7.9.25.3); those that come to
-shared memory end on an mbarrier.
+A copy from shared to global memory is in a bulk group of its thread (9.7.9.25.3). A copy to shared memory signals an
+mbarrier when it completes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction
 
 ALIGNMENT = 16
 COMPLETE = "mbarrier::complete_tx::bytes"
-"""The modifier of copies that end on an mbarrier."""
+"""The modifier of copies that signal an mbarrier."""
 Bytes = NDArray[np.uint8]
 Reduction = tuple[str, str] | None
 """An operation and a type, or None for a plain copy."""
 
 
 def reduced(how: Reduction, old: Bytes, new: Bytes) -> Bytes:
-    """What is in memory after new bytes have come to where old ones were.
+    """Returns the content of memory after new bytes are copied onto, or reduced with, old ones.
 
-    Sums of f32, which are only in global memory, flush subnormal numbers (PTX ISA 9.7.9.25.4.3).
+    Sums of f32, which exist only in global memory, flush subnormal numbers (PTX ISA 9.7.9.25.4.3).
     """
     if how is None:
         return new
@@ -79,10 +79,10 @@ def check(nbytes: int, *addresses: int) -> None:
 
 
 def storing_lanes(f: Fragment, *operands: Value) -> Iterable[int]:
-    """The lanes that a copy to global memory is made for: one for each distinct set of operands, the first that has it.
+    """Returns the lanes that make a copy to global memory: the first lane with each distinct set of operands.
 
-    So ptxas 13.0 compiles them (UTMASTG, UBLKCP.G.S): the machine instruction has its operands in uniform registers and
-    is repeated until each set had its turn. All other bulk copies it repeats for each lane.
+    ptxas 13.0 compiles them that way (UTMASTG, UBLKCP.G.S): the machine instruction has its operands in uniform
+    registers and is repeated for each distinct set. All other bulk copies are repeated for each lane.
     """
     if len(f.lanes) == 1:
         return f.lanes
@@ -93,11 +93,11 @@ def storing_lanes(f: Fragment, *operands: Value) -> Iterable[int]:
 
 
 class Departure:
-    """Something on its way from shared to global memory, in the thread's open bulk group.
+    """A copy in flight from shared to global memory, in the thread's open bulk group.
 
-    kind: "bulk.store" or "tma.store". read: the bytes, so many, when the copy starts; write: puts them in place and
-    says how many there were. source, written: make the regions that are read and written. tmap, coordinates: of a box,
-    for a schedule that asks how long it takes.
+    kind: "bulk.store" or "tma.store". read: returns the `nbytes` bytes when the copy starts. write: stores them and
+    returns how many were stored. source, written: return the regions that are read and written. tmap, coordinates:
+    those of a box, for a schedule that models how long it takes.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Departure:
         grid.submit(AsyncOperation(f"{kind}.read", self._start, f, site, subject=self))
 
     def _start(self) -> None:
-        """First half: the source has been read and may be overwritten."""
+        """Does the first half: afterwards the source has been read and may be overwritten."""
         f, grid = self.fragment, self.fragment.grid
         events.tell_started(grid.sink, self.operation)
         data = self.read() if grid.computes else None
@@ -148,7 +148,7 @@ class Departure:
         grid.submit(AsyncOperation(f"{self.kind}.write", partial(self._finish, data), f, self.site, subject=self))
 
     def _finish(self, data: Bytes | None) -> None:
-        """Second half: all is in global memory."""
+        """Does the second half: afterwards all bytes are in global memory."""
         grid = self.fragment.grid
         if data is not None:
             grid.counters.tma_global_bytes_written += self.write(data)
@@ -160,7 +160,7 @@ class Departure:
 def to_global(
     f: Fragment, site: Site, how: Reduction, destination: Value, source: Value, size: Value, mask: Value
 ) -> None:
-    """mask: of the bytes of every 16 that are written (``.cp_mask``), or None."""
+    """Copies to global memory. mask: says which bytes of every 16 are written (``.cp_mask``), or None."""
     operands = (destination, source, size, 0 if mask is None else mask)
     for lane in storing_lanes(f, *operands) if how is None else f.lanes:
         to, at, nbytes = (lane_value(v, lane) for v in (destination, source, size))
@@ -198,7 +198,7 @@ def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) 
 
 @dataclass(slots=True, eq=False)
 class _Arrival:
-    """Bytes on their way to one offset of one or several CTAs. read: fetches them, when the copy starts."""
+    """Bytes in flight to one offset of one or several CTAs. read: returns them when the copy starts."""
 
     read: Callable[[], Bytes]
     how: Reduction
@@ -239,7 +239,7 @@ def _send(
     how: Reduction,
     places: tuple[int, int, int],
 ) -> None:
-    """places: offset of the destination, of the mbarrier, and the bytes."""
+    """Issues a copy to shared memory. places: offset of the destination, offset of the mbarrier, number of bytes."""
     grid = f.grid
     offset, barrier, nbytes = places
     operation = None
@@ -274,7 +274,7 @@ def to_shared(
     barrier: Value,
     mask: Value,
 ) -> None:
-    """``cp.async.bulk`` and ``cp.reduce.async.bulk`` to shared memory of the cluster; mask: None without multicast."""
+    """Executes ``cp.async.bulk`` or ``cp.reduce.async.bulk`` to shared::cluster. mask: None without multicast."""
     for lane in f.lanes:
         to, at, nbytes = (lane_value(v, lane) for v in (destination, source, size))
         signal = lane_value(barrier, lane)
@@ -302,7 +302,7 @@ def _as_array(data: bytes) -> Bytes:
 def store_async(
     f: Fragment, site: Site, how: Reduction, nbytes: int, destination: Value, values: Sequence[Value], barrier: Value
 ) -> None:
-    """``st.async`` (no ``how``) and ``red.async``: registers to shared memory of the cluster, each lane its own."""
+    """Executes ``st.async`` (``how`` is None) or ``red.async`` for each lane: registers to shared::cluster."""
     if how is None and len(f.cta.cluster.ctas) == 1:
         raise Fault(
             "st.async in a cluster of 1 CTA is undefined (PTX ISA 9.7.9.12): it needs %cluster_nctarank > 1; "
@@ -397,7 +397,7 @@ def _reduce(i: Instruction, w: Translator) -> Effect:
 
 @instruction("cp.async.bulk.prefetch", operands=range(1, 4), writes=0, family="other")
 def _prefetch(i: Instruction, w: Translator) -> None:
-    """A hint."""
+    """Emits nothing, because a prefetch is only a hint."""
     if i.has("tensor"):
         only(i, "tensor", "1d", "2d", "3d", "4d", "5d", "L2", "global", "tile", "im2col", "L2::cache_hint",
              "tile::gather4", "im2col::w", "im2col::w::128")  # fmt: skip
@@ -439,7 +439,7 @@ def _to_cluster(i: Instruction, w: Translator, kind: str, how: str) -> Effect:
 
 
 def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
-    """``st.bulk``: zeros."""
+    """Executes ``st.bulk``, which writes zeros."""
     for lane in f.lanes:
         where, nbytes = lane_value(address, lane), lane_value(size, lane)
         offset = own_offset(f, where, "the destination of st.bulk")
@@ -466,7 +466,7 @@ def _st_bulk(i: Instruction, w: Translator) -> Effect:
 
 
 def commit_group(f: Fragment, site: Site) -> None:
-    """Close the open group of each lane (threads without any bulk copy have nothing to track)."""
+    """Closes the open group of each lane. A thread without bulk copies has no groups."""
     groups = []
     for lane in f.lanes:
         queue = f.cta.bulk.get((f.warp.index, lane))
@@ -480,7 +480,7 @@ def commit_group(f: Fragment, site: Site) -> None:
 
 
 def wait_group(f: Fragment, site: Site, allowed: int, reads_only: bool) -> object:
-    """Suspend until at most ``allowed`` of each thread's youngest groups are pending."""
+    """Suspends until at most ``allowed`` of each thread's youngest groups are pending."""
     groups = []
     for lane in f.lanes:
         queue = f.cta.bulk.get((f.warp.index, lane))

@@ -34,14 +34,14 @@ _COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
 
 def truth(test: Any) -> Value:
-    """NumPy's scalar comparison gives np.bool_; predicates are Python bools."""
+    """Converts the np.bool_ of NumPy's scalar comparisons to a bool, because predicates are Python bools."""
     return test if isinstance(test, np.ndarray) else bool(test)
 
 
 def _comparison(i: Instruction, w: Translator, kind: str, extra: int) -> tuple[tuple[str, ...], str]:
-    """The tests that setp and set make (two of a packed type), and ``& predicate`` or the like to combine them with.
+    """Returns the tests of setp or set (two for a packed type), and text like ``& predicate`` to combine them with.
 
-    extra: how many types stand at the end.
+    extra: the number of types at the end.
     """
     words = list(i.modifiers[1:-extra])
     combine = _COMBINE[words.pop(0)] if words and words[0] in _COMBINE else ""
@@ -62,7 +62,7 @@ def _comparison(i: Instruction, w: Translator, kind: str, extra: int) -> tuple[t
 
 @instruction("setp", operands=range(3, 5))
 def _setp(i: Instruction, w: Translator) -> Assign:
-    """Two predicates of a packed type are those of its halves; of any other type the second is the opposite test."""
+    """Emits setp. The second predicate is the upper half's for a packed type, and else the opposite of the first."""
     kind = kind_of(i)
     tests, combined = _comparison(i, w, kind, 1)
     destination = i.operands[0]
@@ -77,7 +77,7 @@ def _setp(i: Instruction, w: Translator) -> Assign:
 
 
 def _native_test(i: Instruction, kind: str) -> tuple[Micro, ...]:
-    """setp of one predicate as micro-operations."""
+    """Returns setp of one predicate as micro-operations."""
     destination, a, b, *others = i.operands
     comparison, *words = i.modifiers[:-1]
     is_signed = kind[0] == "s" and comparison not in ("eq", "ne")
@@ -98,12 +98,12 @@ def _native_test(i: Instruction, kind: str) -> tuple[Micro, ...]:
 
 _ONES = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80,
          "u16": 0xFFFF, "s16": 0xFFFF, "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF}  # fmt: skip
-"""What ``set`` writes where the test holds; of a packed type, to each half."""
+"""The value that ``set`` writes if the test is true; for a packed type, to each half."""
 
 
 @instruction("set", operands=range(3, 5))
 def _set(i: Instruction, w: Translator) -> Assign:
-    """The result of a comparison as a number: 1.0 or all ones, else 0."""
+    """Emits ``set``: the result of a comparison as a number, 1.0 or all ones if true, else 0."""
     if len(i.modifiers) < 3 or i.modifiers[-2] not in _ONES:
         raise Unsupported
     to, kind = i.modifiers[-2:]
@@ -117,7 +117,7 @@ def _set(i: Instruction, w: Translator) -> Assign:
 
 
 def choose_by_sign(a: Value, b: Value, c: Value, kind: str, bits: int) -> Value:
-    """``slct``: a where c is not negative, else b; of a NaN, b; -0 is not negative (PTX ISA 9.7.6.4)."""
+    """Computes ``slct``: a if c is not negative, else b. A NaN gives b; -0 is not negative (PTX ISA 9.7.6.4)."""
     positive = np.asarray(c) >> 31 == 0 if kind == "s32" else np.asarray(values.to_float(c, 32) >= 0)
     return values.select(positive if positive.ndim else bool(positive), a, b, bits)
 

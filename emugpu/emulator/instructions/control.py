@@ -1,9 +1,8 @@
 """Control flow and trap, calls of functions that CUDA provides, and setmaxnreg (PTX ISA 9.7.12, 9.7.19).
 
-The translation itself takes care of control flow, and calls are replaced by the function's body when the PTX is parsed.
-Those that are left are vprintf, __assertfail, malloc and free (CUDA Programming Guide, "Formatted Output", "Dynamic
-Global Memory Allocation"). Their arguments are in the caller's .param variables, at offsets of the thread's local
-memory.
+The translation handles control flow, and the parser replaces calls by the function's body. The remaining calls are
+those of vprintf, __assertfail, malloc and free (CUDA Programming Guide, "Formatted Output", "Dynamic Global Memory
+Allocation"). Their arguments are in the caller's .param variables, at offsets in the thread's local memory.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from emugpu.emulator.ptx.ast import Instruction, Label, Operand, Symbol, Vector
 
 @instruction("bra", "brx.idx", "ret", "exit", operands=range(3), writes=0, family="branch")
 def _branch(i: Instruction, w: Translator) -> None:
-    """The end of a basic block."""
+    """Emits nothing. The instruction is the end of a basic block."""
     only(i, "uni")
 
 
@@ -51,7 +50,7 @@ def _trap(i: Instruction, w: Translator) -> Effect:
 
 @instruction("pmevent", operands=1, writes=0, family="other")
 def _pmevent(i: Instruction, w: Translator) -> None:
-    """A mark for performance tools."""
+    """Emits nothing. The instruction is a mark for performance tools."""
     only(i, "mask")
 
 
@@ -59,7 +58,7 @@ def _pmevent(i: Instruction, w: Translator) -> None:
 
 MOST_CHARACTERS = 4096
 _CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXeEfFgGaAcsp%])")
-"""What is no conversion is printed as it stands; a precision of * is none (seen on an H200)."""
+"""Text that is no conversion is printed unchanged. A conversion with precision * is none (seen on an H200)."""
 
 
 def _local(f: Fragment, lane: int, offset: int, nbytes: int) -> int:
@@ -68,7 +67,7 @@ def _local(f: Fragment, lane: int, offset: int, nbytes: int) -> int:
 
 
 def _bytes(f: Fragment, lane: int, address: int, nbytes: int) -> int:
-    """An integer at a generic address, as one thread reads it."""
+    """Returns an integer at a generic address, as one thread reads it."""
     space = space_of(address)
     where = address - WINDOWS[space]
     if space == "local":
@@ -91,7 +90,7 @@ def _string(f: Fragment, lane: int, address: int) -> str:
 
 
 class _Arguments:
-    """printf's arguments, one after the other at their natural alignment."""
+    """The arguments of printf, one after another at their natural alignment."""
 
     def __init__(self, f: Fragment, lane: int, address: int) -> None:
         self._fragment, self._lane, self._address = f, lane, address
@@ -103,7 +102,7 @@ class _Arguments:
 
 
 def formatted(f: Fragment, lane: int, text: str, arguments: int) -> str:
-    """``printf`` of one thread: C's conversions by those of Python, which agree but for the sizes."""
+    """Returns the text of one thread's ``printf``. C's conversions become Python's, which differ only in the sizes."""
     source = _Arguments(f, lane, arguments)
 
     def convert(match: re.Match[str]) -> str:
@@ -135,7 +134,7 @@ def formatted(f: Fragment, lane: int, text: str, arguments: int) -> str:
 
 
 def print_formatted(f: Fragment, site: Site, text: int, arguments: int, result: int) -> None:
-    """``vprintf``: a pointer to the format, one to the arguments; the result is how many arguments there are."""
+    """Executes ``vprintf`` with pointers to the format and to the arguments. Stores the result 0."""
     for lane in f.lanes:
         form = _string(f, lane, _local(f, lane, text, 8))
         written = formatted(f, lane, form, _local(f, lane, arguments, 8))
@@ -148,7 +147,7 @@ def print_formatted(f: Fragment, site: Site, text: int, arguments: int, result: 
 
 
 def fail_assertion(f: Fragment, site: Site, message: int, file: int, line: int, function: int) -> None:
-    """``__assertfail``: in the words of the CUDA driver."""
+    """Executes ``__assertfail`` with the message of the CUDA driver."""
     lane = f.lanes[0]
     condition, path, name = (_string(f, lane, _local(f, lane, at, 8)) for at in (message, file, function))
     block, thread = (str(list(index)).replace(" ", "") for index in (f.cta.index, f.warp.thread(lane)))
@@ -161,11 +160,11 @@ def fail_assertion(f: Fragment, site: Site, message: int, file: int, line: int, 
 # ---- malloc and free ----
 
 HEAP_BYTES = 8 << 20
-"""Of a device, where the program has not asked for more (cudaLimitMallocHeapSize)."""
+"""The heap of a device if the program has not asked for more (cudaLimitMallocHeapSize)."""
 
 
 def allocate(f: Fragment, site: Site, size: int, result: int) -> None:
-    """``malloc``: each thread gets memory of its own, or null where the heap has none left."""
+    """Executes ``malloc``: each thread gets memory of its own, or null if the heap has too little left."""
     memory = f.grid.memory
     for lane in f.lanes:
         nbytes = _local(f, lane, size, 8)
@@ -180,7 +179,7 @@ HEAP = "the device's heap"
 
 
 def release(f: Fragment, site: Site, pointer: int) -> None:
-    """``free`` of what malloc gave, or of null."""
+    """Executes ``free`` of a pointer that malloc returned, or of null."""
     memory = f.grid.memory
     for lane in f.lanes:
         address = _local(f, lane, pointer, 8)
@@ -195,7 +194,7 @@ def release(f: Fragment, site: Site, pointer: int) -> None:
 
 
 def _places(operand: Operand, w: Translator) -> list[str]:
-    """Local offsets of the .param variables of a call."""
+    """Returns the local offsets of a call's .param variables."""
     if not isinstance(operand, Vector):
         raise Unsupported
     named = []
@@ -229,16 +228,16 @@ SMALLEST = 24
 
 
 def set_max_registers(f: Fragment, site: Site, count: int, increase: bool) -> object:
-    """The warp gives registers back to the CTA's pool, or waits until the pool has them.
+    """Executes setmaxnreg: the warp returns registers to the CTA's pool, or waits until the pool has enough.
 
-    The pool is only known if the kernel fixes the registers at entry; otherwise nothing is counted.
+    The pool is known only if the kernel fixes the registers at entry. Otherwise nothing is counted.
     """
     f.require_whole_warp()
     warp = f.warp.index
     pool = f.cta.register_pool
     other = pool.differs(warp, count)
     if other is not None:
-        # Attention kernels that run well on Blackwell do so: their fourth warpgroup holds warps of several roles.
+        # Attention kernels that run well on Blackwell do this: their fourth warpgroup has warps of several roles.
         f.grid.findings.warn(
             "registers-differ", site, f"setmaxnreg to {count} registers, and another warp of the warpgroup to {other}"
         )

@@ -1,6 +1,6 @@
-"""cvt: between number formats (PTX ISA 9.7.9.21).
+"""cvt: conversion between number formats (PTX ISA 9.7.9.21).
 
-The conversions that a kernel's epilogue is full of, f32 to bf16 and f16 rounded to nearest, take a short way.
+The frequent conversions of a kernel's epilogue, f32 to bf16 and f16 rounded to nearest, have a faster path.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PAIRS = {
 
 
 def _half_bits(kind: str) -> int:
-    """Distance of the two numbers of a packed type."""
+    """Returns the distance in bits of the two numbers of a packed type."""
     return {"f16x2": 16, "bf16x2": 16, "e2m1x2": 4}.get(kind, 8)
 
 
@@ -60,7 +60,7 @@ def _value(bits: NDArray[Any], width: int = 32) -> Value:
 
 
 def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *sources: Value) -> Value:
-    """Two numbers to a packed type: of two registers (the first is the upper one), or of the halves of one."""
+    """Converts two numbers to a packed type: of two registers (the first is the upper one), or of one's halves."""
     form, width = _PAIRS[kind], _half_bits(kind)
     if len(sources) == 1:
         bits = _array(sources[0])
@@ -75,7 +75,7 @@ def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *so
 
 
 def unpack_pair(kind: str, source: str, relu: bool, value: Value) -> Value:
-    """A packed type to f16x2 or bf16x2, which hold all of its values."""
+    """Converts a packed type to f16x2 or bf16x2, which hold all of its values."""
     bits, width = _array(value), np.uint32(_half_bits(source))
     mask = np.uint32((1 << int(width)) - 1)
     high, low = (formats.decode(x, _PAIRS[source]) for x in (bits >> width & mask, bits & mask))
@@ -89,7 +89,7 @@ def unpack_pair(kind: str, source: str, relu: bool, value: Value) -> Value:
 def float_to_float(
     to: str, source: str, mode: str, integral: str, ftz: bool, clamp: bool, relu: bool, saturate: bool, value: Value
 ) -> Value:
-    """integral: a rounding to an integer, or nothing."""
+    """Converts between float types. integral: a rounding to an integer, or ""."""
     form, origin = _SCALARS[to], _SCALARS[source]
     bits = _array(value, origin.bits)
     numbers = float_math.inputs(bits, origin, ftz and origin is F32)
@@ -101,15 +101,15 @@ def float_to_float(
     if F64 in (form, origin) and not clamp and np.isnan(numbers).any():
         result = np.where(np.isnan(numbers), float_math.convert_nan(bits, origin, form), result)
     if mode == "rna" and np.isnan(numbers).any():
-        # An H200 only cuts: some become infinity.
+        # An H200 only truncates, so that some NaNs become infinity.
         result = np.where(np.isnan(numbers), bits & np.uint32(0xFFFFE000), result)
     return _value(result, form.bits)
 
 
 def float_to_integer(to: str, source: str, register_bits: int, mode: str, ftz: bool, value: Value) -> Value:
-    """Saturating. The result is extended to the register.
+    """Converts a float to an integer, with saturation, and extends the result to the register.
 
-    NaN gives 0, or, from f64 and to 64 bits, the integer of which only the highest bit is set (PTX ISA 9.7.9.21).
+    NaN gives 0. From f64, and to 64 bits, it gives the integer with only the highest bit set (PTX ISA 9.7.9.21).
     """
     origin = _SCALARS[source]
     numbers = float_math.inputs(_array(value, origin.bits), origin, ftz)
@@ -130,7 +130,7 @@ def float_to_integer(to: str, source: str, register_bits: int, mode: str, ftz: b
 
 
 def integer_to_float(to: str, source: str, mode: str, clamp: bool, value: Value) -> Value:
-    """Rounded once: the upper and the lower half of the integer are added exactly."""
+    """Converts an integer to a float, rounded once: the upper and the lower half of the integer are added exactly."""
     form, bits = _SCALARS[to], bits_of(source)
     number = _array(value, 64).astype(np.uint64)
     if source[0] == "s":
@@ -146,7 +146,7 @@ def integer_to_float(to: str, source: str, mode: str, clamp: bool, value: Value)
 
 
 def saturate_integer(to: str, source: str, register_bits: int, value: Value) -> Value:
-    """``cvt.sat`` between integers."""
+    """Computes ``cvt.sat`` between integers."""
     source_bits = bits_of(source)
     low, high = values.limits(bits_of(to), to[0] == "s")
 
@@ -159,7 +159,7 @@ def saturate_integer(to: str, source: str, register_bits: int, value: Value) -> 
 
 
 def pack_integers(to: str, a: Value, b: Value, c: Value) -> Value:
-    """``cvt.pack.sat``: a above b, both saturated, and what c held moved up."""
+    """Computes ``cvt.pack.sat``: a above b, both saturated, and above them the low bits of c."""
     bits = int(to[1:])
     low, high = values.limits(bits, to[0] == "s")
 
@@ -227,7 +227,7 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
     relus = ("", ".relu")
     sources = i.operands[1:]
     if source in _PAIRS and source not in ("f16x2", "bf16x2"):
-        # To bf16x2 those of fp8 and smaller since PTX ISA 9.2.
+        # Conversions of fp8 and smaller to bf16x2 exist since PTX ISA 9.2.
         wanted = ("bf16x2",) if source == "ue8m0x2" else ("f16x2", "bf16x2")
         if to not in wanted or len(sources) != 1 or form not in ("rn", *(("rn.relu",) if source != "ue8m0x2" else ())):
             raise Unsupported
@@ -282,7 +282,7 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
         if to != source:
             raise Unsupported
     elif bool(rounding) != narrows and (rounding or {to, source} != {"f16", "bf16"}):
-        # Between the two halves compilers leave .rn out.
+        # Compilers omit .rn between f16 and bf16.
         raise Unsupported
     mode = rounding[0] if rounding and not integral else "rn"
     whole = INTEGRAL[rounding[0]] if integral else ""
@@ -295,7 +295,7 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
 def _native_between_floats(
     i: Instruction, rounding: list[str], rest: list[str], to: str, source: str
 ) -> tuple[Micro, ...]:
-    """The same as micro-operations, rounded to nearest or to an integer."""
+    """Returns the conversion as micro-operations, rounded to nearest or to an integer."""
     destination, operand = i.operands
     if not set(rounding) <= {"rn", *INTEGRAL} or not set(rest) <= {"sat"}:
         return ()
@@ -309,7 +309,7 @@ def _native_between_floats(
 
 
 def _holds(form: Format, other: Format) -> bool:
-    """Whether a format holds every value of another one."""
+    """Returns whether a format holds every value of another one."""
     return form.exponent >= other.exponent and form.fraction >= other.fraction
 
 
@@ -320,7 +320,7 @@ def _to_integer(i: Instruction, w: Translator, words: list[str], to: str, source
         raise Unsupported
     destination = i.operands[0]
     arguments = (repr(to), repr(source), _register_bits(destination, to), repr(INTEGRAL[rounding[0]]), "ftz" in rest)
-    # Where a subnormal number becomes zero anyway, it does not matter whether it was flushed.
+    # If the rounding makes a subnormal number zero anyway, flushing makes no difference.
     plain = "ftz" not in rest or rounding[0] in ("rni", "rzi")
     has_operation = plain and to in ("s32", "u32") and source in ("f32", "f64") and arguments[2] == 32
     native = (micro(f"{to}.from.{source}.{rounding[0]}", destination, source, i.operands[1]),) if has_operation else ()
@@ -340,8 +340,10 @@ def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, sour
 
 
 def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:
-    """Integer to integer: truncated, or extended by the sign of the source; then extended to the register's width by
-    the sign of the destination (PTX ISA 9.7.9.21, the note on wider registers).
+    """Converts integer to integer: truncates, or extends by the sign of the source.
+
+    The result is then extended to the register's width by the sign of the destination (PTX ISA 9.7.9.21, the note on
+    wider registers).
     """
     source_bits, bits = bits_of(source), bits_of(to)
     register_bits = bits_of(destination.type) if isinstance(destination, Register) else bits
@@ -355,7 +357,7 @@ def _resize(w: Translator, value: str, source: str, to: str, destination: Operan
 
 
 def _native_resize(operand: Operand, source: str, to: str, destination: Operand) -> tuple[Micro, ...]:
-    """The same as micro-operations, for destinations that are as wide as the type."""
+    """Returns the conversion as micro-operations, for destinations that are as wide as the type."""
     held, source_bits, bits = _register_bits(operand, source), bits_of(source), bits_of(to)
     row, wide = max(32, bits), _register_bits(destination, to)
     if max(32, wide) != row or (to[0] == "s" and wide > bits) or held < source_bits:

@@ -1,6 +1,6 @@
-"""cp.async: copies of 4, 8 or 16 bytes a thread from global to shared memory (PTX ISA 9.7.9.25.3).
+"""cp.async: each thread copies 4, 8 or 16 bytes from global to shared memory (PTX ISA 9.7.9.25.3).
 
-The copies of one warp complete in the order in which they were issued; the ISA orders nothing but their groups.
+The copies of one warp complete here in issue order. The ISA orders only their groups.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def _pipe(f: Fragment) -> object:
 
 
 def _numbers(queues: Sequence[CopyQueue], behind: int = 0) -> tuple[tuple[int, int], ...]:
-    """For each lane, its open group or one that is so many behind: (lane, number)."""
+    """Returns (lane, number) for each lane: the number of its open group, or of the group `behind` before it."""
     return tuple(sorted((lane, q.number - behind) for q in queues for lane in lanes_of(q.mask)[0]))
 
 
 def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int, given: Value, ignore: Value) -> None:
-    """``cp.async``: each lane copies ``given`` bytes (all, if None) and fills up to nbytes with zeros.
+    """Executes ``cp.async``: each lane copies ``given`` bytes (all, if None), and fills up to nbytes with zeros.
 
-    ignore: lanes for which it holds copy nothing but zeros.
+    ignore: lanes for which it is true write zeros only.
     """
     grid = f.grid
     offsets = np.broadcast_to(np.asarray(own_offsets(f, destination)), f.count).astype(np.int64)
@@ -91,7 +91,7 @@ def _land(
     nbytes: int,
     operation: Operation | None,
 ) -> None:
-    # Threads may exit before their copies have landed: the CTA stays until then.
+    # Threads may exit before their copies have landed. The CTA remains until then.
     grid, shared = f.grid, f.cta.shared
     events.tell_started(grid.sink, operation)
     word = min(nbytes, 8)
@@ -141,7 +141,7 @@ def _is_predicate(operand: Operand) -> bool:
 
 
 def commit_group(f: Fragment, site: Site) -> None:
-    """The open copies of each lane become a group, possibly empty."""
+    """Makes a group, possibly empty, of the open copies of each lane."""
     queues = _queues(f).of(f.mask)
     if f.grid.sink is not None:
         f.grid.sink(events.Committed(f.agent, site, "cp.async", _numbers(queues)))
@@ -150,7 +150,7 @@ def commit_group(f: Fragment, site: Site) -> None:
 
 
 def wait_group(f: Fragment, site: Site, allowed: int) -> object:
-    """Suspend until at most ``allowed`` of each lane's youngest groups are pending; -1: until nothing is."""
+    """Suspends until at most ``allowed`` of each lane's youngest groups are pending; -1: until no copy is pending."""
     queues = _queues(f)
     mine = queues.of(f.mask)
     done = all(q.all_done for q in mine) if allowed < 0 else all(q.satisfied(allowed) for q in mine)
@@ -159,7 +159,7 @@ def wait_group(f: Fragment, site: Site, allowed: int) -> object:
         what = f"waits until at most {allowed} groups are pending" if allowed >= 0 else "waits for all of them"
         return f.grid.wakeups.suspend(f, f"cp.async copies of {f.warp}", what, site)
     if f.grid.sink is not None:
-        # Copies in no group yet count as those of the next one.
+        # Copies in no group yet count as those of the next group.
         f.grid.sink(events.Awaited(f.agent, site, "cp.async", _numbers(mine, allowed + 1), False))
     if allowed < 0:
         for queue in mine:
@@ -184,9 +184,9 @@ def _wait(i: Instruction, w: Translator) -> Effect:
 
 
 def arrive(f: Fragment, site: Site, address: Value, counted: bool) -> None:
-    """``cp.async.mbarrier.arrive``: an arrival for each lane once its copies so far have landed.
+    """Executes ``cp.async.mbarrier.arrive``: one arrival for each lane once its copies so far have landed.
 
-    Unless it is ``counted`` (``.noinc``), the phase awaits one more arrival for it from now on.
+    Without ``counted`` (``.noinc``), the phase awaits one more arrival from now on.
     """
     grid, cta = f.grid, f.cta
     lanes = []
@@ -214,7 +214,7 @@ def arrive(f: Fragment, site: Site, address: Value, counted: bool) -> None:
 
 
 def _arrive(f: Fragment, site: Site, lanes: list[tuple[int, int]], operation: Operation | None) -> None:
-    """Arrive on the mbarrier when the warp's earlier copies have landed, behind them in their pipe."""
+    """Arrives on the mbarrier. The pipe orders this after the warp's earlier copies."""
     grid = f.grid
     for lane, offset in lanes:
         barrier = reached(f, site, f.cta, offset, "cp.async.mbarrier.arrive", operation)

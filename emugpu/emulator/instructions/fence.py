@@ -1,6 +1,6 @@
 """Fences and hints (PTX ISA 9.7.13.4, 9.7.9.15, 9.7.19).
 
-Execution is sequentially consistent here, so a fence only has to be told; a hint has no effect at all.
+Execution is sequentially consistent here, so a fence is only reported to the sink. A hint has no effect at all.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _cache_hint(i: Instruction, w: Translator) -> None:
 
 
 _POLICY = 0x12F0_0000_0000_0000
-"""What createpolicy gives: opaque, and of no effect."""
+"""The result of createpolicy, which is opaque and has no effect."""
 _EVICTIONS = tuple(f"L2::evict_{name}" for name in ("last", "normal", "first", "unchanged"))
 
 
@@ -98,12 +98,12 @@ def _createpolicy(i: Instruction, w: Translator) -> Assign:
 
 @instruction("griddepcontrol", operands=0, writes=0, family="barrier")
 def _dependent_launch(i: Instruction, w: Translator) -> None:
-    """A launch here has no launches before or behind it."""
+    """Emits nothing, because a launch here has no preceding or following launches."""
     only_form(i, "wait", "launch_dependents")
 
 
 def sleep(f: Fragment, site: Site, nanoseconds: Value) -> None:
-    """``nanosleep``: time passes."""
+    """Executes ``nanosleep``, which advances the clock."""
     longest = nanoseconds if isinstance(nanoseconds, int) else int(nanoseconds[f.lane_index].max())
     f.grid.clock += min(longest, 1_000_000)
 

@@ -1,6 +1,6 @@
-"""Floating-point arithmetic in all formats, roundings and modes (PTX ISA 9.7.3, 9.7.4, 9.7.5).
+"""Floating-point arithmetic in all formats, rounding modes and variants (PTX ISA 9.7.3, 9.7.4, 9.7.5).
 
-What f32 and f64 kernels do all the time, rounded to nearest and with no other modifier, is in `arithmetic`.
+The most frequent operations, f32 and f64 rounded to nearest with no other modifier, are in `arithmetic`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS = tuple(_FORMATS)
 
 
 def unpack(value: Value, kind: str) -> NDArray[Any]:
-    """Bits of the one or two numbers of a register: shape [..], or [2, ..] of a packed type, low half first."""
+    """Returns the bits of the one or two numbers of a register: [..], or [2, ..] for a packed type, low half first."""
     bits: NDArray[Any] = np.asarray(value, np.uint64 if bits_of(kind) == 64 else np.uint32)
     if not kind.endswith("x2"):
         return bits
@@ -50,7 +50,7 @@ def unpack(value: Value, kind: str) -> NDArray[Any]:
 
 
 def numbers_of(values: Sequence[Value], kind: str, ftz: bool) -> list[Numbers]:
-    """Operands as numbers, of shapes that go together: some may be scalars and others arrays of lanes."""
+    """Returns operands as numbers with shapes that can be broadcast: some may be scalars and others arrays of lanes."""
     found = [float_math.inputs(unpack(v, kind), _FORMATS[kind], ftz) for v in values]
     if kind.endswith("x2") and any(x.ndim == 2 for x in found):
         found = [x if x.ndim == 2 else x[:, None] for x in found]
@@ -58,7 +58,7 @@ def numbers_of(values: Sequence[Value], kind: str, ftz: bool) -> list[Numbers]:
 
 
 def pack(bits: NDArray[Any], kind: str) -> Value:
-    """The inverse: a register value, an int where all lanes agree."""
+    """Packs bits into a register value, as the inverse of `unpack`; an int if all lanes agree."""
     wide = np.uint64 if bits_of(kind) == 64 else np.uint32
     if kind.endswith("x2"):
         bits = bits.astype(wide)
@@ -67,14 +67,14 @@ def pack(bits: NDArray[Any], kind: str) -> Value:
 
 
 def float_operation(operation: str, kind: str, mode: str, ftz: bool, clamp: bool, relu: bool, *values: Value) -> Value:
-    """One of the functions of `float_math`, on register values."""
+    """Computes one of the functions of `float_math` on register values."""
     form = _FORMATS[kind]
     result = float_math.of_format(form, operation, mode, *numbers_of(values, kind, ftz))
     return pack(float_math.finish(result, form, mode, ftz=ftz, clamp=clamp, relu=relu), kind)
 
 
 def mixed_operation(operation: str, kind: str, mode: str, clamp: bool, *values: Value) -> Value:
-    """f32 arithmetic with factors (or a first term) of 16 bits."""
+    """Computes f32 arithmetic with factors (or a first term) of 16 bits."""
     narrow = [float_math.inputs(unpack(v, kind), _FORMATS[kind], False) for v in values[:-1]]
     last = float_math.inputs(unpack(values[-1], "f32"), F32, False)
     result = float_math.compute(operation, mode, *narrow, last)
@@ -93,7 +93,7 @@ def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
 
 
 def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
-    """The same as micro-operations, of one number or two."""
+    """Returns the operation as micro-operations, of one number or two."""
     mode = next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
     if operation not in _NATIVE.get(kind, ()) or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False)):
         return ()
@@ -126,7 +126,7 @@ _SUM_MODIFIERS: dict[str, tuple[str, ...]] = {
 
 
 def sum_or_product(i: Instruction, w: Translator, kind: str) -> Assign:
-    """add, sub and mul of any float type."""
+    """Emits add, sub or mul of any float type."""
     if len(i.modifiers) > 1 and i.modifiers[-2] == "f32" and kind in ("f16", "bf16") and i.opcode != "mul":
         return _mixed(i, w, kind)
     if kind not in _SUM_MODIFIERS or len(i.operands) != 3:
@@ -136,7 +136,7 @@ def sum_or_product(i: Instruction, w: Translator, kind: str) -> Assign:
 
 
 def _only_modes(i: Instruction, allowed: Sequence[str]) -> None:
-    """Refuse all but these modifiers, each once, with one rounding at most, and one type."""
+    """Refuses all but these modifiers, each at most once, with at most one rounding, and one type."""
     words = i.modifiers[:-1]
     if any(m not in allowed for m in words) or len(set(words)) != len(words):
         raise Unsupported
@@ -161,7 +161,7 @@ _FUSED_MODIFIERS = {
 
 
 def fused(i: Instruction, w: Translator, kind: str) -> Assign:
-    """fma, and mad of f32 and f64, which is the same."""
+    """Emits fma, or mad of f32 and f64, which is the same."""
     if len(i.modifiers) > 1 and i.modifiers[-2] == "f32" and kind in ("f16", "bf16"):
         return _mixed(i, w, kind)
     if kind not in _FUSED_MODIFIERS or (i.opcode == "mad" and kind not in ("f32", "f64")):
@@ -173,7 +173,7 @@ def fused(i: Instruction, w: Translator, kind: str) -> Assign:
 
 
 def quotient(i: Instruction, w: Translator, kind: str) -> Assign:
-    """div of f32 and f64."""
+    """Emits div of f32 or f64."""
     words = set(i.modifiers[:-1])
     if kind == "f32" and words <= {"approx", "ftz"} and "approx" in words:
         return general(i, w, "div.approx", kind)
@@ -188,7 +188,7 @@ def quotient(i: Instruction, w: Translator, kind: str) -> Assign:
 def extremum(
     operation: str, kind: str, ftz: bool, nan: bool, magnitudes: bool, xor_sign: bool, *values: Value
 ) -> Value:
-    """``min`` and ``max`` of floats; ``.xorsign.abs`` has both of the last flags."""
+    """Computes ``min`` or ``max`` of floats. ``.xorsign.abs`` sets both of the last flags."""
     form = _FORMATS[kind]
     numbers = numbers_of(values, kind, ftz)
     result = float_math.extremum(operation, numbers, nan, magnitudes, xor_sign)
@@ -221,7 +221,7 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
 
 
 def change_sign(operation: str, kind: str, value: Value) -> Value:
-    """``neg`` and ``abs`` with ``.ftz``; "none" only flushes."""
+    """Computes ``neg`` or ``abs`` with ``.ftz``; "none" only flushes."""
     form = _FORMATS[kind]
     bits = float_math.flush(unpack(value, kind), form)
     sign = bits.dtype.type(form.sign)
@@ -283,7 +283,7 @@ NAN_OF_GROSS = np.uint64(0x7FFF_FFFF_0000_0000)
 
 
 def gross(operation: str, ftz: bool, value: Value) -> Value:
-    """``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64``: the upper 32 bits of the result (PTX ISA 9.7.3.14)."""
+    """Computes ``rcp`` or ``rsqrt`` with ``.approx.ftz.f64``: the upper 32 bits of the result (PTX ISA 9.7.3.14)."""
     bits = unpack(value, "f64")
     upper = np.uint64(0xFFFF_FFFF_0000_0000)
     if ftz:
@@ -301,7 +301,7 @@ def _gross(i: Instruction, w: Translator) -> Assign:
 
 @instruction("copysign", operands=3)
 def _copysign(i: Instruction, w: Translator) -> Assign:
-    """The sign of the first, the magnitude of the second."""
+    """Emits copysign: the sign of the first operand and the magnitude of the second."""
     only_form(i, "f32", "f64")
     kind = kind_of(i)
     sign = 1 << (bits_of(kind) - 1)
@@ -317,13 +317,13 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
 
 
 def classify(what: str, kind: str, value: Value) -> Value:
-    """``testp`` says whether a number is of a class."""
+    """Computes ``testp``: whether a number is of a class."""
     form = _FORMATS[kind]
     bits = unpack(value, kind)
     numbers = float_math.inputs(bits, form, False)
     exponent = bits & bits.dtype.type(((1 << form.exponent) - 1) << form.fraction)
     subnormal = (exponent == 0) & (numbers != 0)
-    answer = {
+    result = {
         "finite": np.isfinite(numbers),
         "infinite": np.isinf(numbers),
         "number": ~np.isnan(numbers),
@@ -331,7 +331,7 @@ def classify(what: str, kind: str, value: Value) -> Value:
         "normal": np.isfinite(numbers) & ~subnormal & (numbers != 0),
         "subnormal": subnormal,
     }[what]
-    return np.asarray(answer) if np.ndim(answer) else bool(answer)
+    return np.asarray(result) if np.ndim(result) else bool(result)
 
 
 _CLASSES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")

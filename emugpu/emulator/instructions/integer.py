@@ -1,4 +1,4 @@
-"""Integer and logic instructions (PTX ISA 9.7.1, 9.7.2, 9.7.8). Those that floats have, too, are in `arithmetic`."""
+"""Integer and logic instructions (PTX ISA 9.7.1, 9.7.2, 9.7.8). Those that floats have too are in `arithmetic`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _lop3(i: Instruction, w: Translator) -> Assign:
 
 @instruction("prmt", operands=4)
 def _prmt(i: Instruction, w: Translator) -> Assign:
-    """The mode stands behind the type."""
+    """Emits prmt. The mode comes after the type."""
     mode = i.modifiers[1] if len(i.modifiers) == 2 else ""
     if i.modifiers[0] != "b32" or len(i.modifiers) > 2 or (mode and mode not in values.PERMUTATIONS):
         raise Unsupported
@@ -128,7 +128,7 @@ def _bfi(i: Instruction, w: Translator) -> Assign:
 
 
 def _native_insertion(i: Instruction, kind: str) -> tuple[Micro, ...]:
-    """bfi at a place that is written in the instruction, as micro-operations."""
+    """Returns bfi with literal position and length as micro-operations."""
     destination, field, value, position, length = i.operands
     if not isinstance(position, Immediate) or not isinstance(length, Immediate):
         return ()
@@ -153,7 +153,7 @@ def _count(i: Instruction, w: Translator) -> Assign:
 
 
 def bit_mask(position: Value, width: Value, clamp: bool) -> Value:
-    """``bmsk``: ones from a position on (PTX ISA 9.7.1.24). Clamped, what lies past the end is cut off."""
+    """Computes ``bmsk``: ones from a position on (PTX ISA 9.7.1.24). clamp: bits past the end are cut off."""
 
     def scalar(a: int, b: int) -> int:
         start, count = (min(a, 32), b) if clamp else (a & 31, b & 31)
@@ -170,13 +170,13 @@ def _bmsk(i: Instruction, w: Translator) -> Assign:
     return assign(i, call(w, bit_mask, position, width, i.has("clamp")))
 
 
-# ---- the rarer ones, lane by lane ----
+# ---- rare instructions, lane by lane ----
 
 _FORMS_24 = ("lo.u32", "lo.s32", "hi.u32", "hi.s32")
 
 
 def multiply_24(a: Value, b: Value, is_signed: bool, high: bool) -> Value:
-    """``mul24``: of the 48-bit product of the low 24 bits, the lower or the upper 32 (PTX ISA 9.7.1.5)."""
+    """Computes ``mul24``: the lower or upper 32 of the 48 bits of the product of the low 24 bits (PTX ISA 9.7.1.5)."""
 
     def scalar(x: int, y: int) -> int:
         x, y = x & 0xFFFFFF, y & 0xFFFFFF
@@ -218,7 +218,7 @@ def _sad(i: Instruction, w: Translator) -> Assign:
 
 
 def find_leading(value: Value, bits: int, is_signed: bool, shift_amount: bool) -> Value:
-    """``bfind``: the highest bit that is set (of a negative number: not set), or all ones (PTX ISA 9.7.1.17)."""
+    """Computes ``bfind``: the highest set bit (for a negative number, clear bit), or all ones (PTX ISA 9.7.1.17)."""
 
     def scalar(v: int) -> int:
         if is_signed and v >> (bits - 1):
@@ -240,7 +240,7 @@ def _bfind(i: Instruction, w: Translator) -> Assign:
 
 
 def find_nth_set(mask: Value, base: Value, offset: Value) -> Value:
-    """``fns``: the n-th set bit from a base on, upward or downward (PTX ISA 9.7.1.18)."""
+    """Computes ``fns``: the n-th set bit from a base, upward or downward (PTX ISA 9.7.1.18)."""
 
     def scalar(m: int, start: int, n: int) -> int:
         steps = values.signed(n, 32)
@@ -271,7 +271,7 @@ def _cnot(i: Instruction, w: Translator) -> Assign:
 
 
 def extend(value: Value, width: Value, is_signed: bool, clamp: bool) -> Value:
-    """``szext``: the low bits, sign- or zero-extended (PTX ISA 9.7.1.22)."""
+    """Computes ``szext``: the low bits, sign- or zero-extended (PTX ISA 9.7.1.22)."""
 
     def scalar(v: int, n: int) -> int:
         n = min(n, 32) if clamp else n & 31
@@ -289,7 +289,7 @@ def _szext(i: Instruction, w: Translator) -> Assign:
 
 
 def dot_product(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, halves: str) -> Value:
-    """``dp4a``, and ``dp2a`` of 16-bit halves of a with the lower or upper bytes of b (PTX ISA 9.7.1.25, 9.7.1.26)."""
+    """Computes ``dp4a``, or ``dp2a`` of a's 16-bit halves and b's lower or upper bytes (PTX ISA 9.7.1.25, 9.7.1.26)."""
 
     def scalar(x: int, y: int, z: int) -> int:
         width = 16 if halves else 8

@@ -1,7 +1,7 @@
-"""Cluster launch control: a running cluster asks for the work of one that has not started (PTX ISA 9.7.13.17, .18).
+"""Cluster launch control: a running cluster requests the work of one that has not started (PTX ISA 9.7.13.17, .18).
 
-The response is opaque in PTX; it is laid out as code compiled by ptxas 13.0 reads it: %ctaid.x of the cluster's first
-CTA in word 0, y and z in the halves of word 1, and in bit 0 of word 2 whether a cluster was given.
+The response is opaque in PTX. Its layout is the one that code compiled by ptxas 13.0 reads: %ctaid.x of the cluster's
+first CTA in word 0, y and z in the halves of word 1, and in bit 0 of word 2 whether a cluster was granted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from emugpu.emulator.ptx.ast import Instruction
 
 RESPONSE_BYTES = 16
 GIVEN = 1 << 64
-"""This bit of the response says that a cluster was given."""
+"""This bit of the response says that a cluster was granted."""
 
 
 def _respond(
@@ -43,16 +43,16 @@ def _respond(
     response: int | None,
     operation: Operation | None,
 ) -> None:
-    """The CLC response arrives: the same 16 bytes and their signal in each CTA.
+    """Delivers the response: the same 16 bytes and their signal in each CTA.
 
-    Where ``response`` is None, the queue is asked only now.
+    If ``response`` is None, the clusters are asked for one only now.
     """
     grid = f.grid
     if response is None:
         number = grid.next_granted()
         response = 0 if number is None else _coordinates(f, number) | GIVEN
         if number is None:
-            # What else a failed response holds is undefined: make it look like no cluster there is.
+            # The rest of a failed response is undefined. Here it looks like a cluster that does not exist.
             response = 0xDEAD_BEEF | 0xFFFF_FFFF << 32
     if grid.choices.splits_multicast and len(targets) > 1:
         f.cta.launch_requests += len(targets) - 1
@@ -74,7 +74,7 @@ def _respond(
 
 
 def _coordinates(f: Fragment, number: int) -> int:
-    """%ctaid of a cluster's first CTA, as the response holds it."""
+    """Returns %ctaid of a cluster's first CTA, in the layout of the response."""
     launch = f.grid.launch
     across, down, _ = launch.clusters
     index = (number % across, number // across % down, number // (across * down))
@@ -83,7 +83,7 @@ def _coordinates(f: Fragment, number: int) -> int:
 
 
 def try_cancel(f: Fragment, site: Site, response: Value, barrier: Value, multicast: bool) -> None:
-    """Each lane asks for a cluster that is not launched then but done by whoever asked."""
+    """Executes try_cancel: each lane requests a cluster, which is then not launched but done by the requester."""
     cta, grid = f.cta, f.grid
     for lane in f.lanes:
         where, signal = lane_value(response, lane), lane_value(barrier, lane)
@@ -127,7 +127,7 @@ def _try_cancel(i: Instruction, w: Translator) -> Effect:
 
 
 def is_canceled(f: Fragment, site: Site, response: Value) -> Value:
-    """Whether a cluster was given. Having seen that none was, the CTA must not ask again."""
+    """Returns whether a cluster was granted. After a thread has seen a refusal, the CTA must not ask again."""
     if isinstance(response, int):
         given: Value = bool(response >> 64 & 1)
     else:
@@ -145,7 +145,7 @@ def _is_canceled(i: Instruction, w: Translator) -> Effect:
 
 
 def first_ctaid(f: Fragment, site: Site, response: Value, axis: int) -> Value:
-    """%ctaid of the given cluster's first CTA along one axis; poison where the response says that there is none."""
+    """Returns %ctaid of the granted cluster's first CTA along one axis; poison if the response grants none."""
     found, missing = np.zeros(WARP_SIZE, np.uint32), np.zeros(WARP_SIZE, np.uint32)
     for lane in f.lanes:
         value = lane_value(response, lane)

@@ -1,6 +1,6 @@
 """ld and st (PTX ISA 9.7.9.8, 9.7.9.11).
 
-Addresses come as one scalar where all lanes agree, else as 32 lanes. Generic ones are told apart lane by lane.
+An address is one scalar if all lanes agree, else 32 lanes. The state space of a generic address is found lane by lane.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ from emugpu.emulator.memory.address_space import (
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register, Sink
 
-# ---- what a load makes of the bits it finds ----
+# ---- conversion of loaded bits ----
 
 AS_IS, WIDEN = 0, 1
 Result = Any
-"""What a load returns: a register value, or a tuple of them."""
+"""The result of a load: a register value, or a tuple of them."""
 
 
 def finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
-    """One item a lane, or a scalar, as a register value. extend: AS_IS, WIDEN to 64 bits, or minus the bits to which
-    the sign is extended.
+    """Returns one item per lane, or a scalar, as a register value.
+
+    extend: AS_IS, WIDEN to 64 bits, or minus the number of bits to which the sign is extended.
     """
     if isinstance(values, int):
         if extend < 0 and values >> (8 * nbytes - 1):
@@ -75,14 +76,14 @@ def _lanes(f: Fragment, value: np.ndarray) -> np.ndarray:
 
 
 def every_lane(f: Fragment, value: Value) -> NDArray[np.uint64]:
-    """A register's value in each lane of the fragment."""
+    """Returns a register's value in each lane of the fragment."""
     if isinstance(value, int):
         return np.full(f.count, value, np.uint64)
     return np.asarray(_lanes(f, value)).astype(np.uint64)
 
 
 def _check_vector(where: Any, nbytes: int, count: int) -> None:
-    """A vector access is aligned to all of its bytes (PTX ISA 6.4.1)."""
+    """Raises Fault unless a vector access is aligned to all of its bytes (PTX ISA 6.4.1)."""
     size = nbytes * count
     merged = where if isinstance(where, int) else int(np.bitwise_or.reduce(where))
     if merged % size:
@@ -95,7 +96,7 @@ def _check_vector(where: Any, nbytes: int, count: int) -> None:
 def _load(
     f: Fragment, site: Site, space: str, rank: int, memory: Any, where: Any, nbytes: int, count: int, extend: int
 ) -> Result:
-    """Items of a memory at one place, or at one for each lane of the fragment. rank: of its CTA, or -1."""
+    """Loads items of a memory at one place, or at one place for each lane. rank: of the memory's CTA, or -1."""
     if count > 1:
         _check_vector(where, nbytes, count)
     sink = f.grid.sink
@@ -114,7 +115,7 @@ def _load(
 
 
 def _explain(shared: SharedMemory, rank: int, where: Any, nbytes: int) -> None:
-    """Raise the Fault of a load that tells more than that nothing was written there, if there is one."""
+    """Raises a more precise Fault for a load of unwritten bytes, if there is one."""
     if isinstance(where, int):
         shared.check_no_mbarrier(where, where + nbytes, "read")
     else:
@@ -131,7 +132,7 @@ def _check_rank(rank: int, where: np.ndarray) -> None:
 def _poison(
     f: Fragment, site: Site, fault: Fault, peek: Callable[[int], tuple[Any, Any]], nbytes: int, count: int, extend: int
 ) -> list[Value]:
-    """What a load gives that has met bytes nobody has written. peek: of an item, its bits and the undefined ones."""
+    """Returns poison for a load of unwritten bytes. peek: returns an item's bits, and the mask of undefined ones."""
     if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
         raise fault
     found = []
@@ -142,7 +143,7 @@ def _poison(
 
 
 def _stored(f: Fragment, value: Value) -> tuple[Value, Any]:
-    """The bits to be stored, and which of them are undefined, if any are."""
+    """Returns the bits to be stored, and the mask of undefined ones, or None."""
     if value is None:
         raise Fault("stores a register in which a wgmma accumulates that was not waited for", "wgmma")
     if not isinstance(value, Poison):
@@ -155,7 +156,7 @@ def _stored(f: Fragment, value: Value) -> tuple[Value, Any]:
 def _store(
     f: Fragment, site: Site, space: str, rank: int, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]
 ) -> None:
-    """Write items to one place, or to one for each lane of the fragment. rank: of the memory's CTA, or -1."""
+    """Stores items at one place, or at one place for each lane. rank: of the memory's CTA, or -1."""
     try:
         stored = _written(f, memory, where, nbytes, values)
     except Fault:
@@ -169,7 +170,7 @@ def _store(
 
 
 def _written(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
-    """Write the items of each lane; returns what was written."""
+    """Writes the items of each lane. Returns the stored bits."""
     if len(values) > 1:
         _check_vector(where, nbytes, len(values))
     mask = (1 << 8 * nbytes) - 1
@@ -178,7 +179,7 @@ def _written(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Va
         value, undefined = _stored(f, register)
         at = where + n * nbytes if n else where
         if isinstance(where, int):
-            # Where lanes store to one place, one of them wins; here it is the last.
+            # If lanes store to one place, one of them wins. Here it is the last.
             item: Any = (value if isinstance(value, int) else int(value[f.lanes[-1]])) & mask
             memory.store_int(at, nbytes, item)
         elif isinstance(value, int):
@@ -205,8 +206,9 @@ def _undefined_bytes(undefined: Any, lane: int, nbytes: int) -> list[int]:
 
 
 def own_offsets(f: Fragment, address: Value) -> Any:
-    """Offsets of shared::cta addresses: a scalar, or one a lane of the fragment. Those of other CTAs come out beyond
-    any CTA's memory.
+    """Returns offsets of shared::cta addresses: a scalar, or one for each lane of the fragment.
+
+    For an address of another CTA in a vector, the offset lies beyond any CTA's memory.
     """
     if isinstance(address, int):
         if address >> RANK_SHIFT != f.cta.rank:
@@ -231,7 +233,7 @@ def store_shared(f: Fragment, site: Site, address: Value, nbytes: int, values: t
 
 
 def _by_cta(f: Fragment, address: Value) -> list[tuple[Cta, Fragment, Any]]:
-    """The CTAs that shared::cluster addresses name: each with the lanes, and their offsets."""
+    """Returns the CTAs that shared::cluster addresses name, each with its lanes and their offsets."""
     if isinstance(address, int):
         cta, offset = f.cta.cluster.cta_at(address, "an access")
         cta.check_alive("an access reaches")
@@ -262,7 +264,7 @@ def store_cluster(f: Fragment, site: Site, address: Value, nbytes: int, values: 
 
 
 def _join(found: list[tuple[Fragment, Result]], count: int) -> Result:
-    """Put together what parts of a fragment have loaded."""
+    """Merges the values that parts of a fragment have loaded."""
     if len(found) == 1:
         return found[0][1]
     if count > 1:
@@ -315,12 +317,12 @@ def load_param(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
 
 
 def offsets(f: Fragment, address: Value) -> Any:
-    """A local address of each lane."""
+    """Returns the local address of each lane."""
     return every_lane(f, address).astype(np.int64)
 
 
 def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int, extend: int) -> Result:
-    """Load from local memory, in which parameters of functions live, too."""
+    """Loads from local memory, which also holds the parameters of functions."""
     where, local = offsets(f, address), f.warp.local
     if count > 1:
         _check_vector(where, nbytes, count)
@@ -362,8 +364,9 @@ def load_constant(f: Fragment, site: Site, address: Value, nbytes: int, count: i
 
 
 def _by_space(f: Fragment, address: Value) -> list[tuple[str, Fragment, Value]]:
-    """The state spaces that generic addresses lie in: each with its lanes, and their addresses in that space. Shared
-    memory is that of the cluster.
+    """Returns the state spaces of generic addresses, each with its lanes and their addresses in that space.
+
+    Shared memory is that of the cluster.
     """
     if isinstance(address, int):
         return [_in_space(space_of(address), f, address)]
@@ -415,11 +418,11 @@ VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 
 def state_space(i: Instruction, w: Translator, operand: Operand) -> str:
-    """Which function serves the instruction's state space; "generic" where it names none."""
+    """Returns the instruction's state space as a key of the functions; "generic" if it names none."""
     named = next((m for m in i.modifiers if m in SPACES), None)
     held_in = w.space_of(operand)
     if named is None or (named == "param" and held_in == "local"):
-        # Parameters of functions are variables in local memory.
+        # Function parameters are variables in local memory.
         named = held_in
     if named is None:
         return "generic"
@@ -429,7 +432,7 @@ def state_space(i: Instruction, w: Translator, operand: Operand) -> str:
 
 
 def _items(i: Instruction, operand: Operand) -> tuple[str, tuple[Operand, ...]]:
-    """The type of an access and its registers."""
+    """Returns the type of an access, and its registers."""
     kind = kind_of(i)
     if kind not in TYPE_BYTES or TYPE_BYTES[kind] > 8:
         raise Unsupported
@@ -449,10 +452,10 @@ def load_some(
     count: int,
     extend: int,
 ) -> Result:
-    """A vector load of which sinks take some elements: those at ``addresses`` are loaded, each as an access of its own.
+    """Loads some elements of a vector; sinks take the others. Each element at ``addresses`` is an access of its own.
 
-    A compiler that reads three elements as four has the fourth taken by nobody: it may lie outside of what is
-    allocated, where hardware does no harm as the whole vector is aligned, and others may write it.
+    If a compiler reads three elements as a vector of four, nothing uses the fourth one. It may lie outside the
+    allocation, which is harmless on hardware because the whole vector is aligned, and other threads may write it.
     """
     _check_vector(vector if isinstance(vector, int) else _lanes(f, vector), nbytes, count)
     found = tuple(load(f, site, address, nbytes, 1, extend) for address in addresses)
@@ -478,7 +481,7 @@ _STORE_FUNCTIONS: dict[str, Callable[..., None]] = {
 
 
 def load_function(i: Instruction, w: Translator, operand: Operand) -> Callable[..., Result]:
-    """What loads from the state space of an instruction's address."""
+    """Returns the function that loads from the state space of an instruction's address."""
     return _LOAD_FUNCTIONS[state_space(i, w, operand)]
 
 
@@ -490,14 +493,14 @@ def store_function(i: Instruction, w: Translator, operand: Operand) -> Callable[
 
 
 def load_128(f: Fragment, site: Site, load: Callable[..., Result], address: Value) -> Value:
-    """``ld.b128``: both halves in one register, which is an int, or an array of them."""
+    """Executes ``ld.b128``: both halves become one register, which is an int or an array of ints."""
     low, high = load(f, site, address, 8, 2, AS_IS)
     return carrying(join_halves)(low, high)
 
 
 @moves(2)
 def join_halves(low: Value, high: Value) -> Value:
-    """Two 64-bit values as one of 128 bits."""
+    """Joins two 64-bit values to one of 128 bits."""
     if isinstance(low, int) and isinstance(high, int):
         return low | high << 64
     halves = (v if isinstance(v, int) else v.astype(object) for v in (low, high))
@@ -530,7 +533,7 @@ def _ld(i: Instruction, w: Translator) -> Effect:
 
 
 def store_128(f: Fragment, site: Site, store: Callable[..., None], address: Value, value: Value) -> None:
-    """``st.b128``: the two halves of one register."""
+    """Executes ``st.b128``: stores the two halves of one register."""
     if isinstance(value, int):
         halves: tuple[Value, Value] = (value & M64, value >> 64)
     else:
@@ -556,7 +559,7 @@ def _st(i: Instruction, w: Translator) -> Effect:
     return Effect(function, arguments, micro=_native_stores(i, space, kind, sources))
 
 
-# ---- as micro-operations ----
+# ---- micro-operations ----
 
 _NATIVE_SPACES = ("shared", "global", "param")
 
@@ -564,7 +567,7 @@ _NATIVE_SPACES = ("shared", "global", "param")
 def _native_loads(
     i: Instruction, space: str, kind: str, destinations: Sequence[Operand], bits: int
 ) -> tuple[Micro, ...]:
-    """A load that orders nothing, item by item. If sinks take some, the others are accesses of their own."""
+    """Returns an unordered load, item by item. If sinks take some items, the others are separate accesses."""
     base, width, offset = address_parts(i.operands[1])
     size = TYPE_BYTES[kind]
     used = [(n, d) for n, d in enumerate(destinations) if not isinstance(d, Sink)]
@@ -588,7 +591,7 @@ def _native_loads(
 
 
 def _native_stores(i: Instruction, space: str, kind: str, sources: Sequence[Operand]) -> tuple[Micro, ...]:
-    """A store that orders nothing, item by item."""
+    """Returns an unordered store, item by item."""
     base, width, offset = address_parts(i.operands[0])
     size = TYPE_BYTES[kind]
     if space not in ("shared", "global") or not {*_ORDER[1:]}.isdisjoint(i.modifiers):

@@ -1,7 +1,7 @@
 """ldmatrix and stmatrix of 16, 8, 6 and 4 bits (PTX ISA 9.7.14.5.15, 9.7.14.5.16).
 
-The rows of the matrices are 16 bytes each in shared memory; every lane gives the address of one. Which lane holds what
-of 8 bits and fewer is as CuTe DSL 4.8 has it. Elements of fewer bits come to the low bits of their byte.
+The rows of the matrices are 16 bytes each in shared memory, and every lane gives the address of one row. The layout of
+types of 8 bits and fewer in the lanes follows CuTe DSL 4.8. Elements of fewer bits go to the low bits of their byte.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from emugpu.emulator.units.operands import unpacked
 Loaded = np.ndarray | list[np.ndarray]
 """A register, or several of them."""
 ROWS = 8
-"""Rows of one matrix, of 16 bytes each."""
+"""The number of rows of one matrix, of 16 bytes each."""
 
 
 class Rows(NamedTuple):
-    """Rows of matrices in a CTA's shared memory. span: the first byte of any, and the one behind the last."""
+    """Rows of matrices in a CTA's shared memory. span: the first byte of all rows, and the end of the last."""
 
     offsets: np.ndarray
     chunks: np.ndarray
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(f: Fragment, address: Value, matrices: int) -> Rows:
-    """The 8 rows of each matrix: row j of matrix m comes from lane 8m + j."""
+    """Returns the 8 rows of each matrix. Lane 8m + j gives the address of row j of matrix m."""
     if f.mask != FULL_MASK:
         f.require_whole_warp()
     if isinstance(address, int):
@@ -60,7 +60,7 @@ def rows_of(f: Fragment, address: Value, matrices: int) -> Rows:
 
 @lru_cache(maxsize=4096)
 def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> Rows:
-    """The rows at addresses that are given as bytes: loops use the same ones again and again."""
+    """Returns the rows at addresses given as bytes, cached because loops use the same addresses again."""
     rows = np.frombuffer(addresses, f"u{nbytes}")[: ROWS * matrices].astype(np.int64) - window
     merged = int(np.bitwise_or.reduce(rows))
     if merged >> RANK_SHIFT:
@@ -93,10 +93,10 @@ def _load(f: Fragment, site: Site, rows: Rows) -> np.ndarray:
 
 
 def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: bool, bits: int) -> Loaded:
-    """``ldmatrix.m16n16...trans`` (square) and ``ldmatrix.m8n16``.
+    """Executes ``ldmatrix.m16n16...trans`` (square) or ``ldmatrix.m8n16``.
 
-    square: byte e of register r of thread t is row 4 (t % 4) + e, column t / 4 + 8 r. Otherwise of a matrix's one
-    register it is row t / 4, column 4 (t % 4) + e.
+    square: byte e of register r of thread t is row 4 (t % 4) + e, column t / 4 + 8 r. Otherwise a matrix has one
+    register, and byte e of it is row t / 4, column 4 (t % 4) + e.
     """
     rows = rows_of(f, address, 2 * matrices if square else matrices)
     raw = _load(f, site, rows).view(np.uint8).reshape(-1, CHUNK)
@@ -108,7 +108,7 @@ def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: b
 
 
 def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]) -> None:
-    """``stmatrix.m16n8.trans``: byte a + 2 b of a register of thread t is row 2 (t % 4) + a, column t / 4 + 8 b."""
+    """Executes ``stmatrix.m16n8.trans``: byte a + 2 b of thread t is row 2 (t % 4) + a, column t / 4 + 8 b."""
     rows = rows_of(f, address, len(values))
     parts = stack_rows(values).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
     _store(f, site, rows, np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1)))
@@ -118,7 +118,7 @@ def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]
 
 
 def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:
-    """``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
+    """Executes ``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
     rows = rows_of(f, address, len(values))
     words = stack_rows(values)
     if transpose:
@@ -128,7 +128,7 @@ def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value
 
 
 def load_matrix(f: Fragment, site: Site, address: Value, matrices: int, transpose: bool) -> Loaded:
-    """``ldmatrix.m8n8.b16``: the inverse mapping."""
+    """Executes ``ldmatrix.m8n8.b16``, with the inverse mapping."""
     rows = rows_of(f, address, matrices)
     halves = _load(f, site, rows).view(np.uint16).reshape(matrices, ROWS, ROWS)
     if transpose:
@@ -176,11 +176,11 @@ def _ldmatrix(i: Instruction, w: Translator) -> Effect:
 
 
 _BITS = {"b8": 8, "b6x16_p32": 6, "b4x16_p64": 4}
-"""Types in shared memory: 16 elements to a row of 16 bytes."""
+"""Types in shared memory, with 16 elements in a row of 16 bytes."""
 
 
 def _load_bytes(i: Instruction, w: Translator, destinations: Sequence[Operand]) -> Effect:
-    """16 x 16 is always transposed, and 8 x 16 never; that is only for elements of fewer than 8 bits."""
+    """Emits ldmatrix of bytes. 16 x 16 is always transposed; 8 x 16 never is, and has only types below 8 bits."""
     bits = _BITS[i.modifiers[-1]]
     square = i.has("m16n16")
     only(i, "sync", "aligned", "m16n16" if square else "m8n16", "x1", "x2", "x4", "shared", "shared::cta",

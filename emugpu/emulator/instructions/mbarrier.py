@@ -51,7 +51,7 @@ def _place(f: Fragment, address: int, cluster: bool) -> tuple[Cta, int]:
 def reached(
     f: Fragment, site: Site, cta: Cta, offset: int, what: str, operation: Operation | None = None
 ) -> MBarrier | None:
-    """The mbarrier that an arrival reaches; None if it comes too late to matter, which is a warning."""
+    """Returns the mbarrier that an arrival reaches. If it comes too late to matter, warns and returns None."""
     if cta.exited:
         if f.grid.sink is not None:
             f.grid.sink(Missed(f.agent, site, cta.rank, offset, operation))
@@ -110,7 +110,7 @@ def _inval(i: Instruction, w: Translator) -> Effect:
 
 _PENDING_SHIFT = 32
 _PHASE = (1 << _PENDING_SHIFT) - 1
-"""An opaque state is the phase of the arrival, and above it how many arrivals were pending before it."""
+"""An opaque state holds the phase of the arrival, and above it how many arrivals were pending before."""
 
 
 def arrive(
@@ -123,9 +123,9 @@ def arrive(
     expects: bool,
     completes: bool = True,
 ) -> Value:
-    """``arrive``, ``arrive_drop`` and their ``.expect_tx`` forms; count is of arrivals, or of bytes.
+    """Executes ``arrive``, ``arrive_drop`` or their ``.expect_tx`` forms for every lane. Returns the opaque state.
 
-    Every lane arrives. Returns the opaque state. completes: whether the arrival may end the phase (no ``.noComplete``).
+    count: a number of arrivals, or of bytes. completes: whether the arrival may end the phase (no ``.noComplete``).
     """
     phases = []
     for lane in f.lanes:
@@ -173,14 +173,14 @@ def _arrive(i: Instruction, w: Translator) -> Effect:
 
 @instruction("mbarrier.pending_count", operands=2, family="barrier")
 def _pending_count(i: Instruction, w: Translator) -> Assign:
-    """The arrivals that were pending before the one that gave a state."""
+    """Returns the number of arrivals that were pending before the one that returned a state."""
     only(i, "b64")
     state = w.read(i.operands[1], "b64")
     return assign(i, call(w, narrow, f"{state} >> {_PENDING_SHIFT}", 32))
 
 
 def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, completes: bool) -> None:
-    """``expect_tx``, and ``complete_tx``, which stands for a copy whose bytes have landed."""
+    """Executes ``expect_tx``, or ``complete_tx``, which acts like a copy whose bytes have landed."""
     for lane in f.lanes:
         cta, offset = _place(f, lane_value(address, lane), cluster)
         barrier = cta.mbarrier(offset)
@@ -206,7 +206,7 @@ def _bytes(i: Instruction, w: Translator) -> Effect:
 
 
 def _phase_of(f: Fragment, state: Value) -> Value:
-    """The phase of opaque states, one scalar where that of all lanes is the same."""
+    """Returns the phase in opaque states, as one scalar if it is the same in all lanes."""
     if isinstance(state, int):
         return state & _PHASE
     phases = state & np.uint64(_PHASE)
@@ -215,10 +215,10 @@ def _phase_of(f: Fragment, state: Value) -> Value:
 
 
 def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool, poll: bool) -> Value:
-    """``try_wait`` suspends until a phase has ended; ``test_wait`` (poll) only looks.
+    """Executes ``try_wait``, which suspends until a phase has ended, or ``test_wait`` (poll), which only tests.
 
-    Returns whether it has, lane by lane where lanes look at different barriers. A look in vain while nothing has
-    happened since the last one suspends, too: time passes for everybody else.
+    Returns whether the phase has ended, for each lane if lanes test different barriers. A fruitless test also suspends
+    if nothing has happened since the last one, so that time passes for all others.
     """
     if by_state:
         parity = _phase_of(f, parity)
@@ -237,15 +237,15 @@ def wait(f: Fragment, site: Site, address: Value, parity: Value, by_state: bool,
         several = f"{'polls' if poll else 'waits'} for one of {len({b for _, b, _ in looked})} mbarriers"
         return f.grid.wakeups.suspend(f, looked[0][1], several, site)
     for (lane, barrier, wanted), over in zip(looked, passed, strict=True):
-        _tell(f, site, 1 << lane, barrier, wanted, by_state, over)
+        _report(f, site, 1 << lane, barrier, wanted, by_state, over)
         if over:
             f.observed[barrier] = barrier.phase - 1
     if all(passed):
         f.grid.counters.mbarrier_waits += 1
         return True
-    answer = np.zeros(WARP_SIZE, np.bool_)
-    answer[f.lane_index] = passed
-    return answer
+    result = np.zeros(WARP_SIZE, np.bool_)
+    result[f.lane_index] = passed
+    return result
 
 
 def _passed(f: Fragment, barrier: MBarrier, wanted: int, by_state: bool) -> bool:
@@ -264,7 +264,7 @@ def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_st
         what = f"{'polls' if poll else 'waits'} for {'state' if by_state else 'parity'} {wanted}"
         return f.grid.wakeups.suspend(f, barrier, what, site)
     if f.grid.sink is not None:
-        _tell(f, site, f.mask, barrier, wanted, by_state, over)
+        _report(f, site, f.mask, barrier, wanted, by_state, over)
     if over:
         f.awaited = None
         f.observed[barrier] = barrier.phase - 1
@@ -273,7 +273,7 @@ def _wait_for_one(f: Fragment, site: Site, barrier: MBarrier, wanted: int, by_st
 
 
 def _gives_up(f: Fragment, poll: bool) -> bool:
-    """Whether the answer is no rather than to wait on: the time is over, or the schedule has it fail."""
+    """Returns whether the wait ends with false: its time is over, or the schedule lets it fail."""
     if f.timed_out:
         f.timed_out = False
         f.polled = f.grid.wakeups.changes
@@ -288,12 +288,12 @@ def _gives_up(f: Fragment, poll: bool) -> bool:
     return True
 
 
-def _tell(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, by_state: bool, over: bool) -> None:
+def _report(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, by_state: bool, over: bool) -> None:
     sink = f.grid.sink
     if sink is None:
         return
     if over:
-        # Two phases may have ended since: it has learned of the one it waited for.
+        # Two phases may have ended since. The fragment has learned of the one it waited for.
         ended = barrier.phase - 1 if barrier.passed(wanted & 1) else barrier.phase - 2
         sink(Waited(f.agent, site, lanes, barrier.cta, barrier.offset, ended, -1 if by_state else wanted))
     else:

@@ -47,7 +47,7 @@ _LANE_MASKS = {
     "ge": lambda lane: 0xFFFFFFFF & ~((1 << lane) - 1),
 }
 _TICK = 32
-"""The clock advances by this much when it is looked at; it is no measure of any time."""
+"""The clock advances by this much at each read. It does not measure time."""
 
 
 def thread_index(f: Fragment, axis: int) -> Value:
@@ -64,7 +64,7 @@ def lane_mask(f: Fragment, which: str) -> Value:
 
 
 def clock(f: Fragment, shift: int, bits: int) -> int:
-    """%clock and %globaltimer: they advance when they are read, and while everybody waits for them."""
+    """Returns %clock or %globaltimer. They advance when they are read, and while all warps wait for them."""
     grid = f.grid
     grid.clock_reads += 1
     grid.clock += _TICK
@@ -78,7 +78,7 @@ _CLOCKS = {
 
 
 def special_register(name: str, w: Translator) -> str:
-    """A special register's value, from ``f``, the fragment."""
+    """Returns an expression of a special register's value, from the fragment ``f``."""
     base, _, axis = name.removeprefix("%").partition(".")
     index = "xyz".find(axis) if axis else 0
     if base == "tid":
@@ -115,10 +115,10 @@ def special_register(name: str, w: Translator) -> str:
         "reserved_smem_offset_cap": str(RESERVED_SHARED),
     }
     if base in ("envreg1", "envreg2"):
-        # cooperative_groups finds the barrier of its grid by these two halves of an address.
+        # cooperative_groups finds the barrier of its grid through these two halves of an address.
         return f"(f.grid.launch.workspace {'>> 32' if base == 'envreg1' else '& 0xFFFFFFFF'})"
     if base.startswith(("pm", "envreg", "reserved_smem_offset_")) and base not in known:
-        # Performance counters stand still; what a driver puts into the others means nothing here.
+        # Performance counters stand still. The driver's values in the other registers have no meaning here.
         return "0"
     if base not in known:
         raise Unsupported
@@ -158,7 +158,7 @@ def _mov(i: Instruction, w: Translator) -> Assign:
 
 
 def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:
-    """The two halves of a register, as micro-operations."""
+    """Returns the two halves of a register as micro-operations."""
     if len(parts) != 2 or source in parts or bits_of(kind) not in (32, 64):
         return ()
     low, high = parts
@@ -170,7 +170,7 @@ def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple
 
 
 def _native_whole(destination: Operand, parts: Sequence[Operand], kind: str) -> tuple[Micro, ...]:
-    """One register of two halves."""
+    """Returns micro-operations that make one register of two halves."""
     if len(parts) != 2 or destination in parts or bits_of(kind) not in (32, 64):
         return ()
     low, high = parts
@@ -184,7 +184,7 @@ def _native_whole(destination: Operand, parts: Sequence[Operand], kind: str) -> 
 
 @instruction("cvta", operands=2)
 def _cvta(i: Instruction, w: Translator) -> Assign:
-    """cvta takes an address from a state space to the generic address space, or back."""
+    """Emits cvta, which converts an address from a state space to the generic address space, or back."""
     spaces = ("global", "shared", "shared::cta", "shared::cluster", "param", "param::entry", "const", "local")
     only_form(i, *(f"{to}{space}.u64" for to in ("", "to.") for space in spaces))
     source = i.operands[1]
@@ -197,12 +197,12 @@ def _cvta(i: Instruction, w: Translator) -> Assign:
 
 
 def is_in_space(address: Value, space: str, rank: int) -> Value:
-    """``isspacep``: whether a generic address lies in a space; "shared::cta" is the CTA's own part of shared."""
+    """Computes ``isspacep``: whether a generic address lies in a space. "shared::cta" is the CTA's own part."""
 
     def of_lane(a: int) -> bool:
         held_in = space_of(a)
         if held_in == "param" and space == "global":
-            # The window of kernel parameters lies in that of global memory.
+            # The window of kernel parameters lies in the window of global memory.
             return True
         if held_in != space.partition("::")[0]:
             return False
@@ -221,7 +221,7 @@ def _isspacep(i: Instruction, w: Translator) -> Assign:
 
 
 def map_to_rank(address: Value, rank: Value) -> Value:
-    """``mapa.shared::cluster``: the same offset in another CTA of the cluster."""
+    """Computes ``mapa.shared::cluster``: the same offset in another CTA of the cluster."""
     if isinstance(address, int) and isinstance(rank, int):
         return (address & OFFSET_MASK) | (rank & 0xFF) << RANK_SHIFT
     ranks = rank if isinstance(rank, int) else rank.astype(np.uint32)
@@ -229,7 +229,7 @@ def map_to_rank(address: Value, rank: Value) -> Value:
 
 
 def map_generic_to_rank(address: Value, rank: Value) -> Value:
-    """``mapa.u64``: the same of a generic address."""
+    """Computes ``mapa.u64``, the same for a generic address."""
     mapped = map_to_rank(values.narrow(address, 32), rank)
     return (mapped if isinstance(mapped, int) else mapped.astype(np.uint64)) + SHARED_WINDOW
 

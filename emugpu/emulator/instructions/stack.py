@@ -1,8 +1,8 @@
 """The stack of a thread, in its local memory above the kernel's variables (PTX ISA 9.7.17): alloca, stacksave and
 stackrestore.
 
-Calls are replaced by the function's body when the PTX is parsed, so that what a function has allocated is given back at
-the end of the kernel, not of the function; a function that runs often enough meets the limit.
+The parser replaces calls by the function's body. So the memory that a function has allocated is freed at the end of the
+kernel, not of the function, and a function that runs often enough exceeds the limit.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from emugpu.emulator.ptx.ast import Instruction
 
 
 def allocate(f: Fragment, site: Site, size: Value, alignment: int) -> Value:
-    """``alloca``: the local address of each lane's new bytes, which hold nothing yet."""
+    """Executes ``alloca``: returns the local address of each lane's new bytes, which are unwritten."""
     return finish(f, f.warp.own_local().allocate(f.lane_index, offsets(f, size), alignment), 8, AS_IS)
 
 
 def save(f: Fragment, site: Site) -> Value:
-    """``stacksave``: where the next byte would be."""
+    """Executes ``stacksave``: returns the address of the next byte."""
     return finish(f, f.warp.local.tops[f.lane_index], 8, AS_IS)
 
 
 def restore(f: Fragment, site: Site, saved: Value) -> None:
-    """``stackrestore``: gives back what was allocated since then."""
+    """Executes ``stackrestore``: frees everything allocated since the stacksave."""
     tops, where = f.warp.local.tops, offsets(f, saved)
     if (where > tops[f.lane_index]).any() or (where < f.grid.code.local_bytes).any():
         raise Fault(f"0x{int(where.max()):x} is no place on the stack that stacksave gave", "address")

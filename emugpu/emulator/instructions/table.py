@@ -1,9 +1,10 @@
-"""The one table of what the emulator knows about each instruction.
+"""The table of what the emulator knows about each instruction.
 
-An instruction is registered by its *emitter*, a function that turns it into Python: into `Assign`ments of expressions,
-or into the call of an `Effect` on the machine. The decorator `instruction` says the rest: how many operands it has,
-which of them it writes, whether it may suspend the warp, which targets have it, and what it is counted as. Names are
-opcodes with as many modifiers as it takes to tell instructions apart: "add", "mbarrier.try_wait", "tcgen05.ld".
+An instruction is registered by its *emitter*. An emitter is a function that turns the instruction into Python: into
+`Assign`ments of expressions, or into a call of an `Effect` on the machine. The decorator `instruction` gives the rest:
+how many operands there are, which of them are written, whether the instruction may suspend the warp, which targets have
+it, and which family it is counted in. A name is the opcode with as many modifiers as needed to distinguish
+instructions: "add", "mbarrier.try_wait", "tcgen05.ld".
 """
 
 from __future__ import annotations
@@ -39,29 +40,29 @@ class Unsupported(Exception):
 
 
 UNEXPECTED = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What an emitter raises that is given operands it did not expect."""
+"""The exceptions that an emitter raises on operands that it does not expect."""
 
 
 class Translator(Protocol):
-    """What emitters ask of the translation: names and expressions for operands."""
+    """The part of the translation that emitters use: names and expressions for operands."""
 
     def read(self, operand: Operand, kind: str) -> str:
-        """Expression of an operand's value as a ``kind`` (a PTX type without its dot, or "pred")."""
+        """Returns an expression of an operand's value as a ``kind`` (a PTX type without its dot, or "pred")."""
 
     def pointer(self, operand: Operand) -> str:
-        """Expression of an address operand ``[base + offset]``; raises Unsupported for any other."""
+        """Returns an expression of an address operand ``[base + offset]``. Raises Unsupported for any other operand."""
 
     def address(self, operand: Symbol | Label) -> str:
-        """Expression of a variable's address in its own state space."""
+        """Returns an expression of a variable's address in its own state space."""
 
     def space_of(self, operand: Operand) -> str | None:
-        """State space of the symbol an address is based on, if it is one."""
+        """Returns the state space of the symbol on which an address is based, or None if the base is no symbol."""
 
     def use(self, thing: Callable[..., Any]) -> str:
-        """The name by which generated code calls a function. ``np`` is NumPy there."""
+        """Returns the name by which generated code calls a function. ``np`` is NumPy there."""
 
     def constant(self, make: Callable[..., Any], *arguments: Hashable) -> str:
-        """Name of the object ``make(*arguments)``; the same arguments give the same object."""
+        """Returns the name of the object ``make(*arguments)``. The same arguments give the same object."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +77,20 @@ class Temporary:
 
 @dataclass(frozen=True)
 class OfWarp:
-    """A value for each lane that is the same all through a warp's life: an expression with the fragment f."""
+    """A value for each lane that never changes during a warp's life: an expression with the fragment f."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Micro:
-    """One of the operations that the native engine makes of an instruction, by its name in `native.operations`.
+    """A micro-operation into which the native engine splits an instruction. name: its name in `native.operations`.
 
-    sources: operands, each with the type that it is read as. access: of a load ("ld") or a store ("st") the state
-    space, whose first source is the address and whose second is what is stored; nbytes: of one item; offset: is added
-    to the address; alignment: of the whole access; is_first: whether it is the first item of its access. part: of
-    a load of tensor memory what is added to lane * 512 + column, of a store of matrices which one it is. quiet: does so
-    only where nobody listens, and tcgen05.ld takes its values at once.
+    sources: operands, each with the type as which it is read. access: the state space of a load ("ld") or a store
+    ("st"); its first source is the address, and the second the value to store. nbytes: size of one item. offset: is
+    added to the address. alignment: of the whole access. is_first: whether it is the first item of its access. part:
+    for a load of tensor memory, what is added to lane * 512 + column; for a store of matrices, which of them it is.
+    quiet: the native engine runs it only if no sink is attached, and then tcgen05.ld takes its values at once.
     """
 
     name: str
@@ -105,14 +106,14 @@ class Micro:
 
 
 NOTHING = Micro("nothing", None, (), quiet=True)
-"""There is nothing to do where nobody listens."""
+"""A micro-operation that does nothing if no sink is attached."""
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Pure: each destination gets the value of an expression, which works on scalars and on 32-lane arrays alike.
+    """A pure assignment: each destination gets the value of an expression, for scalars and 32-lane arrays alike.
 
-    micro: the same as micro-operations of the native engine; none: it has none that do this.
+    micro: the same as micro-operations of the native engine; empty if it has none for this.
     """
 
     pairs: Sequence[tuple[Operand, str]]
@@ -123,11 +124,10 @@ class Assign:
 class Effect:
     """A call of ``function(fragment, site, *arguments)``.
 
-    results: destinations of what it returns; a tuple if there are several. poisons: registers that it writes itself,
-    and whose value it may leave open until a later wait. stores: registers it reads from the register file: the block
-    stores them first, and passes as a last argument whether one of them may have been written since the last such
-    instruction.
-    micro: as of `Assign`, without results that nobody reads.
+    results: destinations of the returned value, which is a tuple if there are several. poisons: registers that the call
+    writes itself, and whose value it may leave open until a later wait. stores: registers that it reads from the
+    register file; the block stores them first, and passes as the last argument whether one of them may have been
+    written since the last such instruction. micro: as for `Assign`, without results that nothing reads.
     """
 
     function: Callable[..., Any]
@@ -139,13 +139,13 @@ class Effect:
 
 
 Emitted = Assign | Effect | None
-"""What an emitter gives; None says that the instruction has no effect here."""
+"""The result of an emitter. None: the instruction has no effect here."""
 Emitter = Callable[[Instruction, Translator], Emitted]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What is known of an instruction. See `instruction`."""
+    """The table's entry of an instruction. See `instruction`."""
 
     name: str
     emit: Emitter
@@ -157,14 +157,14 @@ class Spec:
     targets: tuple[str, ...]
 
     def destinations(self, i: Instruction) -> list[Register]:
-        """Registers the instruction writes."""
+        """Returns the registers that the instruction writes."""
         written = i.operands[: self.writes]
         return [r for o in written if not isinstance(o, Memory) for r in o.registers()]
 
 
 TABLE: dict[str, Spec] = {}
 _LONGEST = 5
-"""Words in the longest name."""
+"""The number of words in the longest name."""
 
 
 def instruction(
@@ -176,12 +176,12 @@ def instruction(
     family: str = "alu",
     targets: tuple[str, ...] = (),
 ) -> Callable[[Emitter], Emitter]:
-    """Register an emitter.
+    """Registers an emitter.
 
     operands: how many there may be. writes: how many of them, from the first, are destinations (unless they are
-    addresses). blocks: it may suspend the warp, and is executed again when that is resumed. settles: what it makes
-    readable is so at the end of the basic block, which ends with it. family: what it is counted as. targets: the only
-    ones that have it; none: all.
+    addresses). blocks: the instruction may suspend the warp, and is executed again when the warp is resumed. settles:
+    the basic block ends with the instruction, because what it makes readable is readable only at the end of a block.
+    family: the family in which it is counted. targets: the only targets that have it; empty means all.
     """
     counts = range(operands, operands + 1) if isinstance(operands, int) else operands
 
@@ -199,11 +199,11 @@ def _refuse(i: Instruction, w: Translator) -> None:
 
 
 UNKNOWN = Spec("", _refuse, range(1 << 16), writes=1, blocks=False, settles=False, family="alu", targets=())
-"""The entry of all instructions that no emitter is registered for: most write their first operand."""
+"""The entry of all instructions without an emitter. Most of these write their first operand."""
 
 
 def find(i: Instruction) -> Spec:
-    """The entry of an instruction: the one with the longest name that fits."""
+    """Returns the entry of an instruction: the one with the longest name that fits."""
     return _find((i.opcode, *i.modifiers))
 
 
@@ -213,11 +213,11 @@ def _find(words: tuple[str, ...]) -> Spec:
     return next((TABLE[name] for name in names if name in TABLE), UNKNOWN)
 
 
-# ---- what emitters have in common ----
+# ---- helpers of emitters ----
 
 
 def only(i: Instruction, *allowed: str | Iterable[str]) -> None:
-    """Refuse modifiers that are not among those allowed; types and words of the table's name are."""
+    """Refuses modifiers that are not allowed. Types and the words of the table's name are always allowed."""
     known: set[str] = set()
     for item in allowed:
         known |= {item} if isinstance(item, str) else set(item)
@@ -228,13 +228,13 @@ def only(i: Instruction, *allowed: str | Iterable[str]) -> None:
 
 
 def only_form(i: Instruction, *forms: str) -> None:
-    """Refuse everything but the forms listed: the modifiers as text, joined by dots."""
+    """Refuses everything but the forms listed, each as its modifiers joined by dots."""
     if ".".join(i.modifiers) not in forms:
         raise Unsupported
 
 
 def kind_of(i: Instruction) -> str:
-    """The type an instruction ends with."""
+    """Returns the type with which an instruction ends."""
     if not i.modifiers or (i.modifiers[-1] not in TYPE_BYTES and i.modifiers[-1] != "pred"):
         raise Unsupported
     return i.modifiers[-1]
@@ -245,7 +245,7 @@ def bits_of(kind: str) -> int:
 
 
 def mask(kind: str) -> int:
-    """All bits of a type."""
+    """Returns a mask of all bits of a type."""
     return (1 << bits_of(kind)) - 1
 
 
@@ -254,26 +254,26 @@ def is_integer(kind: str) -> bool:
 
 
 def memory(operand: Operand) -> Memory:
-    """The operand, which must be an address."""
+    """Returns the operand, which must be an address."""
     if not isinstance(operand, Memory):
         raise Unsupported
     return operand
 
 
 def immediate(operand: Operand) -> int:
-    """The value of an operand that must be a literal."""
+    """Returns the value of an operand that must be a literal."""
     if not isinstance(operand, Immediate):
         raise Unsupported
     return operand.value
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:
-    """The members of a vector operand; of any other, itself."""
+    """Returns the members of a vector operand. Any other operand is its own only member."""
     return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
 def registers(operand: Operand) -> tuple[Register, ...]:
-    """The members of a vector operand, which must be registers."""
+    """Returns the members of a vector operand, which must be registers."""
     found = tuple(e for e in elements(operand) if isinstance(e, Register))
     if len(found) != len(elements(operand)):
         raise Unsupported
@@ -281,12 +281,12 @@ def registers(operand: Operand) -> tuple[Register, ...]:
 
 
 def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
-    """Source of a call of a function of registers' values."""
+    """Returns the source of a call of a function on register values."""
     return f"{w.use(carrying(function))}({', '.join(str(argument) for argument in arguments)})"
 
 
 def shared_pointer(i: Instruction, w: Translator, operand: Operand) -> str:
-    """Source of an address in shared memory; without a state space the instruction takes a generic one."""
+    """Returns the source of an address in shared memory. Without a state space the instruction takes a generic one."""
     pointer = w.pointer(operand)
     if any(m.partition("::")[0] == "shared" for m in i.modifiers):
         return pointer
@@ -294,12 +294,12 @@ def shared_pointer(i: Instruction, w: Translator, operand: Operand) -> str:
 
 
 def row_bits(kind: str) -> int:
-    """The width of the row that holds a type: 32 or 64."""
+    """Returns the width of the row that holds a type: 32 or 64."""
     return 32 if kind == "pred" else max(32, bits_of(kind))
 
 
 def address_parts(operand: Operand) -> tuple[Operand, str, int]:
-    """An address as a base, its type, and what is added to it."""
+    """Returns an address as a base, the base's type, and an offset."""
     where = memory(operand)
     if isinstance(where.base, Symbol):
         return Symbol(where.base.name, where.base.offset + where.offset), "u64", 0
@@ -307,28 +307,28 @@ def address_parts(operand: Operand) -> tuple[Operand, str, int]:
 
 
 def assign(i: Instruction, value: str, *native: Micro) -> Assign:
-    """An instruction's one destination gets the value of an expression. native: the same as micro-operations."""
+    """Assigns an expression to an instruction's one destination. native: the same as micro-operations."""
     return Assign([(i.operands[0], value)], native)
 
 
 def read_sources(i: Instruction, w: Translator, kind: str) -> list[str]:
-    """Expressions for all that follows the destination, read as one type."""
+    """Returns expressions for all operands after the destination, read as one type."""
     return [w.read(operand, kind) for operand in i.operands[1:]]
 
 
 def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:
-    """A micro-operation whose sources are read as one type; ints are literals."""
+    """Returns a micro-operation whose sources are read as one type. Ints are literals."""
     operands = (Immediate(s) if isinstance(s, int) else s for s in sources)
     return Micro(name, destination, tuple((operand, kind) for operand in operands))
 
 
 def micro_of(i: Instruction, name: str, kind: str) -> Micro:
-    """A micro-operation on the operands of an instruction as they are, all sources of one type."""
+    """Returns a micro-operation on an instruction's own operands, with all sources of one type."""
     return micro(name, i.operands[0], kind, *i.operands[1:])
 
 
 def narrowed(operations: Sequence[Micro], kind: str) -> tuple[Micro, ...]:
-    """The operations, the last of which may leave more bits than the type has."""
+    """Returns the operations, masked to the type if the last one may leave more bits."""
     last = operations[-1].destination
     if bits_of(kind) >= 32 or last is None:
         return tuple(operations)
@@ -336,5 +336,5 @@ def narrowed(operations: Sequence[Micro], kind: str) -> tuple[Micro, ...]:
 
 
 def tuple_of(expressions: Iterable[str]) -> str:
-    """Source of a tuple."""
+    """Returns the source of a tuple."""
     return f"({', '.join(expressions)},)"

@@ -1,4 +1,4 @@
-"""Tensor copies (TMA): boxes, rows that are gathered and scattered, columns of pixels (PTX ISA 5.5.4, 9.7.9.27)."""
+"""Tensor copies (TMA): boxes, gathered and scattered rows, and columns of pixels (PTX ISA 5.5.4, 9.7.9.27)."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ from emugpu.emulator.units.tma import (
 
 
 Route = tuple[Cta, Cta]
-"""A CTA that gets a box, and the CTA whose barrier is signalled."""
+"""A CTA that receives a box, and the CTA whose barrier is signalled."""
 Start = tuple[Value, ...]
 """The coordinates that an instruction gives."""
 Where = tuple[Value, Value, Value]
-"""Where a load goes: its destination, the mbarrier, and the mask of a multicast or None."""
+"""The destination of a load, the mbarrier, and the mask of a multicast or None."""
 
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """A box, or what lies like one, on its way from global memory to the same offset of one or several CTAs.
+    """A box, or data with the same layout, in flight from global memory to the same offset of one or several CTAs.
 
-    kind: "tma.load" or "tma.gather". tmap: how it lies in shared memory, and coordinates: where a box begins. fetch:
-    gets it, and the bytes that were read. barrier: its offset.
+    kind: "tma.load" or "tma.gather". tmap: its layout in shared memory. coordinates: the start of a box. fetch: returns
+    the data, and the number of bytes read. barrier: the mbarrier's offset.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class Load:
         where: Where,
         cta_group: int,
     ) -> None:
-        """Begin it. reads: makes the regions that are read."""
+        """Issues the load. reads: returns the regions that are read."""
         grid, cluster = f.grid, f.cta.cluster
         to, signal = lane_value(where[0], lane), lane_value(where[1], lane)
         mask = None if where[2] is None else lane_value(where[2], lane)
@@ -126,7 +126,7 @@ class Load:
             grid.submit(AsyncOperation(self.kind, run, f, site, subject=(self, n or 0)))
 
     def _land(self, some: slice) -> None:
-        """Write the box to some of its destinations and signal its bytes there."""
+        """Writes the box to some of its destinations, and signals its bytes there."""
         routes = self.routes[some]
         grid, tmap = routes[0][0].grid, self.tmap
         counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes
@@ -153,11 +153,11 @@ class Load:
 
 
 def _routes(cluster: Cluster, where: int, mask: int | None, signal_rank: int, cta_group: int) -> tuple[Route, ...]:
-    """Where the box of a TMA load goes, and who is signalled. mask: None without multicast.
+    """Returns the destinations of a TMA load, each with the CTA that is signalled. mask: None without multicast.
 
-    Without ``cta_group::2`` the bytes are signalled on the barrier at the operand's offset in each destination CTA.
-    With it they go to the CTA of the destination's pair that has the parity of the barrier operand's CTA, and without
-    multicast exactly to the CTA the operand names.
+    Without ``cta_group::2``, each destination CTA is signalled, on the barrier at the operand's offset. With it, the
+    signalled CTA is the one in the destination's pair that has the parity of the barrier operand's CTA; without
+    multicast that is exactly the CTA that the operand names.
     """
     if mask is None:
         targets: Sequence[Cta] = [cluster.cta_at(where, "a TMA load")[0]]
@@ -173,7 +173,7 @@ def _routes(cluster: Cluster, where: int, mask: int | None, signal_rank: int, ct
     return tuple((cta, cta.pair_member(signal_rank & 1)) for cta in targets)
 
 
-# ---- boxes that are reduced ----
+# ---- boxes with a reduction ----
 
 _BOX_KINDS = {"u8": "", "u16": "", "tf32": "f32"}
 
@@ -193,7 +193,7 @@ def box_offset(f: Fragment, address: int) -> int:
 
 
 def reduce_box(f: Fragment, site: Site, address: Value, start: Start, source: Value, operation: str) -> None:
-    """``cp.reduce.async.bulk.tensor``: the box is combined with what is in global memory, by the map's type."""
+    """Executes ``cp.reduce.async.bulk.tensor``: combines the box with global memory, in the map's type."""
     for lane in f.lanes:
         _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         at = coordinates_of(tmap, start, lane)
@@ -226,7 +226,7 @@ ROWS = 4
 
 
 def _rows(tmap: TensorMap) -> tuple[TensorMap, TensorMap]:
-    """Two maps from one of gather4 or scatter4: for a single row, and for how four of them lie in shared memory."""
+    """Returns two maps from one of gather4 or scatter4: of a single row, and of four rows in shared memory."""
     if tmap.rank != 2 or any(step != 1 for step in tmap.element_strides):
         raise Fault("gather4 and scatter4 need a tensor map of rank 2 without element strides", "tensor-map")
     one, four = (replace(tmap, box=(tmap.box[0], rows), element_strides=()) for rows in (1, ROWS))
@@ -241,7 +241,7 @@ def _row_starts(tmap: TensorMap, start: Start, lane: int) -> list[tuple[int, int
 
 
 def gather(f: Fragment, site: Site, address: Value, start: Start, where: Where, group: int) -> None:
-    """``cp.async.bulk.tensor.2d...tile::gather4``: a column and four rows."""
+    """Executes ``cp.async.bulk.tensor.2d...tile::gather4``: loads a column of four rows."""
     for lane in f.lanes:
         name, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
@@ -256,7 +256,7 @@ def _fetch_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]]) -> t
 
 
 def scatter(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
-    """``...tile::scatter4``: four rows go to rows of their own."""
+    """Executes ``...tile::scatter4``: stores four rows, each at a row of its own."""
     for lane in storing_lanes(f, address, *start, source):
         _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
@@ -276,7 +276,7 @@ def _put_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]], data: 
 
 
 Places = list[tuple[int, int]]
-"""Device address and bytes of each pixel of a column."""
+"""The device address and the size in bytes of each pixel of a column."""
 
 
 def _pixels(f: Fragment, tmap: Im2colMap, start: Start, offsets: tuple[Value, ...], lane: int) -> Places:
@@ -295,7 +295,7 @@ def _items(places: Places) -> tuple[events.Region, ...]:
 def load_pixels(
     f: Fragment, site: Site, address: Value, start: Start, where: Where, group: int, offsets: tuple[Value, ...]
 ) -> None:
-    """``cp.async.bulk.tensor...im2col`` to shared memory: a column of pixels, each moved by the offsets."""
+    """Executes ``cp.async.bulk.tensor...im2col`` to shared memory: a column of pixels, each shifted by the offsets."""
     for lane in f.lanes:
         name, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, offsets, lane)
@@ -304,7 +304,7 @@ def load_pixels(
 
 
 def store_pixels(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
-    """``...im2col_no_offs`` to global memory."""
+    """Executes ``...im2col_no_offs`` to global memory."""
     for lane in storing_lanes(f, address, *start, source):
         _, tmap = im2col_map_at(f, site, lane_value(address, lane))
         places = _pixels(f, tmap, start, (), lane)
@@ -318,7 +318,7 @@ def store_pixels(f: Fragment, site: Site, address: Value, start: Start, source: 
 
 
 def tma_load(f: Fragment, site: Site, address: Value, start: Start, where: Where, group: int) -> None:
-    """``cp.async.bulk.tensor`` from global to shared::cluster."""
+    """Executes ``cp.async.bulk.tensor`` from global to shared::cluster."""
     for lane in f.lanes:
         name, tmap = tensor_map_at(f, site, lane_value(address, lane))
         at = coordinates_of(tmap, start, lane)
@@ -332,7 +332,7 @@ def _fetch_box(f: Fragment, tmap: TensorMap, at: tuple[int, ...]) -> tuple[Bytes
 
 
 def tma_store(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
-    """``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
+    """Executes ``cp.async.bulk.tensor`` from shared to global, in the thread's open bulk group."""
     for lane in storing_lanes(f, address, *start, source):
         _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         offset = box_offset(f, lane_value(source, lane))
@@ -368,7 +368,7 @@ def _tensor_copy(i: Instruction, w: Translator) -> Effect:
 
 
 def _load(i: Instruction, w: Translator, function: Callable[..., None], offsets: int, *words: str) -> Effect:
-    """A copy to shared memory. offsets: how many stand behind the mbarrier."""
+    """Emits a copy to shared memory. offsets: the number of operands after the mbarrier that are im2col offsets."""
     only(i, *words, "shared::cluster", "shared::cta", "global", COMPLETE, "multicast::cluster", "cta_group::1",
          "cta_group::2", "L2::cache_hint")  # fmt: skip
     multicast = i.has("multicast::cluster")
@@ -385,7 +385,7 @@ def _load(i: Instruction, w: Translator, function: Callable[..., None], offsets:
 
 
 def _store(i: Instruction, w: Translator, function: Callable[..., None], *words: str) -> Effect:
-    """A copy to global memory, or what is reduced there."""
+    """Emits a copy or a reduction to global memory."""
     only(i, *words, "global", "shared::cta", "bulk_group", "L2::cache_hint")
     if not i.has("bulk_group") or len(i.operands) != 2 + i.has("L2::cache_hint"):
         raise Unsupported

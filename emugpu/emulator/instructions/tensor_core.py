@@ -41,12 +41,12 @@ from emugpu.emulator.units.mma_instruction import A_COLUMNS, Mma, a_lanes, metad
 
 
 def pipe(f: Fragment, lane: int) -> object:
-    """MMAs, copies and commits of one thread complete in order (PTX ISA 9.7.16.6)."""
+    """Returns the pipe in which MMAs, copies and commits of one thread complete in order (PTX ISA 9.7.16.6)."""
     return ("mma", f.cta.cluster.number, f.cta.rank, f.warp.index, lane)
 
 
 class Form(NamedTuple):
-    """What the text of an instruction fixes."""
+    """The fixed parts of an instruction, given by its text."""
 
     kind: str
     a_in_tmem: bool
@@ -70,7 +70,7 @@ def mma(
     scales: Sequence[Value],
     metadata: Value = 0,
 ) -> None:
-    """``tcgen05.mma``: every active lane issues one MMA."""
+    """Executes ``tcgen05.mma``: every active lane issues one MMA."""
     grid = f.grid
     ctas = f.cta.pair if form.group == 2 else (f.cta,)
     for lane in f.lanes:
@@ -111,7 +111,7 @@ Regions = tuple[events.Region, ...]
 
 @lru_cache(maxsize=4096)
 def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
-    """What an MMA of these CTAs reads and writes. Loops come back to the same few descriptors."""
+    """Returns the regions that an MMA of these CTAs reads and writes. Loops use the same few descriptors again."""
     shape = what.shape()
     a, b = what.operands()
     reads: list[events.Region] = []
@@ -163,7 +163,7 @@ _VECTORS = {
     "mxf4": {"": 2, "block32": 2, "scale_vec::2X": 2},
     "mxf4nvf4": {"block32": 2, "scale_vec::2X": 2, "block16": 4, "scale_vec::4X": 4},
 }
-"""Scale factors a row, by what stands behind ``.block_scale``."""
+"""The scale factors of each row, by the modifier after ``.block_scale``."""
 
 
 def _kind(i: Instruction) -> str:
@@ -223,7 +223,7 @@ def _effect(i: Instruction, w: Translator, form: Form, masks: str, accumulate: s
 @instruction("tcgen05.mma.ws.sp", operands=range(6, 8), writes=0, family="mma", targets=TENSOR_MEMORY)
 @instruction("tcgen05.mma.ws", operands=range(5, 7), writes=0, family="mma", targets=TENSOR_MEMORY)
 def _mma_ws(i: Instruction, w: Translator) -> Effect:
-    """Weight stationary; the mask of zero columns must be the immediate 0, if it is there."""
+    """Emits a weight-stationary MMA. A zero-column mask must be the immediate 0 if it is given."""
     kind = _kind(i)
     sparse = i.has("sp")
     only(i, "ws", "sp", "cta_group::1", f"kind::{kind}", _WS_COLLECTORS)
@@ -244,22 +244,22 @@ _QUARTERS = {
     "64x128b.warpx2::01_23": ((0, 1), (2, 3)),
     "32x128b.warpx4": ((0, 1, 2, 3),),
 }
-"""The quadrants of lanes to which each 32 rows of the source go, by shape."""
+"""For each shape and each 32 rows of the source, the quadrants of lanes to which they go."""
 _ROWS_OF_4 = "4x256b"
 
 
 @cache
 def _copied_lanes(shape: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows of the source, some of them several times, and the lane that each goes to: all, or each 32nd."""
+    """Returns rows of the source, some of them several times, and the lane for each: all lanes, or every 32nd."""
     if shape == _ROWS_OF_4:
-        # One row a quadrant, as CuTe places them; the ISA shows it in a figure only.
+        # One row in each quadrant, as CuTe places them. The ISA shows this only in a figure.
         return np.arange(4), 32 * np.arange(4)
     source = {quadrant: n for n, quadrants in enumerate(_QUARTERS[shape]) for quadrant in quadrants}
     return np.concatenate([np.arange(32) + 32 * source[quadrant] for quadrant in range(4)]), np.arange(128)
 
 
 def copy(f: Fragment, site: Site, shape: str, group: int, destination: Value, descriptor: Value) -> None:
-    """``tcgen05.cp``: each lane's copy, in both CTAs of a pair."""
+    """Executes ``tcgen05.cp``: one copy for each lane, in both CTAs of a pair."""
     grid = f.grid
     ctas = f.cta.pair if group == 2 else (f.cta,)
     rows = int(shape.partition("x")[0])
@@ -294,7 +294,7 @@ def _copy(
     columns: slice,
     operation: Operation | None,
 ) -> None:
-    """key: what the positions follow from."""
+    """Carries out a copy. key: what determines the positions."""
     grid = f.grid
     events.tell_started(grid.sink, operation)
     for cta in ctas:
@@ -328,7 +328,7 @@ def _cp(i: Instruction, w: Translator) -> Effect:
 
 
 def commit(f: Fragment, site: Site, barrier: Value, mask: Value) -> None:
-    """``tcgen05.commit``: one arrival at each named barrier once this thread's earlier MMAs are complete."""
+    """Executes ``tcgen05.commit``: one arrival at each named barrier once this thread's earlier MMAs are complete."""
     grid, cluster = f.grid, f.cta.cluster
     for lane in f.lanes:
         address = lane_value(barrier, lane)
@@ -364,7 +364,7 @@ def _signal(f: Fragment, site: Site, targets: list[Cta], offset: int, operation:
 
 
 def barrier_address(address: Value) -> Value:
-    """The shared::cluster address of a generic one. Compilers pass shared addresses here, too, zero-extended."""
+    """Returns the shared::cluster address of a generic one. Compilers also pass zero-extended shared addresses here."""
     if isinstance(address, int) and address < SHARED_WINDOW:
         return address
     return shared_from_generic(address)

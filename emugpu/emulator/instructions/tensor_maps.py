@@ -1,4 +1,4 @@
-"""Where instructions find tensor maps, and tensormap.replace and .cp_fenceproxy (PTX ISA 9.7.9.28, 9.7.13.18).
+"""Look-up of tensor maps, and tensormap.replace and .cp_fenceproxy (PTX ISA 9.7.9.28, 9.7.13.18).
 
 A map is an argument of the kernel, or 128 bytes anywhere in the parameters or in global, constant or shared memory.
 """
@@ -32,7 +32,10 @@ from emugpu.emulator.ptx.ast import Immediate, Instruction, Operand
 
 
 def _read(f: Fragment, address: int) -> bytes:
-    """The 128 bytes at a generic address; zeros for those that the hardware does not read, which may be unwritten."""
+    """Returns the 128 bytes at a generic address.
+
+    Bytes that the hardware does not read may be unwritten; they are 0.
+    """
     if address % ALIGNMENT:
         raise Fault(f"the tensor map address 0x{address:x} is not a multiple of {ALIGNMENT}", "alignment")
     space = space_of(address)
@@ -57,7 +60,7 @@ def _decoded(data: bytes) -> TensorMap:
 
 
 def tensor_map_at(f: Fragment, site: Site, address: int) -> tuple[str, TensorMap]:
-    """A name for counters, and the map, which must be a tiled one."""
+    """Returns a name for counters, and the map, which must be a tiled one."""
     name, tmap = _map_at(f, site, address)
     if isinstance(tmap, Im2colMap):
         raise Fault("uses a tensor map in im2col mode where a tiled one is needed", "tensor-map")
@@ -98,7 +101,7 @@ def coordinates_of(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -
 
 
 def signed_coordinates(tmap: TensorMap, coordinates: tuple[Value, ...], lane: int) -> tuple[int, ...]:
-    """The first one in the units of the map."""
+    """Returns the coordinates as signed numbers, the first one in the units of the map."""
     values = [lane_value(c, lane) for c in coordinates]
     signed = [v - (1 << 32) if v >> 31 else v for v in values]
     if tmap.coordinate_unit > 1:
@@ -107,7 +110,7 @@ def signed_coordinates(tmap: TensorMap, coordinates: tuple[Value, ...], lane: in
 
 
 def _units(tmap: TensorMap, coordinate: int) -> int:
-    """The first coordinate, of a type smaller than a byte, in what is copied together (PTX ISA 5.5.1.1)."""
+    """Returns the first coordinate, of a type smaller than a byte, in units copied together (PTX ISA 5.5.1.1)."""
     step = 128 if tmap.element.global_bytes else tmap.coordinate_unit
     if coordinate % step:
         raise Fault(f"coordinate {coordinate} of {tmap.element.name} is not a multiple of {step}", "tensor-map")
@@ -115,20 +118,20 @@ def _units(tmap: TensorMap, coordinate: int) -> int:
 
 
 def map_operand(operand: Operand, w: Translator) -> str:
-    """Generic address of the tensor map an operand names."""
+    """Returns the generic address of the tensor map that an operand names."""
     pointer = w.pointer(operand)
     return f"{PARAM_WINDOW} + {pointer}" if w.space_of(operand) == "param" else pointer
 
 
 def start_operand(operand: Operand, w: Translator) -> str:
-    """The coordinates that stand beside the tensor map."""
+    """Returns the coordinates beside the tensor map."""
     coordinates = memory(operand).coordinates
     if not coordinates:
         raise Unsupported
     return tuple_of(w.read(c, "s32") for c in coordinates)
 
 
-# ---- changing them ----
+# ---- changing maps ----
 
 
 def _write(f: Fragment, site: Site, address: int, data: bytes) -> None:
@@ -151,7 +154,7 @@ def _write(f: Fragment, site: Site, address: int, data: bytes) -> None:
 
 
 def replace(f: Fragment, site: Site, field: str, ordinal: int, address: Value, value: Value) -> None:
-    """``tensormap.replace``: every lane changes one field."""
+    """Executes ``tensormap.replace``: every lane changes one field."""
     for lane in f.lanes:
         where = lane_value(address, lane)
         changed = tensor_map_bytes.replace(_read(f, where), field, ordinal, lane_value(value, lane))
@@ -183,7 +186,7 @@ def _replace(i: Instruction, w: Translator) -> Effect:
 
 
 def copy(f: Fragment, site: Site, destination: Value, source: Value) -> None:
-    """``tensormap.cp_fenceproxy``: the warp copies what is read of a map from its shared memory to global memory."""
+    """Executes ``tensormap.cp_fenceproxy``: the warp copies the used bytes of a map from shared to global memory."""
     f.require_whole_warp()
     to, where = f.uniform(destination, "the destination"), f.uniform(source, "the source")
     if where >> RANK_SHIFT != f.cta.rank:

@@ -1,4 +1,4 @@
-"""tcgen05: tensor memory is allocated, loaded, stored and freed (PTX ISA 9.7.16.7, 9.7.16.8)."""
+"""tcgen05 instructions that allocate, load, store and free tensor memory (PTX ISA 9.7.16.7, 9.7.16.8)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GROUPS = ("cta_group::1", "cta_group::2")
 
 
 def cta_group(i: Instruction) -> int:
-    """1 or 2; every tcgen05 instruction that takes one must name it."""
+    """Returns 1 or 2. Every tcgen05 instruction that takes a cta_group must name it."""
     named = [m for m in i.modifiers if m in GROUPS]
     if len(named) != 1:
         raise Unsupported
@@ -51,15 +51,15 @@ def cta_group(i: Instruction) -> int:
 
 
 def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: int) -> object:
-    """``tcgen05.alloc``: suspends until the columns are free; writes the address to shared memory.
+    """Executes ``tcgen05.alloc``: suspends until the columns are free, and writes the address to shared memory.
 
-    For a CTA pair the even CTA allocates in both tensor memories, and the odd CTA's own alloc waits for that.
+    For a CTA pair, the even CTA allocates in both tensor memories, and the odd CTA's own alloc waits for that.
     """
     f.require_whole_warp()
     cta = f.cta
     address, count = lane_value(destination, f.lanes[0]), lane_value(columns, f.lanes[0])
     if address >= WINDOWS["shared"] and space_of(address) == "shared":
-        # ThunderKittens does so: the hardware takes the low 32 bits, which are the shared address.
+        # ThunderKittens does this. The hardware takes the low 32 bits, which are the shared address.
         f.grid.findings.warn(
             "generic-address", site, f"the generic address 0x{address:x} is given as one of shared::cta"
         )
@@ -90,7 +90,7 @@ def alloc(f: Fragment, site: Site, destination: Value, columns: Value, group: in
 
 
 def _allocate_in_pair(cta: Cta, offset: int, count: int) -> int | None:
-    """The column for one CTA of a pair; None if it has to wait."""
+    """Returns the column for one CTA of a pair, or None if it has to wait."""
     even, odd = cta.pair
     if cta is even:
         column = even.tmem.allocate(count)
@@ -150,7 +150,7 @@ def dealloc(f: Fragment, site: Site, address: Value, columns: Value, group: int)
 
 
 def _take_late_loads(f: Fragment, site: Site, columns: range) -> None:
-    """Loads that nobody has waited for get their values before the memory goes away."""
+    """Completes loads that no wait has covered, with a warning, before the memory is freed."""
     for warp in f.cta.warps:
         for fragment in warp.fragments:
             for load in fragment.pending_loads:
@@ -192,9 +192,9 @@ def _block(f: Fragment, where: Place) -> tuple[events.Region, ...]:
 
 
 def _spot(f: Fragment, site: Site, where: tuple[Any, ...], address: Value) -> Place:
-    """Where an access has its registers. where: shape, .xN, pack or unpack, split.
+    """Returns the place of an access's registers. where: (shape, .xN, pack or unpack, split).
 
-    A B200 runs accesses beyond the CTA's own columns (the runners of sf-tensor/tcgen05 make them in every case).
+    A B200 executes accesses beyond the CTA's own columns (the kernels of sf-tensor/tcgen05 make them in every case).
     """
     f.require_whole_warp()
     shape, num, packed, split = where
@@ -206,9 +206,9 @@ def _spot(f: Fragment, site: Site, where: tuple[Any, ...], address: Value) -> Pl
 
 
 def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], address: Value) -> None:
-    """``tcgen05.ld``: its registers may be used after ``tcgen05.wait::ld``.
+    """Executes ``tcgen05.ld``. Its registers may be used after ``tcgen05.wait::ld``.
 
-    The value is taken at issue or only at the wait, as the schedule decides: both are legal.
+    The schedule decides whether the value is taken at issue or only at the wait. Both are legal.
     """
     cta, spot = f.cta, _spot(f, site, where, address)
     for store in f.pending_stores:
@@ -242,7 +242,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
 
 
 def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name: str) -> Value:
-    """A register of a tcgen05.ld is read; if the load has not been waited for, that is a warning."""
+    """Returns a register of a tcgen05.ld that is being read. If no wait has covered the load, warns."""
     for pending in f.pending_loads:
         if any(s == slot and lanes & f.mask for s, lanes in zip(pending.slots, pending.open, strict=True)):
             f.grid.findings.warn(
@@ -258,7 +258,7 @@ def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name:
 
 
 def forget_load(f: Fragment, slot: int) -> None:
-    """A register is written again: an earlier load must not write it any more."""
+    """Notes that a register is overwritten, so that an earlier load must not write it any more."""
     for pending in f.pending_loads:
         pending.open = [
             lanes & ~f.mask if s == slot else lanes for s, lanes in zip(pending.slots, pending.open, strict=True)
@@ -266,7 +266,7 @@ def forget_load(f: Fragment, slot: int) -> None:
 
 
 def _deliver(f: Fragment, pending: PendingLoad) -> None:
-    """The fragment's lanes get what they have not got yet."""
+    """Writes the fragment's registers that the load has not written yet."""
     rows = pending.read()
     if f.mask == min(pending.open) == FULL_MASK:
         pending.open = [0] * len(pending.slots)
@@ -288,7 +288,7 @@ def _deliver(f: Fragment, pending: PendingLoad) -> None:
 
 
 def wait_for_loads(f: Fragment, site: Site) -> None:
-    """``tcgen05.wait::ld``: the registers of earlier loads become readable."""
+    """Executes ``tcgen05.wait::ld``: the registers of earlier loads become readable."""
     f.require_whole_warp()
     for pending in f.pending_loads:
         _deliver(f, pending)
@@ -299,7 +299,7 @@ def wait_for_loads(f: Fragment, site: Site) -> None:
 
 
 def wait_for_stores(f: Fragment, site: Site) -> None:
-    """``tcgen05.wait::st``: what was stored may be loaded."""
+    """Executes ``tcgen05.wait::st``: stored data may be loaded."""
     f.require_whole_warp()
     if f.grid.sink is not None:
         covered = tuple(p.operation for p in f.pending_stores if p.operation is not None)
@@ -320,7 +320,7 @@ def _wait_st(i: Instruction, w: Translator) -> Effect:
 
 
 def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ...], address: Value) -> None:
-    """``tcgen05.st``: takes effect at once, but may be relied upon only after ``tcgen05.wait::st``."""
+    """Executes ``tcgen05.st``. It takes effect at once, but programs may rely on it only after ``tcgen05.wait::st``."""
     spot = _spot(f, site, where, address)
     undefined = None
     if f.grid.unwritten.mode != "fault" and any(isinstance(v, Poison) for v in values):
@@ -339,7 +339,7 @@ def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ..
 
 
 def _where(i: Instruction, packs: str) -> str:
-    """Source of (shape, .xN, pack or unpack, immHalfSplitoff)."""
+    """Returns the source of (shape, .xN, pack or unpack, immHalfSplitoff)."""
     shape = next((m for m in i.modifiers if m[0].isdigit()), "")
     times = next((m for m in i.modifiers if m[0] == "x"), "")
     if not shape or not times[1:].isdigit():
@@ -362,7 +362,7 @@ def _ld(i: Instruction, w: Translator) -> Effect:
 
 
 def _native_load(i: Instruction, w: Translator, destinations: Sequence[Register]) -> tuple[Micro, ...]:
-    """The load register by register, where the registers of threads lie alike."""
+    """Returns the load register by register, if all threads' registers have the same layout."""
     base, width, offset = address_parts(i.operands[1])
     shape = next(m for m in i.modifiers if m[0].isdigit())
     if i.has("pack::16b") or shape == "16x32bx2" or shape not in SHAPES or not isinstance(base, Register):

@@ -1,10 +1,10 @@
-"""Arithmetic on register values: Python scalars where the lanes agree, 32-lane arrays where they may differ.
+"""Arithmetic on register values: Python scalars if the lanes agree, 32-lane arrays if they may differ.
 
-Integers are kept as unsigned bit patterns: ``int``, or uint32 arrays (8, 16 and 32 bits) and uint64 arrays. Floats are
-their bit patterns. Predicates are ``bool`` or bool arrays. Arithmetic on ``None``, the mark of a register in which a
-wgmma accumulates, raises TypeError, which the machine reports with the register's name.
+Integers are unsigned bit patterns: ``int``, uint32 arrays (for 8, 16 and 32 bits) or uint64 arrays. Floats are their
+bit patterns. Predicates are ``bool`` or bool arrays. ``None`` marks a register in which a wgmma accumulates; arithmetic
+on it raises TypeError, which the machine reports with the register's name.
 
-The common integer operations are written inline by the emitters; what stands here is the rest.
+Emitters write the common integer operations inline. The other operations are here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Value = Any
 M32 = 0xFFFFFFFF
 M64 = 0xFFFFFFFFFFFFFFFF
 CANONICAL_NAN = 0x7FFFFFFF
-"""The one NaN that f32 arithmetic gives."""
+"""The only NaN that f32 arithmetic returns."""
 
 
 def dtype_for(bits: int) -> Any:
@@ -33,7 +33,7 @@ def dtype_for(bits: int) -> Any:
 
 
 def lanewise(bits: int, function: Callable[..., int], *values: Value) -> Value:
-    """Apply a scalar function lane by lane: for operations too rare to vectorise."""
+    """Applies a scalar function lane by lane, for operations too rare to vectorise."""
     if not any(isinstance(v, np.ndarray) for v in values):
         return function(*values)
     columns = [v.tolist() if isinstance(v, np.ndarray) else [v] * WARP_SIZE for v in values]
@@ -45,7 +45,7 @@ def signed(value: int, bits: int) -> int:
 
 
 def limits(bits: int, is_signed: bool) -> tuple[int, int]:
-    """The smallest and the largest integer of so many bits."""
+    """Returns the smallest and the largest integer of so many bits."""
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
 
 
@@ -54,7 +54,7 @@ def limits(bits: int, is_signed: bool) -> tuple[int, int]:
 
 @of_operators
 def select(predicate: Value, yes: Value, no: Value, bits: int = 32) -> Value:
-    """``selp`` and guarded writes; a side that holds nothing leaves the other one."""
+    """Computes ``selp`` and guarded writes. If one side is None, the result is the other side."""
     if predicate is True:
         return yes
     if predicate is False:
@@ -70,13 +70,13 @@ def select(predicate: Value, yes: Value, no: Value, bits: int = 32) -> Value:
 
 @of_operators
 def widen(value: Value) -> Value:
-    """A 32-bit value in a 64-bit register."""
+    """Returns a 32-bit value as the value of a 64-bit register."""
     return value if isinstance(value, int) else value.astype(np.uint64)
 
 
 @of_operators
 def narrow(value: Value, bits: int) -> Value:
-    """The low bits of a 64-bit (or narrower) value."""
+    """Returns the low bits of a 64-bit (or narrower) value."""
     if isinstance(value, int):
         return value & ((1 << bits) - 1)
     return (value & ((1 << bits) - 1)).astype(dtype_for(bits))
@@ -84,7 +84,7 @@ def narrow(value: Value, bits: int) -> Value:
 
 @moves(1)
 def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
-    """The value as a ``bits`` wide two's complement number."""
+    """Returns the value sign-extended to ``bits`` bits."""
     high, mask = 1 << (source_bits - 1), (1 << bits) - 1
     if isinstance(value, int):
         return ((value ^ high) - high) & mask
@@ -96,13 +96,13 @@ def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
 
 
 def displaced(pointer: Value, offset: int, bits: int) -> Value:
-    """An address plus a constant, wrapped around."""
+    """Returns an address plus a constant, wrapped around."""
     return (pointer + offset) & ((1 << bits) - 1) if isinstance(pointer, int) else pointer + offset
 
 
 @moves(1)
 def shift_left(value: Value, amount: Value, bits: int) -> Value:
-    """``shl``: amounts past the width give zero (PTX ISA 9.7.8.9)."""
+    """Computes ``shl``. Amounts not below the width give zero (PTX ISA 9.7.8.9)."""
     if isinstance(amount, int):
         return (value << amount) & ((1 << bits) - 1) if amount < bits else value & 0
     return lanewise(bits, lambda v, n: (v << n) & ((1 << bits) - 1) if n < bits else 0, value, amount)
@@ -122,7 +122,7 @@ def shift_right_signed(value: Value, amount: Value, bits: int) -> Value:
 
 
 def minimum(a: Value, b: Value, high: int) -> Value:
-    """Unsigned minimum after flipping ``high`` (the sign bit, or 0)."""
+    """Returns the unsigned minimum after flipping ``high`` (the sign bit, or 0)."""
     if isinstance(a, int) and isinstance(b, int):
         return a if (a ^ high) < (b ^ high) else b
     return np.where((a ^ high) < (b ^ high), a, b)
@@ -135,7 +135,7 @@ def maximum(a: Value, b: Value, high: int) -> Value:
 
 
 def multiply_wide(a: Value, b: Value, bits: int, is_signed: bool) -> Value:
-    """``mul.wide``: the full product of two ``bits`` wide values."""
+    """Computes ``mul.wide``: the full product of two values of ``bits`` bits."""
     if is_signed:
         a, b = sign_extend(a, bits, 2 * bits), sign_extend(b, bits, 2 * bits)
     mask = (1 << 2 * bits) - 1
@@ -159,7 +159,7 @@ def multiply_high(a: Value, b: Value, bits: int, is_signed: bool) -> Value:
 
 
 def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> Value:
-    """``div`` and ``rem``, rounding toward zero. By zero, the quotient is all ones, as on NVIDIA's GPUs."""
+    """Computes ``div`` or ``rem``, rounding toward zero. The quotient by zero is all ones, as on NVIDIA's GPUs."""
     mask = (1 << bits) - 1
 
     def scalar(x: int, y: int) -> int:
@@ -174,7 +174,7 @@ def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> V
 
 
 def add_saturated(a: Value, b: Value, subtract: bool) -> Value:
-    """``add.sat.s32`` and ``sub.sat.s32``"""
+    """Computes ``add.sat.s32`` or ``sub.sat.s32``."""
     low, high = limits(32, True)
 
     def scalar(x: int, y: int) -> int:
@@ -186,7 +186,7 @@ def add_saturated(a: Value, b: Value, subtract: bool) -> Value:
 
 @of_operators
 def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
-    """Any bitwise function of three inputs, by its truth table (PTX ISA 9.7.8.6)."""
+    """Computes any bitwise function of three inputs from its truth table (PTX ISA 9.7.8.6)."""
     result: Value = 0
     for row in range(8):
         if table >> row & 1:
@@ -199,7 +199,7 @@ def lop3(a: Value, b: Value, c: Value, table: int) -> Value:
 
 @moves(2)
 def prmt(a: Value, b: Value, selector: Value, mode: str = "") -> Value:
-    """``prmt.b32``: pick four bytes out of {b, a} (PTX ISA 9.7.9.9). mode: nothing, or one of `PERMUTATIONS`."""
+    """Computes ``prmt.b32``: picks four bytes of {b, a} (PTX ISA 9.7.9.9). mode: "" or one of `PERMUTATIONS`."""
 
     def scalar(x: int, y: int, s: int) -> int:
         pool = (y << 32 | x).to_bytes(8, "little")
@@ -227,7 +227,7 @@ PERMUTATIONS: dict[str, Callable[[int], list[int]]] = {
 
 @moves(2)
 def funnel_shift(low: Value, high: Value, amount: Value, left: bool, wrap: bool) -> Value:
-    """``shf``: shift the 64-bit value {high, low} and keep one half."""
+    """Computes ``shf``: shifts the 64-bit value {high, low} and keeps one half."""
 
     def scalar(lo: int, hi: int, n: int) -> int:
         n = n & 31 if wrap else min(n, 32)
@@ -284,14 +284,14 @@ def bit_reverse(value: Value, bits: int) -> Value:
 
 
 def to_float(value: Value, bits: int) -> Any:
-    """Bit pattern to a NumPy float (scalar or array)."""
+    """Converts a bit pattern to a NumPy float (scalar or array)."""
     if bits == 64:
         return value.view(np.float64) if isinstance(value, np.ndarray) else np.uint64(value).view(np.float64)
     return value.view(np.float32) if isinstance(value, np.ndarray) else np.uint32(value).view(np.float32)
 
 
 def from_float(value: Any, bits: int) -> Value:
-    """NumPy float to its bit pattern; a single-precision NaN becomes the canonical one (PTX ISA 9.7.3)."""
+    """Converts a NumPy float to its bit pattern. An f32 NaN becomes the canonical one (PTX ISA 9.7.3)."""
     if bits == 64:
         found = np.asarray(value, np.float64).view(np.uint64)
         return found if found.ndim else int(found)
@@ -303,7 +303,7 @@ def from_float(value: Any, bits: int) -> Value:
 
 
 def float_binary(operation: Callable[[Any, Any], Any], a: Value, b: Value, bits: int) -> Value:
-    """Round-to-nearest binary operation."""
+    """Computes a binary operation, rounded to nearest."""
     with np.errstate(all="ignore"):
         left, right = to_float(a, bits), to_float(b, bits)
         result = operation(left, right)
@@ -311,10 +311,11 @@ def float_binary(operation: Callable[[Any, Any], Any], a: Value, b: Value, bits:
 
 
 def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
-    """``fma.rn.f32``: the product, exact in float64, plus c, and rounded once.
+    """Computes ``fma.rn.f32``: the product, exact in float64, plus c, rounded once.
 
-    The sum is rounded to 53 bits and then to 24. That is the same as rounding once unless the 53 bits lie half-way
-    between two f32 values, or the result has fewer bits: it is subnormal, or NaN, which has one pattern only.
+    The sum is rounded to 53 bits and then to 24. That equals rounding once, except if the 53 bits lie half-way between
+    two f32 values or the result has fewer bits because it is subnormal. A NaN is special too, because it has only one
+    pattern.
     """
     product = _wide(a) * _wide(b)
     addend = _wide(c)
@@ -327,14 +328,14 @@ def fused_multiply_add(a: Value, b: Value, c: Value) -> Value:
 
 
 def _wide(value: Value) -> Any:
-    """f32 bits as float64."""
+    """Returns f32 bits as float64."""
     if isinstance(value, int):
         return _AS_FLOAT.unpack(_AS_BITS.pack(value))[0]
     return value.view(np.float32).astype(np.float64)
 
 
 def _is_normal_or_zero(numbers: Any) -> bool:
-    """Whether all of these float64 are so as f32, or too large for it."""
+    """Returns whether all of these float64 are normal or zero as f32, or too large for it."""
     magnitude = np.abs(numbers)
     if magnitude.item(magnitude.argmin()) >= _LOWEST_NORMAL:
         return True
@@ -349,7 +350,7 @@ _LOWEST_NORMAL = 2.0**-126
 
 
 def _fused_multiply_add_with_care(product: Any, addend: Any) -> Value:
-    """Rounded to odd in float64 before it is narrowed."""
+    """Computes the sum rounded to odd in float64, and narrows it."""
     odd = float_math.add(np.asarray(product), np.asarray(addend))
     with np.errstate(all="ignore"):
         return from_float(odd.astype(np.float32), 32)
@@ -361,23 +362,23 @@ def _pack(dtype: type, high: Value, low: Value) -> Value:
 
 
 def pack_bf16x2(high: Value, low: Value) -> Value:
-    """``cvt.rn.bf16x2.f32`` rounds two numbers to nearest even; the first source comes to the upper half."""
+    """Computes ``cvt.rn.bf16x2.f32``: rounds two numbers to nearest even; the first source is the upper half."""
     return _pack(ml_dtypes.bfloat16, high, low)
 
 
 def pack_f16x2(high: Value, low: Value) -> Value:
-    """``cvt.rn.f16x2.f32`` rounds two numbers and packs them."""
+    """Computes ``cvt.rn.f16x2.f32``: rounds two numbers and packs them."""
     return _pack(np.float16, high, low)
 
 
 def round_to_half(value: Value, kind: str) -> Value:
-    """``cvt.rn.f16.f32`` and ``cvt.rn.bf16.f32``"""
+    """Computes ``cvt.rn.f16.f32`` or ``cvt.rn.bf16.f32``."""
     packed = (pack_bf16x2 if kind == "bf16" else pack_f16x2)(0, value)
     return packed & 0xFFFF
 
 
 def half_to_float(value: Value, kind: str) -> Value:
-    """``cvt.f32.f16`` and ``cvt.f32.bf16`` (exact). A NaN of bf16 stays what it is: the conversion is a shift."""
+    """Computes ``cvt.f32.f16`` or ``cvt.f32.bf16`` (exact). A bf16 NaN keeps its bits: the conversion is a shift."""
     if kind == "bf16":
         return value << 16 & M32 if isinstance(value, int) else value.astype(np.uint32) << np.uint32(16)
     halves = np.asarray(value).astype(np.uint16).view(np.float16).astype(np.float32)

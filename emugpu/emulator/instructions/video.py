@@ -1,6 +1,6 @@
-"""Two 16-bit or four 8-bit numbers of a register at once (PTX ISA 9.7.20, SIMD video instructions), all lanes of them.
+"""SIMD video instructions on two 16-bit or four 8-bit numbers of a register (PTX ISA 9.7.20), on all of them.
 
-Masks and selectors (``%r1.b7610``), which compilers leave at what they are by themselves, are refused.
+Masks and selectors (``%r1.b7610``) are refused. Compilers do not emit any other than the default ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parts_of(value: int, count: int, is_signed: bool) -> list[int]:
 def video(
     operation: str, count: int, signs: tuple[bool, bool, bool], saturate: bool, adds: bool, a: Value, b: Value, c: Value
 ) -> Value:
-    """signs: whether the result's parts, a's and b's are signed. adds: the parts' sum and c, in place of the parts."""
+    """signs: whether the parts of the result, of a and of b are signed. adds: returns the parts' sum plus c instead."""
     bits = 32 // count
     low, high = limits(bits, signs[0])
     compute: Callable[[int, int], int] = _OPERATIONS.get(operation) or _COMPARISONS[operation]

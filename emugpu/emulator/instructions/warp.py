@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: shfl, vote, redux, elect, activemask, bar.warp.sync.
+"""Instructions that the lanes of a warp execute together: shfl, vote, redux, match, elect, activemask, bar.warp.sync.
 
 PTX ISA 9.7.9.6 and 9.7.13.
 """
@@ -37,7 +37,7 @@ _ONE_HOT = [np.arange(WARP_SIZE) == lane for lane in range(WARP_SIZE)]
 
 
 def _groups(f: Fragment, mask: Value) -> list[Fragment]:
-    """The parts of a fragment that name the same members: tiles of a warp are groups of their own."""
+    """Returns the parts of a fragment that name the same members. Tiles of a warp are separate groups."""
     if isinstance(mask, int):
         return [f]
     named: dict[int, int] = {}
@@ -48,11 +48,12 @@ def _groups(f: Fragment, mask: Value) -> list[Fragment]:
 
 
 def together(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Has the living lanes of a ``.sync`` instruction's member mask meet, wherever in the program each of them is.
+    """Decorates a ``.sync`` instruction: the living lanes of its member mask meet, wherever in the program each one is.
 
-    run: of lanes that have met, with what they pass but the member mask; returns a value or a tuple of them. Groups of
-    lanes whose member masks differ execute it each by itself. What is returned suspends its fragment, whose lanes wait
-    for others, with the values that they bring as its token.
+    run: executes the instruction for lanes that have met, with all operands but the member mask. It returns a value or
+    a tuple of values. Groups of lanes with different member masks execute it separately. If lanes are missing, the
+    wrapper suspends the fragment; when all have come, the fragment's token is the list of participants with their
+    operands.
     """
 
     @wraps(run)
@@ -80,7 +81,7 @@ def together(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_each(function: Callable[..., Value], *results: Any) -> Any:
-    """A function of the one value, or of each of the values, that instructions have returned."""
+    """Applies a function to the value that instructions have returned, or to each value of a tuple."""
     return tuple(map(function, *results)) if isinstance(results[0], tuple) else function(*results)
 
 
@@ -89,7 +90,7 @@ def _name(site: Site) -> str:
 
 
 def _members(f: Fragment, site: Site, mask: Value) -> int:
-    """The member mask of a ``.sync`` instruction, which names whoever executes it."""
+    """Returns the member mask of a ``.sync`` instruction, which must name all lanes that execute it."""
     members = f.uniform(mask, "the member mask")
     if f.mask & ~members:
         raise Fault(
@@ -112,7 +113,7 @@ def _check_all_here(f: Fragment, site: Site, members: int) -> None:
 
 
 def _joined(found: list[tuple[Fragment, Any]], dtype: type) -> Any:
-    """One value of what fragments have, each in its lanes; dtype: of what is no predicate."""
+    """Merges the values of several fragments, each in its own lanes. dtype: for values that are no predicates."""
     first = found[0][1]
     if isinstance(first, str):
         return first  # the mode of an instruction
@@ -123,7 +124,7 @@ def _joined(found: list[tuple[Fragment, Any]], dtype: type) -> Any:
 
 
 def _own(f: Fragment, value: Any) -> Any:
-    """What a fragment has of a value of more lanes."""
+    """Returns a fragment's part of a value of more lanes."""
     if f.single < 0 or not isinstance(value, np.ndarray | Poison):
         return value
     return value.of_lane(f.single) if isinstance(value, Poison) else value.item(f.single)
@@ -131,7 +132,7 @@ def _own(f: Fragment, value: Any) -> Any:
 
 @together
 def shuffle(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """``shfl.sync``: (value, in-range predicate) per lane."""
+    """Executes ``shfl.sync``: returns (value, in-range predicate) for each lane."""
     if not isinstance(value, Poison):
         return _move(f, mode, value, b, c)
     moved, inside = _move(f, mode, value.value, b, c)
@@ -139,7 +140,7 @@ def shuffle(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[V
 
 
 def _move(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """What the lanes of a fragment get from one another, and whether each is in range."""
+    """Returns the values that lanes get from one another, and whether each source is in range."""
     if value is None:
         raise Fault("shuffles a register in which a wgmma accumulates that was not waited for", "wgmma")
     bound = f.uniform(c, "the bounds of shfl")
@@ -188,13 +189,13 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
 
 
 def _both(destination: Operand) -> tuple[Operand, Operand]:
-    """The destinations of a value and of a predicate, of which nobody need want the second."""
+    """Returns the destinations of a value and of a predicate; the second may be unused."""
     return (destination.first, destination.second) if isinstance(destination, Dual) else (destination, Sink())
 
 
 @together
 def vote(f: Fragment, mode: str, predicate: Value) -> Value:
-    """``vote.sync``: all, any, uni or ballot over the member lanes."""
+    """Executes ``vote.sync``: all, any, uni or ballot over the member lanes."""
     ballot = mask_of(predicate) & f.mask
     if mode == "ballot":
         return ballot
@@ -212,7 +213,7 @@ def _vote(i: Instruction, w: Translator) -> Effect:
 
 @together
 def reduce(f: Fragment, operation: str, is_signed: bool, value: Value) -> int:
-    """``redux.sync`` on 32-bit integers."""
+    """Executes ``redux.sync`` on 32-bit integers."""
     values = [lane_value(value, lane) for lane in f.lanes]
     if is_signed and operation in ("min", "max"):
         values = [v - (1 << 32) if v >> 31 else v for v in values]
@@ -225,14 +226,14 @@ def reduce(f: Fragment, operation: str, is_signed: bool, value: Value) -> int:
 
 @together
 def reduce_floats(f: Fragment, operation: str, magnitudes: bool, nan: bool, value: Value) -> int:
-    """``redux.sync`` of f32: min or max, as the instructions of these names have it."""
+    """Executes ``redux.sync`` on f32: min or max, with the rules of those instructions."""
     result = lane_value(value, f.lanes[0])
     if magnitudes:
         result &= 0x7FFFFFFF
     for lane in f.lanes[1:]:
         other = lane_value(value, lane)
         result = extremum(operation, "f32", False, nan, magnitudes, False, result, other)
-    # One lane alone: a NaN still becomes the canonical one.
+    # A single lane: a NaN still becomes the canonical NaN.
     return int(extremum(operation, "f32", False, nan, magnitudes, False, result, result))
 
 
@@ -265,7 +266,7 @@ def _redux(i: Instruction, w: Translator) -> Effect:
 
 @together
 def match_any(f: Fragment, value: Value) -> Value:
-    """``match.any.sync``: for each lane, the lanes that have the same value."""
+    """Executes ``match.any.sync``: returns, for each lane, the mask of lanes that have the same value."""
     same: dict[int, int] = {}
     for lane in f.lanes:
         held = lane_value(value, lane)
@@ -280,8 +281,9 @@ def match_any(f: Fragment, value: Value) -> Value:
 
 @together
 def match_all(f: Fragment, value: Value) -> tuple[int, bool]:
-    """``match.all.sync``: the mask, without lanes that there are not, and true if all lanes have the same value, else 0
-    and false.
+    """Executes ``match.all.sync``: returns (mask, True) if all lanes have the same value, else (0, False).
+
+    The mask does not contain lanes that do not exist.
     """
     alike = len({lane_value(value, lane) for lane in f.lanes}) == 1
     return f.mask if alike else 0, alike
@@ -309,7 +311,7 @@ def _activemask(i: Instruction, w: Translator) -> Effect:
 
 @together
 def elect(f: Fragment) -> tuple[int, Value]:
-    """``elect.sync``: the lowest lane of those that meet. Returns (its lane, the predicate)."""
+    """Executes ``elect.sync``: elects the lowest lane of those that meet. Returns (its lane, the predicate)."""
     return f.lanes[0], True if f.single >= 0 else _ONE_HOT[f.lanes[0]]
 
 
@@ -324,7 +326,7 @@ def _elect(i: Instruction, w: Translator) -> Effect:
 
 @together
 def warp_sync(f: Fragment) -> None:
-    """``bar.warp.sync``: the living lanes of the mask meet."""
+    """Executes ``bar.warp.sync``: the living lanes of the mask meet."""
 
 
 @instruction("bar.warp", operands=1, writes=0, blocks=True, family="barrier")

@@ -47,7 +47,7 @@ def mma(
     c: Sequence[Value],
     metadata: Value = None,
 ) -> list[np.ndarray]:
-    """D = A . B + C, each in the registers of the warp. metadata: of a sparse A."""
+    """Executes mma.sync: D = A . B + C, each in the registers of the warp. metadata: for a sparse A."""
     require_all_lanes(f, "mma.sync")
     wide = form.d_type == "f64"
     grid = f.grid
@@ -65,7 +65,7 @@ _DEPTHS = {
     ("s8", 16): (16, 32), ("u8", 16): (16, 32), ("s8", 8): (16,), ("u8", 8): (16,),
     ("f64", 8): (4,), ("f64", 16): (4, 8, 16),
 }  # fmt: skip
-"""K that an input type has, by M."""
+"""The K that each input type can have, by type and M."""
 _SPARSE_DEPTHS = {
     "f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "e4m3": (64,), "e5m2": (64,), "s8": (32, 64), "u8": (32, 64),
 }  # fmt: skip
@@ -78,7 +78,7 @@ def _mma(i: Instruction, w: Translator) -> Effect:
 
 @instruction("mma.sp", "mma.sp::ordered_metadata", operands=6, family="mma")
 def _sparse_mma(i: Instruction, w: Translator) -> Effect:
-    """The indices of a code must ascend here, with ``ordered_metadata`` or without."""
+    """Emits a sparse mma. The indices of a code must ascend here, with and without ``ordered_metadata``."""
     return _multiply(i, w, list(i.modifiers[1:]), immediate(i.operands[5]))
 
 
@@ -116,7 +116,7 @@ def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | N
 
 
 def transpose(f: Fragment, site: Site, value: Value) -> np.ndarray:
-    """``movmatrix``: an 8x8 matrix of 16-bit elements in the registers of the warp."""
+    """Executes ``movmatrix``: transposes an 8x8 matrix of 16-bit elements in the registers of the warp."""
     require_all_lanes(f, "movmatrix")
     halves = stack_rows([value]).view(np.uint16).reshape(8, 8)
     return np.ascontiguousarray(halves.T).view(np.uint32).reshape(WARP_SIZE)

@@ -1,4 +1,4 @@
-"""wgmma: matrix multiplication by four warps together (PTX ISA 9.7.15)."""
+"""wgmma: four warps multiply matrices together (PTX ISA 9.7.15)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SM90 = ("sm_90a",)
 
 
 def _member(f: Fragment, what: str) -> Member:
-    """The warp's part in its warpgroup; all of the warp and of the warpgroup must be there."""
+    """Returns the warp's part in its warpgroup. The whole warp and the whole warpgroup must exist."""
     if f.mask != FULL_MASK:
         f.require_whole_warp()
         raise Fault(f"{what} needs all {WARP_SIZE} lanes of the warp; only 0x{f.mask:08x} are alive", "convergence")
@@ -55,7 +55,7 @@ def _member(f: Fragment, what: str) -> Member:
 
 
 def _uniform(value: Value, what: str) -> Any:
-    """The one value of all lanes of a whole warp."""
+    """Returns the one value of all lanes of a whole warp; raises Fault if they differ."""
     if not isinstance(value, np.ndarray):
         return value
     raw = value.tobytes()
@@ -88,10 +88,10 @@ def multiply(
     metadata: Value,
     written: bool,
 ) -> None:
-    """``wgmma.mma_async``: this warp issues it; when all four have, it goes to the tensor core.
+    """Executes ``wgmma.mma_async`` of one warp. When all four have issued it, it goes to the tensor core.
 
-    metadata: of a sparse A, or None. written: whether accumulator registers may have been written since the last wgmma
-    of the block on them.
+    metadata: for a sparse A, else None. written: whether accumulator registers may have been written since the last
+    wgmma of the block on them.
     """
     member = _member(f, "wgmma.mma_async")
     group = member.group
@@ -112,7 +112,7 @@ def multiply(
     if step.key != key:
         raise Fault(_disagreement(step.key, key, step.warps[0]), "convergence")
     if f.grid.sink is not None:
-        _tell(f, site, step, a_registers)
+        _report(f, site, step, a_registers)
     if a_registers is not None:
         step.put_a(member.position, a_from_registers(_stack(a, "A")))
         step.a_held.append(HeldRegisters(f.warp.fragments, a_registers, a))
@@ -131,7 +131,7 @@ def multiply(
 
 
 def _stack(values: Sequence[Value], what: str) -> np.ndarray:
-    """Register values as an array [registers, 32]."""
+    """Returns register values as an array [registers, 32]."""
     if any(value is None for value in values):
         raise Fault(f"reads a register of {what} that holds nothing yet", "wgmma")
     return stack_rows(values)
@@ -156,8 +156,8 @@ def _submit(f: Fragment, site: Site, group: Warpgroup, step: Step) -> None:
     grid.submit(AsyncOperation("mma", run, f, site, pipe, step))
 
 
-def _tell(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None) -> None:
-    """A warp has issued it; the first of the four makes the operation."""
+def _report(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None) -> None:
+    """Reports that a warp has issued a step. The first of the four warps makes the operation."""
     grid, operation = f.grid, step.operation
     assert grid.sink is not None
     own = () if a_registers is None else (events.RegisterBlock(f.warp.index, a_registers.names),)
@@ -190,7 +190,7 @@ _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
 _MAJOR = {0: Major.K, 1: Major.MN}
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 _SAME = ("f16", "bf16", "tf32")
-"""Types that A and B must share."""
+"""If A has one of these types, B must have the same."""
 
 
 @instruction("wgmma.mma_async", operands=range(4, 9), family="mma", targets=_SM90)
@@ -200,14 +200,17 @@ def _mma_async(i: Instruction, w: Translator) -> Effect:
 
 @instruction("wgmma.mma_async.sp", operands=range(6, 11), family="mma", targets=_SM90)
 def _sparse_mma_async(i: Instruction, w: Translator) -> Effect:
-    """Metadata and the sparsity selector stand behind B."""
+    """Emits a sparse wgmma. Metadata and the sparsity selector come after B."""
     return _multiply(i, w, list(i.modifiers[2:]), (*i.operands[:3], *i.operands[5:]), immediate(i.operands[4]))
 
 
 def _multiply(
     i: Instruction, w: Translator, words: list[str], operands: Sequence[Operand], selector: int | None
 ) -> Effect:
-    """A from shared memory or from registers. Types of 16 bits have major-ness flags, integers have no flags."""
+    """Emits a wgmma with A in shared memory or in registers.
+
+    Types of 16 bits have major-ness flags. Integers have no flags.
+    """
     saturate = words[-1] == "satfinite"
     if saturate:
         words.pop()
@@ -252,7 +255,7 @@ def _multiply(
 
 
 def _flags(flags: Sequence[Operand], scales: int, majors: int) -> tuple[bool, list[int]]:
-    """Whether exactly one of A and B is negated, and the major-ness flags."""
+    """Returns whether exactly one of A and B is negated, and the major-ness flags."""
     numbers = [immediate(flag) for flag in flags]
     if len(numbers) != scales + majors:
         raise Unsupported
@@ -267,7 +270,7 @@ def _register_list(w: Translator, named: Sequence[Any]) -> str:
 
 
 def commit(f: Fragment, site: Site) -> None:
-    """``wgmma.commit_group``: this warp's uncommitted wgmma instructions become one group, possibly empty."""
+    """Executes ``wgmma.commit_group``: this warp's uncommitted wgmma instructions become one group, possibly empty."""
     member = _member(f, "wgmma.commit_group")
     member.commits.append(member.issued)
     if len(member.commits) > MAX_GROUPS_KEPT:
@@ -284,7 +287,7 @@ def _commit(i: Instruction, w: Translator) -> Effect:
 
 
 def wait(f: Fragment, site: Site, allowed: int) -> object:
-    """``wgmma.wait_group``: suspend until at most ``allowed`` of the warp's youngest groups are pending."""
+    """Executes ``wgmma.wait_group``: suspends until at most ``allowed`` of the warp's youngest groups are pending."""
     member = _member(f, "wgmma.wait_group")
     group, commits = member.group, member.commits
     covered = commits[-1 - allowed] if len(commits) > allowed else 0

@@ -1,8 +1,8 @@
 """wmma: a warp loads, multiplies and stores whole matrices (PTX ISA 9.7.14.4).
 
-Which lane holds what is the implementation's to choose; here the fragments are those of mma.sync, 8 x 8 block by block,
-as GPUs since sm_80 have them for m16n16k16. A and B of f16 have eight registers whatever their shape: those that are
-not needed repeat the others.
+The implementation may choose the layout in the lanes. Here the fragments are those of mma.sync, in blocks of 8 x 8, as
+on GPUs since sm_80 for m16n16k16. A and B of f16 have eight registers for every shape; those that are not needed repeat
+the others.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SHAPES = {
     "f16": _BIG, "bf16": _BIG, "s8": _BIG, "u8": _BIG, "tf32": ("m16n16k8",), "f64": ("m8n8k4",),
     "s4": ("m8n8k32",), "u4": ("m8n8k32",), "b1": ("m8n8k128",),
 }  # fmt: skip
-"""By the type of A and B."""
+"""The shapes for each type of A and B."""
 
 
 def _of(kind: str, shape: str, which: str) -> Matrix:
-    """The fragment of A, B, C or D."""
+    """Returns the fragment of A, B, C or D."""
     size = _SHAPE.match(shape)
     assert size is not None
     m, n, k = map(int, size.groups())
@@ -55,7 +55,7 @@ def _of(kind: str, shape: str, which: str) -> Matrix:
 
 
 def _addresses(matrix: Matrix, address: int, stride: int, across: bool) -> NDArray[np.uint64]:
-    """Of each register's items [registers, items, 32]. across: items of a register lie a stride apart."""
+    """Returns the addresses of all items, [registers, items, 32]. across: a register's items lie a stride apart."""
     row, item = places(matrix)
     item = item[:, None, :] + np.arange(matrix.width // matrix.bits)[:, None]
     index = item * stride + row[:, None, :] if across else row[:, None, :] * stride + item
@@ -65,7 +65,7 @@ def _addresses(matrix: Matrix, address: int, stride: int, across: bool) -> NDArr
 def load(
     f: Fragment, site: Site, access: Any, matrix: Matrix, across: bool, address: Value, stride: Value
 ) -> Value | list[Value]:
-    """A fragment: a register, or several of them."""
+    """Loads a fragment: a register, or several of them."""
     require_all_lanes(f, "wmma.load")
     where = _addresses(matrix, f.uniform(address, "the address"), f.uniform(stride, "the stride"), across)
     unit = matrix.width if not across else matrix.bits
@@ -93,7 +93,7 @@ def store(
 
 
 class Product(NamedTuple):
-    """D = A . B + C. operation: of single bits, "xor" or "and"."""
+    """D = A . B + C. operation: "xor" or "and" for single bits, else ""."""
 
     shape: str
     d_type: str
@@ -132,7 +132,7 @@ def mma(f: Fragment, site: Site, form: Product, a: Any, b: Any, c: Any) -> list[
 
 
 def _between(bits: NDArray[Any], source: str, to: str) -> NDArray[Any]:
-    """f16 to f32, or rounded back."""
+    """Converts f16 to f32, or rounds f32 to f16."""
     numbers = decode(bits.astype(f"u{ELEMENT_BITS[source] // 8}"), FORMATS[source])
     with np.errstate(all="ignore"):
         if to == "f32":
@@ -144,7 +144,7 @@ def _between(bits: NDArray[Any], source: str, to: str) -> NDArray[Any]:
 
 
 def _access(i: Instruction, which: str, held: tuple[Operand, ...]) -> tuple[Matrix, bool]:
-    """The fragment of a load or store, and whether the items of a register lie apart."""
+    """Returns the fragment of a load or store, and whether the items of a register lie apart."""
     shape = next((m for m in i.modifiers if _SHAPE.match(m)), "")
     kind = i.modifiers[-1]
     layout = [m for m in i.modifiers if m in ("row", "col")]
@@ -161,7 +161,7 @@ def _access(i: Instruction, which: str, held: tuple[Operand, ...]) -> tuple[Matr
 
 
 def _stride(i: Instruction, w: Translator, matrix: Matrix, across: bool) -> str:
-    """In elements; without one the matrix lies dense."""
+    """Returns the stride in elements. Without a stride operand the matrix is dense."""
     return w.read(i.operands[2], "u32") if len(i.operands) > 2 else str(matrix.rows if across else matrix.depth)
 
 
