@@ -13,9 +13,9 @@ Use it on any PTX file:
                            dynamic_smem=200_000, arguments=[a_map, b_map, c_map, k // 64])
     print(result.counters, device.download(c, "bfloat16", (m, n)))
 
-Memory starts poisoned; whatever the hardware would leave undefined stops the run with a Fault that names the PTX
-line, the instruction, the CTA and the warp. A hang is found exactly and explained (Deadlock). Nothing here is a
-measurement of time.
+Memory starts poisoned. Behaviour that the hardware leaves undefined stops the run with a Fault that names the PTX line,
+the instruction, the CTA and the warp. A hang is detected exactly and explained (Deadlock). Nothing here measures the
+time of a GPU.
 """
 
 from emugpu.emulator.device import Device, LaunchResult, Module

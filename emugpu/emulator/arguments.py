@@ -1,16 +1,16 @@
-"""Kernel arguments as Python values, and the parameter block they make (PTX ISA 5.1.6.1, 5.2.1).
+"""Converts Python values to kernel arguments and packs them into the parameter block (PTX ISA 5.1.6.1, 5.2.1).
 
-A parameter that is a struct by value takes a tuple or a dict of its fields. They are laid out as C does, each at a
-multiple of its size, in the order they are given:
+A parameter that is a struct by value takes a tuple or a dict of its fields. They are laid out as in C, each at a
+multiple of its size, in the order in which they are given:
 
-    NumPy scalar or array   as it is
+    NumPy scalar or array   unchanged
     int                     8 bytes if it is a device address, else 4, the C int
     float                   4 bytes, the C float
     bool                    1 byte
     None                    8 bytes, the null pointer
     TensorMap               128 bytes at a multiple of 64
-    tuple, dict             a struct in the struct
-    bytes                   as they are, at any address
+    tuple, dict             a nested struct
+    bytes                   unchanged, at any address
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _FLOATS: dict[str, type[np.floating]] = {"f64": np.float64, "f32": np.float32, "
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """What a kernel gets. maps: tensor maps by the generic address the kernel will pass, with a name for counters."""
+    """The parameters of a kernel. maps: by the generic address that the kernel passes, a counter name and the map."""
 
     data: bytes
     maps: dict[int, tuple[str, TensorMap]]
 
 
 def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> ParameterBlock:
-    """The parameter block of a launch. ``arguments``: one for each parameter, in order or by name.
+    """Returns the parameter block of a launch. ``arguments``: one for each parameter, in order or by name.
 
-    Raises LaunchError that names the argument, its value, and what the parameter needs.
+    Raises LaunchError, which names the argument, its value, and what the parameter needs.
     """
     block = bytearray(kernel.parameter_bytes)
     maps: dict[int, tuple[str, TensorMap]] = {}
@@ -67,7 +67,7 @@ def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Parame
 
 
 def order(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any]:
-    """Arguments in the order of the parameters, one for each. Raises LaunchError that names what is missing."""
+    """Returns one argument for each parameter, in their order. Raises LaunchError, which names what is missing."""
     parameters = kernel.parameters
     if not isinstance(arguments, Mapping):
         if len(arguments) != len(parameters):
@@ -88,7 +88,7 @@ def order(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Seque
 
 
 def _scalar(where: str, parameter: Parameter, argument: Any) -> bytes:
-    """The bytes of a parameter that is no tensor map and no struct."""
+    """Returns the bytes of a parameter that is neither a tensor map nor a struct."""
     if argument is None:
         return bytes(parameter.size)
     if isinstance(argument, bytes | bytearray):
@@ -128,7 +128,7 @@ def _scalar(where: str, parameter: Parameter, argument: Any) -> bytes:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field at its place: offset in the parameter, and its bytes or its tensor map."""
+    """A field at its place: its offset in the parameter, and its bytes or its tensor map."""
 
     path: str
     offset: int
@@ -143,7 +143,7 @@ def _struct(where: str, parameter: Parameter, argument: Any, maps: dict[int, tup
     fields = list(_lay_out(where, argument, 0))
     alignment = _alignment(argument)
     end = max((field.end for field in fields), default=0)
-    # Compilers differ in whether the padding behind the last field counts.
+    # Compilers differ in whether the padding after the last field counts.
     if not end <= parameter.size <= round_up(end, alignment):
         places = "; ".join(f"{f.path.removeprefix(where)} at {f.offset} to {f.end}" for f in fields)
         raise LaunchError(
@@ -166,7 +166,7 @@ def _struct(where: str, parameter: Parameter, argument: Any, maps: dict[int, tup
 
 
 def _lay_out(path: str, value: Any, offset: int) -> Iterator[_Field]:
-    """The fields of a value that starts at an offset, innermost structs taken apart."""
+    """Yields the fields of a value that starts at an offset, with nested structs flattened."""
     if isinstance(value, Mapping):
         items = [(f"{path}.{name}", item) for name, item in value.items()]
     elif isinstance(value, tuple | list):
@@ -207,7 +207,7 @@ def _field_bytes(path: str, value: Any) -> bytes:
 
 
 def _numpy_bytes(value: np.generic | np.ndarray) -> bytes:
-    """The bytes of a NumPy value; those between the fields of a struct are 0, where NumPy may have anything."""
+    """Returns the bytes of a NumPy value. Padding between the fields of a struct is 0; NumPy leaves it undefined."""
     given = np.asarray(value)
     if given.dtype.names is None:
         return given.tobytes()
@@ -229,7 +229,7 @@ def _int_bytes(value: int) -> int:
 
 
 def _alignment(value: Any) -> int:
-    """What the place of a field must be a multiple of."""
+    """Returns the alignment of a field."""
     if isinstance(value, Mapping):
         return max(map(_alignment, value.values()), default=1)
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""The public face of the emulator: modules, memory, launches."""
+"""The public interface of the emulator: modules, memory, launches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from emugpu.emulator.workers import run_in_processes
 from emugpu.gpus import usual_gpu
 
 SHARED_MEMORY_LIMIT = 232_448
-"""Largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
+"""The largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
 MAX_CLUSTER = 16
 MAX_THREADS = 1024
 
@@ -53,9 +53,7 @@ class Module:
     """A parsed PTX file. Its kernels are translated when they are first launched."""
 
     def __init__(self, text: str):
-        """Raises PtxSyntaxError, naming the line, if the text cannot be understood or its target lacks an
-        instruction.
-        """
+        """Parses the text. Raises PtxSyntaxError, naming the line, if that fails or the target lacks an instruction."""
         self._parsed = parse_module(text)
         check_module(self._parsed)
         self._codes: dict[str, Code] = {}
@@ -70,16 +68,16 @@ class Module:
 
     @property
     def target(self) -> str:
-        """The ``.target`` the module was compiled for, for example "sm_100a"."""
+        """The ``.target`` for which the module was compiled, for example "sm_100a"."""
         return self._parsed.target
 
     @cached_property
     def entries(self) -> tuple[str, ...]:
-        """Names of the kernels."""
+        """The names of the kernels."""
         return tuple(self._parsed.kernels)
 
     def find(self, entry: str | None) -> Kernel:
-        """A kernel by its name, demangled or not, or a part that no other has; None: the only one there is."""
+        """Returns a kernel by name: mangled, demangled, or a part that no other name has. None: the only kernel."""
         if entry is None:
             if len(self.entries) != 1:
                 raise LaunchError(f"the module has {len(self.entries)} kernels ({', '.join(self.entries)}); name one")
@@ -87,42 +85,44 @@ class Module:
         return self._parsed.kernels[find_name(entry, self.entries, "kernel")]
 
     def code(self, entry: str | None) -> Code:
-        """The translated kernel; see `find` for how to name it."""
+        """Returns the translated kernel. For names see `find`."""
         kernel = self.find(entry)
         if kernel.name not in self._codes:
             self._codes[kernel.name] = translate(kernel, self._parsed)
         return self._codes[kernel.name]
 
     def place_variables(self, memory: GlobalMemory, constants: GlobalMemory) -> Symbols:
-        """Gives the module's variables a place in a device's memory; a device asks for it once."""
+        """Gives the module's variables addresses in a device's memory. A device calls this once for each module."""
         return Symbols(self._parsed, memory, constants)
 
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """What a launch did. ``seconds`` is the emulator's own wall time, no measure of any GPU. ``warnings``: rules that
-    the kernel breaks but that hardware is known to tolerate.
+    """The result of a launch.
+
+    ``seconds``: the emulator's own wall time, which says nothing about a GPU. ``warnings``: rules that the kernel
+    breaks but that hardware is known to tolerate.
     """
 
     counters: Counters
     seconds: float
     warnings: tuple[Finding, ...] = ()
     printed: tuple[Printed, ...] = ()
-    """What printf has printed, in the order in which it happened."""
+    """The output of printf, in the order in which it happened."""
 
     @property
     def output(self) -> str:
-        """All that was printed."""
+        """All printed text."""
         return "".join(p.text for p in self.printed)
 
 
 class Device:
-    """An emulated GPU: its global memory, and how it runs things.
+    """An emulated GPU: its global memory, and how it runs kernels.
 
-    ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" follows what is published of the
+    ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" follows the published rules of the
     hardware bit by bit (slow). ``schedule``: "fifo" (fast, always the same order), "random" (adversarial order and
-    delays drawn from ``seed``; the same seed gives the same run), or "declining" (fifo, and cluster launch control
-    answers every other time that no cluster is left).
+    delays drawn from ``seed``; the same seed gives the same run), or "declining" (fifo, but cluster launch control
+    declines every other request).
     """
 
     def __init__(
@@ -135,96 +135,98 @@ class Device:
         uninitialised: Uninitialised = "fault",
         library: Library | None = None,
     ):
-        """``memory``, ``constants``: places for global and constant memory, if they are not to be the device's own.
-        ``uninitialised``: what kernels get that read memory before it is written (`Unwritten`), by default an error.
-        ``library``: the compiled interpreter, which runs plain code natively; without it Python runs everything.
+        """``memory``, ``constants``: global and constant memory to use instead of the device's own.
+
+        ``uninitialised``: the result of reading memory before it is written (`Unwritten`), by default an error.
+        ``library``: the compiled interpreter, which runs ordinary code natively; without it Python runs everything.
         """
         self._library = library
         self._memory = memory if memory is not None else GlobalMemory()
         self._constants = constants if constants is not None else GlobalMemory(FIRST_CONSTANT)
-        """Constant memory, by addresses in its own space."""
+        """Constant memory, by addresses in its own state space."""
         self._mma_unit = MmaUnit(accumulation)
         self._schedule = schedule
         self._seed = seed
         self._uninitialised = uninitialised
         self._loaded: dict[Module, Symbols] = {}
         self._maps = 0
-        """Tensor maps in global memory, by address."""
+        """The number of tensor maps uploaded so far."""
         make_schedule(schedule, seed)
 
     def take_over(self, other: Device) -> None:
-        """Goes on with what another device of the same memory has loaded."""
+        """Takes over the loaded modules of another device with the same memory."""
         self._loaded, self._maps = other._loaded, other._maps
 
     def upload(self, array: ArrayLike, name: str = "", at: int | None = None) -> int:
-        """Copy an array to the device; returns its 64-bit device address. ``at``: as in `alloc`."""
+        """Copies an array to the device. Returns its 64-bit device address. ``at``: as in `alloc`."""
         return self._memory.upload(array, name, at)
 
     def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
-        """Reserve bytes that hold nothing: reading them before they are written is an error. ``at``: the address that
-        they are to have, which must be free; without it the device chooses one.
+        """Allocates bytes and returns their device address. Reading them before they are written is an error.
+
+        ``at``: the address to use, which must be free. Without it the device chooses one.
         """
         return self._memory.alloc(nbytes, name, at)
 
     def download(self, address: int, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
-        """Copy an array back; every element must have been written."""
+        """Copies an array back. Every element must have been written."""
         memory, place = self._memory_at(address)
         return memory.download(place, dtype, shape)
 
     def write(self, address: int, array: ArrayLike) -> None:
-        """Copy an array (row-major) over what is at a device address: into a buffer or a symbol, or a part of one."""
+        """Copies an array (row-major) to a device address: over a buffer or a symbol, or a part of one."""
         source = np.ascontiguousarray(array)
         memory, place = self._memory_at(address)
         memory.write(place, source.reshape(-1).view(np.uint8))
 
     def memset(self, address: int, value: int, nbytes: int) -> None:
-        """Write the byte ``value`` to ``nbytes`` bytes of device memory."""
+        """Writes the byte ``value`` to ``nbytes`` bytes of device memory."""
         if not 0 <= value < 256:
             raise LaunchError(f"memset {value}: a byte is 0 to 255")
         memory, place = self._memory_at(address)
         memory.fill(place, value, nbytes)
 
     def _memory_at(self, address: int) -> tuple[GlobalMemory, int]:
-        """The memory that a generic address lies in, and the address in its own space."""
+        """Returns the memory of a generic address, and the address in its own state space."""
         if space_of(address) == "const":
             return self._constants, address - CONST_WINDOW
         return self._memory, address
 
     def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int:
-        """Put a tensor map into global memory, for kernels that take a pointer to it; returns its device address.
+        """Puts a tensor map into global memory, for kernels that take a pointer to it. Returns its device address.
 
-        Kernels may copy its 128 bytes and change them by tensormap.replace; the encoding is the emulator's own.
+        Kernels may copy its 128 bytes and change them with tensormap.replace.
         """
         self._maps += 1
         return self._memory.upload(np.frombuffer(encode(tensor_map), np.uint8), name or f"tensor map {self._maps - 1}")
 
     def load(self, module: Module) -> None:
-        """Give a module's variables memory with their first values; so does the first launch that needs them."""
+        """Gives a module's variables memory with their initial values. The first launch that needs them does so too."""
         if module not in self._loaded:
             self._loaded[module] = module.place_variables(self._memory, self._constants)
 
     def symbol(self, name: str, module: Module | None = None) -> int:
-        """Generic address of a ``__device__`` or ``__constant__`` variable, to `write` to and to `download` from.
+        """Returns the generic address of a ``__device__`` or ``__constant__`` variable, for `write` and `download`.
 
-        The name may be mangled or not, or a part that no other variable has. ``module``: is loaded if need be; without
-        it all modules are searched that were loaded or launched.
+        The name may be mangled or not, or a part that no other variable has. ``module``: is loaded if necessary.
+        Without it, all modules that were loaded or launched are searched.
         """
         symbols, found = self._find_symbol(name, module)
         return symbols.generic_address(found)
 
     def symbols(self, module: Module) -> dict[str, int]:
-        """Generic addresses of all variables of a module, by name."""
+        """Returns the generic addresses of all variables of a module, by name."""
         self.load(module)
         loaded = self._loaded[module]
         return {name: loaded.generic_address(name) for name in loaded.addresses}
 
     def symbol_bytes(self, name: str, module: Module | None = None) -> int:
-        """The size of such a variable."""
+        """Returns the size in bytes of such a variable."""
         symbols, found = self._find_symbol(name, module)
         return symbols.variables[found].size
 
     def _addresses(self, module: Module, code: Code) -> dict[str, int]:
-        """The addresses of the variables that a kernel names, if there are any."""
+        """Returns the addresses of the variables that a kernel names, if there are any."""
         if not code.symbols:
             return {}
         self.load(module)
@@ -241,8 +243,9 @@ class Device:
         return Machine(grid, schedule, clusters, limits, self._make_engine(grid))
 
     def _make_engine(self, grid: Grid) -> Engine | None:
-        """The native engine of a launch, if there is a library, the sink can be told later, and the kernel has code for
-        it.
+        """Returns the native engine of a launch, or None.
+
+        It needs a library, a sink that can receive events later, and a kernel that has native code.
         """
         quiet = grid.sink is None and not grid.choices.splits_multicast
         plan = grid.code.native(quiet) if self._library is not None and can_defer(grid.sink) else None
@@ -262,9 +265,9 @@ class Device:
         return owners[found], found
 
     def why_one_worker(self, code: Code) -> str:
-        """Why a kernel cannot be run by several processes; nothing if it can.
+        """Returns why several processes cannot run a kernel, or "" if they can.
 
-        They give the same result only if no cluster looks at what another one does.
+        They give the same result only if no cluster depends on another one.
         """
         if code.between_clusters:
             return f"clusters may depend on one another by PTX {code.between_clusters}"
@@ -296,25 +299,24 @@ class Device:
         strict: bool = False,
         allow: Collection[str] = (),
     ) -> LaunchResult:
-        """Run a kernel to its end.
+        """Runs a kernel to its end.
 
-        ``entry``: the kernel's name, demangled or not, or a part that no other kernel has. ``grid``, ``cluster``,
-        ``block``: 1 to 3 sizes, x first; the grid counts CTAs. What the PTX requires (``.reqntid``,
-        ``.reqnctapercluster``) may be left out. ``dynamic_smem``: bytes.
-        ``arguments``: one per kernel parameter, in order or by name: a TensorMap, an int, a float, a NumPy scalar,
-        bytes, None (null), or the fields of a struct as a tuple or dict (see `emugpu.emulator.arguments`).
-        ``progress`` is called with (clusters done, clusters in all). ``sinks`` get every event of the run.
-        ``regions``: names of parts of dynamic shared memory, for messages.
+        ``entry``: the kernel's name, mangled, demangled, or a part that no other kernel has. ``grid``, ``cluster``,
+        ``block``: 1 to 3 sizes, x first; the grid counts CTAs. Sizes that the PTX requires (``.reqntid``,
+        ``.reqnctapercluster``) may be omitted. ``dynamic_smem``: bytes. ``arguments``: one per kernel parameter, in
+        order or by name: a TensorMap, an int, a float, a NumPy scalar, bytes, None (null), or the fields of a struct as
+        a tuple or dict (see `emugpu.emulator.arguments`). ``progress`` is called with (clusters done, all clusters).
+        ``sinks`` get every event of the run. ``regions``: names of parts of dynamic shared memory, for messages.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
-        ``cooperative``: all CTAs run at once, and have the workspace by which cooperative_groups' ``grid.sync`` works.
-        ``workers``: processes that share the clusters out among them, for kernels whose clusters are independent.
+        ``cooperative``: all CTAs run at once, and have the workspace that cooperative_groups' ``grid.sync`` needs.
+        ``workers``: the number of processes that share the clusters, for kernels whose clusters are independent.
         ``max_steps`` (warp instructions, by default a billion) and ``timeout`` (seconds) end a run that takes longer.
-        ``watch`` is called now and then; what it raises ends the run, too. A run without news for half a minute says
-        where it is, as a warning of Python's logging.
-        ``strict``: what would be a warning is a Fault, except for the rules in ``allow``. Errors end the run always.
+        ``watch`` is called now and then; an exception that it raises ends the run. If no cluster ends for half a
+        minute, a warning of Python's logging says where the run is. ``strict``: warnings become Faults, except for the
+        rules in ``allow``. Errors always end the run.
 
-        Raises LaunchError for a wrong launch, Fault when the program breaks a rule of the machine, Deadlock when
-        nothing can go on, Livelock when nothing is done but polling, LimitExceeded. The message says where.
+        Raises LaunchError for a wrong launch, Fault if the program breaks a rule of the machine, Deadlock if nothing
+        can go on, Livelock if warps only poll, LimitExceeded. The message says where.
         """
         code = module.code(entry)
         if cluster is None:
@@ -388,7 +390,7 @@ class Device:
 
 
 WORKSPACE = 64
-"""Bytes of a cooperative grid's workspace; its barrier is the second word."""
+"""Bytes of a cooperative grid's workspace. Its barrier is the second word."""
 
 
 def _check_rules(allow: Collection[str]) -> None:
@@ -398,7 +400,7 @@ def _check_rules(allow: Collection[str]) -> None:
 
 
 def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int:
-    """How many clusters are resident at once."""
+    """Returns how many clusters are resident at once."""
     if asked is not None:
         if asked < 1:
             raise LaunchError(f"resident_clusters {asked}: must be at least 1")
@@ -423,7 +425,7 @@ def _block(kernel: Kernel, asked: Dim3 | None) -> tuple[int, int, int]:
 
 
 def _check(code: Code, launch: Launch) -> None:
-    """The limits of the device and the kernel's own directives."""
+    """Checks a launch against the limits of the device and the kernel's own directives."""
     kernel, directives = code.kernel, code.kernel.directives
     threads = launch.threads
     if threads > MAX_THREADS:

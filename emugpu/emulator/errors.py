@@ -1,4 +1,4 @@
-"""What can go wrong when PTX is loaded or run, as exceptions with one clear message each."""
+"""The errors of loading and running PTX, as exceptions with one clear message each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from emugpu.emulator.rules import RULES, Finding
 
 
 class EmulatorError(Exception):
-    """Base class of everything the emulator raises on purpose. ``output``: what a kernel had printed until then;
-    ``warnings``: what had been found.
+    """Base class of every exception that the emulator raises on purpose.
+
+    ``output``: the text that a kernel had printed until then. ``warnings``: the findings until then.
     """
 
     output = ""
@@ -23,11 +24,11 @@ class LaunchError(EmulatorError):
 
 
 class Fault(EmulatorError):
-    """The running program broke a rule of the machine; ``rule`` is its id in `emugpu.emulator.rules`.
+    """The running program broke a rule of the machine. ``rule``: the rule's id in `emugpu.emulator.rules`.
 
-    Units of the machine raise it with what happened; the machine adds kernel, PTX line, instruction, CTA and warp.
-    ``offset``: the place in shared memory it is about, if any. ``position``: of an access with one address per lane,
-    which of the addresses is wrong.
+    A unit of the machine raises it with what happened; the machine adds kernel, PTX line, instruction, CTA and warp.
+    ``offset``: the place in shared memory that it concerns, if any. ``position``: for an access with one address per
+    lane, the index of the wrong address.
     """
 
     def __init__(
@@ -39,12 +40,12 @@ class Fault(EmulatorError):
 
 
 class Deadlock(EmulatorError):
-    """No warp can run and nothing asynchronous is in flight; the message says who waits for what."""
+    """No warp can run and nothing asynchronous is in flight. The message says which warp waits for what."""
 
 
 class Livelock(Deadlock):
-    """Warps run, but only to poll what nobody will change any more; the message says who polls what."""
+    """Warps run, but only poll values that nothing will change any more. The message says which warp polls what."""
 
 
 class LimitExceeded(EmulatorError):
-    """The run took more steps or more seconds than it was allowed; the message says where its warps are."""
+    """The run took more steps or more seconds than allowed. The message says where its warps are."""

@@ -1,6 +1,4 @@
-"""Names in PTX: mangled as compilers write them, demangled as people read them, and found by a part of them; and
-instructions in few words.
-"""
+"""Names in PTX: demangling, look-up by a part of a name, and short forms of names and instructions for messages."""
 
 from __future__ import annotations
 
@@ -15,16 +13,16 @@ from emugpu.emulator.errors import LaunchError
 DEMANGLE_SECONDS = 10
 SHOWN = 8
 LONGEST = 72
-"""Characters of a name in a message."""
+"""The most characters of a name in a message."""
 FEW = 8
-"""Registers of a vector that are all shown."""
+"""Up to this many registers of a vector are all shown."""
 
 
 def find_name(wanted: str, names: Iterable[str], what: str) -> str:
-    """The one of ``names`` that is meant: the name itself, its demangled form, or a part that no other one has. Of
-    several that have it, as instances of one template do, ``part#2`` is the second.
+    """Returns the one of ``names`` that is meant: by its name, its demangled form, or a part that no other one has.
 
-    ``what``: what has the names, for messages ("kernel", "variable"). Raises LaunchError if none fits, or several.
+    If several have the part, as instances of one template do, ``part#2`` is the second. ``what``: the kind of name, for
+    messages ("kernel", "variable"). Raises LaunchError if no name fits, or several do.
     """
     names = list(names)
     if wanted in names:
@@ -52,18 +50,19 @@ def find_name(wanted: str, names: Iterable[str], what: str) -> str:
 
 
 def demangle(names: tuple[str, ...]) -> tuple[str, ...]:
-    """C++ names as in the source, by c++filt where it is installed; other names as they are."""
+    """Returns C++ names as in the source, if c++filt is installed. Other names are unchanged."""
     return _demangled(names) if any(name.startswith("_Z") for name in names) else names
 
 
 def readable_name(name: str) -> str:
-    """One name, demangled."""
+    """Returns one name, demangled."""
     return demangle((name,))[0]
 
 
 def short_name(name: str) -> str:
-    """A name for messages: demangled, without what it returns, its parameters and its ABI tags, its middle left out if
-    it is long. The name may be demangled already.
+    """Returns a name for messages: demangled, and without return type, parameters and ABI tags.
+
+    The middle of a long name is replaced by "..". The name may be demangled already.
     """
     text = re.sub(r"\[abi:\w+\]", "", readable_name(name))
     depth = 0
@@ -77,7 +76,7 @@ def short_name(name: str) -> str:
 
 
 def brief(text: str) -> str:
-    """An instruction with the first registers of each long vector: {%r1, %r2, .. 60 more}."""
+    """Returns an instruction with only the first registers of each long vector: {%r1, %r2, .. 60 more}."""
 
     def shortened(match: re.Match[str]) -> str:
         items = match[1].split(",")
@@ -89,7 +88,7 @@ def brief(text: str) -> str:
 
 
 def base_name(demangled: str) -> str:
-    """``void lab::gemm<float>(float*)`` as ``lab::gemm``: without what it returns, template arguments, parameters."""
+    """Returns ``lab::gemm`` for ``void lab::gemm<float>(float*)``: no return type, template arguments, parameters."""
     depth, kept = 0, []
     for character in demangled.replace("(anonymous namespace)", "{anonymous}"):
         depth += character in "<("

@@ -1,7 +1,8 @@
-"""Where the time of emulated launches goes: by kernel, PTX line and unit.
+"""A profiler of emulated launches: time by kernel, PTX line and unit.
 
-A thread looks at what the others do, a few hundred times a second, so that the emulator itself knows nothing of it and
-pays nothing where nobody asks. Shares are those of a sample: one seen n times is right to about its square root.
+A thread samples the stacks of the others a few hundred times a second. So the emulator itself knows nothing of it, and
+nothing is slower without a profile. The times are estimates: a count of n samples is accurate to about the square root
+of n.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from emugpu.emulator.native.fragment_runner import FragmentRunner
 
 INTERVAL = 0.002
 SWITCH = 0.00001
-"""Seconds between two samples, and after which Python lets the sampling thread run. Were that longer, samples would be
-taken where NumPy lets other threads run by itself, as it does in `take`, and nowhere else.
+"""Seconds between two samples, and seconds after which Python lets the sampling thread run.
+
+If SWITCH were longer, samples would only be taken where NumPy releases the interpreter lock, as in `take`.
 """
 _PACKAGE = Path(__file__).parent
 _NATIVE = {FragmentRunner._call.__code__, Engine._answer.__code__}
-"""They do little else than call native code."""
+"""Functions that do little else than call native code."""
 _MMA = ("mma", "mma_instruction", "operands", "sparsity", "sums", "tensor_kinds", "warp_mma", "wgmma")
 _UNITS = {
     **{f"units/{name}.py": "MMA" for name in _MMA},
@@ -40,11 +42,11 @@ _UNITS = {
     "machine/warpgroup.py": "MMA",
     **{place: "TMA" for place in ("units/tma.py", "instructions/tensor_copies.py", "instructions/bulk_copies.py")},
 }
-"""What files of this package do; of those on a stack the innermost one decides."""
+"""The unit of each file of this package. The innermost file on a stack that has one decides."""
 
 
 class Key(NamedTuple):
-    """What was seen: the kernel, the unit, the instruction (None: none in particular), and Python's functions."""
+    """The key of a sample: the kernel, the unit, the instruction (None: no particular one), and Python's functions."""
 
     kernel: str
     unit: str
@@ -59,14 +61,14 @@ class Profile:
     samples: list[tuple[Key, float]] = field(default_factory=list)
 
     def by(self, *fields: str) -> Mapping[tuple[Any, ...], float]:
-        """Seconds by some of the fields of `Key`, most first."""
+        """Returns seconds by some of the fields of `Key`, largest first."""
         found: dict[tuple[Any, ...], float] = defaultdict(float)
         for key, seconds in self.samples:
             found[tuple(getattr(key, name) for name in fields)] += seconds
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def speedscope(self) -> dict[str, Any]:
-        """The file that https://www.speedscope.app reads: kernel, unit, PTX line, Python's functions."""
+        """Returns the file that https://www.speedscope.app reads: kernel, unit, PTX line, Python's functions."""
         frames: dict[str, int] = {}
         stacks = []
         for key, _ in self.samples:
@@ -101,10 +103,10 @@ class _Sampler:
     def __init__(self, profile: Profile, ended: threading.Event) -> None:
         self._samples, self._ended = profile.samples, ended
         self._last: dict[int, float] = {}
-        """When each thread was seen last in a launch."""
+        """When each thread was last seen in a launch."""
         self._counts: dict[Machine, Any] = {}
         self._due: dict[Machine, Any] = {}
-        """Of native blocks: how often each had run, and the instructions by which each lags behind in samples."""
+        """For native blocks: how often each had run, and its instructions that no sample has been counted for yet."""
 
     def run(self) -> None:
         while not self._ended.wait(INTERVAL):
@@ -117,7 +119,7 @@ class _Sampler:
             self._last = seen
 
     def _look(self, frame: FrameType | None) -> Key | None:
-        """What a thread does; None: it runs no launch. frame: its innermost one."""
+        """Returns what a thread does, or None if it runs no launch. frame: the thread's innermost frame."""
         stack: list[FrameType] = []
         while frame is not None and frame.f_code is not Machine.run.__code__:
             stack.append(frame)
@@ -132,7 +134,7 @@ class _Sampler:
         return Key(code.kernel.name, unit, site, functions)
 
     def _native_site(self, machine: Machine) -> Site | None:
-        """The start of a block that has run natively; blocks have their turns by the instructions they have run."""
+        """Returns the start of a block that has run natively. Blocks are chosen in proportion to their instructions."""
         if machine.engine is None:
             return None
         counts = machine.engine.counts.copy()
@@ -145,7 +147,7 @@ class _Sampler:
 
 
 def _unit(frame: FrameType, generated: str) -> str:
-    """What a function is a part of; "" if that is for those that have called it to say."""
+    """Returns the unit that a function belongs to, or "" if its callers decide."""
     place = Path(frame.f_code.co_filename)
     if frame.f_code in _NATIVE:
         return "native"
@@ -158,7 +160,7 @@ def _unit(frame: FrameType, generated: str) -> str:
 
 
 def _site(stack: list[FrameType], code: Code) -> Site | None:
-    """The instruction whose generated code runs, or whose asynchronous operation is carried out."""
+    """Returns the instruction whose generated code runs, or whose asynchronous operation is carried out."""
     for frame in stack:
         if frame.f_code.co_filename == code.filename:
             index = code.instruction_at[frame.f_lineno - 1]

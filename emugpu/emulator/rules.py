@@ -197,8 +197,9 @@ WARNINGS = tuple(_WARNINGS)
 
 @dataclass
 class Finding:
-    """A warning of a run. ``count``: how often it happened at this place, in all warps, CTAs and phases. ``line``: the
-    line of the PTX.
+    """A warning of a run.
+
+    ``count``: how often it happened at this place, in all warps, CTAs and phases. ``line``: the line of the PTX.
     """
 
     rule: str

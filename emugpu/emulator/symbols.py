@@ -10,14 +10,14 @@ from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.ptx.ast import ParsedModule, Variable
 
 FIRST_CONSTANT = 0x1000
-"""Address of the first variable in constant memory."""
+"""The address of the first variable in constant memory."""
 
 
 class Symbols:
-    """``addresses``: of each variable, in its own state space. ``variables``: what is known of it."""
+    """``addresses``: the address of each variable, in its own state space. ``variables``: their declarations."""
 
     def __init__(self, module: ParsedModule, memory: GlobalMemory, constants: GlobalMemory) -> None:
-        """Place every variable and give it its initial value, which is zero by default (PTX ISA 5.4.4)."""
+        """Places every variable and gives it its initial value, which is zero by default (PTX ISA 5.4.4)."""
         placed = [v for v in module.variables.values() if v.space in ("global", "const") and not v.external]
         self.variables = {variable.name: variable for variable in placed}
         self.addresses: dict[str, int] = {}
@@ -30,12 +30,12 @@ class Symbols:
                 self._write_address(variable, offset, name, addend, generic)
 
     def generic_address(self, name: str) -> int:
-        """Where a variable lies in the generic address space, in which global memory is its own window."""
+        """Returns the address of a variable in the generic address space, in which global memory is its own window."""
         window = CONST_WINDOW if self.variables[name].space == "const" else 0
         return self.addresses[name] + window
 
     def _write_address(self, variable: Variable, offset: int, name: str, addend: int, generic: bool) -> None:
-        """The part of a variable's initial value that is the address of another one."""
+        """Writes the address of another variable into a variable's initial value."""
         if name not in self.addresses:
             raise LaunchError(f"the initial value of '{variable.name}' is the address of '{name}', which is not known")
         address = (self.generic_address(name) if generic else self.addresses[name]) + addend

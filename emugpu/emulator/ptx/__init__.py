@@ -1,1 +1,1 @@
-"""PTX front end: text to the data of a module (parser), and the checks that ptxas makes of types."""
+"""PTX front end: the parser, which turns text into the data of a module, and the type checks that ptxas makes."""

@@ -1,4 +1,4 @@
-"""Plain data that a parsed PTX module consists of."""
+"""The plain data of a parsed PTX module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPE_BYTES = {
 
 @dataclass(frozen=True)
 class Register:
-    """A virtual register: its slot in a thread's register file, PTX name and declared type."""
+    """A virtual register: its slot in a thread's register file, its PTX name and its declared type."""
 
     slot: int
     name: str
@@ -49,9 +49,9 @@ class Special:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A literal; floating-point literals carry their bit pattern and width in ``float_bits`` (32 or 64).
+    """A literal. A floating-point literal has its bit pattern as value, and its width in ``float_bits`` (32 or 64).
 
-    A ``decimal`` one is 64 bits wide and takes the type of the instruction.
+    A ``decimal`` literal is 64 bits wide and takes the type of the instruction.
     """
 
     value: int
@@ -107,7 +107,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Dual:
-    """Two destinations written ``d|p``."""
+    """Two destinations, written ``d|p``."""
 
     first: Operand
     second: Operand
@@ -118,13 +118,13 @@ class Dual:
 
 @dataclass(frozen=True)
 class Sink:
-    """The ``_`` destination: the result is dropped."""
+    """The destination ``_``, which drops the result."""
 
     def registers(self) -> list[Register]:
         return []
 
 
-# Each has ``registers()``: every register it names.
+# Each has ``registers()``, which returns every register that it names.
 Operand = Register | Negated | Special | Immediate | Symbol | Label | Vector | Memory | Dual | Sink
 
 
@@ -132,7 +132,7 @@ Operand = Register | Negated | Special | Immediate | Symbol | Label | Vector | M
 class Instruction:
     """One PTX instruction.
 
-    ``opcode`` is the mnemonic up to the first dot, ``modifiers`` what follows, split at single dots.
+    ``opcode``: the mnemonic up to the first dot. ``modifiers``: the rest, split at single dots.
     """
 
     index: int
@@ -144,11 +144,11 @@ class Instruction:
     guard: Register | None = None
     guard_negated: bool = False
     targets: list[int] = field(default_factory=list)
-    """Instruction indices this instruction may branch to (filled in when labels are resolved)."""
+    """Indices of the instructions to which it may branch (filled in when labels are resolved)."""
     source: str = ""
-    """``file:line`` it was compiled from, where the PTX says so (.loc)."""
+    """``file:line`` of its source, if the PTX says so (.loc)."""
     unused: tuple[Register, ...] = ()
-    """In whose places a load has sinks, as the PTX says that nobody uses them (.pragma "used_bytes_mask")."""
+    """Registers that a load has replaced by sinks because nothing uses them (.pragma "used_bytes_mask")."""
 
     def has(self, modifier: str) -> bool:
         return modifier in self.modifiers
@@ -156,7 +156,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: byte offset in the kernel's parameter block, size, alignment, and element type."""
+    """A parameter: its byte offset in the kernel's parameter block, size, alignment and element type."""
 
     name: str
     offset: int
@@ -165,15 +165,15 @@ class Parameter:
     type: str
     is_array: bool
     in_register: bool = False
-    """Whether it is a register (``.reg``), as only functions have them."""
+    """Whether it is a register (``.reg``), which only functions have."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A module- or function-scope variable; ``size`` 0 with ``external`` means dynamic shared memory.
+    """A module- or function-scope variable. ``size`` 0 with ``external`` means dynamic shared memory.
 
-    ``addresses``: (byte offset, symbol, addend, whether it is a generic address) of the pointers in its initial value.
-    ``offset``: where a local variable lies in the thread's frame.
+    ``addresses``: (byte offset, symbol, addend, whether it is a generic address) of each pointer in its initial value.
+    ``offset``: the place of a local variable in the thread's frame.
     """
 
     name: str
@@ -188,7 +188,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Function:
-    """One ``.func`` that has a body: its parameters, and where the text of the body begins."""
+    """One ``.func`` with a body: its parameters, and where the text of the body begins."""
 
     name: str
     results: tuple[Parameter, ...]
@@ -210,7 +210,7 @@ class Kernel:
     text: Sequence[str] = ()
     """The lines of the file."""
     local_bytes: int = 0
-    """Local memory of a thread: its variables, those of the functions it calls, and their parameters."""
+    """Local memory of a thread: its variables, those of the functions that it calls, and their parameters."""
 
     @property
     def parameter_bytes(self) -> int:

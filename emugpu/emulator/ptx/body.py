@@ -1,6 +1,6 @@
 """The body of a kernel: scopes, registers, labels, instructions and their operands (PTX ISA 4).
 
-A call of a function is replaced by the function's body, with registers and local memory of its own.
+The parser replaces a call of a function by the function's body, with registers and local memory of its own.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _SPECIAL = re.compile(
 )
 
 _RETURN = "<return>"
-"""The label behind a function's body that has taken the place of a call."""
+"""The label after a function's body that replaces a call."""
 _MOST_INSTRUCTIONS = 200_000
-"""A kernel has at most so many, with the functions put in place of its calls; calls beyond that stay calls."""
+"""The most instructions that a kernel may have with its inlined functions. Calls beyond that are not inlined."""
 _CARRY_IN = ("addc", "subc", "madc")
 """Instructions that read the carry flag."""
 
 
 def _leave_out(load: Instruction, used_bytes: int) -> None:
-    """Have sinks take those elements of a load of which no byte is used (PTX ISA 11.3, pragma "used_bytes_mask")."""
+    """Replaces elements of a load of which no byte is used by sinks (PTX ISA 11.3, pragma "used_bytes_mask")."""
     written = load.operands[0]
     found = written.elements if isinstance(written, Vector) else (written,)
     size = TYPE_BYTES.get(load.modifiers[-1], 0)
@@ -67,16 +67,16 @@ def _leave_out(load: Instruction, used_bytes: int) -> None:
 
 @dataclass
 class Scope:
-    """A brace scope: register names and ranges, labels, enclosing scope."""
+    """A brace scope: register names and ranges, labels, and the enclosing scope."""
 
     parent: Scope | None
     registers: dict[str, Register] = field(default_factory=dict)
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
-    """The names by which the kernel knows variables that are declared here."""
+    """For each variable declared here, the kernel's own name for it."""
     local_top: int = 0
-    """Local memory in use where the scope began."""
+    """The local memory in use at the start of the scope."""
 
 
 class Body:
@@ -95,25 +95,25 @@ class Body:
         self.branch_targets: dict[str, tuple[Scope, list[str]]] = {}
         self.pending: list[tuple[Instruction, Scope, list[str]]] = []
         self.calls: list[str] = []
-        """The functions whose bodies are being put in place of their calls, outermost first."""
+        """The functions that are being inlined, outermost first."""
         self.local_top = 0
         self.local_bytes = 0
         self.used_bytes: int | None = None
-        """Of the next instruction, bit n for byte n (.pragma "used_bytes_mask")."""
+        """For the next instruction, bit n says whether byte n is used (.pragma "used_bytes_mask")."""
         self.carry: Register | None = None
         """The hidden register of the carry flag, in kernels that use it (PTX ISA 9.7.2)."""
         self.source = ("", "")
         self.sources: list[tuple[str, str]] = []
 
     def kernel(self, kernel: Kernel) -> list[tuple[str, str]]:
-        """Parse the body that begins at the scanner's position, and give the kernel its instructions.
+        """Parses the body at the scanner's position, and gives the kernel its instructions.
 
         Returns (file number, line) of the source of each instruction (.loc).
         """
         self._statements(None, f"kernel '{kernel.name}'")
         self._resolve_labels()
         if not self.instructions:
-            # A thread leaves at the end of the text. A warp executes something to leave, in an empty body too.
+            # A thread exits at the end of the text. A warp needs an instruction to exit, even in an empty body.
             self.instructions.append(Instruction(0, kernel.line, "ret", "ret", (), []))
             self.sources.append(("", ""))
         kernel.instructions, kernel.variables = self.instructions, self.variables
@@ -121,11 +121,14 @@ class Body:
         return self.sources
 
     def _statements(self, scope: Scope | None, what: str) -> None:
-        """The statements in braces at the scanner's position. scope: of a function's parameters."""
+        """Parses the statements in braces at the scanner's position.
+
+        scope: that of a function's parameters, or None.
+        """
         scanner = self.scanner
         text = scanner.text
         outermost = scope
-        # Line numbers are counted on from the last statement: one pass over the text.
+        # Line numbers are counted from the last statement, so that this takes one pass over the text.
         counted_at, counted_line = scanner.at, scanner.line(scanner.at)
         while True:
             if not scanner.skip_space():
@@ -140,7 +143,7 @@ class Body:
             if character == "}":
                 scanner.at += 1
                 assert scope is not None
-                # Frames of scopes that follow one another share their place in local memory.
+                # Scopes that follow one another share their place in local memory.
                 self.local_top = scope.local_top
                 scope = scope.parent
                 if scope is outermost:
@@ -150,7 +153,7 @@ class Body:
                 continue
             location = scanner.take(LOC)
             if location:
-                # Files may be declared behind the kernels: the number becomes a name at the end.
+                # Files may be declared after the kernels, so the number is replaced by a name at the end.
                 self.source = (location[1], location[2])
                 continue
             assert scope is not None
@@ -175,7 +178,7 @@ class Body:
                 raise scanner.error(start, f"cannot understand '{statement.splitlines()[0][:60]}'") from error
 
     def _declaration(self, statement: str, scope: Scope, start: int) -> None:
-        # A type may follow without a blank: ".reg.b32 x".
+        # A type may follow without a space: ".reg.b32 x".
         words = _DIRECTIVE.sub(r"\1 ", statement, count=1).split(None, 1)
         if words[0] == ".reg":
             kind, names = words[1].split(None, 1)
@@ -203,13 +206,13 @@ class Body:
             raise self.scanner.error(start, f"unknown directive '{words[0]}' in a kernel body")
 
     def _declare_shared(self, variable: Variable, scope: Scope) -> None:
-        """Declare a shared variable, of which there is one for all calls of a function."""
+        """Declares a shared variable. All calls of a function share it."""
         name = "::".join((*self.calls, variable.name)) if self.calls else variable.name
         scope.variables[variable.name] = name
         self.variables[name] = replace(variable, name=name)
 
     def _declare_local(self, variable: Variable, scope: Scope) -> str:
-        """A place in the thread's frame, for a .local variable or for a parameter of a call; returns its name."""
+        """Makes a place in the thread's frame for a .local variable or a parameter of a call. Returns its name."""
         name = f"{variable.name}#{len(self.variables)}"
         scope.variables[variable.name] = name
         offset = -(-self.local_top // variable.align) * variable.align
@@ -219,7 +222,7 @@ class Body:
         return name
 
     def _find_variable(self, name: str, scope: Scope | None) -> str | None:
-        """The variable a name stands for in a scope."""
+        """Returns the variable that a name denotes in a scope, or None."""
         while scope is not None:
             if name in scope.variables:
                 return scope.variables[name]
@@ -256,7 +259,7 @@ class Body:
             self._call(statement, split(rest[word.end() :]), scope, line, guard, negated)
             return
         if opcode == "ret" and self.calls:
-            # A call is its function's body: it ends where that does.
+            # A call is replaced by its function's body and ends at the body's end.
             opcode, rest = "bra", f"bra {_RETURN}"
         operands = [] if opcode == "bra" else self._operands(fold(rest[word.end() :]), scope, line)
         if "cc" in modifiers or opcode in _CARRY_IN:
@@ -275,7 +278,7 @@ class Body:
             self.pending.append((instruction, scope, []))
 
     def _guard(self, text: str, scope: Scope, line: int) -> tuple[Register, str]:
-        """The predicate that a statement begins with, and the rest: a blank need not stand between them."""
+        """Returns the predicate at the start of a statement, and the rest. There may be no space between them."""
         first = text.split(None, 1)[0]
         for end in range(len(first), 0, -1):
             register = self._find_register(first[:end], scope)
@@ -291,9 +294,10 @@ class Body:
     def _call(
         self, statement: str, parts: list[str], scope: Scope, line: int, guard: Register | None, negated: bool
     ) -> None:
-        """``call (results), name, (arguments)``: the function's body takes its place, with registers of its own.
+        """Parses ``call (results), name, (arguments)``. The function's body, with registers of its own, replaces it.
 
-        What has no body, or calls itself, stays a call, which only the functions of the CUDA system survive.
+        A function without a body, or one that calls itself, remains a call. Only calls of functions of the CUDA system
+        can be executed.
         """
         groups = [p[1:-1] if p.startswith("(") else None for p in parts]
         results = split(groups[0]) if groups and groups[0] is not None else []
@@ -357,7 +361,7 @@ class Body:
         self.local_top = top
 
     def _take(self, parameter: Parameter, result: str, frame: Scope, caller: Scope) -> None:
-        """Let a result's name stand for the caller's .param variable, or for something to copy from afterwards."""
+        """Binds a result's name to the caller's .param variable, or to a place from which it is copied afterwards."""
         variable = self._find_variable(result, caller)
         if parameter.in_register:
             frame.registers[parameter.name] = self._new_register(parameter.name, plain(parameter))
@@ -368,7 +372,7 @@ class Body:
             frame.variables[parameter.name] = self._declare_local(declared, caller)
 
     def _pass(self, parameter: Parameter, argument: str, frame: Scope, caller: Scope, line: int) -> None:
-        """Let a parameter's name stand for the caller's .param variable, or for a copy of a register."""
+        """Binds a parameter's name to the caller's .param variable, or to a copy of a register."""
         variable = self._find_variable(argument, caller)
         if variable is not None and variable in self.variables and not parameter.in_register:
             frame.variables[parameter.name] = variable
@@ -385,7 +389,7 @@ class Body:
         self._instruction(f"st.param.{kind} [{parameter.name}], {argument}", caller, line)
 
     def _with_carry(self, opcode: str, out: bool, operands: list[Operand], line: int) -> list[Operand]:
-        """The condition code register's carry, which extended-precision arithmetic names nowhere, as an operand."""
+        """Adds the carry flag to the operands. Extended-precision arithmetic does not name it."""
         if not operands:
             raise PtxSyntaxError(f"PTX line {line}: {opcode} without operands")
         if self.carry is None:
@@ -439,7 +443,7 @@ class Body:
         variable = self._find_variable(symbol.group(1), scope) if symbol else None
         if symbol and variable is not None:
             return Symbol(variable, int(symbol.group(2) or "0", 0))
-        # A parameter symbol or a label: which one is known from the instruction.
+        # A parameter symbol or a label: the instruction decides which.
         return Label(text)
 
     def _memory(self, text: str, scope: Scope, line: int) -> Memory:

@@ -23,7 +23,7 @@ _PARAMETER = re.compile(
 
 
 def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
-    """The variables of one declaration, up to its semicolon."""
+    """Returns the variables of one declaration, up to its semicolon."""
     start = scanner.at
     body = scanner.until(";")
     opaque = re.match(r"\s*(\.texref|\.samplerref|\.surfref)\b", body)
@@ -56,7 +56,7 @@ def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
 def _initial_value(
     scanner: Scanner, start: int, text: str, element: int, kind: str
 ) -> tuple[bytes, tuple[tuple[int, str, int, bool], ...]]:
-    """Bytes of ``= {1, 0f3F800000, generic(name) + 8}``, and the addresses in it (PTX ISA 5.4.4)."""
+    """Returns the bytes of ``= {1, 0f3F800000, generic(name) + 8}``, and the addresses in it (PTX ISA 5.4.4)."""
     data, addresses = bytearray(), []
     for item in split(re.sub(r"[{}]", " ", text)):
         literal = number(item)
@@ -75,7 +75,7 @@ def _initial_value(
 
 
 def parameters(scanner: Scanner) -> list[Parameter]:
-    """A list of ``.param`` (or, of functions, ``.reg``) declarations in parentheses."""
+    """Returns a list of ``.param`` (or, for functions, ``.reg``) declarations in parentheses."""
     scanner.at += 1
     found: list[Parameter] = []
     offset = 0
@@ -96,7 +96,7 @@ def parameters(scanner: Scanner) -> list[Parameter]:
 
 
 def _alignment(scanner: Scanner, position: int, text: str) -> int:
-    """A power of two."""
+    """Returns an alignment, which must be a power of two."""
     align = int(text)
     if align.bit_count() != 1:
         raise scanner.error(position, f".align {text}: must be a power of two")
@@ -104,5 +104,5 @@ def _alignment(scanner: Scanner, position: int, text: str) -> int:
 
 
 def plain(parameter: Parameter) -> str:
-    """The untyped name of a scalar parameter's type."""
+    """Returns the untyped name of a scalar parameter's type."""
     return "pred" if parameter.type == "pred" else f"b{8 * parameter.size}"

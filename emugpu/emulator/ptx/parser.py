@@ -1,7 +1,7 @@
-"""Parse PTX text, as compilers emit it, into the data of ``ast``.
+"""Parses PTX text, as compilers emit it, into the data of ``ast``.
 
-Source of the grammar: PTX ISA 9.1, sections 4 (syntax), 5 (state spaces, types) and 11 (directives). Here stand the
-module and the heads of its kernels and functions; `body` parses what they do.
+The grammar follows PTX ISA 9.1, sections 4 (syntax), 5 (state spaces, types) and 11 (directives). This file parses the
+module and the heads of its kernels and functions; `body` parses their bodies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from emugpu.emulator.ptx.scanner import Scanner
 
 
 def parse_module(text: str) -> ParsedModule:
-    """Parse a whole PTX file.
+    """Parses a whole PTX file.
 
     Raises PtxSyntaxError with the line number and the text that cannot be understood.
     """
@@ -34,14 +34,14 @@ class _Parser(Scanner):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.sources: dict[str, list[tuple[str, str]]] = {}
-        """The (file number, line) of each instruction (.loc), by kernel."""
+        """For each kernel, the (file number, line) of each instruction (.loc)."""
         self.functions: dict[str, Function] = {}
         self.aliases: dict[str, str] = {}
         self._entries: list[tuple[Kernel, int]] = []
-        """Kernels without their instructions yet, and where their bodies begin."""
+        """Kernels whose instructions are not parsed yet, and where their bodies begin."""
 
     def bodies(self, module: ParsedModule) -> None:
-        """Parse the kernels' instructions, now that every variable and function is known."""
+        """Parses the kernels' instructions, now that every variable and function is known."""
         for kernel, start in self._entries:
             self.at = start
             self.sources[kernel.name] = Body(self, module, self.functions, self.aliases).kernel(kernel)
@@ -103,7 +103,7 @@ class _Parser(Scanner):
                 raise self.error(start, f"unknown directive '{word}' at module scope")
 
     def _function(self) -> None:
-        """``.func (results) name (parameters)``, with a body or without one."""
+        """Parses ``.func (results) name (parameters)``, with or without a body."""
         self.skip_space()
         results = parameters(self) if self.text[self.at] == "(" else []
         self.skip_space()

@@ -1,4 +1,4 @@
-"""The small steps that the reader of a PTX file takes through the text, and how numbers are written (PTX ISA 4.5)."""
+"""Basic steps through the text of a PTX file, and the syntax of numbers (PTX ISA 4.5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _C_OPERATORS: dict[type, Callable[[int, int], int]] = {
 
 
 def fold(text: str) -> str:
-    """Operands with constant expressions in brackets (PTX ISA 4.5.4) as their values: ``(4*2-1)`` is ``7``."""
+    """Replaces constant expressions in parentheses (PTX ISA 4.5.4) by their values: ``(4*2-1)`` becomes ``7``."""
     return _CONSTANT.sub(_folded, text) if "(" in text else text
 
 
@@ -50,7 +50,7 @@ def _value(node: ast.expr) -> int:
 
 
 def number(text: str) -> Immediate | None:
-    """The number that a word is, or None. Floats are their bits."""
+    """Returns the number that a word denotes, or None. The value of a float is its bits."""
     sign = -1 if text.startswith("-") else 1
     float_match = _FLOAT.match(text)
     if float_match:
@@ -74,19 +74,19 @@ _BRACE = re.compile(r"[{}]")
 
 
 class Scanner:
-    """``at``: the next character. ``lines``: of the file as it is, for messages."""
+    """A position in a text. ``at``: the next character. ``lines``: the original lines of the file, for messages."""
 
     def __init__(self, text: str) -> None:
-        # Comments become spaces so that offsets and line numbers stay those of the file.
+        # Comments become spaces, so that offsets and line numbers remain those of the file.
         self.lines = text.splitlines()
         text = _PRAGMA.sub(lambda m: m[1] + " " * len(m[2]) + m[3], text)
         self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
         self.at = 0
         self.files: dict[str, str] = {}
-        """Source files by number (.file)."""
+        """Source files by their number (.file)."""
 
     def file(self) -> bool:
-        """Take a .file directive, if one is next."""
+        """Takes a .file directive if one is next."""
         found = self.take(_FILE)
         if found:
             self.files[found[1]] = found[2]
@@ -138,7 +138,7 @@ class Scanner:
 
 
 def closing_brace(text: str, start: int) -> int:
-    """Behind the brace that closes the first one from ``start`` on; -1 if there is none."""
+    """Returns the position after the brace that closes the first one from ``start`` on, or -1 if there is none."""
     depth = 0
     for match in _BRACE.finditer(text, start):
         depth += 1 if match[0] == "{" else -1
@@ -148,7 +148,7 @@ def closing_brace(text: str, start: int) -> int:
 
 
 def split(text: str) -> list[str]:
-    """Split operands at commas outside brackets and braces."""
+    """Splits operands at commas outside brackets and braces."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         if character in "[{(":

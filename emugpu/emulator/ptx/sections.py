@@ -1,6 +1,6 @@
-"""Where the kernels of a PTX text begin and end, found without understanding them.
+"""Finds where the kernels of a PTX text begin and end, without parsing them.
 
-So one kernel can be looked at or launched though another one of the file cannot be parsed.
+So one kernel can be listed or launched even if another one in the file cannot be parsed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$%]+)")
 
 @dataclass(frozen=True)
 class Section:
-    """One ``.entry``: ``text[start:end]`` is all of it, ``text[body:end]`` its braces."""
+    """One ``.entry``: ``text[start:end]`` is all of it, ``text[body:end]`` is the part in braces."""
 
     name: str
     start: int
@@ -28,8 +28,8 @@ class Section:
 
 @lru_cache(maxsize=4)
 def kernel_sections(text: str) -> tuple[Section, ...]:
-    """The kernels of a text in their order; one without a closing brace reaches to the end."""
-    # Comments and strings may hold braces; they become blanks of the same length.
+    """Returns the kernels of a text in their order. A kernel without a closing brace extends to the end."""
+    # Comments and strings may contain braces. They are replaced by spaces of the same length.
     bare = _SKIPPED.sub(lambda m: _blank(m.group()), text)
     sections: list[Section] = []
     at = 0
@@ -43,7 +43,7 @@ def kernel_sections(text: str) -> tuple[Section, ...]:
 
 
 def blank_kernels(text: str, drop: Callable[[str], bool]) -> str:
-    """The text without the kernels whose names ``drop`` says; lines keep their numbers."""
+    """Returns the text without the kernels for whose names ``drop`` is true. Lines keep their numbers."""
     for section in kernel_sections(text):
         if drop(section.name):
             text = text[: section.start] + _blank(text[section.start : section.end]) + text[section.end :]
@@ -51,7 +51,7 @@ def blank_kernels(text: str, drop: Callable[[str], bool]) -> str:
 
 
 def without_body(text: str, section: Section) -> str:
-    """The text with a kernel's body blanked out, so that its parameters can be read."""
+    """Returns the text with a kernel's body blanked out, so that its parameters can be read."""
     inner = text[section.body + 1 : section.end - 1]
     return text[: section.body + 1] + _blank(inner) + text[section.end - 1 :]
 

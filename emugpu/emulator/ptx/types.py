@@ -1,7 +1,7 @@
-"""Whether the operands of an instruction have the types it wants, as ptxas asks for them (PTX ISA 9.2 and 9.4).
+"""Checks the types of an instruction's operands, as ptxas does (PTX ISA 9.2 and 9.4).
 
-Here are the instructions whose types follow from their modifiers: arithmetic, logic, comparison, moves, conversions,
-loads and stores, atomics, and what the lanes of a warp exchange. What the others want is not looked at.
+The checks cover instructions whose operand types follow from their modifiers: arithmetic, logic, comparison, moves,
+conversions, loads and stores, atomics, and exchanges between the lanes of a warp. Other instructions are not checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _FLOATS = ("f32", "f64")
 _BYTES = ("u8", "s8")
 _CONVERTED = (*_BYTES, *_INTEGERS, *_FLOATS, "f16", "bf16")
-"""The types of conversions of one number; those of two and of fewer bits are not looked at here."""
+"""The types of conversions of one number. Conversions of two numbers, and of smaller types, are not checked here."""
 _PACKED = ("u16x2", "s16x2")
 _MEMORY = ("b8", *_BYTES, *_BITS, *_INTEGERS, *_FLOATS, "b128")
 """The types of loads and stores."""
@@ -39,10 +39,10 @@ _SUMS = (*_INTEGERS, *_FLOATS, *_HALVES, "f32x2")
 
 
 class _Signature(NamedTuple):
-    """The types an instruction may have, and what each operand is to be.
+    """The types that an instruction may have, and the type of each operand.
 
-    Of the operands, T is the instruction's type, W the one of twice its size, any other word that type itself, and
-    ``-`` whatever it is.
+    In the operands, T is the instruction's type, W the type of twice its size, ``-`` any type, and any other word that
+    type itself.
     """
 
     types: tuple[str, ...]
@@ -106,13 +106,13 @@ def _signatures() -> Iterator[tuple[str, _Signature]]:
 
 _SIGNATURES = dict(_signatures())
 _TWO_TYPES = {"set": "1 2 2 pred", "slct": "1 1 1 2", "dp4a": "b32 b32 b32 b32", "dp2a": "b32 b32 b32 b32"}
-"""What the operands are of instructions with two types: the first one, the second one, or that type itself."""
+"""The operands of instructions with two types: the first one, the second one, or that type itself."""
 _MIXED = {"add": "f32 T f32", "sub": "f32 T f32", "fma": "f32 T T f32"}
 """Sums of f32 whose factors, or first term, have 16 bits: ``add.f32.bf16``."""
 
 
 def type_problem(i: Instruction) -> str:
-    """What is wrong with the types of an instruction and its operands, in a few words; nothing if all is right."""
+    """Returns what is wrong with the types of an instruction and its operands, in a few words, or ""."""
     if i.opcode in ("ld", "st", "cvt"):
         return _relaxed_problem(i)
     if i.opcode in _TWO_TYPES:
@@ -137,7 +137,7 @@ def _two_types_problem(i: Instruction) -> str:
 
 
 def _first_problem(i: Instruction, kinds: list[str]) -> str:
-    """What is wrong with the first operand that is not of its type; an empty type is any."""
+    """Returns what is wrong with the first operand that does not have its type. An empty type allows any."""
     for operand, kind in zip(i.operands, kinds, strict=False):
         parts = operand.elements if isinstance(operand, Vector) and i.opcode in ("atom", "red") else (operand,)
         for part in parts if kind else ():
@@ -178,7 +178,7 @@ def _twice(kind: str) -> str:
 
 
 def _relaxed_problem(i: Instruction) -> str:
-    """Registers of loads, stores and conversions may be wider than the instruction's type."""
+    """Checks loads, stores and conversions, whose registers may be wider than the instruction's type."""
     kinds = [m for m in i.modifiers if _is_type(m)]
     allowed: tuple[str, ...] = _CONVERTED
     if i.opcode != "cvt":
@@ -195,7 +195,7 @@ def _relaxed_problem(i: Instruction) -> str:
 
 
 def _problem(operand: Operand, kind: str, relaxed: bool) -> str:
-    """Why an operand cannot stand where a type is wanted."""
+    """Returns why an operand does not have a type, or ""."""
     if isinstance(operand, Dual):
         return _problem(operand.first, kind, relaxed)
     if isinstance(operand, Register | Negated):
@@ -218,7 +218,7 @@ def _problem(operand: Operand, kind: str, relaxed: bool) -> str:
 
 
 def _vector_problem(vector: Vector, kind: str, relaxed: bool) -> str:
-    """Elements of a load or store have its type each; those of a move share it out among them."""
+    """Checks a vector: each element of a load or store has the type; the elements of a move divide it among them."""
     if relaxed or not vector.elements:
         return next(filter(None, (_problem(element, kind, True) for element in vector.elements)), "")
     for element in vector.elements:
@@ -236,12 +236,15 @@ def _is_bits(kind: str) -> bool:
 
 
 def _literal_agrees(literal: Immediate, kind: str) -> bool:
-    """Bit types take literals of their own width; of decimal ones that is 64 bits."""
+    """Returns whether a literal fits a type. Bit types take literals of their own width; a decimal one has 64 bits."""
     return kind in _FLOATS or (_is_bits(kind) and 8 * TYPE_BYTES[kind] == literal.float_bits)
 
 
 def _special_agrees(name: str, kind: str, relaxed: bool) -> bool:
-    """Special registers have 32 or 64 bits, but some had 16 once, as which they may still be read (PTX ISA 10)."""
+    """Returns whether a special register fits a type.
+
+    Special registers have 32 or 64 bits. Some once had 16, and may still be read as such (PTX ISA 10).
+    """
     if name == "%is_explicit_cluster":
         return kind == "pred"
     if kind in ("pred", "b128") or _is_float(kind):
@@ -258,7 +261,7 @@ def _special_agrees(name: str, kind: str, relaxed: bool) -> bool:
 
 @cache
 def _agree(held: str, kind: str, relaxed: bool) -> bool:
-    """Whether a register of one type may stand for another one (PTX ISA 9.2, tables 27 to 29)."""
+    """Returns whether a register of one type may be used as another one (PTX ISA 9.2, tables 27 to 29)."""
     if "pred" in (held, kind):
         return held == kind
     have, want = TYPE_BYTES[held], TYPE_BYTES[kind]
