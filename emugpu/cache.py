@@ -1,18 +1,18 @@
-"""The build cache: what was compiled, with a checksum for every file.
+"""The build cache: compiled files, each with a checksum.
 
     builds/programs/<key>/program            the planner
     builds/kernels/<key>/kernel.ptx, ...     configurations
     builds/models/<key>.mef                  MAX models
     builds/native/<key>.so                   the emulator's native engine
-    builds/tmp/                              what is being made
+    builds/tmp/                              builds in progress
 
-A key is a hash of all that can change the result. FILE.sha256 holds the SHA-256 of FILE in hexadecimal. A file that
-lacks it, or differs (a disk that was full, a hand that edited it), counts as not there: it is said once on standard
-error, and made again.
+A key is a hash of everything that can change the result. FILE.sha256 holds the SHA-256 of FILE in hexadecimal. A file
+without it, or with another content (a full disk, a manual edit), counts as missing: a line on standard error says so
+once, and the file is built again.
 
-Folders appear by renaming a finished temporary folder. So another process sees all of a folder or nothing, two
-processes that build the same thing do not disturb each other, and an interrupted build leaves nothing; what a killed
-one leaves is removed by a later one.
+A folder is built under a temporary name and then renamed. So another process sees either the whole folder or nothing,
+two processes that build the same thing do not disturb each other, and an interrupted build leaves nothing. The next
+build removes what a killed process has left.
 """
 
 from __future__ import annotations
@@ -34,30 +34,32 @@ from emugpu.errors import CannotRun
 
 SUFFIX = ".sha256"
 OLD_SECONDS = 3600.0
-"""Age of a temporary folder that nobody needs any more: no compiler may take so long."""
+"""The age at which a temporary folder is no longer in use: no compiler takes that long."""
 
 
 def root() -> Path:
-    """The folder of all that is kept. It holds nothing else, so it can be deleted as a whole."""
+    """Returns the folder of all cached files. It holds nothing else, so it can be deleted as a whole."""
     return paths.cache_dir() / "builds"
 
 
 def place(kind: str, name: str) -> Path:
-    """Where something is kept, or will be. kind: programs, kernels, models, native or drivers."""
+    """Returns the path of a cached item, which may not exist. kind: programs, kernels, models, native or drivers."""
     return root() / kind / name
 
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Makes a folder on the disk of the cache, removed when it is left. Those of processes that were killed go, too:
-    they are old, and nobody holds their locks."""
+    """Makes a temporary folder on the disk of the cache, and removes it at the end.
+
+    It also removes the folders of killed processes: those that are old and that no process has locked.
+    """
     everything = ensure(root() / "tmp")
     for folder in everything.iterdir():
         _remove_if_left(folder)
     with tempfile.TemporaryDirectory(dir=everything) as made:
         descriptor = os.open(made, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # of file systems without locks
+            with suppress(OSError):  # file systems without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield made
         finally:
@@ -77,7 +79,7 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def ensure(folder: Path) -> Path:
-    """Makes a folder and those above it."""
+    """Makes a folder and its parents, and returns it. Raises CannotRun if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -88,7 +90,7 @@ def ensure(folder: Path) -> Path:
 
 
 def publish(made: Path, place: Path, is_good: Callable[[], bool]) -> None:
-    """Moves a finished folder to its place, unless another process was faster; replaces what is damaged."""
+    """Moves a finished folder to its place, unless another process was faster. A damaged one is replaced."""
     for path in [path for path in made.iterdir() if path.suffix != SUFFIX]:
         _write_checksum(path)
     ensure(place.parent)
@@ -109,7 +111,7 @@ def publish_file(made: Path, place: Path) -> None:
 
 
 def is_whole(*files: Path) -> bool:
-    """Whether these files are there, each as it was written. Says which is damaged; a missing one is no news."""
+    """Returns whether these files exist, each as it was written. Reports a damaged file, but not a missing one."""
     return all(path.exists() for path in files) and all(map(_is_as_written, files))
 
 
@@ -121,18 +123,18 @@ def _is_as_written(path: Path) -> bool:
     except (OSError, ValueError):
         written, found = "", "?"
     if written != found:
-        _say_damaged(path)
+        _report_damaged(path)
     return written == found
 
 
 @cache
 def _digest(path: Path, *state: int) -> str:
-    """SHA-256 of a file. state: what changes with its content, so that each content is read once in a process."""
+    """Returns the SHA-256 of a file. state: changes with the content, so that a process reads each content once."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @cache
-def _say_damaged(path: Path) -> None:
+def _report_damaged(path: Path) -> None:
     print(f"emugpu: {path} is not what was compiled (its checksum differs); it is made again", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Files: read and written whole, and locked."""
+"""Reading and writing of whole files, and file locks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from typing import BinaryIO
 from emugpu.errors import CannotRun
 
 LARGEST_TEXT = 1 << 28
-"""Bytes of a text file that is read whole: 256 MiB."""
+"""The largest text file that is read, in bytes: 256 MiB."""
 
 
 def read_text_file(path: Path) -> str:
-    """The text of a file that a user names. Raises OSError, also for what has no end (a device, a pipe) or is too
-    large, and UnicodeDecodeError.
+    """Returns the text of a file that a user names.
+
+    Raises OSError, also for a device or a pipe, which have no end, and for a file that is too large. Raises
+    UnicodeDecodeError if the file is not UTF-8.
     """
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
@@ -32,10 +34,10 @@ def read_text_file(path: Path) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a file in UTF-8: all of it, or nothing and what was there before stays.
+    """Writes a file in UTF-8. If that fails, the old file remains unchanged.
 
-    It is written beside its place and moved there when it is on the disk. A device, a pipe or a file of the system
-    (``/dev/stdout``) is written to directly. Raises `CannotRun` with the reason.
+    The text is written to a file in the same folder, which then replaces the old file. A device, a pipe or a file of
+    the system (``/dev/stdout``) is written directly. Raises `CannotRun` with the reason.
     """
     try:
         if _is_plain(Path(path)):
@@ -59,7 +61,7 @@ def _is_plain(path: Path) -> bool:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to be written, which takes its place when the block ends well; otherwise nothing changes."""
+    """Yields a file to write. It replaces ``path`` if the block ends without an exception; else nothing changes."""
     descriptor, made = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
@@ -74,7 +76,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(path: Path) -> int:
-    """That of the file that is replaced, or what a new file gets (which only setting it can tell)."""
+    """Returns the mode of the file that is replaced, or else of a new file. Reading the umask requires setting it."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -84,10 +86,10 @@ def _mode(path: Path) -> int:
 
 
 class FileLock:
-    """Held from its making to `release`, which takes the file away. wait: for another process that has it.
+    """A file lock, held from its construction to `release`, which removes the file. wait: for another process's lock.
 
-    Raises `BlockingIOError` if one has it and is not to be waited for, `OSError` if the file cannot be made. On file
-    systems without locks it keeps nobody out.
+    Raises `BlockingIOError` if another process holds it and wait is false, and `OSError` if the file cannot be made. On
+    file systems without locks it does not exclude anybody.
     """
 
     def __init__(self, path: Path, wait: bool = True) -> None:
@@ -95,10 +97,10 @@ class FileLock:
         self._descriptor: int | None = _take(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
     def release(self) -> None:
-        """May be called twice."""
+        """Releases the lock. It may be called twice."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
-                self.path.unlink()  # while it is locked: whoever opened it before sees that it has gone
+                self.path.unlink()  # while it is locked: a process that opened it before sees that it is gone
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -121,7 +123,7 @@ def _take(path: Path, how: int) -> int:
             return descriptor
         if _is_at(path, descriptor):
             return descriptor
-        os.close(descriptor)  # the one who had it took it away
+        os.close(descriptor)  # the previous holder has removed the file
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

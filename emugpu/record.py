@@ -1,4 +1,4 @@
-"""What every JSON record of a run has: schema version, time and source."""
+"""The common fields of all JSON records of runs: schema version, time and source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEMA = 1
 
 
 def new_record(**fields: object) -> dict[str, Any]:
-    """A record with the fields that every record has: schema version, time and source."""
+    """Returns a record with these fields and the common ones: schema version, time and source."""
     return {
         "schema": SCHEMA,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -21,7 +21,7 @@ def new_record(**fields: object) -> dict[str, Any]:
 
 
 def source_version() -> dict[str, Any] | None:
-    """The commit of the checkout and whether files other than results differ from it; None outside of git."""
+    """Returns the commit of the checkout, and whether files other than results differ from it; None outside of git."""
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return None

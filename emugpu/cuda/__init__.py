@@ -1,1 +1,1 @@
-"""A GPU of this machine, through the CUDA driver: loads PTX and launches what a launch file describes."""
+"""A real GPU of this machine, through the CUDA driver: loads PTX and runs the launches of a launch file."""

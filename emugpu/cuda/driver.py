@@ -1,6 +1,6 @@
-"""The CUDA driver API, as much of it as launching a kernel and timing it takes, through ctypes: nothing to install.
+"""The part of the CUDA driver API that launching and timing a kernel needs, through ctypes, so nothing is installed.
 
-It works in the process's primary context, the one PyTorch uses too: its tensors and streams can be passed as numbers.
+It uses the process's primary context, as PyTorch does, so PyTorch's tensors and streams can be passed as numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TENSOR_MAP_TYPES = {
 SWIZZLES = {
     "none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_ATOM_32B": 4, "128B_ATOM_32B_FLIP_8B": 5, "128B_ATOM_64B": 6,
 }  # fmt: skip
-"""CUtensorMapSwizzle; the emulator has the first five."""
+"""CUtensorMapSwizzle. The emulator has the first five."""
 L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, by bytes
 DEFAULT_STREAM = 0
 
@@ -57,7 +57,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 class AlignedBytes:
-    """A parameter by value at an address of the host that a tensor map may have."""
+    """A parameter passed by value, at a host address that is aligned for a tensor map."""
 
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
@@ -73,7 +73,7 @@ Parameter = AlignedBytes | ctypes.c_uint32 | ctypes.c_uint64 | ctypes.c_float
 
 
 class Driver:
-    """The first GPU. Raises CannotRun, naming the call and the error, when the driver refuses something."""
+    """The first GPU. Raises CannotRun, naming the call and the error, if the driver refuses a call."""
 
     def __init__(self, library: Any = None) -> None:
         try:
@@ -95,18 +95,18 @@ class Driver:
             raise CannotRun(f"{name} failed: {(text.value or b'error').decode()} ({code})")
 
     def result(self, name: str, *arguments: Any) -> int:
-        """The error code of a call; -1 if this driver has no function of that name."""
+        """Returns the error code of a call, or -1 if this driver has no function of that name."""
         function = getattr(self.library, name, None)
         return -1 if function is None else int(function(*arguments))
 
     def attribute(self, number: int) -> int:
-        """A CUdevice_attribute."""
+        """Returns a CUdevice_attribute."""
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
         return value.value
 
     def describe(self) -> dict[str, Any]:
-        """Name, compute capability, multiprocessors, version of the driver API."""
+        """Returns the name, compute capability, number of multiprocessors and version of the driver API."""
         name, version = ctypes.create_string_buffer(256), ctypes.c_int()
         self.call("cuDeviceGetName", name, len(name), self.device)
         self.call("cuDriverGetVersion", ctypes.byref(version))
@@ -137,7 +137,7 @@ class Driver:
         )
 
     def download(self, address: int, data: np.ndarray) -> np.ndarray:
-        """Into ``data``, which must be contiguous."""
+        """Copies device memory into ``data``, which must be contiguous, and returns it."""
         self.call(
             "cuMemcpyDtoH_v2",
             ctypes.c_void_p(data.ctypes.data),
@@ -148,7 +148,7 @@ class Driver:
 
     # ---- kernels ----
     def load_module(self, image: bytes) -> ctypes.c_void_p:
-        """A module: machine code, or PTX, which the driver compiles. Raises CannotRun with its compiler's words."""
+        """Loads a module from machine code or PTX, which the driver compiles. Raises CannotRun with its messages."""
         log = ctypes.create_string_buffer(ERROR_LOG_BYTES)
         options = (ctypes.c_int * 2)(ERROR_LOG_BUFFER, ERROR_LOG_BUFFER_SIZE_BYTES)
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), len(log))
@@ -166,17 +166,17 @@ class Driver:
         return found
 
     def load(self, image: bytes, entry: str) -> ctypes.c_void_p:
-        """The entry of a module."""
+        """Loads a module and returns one of its kernels."""
         return self.function(self.load_module(image), entry)
 
     def variable(self, module: ctypes.c_void_p, name: str) -> tuple[int, int]:
-        """The address and the bytes of a variable of a module."""
+        """Returns the address and the size in bytes of a variable of a module."""
         address, size = ctypes.c_uint64(), ctypes.c_size_t()
         self.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), module, name.encode())
         return address.value, size.value
 
     def allow_shared(self, function: ctypes.c_void_p, size: int) -> None:
-        """Dynamic shared memory, which needs leave above 48 KB; clusters of 16 likewise."""
+        """Allows dynamic shared memory above 48 KB, and clusters of 16, which both need permission."""
         self.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED_SIZE_BYTES, size)
         self.call("cuFuncSetAttribute", function, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
 
@@ -192,7 +192,10 @@ class Driver:
         fill_nan: bool = False,
         element_strides: Sequence[int] = (),
     ) -> AlignedBytes:
-        """dims and box in elements, innermost first; strides in bytes, of dims 1 and up; l2_promotion in bytes."""
+        """Encodes a tensor map. dims, box: in elements, innermost first. strides: bytes, of dims 1 and up.
+
+        l2_promotion: in bytes.
+        """
         encoded, rank = AlignedBytes(bytes(TENSOR_MAP_BYTES)), len(dims)
         self.call(
             "cuTensorMapEncodeTiled",
@@ -221,8 +224,11 @@ class Driver:
         cluster: Sequence[int] | None = None,
         overlap: bool = False,
     ) -> Callable[..., None]:
-        """A function that launches on a stream. cluster: unless the kernel says it itself. overlap: the launch may
-        begin while the one before it ends (programmatic stream serialisation)."""
+        """Returns a function that launches the kernel on a stream.
+
+        cluster: the cluster size, unless the kernel fixes it. overlap: the launch may begin while the previous one ends
+        (programmatic stream serialisation).
+        """
         kept = tuple(parameters)
         addresses = [p.address if isinstance(p, AlignedBytes) else ctypes.addressof(p) for p in kept]
         pointers = (ctypes.c_void_p * max(1, len(kept)))(*addresses)
@@ -254,7 +260,7 @@ class Driver:
         return stream.value or 0
 
     def graph(self, launches: Sequence[Callable[[int], None]]) -> Callable[[], float]:
-        """A function that runs these launches, one after the other, as one graph and returns its seconds."""
+        """Returns a function that runs these launches one after another as one graph and returns its seconds."""
         stream = self.new_stream()
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), 1)  # of this thread's calls only

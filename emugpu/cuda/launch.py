@@ -1,4 +1,4 @@
-"""Runs a launchable on a GPU, through the CUDA driver, as `emugpu.launch.launching` does on the emulated one."""
+"""Runs a launchable on a real GPU through the CUDA driver. `emugpu.launch.launching` does so on the emulated GPU."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from emugpu.launch.spec import Launch, Launchable, target_of
 
 
 class LoadedLaunchable:
-    """A launchable on a GPU: its module is loaded, its memory is there, its launches can be made again and again.
+    """A launchable on a GPU: its module is loaded, its memory allocated, and its launches can be repeated.
 
-    launchers: one for each launch, called with a stream. Close it, or use it in a ``with`` block: its memory is the
-    GPU's.
+    launchers: one function for each launch, called with a stream. Close the object, or use it in a ``with`` block, to
+    free its memory on the GPU.
     """
 
     def __init__(self, what: Launchable, driver: Driver | None = None) -> None:
-        """Raises UsageProblem for what a launch file asks wrongly, CannotRun for what the GPU refuses."""
+        """Raises UsageProblem for errors of the launch file, and CannotRun for what the GPU refuses."""
         self.what = what
         self.driver = driver or Driver()
         self.module = load_module(what)
@@ -61,7 +61,10 @@ class LoadedLaunchable:
             self.driver.free(self._allocated.pop())
 
     def _give_up(self) -> None:
-        """Closes it on the way of an error, which is to be seen: a GPU that has faulted frees nothing."""
+        """Closes the object after an error.
+
+        Errors of closing are ignored, because a GPU that has faulted frees nothing.
+        """
         with suppress(CannotRun):
             self.close()
 
@@ -71,7 +74,7 @@ class LoadedLaunchable:
             launch()
         self.driver.synchronize()
 
-    # ---- memory, as `emugpu.launch.memory.DeviceMemory` has it ----
+    # ---- memory, with the interface of `emugpu.launch.memory.DeviceMemory` ----
 
     def upload(self, array: NDArray[Any], name: str = "", at: int | None = None) -> int:
         data = np.ascontiguousarray(array)
@@ -157,9 +160,9 @@ class LoadedLaunchable:
 
 
 def run_on_gpu(what: Launchable, driver: Driver | None = None, keep: Collection[str] | None = None) -> Outcome:
-    """Runs a launchable once, on the GPU of this process. keep: as of `emugpu.launch.launching.run`.
+    """Runs a launchable once, on the GPU of this process. keep: as for `emugpu.launch.launching.run`.
 
-    What hangs there hangs this process: give the work to another one (`emugpu.processes`).
+    A hang on the GPU hangs this process. To be safe, run it in another process (`emugpu.processes`).
     """
     driver = driver or Driver()
     with LoadedLaunchable(what, driver) as loaded:

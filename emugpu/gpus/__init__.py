@@ -1,6 +1,6 @@
-"""What is known of each GPU before anything is measured, and which kernels it can run.
+"""What is known about each GPU before anything is measured, and which kernels it can run.
 
-The figures are in one TOML file for each GPU, the only place for them.
+The figures are in one TOML file per GPU, and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from emugpu.errors import CannotRun
 
 FOLDER = Path(__file__).parent
 USUAL = {"sm_90": "h200", "sm_100": "b200"}
-"""The GPU that an architecture stands for where none is named; targets are looked up by how they begin."""
+"""The GPU that represents an architecture if none is named. A target is looked up by its beginning."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class GpuFacts:
     """The figures of one GPU.
 
     Attributes:
-        name: by which it is chosen, ``h200``.
-        title: as its driver calls it.
-        arch: what its PTX is compiled for.
-        gpcs: SMs of each graphics processing cluster, in one of which a thread-block cluster has to fit.
+        name: the name by which it is chosen, ``h200``.
+        title: the name that its driver reports.
+        arch: the target for which its PTX is compiled.
+        gpcs: the number of SMs in each graphics processing cluster. A thread-block cluster must fit into one.
         tflops: peak of dense bf16.
-        terabytes: peak of its memory, TB/s.
-        multiplications: of dense bf16 or fp16 that an SM does in a cycle.
-        l2_bytes: that an SM gets from L2 in a cycle, at most.
-        source: where the peaks are from.
+        terabytes: peak bandwidth of its memory, TB/s.
+        multiplications: dense bf16 or fp16 multiplications of an SM in a cycle.
+        l2_bytes: the most bytes that an SM gets from L2 in a cycle.
+        source: the source of the peaks.
     """
 
     name: str
@@ -48,28 +48,28 @@ class GpuFacts:
         return sum(self.gpcs)
 
     def roof(self, intensity: float) -> float:
-        """TFLOPS that it can do at best at so many operations per byte of its memory."""
+        """Returns the TFLOPS that it can reach at best with this many operations per byte of its memory."""
         return min(intensity * self.terabytes, self.tflops)
 
     def resident_clusters(self, size: int) -> int:
-        """Clusters of so many CTAs that run at the same time, one CTA on an SM."""
+        """Returns how many clusters of so many CTAs run at the same time, with one CTA on each SM."""
         return max(1, sum(sms // size for sms in self.gpcs))
 
 
 def names() -> list[str]:
-    """The GPUs there is a file for."""
+    """Returns the names of the GPUs for which there is a file."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 @cache
 def facts(name: str) -> GpuFacts:
-    """The figures of a GPU of `names`."""
+    """Returns the figures of a GPU of `names`."""
     data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     return GpuFacts(name, **{**data, "gpcs": tuple(data["gpcs"])})
 
 
 def usual_gpu(target: str) -> GpuFacts:
-    """The GPU that a target such as sm_90a stands for; of one that nobody knows the largest."""
+    """Returns the GPU that represents a target such as sm_90a; for an unknown target, the largest one."""
     return facts(next((name for arch, name in USUAL.items() if target.startswith(arch)), "b200"))
 
 
@@ -82,9 +82,9 @@ GPUS_BY_ARCH = {
 
 
 def arch_of_gpu(major: int, minor: int) -> str:
-    """The target of the kernels a GPU runs.
+    """Returns the target of the kernels that a GPU runs.
 
-    Raises CannotRun for a GPU that has neither wgmma nor tcgen05, consumer Blackwell (12.0) among them.
+    Raises CannotRun for a GPU with neither wgmma nor tcgen05, such as consumer Blackwell (12.0).
     """
     arch = ARCH_BY_CAPABILITY.get((major, minor))
     if arch is None:
@@ -102,8 +102,10 @@ def check_arch(wanted: str, major: int, minor: int, gpu: str) -> None:
 
 
 def check_target(target: str, capability: str, gpu: str) -> None:
-    """Raises CannotRun unless PTX for this target runs on a GPU of this compute capability: ``sm_90`` on 9.0 and all
-    later ones, ``sm_90a`` on 9.0 alone, ``sm_100f`` on 10.0 and later ones of its family (PTX ISA 9.7, ``.target``).
+    """Raises CannotRun unless PTX for this target runs on a GPU of this compute capability.
+
+    ``sm_90`` runs on 9.0 and all later ones, ``sm_90a`` only on 9.0, and ``sm_100f`` on 10.0 and later ones of its
+    family (PTX ISA 9.7, ``.target``).
     """
     major, minor = (int(part) for part in capability.split("."))
     number = int("".join(filter(str.isdigit, target)))
@@ -117,5 +119,5 @@ def check_target(target: str, capability: str, gpu: str) -> None:
 
 
 def kind_of(name: str) -> str:
-    """By the name that the driver gives it: ``nvidia-h200`` of an NVIDIA H200."""
+    """Returns a kind from the name that the driver reports: ``nvidia-h200`` for an NVIDIA H200."""
     return "-".join(name.lower().split())

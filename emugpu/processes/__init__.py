@@ -1,1 +1,1 @@
-"""Processes under supervision: programs that are not ours, and workers of ours with an engine over several of them."""
+"""Supervised processes: foreign programs, our own workers, and an engine that distributes jobs over several workers."""

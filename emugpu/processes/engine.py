@@ -1,4 +1,4 @@
-"""An engine has many jobs done by several processes: here those of this machine."""
+"""An engine distributes many jobs over several processes; here, over processes of this machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from emugpu.processes.worker_process import JobTimeout, Reply, WorkerCrashed, Wo
 T = TypeVar("T")
 R = TypeVar("R")
 MOST_DEATHS = 3
-"""Processes that a job may kill before it is given up."""
+"""The number of processes that a job may kill before the engine gives it up."""
 
 
 @dataclass(frozen=True)
 class Done(Generic[T]):
-    """A job that is done. error: why there is no value. log: what was said while it failed. deaths: processes that died
-    of it, or with it."""
+    """A finished job.
+
+    error: why there is no value. log: standard error of the failed attempt. deaths: the number of processes that died
+    during the job.
+    """
 
     item: T
     value: Any = None
@@ -37,13 +40,13 @@ class Done(Generic[T]):
 
 @dataclass
 class Attempt(Generic[T]):
-    """A job that is to be done, with the logs of the processes that died of it."""
+    """A job to be done, with the logs of the processes that died during it."""
 
     item: T
     logs: list[str] = field(default_factory=list)
 
     def after(self, reply: Reply, limit: float | None) -> Done[T] | None:
-        """Returns what came of it; None: it is to be run again, elsewhere."""
+        """Returns the finished job, or None if it is to be run again in another process."""
         deaths = len(self.logs)
         if reply.kind == "value":
             return Done(self.item, reply.value, deaths=deaths)
@@ -58,7 +61,7 @@ class Attempt(Generic[T]):
 
 
 class Engine(Protocol):
-    """Has jobs done. Used as a context: at its end, all processes that it started are gone."""
+    """Runs jobs. Used as a context manager: at its end, all processes that it started are gone."""
 
     def __enter__(self) -> Engine: ...
 
@@ -67,17 +70,18 @@ class Engine(Protocol):
     def map(
         self, function: Callable[[T], Any], items: Iterable[T], limit: float | None = None, needs: str = "CPU"
     ) -> Iterator[Done[T]]:
-        """Does function of each item, in the order in which they end.
+        """Calls function with each item, and yields the jobs in the order in which they end.
 
-        Items are taken from their source as they can be worked on, never all at once. limit: seconds that one may take.
+        Items are taken from their source only as fast as they can be processed. limit: the most seconds for one item.
         needs: what a worker must have, ``CPU`` or ``GPU``. function and items are pickled.
         """
         ...
 
 
 class Processes:
-    """An `Engine` of so many worker processes, and one more for each of these GPUs, as ``CUDA_VISIBLE_DEVICES`` names
-    them; without a name it is the one that this process would use.
+    """An `Engine` with ``count`` worker processes, and one more for each of these GPUs.
+
+    gpus: names as in ``CUDA_VISIBLE_DEVICES``. Without a name, the GPU is the one that this process would use.
     """
 
     def __init__(self, count: int, gpus: Sequence[str] = ()) -> None:
@@ -94,7 +98,7 @@ class Processes:
     def map(
         self, function: Callable[[T], Any], items: Iterable[T], limit: float | None = None, needs: str = "CPU"
     ) -> Iterator[Done[T]]:
-        """See `Engine.map`. Where a GPU is needed each has one worker: what is timed never shares it."""
+        """See `Engine.map`. Each GPU has only one worker, so that a timed job never shares its GPU."""
         free = list(self._places[needs])
         source, again = iter(items), deque[Attempt[T]]()
         busy: dict[WorkerProcess, tuple[str, Attempt[T]]] = {}
@@ -125,7 +129,7 @@ class Processes:
                 worker.close()
 
     def _worker(self, gpu: str) -> WorkerProcess:
-        """Returns one that waits and sees this GPU alone, or a new one."""
+        """Returns an idle worker that sees only this GPU, or a new one."""
         for idle in [(name, worker) for name, worker in self._idle if name == gpu]:
             self._idle.remove(idle)
             if idle[1].is_alive:
@@ -135,7 +139,7 @@ class Processes:
 
 
 def next_attempt(again: deque[Attempt[T]], source: Iterator[T]) -> Attempt[T] | None:
-    """Returns what is to be done next, first what is to be done again; None: there is nothing left."""
+    """Returns the next job, first one that is to be run again, or None if none is left."""
     if again:
         return again.popleft()
     for item in source:
@@ -144,14 +148,14 @@ def next_attempt(again: deque[Attempt[T]], source: Iterator[T]) -> Attempt[T] | 
 
 
 def _ready(workers: list[WorkerProcess]) -> list[WorkerProcess]:
-    """Waits until some have answered, died, or used up their time."""
+    """Waits until some workers have answered, died, or used up their time."""
     left = [seconds for worker in workers if (seconds := worker.seconds_left) is not None]
     answered = wait([worker.answers for worker in workers], max(0.0, min(left)) if left else None)
     return [w for w in workers if w.answers in answered or (w.seconds_left is not None and w.seconds_left <= 0)]
 
 
 def in_order(function: Callable[[T], R], items: Iterable[T], jobs: int = 1) -> Iterator[R]:
-    """Does what ``map`` does, by so many processes side by side. Raises what function raises."""
+    """Does the same as ``map``, with so many processes in parallel. Raises the exceptions of function."""
     if jobs == 1:
         yield from map(function, items)
         return

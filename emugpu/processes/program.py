@@ -1,4 +1,4 @@
-"""Programs run in a session of their own, under a limit of time, and are gone when this process is, however it ends."""
+"""Programs that run in a session of their own with a time limit, and that end when this process ends in any way."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-"""Linux, prctl(2)."""
+"""The option of Linux's prctl(2)."""
 PATIENCE = 5.0
-"""Seconds to wait for a process that was killed: one that a GPU holds may stay for a while, and nobody waits for it."""
+"""Seconds to wait for a killed process. A process that a GPU holds may stay for a while, and is then left behind."""
 
 QUERY_SECONDS = 60
-"""For a program that is asked about itself."""
+"""The time limit for a program that is asked about itself."""
 MOST_SHOWN = 200
-"""Characters of a command in the log."""
+"""The most characters of a command in the log."""
 
 _log = logging.getLogger(__name__)
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 def end_with_parent() -> None:
-    """Has the kernel end this process with the thread that started it; systems other than Linux leave it alone."""
+    """Makes the kernel end this process with the thread that started it. Other systems than Linux ignore this."""
     if _prctl is not None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def start(command: Sequence[Any], **streams: Any) -> subprocess.Popen[Any]:
-    """Starts a program that ends when its standard input does. Ctrl-C does not reach it."""
+    """Starts a program in a new session, so that Ctrl-C does not reach it."""
     process = subprocess.Popen(command, start_new_session=True, **streams)
     _log.debug("process %d: %s", process.pid, " ".join(map(str, command))[:MOST_SHOWN])
     return process
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Ends a process that leads its session, and all that it started."""
+    """Ends a process that leads its session, and all processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -51,8 +51,8 @@ def end(process: subprocess.Popen[Any]) -> None:
 def run(command: Sequence[Any], limit: float, input: str | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, and returns what it printed.
 
-    Raises `OSError` if it cannot be started, and `subprocess.TimeoutExpired` after so many seconds; then nothing of it
-    is left.
+    Raises `OSError` if it cannot be started, and `subprocess.TimeoutExpired` after so many seconds. In both cases no
+    process of it is left.
     """
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     pipes |= {"stdin": subprocess.DEVNULL if input is None else subprocess.PIPE}
@@ -68,7 +68,7 @@ def run(command: Sequence[Any], limit: float, input: str | None = None, **how: A
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def answer(program: Path, *arguments: str) -> str:
+def output_of(program: Path, *arguments: str) -> str:
     """Returns what a program prints. Raises OSError if it cannot be run, SubprocessError if it fails."""
     return subprocess.run(
         [program, *arguments],
@@ -82,9 +82,9 @@ def answer(program: Path, *arguments: str) -> str:
 
 
 def ask_version(program: Path) -> tuple[str | None, str | None]:
-    """Returns (what ``--version`` says, in short; None), or (None, why it says nothing)."""
+    """Returns (the version, None) from ``--version``, or (None, why there is none)."""
     try:
-        text = answer(program, "--version").strip()
+        text = output_of(program, "--version").strip()
     except (OSError, subprocess.SubprocessError) as error:
         return None, _reason(error)
     if not text:

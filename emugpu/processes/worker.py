@@ -1,7 +1,7 @@
 """The worker's side of a `WorkerProcess`: it does one job after another.
 
-Requests come on standard input, events and answers go to standard output, all of them pickled. What a job prints goes
-to standard error. If the other end goes away, however it ended, this process and all that it started end at once.
+Requests arrive on standard input. Events and results go to standard output. All of them are pickled. What a job prints
+goes to standard error. If the parent ends in any way, this process and all processes that it started end at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _limit: float | None = None
 
 
 def main() -> None:
-    """Serves requests until the parent goes away."""
+    """Serves requests until the parent ends."""
     global _answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what becomes of an interruption
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
     faulthandler.enable()
     requests, _answers = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     with open(os.devnull, "rb") as nothing:
@@ -38,9 +38,9 @@ def main() -> None:
         _answers.send_bytes(_work(waiting.get()))
 
 
-def tell(event: Any) -> None:
-    """Sends the parent an event of the job in flight. The limit of time begins anew."""
-    assert _answers is not None, "only a worker process has somebody to tell"
+def send_event(event: Any) -> None:
+    """Sends the parent an event of the current job. The time limit starts again."""
+    assert _answers is not None, "only a worker process has a parent to send events to"
     _watch(_limit)
     _answers.send_bytes(pickle.dumps(("event", event)))
 
@@ -49,7 +49,7 @@ def _listen(requests: Connection, waiting: SimpleQueue[bytes]) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             waiting.put(requests.recv_bytes())
-    os.killpg(0, signal.SIGKILL)  # this process leads the group of all that it started
+    os.killpg(0, signal.SIGKILL)  # this process leads the group of all processes that it started
 
 
 def _work(request: bytes) -> bytes:
@@ -66,13 +66,13 @@ def _work(request: bytes) -> bytes:
 
 
 def _watch(limit: float | None) -> None:
-    """Has the process say where it hangs after so many seconds, and end, even where Python code no longer runs."""
+    """Makes the process print where it hangs after so many seconds, and end, even if Python code no longer runs."""
     if limit is not None:
         faulthandler.dump_traceback_later(limit, exit=True)
 
 
 def _failed(error: Exception) -> bytes:
-    """Pickles the exception itself if it survives that; else one of the same exit code that says the same."""
+    """Pickles the exception if it can be unpickled, or else one with the same exit code and message."""
     try:
         data = pickle.dumps(("error", error))
         pickle.loads(data)

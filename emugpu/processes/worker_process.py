@@ -1,4 +1,4 @@
-"""A worker process: it is submitted jobs, asked for results, and ended when it gives no sign of life."""
+"""A worker process: the parent submits jobs, reads results, and ends the worker if it gives no sign of life."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from emugpu.errors import CannotRun
 from emugpu.processes import program
 
 GRACE = 5.0
-"""Seconds after its limit in which a worker may end itself, and say where it hung."""
+"""Seconds after its limit in which a worker may end itself and report where it hung."""
 LOG_BYTES = 8000
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
-"""Workers are as many as cores: more threads in each would only get in the way."""
+"""There are as many workers as cores, so more threads in each would only compete."""
 LEFT_OUT = ("MALLOC_TRIM_THRESHOLD_",)
-"""Dask sets it for its workers, so that they give memory back early. A process that emulates asks for it again at once:
-the pages that the kernel has to clear each time took a sixth of an emulated job."""
+"""Dask sets this for its workers, so that they return memory early. An emulating process needs it again at once, and
+the kernel has to clear the pages each time, which took a sixth of an emulated job.
+"""
 
 
 class JobTimeout(CannotRun):
-    """A job was ended by its limit of time."""
+    """The time limit has ended a job."""
 
 
 class WorkerCrashed(CannotRun):
-    """So many processes died of a job that it is not tried again."""
+    """The job has killed so many processes that it is not tried again."""
 
     def __init__(self, logs: list[str]) -> None:
         super().__init__(f"{len(logs)} processes died of it; of the last one: {logs[-1].strip().partition(chr(10))[0]}")
@@ -42,9 +43,9 @@ class WorkerCrashed(CannotRun):
 
 @dataclass(frozen=True)
 class Reply:
-    """How one attempt at a job ended: with a value, an exception, the death of the process, or its limit of time.
+    """The outcome of one attempt at a job: a value, an exception, the death of the process, or its time limit.
 
-    log: the end of what the process said on standard error. ending: how the process died, if it did.
+    log: the end of the process's standard error. ending: how the process died, if it did.
     """
 
     kind: Literal["value", "error", "died", "late"]
@@ -54,7 +55,7 @@ class Reply:
 
 
 def request(function: Callable[[Any], Any], item: Any, limit: float | None) -> bytes:
-    """Pickles what a worker is sent. limit: seconds without an answer or an event after which it is ended."""
+    """Pickles a request to a worker. limit: seconds without a result or an event after which the worker is ended."""
     return pickle.dumps((function, item, limit))
 
 
@@ -69,14 +70,14 @@ class WorkerProcess:
             **(environment or {}),
             "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)]),
         }
-        # -P: not what the working directory calls emugpu
+        # -P: do not import an emugpu from the working directory
         command = [sys.executable, "-P", "-c", "from emugpu.processes.worker import main; main()"]
         pipe = subprocess.PIPE
         self._process = program.start(command, stdin=pipe, stdout=pipe, stderr=self._log, env=variables)
         assert self._process.stdin and self._process.stdout
         self._requests = Connection(os.dup(self._process.stdin.fileno()), readable=False)
         self.answers = Connection(os.dup(self._process.stdout.fileno()), writable=False)
-        """Ready to be read when there is an answer, or the process has ended."""
+        """Readable when there is a result or an event, or when the process has ended."""
         self._process.stdin.close()
         self._process.stdout.close()
         self._limit: float | None = None
@@ -99,50 +100,50 @@ class WorkerProcess:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time until the process is ended; None if there is no limit."""
+        """The time until the process is ended; None if there is no limit."""
         return None if self._limit is None else self._heard + self._limit + GRACE - time.monotonic()
 
     def submit(self, request: bytes, limit: float | None) -> None:
-        """Has a `request` worked out."""
+        """Sends a `request` to the worker."""
         self._limit, self._heard = limit, time.monotonic()
         with contextlib.suppress(OSError):
             self._log.truncate(0)
-        with contextlib.suppress(OSError):  # it has died: the result says so
+        with contextlib.suppress(OSError):  # the process has died; the result will say so
             self._requests.send_bytes(request)
 
-    def result(self, hear: Callable[[Any], None] = lambda event: None) -> Reply:
-        """Waits for the answer until the limit. hear: is told of each event before it."""
+    def result(self, on_event: Callable[[Any], None] = lambda event: None) -> Reply:
+        """Waits for the result until the limit. on_event: called with each event before it."""
         try:
             while True:
                 left = self.seconds_left
                 if not self.answers.poll(None if left is None else max(left, 0)):
                     self.end()
-                    return Reply("late", log=self._said)
+                    return Reply("late", log=self._log_text)
                 kind, value = _read(self.answers.recv_bytes())
                 if kind != "event":
-                    return Reply(kind, value, self._said if kind == "error" else "")
+                    return Reply(kind, value, self._log_text if kind == "error" else "")
                 self._heard = time.monotonic()
-                hear(value)
+                on_event(value)
         except (EOFError, OSError):
             self.end()
             late = self._limit is not None and time.monotonic() - self._heard >= self._limit
-            return Reply("late" if late else "died", log=self._said, ending=self._ending)
+            return Reply("late" if late else "died", log=self._log_text, ending=self._ending)
 
     def end(self) -> None:
-        """Ends the process and all that it started."""
+        """Ends the process and all processes that it started."""
         if not self._ended:
             self._ended = True
             program.end(self._process)
             self._requests.close()
 
     def close(self) -> None:
-        """Ends the process, and forgets what it said."""
+        """Ends the process, and drops its log."""
         self.end()
         self.answers.close()
         self._log.close()
 
     @property
-    def _said(self) -> str:
+    def _log_text(self) -> str:
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace").strip()
 

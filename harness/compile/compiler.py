@@ -31,7 +31,7 @@ from emugpu.errors import EXIT_USAGE, CannotRun
 from emugpu.gpus import kind_of
 from emugpu.launch.ptxas import ASSEMBLE_SECONDS, assemble, ptxas_version
 from emugpu.paths import find_mojo
-from emugpu.processes.program import answer, ask_version
+from emugpu.processes.program import ask_version, output_of
 from emugpu.processes.program import run as run_program
 from harness import paths
 
@@ -124,7 +124,7 @@ def versions() -> dict[str, str | None]:
 def _first_words(program: Path, *arguments: str) -> str | None:
     """What a program prints, None if it cannot be run or fails."""
     try:
-        return answer(program, *arguments)
+        return output_of(program, *arguments)
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from emugpu.errors import CannotRun, ReportedError
 from emugpu.processes.program import end_with_parent
-from emugpu.processes.worker import tell
+from emugpu.processes.worker import send_event
 from harness import fp8
 from harness.compile.config import KernelConfig
 from harness.epilogues import NONE
@@ -62,7 +62,7 @@ class Request:
 
 def emit(event: str, **fields: Any) -> None:
     """Tells the parent of an event in plain data: it never loads torch or MAX."""
-    tell((event, json.loads(json.dumps(fields))))
+    send_event((event, json.loads(json.dumps(fields))))
 
 
 def serve(request: Request) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from emugpu.errors import CannotRun
-from emugpu.processes.worker import tell
+from emugpu.processes.worker import send_event
 
 
 def square(n: int) -> int:
@@ -54,20 +54,20 @@ def count_slowly(n: int) -> int:
     """Takes longer than a second, and says each half of one how far it is."""
     for step in range(n):
         time.sleep(0.5)
-        tell(step)
+        send_event(step)
     return n
 
 
 def gpu_process(request: dict) -> None:
     """Behaves like the process that touches the GPU, as request says."""
-    tell(("started", {"name": request["name"]}))
+    send_event(("started", {"name": request["name"]}))
     print("library noise")
     match request["then"]:
         case "finishes":
-            tell(("note", {"message": "hm"}))
-            tell(("finished", {"timing": None}))
+            send_event(("note", {"message": "hm"}))
+            send_event(("finished", {"timing": None}))
         case "hangs":
-            tell(("checked", {"validation": {"passed": True}}))
+            send_event(("checked", {"validation": {"passed": True}}))
             time.sleep(600)
         case "crashes":
             sys.stderr.write("CUDA error: an illegal memory access\n")
