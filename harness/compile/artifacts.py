@@ -97,7 +97,7 @@ class Artifact:
 
     def plan_json(self, shape: Shape) -> str:
         """The launch plan as the planner computes it, with the name of the kernel's entry: one line of JSON."""
-        return _plan(self.planner or planner.planner(), self.folder, shape)
+        return _plan(self.planner or planner.own_planner(), self.folder, shape)
 
     def statistics(self) -> dict:
         """What ptxas says about the kernel (see `emugpu.launch.ptxas`); of compiled PTX asked once per version."""
@@ -116,8 +116,7 @@ class Artifact:
         """Raises CannotRun if ptxas is there, and refuses the PTX."""
         refusal = refusal_in(self.statistics())
         if refusal:
-            file = f"{self.edited}: " if self.edited else ""
-            raise CannotRun(f"{file}ptxas refuses the PTX: {refusal}; fix it, or add --no-ptxas")
+            raise CannotRun(f"ptxas refuses the PTX: {refusal}; fix it, or add --emulate ptxas=false")
 
     def _assemble(self, kept: Path, version: str) -> dict:
         with cache.temporary_folder() as temporary:
@@ -131,14 +130,21 @@ class Artifact:
         return found
 
 
-def build(configs: Sequence[KernelConfig]) -> list[Artifact]:
-    """The artifacts of these configurations, in their order. What the cache lacks is compiled in one go."""
-    missing = [config for config in dict.fromkeys(configs) if _load(config) is None]
-    for config in missing:
-        _log.info("%s is compiled: %s is not in the cache, whole", config.label, _kernel_folder(config))
+def build(configs: Sequence[KernelConfig], notice: bool = False) -> list[Artifact]:
+    """The artifacts of these configurations, in their order. What the cache lacks is compiled in one go. notice: say on
+    standard error what is being compiled, for a person: that takes a while.
+    """
+    folders = {config: _kernel_folder(config) for config in dict.fromkeys(configs)}
+    missing = {config: folder for config, folder in folders.items() if not _is_whole(folder)}
+    for config, folder in missing.items():
+        _log.info("%s is compiled: %s is not in the cache, whole", config.label, folder)
     if missing:
-        _compile(missing)
-    return [_require(config, compiled_now=config in missing) for config in configs]
+        labels = ", ".join(config.label for config in missing)
+        with_notice(labels if notice else "", lambda: _compile(missing))
+    for config, folder in folders.items():
+        if not _is_whole(folder):
+            raise CannotRun(f"the build cache at {cache.root()} lost {config.label} again; is it being cleaned?")
+    return [Artifact(config, folders[config], compiled_now=config in missing) for config in configs]
 
 
 def build_each(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
@@ -160,14 +166,13 @@ def build_each(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact |
 
 
 def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
-    """`build`, for a person: says on standard error what is being compiled, as that takes a while."""
-    missing = [config.label for config in dict.fromkeys(configs) if not is_built(config)]
-    return with_notice(", ".join(missing), lambda: build(configs))
+    """`build`, for a person."""
+    return build(configs, notice=True)
 
 
 def is_built(config: KernelConfig) -> bool:
     """True if the cache holds this configuration."""
-    return _load(config) is not None
+    return _is_whole(_kernel_folder(config))
 
 
 def plan_json(config: KernelConfig, shape: Shape) -> str:
@@ -186,38 +191,37 @@ def model_key(config: KernelConfig) -> str:
     return digest(sources_hash(paths.kernels_dir()), config.to_json(), str(package_version("max")))
 
 
-def _load(config: KernelConfig, compiled_now: bool = False) -> Artifact | None:
-    folder = _kernel_folder(config)
-    if not cache.is_whole(folder / "kernel.ptx", folder / "artifact.json"):
-        return None
-    return Artifact(config, folder, compiled_now)
+def _is_whole(folder: Path) -> bool:
+    return cache.is_whole(folder / "kernel.ptx", folder / "artifact.json")
 
 
-def _require(config: KernelConfig, compiled_now: bool) -> Artifact:
-    artifact = _load(config, compiled_now)
-    if artifact is None:
-        raise CannotRun(f"the build cache at {cache.root()} lost {config.label} again; is it being cleaned?")
-    return artifact
-
-
-def _compile(configs: list[KernelConfig]) -> None:
-    ready = {config: planner.compiled_with_planner(config.options()) for config in configs}
-    keep({config: ptx for config, ptx in ready.items() if ptx})
-    rest = [config for config in configs if not ready[config]]
+def _compile(folders: Mapping[KernelConfig, Path]) -> None:
+    """Compiles configurations, each for its place in the cache."""
+    for config, folder in folders.items():
+        ready = planner.compiled_with_planner(config.options())
+        if ready:
+            _keep(config, folder, ready)
+    rest = [config for config, folder in folders.items() if not _is_whole(folder)]
     if rest:
         with compiled(driver_source([config.options() for config in rest])) as program:
-            keep({config: ask(program, "ptx", index) for index, config in enumerate(rest)})
+            for index, config in enumerate(rest):
+                _keep(config, folders[config], ask(program, "ptx", index))
 
 
 def keep(made: Mapping[KernelConfig, str]) -> None:
     """Puts the PTX of these configurations into the build cache."""
     for config, ptx in made.items():
-        about = {"config": config.as_dict(), "mojo": mojo_version()}
-        with cache.temporary_folder() as temporary:
-            folder = cache.ensure(Path(temporary, "kernel"))
-            (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
-            (folder / "artifact.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-            cache.publish(folder, _kernel_folder(config), partial(is_built, config))
+        _keep(config, _kernel_folder(config), ptx)
+
+
+def _keep(config: KernelConfig, place: Path, ptx: str) -> None:
+    """Publishes the PTX of a configuration."""
+    about = {"config": config.as_dict(), "mojo": mojo_version()}
+    with cache.temporary_folder() as temporary:
+        folder = cache.ensure(Path(temporary, "kernel"))
+        (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
+        (folder / "artifact.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        cache.publish(folder, place, partial(_is_whole, place))
 
 
 @lru_cache(maxsize=256)

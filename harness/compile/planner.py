@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from emugpu import cache
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.program import end, start
-from harness import fp8
+from harness import fp8, paths
 from harness.block_scaling import FORMATS, BlockFormat
 from harness.compile.compiler import (
     PLANNER,
@@ -61,6 +61,19 @@ def planner(needed: Mapping[str, Any] | None = None) -> Path:
     return place
 
 
+def own_planner(needed: Mapping[str, Any] | None = None) -> Path:
+    """The program that this process asks: looked for once, as its key takes a walk through all sources that it is made
+    from. needed: as of `planner`.
+    """
+    place = (paths.kernels_dir(), cache.root())
+    if place not in _found or not cache.is_whole(_found[place]):
+        _found[place] = planner(needed)
+    return _found[place]
+
+
+_found: dict[tuple[Path, Path], Path] = {}
+"""By the folder of the sources, which a kernel of one's own changes, and that of the cache."""
+
 _compiled_with_planner: dict[str, str] = {}
 """PTX of the kernel that this process compiled together with the planner, by what was asked for."""
 
@@ -89,15 +102,19 @@ def _publish(program: Path, place: Path) -> None:
 
 def plan_json(options: Mapping[str, Any], shape: Shape) -> str:
     """The launch plan of a complete configuration: one line of JSON, with null for the entry's name."""
-    return ask_plan(planner(), options, shape)
+    return ask_plan(own_planner(), options, shape)
 
 
 def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
     """As `plan_json`, of a planner that may be another commit's."""
     more = [f"groups={shape.groups_text}"] if shape.groups else []
     more += [f"ld={shape.ld_text}"] if shape.ld else []
-    answer = ask(program, shape.rows_in_memory, shape.n, shape.k, *more, *words_of(options))
+    answer = _plan(program, shape.rows_in_memory, shape.n, shape.k, *more, *words_of(options))
     return json.dumps(add_words(json.loads(answer))) + "\n"
+
+
+_plan = functools.lru_cache(maxsize=256)(ask)
+"""What a program says of a plan stays as it is."""
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,8 +123,7 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     odd = next((word for word in words if not word.isprintable() or " " in word), None)
     if odd is not None:
         raise UsageProblem(f"{odd!r} is no value of a configuration's option: it has spaces")
-    if not _server.cache_info().currsize:
-        planner(needed=options)
+    own_planner(needed=options)
     answer = json.loads(_answer(options_text(options)))
     if "refused" in answer:
         refused = answer["refused"]
@@ -125,13 +141,13 @@ def _answer(line: str) -> str:
         if found:
             return found
         _server.cache_clear()
-    raise CannotRun(f"the planner {planner()} does not answer")
+    raise CannotRun(f"the planner {own_planner()} does not answer")
 
 
 @functools.lru_cache(maxsize=1)
 def _server(process: int) -> _Server:
     """One for each process: a child of `fork` must not talk to its parent's."""
-    return _Server(planner())
+    return _Server(own_planner())
 
 
 class _Server:

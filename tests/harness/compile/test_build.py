@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import textwrap
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -166,6 +167,34 @@ def test_each_source_is_read_once(fake, monkeypatch):
     build(TWO)
     sources = [path for path in read if path.suffix == ".mojo"]
     assert len(sources) == len(set(sources)) > 2
+
+
+def test_a_run_asks_for_its_plan_once_and_forms_each_key_once(series, monkeypatch):
+    """The key of the planner, and that of the kernel; the plan comes from one process."""
+    keys: Counter[str] = Counter()
+    asked: list[list[str]] = []
+    form, start = compiler.key_of, compiler.run_program
+
+    def counted(source: str) -> str:
+        keys[source] += 1
+        return form(source)
+
+    def started(command, *more, **options):
+        asked.append([str(word) for word in command])
+        return start(command, *more, **options)
+
+    for module in (build_module, planner):
+        monkeypatch.setattr(module, "key_of", counted)
+    monkeypatch.setattr(compiler, "run_program", started)
+    planner._found.clear()
+    planner._plan.cache_clear()
+    build_module._plan.cache_clear()
+    words = ["run", "kernel7", "-c", "cluster=2x1", "--shape", "264,512,136", "--no-save"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert sorted(keys.values()) == [1, 1], keys
+    plans = [command for command in asked if command[1:4] == ["264", "512", "136"]]
+    assert len(plans) == 1, asked
 
 
 def test_the_first_kernel_is_compiled_together_with_the_planner(tmp_path, monkeypatch):
