@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emugpu import errors
 
-EXTRAS = {"bench": ("scipy",), "report": ("matplotlib", "jinja2"), "sweep": ("distributed",)}
+EXTRAS = {"bench": ("scipy",), "report": ("matplotlib", "jinja2", "scipy"), "sweep": ("distributed",)}
 """The packages of each extra of pyproject.toml."""
 
 

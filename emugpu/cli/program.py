@@ -106,8 +106,12 @@ def explain_os_error(error: OSError) -> str:
 
 def prepare_streams() -> None:
     """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``. Where
-    there is no standard output (``>&-``), writing to it fails as on a full disk.
+    there is no standard output (``>&-``), writing to it fails as on a full disk. A width of 0, as some terminals say,
+    would cut everything off: it counts as none.
     """
+    for name in ("COLUMNS", "LINES"):
+        if os.environ.get(name, "").strip("0") == "":
+            os.environ.pop(name, None)
     if sys.stdout is None:
         # Not for writing: the error is met and said. And no file that is opened later gets the number of the stream.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 1)

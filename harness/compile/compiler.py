@@ -209,7 +209,13 @@ def _run_mojo(command: list[str], folder: Path) -> None:
     except OSError as error:
         raise CannotRun(f"the Mojo compiler could not be started: {error}") from error
     if done.returncode or not Path(command[-1]).exists():
-        raise CannotRun("the Mojo compiler reports:\n" + readable_errors(done.stdout + done.stderr))
+        said = done.stdout + done.stderr
+        if not said.strip():
+            raise CannotRun(
+                f"the Mojo compiler {command[0]} ended with code {done.returncode}, left no program and said nothing; "
+                "check what EMUGPU_MOJO names, or leave it out"
+            )
+        raise CannotRun("the Mojo compiler reports:\n" + readable_errors(said))
 
 
 # What the compiler says about itself, and the errors that only say that there was one.
