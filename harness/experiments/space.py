@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import product
 from math import ceil
 from typing import Any
@@ -72,7 +72,7 @@ def _waves(config: KernelConfig, clusters: int) -> int:
 class Choices:
     """What there is to choose from. combinations: of all values, and what the kernel chooses from for the problem;
     refused: of these, by the option whose rule they break; forms: with the kernel's own choice of the rest, the most
-    promising first, each tile once before any comes with a second cluster or split.
+    promising first, each tile once before any comes with a second cluster or split. only: values that all must have.
     """
 
     kernel: str
@@ -83,6 +83,7 @@ class Choices:
     combinations: int
     refused: Counter[str]
     forms: tuple[KernelConfig, ...]
+    only: Space = field(default_factory=dict)
 
     def variants(self, base: KernelConfig) -> list[KernelConfig]:
         """Returns configurations that differ from base in one option that is no part of the form."""
@@ -93,27 +94,39 @@ class Choices:
             following = dict.fromkeys(FOLLOWING.get(name, ()))
             for value in self.values[name]:
                 made = _try({**own, **following, name: value})
-                if made is not None and made != base:
+                if made is not None and made != base and _is_among(made, self.only):
                     found[made] = None
         return list(found)
 
 
-def space_of(kernel: str, arch: str, dtype: str, shape: Shape) -> Choices:
-    """Returns the space of a kernel for a problem. Raises `UsageProblem` where it has none."""
-    values = find_kernel(kernel).space.get(arch)
-    if not values:
+def space_of(
+    kernel: str, arch: str, dtype: str, shape: Shape, wanted: Mapping[str, Sequence[Any]] | None = None
+) -> Choices:
+    """Returns the space of a kernel for a problem. wanted: values of options that the candidates must have. Raises
+    `UsageProblem` where it has none.
+    """
+    only: Space = {name: tuple(values) for name, values in (wanted or {}).items()}
+    values = {**find_kernel(kernel).space.get(arch, {}), **only}
+    if values.keys() <= only.keys():
         raise UsageProblem(
             f"{kernel} has no space to be tuned in on {arch}; it is declared in harness/compile/catalog.py"
         )
     default = try_config(kernel, arch=arch, dtype=dtype, shape=shape)
     kind = {"kernel": kernel, "arch": arch, "dtype": dtype}
     refused: Counter[str] = Counter()
-    asked = [one.options for one in estimates(find_kernel(kernel), arch, kind, shape)]
+    chosen_only = [dict(zip(only, chosen, strict=True)) for chosen in product(*only.values())]
+    estimated = estimates(find_kernel(kernel), arch, kind, shape)
+    asked = [{**one.options, **chosen} for one in estimated for chosen in chosen_only]
     asked += [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     allowed = [one for one in asked if _try({**kind, **one}, refused) is not None]
-    tried = [_try({**kind, **{name: one[name] for name in one if name in FORM}}) for one in allowed]
+    tried = [_try({**kind, **{name: one[name] for name in one if name in FORM or name in only}}) for one in allowed]
     forms = list(dict.fromkeys(form for form in tried if form not in (None, default)))
-    return Choices(kernel, arch, dtype, default, values, len(asked), refused, tuple(_ordered(forms, shape)))
+    forms = [form for form in forms if _is_among(form, only)]
+    return Choices(kernel, arch, dtype, default, values, len(asked), refused, tuple(_ordered(forms, shape)), only)
+
+
+def _is_among(config: KernelConfig, only: Space) -> bool:
+    return all(getattr(config, name) in values for name, values in only.items())
 
 
 def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
