@@ -22,7 +22,7 @@ compare=()
 ((${known:-0} > 0)) && compare=(--baseline base)
 
 measure "$change" "$out/change.log" "${compare[@]}" \
-    --markdown "$out/bench.md" --json "$out/bench.json" --junit "$out/bench.xml"
+    -o "$out/bench.md" -o "$out/bench.json" -o "$out/bench.xml"
 status=$?
 
 log_end() { # LOG

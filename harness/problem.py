@@ -85,7 +85,7 @@ class Shape:
                 f"--shape {total},{self.n},{self.k}"
             )
         if self.masked and not self.groups:
-            raise UsageProblem(f"masked {self.masked}: only groups are masked; name the rows of each with --groups")
+            raise UsageProblem(f"masked {self.masked}: only groups are masked; name the rows of each, with groups")
         if self.masked and max(self.groups) > self.masked:
             raise UsageProblem(f"masked {self.masked}: a group has {max(self.groups)} rows; use {max(self.groups)}")
         if self.rows_in_memory > LARGEST:

@@ -47,7 +47,7 @@ MOST_NAMED = 20
 """Launches of a program in a message."""
 
 recording_options = emulation_options(
-    "accumulation", "resident-clusters", "max-steps", "uninitialised", strict=False, jobs=False
+    "accumulation", "resident-clusters", "max-steps", "uninitialised", strict=False, jobs=False, timeout=False
 )
 
 

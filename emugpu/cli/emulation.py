@@ -168,14 +168,15 @@ def jobs_option(what: str = "Worker processes.") -> Callable[[Command], Command]
 
 
 def emulation_options(
-    *names: str, schedules: str = "1", first_seed: int = 0, jobs: bool = True, **defaults: Any
+    *names: str, schedules: str = "1", first_seed: int = 0, jobs: bool = True, timeout: bool = True, **defaults: Any
 ) -> Callable[[Command], Command]:
     """Returns the decorator that gives a command an `Emulation`. names: the settings that it knows; schedules,
-    first_seed: where nothing is said; defaults: of fields of `EmulationOptions`, where it has others.
+    first_seed: where nothing is said; jobs, timeout: whether it has these; defaults: of fields of `EmulationOptions`,
+    where it has others.
     """
 
     def gathered(
-        schedules: Schedules, emulate: tuple[tuple[str, Any], ...], timeout: float | None, jobs: int = 1
+        schedules: Schedules, emulate: tuple[tuple[str, Any], ...], timeout: float | None = None, jobs: int = 1
     ) -> Emulation:
         values: dict[str, Any] = {}
         for name, value in emulate:
@@ -192,7 +193,7 @@ def emulation_options(
             raise UsageProblem(f"--schedules 1@{seed}: fifo is run, and nothing is random; write random:{seed}")
         return Emulation(options, schedules.count, ptxas, given)
 
-    said = [click.option(
+    said: list[Callable[[Command], Command]] = [click.option(
         "--schedules",
         type=Parsed("SCHEDULES", parse_schedules),
         default=schedules,
@@ -206,7 +207,8 @@ def emulation_options(
         metavar="NAME=VALUE",
         help=f"Set {'; '.join(_written(name, defaults) for name in names)}. The first value is the default.",
     )]  # fmt: skip
-    return group("emulation", gathered, *said, *([jobs_option()] if jobs else []), timeout_option)
+    said += [jobs_option()] if jobs else []
+    return group("emulation", gathered, *said, *([timeout_option] if timeout else []))
 
 
 def _written(name: str, defaults: dict[str, Any]) -> str:

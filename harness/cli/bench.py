@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,22 +11,17 @@ from functools import partial
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from emugpu.cli.options import (
-    FiniteRange,
-    check_output,
-    group,
-    offering,
-    schedule_seed_option,
-    schedules_option,
-    write_output,
-)
+from emugpu.cli.emulation import Schedules, jobs_option, parse_schedules
+from emugpu.cli.options import FiniteRange, Parsed, offering
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.program import try_write
 from emugpu.cli.render import several, show_line
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
+from emugpu.launch.launching import EmulationOptions
 from harness.cli import bench_output as output
-from harness.cli.repeat import check_command_of, command_of
+from harness.cli.repeat import command_of
 from harness.compile.artifacts import is_built
 from harness.experiments import bench as runs
 from harness.experiments.history import LAST, check_name
@@ -40,23 +36,6 @@ SCHEDULES = 4
 """A kernel that is right by luck under one schedule is found under others: each case has to be right under all."""
 
 
-Files = dict[str, str]
-"""Where the outcome goes, by format; - is the screen."""
-
-
-def _files(**paths: str | None) -> Files:
-    return {form: path for form, path in paths.items() if path is not None}
-
-
-file_options = group(
-    "files",
-    _files,
-    click.option("--json", metavar="PATH|-", help="Write everything as JSON; - is the screen, instead of the table."),
-    click.option("--markdown", metavar="PATH|-", help="A Markdown table, for a comment on a pull request."),
-    click.option("--junit", metavar="PATH|-", help="JUnit XML, for continuous integration."),
-)
-
-
 @click.command()
 @click.option(
     "--suite",
@@ -69,7 +48,6 @@ file_options = group(
 )
 @click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
-@click.option("--all", "show_all", is_flag=True, help="Show the cases that are SAME on a terminal, too.")
 @click.option("--resume", is_flag=True, help="Go on where the last run of this suite was interrupted.")
 @click.option(
     "--baseline",
@@ -94,42 +72,41 @@ file_options = group(
     show_default=True,
     help=f"Processes that time each case on a GPU, one by one; fewer than {MIN_PROCESSES} give no verdict.",
 )
-@schedules_option(None, f"{SCHEDULES} on the emulator")
-@schedule_seed_option
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Cases to emulate in parallel.")
-@file_options
+@click.option(
+    "--schedules",
+    type=Parsed("SCHEDULES", parse_schedules),
+    metavar="N|N@SEED",
+    help="How many schedules of the emulator each case must be right under: fifo and random ones.  "
+    f"[default: {SCHEDULES}]",
+)
+@jobs_option("Cases to emulate in parallel.")
+@output_option("json", "md", "xml")
 def bench(
     suite_name: str,
     pattern: str | None,
     list_only: bool,
-    show_all: bool,
     resume: bool,
     baseline_name: str,
     save_baseline: str | None,
     threshold: float,
     processes: int,
-    schedules: int | None,
-    schedule_seed: int,
+    schedules: Schedules | None,
     jobs: int,
-    files: Files,
+    outputs: Outputs,
 ) -> int:
-    """Run a suite, compare it with a baseline and keep the history.
-
-    Exit codes: 0 no regression, 1 regression or unsound synchronisation, 2 usage, 3 could not measure, 4 wrong result.
-    """
+    """Run a suite, compare it with a baseline and keep the history."""
     suite = load_suite(suite_name)
     if suite.device == "gpu":
         needs("bench")
     cases = _filter(suite, pattern)
     if save_baseline is not None:
         check_name(save_baseline)
-    _check_files(files)
     if list_only:
         for case in cases:
             click.echo(case.id)
         return EXIT_OK
     progress = Console(stderr=True)
-    under = _schedules(suite, schedules)
+    under, schedule_seed = _schedules(suite, schedules)
     prepared = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
     if jobs > 1 and any(job.request and job.request.gpu for job in prepared):
         raise UsageProblem(f"--jobs {jobs}: what is timed on a GPU is timed alone; leave --jobs out")
@@ -146,7 +123,7 @@ def bench(
     unsaved = dict.fromkeys(one.unsaved for one in measured if one.unsaved)
     notes = (*_soundness(judgements), *saved, *unsaved)
     outcome = output.Outcome(suite.name, run_id, past.label, threshold / 100, judgements, notes)
-    if not _write(outcome, files, show_all):
+    if not _write(outcome, outputs):
         return outcome.exit_code or EXIT_CANNOT_RUN
     if baseline_name != LAST and outcome.exit_code != EXIT_FINDINGS and not any(j.baseline for j in judgements):
         raise CannotRun(f"nothing could be compared: {judgements[0].reason}")
@@ -193,12 +170,24 @@ def _reporting(
     if not console.is_terminal:
         if first:
             show_line(console, first)
-        yield lambda measured, number: show_line(
-            console,
-            f"[{number:{len(str(len(planned)))}}/{len(planned)}] {measured.planned.case.id}: {_state(measured)}",
-        )
+        start, total = time.monotonic(), len(planned)
+
+        def line(measured: runs.Measured, number: int) -> None:
+            left = (time.monotonic() - start) / number * (total - number)
+            ahead = f", about {left:.0f} s left" if number < total else ""
+            place = f"[{number:{len(str(total))}}/{total}]"
+            show_line(console, f"{place} {measured.planned.case.id}: {_state(measured)}{ahead}")
+
+        yield line
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(first or planned[0].case.id, total=len(planned))
 
@@ -227,10 +216,17 @@ def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
     return [f"synchronisation checked of {several(len(checked), 'case')}: {sound} sound"] if checked else []
 
 
-def _schedules(suite: Suite, asked: int | None) -> int:
-    if suite.device != "emulator" and asked is not None:
-        raise UsageProblem(f"--schedules {asked}: suite {suite.name} runs on a GPU, which has none; leave it out")
-    return asked or SCHEDULES
+def _schedules(suite: Suite, asked: Schedules | None) -> tuple[int, int]:
+    """How many, and the seed of the first random one."""
+    if asked is None:
+        return SCHEDULES, 0
+    if suite.device != "emulator":
+        raise UsageProblem(f"--schedules: suite {suite.name} runs on a GPU, which has none; leave it out")
+    if asked.schedule != "fifo":
+        raise UsageProblem(
+            f"--schedules {asked.schedule}: bench takes a number of schedules, fifo and random ones: 4@7"
+        )
+    return asked.count, asked.seed or 0
 
 
 def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
@@ -238,24 +234,18 @@ def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
     if measured.failed:
         command = command_of(measured.failed)
     elif measured.record and what_is_unsound(measured.record) and measured.planned.request:
-        command = check_command_of(measured.planned.request, measured.record["soundness"]["schedules"])
+        request = measured.planned.request
+        emulation = EmulationOptions(seed=request.seed, strict=False)
+        checked = replace(request, schedules=measured.record["soundness"]["schedules"], emulation=emulation)
+        command = command_of(checked, "verify")
     else:
         return judgement
     return replace(judgement, notes=(*judgement.notes, f"to repeat: {command}"))
 
 
-def _check_files(files: Files) -> None:
-    if list(files.values()).count("-") > 1:
-        raise UsageProblem("only one of --json, --markdown and --junit can be - (the screen)")
-    for form, path in files.items():
-        check_output(path, f"--{form}")
-
-
-def _write(outcome: output.Outcome, files: Files, show_all: bool) -> bool:
+def _write(outcome: output.Outcome, outputs: Outputs) -> bool:
     """Writes files before the screen, whose reader may go away. Tells whether all could be written."""
-    results = []
-    for form, path in sorted(files.items(), key=lambda item: item[1] == "-"):
-        results.append(try_write(partial(write_output, output.FORMATS[form](outcome), path)))
-    console = Console(stderr="-" in files.values())
-    results.append(try_write(lambda: output.show(console, outcome, show_all)))
-    return all(results)
+    forms = {"json": output.to_json, "md": output.to_markdown, "xml": output.to_junit}
+    written = outputs.write(None, **{form: partial(write, outcome) for form, write in forms.items()})
+    console = Console(stderr=not outputs.shows_report)
+    return try_write(lambda: output.show(console, outcome)) and written.complete

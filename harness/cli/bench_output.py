@@ -63,10 +63,10 @@ class Outcome:
         return f"{several(len(self.judgements), 'case')} against {self.baseline}: {found or 'nothing'}"
 
 
-def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
+def show(console: Console, outcome: Outcome) -> None:
     """Shows a table of what is not SAME on a terminal, or of all cases; otherwise plain lines, of all cases."""
     columns = ("case", "verdict", *_time_columns(outcome), "what")
-    folded = console.is_terminal and not show_all
+    folded = console.is_terminal
     shown = [judgement for judgement in outcome.judgements if not (folded and judgement.verdict == "SAME")]
     rows = [_row(judgement, len(columns)) for judgement in shown]
     title = f"suite {outcome.suite}, baseline {outcome.baseline}"
@@ -85,13 +85,13 @@ def show(console: Console, outcome: Outcome, show_all: bool = False) -> None:
     if len(shown) < len(outcome.judgements):
         folded_away = len(outcome.judgements) - len(shown)
         verb = "is" if folded_away == 1 else "are"
-        show_line(console, f"{several(folded_away, 'case')} {verb} SAME and not shown; --all shows what is left out")
+        show_line(console, f"{several(folded_away, 'case')} {verb} SAME and not shown; -o FILE.md has all")
     changed = grouped_changes(outcome.judgements)
     if changed:
         groups = [_change_row(group, outcome) for group in changed[:SHOWN]]
         show_table(console, "what changed", CHANGE_COLUMNS, groups)
     if len(changed) > SHOWN:
-        show_line(console, f"... and {len(changed) - SHOWN} more; --json and --markdown have them all")
+        show_line(console, f"... and {len(changed) - SHOWN} more; -o FILE.json and -o FILE.md have them all")
     for note in outcome.notes:
         show_line(console, note)
     style = "bold red" if outcome.exit_code in (1, 4) else "bold"
@@ -186,9 +186,6 @@ def to_junit(outcome: Outcome) -> str:
         child.text = f"{judgement.verdict}\n{text}"
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}
 
 
 def _row(judgement: Judgement, columns: int) -> list[str]:

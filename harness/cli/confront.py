@@ -10,16 +10,17 @@ from typing import Any
 import click
 from rich.console import Console
 
-from emugpu.cli.options import as_json, check_output, json_option, write_output
+from emugpu.cli.options import as_json
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import progress_bar, show_line, show_table
-from emugpu.errors import EXIT_OK, UsageProblem
+from emugpu.errors import UsageProblem
 from harness.model.constants import find_gpu
 from harness.model.silicon.tables import SHIPPED, Source, find_tables, gpus_with_tables, read_sources, read_table
 from harness.model.silicon.times import Confrontation, confront
 
 
 @click.command("confront")
-@click.argument("gpu_name", metavar="GPU")
+@click.argument("gpu_name", metavar="b200")
 @click.option(
     "--data",
     "folder",
@@ -27,14 +28,13 @@ from harness.model.silicon.times import Confrontation, confront
     help="A folder with tables of the same names and columns: .json files of sums, mma_intervals.csv, mma_depth.csv, "
     "mainloops.csv, multicast.csv, tma_latency_all_sms.csv, tma_throughput_dram.csv.  [default: those shipped]",
 )
-@json_option
-def confront_command(gpu_name: str, folder: str | None, json_path: str | None) -> int:
-    """Hold emulator and model against what is published of a GPU: b200.
+@output_option("json")
+def confront_command(gpu_name: str, folder: str | None, outputs: Outputs) -> int:
+    """Compare emulator and model with published figures of a GPU.
 
     Sums of the tensor core are compared bit by bit; times are predicted, and the errors shown: what is predicted less
     what was published, over what was published.
     """
-    check_output(json_path, "--json")
     if gpu_name not in gpus_with_tables():
         raise UsageProblem(
             f"GPU '{gpu_name}': there are no published tables of it; there are some of {', '.join(gpus_with_tables())}"
@@ -49,12 +49,12 @@ def confront_command(gpu_name: str, folder: str | None, json_path: str | None) -
         for table in tables:
             found += confront(table, gpu, partial(_report, report, done, total))
             done += len(table.rows)
-    if json_path is not None:
-        data = {"sums": sums, "tables": [each.as_dict() for each in found]}
-        write_output(as_json(data), json_path)
-    if json_path != "-":
+    data = {"sums": sums, "tables": [each.as_dict() for each in found]}
+    written = outputs.write(json=lambda: as_json(data))
+    if outputs.shows_report:
         _show(Console(), gpu.title, sums, found, read_sources(gpu_name) if folder is None else None)
-    return EXIT_OK
+        written.show(Console())
+    return written.exit_code
 
 
 def _report(report: Callable[[int, int], None], before: int, total: int, ready: int) -> None:

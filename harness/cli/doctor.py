@@ -14,9 +14,10 @@ from rich.console import Console
 
 import harness
 from emugpu import cache
-from emugpu.cli.options import as_json, check_output, json_option, write_output
+from emugpu.cli.options import as_json
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import show_table
-from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, CannotRun
+from emugpu.errors import EXIT_CANNOT_RUN, CannotRun
 from emugpu.processes.program import ask_version
 from harness import paths
 from harness.compile.catalog import KERNELS
@@ -45,17 +46,16 @@ class Finding:
 
 
 @click.command("doctor")
-@json_option
-def doctor_command(json_path: str | None) -> int:
+@output_option("json")
+def doctor_command(outputs: Outputs) -> int:
     """Show what is available and what will be used."""
-    check_output(json_path, "--json")
     findings = examine()
-    if json_path is None:
+    written = outputs.write(json=lambda: as_json(as_dict(findings)))
+    if outputs.shows_report:
         rows = [(finding.name, finding.shown, finding.use) for finding in findings]
         show_table(Console(), "what is available, and what it is used for", ("", "found", "use"), rows)
-    else:
-        write_output(as_json(as_dict(findings)), json_path)
-    return EXIT_OK if is_able(findings) else EXIT_CANNOT_RUN
+        written.show(Console())
+    return written.exit_code if is_able(findings) else EXIT_CANNOT_RUN
 
 
 def examine() -> list[Finding]:

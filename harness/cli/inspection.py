@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -13,10 +12,11 @@ from rich.console import Console
 from emugpu.check.protocol import Protocol
 from emugpu.check.protocol import as_dict as protocol_as_dict
 from emugpu.cli import render
-from emugpu.cli.options import check_output, write_output
+from emugpu.cli.options import as_json, check_output, write_output
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import EmulationOptions, run
-from harness.cli.options import ConfigOptions, config_options, kernel_argument, shape_option
+from harness.cli.options import ConfigOptions, Problem, config_options, kernel_argument, problem_options
 from harness.compile.artifacts import build_with_notice, make_launchable, plan_json
 from harness.compile.config import KernelConfig, chosen_options, find_kernel
 from harness.compile.emit import KINDS, emit
@@ -30,73 +30,62 @@ from harness.run.runner import check_memory
 from harness.run.tuned import everywhere
 
 MIN_WIDTH = 40
-FORMATS = ("text", "svg", "json")
-PICTURES = (".png", ".pdf", ".jpg", ".html")
-"""Ends of names under which nobody looks for what is written here."""
-output_option = click.option(
-    "-o",
-    "--output",
-    metavar="PATH|-",
-    default="-",
-    show_default=True,
-    help="Where to write; - is the screen.",
-)
 
 
 @click.command()
 @kernel_argument
-@shape_option
+@problem_options("groups", "masked")
 @config_options
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="By default as the name of the output ends, else text."
-)
 @click.option(
     "--protocol",
     "hand_overs",
     is_flag=True,
     help="Show the hand-offs of an emulated run instead of the plan: who signals whom through which barrier.",
 )
-@click.option("--why", is_flag=True, help="Show by what the tile, the split of K and the order of operands are chosen.")
-@output_option
-def explain(
-    kernel: str, shape: Shape, config: ConfigOptions, form: str | None, hand_overs: bool, why: bool, output: str
-) -> None:
+@click.option("--why", is_flag=True, help="Show why this tile, split of K and order of operands are chosen.")
+@output_option("json", "svg", "txt")
+def explain(kernel: str, problem: Problem, config: ConfigOptions, hand_overs: bool, why: bool, outputs: Outputs) -> int:
     """Explain a launch: shared memory, roles, barriers, multicast.
 
-    Everything shown is computed from the launch plan; with --protocol it is counted in a run, with --why estimated.
+    Everything is computed from the launch plan; --protocol counts in a run, --why shows estimates.
     """
-    check_output(output, "--output")
-    form = form or _format_of(output)
+    shape = problem.shape
     if why:
-        if form != "text" or hand_overs:
-            raise UsageProblem("--why is text about the choice; leave --format and --protocol out")
+        _refuse(outputs, "--why is text about the choice", "json", "svg")
+        if hand_overs:
+            raise UsageProblem("--why is about the choice, --protocol about a run; leave one of them out")
         asked = chosen_options(kernel, config.preset, dict(config.asked))
         found = config.configure(kernel, shape)
-        write_output(_why(found, asked, shape) + (_tuned(found, shape) if config.asks_nothing else ""), output)
-        return
+        text = _why(found, asked, shape) + (_tuned(found, shape) if config.asks_nothing else "")
+        return _write(outputs, lambda width: text)
     if hand_overs:
-        if form == "svg":
-            raise UsageProblem("--protocol is text or JSON, and no picture; leave --format svg out")
-        _explain_protocol(config.configure(kernel, shape), shape, form, output)
-        return
-    text = plan_json(config.configure(kernel, shape), shape)
-    plan = parse_plan(text)
-    if form == "svg":
-        write_output(as_svg(plan), output)
-    elif form == "json":
-        write_output(json.dumps(as_dict(plan, json.loads(text)), indent=2) + "\n", output)
-    else:
-        write_output(as_text(plan, _width(output)) + "\n", output)
-
-
-def _format_of(output: str) -> str:
-    """Returns the format that the name of a file asks for."""
-    end = Path(output).suffix
-    if end in PICTURES:
-        raise UsageProblem(
-            f"--output {output}: this is text, SVG or JSON; name it .txt, .svg or .json, or say --format"
+        _refuse(outputs, "--protocol is text or JSON, and no picture", "svg")
+        seen = _hand_overs(config.configure(kernel, shape), shape)
+        return _write(
+            outputs, lambda width: protocol.as_text(seen, width) + "\n", json=lambda: as_json(protocol_as_dict(seen))
         )
-    return end[1:] if end[1:] in FORMATS else "text"
+    planned = plan_json(config.configure(kernel, shape), shape)
+    plan = parse_plan(planned)
+    return _write(
+        outputs,
+        lambda width: as_text(plan, width) + "\n",
+        json=lambda: as_json(as_dict(plan, json.loads(planned))),
+        svg=lambda: as_svg(plan),
+    )
+
+
+def _refuse(outputs: Outputs, why: str, *kinds: str) -> None:
+    for kind, place in outputs.places:
+        if kind in kinds:
+            raise UsageProblem(f"-o {place}: {why}; name a file that ends in .txt, or leave it out")
+
+
+def _write(outputs: Outputs, text: Callable[[int], str], **others: Callable[[], str]) -> int:
+    """Writes files; text for a width is what the screen gets, if nothing else does."""
+    written = outputs.write(None, txt=lambda: text(WIDTH), **others)
+    if not outputs.places:
+        write_output(text(_width()), "-")
+    return written.exit_code
 
 
 CHOICES_SHOWN = 8
@@ -156,21 +145,18 @@ def _tuned(config: KernelConfig, shape: Shape) -> str:
     return "".join(lines)
 
 
-def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str) -> None:
+def _hand_overs(config: KernelConfig, shape: Shape) -> Protocol:
     check_memory(shape, config.dtype)
     [artifact] = build_with_notice([config])
     what = make_launchable(artifact, shape, "integer", seed=0)
     seen = Protocol(what.roles)
     run(what, EmulationOptions(sinks=(seen,)), keep=())
-    if form == "json":
-        write_output(json.dumps(protocol_as_dict(seen), indent=2) + "\n", output)
-    else:
-        write_output(protocol.as_text(seen, _width(output)) + "\n", output)
+    return seen
 
 
 @click.command("build")
 @kernel_argument
-@shape_option
+@problem_options("groups", "masked")
 @config_options
 @click.option(
     "--emit",
@@ -178,12 +164,13 @@ def _explain_protocol(config: KernelConfig, shape: Shape, form: str, output: str
     type=click.Choice(list(KINDS)),
     help="Write this: PTX, machine code, the launch plan for the shape, or figures about the code.",
 )
-@output_option
-def build_command(kernel: str, shape: Shape, config: ConfigOptions, what: str | None, output: str) -> None:
+@click.option("-o", "--output", metavar="FILE", default="-", help="Where to write it.  [default: the screen]")
+def build_command(kernel: str, problem: Problem, config: ConfigOptions, what: str | None, output: str) -> None:
     """Compile KERNEL, and write its code or what is known about it."""
-    check_output(output, "--output")
+    check_output(output, "-o")
     if what is None and output != "-":
-        raise click.UsageError("--output needs to know what to write; add --emit ptx, sass, plan or asm-stats")
+        raise click.UsageError("-o needs to know what to write; add --emit ptx, sass, plan or asm-stats")
+    shape = problem.shape
     [artifact] = build_with_notice([config.configure(kernel, shape)])
     if what is not None:
         write_output(emit(artifact, what, shape), output)
@@ -192,7 +179,7 @@ def build_command(kernel: str, shape: Shape, config: ConfigOptions, what: str | 
     render.show_line(Console(), f"{artifact.config.label}: {done}, PTX in {artifact.folder / 'kernel.ptx'}")
 
 
-def _width(output: str) -> int:
+def _width() -> int:
     """Returns the width of the terminal, if it is narrower than the text; a line that it breaks is hard to read."""
     console = Console()
-    return max(MIN_WIDTH, min(WIDTH, console.width)) if output == "-" and console.is_terminal else WIDTH
+    return max(MIN_WIDTH, min(WIDTH, console.width)) if console.is_terminal else WIDTH

@@ -7,22 +7,27 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from emugpu.cli.options import as_json, check_output, json_option, write_output
+from emugpu.cli.options import as_json
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import show_table
 from harness.compile.catalog import KERNELS
-from harness.compile.config import OPTIONS, PRESETS, Preset
+from harness.compile.config import DEFAULT, OPTIONS, PRESETS, Option, Preset
 
 
 @click.command("list")
-@json_option
-def list_command(json_path: str | None) -> None:
-    """List the kernels and the presets."""
-    if json_path is not None:
-        check_output(json_path, "--json")
-        kernels, presets = ([asdict(each) for each in table.values()] for table in (KERNELS, PRESETS))
-        write_output(as_json({"schema": 1, "kernels": kernels, "presets": presets}), json_path)
-        return
-    console = Console()
+@output_option("json")
+def list_command(outputs: Outputs) -> int:
+    """List the kernels, and what -c sets: options and presets."""
+    kernels, presets = ([asdict(each) for each in table.values()] for table in (KERNELS, PRESETS))
+    written = outputs.write(json=lambda: as_json({"schema": 1, "kernels": kernels, "presets": presets}))
+    if outputs.shows_report:
+        show(Console())
+        written.show(Console())
+    return written.exit_code
+
+
+def show(console: Console) -> None:
+    """Shows the tables."""
     show_table(
         console,
         "kernels",
@@ -31,16 +36,28 @@ def list_command(json_path: str | None) -> None:
     )
     show_table(
         console,
-        "presets",
+        "options of a configuration: -c NAME=VALUE",
+        ("name", "values", "what it is"),
+        ((option.name, _values(option), " ".join(option.help.split())) for option in OPTIONS.values()),
+    )
+    show_table(
+        console,
+        "presets: -c preset=NAME",
         ("preset", "options", "what it is"),
-        ((preset.name, _options(preset), preset.summary) for preset in PRESETS.values()),
+        ((preset.name, _options(preset), preset.summary) for preset in (DEFAULT, *PRESETS.values())),
     )
 
 
+def _values(option: Option) -> str:
+    if option.kind == "switch":
+        return "true|false"
+    return option.written or "|".join(option.choices) or "N"
+
+
 def _options(preset: Preset) -> str:
-    """As one would write them on the command line."""
-    words = [word for name, value in preset.options.items() for word in OPTIONS[name].arguments(value)]
+    """As one would write them behind -c."""
+    words = [OPTIONS[name].setting(value) for name, value in preset.options.items()]
     depths = sorted(set(preset.stages.values()))
     if depths:
-        words.append(f"--stages {'|'.join(map(str, depths))}")
+        words.append(f"stages={'|'.join(map(str, depths))}")
     return " ".join(words)

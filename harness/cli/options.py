@@ -1,45 +1,42 @@
-"""Options that several commands share, and how their text is read.
+"""Options that several commands share: the kernel, its configuration, the problem, and the device.
 
-Options come in groups. A command decorated with a group takes one argument, a dataclass with what they were set to:
+Options come in groups (`emugpu.cli.options`). A command decorated with a group takes one argument, a dataclass with
+what they were set to:
 
     @click.command()
-    @shape_option
+    @kernels_argument
+    @problem_options("inputs", "seed")
     @config_options
-    @run_options
-    def check(shape: Shape, config: ConfigOptions, run: RunOptions) -> int: ...
+    def check(kernels: tuple[str, ...], problem: Problem, config: ConfigOptions) -> int: ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 
-from emugpu.cli.options import (
-    Command,
-    FiniteRange,
-    NamedPath,
-    Parsed,
-    allow_option,
-    emulator_options,
-    group,
-    json_option,
-    offering,
-    ptxas_option,
-    schedule_option,
-    schedule_seed_option,
-    schedules_option,
-    strict_option,
-)
+from emugpu.cli.emulation import emulation_options
+from emugpu.cli.options import Command, NamedPath, Parsed, group, offering, together
 from emugpu.errors import UsageProblem
-from emugpu.launch.launching import LARGEST_SEED, EmulationOptions
+from emugpu.launch.launching import LARGEST_SEED
 from harness.compile.catalog import KERNELS
-from harness.compile.config import OPTIONS, PRESETS, KernelConfig, Option, chosen_options, configure
-from harness.problem import KINDS, Shape, parse_groups, parse_shape
+from harness.compile.config import (
+    OPTIONS,
+    PRESETS,
+    KernelConfig,
+    chosen_options,
+    configure,
+    find_preset,
+    split_settings,
+)
+from harness.experiments.ranges import several
+from harness.problem import DTYPES, KINDS, Shape, parse_groups, parse_shape
 from harness.run.runner import CHOICES
 
 DEFAULT_SHAPE = "1024"
@@ -65,7 +62,7 @@ kernels_argument = click.argument(
     metavar="KERNEL...|all",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
-what_argument = click.argument(
+kernels_or_launch_argument = click.argument(
     "kernels",
     nargs=-1,
     required=True,
@@ -73,56 +70,106 @@ what_argument = click.argument(
     metavar="KERNEL...|all|LAUNCH.toml",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
-"""Of commands that take launch files, too (`harness.cli.running`)."""
+"""Of the commands of the timing model."""
 
 
-plain_shape_option = click.option(
+# ---- the problem ----
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is multiplied. inputs: the kind of values in A and B, None: the command's; seed: theirs."""
+
+    shape: Shape
+    inputs: str | None = None
+    seed: int = 0
+
+
+def _kind(text: str) -> str:
+    if text not in KINDS:
+        raise UsageProblem(f"inputs {text!r} is not one of {', '.join(KINDS)}")
+    return text
+
+
+def _number(name: str, least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) < 12 and least <= int(text) <= most):
+            raise UsageProblem(f"{name} {text!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+@dataclass(frozen=True)
+class _Setting:
+    written: str
+    read: Callable[[str], Any]
+
+
+_PROBLEM = {
+    "groups": _Setting("groups=M0,M1,...", parse_groups),
+    "masked": _Setting("masked=ROWS", _number("masked", 1, 2**31)),
+    "inputs": _Setting(f"inputs={'|'.join(KINDS)}", _kind),
+    "seed": _Setting("seed=N (of the inputs)", _number("seed", 0, LARGEST_SEED)),
+}
+"""What ``--problem`` sets. groups: rows of A of each group, M in all. masked: rows that each group has in memory."""
+
+shape_option = click.option(
     "--shape",
     type=Parsed("M,N,K", parse_shape),
     default=DEFAULT_SHAPE,
     show_default=True,
-    help="M,N,K or one number for all three; M,N,K@LDA,LDB,LDC with leading dimensions, 0: none.",
+    help="M,N,K, or one number for all; @LDA,LDB,LDC behind it sets leading dimensions.",
 )
 
 
-def _one_product(shape: Shape, groups: tuple[int, ...] | None) -> Shape:
-    if groups:
-        raise UsageProblem(
-            f"--groups {','.join(map(str, groups))}: this command takes one A and one B; leave it out, or give the "
-            f"largest group alone, --shape {max(groups)},{shape.n},{shape.k}"
-        )
-    return shape
+def problem_option(names: Sequence[str], note: str = "") -> Callable[[Command], Command]:
+    """The option that sets what is rare about a problem, as pairs of a name and a text."""
+
+    def pair(text: str) -> tuple[str, str]:
+        name, equals, value = text.partition("=")
+        if name not in names or not equals:
+            raise UsageProblem(f"--problem {text}: this command takes NAME=VALUE, of: {', '.join(names)}")
+        return name, value
+
+    return click.option(
+        "--problem",
+        "settings",
+        type=Parsed("NAME=VALUE", pair),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help=f"Set {'; '.join(_PROBLEM[name].written for name in names)}.{note}",
+    )
 
 
-groups_option = partial(
-    click.option,
-    "--groups",
-    type=Parsed("M0,M1,...", parse_groups),
-    help="Rows of A that each group has, M in all, for a B of its own: docs/grouped.md.",
-)
-product_option = group("shape", _one_product, plain_shape_option, groups_option(hidden=True))
-"""Of commands that cannot take groups, and say so."""
+def _problem(shape: Shape, settings: Sequence[tuple[str, str]]) -> Problem:
+    values = {}
+    for name, text in settings:
+        try:
+            values[name] = _PROBLEM[name].read(text)
+        except UsageProblem as error:
+            raise UsageProblem(f"--problem {name}={text}: {error}") from None
+    grouped = replace(shape, groups=values.pop("groups", ()), masked=values.pop("masked", 0))
+    return Problem(grouped, **values)
 
-shape_option = group(
-    "shape",
-    lambda shape, groups, masked: replace(shape, groups=groups or (), masked=masked or 0),
-    plain_shape_option,
-    groups_option(),
-    click.option(
-        "--masked",
-        type=click.IntRange(min=1),
-        metavar="ROWS",
-        help="Each group has so many rows in memory, of which --groups says how many count: the first.",
-    ),
-)
+
+def problem_options(*names: str, note: str = "") -> Callable[[Command], Command]:
+    """Gives a command a `Problem`. names: what its ``--problem`` sets."""
+    return group("problem", _problem, shape_option, problem_option(names, note))
+
+
+# ---- the configuration ----
 
 
 @dataclass(frozen=True)
 class ConfigOptions:
-    """Holds the options of a kernel's configuration: a preset, and values by the names of `OPTIONS`."""
+    """A kernel's configuration as it is asked for: a preset, and values by the names of `OPTIONS`. setting: the part
+    that tells it from others of the same command, for tables.
+    """
 
     preset: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
+    setting: str = ""
 
     @property
     def arch(self) -> str | None:
@@ -145,126 +192,133 @@ class ConfigOptions:
 
     def but(self, **asked: Any) -> ConfigOptions:
         """Returns the same configuration, but for these options."""
-        return ConfigOptions(self.preset, {**self.asked, **asked})
+        return replace(self, asked={**self.asked, **asked})
 
     def configure(self, kernel: str, shape: Shape) -> KernelConfig:
         """Returns the configuration of a kernel that these options ask for."""
         return configure(kernel, self.preset, shape=shape, **self.asked)
 
 
-def _gathered(preset: str | None, **values: Any) -> ConfigOptions:
-    return ConfigOptions(preset, {name: value for name, value in values.items() if value not in (None, "auto")})
+def _config(words: Sequence[str], dtype: str | None) -> ConfigOptions:
+    texts = read_settings(words, dtype)
+    preset = texts.pop("preset", None)
+    if preset is not None:
+        find_preset(preset)
+    values = {name: OPTIONS[name].parse(text) for name, text in texts.items() if text != "auto"}
+    return ConfigOptions(preset, {name: value for name, value in values.items() if value is not None})
 
 
-def config_option(option: Option) -> Callable[[Command], Command]:
-    """Returns the option of a command for one option of the configuration."""
-    if option.kind == "switch":
-        return click.option(f"{option.flag}/{option.off}", default=None, help=option.help)
-    if option.takes_file or (option.takes_auto and option.kind == "number"):
-        kind = Parsed(option.written, option.parse)
-        return click.option(option.flag, type=kind, metavar=option.written, help=option.help)
-    kinds: dict[str, Any] = {
-        "number": click.IntRange(option.least) if option.least else click.INT,
-        "pair": Parsed(option.written, option.parse),
-        "word": click.Choice(["auto", *option.choices] if option.takes_auto else option.choices),
-    }
-    return click.option(option.flag, type=kinds[option.kind], metavar=option.written or None, help=option.help)
+def several_configs(words: Sequence[str], dtype: str | None) -> list[ConfigOptions]:
+    """One for each combination of values."""
+    texts = read_settings(words, dtype)
+    preset = texts.pop("preset", None)
+    values = {name: several(OPTIONS[name], text) for name, text in texts.items()}
+    presets = preset.split(",") if preset is not None else [None]
+    for one in filter(None, presets):
+        find_preset(one)
+    found = []
+    for chosen, *settings in product(presets, *values.values()):
+        asked = dict(zip(values, settings, strict=True))
+        differs = [OPTIONS[name].setting(value) for name, value in asked.items() if len(values[name]) > 1]
+        differs += [f"preset={chosen}"] if len(presets) > 1 else []
+        asked = {name: value for name, value in asked.items() if value is not None}
+        found.append(ConfigOptions(chosen, asked, " ".join(differs)))
+    return found
 
 
-preset_option = click.option(
-    "--preset",
-    metavar="NAME",
-    shell_complete=offering(lambda: PRESETS),
-    help=f"One of {', '.join(PRESETS)}; other options override what it sets.",
+def read_settings(words: Sequence[str], dtype: str | None = None) -> dict[str, str]:
+    """Reads what ``-c`` and ``--dtype`` say: texts by the names of `OPTIONS`, and ``preset``. Of one name the last word
+    counts, so that words override a file before them.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        is_file = word.endswith(".toml") and "=" not in word
+        found |= split_settings(_of_file(Path(word)) if is_file else [word], SETTINGS)
+    if dtype is not None:
+        if found.get("dtype", dtype) != dtype:
+            raise UsageProblem(f"--dtype {dtype}: -c dtype={found['dtype']} says something else; leave one of them out")
+        found["dtype"] = dtype
+    return found
+
+
+SETTINGS = ("preset", *OPTIONS)
+"""The names that ``-c`` sets."""
+
+
+def _of_file(path: Path) -> list[str]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or f"it is not TOML: {error}"
+        raise UsageProblem(
+            f"-c {path}: cannot be read ({why}); name a file with a line NAME = VALUE for each"
+        ) from None
+    words = []
+    for name, value in data.items():
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, str | int) for one in values):
+            raise UsageProblem(f"-c {path}: {name} is {value!r}; write a number, a text, true or false, or a list")
+        text = ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+        words.append(f"{name}={text}")
+    try:
+        split_settings(words, SETTINGS)
+    except UsageProblem as error:
+        raise UsageProblem(f"-c {path}: {error}") from None
+    return words
+
+
+def _settings_offered(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    name, equals, _ = typed.partition("=")
+    if not equals:
+        return [f"{one}=" for one in SETTINGS if one.startswith(typed)]
+    values = PRESETS if name == "preset" else OPTIONS[name].choices if name in OPTIONS else ()
+    return [word for value in values if (word := f"{name}={value}").startswith(typed)]
+
+
+def settings_option(more: str = "") -> Callable[[Command], Command]:
+    """``-c``, as words. more: what else a value may be."""
+    return click.option(
+        "-c",
+        "--config",
+        "words",
+        multiple=True,
+        metavar="NAME=VALUE",
+        shell_complete=_settings_offered,
+        help=f"Set the configuration: stages=4, preset=1cta, ... (harness list shows all), or FILE.toml.{more}",
+    )
+
+
+dtype_option = click.option(
+    "--dtype", type=click.Choice(DTYPES), metavar="TYPE", help=f"Of A and B: {', '.join(DTYPES)}."
+)
+config_options = group("config", _config, settings_option(), dtype_option)
+SEVERAL = " stages=3:5 and cluster=2x1,4x1 are several."
+several_config_options = group("configs", several_configs, settings_option(SEVERAL), dtype_option)
+"""One `ConfigOptions` for each combination of values."""
+
+
+# ---- how it runs ----
+
+EMULATE = ("accumulation", "resident-clusters", "max-steps", "uninitialised", "engine", "strict", "allow", "ptxas")
+
+
+device_option = click.option(
+    "--device",
+    type=click.Choice(CHOICES),
+    default="auto",
+    metavar="DEVICE",
+    help="gpu, emulator, or auto: a GPU if there is one.  [default: auto]",
 )
 
-config_options = group("config", _gathered, preset_option, *map(config_option, OPTIONS.values()))
 
-GPU_SILENCE = 60.0
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What to run a kernel on, with which inputs, and how to emulate it."""
-
-    device: str
-    inputs: str | None
-    seed: int
-    schedules: int
-    emulation: EmulationOptions
-    tuned: bool = True
-    ptxas: bool = True
-
-
-def _run_options(
-    device: str,
-    inputs: str | None,
-    seed: int,
-    schedules: int,
-    schedule_seed: int,
-    tuned: bool,
-    ptxas: bool,
-    **emulation: Any,
-) -> RunOptions:
-    return RunOptions(device, inputs, seed, schedules, EmulationOptions(seed=schedule_seed, **emulation), tuned, ptxas)
-
-
-seed_option = click.option(
-    "--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True, help="Seed of the inputs."
-)
-run_options = group(
-    "run",
-    _run_options,
-    click.option("--device", type=click.Choice(CHOICES), default="auto", show_default=True),
-    click.option(
-        "--inputs",
-        type=click.Choice(KINDS),
-        help="Values of A and B; integer and index must match exactly.  "
-        "[default: normal on a GPU, where values change the speed, else integer]",
-    ),
-    seed_option,
-    schedules_option(1, "1"),
-    schedule_option,
-    schedule_seed_option,
-    emulator_options,
-    click.option(
-        "--timeout",
-        type=FiniteRange(1),
-        help="Seconds a GPU may be silent before its process is ended, or an emulated run may take.  "
-        f"[default: {GPU_SILENCE:g} on a GPU, else no limit]",
-    ),
-    strict_option(True, "strict, of a launch file no-strict"),
-    allow_option,
-    ptxas_option,
-    click.option(
-        "--tuned/--no-tuned",
-        default=True,
-        help="On a GPU, where no option of the configuration is given: what harness tune has found, or the default.  "
-        "[default: tuned]",
-    ),
-)
-
+run_options = together(device_option, emulation_options(*EMULATE))
+"""Gives a command ``device`` and ``emulation``."""
 
 ptx_option = click.option(
     "--ptx",
     "ptx_file",
     metavar="FILE",
     type=NamedPath(path_type=Path),
-    help="Run this PTX instead of the compiled kernel, with the same launch plan; on the emulator.",
+    help="Run this PTX in place of the compiled kernel.",
 )
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Says where the outcome goes, besides the screen."""
-
-    json_path: str | None
-    no_save: bool
-
-
-output_options = group(
-    "output",
-    OutputOptions,
-    json_option,
-    click.option("--no-save", is_flag=True, help="Do not add records to results/."),
-)
+no_save_option = click.option("--no-save", is_flag=True, help="Do not add anything to results/.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,14 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from emugpu.cli.options import FiniteRange, as_json, check_output, json_option, write_output
+from emugpu.cli.options import as_json, given_options
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import show_line
 from emugpu.emulator.names import readable_name
-from emugpu.errors import EXIT_OK, EXIT_WRONG_RESULT, UsageProblem
+from emugpu.errors import EXIT_WRONG_RESULT, UsageProblem
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
-from harness.cli.options import ConfigOptions, config_options, product_option, what_argument
-from harness.cli.running import kernels_named, one_launch_file, refuse_what_kernels_have
+from harness.cli.options import ConfigOptions, Problem, config_options, kernels_or_launch_argument, problem_options
+from harness.cli.running import kernels_named
 from harness.compile.artifacts import Artifact, build_with_notice
 from harness.compile.config import KernelConfig
 from harness.model.constants import Gpu, find_gpu, gpu_names
@@ -29,17 +31,10 @@ from harness.problem import Shape
 
 
 @click.command("predict")
-@what_argument
-@product_option
+@kernels_or_launch_argument
+@problem_options("inputs", note=" Their kind changes the predicted power.")
 @config_options
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME", help=f"One of {', '.join(gpu_names())}.")
-@click.option(
-    "--inputs",
-    type=click.Choice(list(INPUTS)),
-    default="normal",
-    show_default=True,
-    help="Input distribution; affects the power estimate.",
-)
 @click.option(
     "--what-if",
     "what_if",
@@ -47,34 +42,26 @@ from harness.problem import Shape
     metavar="NAME=VALUE|all",
     help="Predict again with a constant (l2.bandwidth=0.5x) or an option (stages=3) changed; may be repeated.",
 )
-@click.option("--timeout", type=FiniteRange(1), help="Seconds a launch of LAUNCH.toml may take.  [default: no limit]")
-@json_option
+@output_option("json")
 def predict_command(
     kernels: tuple[str, ...],
-    shape: Shape,
+    problem: Problem,
     config: ConfigOptions,
     gpu_name: str,
-    inputs: str,
     what_if: tuple[str, ...],
-    timeout: float | None,
-    json_path: str | None,
+    outputs: Outputs,
 ) -> int:
     """Predict cycles and TFLOPS of KERNELs, or of a launch file.
 
-    Nothing is measured: a model runs the compiled kernel on emulated multiprocessors with a clock. With --what-if it
-    says what would change most. The results of LAUNCH.toml are checked, too.
+    Nothing is measured: a model runs the PTX on emulated multiprocessors with a clock. The results of LAUNCH.toml are
+    checked, too.
     """
-    check_output(json_path, "--json")
     gpu = find_gpu(gpu_name)
-    file = one_launch_file(kernels)
-    if file:
-        refuse_what_kernels_have(file)
-        options = EmulationOptions(strict=False, timeout=timeout)
-        outcome, predicted = predict_launches(read_launch_file(file), gpu, options)
-        _tell(predicted, (), json_path, f"the results are {'as expected' if outcome.passed else 'WRONG'}")
-        return EXIT_OK if outcome.passed else EXIT_WRONG_RESULT
-    if timeout is not None:
-        raise UsageProblem(f"--timeout {timeout:g} is for a launch file; leave it out")
+    if kernels[0].endswith(".toml"):
+        return _predict_file(kernels, gpu, outputs)
+    inputs, shape = problem.inputs or "normal", problem.shape
+    if inputs not in INPUTS:
+        raise UsageProblem(f"--problem inputs={inputs}: the model of power knows {', '.join(INPUTS)}")
     config = for_gpu(config, gpu)
     changes = parse_changes(what_if, gpu)
     names = kernels_named(kernels, config.dtype)
@@ -86,19 +73,35 @@ def predict_command(
         Tried(n, change, _predict_changed(artifact, shape, gpu, inputs, change))
         for (n, change, _), artifact in zip(changed, artifacts[len(configs) :], strict=True)
     ]
-    _tell(found, tried, json_path)
-    return EXIT_OK
+    return _tell(found, tried, outputs)
 
 
-def _tell(found: Sequence[Prediction], tried: Sequence[Tried], json_path: str | None, last: str = "") -> None:
-    """last: a line below the tables."""
-    if json_path is not None:
-        data = {"predictions": [_as_dict(n, each, tried) for n, each in enumerate(found)]}
-        write_output(as_json(data), json_path)
-    if json_path != "-":
+def _predict_file(words: Sequence[str], gpu: Gpu, outputs: Outputs) -> int:
+    refuse_what_kernels_have(words[0], "what_if")
+    if len(words) > 1:
+        raise UsageProblem(f"{len(words)} words are named, {', '.join(words)}; name one launch file, or kernels")
+    outcome, predicted = predict_launches(read_launch_file(Path(words[0])), gpu, EmulationOptions(strict=False))
+    code = _tell(predicted, (), outputs, f"the results are {'as expected' if outcome.passed else 'WRONG'}")
+    return code if outcome.passed else EXIT_WRONG_RESULT
+
+
+def refuse_what_kernels_have(file: str, *more: str) -> None:
+    """A launch file says itself what is launched; options of kernels must not be ignored."""
+    ignored = given_options("shape", "settings", "words", "dtype", *more)
+    if ignored:
+        raise UsageProblem(f"{file} says itself what is launched; leave {', '.join(ignored)} out")
+
+
+def _tell(found: Sequence[Prediction], tried: Sequence[Tried], outputs: Outputs, last: str = "") -> int:
+    """Returns the exit code. last: a line below the tables."""
+    data = {"predictions": [_as_dict(n, each, tried) for n, each in enumerate(found)]}
+    written = outputs.write(json=lambda: as_json(data))
+    if outputs.shows_report:
         show(Console(), found, tried)
         if last:
             show_line(Console(), last)
+        written.show(Console())
+    return written.exit_code
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dic
 def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
     """Sets the architecture that the GPU has."""
     if config.arch not in (None, gpu.arch):
-        raise UsageProblem(f"--arch {config.arch}: {gpu.title} runs {gpu.arch}; leave --arch out")
+        raise UsageProblem(f"arch={config.arch}: {gpu.title} runs {gpu.arch}; leave arch out")
     return config.but(arch=gpu.arch)
 
 

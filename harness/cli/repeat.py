@@ -1,84 +1,68 @@
-"""The command that does a run again."""
+"""The command that does a run again: the kernel, and what differs from the defaults of the command."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
-from emugpu.launch.launching import EmulationOptions
-from harness.compile.config import OPTIONS, KernelConfig, find_kernel
+from emugpu.cli.emulation import Emulation, emulation_words
+from emugpu.cli.verdicts import DEFAULTS
+from emugpu.errors import UsageProblem
+from harness.compile.compiler import find_gpus
+from harness.compile.config import OPTIONS, KernelConfig, configure, find_kernel
 from harness.problem import Shape
-from harness.run.runner import EMULATED_GPU, Request
+from harness.run.runner import Request
 
 
-def command_of(request: Request) -> str:
-    """``harness run`` with everything said, so that no default can change what it does."""
-    words = ["harness", "run", *kernel_words(request.config, request.shape)]
+def command_of(request: Request, command: str = "run") -> str:
+    """``harness run`` or ``harness verify`` of the same. verify is on the emulator, wherever the kernel ran itself."""
+    on_gpu = command == "run" and request.gpu is not None
+    usual = "index" if command == "verify" else "normal" if on_gpu else "integer"
+    inputs = request.inputs if request.inputs != usual else ""
+    words = ["harness", command, *kernel_words(request.config, request.shape, inputs, request.seed, on_gpu)]
     if request.ptx:
         words += ["--ptx", str(request.ptx)]
-    device = "gpu" if request.gpu else EMULATED_GPU if request.through_max else "emulator"
-    words += ["--inputs", request.inputs, "--seed", str(request.seed), "--device", device]
-    if not request.ptxas:
-        words.append("--no-ptxas")
-    return shlex.join(words if request.gpu else [*words, *_emulation(request)])
+    if on_gpu:
+        return shlex.join(words)
+    if command == "run" and find_gpus():
+        words += ["--device", "emulator"]
+    emulation = Emulation(request.emulation, request.schedules, request.ptxas)
+    return shlex.join([*words, *emulation_words(emulation, **(DEFAULTS if command == "verify" else {}))])
 
 
-def check_command_of(request: Request, schedules: int) -> str:
-    """``harness check`` of the same, wherever it ran itself."""
-    words = ["harness", "check", *kernel_words(request.config, request.shape)]
-    return shlex.join([*words, "--inputs", request.inputs, "--seed", str(request.seed), "--schedules", str(schedules)])
+def kernel_words(
+    config: KernelConfig, shape: Shape, inputs: str = "", seed: int = 0, on_gpu: bool = False
+) -> list[str]:
+    """A kernel (its name, or the file of one's own), its configuration and its problem. inputs: if not the command's.
+    on_gpu: it ran on a GPU of this machine.
+    """
+    asked = _asked(config, shape)
+    if on_gpu:  # which has one architecture, and a configuration that tuning has found
+        asked.pop("arch", None)
+    words = [find_kernel(config.kernel).file or config.kernel]
+    words += ["-c", "preset=default"] if on_gpu and not asked.keys() - {"dtype"} else []
+    for name, value in asked.items():
+        words += ["--dtype", str(value)] if name == "dtype" else ["-c", OPTIONS[name].setting(value)]
+    words += ["--shape", shape.as_option]
+    problem = {"groups": shape.groups_text, "masked": shape.masked, "inputs": inputs, "seed": seed}
+    return [*words, *(word for name, value in problem.items() if value for word in ("--problem", f"{name}={value}"))]
 
 
-def kernel_words(config: KernelConfig, shape: Shape) -> list[str]:
-    """Returns a kernel (its name, or the file of one's own), its configuration and a shape, with everything said."""
-    groups = ["--groups", shape.groups_text] if shape.groups else []
-    groups += ["--masked", str(shape.masked)] if shape.masked else []
-    kernel = find_kernel(config.kernel).file or config.kernel
-    return [kernel, *_config(config), "--shape", shape.as_option, *groups]
+def _asked(config: KernelConfig, shape: Shape) -> dict[str, Any]:
+    """The options that have to be said, each because it would be another one without."""
+    asked: dict[str, Any] = {}
+    for name in OPTIONS:
+        found = _configured(config, shape, asked)
+        if found is None or getattr(found, name) != getattr(config, name):
+            asked[name] = getattr(config, name)
+    if _configured(config, shape, asked) == config:
+        return asked
+    return {name: getattr(config, name) for name in OPTIONS}  # one follows from another behind it
 
 
-def verify_command_of(target: list[str], emulation: EmulationOptions) -> str:
-    """``harness verify`` of a target under one schedule."""
-    words = ["harness", "verify", *target, "--schedules", "1", "--schedule", emulation.schedule]
-    if emulation.schedule == "random":
-        words += ["--schedule-seed", str(emulation.seed)]
-    if emulation.accumulation != "f32":
-        words += ["--accumulation", emulation.accumulation]
-    return shlex.join([*words, *_limits(emulation, "resident_clusters", "timeout")])
-
-
-def _config(config: KernelConfig) -> list[str]:
-    """Everything that the kernel has a use for; a number is 0 where it has none."""
-    walks = find_kernel(config.kernel).is_persistent
-    given = {option: getattr(config, name) for name, option in OPTIONS.items() if walks or not option.persistent}
-    return [word for option, value in given.items() if value != 0 or value is False for word in option.arguments(value)]
-
-
-def _emulation(request: Request) -> list[str]:
-    """What differs from the defaults, and the schedule."""
-    options = request.emulation
-    words = ["--schedule", options.schedule]
-    if request.schedules > 1:
-        words = ["--schedules", str(request.schedules)]
-    if options.schedule == "random" or request.schedules > 1:
-        words += ["--schedule-seed", str(options.seed)]
-    if options.accumulation != "f32":
-        words += ["--accumulation", options.accumulation]
-    if options.uninitialised != "poison":
-        words += ["--uninitialised", options.uninitialised]
-    if options.engine != "native":
-        words += ["--engine", options.engine]
-    if options.jobs > 1:
-        words += ["--jobs", str(options.jobs)]
-    words += _limits(options, "resident_clusters", "max_steps", "timeout")
-    if not options.strict:
-        words.append("--no-strict")
-    return [*words, *(word for rule in options.allow for word in ("--allow", rule))]
-
-
-def _limits(options: EmulationOptions, *names: str) -> list[str]:
-    given = [(name, value) for name in names if (value := getattr(options, name)) is not None]
-    return [
-        word
-        for name, value in given
-        for word in (f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value))
-    ]
+def _configured(config: KernelConfig, shape: Shape, asked: Mapping[str, Any]) -> KernelConfig | None:
+    try:
+        return configure(config.kernel, shape=shape, **asked)
+    except UsageProblem:
+        return None

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from emugpu.cli.options import NamedPath, check_folder
 from emugpu.cli.render import progress_bar, several, show_line
-from emugpu.errors import CannotRun, UsageProblem
+from emugpu.errors import CannotRun
 from emugpu.files import write_text
 from harness import paths
 from harness.compile.artifacts import plan_json
@@ -35,32 +35,28 @@ PICTURED = Shape(4096, 4096, 4096)
 
 @click.command()
 @click.option(
-    "--output",
     "-o",
+    "--output",
     type=NamedPath(file_okay=False, path_type=Path),
+    metavar="DIR/",
     default=Path("report"),
     show_default=True,
     help="Folder for index.html and the figures as SVG and PNG.",
 )
-@click.option(
-    "--results",
-    type=NamedPath(file_okay=False, path_type=Path),
-    help="Folder of the history.  [default: where records are added, see harness doctor]",
-)
-def report(output: Path, results: Path | None) -> None:
+def report(output: Path) -> None:
     """Draw the history as one HTML page that needs no network.
 
-    Its figures lie in the same folder, as SVG and PNG.
+    Its figures lie in the same folder, as SVG and PNG. harness doctor shows where the history is.
     """
     needs("report")
     from harness.report.figures import draw_all
     from harness.report.maps import draw, load_maps
     from harness.report.page import page
 
-    check_folder(output, "--output")
-    folder = results or paths.results_dir()
+    check_folder(output, "-o")
+    folder = paths.results_dir()
     if not folder.is_dir():
-        raise UsageProblem(f"--results {str(folder)!r} is not a folder; run `harness bench` first, or name another")
+        raise CannotRun(f"there is no history in {folder}; run `harness bench` first")
     found = load_results(folder)
     errors = Console(stderr=True)
     for line in found.damaged:
@@ -89,7 +85,7 @@ def report(output: Path, results: Path | None) -> None:
             pictures = _pictures(launched, errors, one_more)
             write_text(output / "index.html", page(found, figures, published, pictures))
         except OSError as error:
-            raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with --output") from error
+            raise CannotRun(f"cannot write to {output}: {error.strerror}; name another folder with -o") from error
     console = Console()
     drawn = f"{several(len(figures), 'figure')}, {several(len(found.devices), 'device')}"
     show_line(console, f"{output / 'index.html'}: {drawn}")

@@ -3,129 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from emugpu.cli.options import NamedPath, as_json, check_folder, profile_option, write_output
+from emugpu.cli.emulation import Emulation
+from emugpu.cli.options import as_json, profile_option, write_output
+from emugpu.cli.outputs import FOLDER, Outputs, output_option
 from emugpu.cli.program import try_write
 from emugpu.cli.render import by, flatten_counters, show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 from emugpu.launch.launching import name_schedules
 from harness.cli.options import (
     ConfigOptions,
-    OutputOptions,
-    RunOptions,
+    Problem,
     config_options,
-    output_options,
+    kernels_argument,
+    no_save_option,
+    problem_options,
     ptx_option,
     run_options,
-    shape_option,
-    what_argument,
 )
 from harness.cli.repeat import command_of
-from harness.cli.run_file import run_file
-from harness.cli.running import (
-    attempt_all,
-    exit_code,
-    kernels_named,
-    make_requests,
-    one_launch_file,
-    read_edited_for,
-    save,
-)
-from harness.compile.artifacts import OUTPUT, build_with_notice
-from harness.problem import Shape
+from harness.cli.running import How, Prepared, attempt_all, exit_code, prepare, save
+from harness.compile.artifacts import OUTPUT
 from harness.run import compare
 from harness.run.dump import dump as dump_result
-from harness.run.edited import put_in_place
-from harness.run.runner import Outcome, Request
+from harness.run.runner import Outcome
 from harness.validation import Validation
 
 
 @click.command("run")
 @profile_option
-@what_argument
-@shape_option
+@kernels_argument
+@problem_options("groups", "masked", "inputs", "seed")
 @config_options
-@ptx_option
 @run_options
-@output_options
-@click.option(
-    "--dump",
-    type=NamedPath(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Keep inputs, output, reference, PTX and plan of a wrong result there; of LAUNCH.toml what buffers hold at "
-    "the end, as .npy files.",
-)
+@ptx_option
+@output_option("json", folder="a wrong result")
+@no_save_option
 def run_command(
     kernels: tuple[str, ...],
-    shape: Shape,
+    problem: Problem,
     config: ConfigOptions,
+    device: str,
+    emulation: Emulation,
     ptx_file: Path | None,
-    run: RunOptions,
-    output: OutputOptions,
-    dump: Path | None,
+    outputs: Outputs,
+    no_save: bool,
 ) -> int:
-    """Run each KERNEL, check its result and log a record.
-
-    FILE.mojo in place of a name is a kernel of your own.
-
-    --ptx runs FILE's PTX instead of the compiled kernel. A LAUNCH.toml runs all of its launches, on the emulated GPU or
-    with --device gpu on this machine's, and checks its expectations.
-    """
-    check_folder(dump, "--dump")
-    file = one_launch_file(kernels)
-    if file:
-        return run_file(file, run, output, dump)
-    edited, run = read_edited_for(ptx_file, run)
-    requests = make_requests(kernels_named(kernels, config.dtype), shape, config, run, output)
-    if dump and requests[0].gpu:
-        raise UsageProblem("--dump keeps what the emulator computed, and a GPU would run this; add --device emulator")
-    compiled = build_with_notice([request.config for request in requests])
-    pairs = list(zip(requests, compiled, strict=True))
-    if ptx_file and edited:
-        for position, artifact in put_in_place(ptx_file, edited, compiled, shape).items():
-            pairs[position] = (replace(requests[position], ptx=artifact.edited), artifact)
+    """Run each KERNEL, or FILE.mojo, and check its result."""
+    several = prepare(kernels, problem, [config], How(device, emulation, ptx_file, no_save))
+    if outputs.asks_for(FOLDER) and several[0].request.gpu:
+        raise UsageProblem("-o DIR/ keeps what the emulator computed, and a GPU would run this; add --device emulator")
     entries: list[compare.Entry] = []
     written = True
-    labels = [_label(request, len(requests)) for request, _ in pairs]
-    for entry in attempt_all(pairs, labels):
+    for entry in attempt_all(several, [_label(one, len(several)) for one in several]):
         entries.append(entry)
         if entry.outcome:
-            written &= _keep(entry.outcome, entries, len(requests), output)
-            if dump and not entry.outcome.validation.passed:
-                written &= try_write(partial(_dump, entry.outcome, dump))
-    if output.json_path == "-":
-        written &= try_write(lambda: _write_records(entries, len(requests), "-"))
+            written &= _keep(entry.outcome, entries, len(several), outputs, no_save)
+    if not outputs.shows_report and any(entry.outcome for entry in entries):
+        written &= try_write(lambda: write_output(_records(entries, len(several)), "-"))
     return exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
-def _label(request: Request, kernels: int) -> str:
+def _label(one: Prepared, kernels: int) -> str:
     """Of what a problem is, where that is not clear: of which kernel, and of which file that was edited by hand."""
-    parts = [request.config.kernel] * (kernels > 1) + [str(request.ptx)] * (request.ptx is not None)
+    parts = [one.request.config.kernel] * (kernels > 1) + [str(one.request.ptx)] * (one.request.ptx is not None)
     return "".join(f"{part}: " for part in parts)
 
 
-def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, output: OutputOptions) -> bool:
+def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, outputs: Outputs, no_save: bool) -> bool:
     """Keeps a result, and then shows it: a reader that goes away must not cost it. Whether all could be written."""
-    places: list[tuple[str, object]] = []
-    written = True
-    record_file = None if output.no_save else save(outcome)
-    if output.json_path not in (None, "-"):
-        path = str(output.json_path)
-        written = try_write(lambda: _write_records(entries, kernels, path))
-        if written:
-            places.append(("written", path))
+    record_file = None if no_save else save(outcome)
+    files = Outputs(tuple(one for one in outputs.places if one[1] != "-"))
+    dump = None if outcome.validation.passed else partial(_dump, outcome)
+    written = files.write(dump, json=lambda: _records(entries, kernels))
+    places = [f"record written to {place}" for place in written.places if not place.endswith("/")]
     if record_file:
-        places.append(("added", record_file))
-    return try_write(lambda: _show(outcome, output.json_path == "-", places)) and written
+        places.append(f"record added to {record_file}")
+    return try_write(lambda: _show(outcome, not outputs.shows_report, places)) and written.complete
 
 
-def _show(outcome: Outcome, as_json: bool, places: Sequence[tuple[str, object]]) -> None:
+def _show(outcome: Outcome, as_json: bool, places: Sequence[str]) -> None:
     console = Console(stderr=as_json)
     if not as_json:
         show_outcome(console, outcome)
@@ -135,8 +97,8 @@ def _show(outcome: Outcome, as_json: bool, places: Sequence[tuple[str, object]])
         show_line(console, f"to repeat: {command_of(outcome.request)}")
     if as_json:
         return
-    for what, place in places:
-        show_line(console, f"record {what} to {place}")
+    for line in places:
+        show_line(console, line)
 
 
 def _dump(outcome: Outcome, folder: Path) -> None:
@@ -144,11 +106,10 @@ def _dump(outcome: Outcome, folder: Path) -> None:
     show_line(Console(stderr=True), f"inputs, output, reference, PTX and plan are in {place}")
 
 
-def _write_records(entries: Sequence[compare.Entry], kernels: int, path: str) -> None:
-    """The record, or a list of the records of several kernels; nothing if there is none."""
+def _records(entries: Sequence[compare.Entry], kernels: int) -> str:
+    """The record, or a list of the records of several kernels."""
     found = [entry.outcome.record for entry in entries if entry.outcome]
-    if found:
-        write_output(as_json(found if kernels > 1 else found[0]), path)
+    return as_json(found if kernels > 1 else found[0])
 
 
 GRANTING = "--shape 4096,2048,512"

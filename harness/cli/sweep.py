@@ -6,9 +6,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from emugpu.cli.options import FiniteRange, NamedPath, group, together
+from emugpu.cli.emulation import parse_schedules
+from emugpu.cli.options import Command, FiniteRange, group
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import several, show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from emugpu.processes.engine import Engine, Processes
-from harness.cli.options import KERNEL_WORD, config_option, preset_option
+from harness.cli.options import KERNEL_WORD, SEVERAL, problem_option, read_settings, settings_option
 from harness.compile.catalog import SCHEDULERS
 from harness.compile.compiler import find_gpus
-from harness.compile.config import OPTIONS, TUNABLE, Option
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
 from harness.experiments.cluster import Cluster
@@ -31,10 +32,15 @@ from harness.experiments.job import KINDS
 from harness.experiments.sweep import Plan, Tally, plan
 from harness.experiments.sweep import sweep as run_sweep
 from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
+from harness.problem import DTYPES
 from harness.run.runner import NoDevice
 
 LIMIT = 600.0
 SHOWN = 8
+FASTEST, RESULTS = 10, 20
+"""Rows of a table of times, and of other results."""
+MOST_JOBS_SHOWN = 20_000
+"""What has more jobs is for a table in a file."""
 TICK = 10.0
 """Seconds between two lines about the progress where there is no terminal."""
 
@@ -89,12 +95,15 @@ where_options = group(
 )
 
 
-def _grid(option: Option) -> Callable[[Any], Any]:
-    """The option of the other commands, with several values."""
-    return click.option(option.flag, f"grid_{option.name}", metavar=option.several, help=option.help)
-
-
-grid_options = together(*map(_grid, TUNABLE.values()))
+def job_timeout_option(command: Command) -> Command:
+    return click.option(
+        "--timeout",
+        type=FiniteRange(0, min_open=True),
+        default=LIMIT,
+        show_default=True,
+        metavar="SECONDS",
+        help="Seconds that an emulated launch, or a job on a GPU, may take.",
+    )(command)
 
 
 @click.command("sweep")
@@ -106,63 +115,52 @@ grid_options = together(*map(_grid, TUNABLE.values()))
     metavar="M,N,K",
     help="Sizes or ranges of sizes, FIRST:LAST:STEP, the last with them; one for cubes. May be repeated.",
 )
-@grid_options
-@preset_option
-@config_option(OPTIONS["arch"])
+@problem_option(("inputs", "seed"), " Lists and ranges are several: seed=0:9.")
+@settings_option(SEVERAL)
+@click.option("--dtype", metavar="TYPE,...", help=f"Of A and B: {', '.join(DTYPES)}.")
 @click.option(
     "--kind", type=click.Choice(KINDS), help="Run and validate, check the synchronisation, or predict.  [default: run]"
 )
-@click.option("--device", type=click.Choice(DEVICES), help="[default: emulator; for predictions the model]")
-@click.option("--inputs", metavar="KIND,...", help="Values of A and B.  [default: integer, on a GPU normal]")
-@click.option("--seed", "seeds", metavar="A:B", help="Seeds of the inputs.  [default: 0]")
+@click.option("--device", type=click.Choice(DEVICES), metavar="DEVICE", help="gpu, emulator or model, which predicts.")
 @click.option(
-    "--seeds",
-    "--schedule-seeds",
-    "schedule_seeds",
-    metavar="A:B",
-    help="Seeds of random schedules.  [default: the order of issue]",
+    "--schedules",
+    metavar="SCHEDULES",
+    help="A job for each: fifo, random:SEED, random:FIRST:LAST, or how many, 10 or 10@SEED: fifo and random ones.  "
+    "[default: fifo]",
 )
-@click.option(
-    "--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Time limit of a job, in seconds."
-)
+@job_timeout_option
 @where_options
-@click.option("--resume", is_flag=True, help="Leave out what the last run of this sweep has recorded.")
-@click.option("--retry-failed", is_flag=True, help="With --resume: but not what has failed.")
-@click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
-@click.option("--table", "table_path", type=NamedPath(path_type=Path), help="Results as CSV.")
 @click.option(
-    "--rank", type=click.IntRange(1), metavar="N", help="Show the N fastest of each problem, where there are times."
+    "--resume",
+    type=click.Choice(["missing", "failed"]),
+    is_flag=False,
+    flag_value="missing",
+    metavar="[failed]",
+    help="Do what the last run of this sweep has not recorded; failed: and try again what has failed.",
 )
-@click.option("--json", "json_path", metavar="-", help="Print the counts as one line of JSON at the end.")
+@click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
+@output_option("json", "csv")
 def sweep(
     what: tuple[str, ...],
     shapes: tuple[str, ...],
+    settings: tuple[tuple[str, str], ...],
+    words: tuple[str, ...],
+    dtype: str | None,
     timeout: float,
     where: Where,
-    resume: bool,
-    retry_failed: bool,
+    resume: str | None,
     dry_run: bool,
-    table_path: Path | None,
-    rank: int | None,
-    json_path: str | None,
+    outputs: Outputs,
     **asked: str | None,
 ) -> int:
     """Run all combinations of KERNELs, shapes and configurations.
 
-    Lists are written 2,4,8 and ranges 3:6 or 512:8192:512. What cannot be is counted by its reason, and left out.
-    A record of each goes to results/sweeps/.
-
-    Exit codes: 0 all is well, 1 check has found errors, 2 usage, 3 some have failed, 4 some results are wrong.
+    Lists are written 2,4,8 and ranges 3:6 or 512:8192:512. What a kernel refuses is counted by its reason, and left
+    out. A record of each job goes to results/sweeps/; -o FILE.csv writes a table of them, FILE.json their counts.
     """
-    if json_path not in (None, "-"):
-        raise UsageProblem(
-            f"--json {json_path!r}: the counts are printed; write --json -, and --table FILE for results"
-        )
-    if retry_failed and not resume:
-        raise UsageProblem("--retry-failed is about what --resume leaves out; say both")
-    if table_path is not None:
-        table.check_name(table_path)
-    found = _sweep(what, shapes, {name: text for name, text in asked.items() if text is not None})
+    problem = dict(settings)
+    given = {**asked, "inputs": problem.get("inputs"), "seeds": problem.get("seed")}
+    found = _sweep(what, shapes, read_settings(words, dtype), given)
     console = Console(stderr=True)
     start = time.monotonic()
     planned = plan(found)
@@ -170,47 +168,54 @@ def sweep(
     path = journal.folder() / f"{found.id}.jsonl"
     tally = Tally(planned.count, sum(planned.refused.values()))
     if not dry_run:
-        tally = _run(console, planned, path, where, timeout, resume, retry_failed)
+        tally = _run(console, planned, path, where, timeout, resume)
         show_line(console, f"records are in {path}")
-    if table_path is not None or rank is not None:
-        found_rows = table.load(path, keys={job.key for job in planned.jobs()})
-        if table_path is not None:
-            table.write(found_rows, table_path)
-            show_line(console, f"table written to {table_path}")
-        if rank is not None:
-            rankings = table.ranked(found_rows)
-            for ranking in rankings:
-                _show_ranking(Console(stderr=bool(json_path)), ranking, rank)
-            if not rankings:
-                show_line(console, "no job has a time to rank; --device gpu measures, --kind predict predicts")
-    _show_tally(console, tally, resume)
-    if json_path:
-        click.echo(json.dumps(tally.as_dict()))
+    rows: list[table.Row] = []
+    if outputs.asks_for("csv") or (planned.count <= MOST_JOBS_SHOWN and not dry_run):
+        rows = table.load(path, keys={job.key for job in planned.jobs()})
+    if not dry_run:
+        show_results(Console(stderr=not outputs.shows_report), rows)
+    _show_tally(console, tally, resume is not None)
+    written = outputs.write(json=lambda: f"{json.dumps(tally.as_dict())}\n", csv=lambda: table.as_csv(rows))
+    written.show(console)
     if tally.wrong:
         return EXIT_WRONG_RESULT
-    return EXIT_CANNOT_RUN if tally.failed else EXIT_FINDINGS if tally.unsound else EXIT_OK
+    return EXIT_CANNOT_RUN if tally.failed or not written.complete else EXIT_FINDINGS if tally.unsound else EXIT_OK
 
 
-def _sweep(what: Sequence[str], shapes: Sequence[str], given: dict[str, str]) -> Sweep:
-    options = {name.removeprefix("grid_"): text for name, text in given.items() if name.startswith("grid_")}
-    asked: dict[str, Any] = {name: text for name, text in given.items() if not name.startswith("grid_")}
+def _sweep(
+    what: Sequence[str], shapes: Sequence[str], options: dict[str, str], given: Mapping[str, str | None]
+) -> Sweep:
+    asked: dict[str, Any] = {name: text for name, text in given.items() if text is not None}
+    asked |= {name: options.pop(name) for name in ("arch", "preset") if name in options}
+    schedules = asked.pop("schedules", "fifo")
+    if schedules.startswith("random:"):
+        asked["schedule_seeds"] = schedules.removeprefix("random:")
+    elif schedules != "fifo":
+        counted = parse_schedules(schedules)
+        if counted.schedule != "fifo" or counted.count == 1:
+            raise UsageProblem(f"--schedules {schedules}: a sweep takes fifo, random:SEED, a range of them, or 10@SEED")
+        seed = counted.seed or 0
+        asked["schedule_seeds"] = f"{seed}:{seed + counted.count - 2}"
     if ":" in options.get("scheduler", ""):
         raise UsageProblem(
-            f"--scheduler {options['scheduler']!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, "
+            f"scheduler {options['scheduler']!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, "
             "and --cluster-address for a Dask cluster"
         )
     files = [word for word in what if word.endswith(".toml")]
-    if not files:
-        return make_sweep("-".join(what), kernels=what, shapes=shapes, options=options, **asked)
-    if len(what) > 1:
+    if len(files) < len(what) and files:
         raise UsageProblem(f"{files[0]} says which kernels there are; leave the other words out")
-    by = {**asked, "options": options, **({"shapes": shapes} if shapes else {})}
-    return read_sweep(Path(files[0]), by)
+    if files:
+        by = {**asked, "options": options, **({"shapes": shapes} if shapes else {})}
+        found = read_sweep(Path(files[0]), by)
+    else:
+        found = make_sweep("-".join(what), kernels=what, shapes=shapes, options=options, **asked)
+    if schedules != "fifo" and not schedules.startswith("random:") and found.schedule_seeds is not None:
+        return replace(found, schedule_seeds=(None, *found.schedule_seeds))
+    return found
 
 
-def _run(
-    console: Console, planned: Plan, path: Path, where: Where, limit: float, resume: bool, retry_failed: bool
-) -> Tally:
+def _run(console: Console, planned: Plan, path: Path, where: Where, limit: float, resume: str | None) -> Tally:
     def say(message: str) -> None:
         show_line(console, message, "yellow")
 
@@ -229,8 +234,8 @@ def _run(
                 kept,
                 workers=where.count,
                 limit=limit,
-                resume=resume,
-                retry_failed=retry_failed,
+                resume=resume is not None,
+                retry_failed=resume == "failed",
                 report=report,
                 everywhere=where.cluster_address is not None,
             )
@@ -299,19 +304,40 @@ def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
         show_table(console, "refused beforehand", ("jobs", "reason, and the first of them"), rows)
 
 
-def _show_ranking(console: Console, ranking: table.Ranking, count: int) -> None:
+def show_results(console: Console, rows: Sequence[table.Row]) -> None:
+    """Shows the fastest of each problem where there are times, else what came of the first jobs."""
+    rankings = table.ranked(rows)
+    for ranking in rankings:
+        _show_ranking(console, ranking)
+    if rankings or not rows:
+        return
+    names = table.differing(rows, ("kernel", "m", "n", "k", "inputs", "seed", "schedule_seed"))
+    cells = [(*(_cell(row[name]) for name in names), table.result_of(row)) for row in rows[:RESULTS]]
+    more = f", the first {RESULTS} of them" if len(rows) > RESULTS else ""
+    show_table(console, f"{several(len(rows), 'job')}{more}", (*map(_word, names), "result"), cells)
+
+
+def _show_ranking(console: Console, ranking: table.Ranking) -> None:
     """Shows the options in which these configurations differ, and their times."""
     choices, best = ranking.choices, ranking.rows[0][ranking.figure]
     status, flops = ranking.figure.partition("_")[0], 2 * ranking.m * ranking.n * ranking.k
     rows = []
-    for row in ranking.rows[:count]:
+    for row in ranking.rows[:FASTEST]:
         seconds = row[ranking.figure]
         times = (f"{1e6 * seconds:.2f}", f"{flops / seconds / 1e12:,.0f}", f"{seconds / best:.3f}")
-        rows.append((*(str(row[name]) for name in choices), *times))
+        rows.append((*(_cell(row[name]) for name in choices), *times))
     problem = f"C[{ranking.m},{ranking.n}], K={ranking.k}, {ranking.dtype}"
-    title = f"{problem} on {ranking.device}: {len(ranking.rows)} with a time"
-    words = [name.removeprefix("config_").replace("_", " ") for name in choices]
-    show_table(console, title, (*words, f"{status} us", "TFLOPS", "over the best"), rows)
+    shown = f", the fastest {FASTEST} of them" if len(ranking.rows) > FASTEST else ""
+    title = f"{problem} on {ranking.device}: {len(ranking.rows)} with a time{shown}"
+    show_table(console, title, (*map(_word, choices), f"{status} us", "TFLOPS", "over the best"), rows)
+
+
+def _word(column: str) -> str:
+    return column.removeprefix("config_").replace("_", " ")
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def _show_tally(console: Console, tally: Tally, resume: bool) -> None:

@@ -8,16 +8,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from emugpu.cli.options import FiniteRange, check_output, given_options, write_output
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import several, show_line
 from emugpu.errors import UsageProblem
 from emugpu.gpus import usual_gpu
 from emugpu.launch.launch_file import read_launch_file
-from harness.cli.options import KERNEL_WORD, ConfigOptions, config_options, product_option
-from harness.cli.predict import for_gpu
+from harness.cli.options import ConfigOptions, config_options, kernels_or_launch_argument, shape_option
+from harness.cli.predict import for_gpu, refuse_what_kernels_have
+from harness.cli.running import kernels_named
 from harness.compile.artifacts import build_with_notice
-from harness.compile.catalog import KERNELS, kernels_of
-from harness.compile.config import OPTIONS
 from harness.model.constants import Gpu, find_gpu, gpu_names
 from harness.model.predict import predict, predict_launches
 from harness.model.simulate import simulate
@@ -29,7 +28,6 @@ from harness.problem import Shape
 
 STEP_HERTZ = 1e6
 """A step is drawn as a microsecond where the format knows nothing else."""
-FORMATS = (".json", ".svg", ".html")
 
 
 def parse_ctas(text: str) -> tuple[CtaKey, ...]:
@@ -57,65 +55,71 @@ class _Asked:
 
 
 @click.command("timeline")
-@click.argument("what", type=KERNEL_WORD, metavar="KERNEL|LAUNCH.toml|all")
-@product_option
+@kernels_or_launch_argument
+@shape_option
 @config_options
-@click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by --arch]")
-@click.option(
-    "-o", "--output", "target", required=True, metavar="FILE.json|.svg|.html", help="Trace events, a picture, a page."
-)
+@click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by arch]")
+@output_option("json", "svg", "html")
 @click.option("--ctas", metavar="CLUSTER:RANK,...", help="CTAs to show.  [default: those of the first cluster]")
 @click.option("--steps", is_flag=True, help="Without the model: a step for each instruction and operation, no times.")
-@click.option("--from", "first", type=FiniteRange(0), default=0.0, help="First cycle to show.")
-@click.option("--to", "last", type=FiniteRange(0, min_open=True), help="Last cycle to show.")
+@click.option("--cycles", metavar="FIRST:LAST", help="First and last cycle to show.  [default: all]")
 def timeline_command(
-    what: str,
+    kernels: tuple[str, ...],
     shape: Shape,
     config: ConfigOptions,
     gpu_name: str | None,
-    target: str,
+    outputs: Outputs,
     ctas: str | None,
     steps: bool,
-    first: float,
-    last: float | None,
-) -> None:
+    cycles: str | None,
+) -> int:
     """Show a timeline of each warp and unit of some CTAs.
 
-    The timing model predicts it. JSON opens in Perfetto (ui.perfetto.dev). The series one under another (all) is a
-    picture, SVG. Nothing is measured.
+    The timing model predicts it; nothing is measured. JSON opens in Perfetto (ui.perfetto.dev). Several kernels are one
+    picture, SVG.
     """
-    if Path(target).suffix not in FORMATS:
-        raise UsageProblem(f"--output {target!r}: the name must end in {', '.join(FORMATS)}")
-    check_output(target, "--output", "name one")
-    if last is not None and last <= first:
-        raise UsageProblem(f"--to {last:g} must be above --from {first:g}")
+    if not outputs.places:
+        raise UsageProblem("name a file for the timeline: -o FILE.json, -o FILE.svg or -o FILE.html")
+    first, last = parse_cycles(cycles) if cycles is not None else (0.0, None)
     gpu = find_gpu(gpu_name or usual_gpu(config.arch or "").name)
-    _refuse_what_would_be_ignored(what)
     asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None, steps)
-    if what == "all" and Path(target).suffix != ".svg":
-        raise UsageProblem(f"--output {target}: the timelines of all kernels are one picture; name it .svg")
-    timelines = _timelines(what, shape, config, asked)
+    if kernels[0].endswith(".toml"):
+        refuse_what_kernels_have(kernels[0])
+        names, kernels = [], kernels[:1]
+    else:
+        names = kernels_named(kernels, config.dtype)
+    for kind, place in outputs.places:
+        if len(names) > 1 and kind != "svg":
+            raise UsageProblem(f"-o {place}: the timelines of several kernels are one picture; name it .svg")
+    timelines = [_of_kernel(name, shape, config, asked) for name in names] or [_of_file(kernels[0], asked)]
     _require_ctas(asked.ctas, timelines)
     if last is not None or first:
         timelines = [each.within(first, each.end if last is None else last) for each in timelines]
     if not all(timeline.spans for timeline in timelines):
         where = f" in CTAs {ctas}" if ctas else ""
-        raise UsageProblem(f"nothing happens there{where}; leave --ctas, --from and --to out")
-    if Path(target).suffix == ".svg":
-        text = svg(timelines, first or None, last)
-    else:
-        text = {".json": as_json, ".html": html}[Path(target).suffix](timelines[0])
-    write_output(text, target)
+        raise UsageProblem(f"nothing happens there{where}; leave --ctas and --cycles out")
+    written = outputs.write(
+        json=lambda: as_json(timelines[0]),
+        svg=lambda: svg(timelines, first or None, last),
+        html=lambda: html(timelines[0]),
+    )
     spans = sum(len(timeline.spans) for timeline in timelines)
     kind = "timeline in logical steps" if steps else "predicted timeline"
-    show_line(Console(), f"{kind}, {several(spans, 'span')} of {several(len(timelines[0].ctas), 'CTA')}: {target}")
+    if outputs.shows_report:
+        said = f"{kind}, {several(spans, 'span')} of {several(len(timelines[0].ctas), 'CTA')}"
+        show_line(Console(), f"{said}: {', '.join(written.places)}")
+    return written.exit_code
 
 
-def _refuse_what_would_be_ignored(what: str) -> None:
-    """Refuses options of a kernel that is compiled here, where there is none."""
-    ignored = given_options("shape", "preset", *OPTIONS) if what.endswith(".toml") else []
-    if ignored:
-        raise UsageProblem(f"{what} says what has run; leave {', '.join(ignored)} out")
+def parse_cycles(text: str) -> tuple[float, float | None]:
+    """Reads ``FIRST:LAST``; either may be left out."""
+    numbers = text.split(":")
+    if len(numbers) != 2 or not all(n == "" or (n.isascii() and n.isdecimal() and len(n) < 16) for n in numbers):
+        raise UsageProblem(f"--cycles {text!r} is not FIRST:LAST, two whole numbers; write for example 2000:6000")
+    first, last = float(numbers[0] or 0), float(numbers[1]) if numbers[1] else None
+    if last is not None and last <= first:
+        raise UsageProblem(f"--cycles {text}: the last must be above the first")
+    return first, last
 
 
 def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) -> None:
@@ -125,14 +129,6 @@ def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) ->
         raise UsageProblem(
             f"--ctas {','.join(missing)}: nothing was seen of such a CTA, named CLUSTER:RANK; leave it out"
         )
-
-
-def _timelines(what: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> list[Timeline]:
-    if what != "all" and what not in KERNELS:
-        return [_of_file(what, asked)]
-    return [
-        _of_kernel(kernel, shape, config, asked) for kernel in (kernels_of(config.dtype) if what == "all" else [what])
-    ]
 
 
 def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
@@ -145,8 +141,6 @@ def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) 
 
 
 def _of_file(name: str, asked: _Asked) -> Timeline:
-    if not name.endswith(".toml"):
-        raise UsageProblem(f"'{name}' is neither a kernel ({', '.join(KERNELS)}) nor a launch file (.toml)")
     recorder = asked.recorder(Path(name).name, asked.gpu["clock.max"])
     gpu = asked.gpu.in_steps() if asked.steps else asked.gpu
     predict_launches(read_launch_file(Path(name)), gpu, trace=recorder)

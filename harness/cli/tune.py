@@ -10,19 +10,27 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from emugpu.cli.options import FiniteRange
+from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import show_line, show_table
 from emugpu.errors import CannotRun, UsageProblem
-from harness.cli.options import kernel_argument, product_option
-from harness.cli.sweep import LIMIT, Where, where_options
-from harness.compile.catalog import ARCHITECTURES
+from harness.cli.options import (
+    SEVERAL,
+    Problem,
+    kernel_argument,
+    no_save_option,
+    problem_options,
+    read_settings,
+    settings_option,
+)
+from harness.cli.sweep import Where, job_timeout_option, where_options
 from harness.compile.config import OPTIONS, KernelConfig, find_kernel, try_config
 from harness.experiments.race import Runner
+from harness.experiments.ranges import several
 from harness.experiments.space import differences, space_of
 from harness.experiments.tune import FIGURES, How, Tuned, as_dict, evidence_of
 from harness.experiments.tune import tune as run_tune
 from harness.extras import needs
-from harness.problem import ELEMENT_TYPES, KINDS, Shape
+from harness.problem import ELEMENT_TYPES, Shape
 from harness.run import tuned as store
 from harness.run.runner import NoDevice, check_memory, choose_device
 from harness.run.tuned import class_of
@@ -30,9 +38,9 @@ from harness.run.tuned import class_of
 
 @click.command("tune")
 @kernel_argument
-@product_option
-@click.option("--arch", type=click.Choice(["auto", *ARCHITECTURES]), default="auto", help=OPTIONS["arch"].help)
-@click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", help=OPTIONS["dtype"].help)
+@problem_options("inputs")
+@settings_option(f"{SEVERAL} Only these are tried.")
+@click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", show_default=True, help="Of A and B.")
 @click.option(
     "--device",
     type=click.Choice(["gpu", "model", "emulator"]),
@@ -40,7 +48,6 @@ from harness.run.tuned import class_of
     show_default=True,
     help="Measure times, predict them, or count the bytes that TMA moves from and to global memory.",
 )
-@click.option("--inputs", type=click.Choice(KINDS), help="[default: normal on a GPU, else integer]")
 @click.option(
     "--budget",
     type=click.IntRange(2),
@@ -55,32 +62,29 @@ from harness.run.tuned import class_of
     show_default=True,
     help="Processes that time the winner and the default on a GPU at the end.",
 )
-@click.option(
-    "--timeout", type=FiniteRange(1), default=LIMIT, show_default=True, help="Time limit of a job, in seconds."
-)
+@job_timeout_option
 @where_options
 @click.option(
     "--explain",
     is_flag=True,
-    help="Show what was tried, and how the best differs from the default; of what is in results/tuned/ already without "
-    "measuring again.",
+    help="Show what was tried, and how the best differs from the default. What is in results/tuned/ is not measured "
+    "again.",
 )
-@click.option("--no-save", is_flag=True, help="Do not keep what was measured in results/tuned/.")
-@click.option("--json", "json_path", metavar="-", help="Print the outcome as one line of JSON.")
+@no_save_option
+@output_option("json")
 def tune(
     kernel: str,
-    shape: Shape,
-    arch: str,
+    problem: Problem,
+    words: tuple[str, ...],
     dtype: str,
     device: str,
-    inputs: str | None,
     budget: int,
     processes: int,
     timeout: float,
     where: Where,
     explain: bool,
     no_save: bool,
-    json_path: str | None,
+    outputs: Outputs,
 ) -> int:
     """Find the best configuration of KERNEL for a problem.
 
@@ -88,21 +92,25 @@ def tune(
     of them. On GPUs it is a race: the worse half drops out, and the winner has to beat the default in fresh processes.
     What was measured is kept in results/tuned/, where run, compare and harness.pytorch find it.
     """
-    if json_path not in (None, "-"):
-        raise UsageProblem(f"--json {json_path!r}: the outcome is printed; write --json -")
+    shape = problem.shape
+    settings = read_settings(words)
+    if settings.keys() & {"preset", "dtype"}:
+        raise UsageProblem("-c: a preset is one configuration, and the type is --dtype; leave them out")
+    arch = str(OPTIONS["arch"].parse(settings.pop("arch", "auto")) or "auto")
+    only = {name: several(OPTIONS[name], text) for name, text in settings.items()}
+    screen = Console(stderr=not outputs.shows_report)
     kept = store.everywhere(kernel, arch, dtype, shape) if explain and device == "gpu" else {}
     if kept:
         for kind, entry in kept.items():
-            _explain_kept(Console(stderr=bool(json_path)), kind, entry, shape)
-        if json_path:
-            click.echo(json.dumps([{"gpu": kind, **asdict(entry)} for kind, entry in kept.items()]))
-        return 0
+            _explain_kept(screen, kind, entry, shape)
+        entries = [{"gpu": kind, **asdict(entry)} for kind, entry in kept.items()]
+        return outputs.write(json=lambda: json.dumps(entries) + "\n").exit_code
+    gpu_kind, arch = _device(kernel, device, arch, where)
     if device == "gpu":
         needs("bench")
-    gpu_kind, arch = _device(kernel, device, arch, where)
     if device == "emulator":
         check_memory(shape, dtype)
-    choices = space_of(kernel, arch, dtype, shape)
+    choices = space_of(kernel, arch, dtype, shape, only)
     if gpu_kind and not no_save:
         store.load(store.file_of(gpu_kind))  # what cannot be read is said before anything is measured
     how = How(
@@ -110,7 +118,7 @@ def tune(
         budget,
         processes,
         timeout,
-        inputs or ("normal" if device == "gpu" else "integer"),
+        problem.inputs or ("normal" if device == "gpu" else "integer"),
         where.count,
     )
     progress = Console(stderr=True)
@@ -122,13 +130,14 @@ def tune(
     say(f"{kernel} on {arch}, {shape}: {choices.combinations:,} combinations; refused: {refused}")
     with where.engine(device, say) as engine:
         found = run_tune(choices, shape, how, engine, say)
-    _show(progress if json_path else Console(), found, explain)
-    if json_path:
-        click.echo(json.dumps(as_dict(found), allow_nan=False))
+    _show(screen, found, explain)
+    written = outputs.write(json=lambda: json.dumps(as_dict(found), allow_nan=False) + "\n")
+    if outputs.shows_report:
+        written.show(screen)
     if device == "gpu" and not no_save:
         kind = gpu_kind or found.record["device"]["kind"]
         say(f"kept in {store.keep(kind, store.entry_of(found.best, class_of(shape), evidence_of(found)))}")
-    return 0
+    return written.exit_code
 
 
 def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | None, str]:
@@ -138,7 +147,7 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
         return None, found.archs[0] if arch == "auto" else arch
     if where.cluster_address is not None:
         if arch == "auto":
-            raise UsageProblem("which GPUs the workers have is not known here; say it with --arch")
+            raise UsageProblem("which GPUs the workers have is not known here; say it: -c arch=sm_90a")
         return None, arch
     try:
         gpu, chosen = choose_device("gpu", found, arch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import combinations, islice
 from typing import Any, Literal
@@ -48,10 +48,10 @@ class Option:
     example: of a pair.
     offered: values that are worth trying in the place of one that the kernels refuse; distance: how far such a value is
     from that which is wanted; bound: how a nearer one is proposed.
-    off: the flag that turns a switch off. label: its name in the id of a suite's case, if not its own. default:
-    what it is where nothing is asked for, if no kernel decides that. persistent: only of kernels whose CTAs compute
-    tile after tile. least: the smallest number that the command line takes. takes_file: a Mojo file is a value, too.
-    takes_auto: the word auto asks for nothing.
+    case: how a value is written in the id of a suite's case, if not as ``name={}``. default: the value where nothing
+    is asked for, if no kernel decides that. persistent: only kernels whose CTAs compute tile after tile have it.
+    least: the smallest number that the command line takes. takes_file: a Mojo file is a value, too. takes_auto: the
+    word auto asks for nothing.
     """
 
     name: str
@@ -64,8 +64,7 @@ class Option:
     offered: tuple[Any, ...] = ()
     distance: Callable[[Any, Any], Any] | None = None
     bound: str = ""
-    off: str = ""
-    label: str = ""
+    case: str = ""
     default: Any = None
     persistent: bool = False
     least: int = 0
@@ -76,11 +75,6 @@ class Option:
     def words(self) -> str:
         """The name as it is said to people."""
         return self.name.replace("_", " ")
-
-    @property
-    def flag(self) -> str:
-        """The option of a command."""
-        return f"--{self.name.replace('_', '-')}"
 
     def parse(self, text: str) -> Any:
         """Reads one value; raises `UsageProblem` for text that is none."""
@@ -138,20 +132,14 @@ class Option:
             return "true" if value else "false"
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
-    def arguments(self, value: Any) -> list[str]:
-        """Writes the option with a value on a command line."""
-        if self.kind == "switch":
-            return [self.flag if value else self.off]
-        return [self.flag, self.show(value)]
+    def setting(self, value: Any) -> str:
+        """Writes the option with a value as `read_settings` takes it."""
+        return f"{self.name}={self.show(value)}"
 
     def in_case(self, value: Any) -> str:
         """Writes the option with a value in the id of a suite's case."""
-        if self.name == "multicast":
-            return "no-multicast"
-        if self.name == "arch":
-            return str(value)
         shown = self.show(value) if self.kind == "pair" else value
-        return f"{self.label or self.name.replace('_', '-')}={shown}"
+        return (self.case or f"{self.name.replace('_', '-')}={{}}").format(shown)
 
 
 def _distance(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
@@ -167,7 +155,7 @@ OPTIONS = {
     option.name: option
     for option in (
         Option("arch", "word", "GPU architecture.  [default: the GPU's, else the kernel's first]",
-               choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES), takes_auto=True),
+               choices=tuple(ARCHITECTURES), offered=tuple(ARCHITECTURES), case="{}", takes_auto=True),
         Option("dtype", "word", "Of A and B.  [default: bf16, of kernel9 nvfp4]", several="bf16,fp16", choices=DTYPES,
                offered=DTYPES),
         Option("scales", "word", "Scale factors of e4m3: one for A and one for B, or one for each 1x128 of A and "
@@ -175,10 +163,10 @@ OPTIONS = {
         Option("out_dtype", "word", "Of C.  [default: that of A and B; where they have scale factors, bf16]",
                several="bf16,f32", choices=tuple(C_TYPES), offered=tuple(C_TYPES)),
         Option("cta_group", "number", "CTAs that work on one MMA: 1, or 2 (a pair).  [default: the architecture's]",
-               written="1|2", several="1,2", offered=(1, 2), label="cta_group"),
+               written="1|2", several="1,2", offered=(1, 2), case="cta_group={}"),
         Option("mma_shape", "pair", "Tile of one MMA, of both CTAs together in a pair; on sm_90a the tile of a CTA.  "
                "[default: the largest, of kernel8 by the problem]", written="MxN", several="128x256,256x256",
-               example="256x256", label="mma",
+               example="256x256", case="mma={}",
                offered=tuple((rows, columns) for rows in (256, 128, 64) for columns in range(256, 0, -16)),
                distance=_distance),
         Option("stages", "number", f"Depth of the shared-memory ring.  {THE_KERNELS}", several="3:6",
@@ -188,10 +176,10 @@ OPTIONS = {
                offered=tuple((m, n) for m in range(1, LARGEST_CLUSTER + 1) for n in range(1, LARGEST_CLUSTER + 1)
                              if m * n <= LARGEST_CLUSTER),
                distance=lambda one, other: (sum(_distance(one, other)), -one[0] * one[1])),
-        Option("epilogue_width", "number", f"Columns of C in one TMA store.  {THE_KERNELS}", label="epilogue",
+        Option("epilogue_width", "number", f"Columns of C in one TMA store.  {THE_KERNELS}", case="epilogue={}",
                written=_one_of(EPILOGUE_WIDTHS), several="16,32,64", offered=EPILOGUE_WIDTHS),
         Option("multicast", "switch", "CTAs of a cluster send slices to each other, or each loads its own.  "
-               "[default: multicast]", several="true,false", offered=(False,), off="--no-multicast", default=True),
+               "[default: multicast]", several="true,false", offered=(False,), case="no-multicast", default=True),
         Option("scheduler", "word", "Where the next tile comes from: cluster launch control, a fixed list, a counter, "
                f"or there is none.  {THE_KERNELS}", several="clc,static", choices=SCHEDULERS, offered=SCHEDULERS,
                persistent=True),
@@ -206,14 +194,14 @@ OPTIONS = {
                several="64,132", offered=tuple(range(1, LARGEST_CLUSTER + 1)), bound="{} or more", persistent=True,
                least=1),
         Option("ping_pong", "switch", f"On sm_90a: each warpgroup its own tiles, or halves of each.  {THE_KERNELS}",
-               several="true,false", off="--cooperative", persistent=True),
+               several="true,false", persistent=True),
         Option("split_k", "number", "CTAs that each multiply a part of K of a tile.  [default: auto, by the problem]",
                written="auto|1..16", several="1,2,4", offered=tuple(range(1, 17)), takes_auto=True,
                distance=lambda one, other: abs(one - other), persistent=True, least=1),
         Option("layout", "word", "How A and B lie, in the letters of BLAS: n is A [M, K] and B [K, N], t is A [K, M] "
                "and B [N, K].  [default: nt]", several="nt,nn", choices=LAYOUTS, offered=LAYOUTS, default="nt"),
         Option("swapped", "switch", "Rows of B along the MMA's M, those of A along its N.  [default: by the "
-               "problem]", several="true,false", offered=(False,), off="--not-swapped", persistent=True),
+               "problem]", several="true,false", offered=(False,), persistent=True),
         Option("epilogue", "word", "What kernel8 makes of the product before it is C: one of "
                f"{', '.join(EPILOGUES)}, or a Mojo file with one of your own.  [default: none]",
                written="NAME|FILE.mojo", several="bias,relu", choices=tuple(EPILOGUES), offered=(NONE,), default=NONE,
@@ -226,14 +214,22 @@ TUNABLE = {name: option for name, option in OPTIONS.items() if name != "arch"}
 """Those of which a sweep can try several values, or what-if another."""
 
 
-def parse_settings(words: list[str]) -> dict[str, Any]:
+def parse_settings(words: Sequence[str]) -> dict[str, Any]:
     """Reads ``stages=3 ping_pong=false``, one word for each option."""
+    return {name: OPTIONS[name].parse(text) for name, text in split_settings(words, OPTIONS).items()}
+
+
+def split_settings(words: Sequence[str], names: Collection[str]) -> dict[str, str]:
+    """Splits ``NAME=VALUE`` words; of one name twice the last word counts. Raises UsageProblem for a name that is not
+    among names.
+    """
     found = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if name not in OPTIONS or not equals:
-            raise UsageProblem(f"{word!r} is no option of a kernel; write NAME=VALUE, of: {', '.join(OPTIONS)}")
-        found[name] = OPTIONS[name].parse(value)
+        name = name.strip().replace("-", "_")
+        if name not in names or not equals:
+            raise UsageProblem(f"{word!r} is no option of a kernel; write NAME=VALUE, of: {', '.join(names)}")
+        found[name] = value.strip()
     return found
 
 
@@ -290,7 +286,7 @@ def advise(refusal: ConfigError, asked: Change, works: Callable[[Change], bool])
         subsets = (subset for size in range(len(others) + 1) for subset in combinations(others, size))
         without: Iterator[Change] = (dict.fromkeys((refusal.subject, *subset)) for subset in subsets)
         ways = list(islice((change for change in without if works({**asked, **change})), 1))
-    return UsageProblem(f"{refusal}; {_in_words(ways, refusal.subject, asked)}" if ways else str(refusal))
+    return UsageProblem(f"{refusal}; {_in_words(ways, refusal.subject)}" if ways else str(refusal))
 
 
 def _settings(name: str, asked: Change) -> list[Change]:
@@ -307,12 +303,12 @@ def _settings(name: str, asked: Change) -> list[Change]:
     return [{name: value} for value in values]
 
 
-def _in_words(ways: list[Change], subject: str, asked: Change) -> str:
-    """``use 128x64, or --cta-group 1``, ``use 1 or 2``, ``use static, or leave out --sms``."""
+def _in_words(ways: list[Change], subject: str) -> str:
+    """``use 128x64, or cta_group=1``, ``use 1 or 2``, ``use static, or leave out sms``."""
     values = [_value(way, subject) for way in ways if None not in way.values()]
     alike = all(set(way) == set(ways[0]) for way in ways)
     words = [f"use {(' or ' if alike else ', or ').join(values)}"] if values else []
-    words += [f"leave out {' and '.join(_flag(n, asked[n]) for n in way)}" for way in ways if None in way.values()]
+    words += [f"leave out {' and '.join(way)}" for way in ways if None in way.values()]
     return ", or ".join(words)
 
 
@@ -323,21 +319,14 @@ def _value(change: Change, subject: str) -> str:
 def _setting(name: str, value: object, subject: str) -> str:
     if name == "kernel":
         return str(value)
-    if isinstance(value, bool):
-        return _flag(name, value)
     if name == subject and _bound(name) and (name, value) != _LEAST:
         return _bound(name).format(value)
-    shown = OPTIONS[name].show(value)
-    return shown if name == subject else f"{_flag(name, value)} {shown}"
+    is_subject = name == subject and not isinstance(value, bool)
+    return OPTIONS[name].show(value) if is_subject else OPTIONS[name].setting(value)
 
 
 _LEAST = ("stages", 1)
 """There is no less, so nobody is told to use at most that."""
-
-
-def _flag(name: str, value: object) -> str:
-    """The option as a command has it."""
-    return OPTIONS[name].off if value is False else OPTIONS[name].flag
 
 
 def _bound(option: str) -> str:
@@ -518,6 +507,9 @@ ONE_CTA = {"arch": "sm_100a", "cta_group": 1, "mma_shape": (128, 256)}
 HOPPER = {"arch": "sm_90a", "mma_shape": (128, 256)}
 PAIR = {"arch": "sm_100a", "cta_group": 2, "mma_shape": (256, 256)}
 
+DEFAULT = Preset("default", "what the kernel chooses, also on a GPU for which harness tune has found another", {})
+"""Where nothing is asked for, a GPU may run what tuning has found; this asks for the kernel's own choice."""
+
 PRESETS = {
     preset.name: preset
     for preset in (
@@ -580,6 +572,8 @@ def configure(kernel: str, preset: str | None = None, **options: Any) -> KernelC
 
 def find_preset(name: str) -> Preset:
     """Looks up a preset by name."""
+    if name == DEFAULT.name:
+        return DEFAULT
     if name not in PRESETS:
         raise UsageProblem(f"there is no preset {name!r}; use one of: {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from emugpu.errors import UsageProblem
+from harness.compile.config import Option
 from harness.problem import Shape
 
 T = TypeVar("T")
@@ -23,6 +24,13 @@ def parse_numbers(text: str, what: str) -> list[int] | range:
 def parse_values(text: str, parse: Callable[[str], T]) -> list[T]:
     """Words with commas between them, each read by ``parse``."""
     return list(dict.fromkeys(parse(word.strip()) for word in text.split(",")))
+
+
+def several(option: Option, text: str) -> Sequence[Any]:
+    """The values of an option: one, a list, of numbers a range, too."""
+    if option.kind == "number" and any(mark in text for mark in ",:"):
+        return parse_numbers(text, option.words)
+    return parse_values(text, option.parse)
 
 
 def parse_shapes(text: str) -> Iterator[Shape]:

@@ -125,7 +125,7 @@ def _arch(sweep: Sweep, kernel: str) -> str:
         return choose_device("gpu", find_kernel(kernel), wanted)[1]
     except CannotRun as error:
         raise CannotRun(
-            f"{error}; where the workers have GPUs and this machine has none, say which: --arch sm_90a"
+            f"{error}; where the workers have GPUs and this machine has none, say which: -c arch=sm_90a"
         ) from None
 
 

@@ -13,9 +13,9 @@ from typing import Any, cast
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import LARGEST_SEED
 from harness.compile.catalog import ARCHITECTURES, KERNELS, kernels_of
-from harness.compile.config import TUNABLE, Option, find_kernel, find_preset
+from harness.compile.config import TUNABLE, find_kernel, find_preset
 from harness.experiments.job import KINDS, Device, Kind
-from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values
+from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values, several
 from harness.problem import KINDS as INPUTS
 
 SCHEMA = 1
@@ -27,7 +27,7 @@ class Sweep:
     """A sweep as it was asked for, not yet planned: a job for each combination.
 
     shapes: texts of `parse_shapes`. options: values by the names of `make_config`; what is not named is the kernel's
-    default. schedule_seeds: of random schedules; None: the order of issue alone.
+    default. schedule_seeds: of random schedules; None, also among them: the order of issue.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Sweep:
     preset: str | None = None
     inputs: tuple[str, ...] = ("integer",)
     seeds: Sequence[int] = (0,)
-    schedule_seeds: Sequence[int] | None = None
+    schedule_seeds: Sequence[int | None] | None = None
 
     @property
     def id(self) -> str:
@@ -57,11 +57,6 @@ def _one_of(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
         return word
 
     return lambda text: parse_values(text, parse)
-
-
-def several(option: Option, text: str) -> Sequence[Any]:
-    """Reads a list of values of an option, of numbers also ranges."""
-    return parse_numbers(text, option.words) if option.kind == "number" else parse_values(text, option.parse)
 
 
 _PLAIN = ("kind", "device", "arch", "preset")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from emugpu.errors import UsageProblem
-from emugpu.files import write_text
 from harness.experiments.journal import read
 
 Row = dict[str, Any]
@@ -92,25 +89,30 @@ def ranked(rows: Sequence[Row]) -> list[Ranking]:
     ]
 
 
-def write(rows: Sequence[Row], path: Path) -> None:
-    """Writes rows as CSV, whole or not at all; a column that a row does not have is empty."""
+def result_of(row: Row) -> str:
+    """Returns what came of a job, in a few words."""
+    if row["failure"]:
+        return f"failed: {str(row['failure']).partition(chr(10))[0]}"
+    if row["passed"] is False:
+        return f"WRONG in {row['mismatches']:,} elements"
+    if row["errors"]:
+        return f"{row['errors']} errors of synchronisation"
+    return "right" if row["passed"] else "sound"
+
+
+def differing(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Returns the columns that tell rows apart: of these and the configuration's, at least the first."""
+    every = [*names, *(name for name in rows[0] if name.startswith("config_") and name != "config_label")]
+    return [name for name in every if name == names[0] or len({row.get(name) for row in rows}) > 1]
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Returns rows as CSV; a column that a row does not have is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_text(path, text.getvalue())
-
-
-def check_name(path: Path) -> None:
-    """Refuses what `write` cannot write; to be asked before the work is done."""
-    if path.suffix != ".csv":
-        raise UsageProblem(f"--table {path}: the table is CSV; name it .csv")
-    if not path.resolve().parent.is_dir():
-        raise UsageProblem(f"--table {path}: there is no folder {path.parent}; name one that exists")
-    if path.is_dir():
-        raise UsageProblem(f"--table {path} is a folder; name a file")
-    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
-        raise UsageProblem(f"--table {path} cannot be written (permission denied); name another file")
+    return text.getvalue()
 
 
 def _plain(name: str, value: object) -> object:

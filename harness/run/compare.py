@@ -17,21 +17,21 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel of a comparison: its outcome, or why there is none. edited: the file of PTX run in its place."""
+    """One kernel of a comparison: its outcome, or why there is none. edited: the file of PTX run in its place. setting:
+    what tells its configuration from others of the same kernel.
+    """
 
     config: KernelConfig
     outcome: Outcome | None
     failure: str | None = None
     edited: Path | None = None
+    setting: str = ""
 
     @property
     def name(self) -> str:
-        return name_of(self.config.kernel, self.edited)
-
-
-def name_of(kernel: str, edited: Path | None) -> str:
-    """What a kernel, or the PTX that is run in its place, is called in tables."""
-    return f"{kernel} ({edited.name})" if edited else kernel
+        """What a kernel, or the PTX that is run in its place, is called in tables."""
+        setting = f" {self.setting}" if self.setting else ""
+        return f"{self.config.kernel}{setting}{f' ({self.edited.name})' if self.edited else ''}"
 
 
 @dataclass(frozen=True)

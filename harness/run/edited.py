@@ -30,7 +30,7 @@ def put_in_place(path: Path, text: str, artifacts: Sequence[Artifact], shape: Sh
         if entry in kernels:
             if target != artifact.config.arch:
                 raise UsageProblem(
-                    f"--ptx {path}: its target is {target}, the kernel's {artifact.config.arch}; add --arch {target}"
+                    f"--ptx {path}: its target is {target}, the kernel's {artifact.config.arch}; add -c arch={target}"
                 )
             found[position] = replace(artifact, edited=path, edited_ptx=text)
     if not found:

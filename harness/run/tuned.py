@@ -140,7 +140,7 @@ def load(path: Path) -> list[Entry]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CannotRun(f"{path} cannot be read ({error}); fix it, or leave it out with --no-tuned") from None
+        raise CannotRun(f"{path} cannot be read ({error}); fix it, or take -c preset=default") from None
 
 
 def _entry(table: Mapping[str, Any]) -> Entry:

@@ -226,7 +226,7 @@ def test_groups_that_do_not_fit():
         Shape(40, 64, 64, (40, 2))
     with pytest.raises(UsageProblem, match="masked 39: a group has 40 rows; use 40"):
         Shape(42, 64, 64, (40, 2), (), 39)
-    with pytest.raises(UsageProblem, match="masked 39: only groups are masked; name the rows of each with --groups"):
+    with pytest.raises(UsageProblem, match="masked 39: only groups are masked; name the rows of each, with groups"):
         Shape(42, 64, 64, masked=39)
     with pytest.raises(UsageProblem, match="there are 1025 groups, and a launch has at most 1024"):
         Shape(1025, 64, 64, (1,) * 1025)

@@ -70,7 +70,7 @@ def test_every_wait_matters(built, alter):
 
 WRONG = [
     ({"arch": "sm_100a"}, "the warpgroups of sm_90a take turns"),
-    ({"scheduler": "dynamic"}, "fixed list of tiles; use --scheduler static, or leave out --ping-pong"),
+    ({"scheduler": "dynamic"}, "fixed list of tiles; use scheduler=static, or leave out ping_pong"),
     ({"mma_shape": (256, 128)}, "use 128x128"),
     ({"mma_shape": (128, 256)}, "use 128x128"),
 ]

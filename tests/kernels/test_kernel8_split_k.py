@@ -164,9 +164,7 @@ def test_what_does_not_split(options, message):
 
 
 def test_only_kernel_8_splits():
-    with pytest.raises(
-        UsageProblem, match="split k 2: kernel7 multiplies all of K; use kernel8, or leave out --split-k"
-    ):
+    with pytest.raises(UsageProblem, match="split k 2: kernel7 multiplies all of K; use kernel8, or leave out split_k"):
         make_config("kernel7", split_k=2)
 
 

@@ -75,7 +75,7 @@ def test_a_fault_is_seen(built, name):
 
 
 WRONG = [
-    ({"arch": "sm_100a", "out_dtype": "mxfp8"}, "out dtype mxfp8: not with swapped; use bf16, or leave out --swapped"),
+    ({"arch": "sm_100a", "out_dtype": "mxfp8"}, "out dtype mxfp8: not with swapped; use bf16, or leave out swapped"),
     ({"mma_shape": (256, 128)}, "mma shape 256x128, swapped: a warpgroup stores 64 columns of C"),
     ({"mma_shape": (128, 64), "ping_pong": True}, "mma shape 128x64, swapped: a warpgroup stores 64 columns of C"),
     ({"dtype": "e4m3", "scales": "block"}, "scales block: not with swapped"),

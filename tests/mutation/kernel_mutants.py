@@ -1,5 +1,5 @@
 """Leaves out, weakens or misplaces every synchronising instruction of compiled kernels, one at a time, and says whether
-`harness check` reports it.
+`harness verify` reports it.
 
     python tests/mutation/kernel_mutants.py                                every mutant of kernels 5 to 9
     python tests/mutation/kernel_mutants.py --kernel kernel7 --cluster 2x2 --sample 50

@@ -71,7 +71,7 @@ def test_the_wheel_has_its_licence(site):
 def test_an_installed_harness_runs_from_any_folder(installed, artifacts, site, tmp_path):
     before = sorted(site.rglob("*"))
     assert "harness/data/kernels" in installed("doctor")
-    text = installed("run", "kernel6", "--cluster", "2x1", "--shape", "8", "--json", "-")
+    text = installed("run", "kernel6", "-c", "cluster=2x1", "--shape", "8", "--json", "-")
     record = json.loads(text)
     assert record["validation"]["passed"] and record["git"] is None
     assert json.loads((tmp_path / "data/blackwell-matmul-lab/results/emulated-sm_100a.jsonl").read_text()) == record

@@ -167,7 +167,7 @@ def test_nightly_commands_are_there():
 
 
 def test_kernels_take_the_shapes_of_nightly_runs():
-    shapes = re.findall(r"(?:run|check) all --shape (\d+),(\d+),(\d+) ", workflow("nightly"))
+    shapes = re.findall(r"(?:run|verify) all --shape (\d+),(\d+),(\d+) ", workflow("nightly"))
     assert len(shapes) == 2
     for shape in shapes:
         for arch in ("sm_90a", "sm_100a"):

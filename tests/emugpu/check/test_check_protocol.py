@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import harness.cli.main
 from emugpu.check.protocol import family
 
-SMALL = ["--shape", "256,256,128", "--cluster", "2x1", "--protocol"]
+SMALL = ["--shape", "256,256,128", "-c", "cluster=2x1", "--protocol"]
 STAGES = ["reads A stage (MMA)", "reads B stage (MMA)", "writes tensor memory (MMA)"]
 
 
@@ -26,7 +26,7 @@ def explain(series):
 
 def test_kernel_7_hands_over_stages_the_accumulator_and_buffers_of_c(explain):
     """One pair of CTAs, one tile, two K steps, in steps of 32 columns. 128 rows are two boxes."""
-    data = json.loads(explain("kernel7", *SMALL, "--format", "json"))
+    data = json.loads(explain("kernel7", *SMALL, "-o", "-"))
     found = {handover["barrier"]: handover for handover in data["handovers"]}
     stage_bytes = 2 * (128 + 128) * 64 * 2
     assert found["full"]["arrives"] == {
@@ -50,8 +50,8 @@ def test_kernel_7_hands_over_stages_the_accumulator_and_buffers_of_c(explain):
 
 def test_a_number_that_is_sent_is_no_tma_copy(explain):
     """Two clusters of two CTAs, each with one tile: both CTAs are told once, that there is no other."""
-    dynamic = ["kernel8", "--arch", "sm_90a", "--scheduler", "dynamic", *SMALL]
-    data = json.loads(explain(*dynamic, "--format", "json"))
+    dynamic = ["kernel8", "-c", "arch=sm_90a", "-c", "scheduler=dynamic", *SMALL]
+    data = json.loads(explain(*dynamic, "-o", "-"))
     (answer,) = [handover for handover in data["handovers"] if handover["barrier"] == "answer full"]
     assert answer["arrives"] == {
         "scheduler: arrive.expect_tx": 4,

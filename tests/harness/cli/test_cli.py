@@ -17,9 +17,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-import harness.cli.compare
 import harness.cli.main
-import harness.cli.run
+import harness.cli.running
 from emugpu.cli.render import show_table
 from emugpu.emulator import Deadlock
 from emugpu.launch.memory import Memory
@@ -28,7 +27,7 @@ from harness.compile.artifacts import Artifact
 from harness.compile.catalog import KERNELS
 from harness.compile.compiler import Gpu
 
-SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
+SMALL = ["--shape", "256,512,128", "-c", "cluster=2x1"]
 
 
 @pytest.fixture
@@ -44,13 +43,12 @@ def no_compiler(monkeypatch):
     def fail(*_):
         raise AssertionError("nothing may be built")
 
-    for command in (harness.cli.run, harness.cli.compare):
-        monkeypatch.setattr(command, "build_with_notice", fail)
+    monkeypatch.setattr(harness.cli.running, "build_with_notice", fail)
 
 
 BAD_REQUESTS = [
     (["kernel99"], "there is no kernel 'kernel99'; use one of: kernel5, kernel6, kernel7, kernel8, kernel9"),
-    ([], "Missing argument 'KERNEL...|all|LAUNCH.toml'; see harness run --help"),
+    ([], "Missing argument 'KERNEL...|all'; see harness run --help"),
     (["kernel6", "two\nlines"], "there is no kernel 'two\\nlines'"),
     (["kernel6", "--shape", "0"], "M=0 must be between 1 and 2147479552"),
     (["kernel6", "--shape", ""], "shape '' is not M,N,K or one number"),
@@ -69,59 +67,73 @@ BAD_REQUESTS = [
         ["kernel9", "--shape", "8,8,520"],
         "K 520 is not a multiple of 32: rows must be a multiple of 16 bytes for TMA, and",
     ),
-    (["kernel8", "--shape", "40,64,64", "--groups", "40,2"], "groups 40,2: their rows add up to 42, not to M=40"),
-    (["kernel9", "--shape", "8,8,40", "--dtype", "mxfp8", "--device", "emulated-gpu"], "of whole blocks with scale"),
     (
-        ["kernel8", "--arch", "sm_90a", "--dtype", "e4m3", "--shape", "64,64,24"],
+        ["kernel8", "--shape", "40,64,64", "--problem", "groups=40,2"],
+        "groups 40,2: their rows add up to 42, not to M=40",
+    ),
+    (["kernel9", "--shape", "8,8,40", "--dtype", "mxfp8", "--device", "emulator"], "of whole blocks with scale"),
+    (
+        ["kernel6", "--device", "emulated-gpu"],
+        "--device emulated-gpu is gone",
+    ),
+    (
+        ["kernel8", "-c", "arch=sm_90a", "--dtype", "e4m3", "--shape", "64,64,24"],
         "K 24 is not a multiple of 16: rows must be a multiple of 16 bytes for TMA, pad to 32",
     ),
-    (["kernel9", "--out-dtype", "f32", "--epilogue-width", "64"], "64: 256 bytes of f32, a swizzled row has at most"),
-    (["kernel8", "--split-k", "0", "--arch", "sm_90a"], "split k 0 is not at least 1; write auto|1..16"),
-    (["kernel8", "--split-k", "some"], "split k 'some' is not a whole number; write auto|1..16"),
-    (["kernel6", "--cluster", "4"], "cluster '4' is not CMxCN"),
-    (["kernel6", "--cluster", "4x4x1"], "cluster '4x4x1' is not CMxCN"),
-    (["kernel6", "--cluster", "axb"], "cluster 'axb' is not CMxCN"),
-    (["kernel6", "--cluster", "-2x1"], "cluster '-2x1' is not CMxCN"),
-    (["kernel6", "--cluster", "0x1"], "both sizes must be at least 1"),
-    (["kernel6", "--cluster", "2x0"], "both sizes must be at least 1"),
-    (["kernel6", "--cluster", "1x1"], "use 2x1, or --cta-group 1"),
-    (["kernel6", "--cluster", "3x2"], "3 CTAs along M cannot be split into pairs"),
-    (["kernel6", "--cluster", "8x4"], "has 32 CTAs; a cluster has at most 16"),
-    (["kernel8", "--sms", "0"], "0 is not in the range x>=1"),
-    (["kernel6", "--stages", "0"], "the ring needs at least 1; kernel6 takes 1 to 5 here; use 1\n"),
+    (["kernel9", "-c", "out_dtype=f32", "-c", "epilogue_width=64"], "64: 256 bytes of f32, a swizzled row has at most"),
+    (["kernel8", "-c", "split_k=0", "-c", "arch=sm_90a"], "split k 0 is not at least 1; write auto|1..16"),
+    (["kernel8", "-c", "split_k=some"], "split k 'some' is not a whole number; write auto|1..16"),
+    (["kernel6", "-c", "cluster=4"], "cluster '4' is not CMxCN"),
+    (["kernel6", "-c", "cluster=4x4x1"], "cluster '4x4x1' is not CMxCN"),
+    (["kernel6", "-c", "cluster=axb"], "cluster 'axb' is not CMxCN"),
+    (["kernel6", "-c", "cluster=-2x1"], "cluster '-2x1' is not CMxCN"),
+    (["kernel6", "-c", "cluster=0x1"], "both sizes must be at least 1"),
+    (["kernel6", "-c", "cluster=2x0"], "both sizes must be at least 1"),
+    (["kernel6", "-c", "cluster=1x1"], "use 2x1, or cta_group=1"),
+    (["kernel6", "-c", "cluster=3x2"], "3 CTAs along M cannot be split into pairs"),
+    (["kernel6", "-c", "cluster=8x4"], "has 32 CTAs; a cluster has at most 16"),
+    (["kernel8", "-c", "sms=0"], "sms 0 is not at least 1"),
+    (["kernel6", "-c", "stages=0"], "the ring needs at least 1; kernel6 takes 1 to 5 here; use 1\n"),
     (
-        ["kernel6", "--stages", "6"],
+        ["kernel6", "-c", "stages=6"],
         "A and B 196608 + C 65536 + barriers 112 = 262256, more than the 232448 bytes",
     ),
-    (["kernel5", "--stages", "2"], "kernel5 has no pipeline, its only depth is 1; use kernel6, or leave out --stages"),
-    (["kernel7", "--cta-group", "3"], "cta group 3 is not possible on sm_100a; use 1 or 2"),
-    (["kernel7", "--mma-shape", "256"], "mma shape '256' is not MxN; write for example 256x256"),
-    (["kernel7", "--mma-shape", "64x64"], "M must be 128 or 256; use 128x64, or --cta-group 1"),
-    (["kernel7", "--mma-shape", "256x250"], "N must be a multiple of 32 up to 256; use 256x256 or 256x224"),
-    (["kernel7", "--epilogue-width", "48"], "epilogue width 48 is not one of 16, 32, 64"),
-    (["kernel7", "--preset", "cute-99"], "there is no preset 'cute-99'; use one of: cute-03, cute-04"),
-    (["kernel6", "--preset", "1cta", "--stages", "4"], "stages 4: A and B 196608 + C 65536"),
-    (["kernel6", "--timeout", "0"], "0.0 is not in the range x>=1"),
-    (["kernel6", "--stages", "five"], "'five' is not a valid integer"),
+    (["kernel5", "-c", "stages=2"], "kernel5 has no pipeline, its only depth is 1; use kernel6, or leave out stages"),
+    (["kernel7", "-c", "cta_group=3"], "cta group 3 is not possible on sm_100a; use 1 or 2"),
+    (["kernel7", "-c", "mma_shape=256"], "mma shape '256' is not MxN; write for example 256x256"),
+    (["kernel7", "-c", "mma_shape=64x64"], "M must be 128 or 256; use 128x64, or cta_group=1"),
+    (["kernel7", "-c", "mma_shape=256x250"], "N must be a multiple of 32 up to 256; use 256x256 or 256x224"),
+    (["kernel7", "-c", "epilogue_width=48"], "epilogue width 48 is not one of 16, 32, 64"),
+    (["kernel7", "-c", "preset=cute-99"], "there is no preset 'cute-99'; use one of: cute-03, cute-04"),
+    (["kernel6", "-c", "preset=1cta", "-c", "stages=4"], "stages 4: A and B 196608 + C 65536"),
+    (["kernel6", "--timeout", "0"], "0.0 is not in the range x>0"),
+    (["kernel6", "-c", "stages=five"], "stages 'five' is not a whole number; write for example 2"),
     (["kernel6", "--timeout", "nan"], "Invalid value for '--timeout': nan is not a finite number"),
     (["kernel6", "--timeout", "inf"], "Invalid value for '--timeout': inf is not a finite number"),
-    (["kernel6", "--dump", ""], "Invalid value for '--dump': it is empty; give a name"),
+    (["kernel6", "-o", ""], "-o : this command writes .json or a folder, DIR/; let the name end so"),
+    (["kernel6", "-o", "x.bmp"], "-o x.bmp: this command writes .json or a folder, DIR/; let the name end so"),
+    (["kernel6", "-o", "/proc/x/"], "-o /proc/x: /proc cannot be written"),
     (["kernel6", "--ptx", ""], "Invalid value for '--ptx': it is empty; give a name"),
     (["kernel6", "--dtype", "fp64"], "'fp64' is not"),
     (["kernel6", "--device", "tpu"], "'tpu' is not one of 'auto', 'gpu', 'emulator'"),
-    (["kernel6", "--arch", "sm_80"], "'sm_80' is not one of 'auto', 'sm_100a'"),
-    (["kernel6", "--inputs", "zeros"], "'zeros' is not one of 'normal', 'integer', 'index', 'uniform'"),
-    (["kernel6", "--seed", "-1"], "-1 is not in the range 0<=x<=4294967295"),
-    (["kernel6", "--seed", "x"], "'x' is not a valid integer"),
-    (["kernel6", "--schedule", "lifo"], "'lifo' is not one of 'fifo', 'random'"),
-    (["kernel6", "--schedules", "0"], "0 is not in the range 1<=x<=10000"),
-    (["kernel6", "--schedules", "2", "--schedule", "random"], "leave --schedule random out"),
-    (["kernel6", "--schedule-seed", "5"], "--schedule-seed is for random schedules, and fifo is run; add --schedule"),
-    (["x.toml", "--shape", "8", "--seed", "5"], "x.toml says itself what is launched; leave --shape, --seed out"),
-    (["x.toml", "--stages", "3", "--no-multicast"], "leave --stages, --multicast out"),
-    (["kernel6", "x.toml"], "name kernels or launch files, not both"),
-    (["kernel6", "--schedule-seed", "-1"], "-1 is not in the range 0<=x<=4294957295"),
-    (["kernel6", "--accumulation", "f64"], "'f64' is not one of 'f32', 'tensor_core'"),
+    (["kernel6", "-c", "arch=sm_80"], "there is no arch 'sm_80'; use one of: sm_100a, sm_90a"),
+    (["kernel6", "--problem", "inputs=zeros"], "inputs 'zeros' is not one of normal, integer, index"),
+    (["kernel6", "--problem", "seed=-1"], "seed '-1' is not a whole number from 0 to 4294967295"),
+    (["kernel6", "--problem", "seed=x"], "--problem seed=x: seed 'x' is not a whole number from 0"),
+    (["kernel6", "--problem", "size=4"], "--problem size=4: this command takes NAME=VALUE, of: groups, masked, inputs"),
+    (["kernel6", "-c", "stage=4"], "'stage=4' is no option of a kernel; write NAME=VALUE, of: preset, arch, dtype"),
+    (["kernel6", "-c", "stages"], "'stages' is no option of a kernel; write NAME=VALUE"),
+    (
+        ["kernel6", "-c", "nowhere.toml"],
+        "-c nowhere.toml: cannot be read (No such file or directory)",
+    ),
+    (["kernel6", "-c", "dtype=fp16", "--dtype", "bf16"], "--dtype bf16: -c dtype=fp16 says something else"),
+    (["kernel6", "--schedules", "lifo"], "--schedules lifo: write fifo, declining, random:SEED, or a number of"),
+    (["kernel6", "--schedules", "0"], "--schedules 0: write fifo, declining, random:SEED, or a number of"),
+    (["kernel6", "--schedules", "1@5"], "--schedules 1@5: fifo is run, and nothing is random; write random:5"),
+    (["kernel6", "--schedules", "random:-1"], "the seed '-1' is not a whole number from 0 to 4294957295"),
+    (["kernel6", "x.toml"], "x.toml is a launch file and no kernel; emugpu runs it, alone: emugpu run x.toml"),
+    (["kernel6", "--emulate", "accumulation=f64"], "--emulate accumulation=f64: accumulation is f32 or tensor_core"),
     (["kernel6", "--json", "/no/such/folder/x.json"], "is not a file in an existing folder"),
     (["kernel6", "--json", "/tmp"], "is not a file in an existing folder"),
     (["kernel6", "--json", ""], "is not a file in an existing folder"),
@@ -146,33 +158,23 @@ def test_bad_requests_get_one_line_and_exit_code_2(harness_command, no_compiler,
     assert not results_dir.exists()
 
 
-@pytest.mark.parametrize("command", ["debug", "verify"])
+@pytest.mark.parametrize("command", ["run", "debug", "verify"])
 def test_a_word_that_is_neither_a_kernel_nor_a_program(harness_command, command):
     """A misspelt kernel is not taken for a program."""
     result = harness_command(command, "kernel77")
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
-    assert "'kernel77' is no kernel (kernel5, " in result.stderr and "no program that can be started" in result.stderr
+    assert "there is no kernel 'kernel77'; use one of: kernel5, " in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("word", "way_out"),
-    [
-        ("tests/data/cuda/sgemm.ptx", "harness ptx init tests/data/cuda/sgemm.ptx -o sgemm.toml"),
-        ("program.py", "-- python program.py"),
-        ("kernel.cu", "nvcc -ptx"),
-        ("kernel77", "; name one"),
-    ],
-)
-def test_a_file_that_is_not_what_verify_takes_gets_the_way_to_it(harness_command, word, way_out):
-    result = harness_command("verify", word)
-    assert result.exit_code == 2 and result.stderr.count("\n") == 1 and way_out in result.stderr
-    assert result.stderr.count("; ") == 1, "one way, not all"
-
-
-def test_ptx_is_no_launch_file(harness_command):
-    result = harness_command("ptx", "run", "tests/data/cuda/sgemm.ptx")
-    assert result.exit_code == 2 and "is not TOML" in result.stderr
-    assert "harness ptx init tests/data/cuda/sgemm.ptx -o sgemm.toml" in result.stderr
+def test_a_configuration_from_a_file_that_words_override(harness_command, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('cluster = "2x1"\nstages = 2\nmulticast = false\n')
+    plan = json.loads(harness_command("explain", "kernel6", "-c", file, "-c", "stages=3", "-o", "-").stdout)["plan"]
+    config = plan["config"]
+    assert (config["cluster"], config["stages"], config["multicast"]) == ([2, 1], 3, False)
+    file.write_text("stage = 2\n")
+    result = harness_command("explain", "kernel6", "-c", file)
+    assert result.exit_code == 2 and f"-c {file}: 'stage=2' is no option of a kernel" in result.stderr
 
 
 def test_commands_that_do_not_exist(harness_command):
@@ -189,15 +191,13 @@ def test_help_and_no_arguments(harness_command):
     text = harness_command("run", "-h").stdout
     for option in (
         "shape",
-        "cluster",
-        "stages",
+        "problem",
+        "config",
         "dtype",
         "device",
-        "arch",
-        "inputs",
-        "seed",
-        "schedule",
-        "json",
+        "schedules",
+        "emulate",
+        "output",
     ):
         assert f"--{option}" in text
     nothing = harness_command()
@@ -312,19 +312,21 @@ def test_a_profile_beside_the_report(harness_command, artifacts, results_dir, tm
 
 @pytest.mark.parametrize(("shape", "granted"), [("256,512,64", False), ("4096,2048,64", True)])
 def test_launch_control_that_grants_nothing_is_said_with_a_shape_where_it_does(harness_command, shape, granted):
-    result = harness_command("run", "kernel8", "--arch", "sm_100a", "--shape", shape, "--no-save")
+    result = harness_command("run", "kernel8", "-c", "arch=sm_100a", "--shape", shape, "--no-save")
     assert result.exit_code == 0 and ("--shape 4096,2048,512 has more" in result.stdout) is not granted
 
 
 @pytest.mark.parametrize("inputs", ["normal", "index", "uniform"])
 @pytest.mark.parametrize("shape", ["256,512,128", "8", "136,264,72"])
 def test_all_inputs_pass(harness_command, artifacts, inputs, shape):
-    result = harness_command("run", "kernel6", "--cluster", "2x1", "--shape", shape, "--inputs", inputs, "--no-save")
+    result = harness_command(
+        "run", "kernel6", "-c", "cluster=2x1", "--shape", shape, "--problem", f"inputs={inputs}", "--no-save"
+    )
     assert result.exit_code == 0, result.output
 
 
 def test_schedule_seed_and_accumulation_are_passed_on(harness_command, artifacts):
-    arguments = ["--schedule", "random", "--schedule-seed", 7, "--accumulation", "tensor_core", "--inputs", "normal"]
+    arguments = ["--schedules", "random:7", "--emulate", "accumulation=tensor_core", "--problem", "inputs=normal"]
     result = harness_command("run", "kernel6", *SMALL, *arguments, "--json", "-")
     assert result.exit_code == 0, result.output
     device = json.loads(result.stdout)["device"]
@@ -384,15 +386,16 @@ def test_a_wrong_result_is_shown_recorded_and_exits_with_4(harness_command, arti
     assert [(m["row"], m["column"]) for m in validation["first_mismatches"]] == [(130, 300)]
 
 
-def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_path):
+def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_path, monkeypatch):
     def change(output):
         output[130, 300] += 1000
 
     folder = tmp_path / "kept"
-    assert harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder).exit_code == 0
+    assert harness_command("run", "kernel6", *SMALL, "--no-save", "-o", f"{folder}/").exit_code == 0
     assert not folder.exists()
     spoiled(change)
-    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", folder, "--inputs", "index", "--seed", 3)
+    drawn = ["--problem", "inputs=index", "--problem", "seed=3"]
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "-o", f"{folder}/", *drawn)
     assert result.exit_code == 4 and str(folder / "kernel6") in result.stderr
     a, b, output, reference = (np.load(folder / "kernel6" / f"{n}.npy") for n in ("a", "b", "output", "reference"))
     assert a.shape == (256, 128) and b.shape == (512, 128)
@@ -402,8 +405,10 @@ def test_a_wrong_result_can_be_kept(harness_command, artifacts, spoiled, tmp_pat
     problem = json.loads((folder / "kernel6" / "plan.json").read_text())["problem"]
     assert problem == {"m": 256, "n": 512, "k": 128, "groups": []}
     assert json.loads((folder / "kernel6" / "record.json").read_text())["inputs"]["seed"] == 3
-    result = harness_command("run", "kernel6", *SMALL, "--no-save", "--dump", "/proc/nowhere")
-    assert result.exit_code == 4 and "cannot write to /proc/nowhere/kernel6: No such file" in result.stderr
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("emugpu.cli.outputs.check_folder", lambda *_: None)  # it was one when the run began
+    result = harness_command("run", "kernel6", *SMALL, "--no-save", "-o", f"{tmp_path}/file/")
+    assert result.exit_code == 4 and f"cannot write to {tmp_path}/file/kernel6: Not a directory" in result.stderr
 
 
 def test_tiles_that_are_never_written_are_wrong(harness_command, artifacts, monkeypatch):
@@ -454,7 +459,7 @@ def test_an_unexpected_error_is_no_traceback(harness_command, artifacts, monkeyp
     result = harness_command("run", "kernel6", *SMALL)
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (
-        "harness: error: unexpected ZeroDivisionError: division by zero; set HARNESS_TRACEBACK=1 to see where"
+        "harness: error: unexpected ZeroDivisionError: division by zero; set EMUGPU_TRACEBACK=1 to see where"
     )
     assert "Traceback" not in result.output
 
@@ -483,7 +488,7 @@ def test_device_gpu_without_a_gpu(harness_command, no_compiler, monkeypatch):
         (Gpu("NVIDIA L4", "8.9", "24 GiB", "580.1"), [], "no kernel here runs on a GPU of compute capability 8.9"),
         (
             Gpu("NVIDIA H200", "9.0", "141 GiB", "580.1"),
-            ["--arch", "sm_100a"],
+            ["-c", "arch=sm_100a"],
             "kernels for sm_100a need B200 or GB200 (compute capability 10.0); this GPU is NVIDIA H200",
         ),
     ],
@@ -536,7 +541,7 @@ def test_as_a_program(artifacts, results_dir):
 
 
 def test_usage_error_as_a_program():
-    process = harness_process("run", "kernel6", "--cluster", "3x3")
+    process = harness_process("run", "kernel6", "-c", "cluster=3x3")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     assert err.count("\n") == 1 and "Traceback" not in err

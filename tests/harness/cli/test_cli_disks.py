@@ -21,7 +21,7 @@ from harness.run import records
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly_unless_changed("harness/cli/", "emugpu/files.py")]
 
-SMALL = ["run", "kernel6", "--shape", "256,512,64", "--cluster", "2x1"]
+SMALL = ["run", "kernel6", "--shape", "256,512,64", "-c", "cluster=2x1"]
 # A disk that is full after so many bytes of a file: the write that reaches beyond is cut off, the next one fails.
 # Python itself does not notice that its own .pyc files are cut off, and cannot read them later: none are written.
 FULL_AFTER = """
@@ -95,19 +95,19 @@ def test_a_full_disk_does_not_cost_the_verdict(artifacts):
 
 
 @pytest.mark.parametrize(
-    ("command", "option"),
+    ("command", "name"),
     [
-        ([*SMALL, "--no-save"], "--json"),
-        (["explain", "kernel6"], "-o"),
-        (["build", "kernel6", "--cluster", "2x1", "--emit", "ptx"], "-o"),
-        (["compare", *SMALL[1:], "--no-save"], "--json"),
+        ([*SMALL, "--no-save"], "out.json"),
+        (["explain", "kernel6"], "out.txt"),
+        (["build", "kernel6", "-c", "cluster=2x1", "--emit", "ptx"], "out.ptx"),
+        (["compare", *SMALL[1:], "--no-save"], "out.json"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_an_output_that_does_not_fit_leaves_nothing(artifacts, tmp_path, command, option):
-    path = tmp_path / "out"
+def test_an_output_that_does_not_fit_leaves_nothing(artifacts, tmp_path, command, name):
+    path = tmp_path / name
     assert full_after(10**9, *command).returncode == 0, "what has to be compiled is, while there is room"
-    done = full_after(500, *command, option, path)
+    done = full_after(500, *command, "-o", path)
     assert done.returncode == 3
     assert done.stderr == f"harness: error: cannot write {path}: File too large\n"
     assert list(tmp_path.iterdir()) == []
@@ -119,7 +119,7 @@ def test_a_bench_goes_on_without_its_history(artifacts, tmp_path):
         'schema = 1\nkernels = "kernel6"\nclusters = ["2x1", "2x2"]\nshapes = "256,512,64"\ndtypes = "bf16"\n'
         'inputs = "index"\n[[cases]]\n'
     )
-    done = full_after(1000, "bench", "--suite", suite, "--schedules", 1, "--markdown", table)
+    done = full_after(1000, "bench", "--suite", suite, "--schedules", 1, "-o", table)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("NEW") == 3 and "cannot write the record" in done.stdout
     assert table.read_text().count("| NEW |") == 2

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import harness.cli.main
+from emugpu.cli.main import main as emugpu_main
 from harness import paths
 
 HARNESS = [sys.executable, "-m", "harness"]
@@ -49,6 +50,22 @@ def test_no_standard_output_at_all(words, code):
     assert done.returncode == code
 
 
+def test_a_terminal_without_a_width_is_one_of_the_usual_width():
+    words = {"capture_output": True, "text": True, "cwd": paths.ROOT, "env": {**os.environ, "COLUMNS": "0"}}
+    done = subprocess.run([*HARNESS, "list"], **words)
+    assert done.returncode == 0 and "kernel6" in done.stdout
+    help_text = subprocess.run([*HARNESS, "run", "--help"], **words).stdout
+    assert "--shape M,N,K" in help_text
+
+
+def test_a_compiler_that_does_nothing_is_named(tmp_path):
+    """As HARNESS_MOJO=/bin/true."""
+    environment = {**os.environ, "HARNESS_MOJO": "/bin/true", "HARNESS_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([*HARNESS, "run", "kernel6"], cwd=paths.ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "the Mojo compiler /bin/true ended with code 0, left no program and said nothing" in done.stderr
+
+
 def test_ctrl_c_while_python_still_imports_says_nothing(tmp_path):
     # What is imported raises SIGINT, as a user does who is quicker than Python.
     (tmp_path / "ml_dtypes.py").write_text(
@@ -61,7 +78,7 @@ def test_ctrl_c_while_python_still_imports_says_nothing(tmp_path):
 
 
 def test_without_assertions_everything_works_as_with_them(series):
-    words = ["run", "kernel6", "--shape", "256,512,64", "--cluster", "2x1"]
+    words = ["run", "kernel6", "--shape", "256,512,64", "-c", "cluster=2x1"]
     done = subprocess.run([sys.executable, "-O", *HARNESS[1:], *words], cwd=paths.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "PASSED" in done.stdout
@@ -70,11 +87,12 @@ def test_without_assertions_everything_works_as_with_them(series):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "kernel6", "--shape", "256,512,64", "--cluster", "2x1", "--json", "/dev/full"], "PASSED"),
-        (["compare", "kernel6", "--shape", "256,512,64", "--cluster", "2x1", "--json", "/dev/full"], "exact"),
-        (["check", "kernel6", "--shape", "256", "--cluster", "2x1", "--schedules", 1, "--json", "/dev/full"], "sound"),
-        (["check", "kernel6", "--shape", "256", "--cluster", "2x1", "--schedules", 1, "--sarif", "/dev/full"], "sound"),
-        (["ptx", "list", "tests/data/cuda/sgemm.ptx", "--json", "/dev/full"], "all 20 instructions are implemented"),
+        (["run", "kernel6", "--shape", "256,512,64", "-c", "cluster=2x1", "--json", "/dev/full"], "PASSED"),
+        (["compare", "kernel6", "--shape", "256,512,64", "-c", "cluster=2x1", "--json", "/dev/full"], "exact"),
+        (
+            ["verify", "kernel6", "--shape", "256", "-c", "cluster=2x1", "--schedules", 1, "--json", "/dev/full"],
+            "clean",
+        ),
     ],
     ids=lambda value: " ".join(map(str, (value[0], *value[-2:]))) if isinstance(value, list) else "",
 )
@@ -86,20 +104,22 @@ def test_a_file_that_cannot_be_written_costs_no_result_and_is_not_claimed(series
     assert said in done.stdout and "written to" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    "option", [["--json", "/dev/full"], ["--dump", "/proc/nowhere/dump"]], ids=lambda words: words[0]
-)
-def test_a_wrong_result_of_a_launch_is_told_even_so(launch, option):
-    done = invoke("ptx", "run", launch("x"), *option)
+def emugpu(*arguments: object):
+    return CliRunner().invoke(emugpu_main, [*map(str, arguments)])
+
+
+def test_a_wrong_result_of_a_launch_is_told_even_so(launch):
+    option = ["--json", "/dev/full"]
+    done = emugpu("run", launch("x"), *option)
     assert done.exit_code == 4
     assert "WRONG RESULT" in done.stdout and "written to" not in done.stdout
-    assert done.stderr.startswith("harness: error: cannot write")
-    assert invoke("ptx", "run", launch("2 * x + y"), *option).exit_code == 3
+    assert done.stderr.startswith("emugpu: error: cannot write")
+    assert emugpu("run", launch("2 * x + y"), *option).exit_code == 3
 
 
 def test_a_folder_to_dump_into_is_made_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
-    for command in (["run", "kernel6"], ["ptx", "run", "none.toml"]):
-        done = invoke(*command, "--dump", tmp_path / "file" / "dump")
+    for run in (lambda *words: invoke("run", "kernel6", *words), lambda *words: emugpu("run", "none.toml", *words)):
+        done = run("-o", f"{tmp_path}/file/dump/")
         assert done.exit_code == 2
-        assert done.stderr.startswith("harness: error: --dump ") and "name another folder" in done.stderr
+        assert ": error: -o " in done.stderr and "name another folder" in done.stderr

@@ -13,12 +13,13 @@ from click.testing import CliRunner
 from kernel_faults import substitute
 
 import harness.cli.main
-import harness.cli.run
+import harness.cli.running
 import harness.compile.artifacts
+from emugpu.cli.emulation import Emulation
 from emugpu.errors import CannotRun
 from emugpu.launch import launching
 from emugpu.launch.launching import EmulationOptions, Tried, run, under_schedules
-from harness.cli.options import ConfigOptions, RunOptions, config_options, run_options, shape_option
+from harness.cli.options import ConfigOptions, Problem, config_options, problem_options, run_options
 from harness.cli.repeat import command_of
 from harness.compile.config import make_config
 from harness.problem import Shape
@@ -26,7 +27,7 @@ from harness.run.runner import Request
 
 # A kernel whose stages are released twice: right in the order of issue, while a random one (here of seed 0) hangs.
 RELEASED_TWICE = substitute(r"(\t(?:@\S+ )?tcgen05\.commit[^;]*;\n)", r"\1\1")
-SIZE = ["--shape", "256,512,128", "--cluster", "2x1"]
+SIZE = ["--shape", "256,512,128", "-c", "cluster=2x1"]
 
 
 def harness_command(*arguments: object):
@@ -40,7 +41,7 @@ def released_twice(artifacts, monkeypatch, tmp_path):
     (tmp_path / "kernel.ptx").write_text(RELEASED_TWICE(good.ptx))
     shutil.copy(good.folder / "artifact.json", tmp_path)
     bad = replace(good, folder=tmp_path)
-    monkeypatch.setattr(harness.cli.run, "build_with_notice", lambda configs: [bad for _ in configs])
+    monkeypatch.setattr(harness.cli.running, "build_with_notice", lambda configs: [bad for _ in configs])
     monkeypatch.setattr(harness.compile.artifacts, "build", lambda configs: [bad for _ in configs])
 
 
@@ -78,7 +79,7 @@ def test_what_fifo_does_not_see(released_twice, results_dir, command):
     assert result.exit_code == 3
     assert "under the random schedule of seed 0: Deadlock" in result.stderr
     again = result.stderr.splitlines()[-1].removeprefix("to repeat: ")
-    assert again.endswith("--schedule random --schedule-seed 0")
+    assert again.endswith("--schedules random:0")
     assert not list(results_dir.glob("*.jsonl"))
     repeated = harness_command(*shlex.split(again)[1:], "--no-save")
     assert repeated.exit_code == 3 and "Deadlock" in repeated.stderr
@@ -109,9 +110,9 @@ def test_a_wrong_result_under_one_schedule(artifacts, monkeypatch, results_dir):
         return replace(outcome, contents={"C": output}, verdicts=(what.expectations[0].judge(output, {}),))
 
     monkeypatch.setattr("emugpu.launch.launching.run", wrong_for_seed_5)
-    result = harness_command("run", "kernel6", *SIZE, "--schedules", 4, "--schedule-seed", 4, "--seed", 3)
+    result = harness_command("run", "kernel6", *SIZE, "--schedules", "4@4", "--problem", "seed=3")
     assert result.exit_code == 4
-    assert "--seed 3 --device emulator --schedule random --schedule-seed 5" in result.stdout
+    assert "--problem seed=3 --schedules random:5" in result.stdout
     [line] = (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert not record["validation"]["passed"] and record["inputs"]["seed"] == 3
@@ -121,9 +122,9 @@ def test_a_wrong_result_under_one_schedule(artifacts, monkeypatch, results_dir):
 
 def test_the_schedules_and_their_seeds_are_shown(artifacts):
     words = ("run", "kernel6", *SIZE, "--no-save")
-    shown = harness_command(*words, "--schedules", 4, "--schedule-seed", 3).stdout
+    shown = harness_command(*words, "--schedules", "4@3").stdout
     assert "4 schedules: fifo, and random ones of seeds 3 to 5\n" in shown and "PASSED" in shown
-    assert "random schedule, seed 7\n" in harness_command(*words, "--schedule", "random", "--schedule-seed", 7).stdout
+    assert "random schedule, seed 7\n" in harness_command(*words, "--schedules", "random:7").stdout
 
 
 def test_several_schedules_change_no_figure(artifacts):
@@ -169,30 +170,35 @@ OPTIONS = EmulationOptions(
 @pytest.mark.parametrize(
     ("emulation", "schedules"), [(OPTIONS, 1), (EmulationOptions(seed=2), 5), (EmulationOptions(), 1)]
 )
-def test_the_command_to_repeat_asks_for_the_same(config, emulation, schedules):
+@pytest.mark.parametrize("ptxas", [True, False])
+def test_the_command_to_repeat_asks_for_the_same(config, emulation, schedules, ptxas):
     seen = []
 
     @click.command()
     @click.argument("kernel")
-    @shape_option
+    @problem_options("inputs", "seed")
     @config_options
     @run_options
-    def read(kernel: str, shape: Shape, config: ConfigOptions, run: RunOptions) -> None:
-        seen.append((config.configure(kernel, shape), shape, run.inputs, run.seed, run.emulation, run.schedules))
+    def read(kernel: str, problem: Problem, config: ConfigOptions, device: str, emulation: Emulation) -> None:
+        seen.append((config.configure(kernel, problem.shape), problem))
+        seen.append((emulation.options, emulation.schedules, emulation.ptxas))
 
-    request = Request(config, Shape(504, 296, 584), "index", 11, emulation, schedules=schedules)
+    shape = Shape(504, 296, 584)
+    request = Request(config, shape, "index", 11, emulation, schedules=schedules, ptxas=ptxas)
     words = shlex.split(command_of(request))
     assert words[:2] == ["harness", "run"]
     read.main(words[2:], standalone_mode=False)
-    assert seen == [(config, request.shape, "index", 11, emulation, schedules)]
+    assert seen[0] == (config, Problem(shape, "index", 11))
+    assert seen[1] == (replace(emulation, jobs=1), schedules, ptxas), "worker processes change nothing"
 
 
-@pytest.mark.parametrize(("through_max", "ptxas"), [(True, True), (False, False)])
-def test_the_command_to_repeat_says_who_launches_and_whether_ptxas_is_asked(through_max, ptxas):
-    config = make_config("kernel7", cluster=(2, 1))
-    words = command_of(Request(config, Shape(512, 512, 512), through_max=through_max, ptxas=ptxas)).split()
-    assert words[words.index("--device") + 1] == ("emulated-gpu" if through_max else "emulator")
-    assert ("--no-ptxas" in words) == (not ptxas)
+def test_the_command_to_repeat_says_what_differs_from_the_defaults():
+    request = Request(make_config("kernel7", shape=Shape(512, 512, 512)), Shape(512, 512, 512))
+    assert command_of(request) == "harness run kernel7 --shape 512,512,512"
+    staged = replace(request, config=make_config("kernel7", stages=3), seed=4)
+    assert command_of(staged) == "harness run kernel7 -c stages=3 --shape 512,512,512 --problem seed=4"
+    verified = replace(staged, schedules=4, emulation=EmulationOptions(seed=1, strict=False))
+    assert command_of(replace(verified, inputs="index"), "verify") == command_of(staged).replace(" run ", " verify ")
 
 
 def test_run_takes_several_kernels(series, results_dir, tmp_path):
@@ -243,4 +249,4 @@ def test_processes_that_share_kernels_and_schedules_give_the_same(results_dir):
 def test_processes_say_which_schedule_failed(released_twice):
     result = harness_command("run", "kernel6", *SIZE, "--schedules", 3, "--jobs", 2, "--no-save")
     assert result.exit_code == 3
-    assert "under the random schedule of seed 0: Deadlock" in result.stderr and "--schedule-seed 0" in result.stderr
+    assert "under the random schedule of seed 0: Deadlock" in result.stderr and "--schedules random:0" in result.stderr

@@ -11,7 +11,7 @@ from emugpu.launch.ptxas import ptxas_version
 from harness.cli.main import main
 from harness.experiments import history
 
-SMALL = ["--shape", "256,512,128", "--cluster", "2x1"]
+SMALL = ["--shape", "256,512,128", "-c", "cluster=2x1"]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_what_ptxas_says_of_edited_ptx_is_not_kept_for_the_compiled_one(edit, se
 def test_a_wrong_edit_is_exit_code_4_and_one_that_breaks_a_rule_3(edit):
     transposed = edit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", "// ", "no_store.ptx")
     assert command("run", "kernel6", *SMALL, "--no-save", "--ptx", transposed).exit_code == 4
-    words = ("run", "kernel6", *SMALL, "--no-save", "--no-ptxas", "--ptx")
+    words = ("run", "kernel6", *SMALL, "--no-save", "--emulate", "ptxas=false", "--ptx")
     result = command(*words, edit("\tret;", "\tfrobnicate.u32 %r1;\n\tret;"))
     assert result.exit_code == 3 and "is not implemented: frobnicate.u32 %r1" in result.stderr
     result = command(*words, edit("\tret;", "\tadd.u32 %r1;\n\tret;"))
@@ -70,12 +70,12 @@ needs_ptxas = pytest.mark.skipif(ptxas_version() is None, reason="needs ptxas")
 
 
 @needs_ptxas
-@pytest.mark.parametrize("words", [("run", "kernel6", "--no-save"), ("check", "kernel6")])
+@pytest.mark.parametrize("words", [("run", "kernel6", "--no-save"), ("verify", "kernel6")])
 def test_what_ptxas_refuses_is_an_error_unless_asked_otherwise(edit, words):
     path = edit("\tret;", "\tbar.warp.sync -1, 5;\n\tret;")
     result = command(*words, *SMALL, "--ptx", path)
     assert result.exit_code == 3 and "PASSED" not in result.output
-    assert "ptxas refuses the PTX: line " in result.stderr and "add --no-ptxas" in result.stderr
+    assert "ptxas refuses " in result.stderr and "--emulate ptxas=false" in result.stderr
 
 
 def test_compare_shows_the_kernel_as_compiled_and_as_edited(edit):
@@ -91,7 +91,8 @@ def test_compare_shows_the_kernel_as_compiled_and_as_edited(edit):
     assert data["steps"][1]["to"] == "kernel6 (edited.ptx)"
     assert [change["figure"] for change in data["steps"][1]["changes"]] == ["warp instructions"]
     broken = edit("\tret;", "\tadd.u32 %r1;\n\tret;")
-    result = command("compare", "kernel6", *SMALL, "--no-save", "--no-ptxas", "--ptx", broken, "--json", "-")
+    words = ["--no-save", "--emulate", "ptxas=false", "--ptx", broken, "--json", "-"]
+    result = command("compare", "kernel6", *SMALL, *words)
     assert result.exit_code == 3 and "kernel6 (edited.ptx): PtxSyntaxError" in result.stderr
     assert [k["verdict"] for k in json.loads(result.stdout)["kernels"]] == ["exact", "could not run"]
 
@@ -99,8 +100,8 @@ def test_compare_shows_the_kernel_as_compiled_and_as_edited(edit):
 @pytest.mark.parametrize(
     ("options", "old", "new", "message"),
     [
-        (["--cluster", "4x1"], "", "", "and the plan launches kernel6_bf16_2cta_256x256x64_s5_c4x1"),
-        ([], ".target sm_100a", ".target sm_90a", "its target is sm_90a, the kernel's sm_100a; add --arch sm_90a"),
+        (["-c", "cluster=4x1"], "", "", "and the plan launches kernel6_bf16_2cta_256x256x64_s5_c4x1"),
+        ([], ".target sm_100a", ".target sm_90a", "its target is sm_90a, the kernel's sm_100a; add -c arch=sm_90a"),
         ([], ".target sm_100a", "", "is not PTX: it has no .target directive"),
         (["--device", "gpu"], "", "", "runs on the emulator only; leave out --device gpu"),
     ],

@@ -12,6 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from emugpu.cli.main import main as emugpu_main
 from harness.cli.main import main
 from harness.paths import ROOT
 
@@ -32,7 +33,7 @@ PAGES = list(pages())
 
 
 def test_every_command_has_a_page():
-    assert len(PAGES) >= 25 and {("run",), ("ptx",), ("ptx", "run")} <= set(PAGES)
+    assert len(PAGES) >= 17 and {("run",), ("verify",), ("clean",)} <= set(PAGES)
 
 
 @pytest.mark.parametrize("words", PAGES, ids=" ".join)
@@ -43,16 +44,23 @@ def test_help_fits_the_screen_and_cuts_no_sentence(words):
     assert not [line for line in listed if line.endswith("...")]
 
 
+@pytest.mark.parametrize("program", [main, emugpu_main], ids=lambda program: program.name)
+def test_the_help_of_run_fits_in_one_screen(program):
+    shown = CliRunner().invoke(program, ["run", "--help"], terminal_width=80).stdout.splitlines()
+    assert len(shown) <= 40, "\n".join(shown)
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
         (["run", "kernel6", "k"], ["kernel5", "kernel6", "kernel7", "kernel8", "kernel9"]),
         (["compare", "a"], ["all"]),
-        (["check", "kernel8"], ["kernel8"]),
+        (["verify", "kernel8"], ["kernel8"]),
         (["explain", "kernel7"], ["kernel7"]),
-        (["build", "--preset", "cute-"], ["cute-03", "cute-04"]),
+        (["build", "-c", "preset=cute-"], ["preset=cute-03", "preset=cute-04"]),
+        (["build", "-c", "clu"], ["cluster="]),
+        (["build", "-c", "arch=sm_9"], ["arch=sm_90a"]),
         (["bench", "--suite", "h"], ["hopper"]),
-        (["check", "kernel6", "--allow", "race-s"], ["race-shared"]),
     ],
     ids=lambda words: " ".join(words),
 )
@@ -71,5 +79,5 @@ def test_shell_completion(shell):
 
     script = answer(_HARNESS_COMPLETE=f"{shell}_source")
     assert f"_HARNESS_COMPLETE={shell}_complete" in script
-    typed = {"COMP_WORDS": "harness run --schedule-", "COMP_CWORD": "--schedule-" if shell == "fish" else "2"}
-    assert "--schedule-seed" in answer(_HARNESS_COMPLETE=f"{shell}_complete", **typed)
+    typed = {"COMP_WORDS": "harness run --sche", "COMP_CWORD": "--sche" if shell == "fish" else "2"}
+    assert "--schedules" in answer(_HARNESS_COMPLETE=f"{shell}_complete", **typed)

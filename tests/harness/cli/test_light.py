@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 
 import pytest
+from bench_support import series_records
 from click.testing import CliRunner
 
 import emugpu.errors
@@ -15,6 +17,8 @@ from harness.extras import EXTRAS
 from harness.paths import ROOT
 
 MOST_MODULES = 40
+SHARED = {"bench": (), "report": (), "sweep": ("dask",)}
+"""What the packages of an extra need themselves."""
 OPTIONAL = (*(package for packages in EXTRAS.values() for package in packages), "textual", "dask", "torch")
 
 
@@ -33,7 +37,7 @@ def test_the_version_needs_next_to_nothing():
 
 def test_a_kernel_runs_without_the_extras(artifacts):
     program = f"import sys; sys.modules |= dict.fromkeys({OPTIONAL}); from harness.__main__ import entry; "
-    words = ["harness", "run", "kernel6", "--shape", "256,256,64", "--cluster", "2x1", "--no-save", "--json", "-"]
+    words = ["harness", "run", "kernel6", "--shape", "256,256,64", "-c", "cluster=2x1", "--no-save", "--json", "-"]
     done = python(f"{program}sys.argv = {words}; entry()")
     assert done.returncode == 0, done.stderr
     assert '"passed": true' in done.stdout
@@ -45,7 +49,7 @@ def test_every_command_has_help_without_the_extras():
         f"{program}context = main.make_context('harness', ['list']); "
         "print(*(main.get_command(context, name).name for name in main.list_commands(context)))"
     )
-    assert done.stdout.split() == sorted(COMMANDS), done.stderr
+    assert done.stdout.split() == list(COMMANDS), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -54,7 +58,6 @@ def test_every_command_has_help_without_the_extras():
         ("report", ["report"]),
         ("sweep", ["sweep", "kernel6", "--shape", "256", "--cluster-address", "tcp://127.0.0.1:1"]),
         ("bench", ["bench", "--suite", "gpu"]),
-        ("bench", ["tune", "kernel6", "--device", "gpu"]),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -67,6 +70,34 @@ def test_a_missing_extra_is_named_with_what_installs_it(extra, words, monkeypatc
     assert EXTRAS[extra][0] in message
     assert f"pip install 'blackwell-matmul-lab[{extra}]'" in message
     assert not any(tmp_path.rglob("*.*"))
+
+
+ALONE = {
+    "bench": ["bench", "--suite", "SUITE"],
+    "report": ["report"],
+    "sweep": ["sweep", "kernel6", "--shape", "256,512,64", "-c", "cluster=2x1", "--jobs", "1", "-o", "t.csv"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_alone_is_enough(extra, artifacts, results_dir, tmp_path):
+    """The packages of the others are hidden."""
+    results_dir.mkdir()
+    lines = [json.dumps(record) for record in series_records()[:1]]
+    (results_dir / "emulated-sm_100a.jsonl").write_text("\n".join(lines) + "\n")
+    suite = tmp_path / "suite.toml"
+    suite.write_text(
+        'schema = 1\nkernels = "kernel6"\nclusters = "2x1"\nshapes = "256,512,64"\ndtypes = "bf16"\n'
+        'inputs = "index"\n[[cases]]\n'
+    )
+    words = ["harness", *(str(suite) if word == "SUITE" else word for word in ALONE[extra])]
+    hidden = [package for package in OPTIONAL if package not in (*EXTRAS[extra], *SHARED[extra], "torch")]
+    done = python(
+        f"import os, sys; sys.modules |= dict.fromkeys({hidden}); os.chdir({str(tmp_path)!r}); "
+        f"from harness.__main__ import entry; sys.argv = {words}; entry()"
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_extras_are_those_of_the_project():

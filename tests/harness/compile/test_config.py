@@ -79,11 +79,11 @@ def test_labels_differ_where_configurations_do():
     ("options", "message"),
     [
         ({"arch": "sm_120a"}, "is written for sm_100a and sm_90a, not for 'sm_120a'; use sm_100a or sm_90a"),
-        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or --arch sm_100a"),
+        ({"arch": "sm_90a", "cta_group": 2}, "cta group 2 is not possible on sm_90a; use 1, or arch=sm_100a"),
         ({"arch": "sm_90a", "mma_shape": (256, 256)}, "N must be a multiple of 16 up to 128; use 256x128"),
         ({"dtype": "fp8"}, "dtype 'fp8' is not supported; use one of: bf16, fp16"),
         ({"cta_group": 3}, "cta group 3 is not possible on sm_100a; use 1 or 2"),
-        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 128x64, or --cta-group 1"),
+        ({"mma_shape": (64, 64)}, "M must be 128 or 256; use 128x64, or cta_group=1"),
         ({"mma_shape": (512, 256)}, "M must be 128 or 256; use 256x256"),
         ({"mma_shape": (256, 100)}, "N must be a multiple of 32 up to 256; use 256x96"),
         ({"mma_shape": (256, 512)}, "N must be a multiple of 32 up to 256; use 256x256"),
@@ -94,7 +94,7 @@ def test_labels_differ_where_configurations_do():
         ({"mma_shape": (256, 96), "epilogue_width": 64}, "does not divide the 96 accumulator columns"),
         (
             {"cta_group": 1, "mma_shape": (64, 64), "cluster": (1, 16)},
-            "16 CTAs share 64 rows of A and each needs at least 8; use 1x8, or --no-multicast",
+            "16 CTAs share 64 rows of A and each needs at least 8; use 1x8, or multicast=false",
         ),
         ({"stages": 7}, "229376 + C 65536 + barriers 128 = 295040, more than the 232448 bytes"),
     ],
@@ -283,19 +283,15 @@ ODD_OPTIONS: dict[str, list] = {
     "clc_depth": [None, 0, 4],
     "sms": [None, 2],
 }
-FLAGS = {option.flag: name for name, option in OPTIONS.items()}
-SWITCHES = {option.off: name for name, option in OPTIONS.items() if option.off}
 
 
 def setting(words: str, subject: str) -> tuple[str, object]:
-    """An option and its value: ``--cta-group 1``, ``128x64``, ``at most 5``, ``--no-multicast``, ``kernel8``."""
-    if words in SWITCHES:
-        return SWITCHES[words], False
-    *flag, value = words.removeprefix("at most ").removesuffix(" or more").split()
+    """An option and its value: ``cta_group=1``, ``128x64``, ``at most 5``, ``multicast=false``, ``kernel8``."""
+    value = words.removeprefix("at most ").removesuffix(" or more")
     if value in KERNELS:
         return "kernel", value
-    read = tuple(map(int, value.split("x"))) if "x" in value else int(value) if value.isdecimal() else value
-    return FLAGS[flag[0]] if flag else subject, read
+    name, _, text = value.rpartition("=")
+    return name or subject, OPTIONS[name or subject].parse(text)
 
 
 def advice(message: str, subject: str) -> list[dict]:
@@ -304,7 +300,7 @@ def advice(message: str, subject: str) -> list[dict]:
     for part in re.split(r", or | or (?!more)", message.rsplit("; ", 1)[1]):
         if part.startswith("leave out "):
             left_out = part.removeprefix("leave out ").split(" and ")
-            found.append(dict.fromkeys((FLAGS | SWITCHES)[flag] for flag in left_out))
+            found.append(dict.fromkeys(left_out))
             continue
         found.append(dict(setting(words, subject) for words in part.removeprefix("use ").split(" and ")))
     return found

@@ -9,6 +9,7 @@ import pytest
 
 from emugpu.errors import UsageProblem
 from harness.cli.main import main
+from harness.cli.options import read_settings
 from harness.compile.config import OPTIONS, TUNABLE, KernelConfig, make_config, parse_settings
 from harness.experiments.sweep_spec import make_sweep
 from harness.model.constants import find_gpu
@@ -39,14 +40,14 @@ def test_a_sweep_and_a_what_if_read_it_in_the_same_way(name):
     assert list(swept.options[name]) == [change.options[name]] == [VALUES[name]]
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "check", "build", "explain", "predict", "timeline", "sweep"])
-def test_a_command_has_each_option_by_its_one_name(command):
-    found = main.get_command(click.Context(main), command)
-    names = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    flags = {option.flag for option in OPTIONS.values()}
-    assert flags <= names
-    if command != "sweep":  # where a switch has a list of values
-        assert {option.off for option in OPTIONS.values() if option.off} <= names
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_command_takes_each_by_its_name_in_one_option(name):
+    setting = OPTIONS[name].setting(VALUES[name])
+    for command in ("run", "verify", "compare", "debug", "build", "explain", "predict", "timeline", "sweep", "tune"):
+        found = main.get_command(click.Context(main), command)
+        flags = {flag for parameter in found.params for flag in parameter.opts}
+        assert {"-c", "--config", "--dtype"} <= flags and f"--{name.replace('_', '-')}" not in flags - {"--dtype"}
+    assert read_settings([setting]) == {name: OPTIONS[name].show(VALUES[name])}
 
 
 @pytest.mark.parametrize("words", [["stages"], ["stage=3"], ["ping_pong=of"], ["stages=-1"], ["cluster=2y1"]])

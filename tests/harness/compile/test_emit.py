@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from harness.cli.main import main
 from harness.problem import Shape
 
-KERNEL = ["kernel6", "--cluster", "2x1"]
+KERNEL = ["kernel6", "-c", "cluster=2x1"]
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def test_a_disassembler_that_fails(command, tools):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel6", "-o", "x"], "--output needs to know what to write; add --emit"),
+        (["kernel6", "-o", "x"], "-o needs to know what to write; add --emit"),
         (["kernel6", "--emit", "elf"], "'elf' is not one of 'ptx', 'sass', 'plan', 'asm-stats'"),
         (["kernel6", "--emit", "ptx", "-o", "/no/such/x"], "is not a file in an existing folder"),
-        (["kernel6", "--cluster", "3x1"], "cannot be split into pairs"),
+        (["kernel6", "-c", "cluster=3x1"], "cannot be split into pairs"),
     ],
 )
 def test_bad_requests_are_one_line(command, arguments, message):

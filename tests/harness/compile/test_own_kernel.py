@@ -29,7 +29,7 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     mine = tmp_path / "mine.mojo"
     mine.write_text(text)
     done = harness(
-        tmp_path, "compare", "kernel7", "mine.mojo", "--shape", "300,520,136", "--cluster", "2x2", "--json", "-"
+        tmp_path, "compare", "kernel7", "mine.mojo", "--shape", "300,520,136", "-c", "cluster=2x2", "--json", "-"
     )
     assert done.returncode == 0, done.stderr
     seventh, own = json.loads(done.stdout)["kernels"]
@@ -38,12 +38,12 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
 
     # What is edited is compiled anew: without its producer the MMA waits for ever.
     mine.write_text(text.replace("produce(cta, problem, tiles)", "pass"))
-    hung = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "--cluster", "2x2", "--schedules", "2")
+    hung = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "-c", "cluster=2x2", "--schedules", "2")
     assert hung.returncode == 3 and "waits" in hung.stderr + hung.stdout
     assert f"harness run {mine}" in hung.stderr + hung.stdout
 
     mine.write_text(text.replace("epilogue.leads()", "epilogue.lead()"))
-    wrong = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "--cluster", "2x2")
+    wrong = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "-c", "cluster=2x2")
     assert wrong.returncode == 3 and f"{mine}:" in wrong.stderr and "no attribute 'lead'" in wrong.stderr
 
 
@@ -81,7 +81,7 @@ def test_one_file_in_a_command(tmp_path):
 
 # ---- fused epilogues ----
 EPILOGUE = paths.ROOT / "docs" / "examples" / "my_epilogue.mojo"
-RUN = ("run", "kernel8", "--arch", "sm_90a", "--shape", "150,136,72", "--cluster", "1x1", "--mma-shape", "64x64")
+RUN = ("run", "kernel8", "-c", "arch=sm_90a", "--shape", "150,136,72", "-c", "cluster=1x1", "-c", "mma_shape=64x64")
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
     text = EPILOGUE.read_text()
     mine = tmp_path / "mine.mojo"
     mine.write_text(text)
-    given = ("--epilogue", "mine.mojo", "--inputs", "uniform", "--schedules", "2", "--jobs", "2")
+    given = ("-c", "epilogue=mine.mojo", "--problem", "inputs=uniform", "--schedules", "2", "--jobs", "2")
     done = harness(tmp_path, *RUN, *given, "--json", "-")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
@@ -145,7 +145,7 @@ def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
 )
 def test_a_file_that_is_no_epilogue_is_refused_in_one_line(tmp_path, change, message):
     (tmp_path / "mine.mojo").write_text(EPILOGUE.read_text().replace(*change))
-    done = harness(tmp_path, *RUN, "--epilogue", "mine.mojo")
+    done = harness(tmp_path, *RUN, "-c", "epilogue=mine.mojo")
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
@@ -157,10 +157,10 @@ def test_an_epilogue_and_a_kernel_are_two_files(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("run", "kernel8", "--epilogue", "gelo"), "there is no epilogue 'gelo'; use one of: none, bias, "),
-        (("run", "kernel7", "--epilogue", "bias"), "epilogue bias: kernel7 stores the product as it is; use kernel8"),
+        (("run", "kernel8", "-c", "epilogue=gelo"), "there is no epilogue 'gelo'; use one of: none, bias, "),
+        (("run", "kernel7", "-c", "epilogue=bias"), "epilogue bias: kernel7 stores the product as it is; use kernel8"),
         (
-            (*RUN, "--epilogue", "swiglu", "--epilogue-width", "16"),
+            (*RUN, "-c", "epilogue=swiglu", "-c", "epilogue_width=16"),
             "epilogue width 16: swiglu makes 8 columns of C of it, not 16",
         ),
     ],

@@ -126,10 +126,8 @@ def test_on_a_terminal_there_is_one_bar_and_what_is_not_the_same(bench, suite):
     assert "2/2" in text and "[1/2]" not in text
     table = text[text.index("suite small") :]
     assert CASES[0] not in table and CASES[1] in table
-    assert "1 case is SAME and not shown; --all shows what is left out" in table
+    assert "1 case is SAME and not shown; -o FILE.md has all" in table
     assert table.strip().endswith("2 cases against last: 1 SAME, 1 NEW")
-    text = on_a_terminal("bench", *options, "--all")
-    assert all(case in text[text.index("suite small") :] for case in CASES)
 
 
 def test_one_more_instruction_is_a_regression_with_a_name(bench, one_more_instruction):
@@ -239,9 +237,10 @@ WRONG = [
     (["--filter", "kernel99"], "matches no case of suite small; --list shows them"),
     (["--baseline", "nothing"], "is not last, a saved name or a commit"),
     (["--save-baseline", "last"], "baseline name 'last'"),
-    (["--json", "-", "--junit", "-"], "only one of"),
-    (["--schedules", "0"], "0 is not in the range"),
-    (["--junit", "/nowhere/x.xml"], "is not a file in an existing folder"),
+    (["-o", "x.txt"], "-o x.txt: this command writes .json, .md or .xml"),
+    (["--schedules", "random:3"], "--schedules random: bench takes a number of schedules"),
+    (["--schedules", "0"], "--schedules 0: write fifo"),
+    (["-o", "/nowhere/x.xml"], "is not a file in an existing folder"),
     (["--threshold", "-1"], "--threshold"),
 ]
 
@@ -257,16 +256,16 @@ def test_usage(bench, monkeypatch, arguments, message):
 def test_files(bench, one_more_instruction, tmp_path):
     bench()
     one_more_instruction()
-    files = {name: tmp_path / f"x.{name}" for name in ("json", "markdown", "junit")}
-    code, text, _ = bench(*(word for name, path in files.items() for word in (f"--{name}", path)))
+    files = {name: tmp_path / f"x.{name}" for name in ("json", "md", "xml")}
+    code, text, _ = bench(*(word for path in files.values() for word in ("-o", path)))
     assert code == 1 and "2 WORSE" in text
     data = json.loads(files["json"].read_text())
     assert data["exit_code"] == 1
     named = {"name": "PTX fence.proxy.async.shared::cta", "old": 1, "new": 2, "direction": "changed"}
     assert all(named in case["changes"] for case in data["cases"])
-    markdown = files["markdown"].read_text()
+    markdown = files["md"].read_text()
     assert markdown.startswith("### Benchmark `small`") and f"| {CASES[0]} | WORSE |" in markdown
-    junit = ET.parse(files["junit"]).getroot()
+    junit = ET.parse(files["xml"]).getroot()
     assert junit.attrib["tests"] == junit.attrib["failures"] == "2"
     assert junit.find("testcase/failure").attrib["message"].startswith("WORSE: PTX fence.proxy")
 
@@ -284,8 +283,8 @@ def test_a_kernel_that_is_right_by_luck_is_unsound(bench, suite, monkeypatch, tm
     assert (found["schedules"], found["errors"], found["failure"], found["correct"]) == (2, 0, None, True)
 
     alter_ptx(monkeypatch, tmp_path, "\tfence.proxy.async.shared::cta;", "")
-    files = {name: tmp_path / f"x.{name}" for name in ("json", "markdown", "junit")}
-    code, text, errors = bench(*one, *(word for name, path in files.items() for word in (f"--{name}", path)))
+    files = {name: tmp_path / f"x.{name}" for name in ("json", "md", "xml")}
+    code, text, errors = bench(*one, *(word for path in files.values() for word in ("-o", path)))
     assert code == 1 and "1 UNSOUND" in text and "checked of 1 case: 0 sound" in text
     assert f"{CASES[0]}: unsound" in errors
     [case] = json.loads(files["json"].read_text())["cases"]
@@ -298,11 +297,11 @@ def test_a_kernel_that_is_right_by_luck_is_unsound(bench, suite, monkeypatch, tm
     assert {finding["rule"] for finding in found["findings"]} == {"proxy-write-read"}
     [note] = case["notes"]
     words = shlex.split(note.removeprefix("to repeat: "))
-    assert words[:3] == ["harness", "check", "kernel6"]
+    assert words[:3] == ["harness", "verify", "kernel6"]
     again = CliRunner().invoke(harness.cli.main.main, words[1:])  # of the kernel as it is, without the fault
-    assert again.exit_code == 0 and "256x512x64, 2 schedules: sound" in again.stdout, again.output
-    assert f"| {CASES[0]} | UNSOUND |" in files["markdown"].read_text()
-    assert "UNSOUND: " in ET.parse(files["junit"]).getroot().find("testcase/failure").attrib["message"]
+    assert again.exit_code == 0 and "1 launch, 2 schedules; compared: C" in again.stdout, again.output
+    assert f"| {CASES[0]} | UNSOUND |" in files["md"].read_text()
+    assert "UNSOUND: " in ET.parse(files["xml"]).getroot().find("testcase/failure").attrib["message"]
     assert verdicts(bench, *one) == (1, {"UNSOUND"}), "also where the last run was no better"
 
 
@@ -325,7 +324,7 @@ def test_a_comment_is_bounded(bench, monkeypatch, tmp_path):
 
     bench()
     monkeypatch.setattr(runs, "run_in_turns", hangs)
-    bench("--markdown", tmp_path / "x.md", "--json", tmp_path / "x.json")
+    bench("-o", tmp_path / "x.md", "-o", tmp_path / "x.json")
     text = (tmp_path / "x.md").read_text()
     assert len(text) < 10_000 and text.count("| NOT MEASURED | Deadlock: warp 5 waits \\| at line 99") == 4
     assert len((tmp_path / "x.json").read_text()) > 500_000

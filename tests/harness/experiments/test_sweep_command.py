@@ -27,7 +27,19 @@ from harness.experiments.sweep import Tally, _keep, plan, sweep
 from harness.experiments.sweep_spec import make_sweep
 from harness.run import records
 
-SMALL = ("kernel6", "--shape", "128:256:128,256,64", "--cluster", "2x1", "--stages", "5:6", "--jobs", 1, "--json", "-")
+SMALL = (
+    "kernel6",
+    "--shape",
+    "128:256:128,256,64",
+    "-c",
+    "cluster=2x1",
+    "-c",
+    "stages=5:6",
+    "--jobs",
+    1,
+    "--json",
+    "-",
+)
 
 
 def run(*words: object):
@@ -49,7 +61,7 @@ def built(common):
 
 @pytest.mark.slow
 def test_a_sweep_and_its_table(built, results_dir, tmp_path):
-    result = run(*SMALL, "--table", tmp_path / "all.csv")
+    result = run(*SMALL, "-o", tmp_path / "all.csv")
     assert result.exit_code == 0, result.output
     assert counts(result) == {
         "planned": 2, "refused": 2, "ran": 2, "failed": 0, "reused": 0, "wrong": 0, "unsound": 0,
@@ -62,12 +74,23 @@ def test_a_sweep_and_its_table(built, results_dir, tmp_path):
     with open(tmp_path / "all.csv", newline="") as file:
         written = list(csv.DictReader(file))
     assert written == [{name: "" if value is None else str(value) for name, value in row.items()} for row in found]
-    again = run(*SMALL, "--resume", "--rank", 3)
-    assert "no job has a time to rank" in again.stderr
+    assert [line.split() for line in result.stderr.splitlines() if line.startswith("kernel6 ")] == [
+        ["kernel6", "128", "right"],
+        ["kernel6", "256", "right"],
+    ]
+    again = run(*SMALL, "--resume")
     assert "0 ran, 0 failed, 2 were done already (2 right)" in again.stderr
     assert counts(again)["reused"] == 2 and counts(again)["ran"] == 0
     assert len(list(journal.read(path))) == 2
     assert counts(run(*SMALL))["ran"] == 2 and len(files(results_dir)) == 2, "without --resume it begins anew"
+
+
+def test_schedules_are_jobs(results_dir):
+    words = ("kernel6", "--shape", "512", "--dry-run", "--json", "-", "-c", "cluster=2x1")
+    for asked, jobs in (("fifo", 1), ("random:7", 1), ("random:0:4", 5), ("10@7", 10)):
+        assert counts(run(*words, "--schedules", asked))["planned"] == jobs
+    several = harness.cli.sweep._sweep(["kernel6"], ["512"], {}, {"schedules": "3@7"})
+    assert several.schedule_seeds == (None, 7, 8), "fifo, and two random ones"
 
 
 def test_a_dry_run_does_nothing(results_dir):
@@ -80,18 +103,19 @@ def test_a_dry_run_does_nothing(results_dir):
     [
         (("kernel6",), "no shape is named"),
         (
-            ("kernel6", "--shape", "512", "--scheduler", "dynamc"),
+            ("kernel6", "--shape", "512", "-c", "scheduler=dynamc"),
             "there is no scheduler 'dynamc'; use one of: clc",
         ),
-        (("kernel8", "--shape", "512", "--scheduler", "tcp://h:1"), "--cluster-address for a Dask cluster"),
-        (("kernel6", "--stages", "x"), "stages 'x' is not a number or a range"),
-        (("kernel6", "--shape", "512", "--table", "x.parquet"), "--table x.parquet: the table is CSV; name it .csv"),
-        (("kernel6", "--shape", "512", "--json", "x"), "write --json -"),
-        (("kernel6", "--shape", "512", "--retry-failed"), "say both"),
+        (("kernel8", "--shape", "512", "-c", "scheduler=tcp://h:1"), "--cluster-address for a Dask cluster"),
+        (("kernel6", "-c", "stages=x"), "stages 'x' is not a whole number"),
+        (("kernel6", "--shape", "512", "-o", "x.txt"), "this command writes .json or .csv"),
+        (("kernel6", "--shape", "512", "--resume", "all"), "'all' is not one of 'missing', 'failed'"),
+        (("kernel6", "--shape", "512", "--schedules", "declining"), "a sweep takes fifo, random:SEED, a range of them"),
+        (("kernel6", "--shape", "512", "--problem", "groups=4"), "this command takes NAME=VALUE, of: inputs, seed"),
         (("missing.toml",), "missing.toml: cannot be read (No such file or directory); name a file, or kernels"),
-        (("kernel6", "--shape", "512", "--table", "FOLDER.csv"), "FOLDER.csv is a folder; name a file"),
-        (("kernel6", "--shape", "512", "--inputs", ""), "there is no kind of inputs ''"),
-        (("kernel6", "--shape", "512", "--seed", ""), "seed '' is not a number or a range"),
+        (("kernel6", "--shape", "512", "-o", "FOLDER.csv"), "-o 'FOLDER.csv' is not a file in an existing folder"),
+        (("kernel6", "--shape", "512", "--problem", "inputs="), "there is no kind of inputs ''"),
+        (("kernel6", "--shape", "512", "--problem", "seed="), "seed '' is not a number or a range"),
         (("kernel6", "--shape", "512", "--timeout", "nan"), "nan is not a finite number"),
         (("kernel6", "--shape", "512", "--cluster-address", "here:now"), "'here:now' is not the address"),
         (
@@ -108,11 +132,13 @@ def test_what_cannot_be_asked_for(words, says, results_dir, tmp_path, monkeypatc
     assert not list(results_dir.rglob("*.jsonl"))
 
 
-@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--json", "-", "--rank", 3), ("--resume", "--table", "t.csv")])
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--json", "-"), ("--resume", "-o", "t.csv")])
 def test_a_sweep_of_which_all_is_refused(words, results_dir, tmp_path, monkeypatch):
     """It is no sweep that went well; where only some are refused (see above) it is."""
     monkeypatch.chdir(tmp_path)
-    result = run("kernel6", "--shape", "512", "--stages", "6:7", "--cluster", "2x1,3x1", "--seeds", "0:4", *words)
+    result = run(
+        "kernel6", "--shape", "512", "-c", "stages=6:7", "-c", "cluster=2x1,3x1", "--schedules", "random:0:4", *words
+    )
     assert (result.exit_code, result.stdout) == (2, "") and result.stderr.count("\n") == 1
     assert result.stderr.startswith(
         "harness: error: every combination is refused (20 jobs, 2 reasons); the first: stages 6: "
@@ -139,7 +165,7 @@ def test_without_a_compiler_nothing_is_planned(results_dir, monkeypatch):
 
 def test_gpus_that_are_not_there_are_missed_before_anything_is_compiled(results_dir, monkeypatch):
     monkeypatch.setattr("harness.cli.sweep.find_gpus", lambda: [])
-    result = run("kernel8", "--shape", "512", "--arch", "sm_90a", "--device", "gpu")
+    result = run("kernel8", "--shape", "512", "-c", "arch=sm_90a", "--device", "gpu")
     assert result.exit_code == 3 and "no NVIDIA GPU was found" in result.stderr
     assert "compiling" not in result.stderr
     assert "--resume" not in result.stderr, "nothing was done"
@@ -221,7 +247,7 @@ def timed(kernel="kernel6", measured=None, predicted=None, passed=None, **config
 
 def test_a_column_that_a_row_does_not_have_is_empty(tmp_path):
     records.append(tmp_path / "x.jsonl", timed(predicted=1e-6, own=7), timed(measured=2e-6, passed=True, words="a,b"))
-    table.write(table.load(tmp_path / "x.jsonl"), tmp_path / "x.csv")
+    (tmp_path / "x.csv").write_text(table.as_csv(table.load(tmp_path / "x.jsonl")))
     with open(tmp_path / "x.csv", newline="") as file:
         first, second = csv.DictReader(file)
     assert (first["config_own"], first["config_words"], first["predicted_seconds"]) == ("7", "", "1e-06")
@@ -237,11 +263,12 @@ def test_what_is_fastest(tmp_path):
     assert [row["measured_seconds"] for row in measured.rows] == [9.0] and measured.figure == "measured_seconds"
     assert [row["config_stages"] for row in predicted.rows] == [6, 5] and predicted.choices == ["config_stages"]
     console = Console(file=StringIO())
-    harness.cli.sweep._show_ranking(console, predicted, 1)
-    title, columns, row = console.file.getvalue().splitlines()
+    harness.cli.sweep.show_results(console, table.load(path))
+    *_, title, columns, row, other = console.file.getvalue().splitlines()
     assert title == "C[256,512], K=64, bf16 on model-sm_100a: 2 with a time"
     assert columns.split() == ["stages", "predicted", "us", "TFLOPS", "over", "the", "best"]
     assert row.split() == ["6", "2.00", "8", "1.000"], "2 x 256 x 512 x 64 in 2 us are 8.4 TFLOPS"
+    assert other.split()[0] == "5"
 
 
 def test_what_older_sources_have_left_is_not_in_the_table(planned, tmp_path):

@@ -80,7 +80,8 @@ def test_a_report_of_sweeps_alone(records, tmp_path):
     """Nobody has run `harness bench`."""
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    done = CliRunner().invoke(main, ["report", "--results", str(tmp_path), "--output", str(tmp_path / "out")])
+    monkeypatch.setenv("HARNESS_RESULTS_DIR", str(tmp_path))
+    done = CliRunner().invoke(main, ["report", "-o", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "out" / "index.html").read_text()
     assert "The best configuration of kernel7 by shape, bf16 on nvidia-h200" in text

@@ -13,6 +13,7 @@ from bench_support import H200
 from click.testing import CliRunner
 from kernel_runs import run as emulate
 
+import emugpu.errors
 import harness.cli.main
 import harness.cli.running
 import harness.cli.tune
@@ -70,6 +71,13 @@ def test_those_without_a_result_are_out_and_a_tie_goes_to_the_first():
     ranking = race(["a", "b", "c"], lambda those: [(one, None if one == "a" else 1.0) for one in those])
     assert [runner.candidate for runner in ranking] == ["b", "c", "a"]
     assert ranking[0].out is None and ranking[2].out == 1
+
+
+def test_only_what_is_asked_for_is_tried():
+    found = space_of("kernel8", "sm_90a", "bf16", SHAPE, {"mma_shape": [(128, 128)], "stages": [3, 4]})
+    tried = [*found.forms, *found.variants(found.forms[0])]
+    assert {(config.mma_shape, config.stages) for config in tried} == {((128, 128), 3), ((128, 128), 4)}
+    assert len({config.cluster for config in tried}) > 1
 
 
 @pytest.mark.slow
@@ -229,7 +237,7 @@ def test_a_job_that_takes_too_long_is_told_of_the_option():
 
 def test_the_command_line(monkeypatch, results_dir):
     monkeypatch.setattr(Where, "engine", lambda *_: Pretend(faster_with_a_tile_and_a_depth))
-    words = ["tune", "kernel8", "--shape", "4096", "--arch", "sm_90a", "--device", "model", "--explain", "--json", "-"]
+    words = ["tune", "kernel8", "--shape", "4096", "-c", "arch=sm_90a", "--device", "model", "--explain", "--json", "-"]
     result = CliRunner().invoke(harness.cli.main.main, words)
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout.splitlines()[-1])
@@ -273,14 +281,14 @@ def test_the_choice_for_few_rows_is_explained_by_what_was_tuned(results_dir):
     store.keep("nvidia-h200", store.entry_of(best, class_of(shape), evidence))
 
     def why(*words):
-        result = CliRunner().invoke(harness.cli.main.main, ["explain", "kernel8", "--arch", "sm_90a", "--why", *words])
+        result = CliRunner().invoke(harness.cli.main.main, ["explain", "kernel8", "-c", "arch=sm_90a", "--why", *words])
         assert result.exit_code == 0, result.output
         return result.stdout
 
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", Shape(3, 512, 1024)) == best
     assert f"nvidia-h200: {best.label} in its place" in why("--shape", "3,512,1024")
     assert "gain 1.2, interval [1.1, 1.3]" in why("--shape", "8,512,1024") and "cycles" in why("--shape", "8,512,1024")
-    assert "nvidia-h200" not in why("--shape", "17,512,1024") + why("--shape", "8,512,1024", "--stages", "4")
+    assert "nvidia-h200" not in why("--shape", "17,512,1024") + why("--shape", "8,512,1024", "-c", "stages=4")
 
 
 def test_what_was_faster_than_another_default_no_longer_counts(results_dir):
@@ -288,7 +296,7 @@ def test_what_was_faster_than_another_default_no_longer_counts(results_dir):
     store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), evidence))
     with pytest.warns(UserWarning, match="the default of 4096x4096x4096 was another and is now kernel8 sm_90a"):
         assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
-    words = ["explain", "kernel8", "--arch", "sm_90a", "--shape", "4096", "--why"]
+    words = ["explain", "kernel8", "-c", "arch=sm_90a", "--shape", "4096", "--why"]
     assert "no longer counts: the default" in CliRunner().invoke(harness.cli.main.main, words).stdout
     store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), {**evidence, "default": CHOICES.default.label}))
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
@@ -325,7 +333,8 @@ def test_without_a_gpu_it_is_said_what_can_be_done(results_dir, monkeypatch):
     """Also where something is kept, but for another architecture than is asked for."""
     store.keep("nvidia-h200", ENTRY)
     monkeypatch.setattr("harness.run.runner.find_gpus", lambda: [])
-    for words in (["--shape", "512"], ["--shape", "4096", "--explain", "--arch", "sm_100a"]):
+    monkeypatch.setattr(emugpu.errors, "find_spec", lambda package: None)  # what is missing first is a GPU
+    for words in (["--shape", "512"], ["--shape", "4096", "--explain", "-c", "arch=sm_100a"]):
         result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", *words])
         assert (result.exit_code, result.stdout) == (3, "")
         assert "nvidia-smi lists none); --device model predicts, and --device emulator counts bytes" in result.stderr
@@ -339,7 +348,7 @@ def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
     result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--shape", "4096", "--explain"])
     assert result.exit_code == 0 and "1.1" in result.stdout and "no longer counts" in result.stdout
     path.write_text("[[tuned]")
-    with pytest.raises(CannotRun, match="--no-tuned"):
+    with pytest.raises(CannotRun, match="-c preset=default"):
         store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE)
 
 
@@ -354,10 +363,10 @@ def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
     h200 = Gpu("NVIDIA H200", "9.0", "", "")
 
     def configuration(gpu=h200, tuned=True, **asked):
-        options = ConfigOptions(asked={"arch": "sm_90a", **asked})
-        return harness.cli.running._configuration("kernel8", SHAPE, options, gpu, tuned)
+        options = ConfigOptions(None if tuned else "default", {"arch": "sm_90a", **asked})
+        return harness.cli.running._configuration("kernel8", SHAPE, options, gpu)
 
-    assert configuration() == BETTER and "--no-tuned runs the default" in capsys.readouterr().err
+    assert configuration() == BETTER and "-c preset=default runs the default" in capsys.readouterr().err
     assert configuration(dtype="bf16") == BETTER
     assert configuration(tuned=False) == configuration(gpu=None) == CHOICES.default
     assert configuration(gpu=Gpu("NVIDIA H100", "9.0", "", "")) == CHOICES.default

@@ -1,4 +1,4 @@
-"""``harness predict``, ``harness ptx predict`` and ``harness timeline``: what scripts rely on."""
+"""``harness predict``, ``harness timeline``: what scripts rely on."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_predict_says_that_it_predicts_and_how_wrong_it_may_be() -> None:
     assert all("±" in line for line in figures if "cycles" in line or "TFLOPS" in line)
 
 
-def test_ptx_predict_checks_the_result_too() -> None:
-    (found,) = predictions("ptx", "predict", LAUNCHES / "triton_tma_matmul_sm90.toml", "--gpu", "h200")
+def test_predict_checks_the_result_too() -> None:
+    (found,) = predictions("predict", LAUNCHES / "triton_tma_matmul_sm90.toml", "--gpu", "h200")
     assert found["cycles"] > 0 and found["tflops"] > 0
     assert sum(limit["cycles"] for limit in found["limits"]) == pytest.approx(found["cycles"], abs=8)
 
@@ -65,17 +65,20 @@ def test_ptx_predict_checks_the_result_too() -> None:
     [
         (("predict", "kernel7", "--gpu", "h300"), "h300"),
         (("predict", "kernel7", "--gpu", "h200", "--what-if", "l2.speed=2x"), "l2.speed"),
-        (("predict", "kernel7", "--gpu", "h200", "--arch", "sm_100a"), "sm_100a"),
+        (("predict", "kernel7", "--gpu", "h200", "-c", "arch=sm_100a"), "sm_100a"),
         (("predict", "kernel7", "--gpu", "h200", "--shape", "256", "--what-if", "l2.bandwidth=0"), "no answer (float"),
         (("predict", "kernel7", "--gpu", "h200", "--shape", "256", "--what-if", "l2.bandwidth=1e-300"), "no answer"),
-        (("ptx", "predict", LAUNCHES / "triton_softmax_sm90.toml", "--gpu", "b200"), "b200"),
+        (("predict", LAUNCHES / "triton_softmax_sm90.toml", "--gpu", "b200"), "b200"),
         (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.txt"), "trace.txt"),
         (("timeline", "kernel99", "--gpu", "h200", "-o", "trace.json"), "kernel99"),
         (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.json", "--ctas", "first"), "first"),
-        (("timeline", "kernel7", "--gpu", "h200", "-o", "no/trace.json"), "in an existing folder; name one\n"),
+        (("timeline", "kernel7", "--gpu", "h200", "-o", "no/trace.json"), "is not a file in an existing folder"),
         (("timeline", "kernel7", "--shape", "256", "-o", "trace.svg", "--ctas", "0,7:1"), "--ctas 7:1: nothing was"),
-        (("timeline", "kernel7", "-o", "trace.svg", "--to", "nan"), "nan is not a finite number"),
-        (("timeline", "x.toml", "--shape", "8", "--stages", "2", "-o", "x.svg"), "leave --shape, --stages out"),
+        (("timeline", "kernel7", "-o", "trace.svg", "--cycles", "nan"), "--cycles 'nan' is not FIRST:LAST"),
+        (("timeline", "kernel7", "-o", "trace.svg", "--cycles", "5:5"), "the last must be above the first"),
+        (("timeline", "kernel7"), "name a file for the timeline: -o FILE.json"),
+        (("timeline", "kernel6", "kernel7", "-o", "trace.json"), "several kernels are one picture; name it .svg"),
+        (("timeline", "x.toml", "--shape", "8", "-c", "stages=2", "-o", "x.svg"), "leave --shape, --config out"),
     ],
 )
 def test_wrong_usage_is_one_clear_line(words: Sequence[str | Path], named: str, tmp_path: Path, monkeypatch) -> None:
@@ -130,7 +133,7 @@ def nanoseconds(event: dict[str, Any]) -> tuple[int, int]:
 def trace_of_pairs(artifacts, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Of kernel 7 with pairs of CTAs, of which one has the barriers that say that a stage is full."""
     path = tmp_path_factory.mktemp("timeline") / "trace.json"
-    result = harness("timeline", "kernel7", "--gpu", "b200", "--cluster", "2x1", "--shape", "256,256,512", "-o", path)
+    result = harness("timeline", "kernel7", "--gpu", "b200", "-c", "cluster=2x1", "--shape", "256,256,512", "-o", path)
     assert result.exit_code == 0, result.output
     events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     return events
@@ -216,7 +219,7 @@ def test_pictures_and_pages_stand_alone(tmp_path: Path, suffix: str) -> None:
 
 def test_a_picture_of_a_part_ends_where_it_was_asked_to_and_has_round_ticks(tmp_path: Path) -> None:
     path = tmp_path / "timeline.svg"
-    words = ("timeline", "kernel7", "--gpu", "h200", "--shape", "256,256,512", "--from", "1040", "--to", "3519")
+    words = ("timeline", "kernel7", "--gpu", "h200", "--shape", "256,256,512", "--cycles", "1040:3519")
     result = harness(*words, "-o", path)
     assert result.exit_code == 0, result.output
     drawn = ElementTree.parse(path).getroot()
@@ -259,15 +262,6 @@ def test_a_guess_is_said_to_be_one() -> None:
     assert "the cycles may be wrong by 22 %" in known and "guess" not in known
 
 
-def test_compare_shows_predictions_apart_from_what_was_counted(tmp_path: Path) -> None:
-    path = tmp_path / "compared.json"
-    result = harness("compare", "kernel7", "--shape", "256", "--no-save", "--predict", "h200", "--json", path)
-    assert result.exit_code == 0, result.output
-    assert "Predicted, not measured" in result.output
-    (found,) = json.loads(path.read_text())["predictions"]
-    assert set(found) >= FIELDS
-
-
 def test_without_the_model_a_timeline_has_steps_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "steps.json"
     result = harness("timeline", "kernel7", "--gpu", "h200", "--shape", "256,256,128", "--steps", "-o", path)
@@ -280,18 +274,10 @@ def test_without_the_model_a_timeline_has_steps_and_says_so(tmp_path: Path) -> N
     assert sum(e["dur"] for e in multiplications) == pytest.approx(2 * (2 * (4 + 3) + 8))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("predict", "--gpu", "h200"), ("timeline", "--gpu", "h200", "-o", "-"), ("tune",)],
-    ids=lambda words: words[0],
-)
+@pytest.mark.parametrize("words", [("predict", "--gpu", "h200"), ("tune",)], ids=lambda words: words[0])
 def test_groups_are_refused_with_what_is_taken(words: tuple[str, ...]) -> None:
     """Before anything is built, even where their rows do not add up to M."""
     command, *options = words
-    result = harness(command, "kernel8", *options, "--shape", "288,512,256", "--groups", "40,0,248")
+    result = harness(command, "kernel8", *options, "--shape", "288,512,256", "--problem", "groups=40,0,248")
     assert result.exit_code == 2
-    said = (
-        "--groups 40,0,248: this command takes one A and one B; leave it out, or give the largest group alone, --shape"
-    )
-    assert f"{said} 248,512,256" in result.output
-    assert "--groups" not in harness(command, "--help").output
+    assert "--problem groups=40,0,248: this command takes NAME=VALUE, of: inputs" in result.output

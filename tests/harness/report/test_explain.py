@@ -179,37 +179,35 @@ def test_it_is_the_plan_the_kernel_is_launched_with(artifacts):
 
 
 def test_formats_of_the_command(tmp_path):
-    arguments = ("kernel7", "--preset", "cute-03", "--shape", "512")
+    arguments = ("kernel7", "-c", "preset=cute-03", "--shape", "512")
     text = explain(*arguments)
     assert text.exit_code == 0
     assert text.stdout.startswith("kernel7 for sm_100a: bf16, MMA 128x256x16 by one CTA, 4 stages")
-    assert json.loads(explain(*arguments, "--format", "json").stdout)["plan"]["cluster"] == [4, 4, 1]
+    assert json.loads(explain(*arguments, "-o", "-").stdout)["plan"]["cluster"] == [4, 4, 1]
     picture = tmp_path / "plan.svg"
-    for chosen in (("--format", "svg"), ()):
-        done = explain(*arguments, *chosen, "-o", str(picture))
-        assert (done.exit_code, done.stdout) == (0, "")
-        assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
-        picture.unlink()
+    done = explain(*arguments, "-o", str(picture))
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
     assert explain(*arguments, "-o", str(tmp_path / "plan.json")).exit_code == 0
     assert json.loads((tmp_path / "plan.json").read_text())["plan"]["cluster"] == [4, 4, 1]
-    assert explain(*arguments, "--format", "text", "-o", str(tmp_path / "plan.json")).exit_code == 0
-    assert (tmp_path / "plan.json").read_text() == text.stdout
+    assert explain(*arguments, "-o", str(tmp_path / "plan.txt")).exit_code == 0
+    assert (tmp_path / "plan.txt").read_text() == text.stdout
 
 
 def test_why_shows_the_choice_among_others():
     """The best is first, and is what a run takes; with what is asked for, the best of those."""
-    few = ("kernel8", "--arch", "sm_90a", "--shape", "16,8192,8192", "--why")
+    few = ("kernel8", "-c", "arch=sm_90a", "--shape", "16,8192,8192", "--why")
     first, _, best, *others = explain(*few).stdout.splitlines()
     assert "64x16 1 CTA" in first and first.endswith(" swapped") and "split-K" not in first
     assert re.match(r" +64x16 +1x1 +1 +1 .* swapped  <- chosen$", best)
     assert sum("<- chosen" in line for line in others) == 0
     cycles = [int(line.split()[7].replace(",", "")) for line in (best, *others) if "x1 " in line]
     assert len(cycles) > 4 and cycles == sorted(cycles)
-    _, _, best, *_ = explain(*few, "--not-swapped", "--split-k", "4").stdout.splitlines()
+    _, _, best, *_ = explain(*few, "-c", "swapped=false", "-c", "split_k=4").stdout.splitlines()
     assert best.split()[2] == "4" and best.endswith("<- chosen") and "swapped" not in best
-    other = explain("kernel8", "--arch", "sm_90a", "--mma-shape", "128x96", "--why").stdout
+    other = explain("kernel8", "-c", "arch=sm_90a", "-c", "mma_shape=128x96", "--why").stdout
     assert "what is asked for is none of the choices, and is taken as it is" in other
-    beyond = explain("kernel8", "--arch", "sm_90a", "--shape", "16,4096,4096", "--epilogue", "bias", "--why").stdout
+    beyond = explain("kernel8", "-c", "arch=sm_90a", "--shape", "16,4096,4096", "-c", "epilogue=bias", "--why").stdout
     assert beyond.count("<- chosen") == 1, "also where the best eight are refused"
     assert "kernel7 of sm_100a chooses nothing by the problem" in explain("kernel7", "--why").stdout
 
@@ -217,16 +215,15 @@ def test_why_shows_the_choice_among_others():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel8", "--why", "--format", "json"], "--why is text about the choice; leave --format and --protocol out"),
+        (["kernel8", "--why", "-o", "-"], "-o -: --why is text about the choice; name a file that ends in .txt"),
         (
-            ["kernel8", "--protocol", "--format", "svg"],
-            "--protocol is text or JSON, and no picture; leave --format svg out",
+            ["kernel8", "--protocol", "-o", "plan.svg"],
+            "-o plan.svg: --protocol is text or JSON, and no picture",
         ),
         (["kernel99"], "there is no kernel 'kernel99'"),
-        (["kernel6", "--stages", "6"], "more than the 232448 bytes of shared memory"),
-        (["kernel6", "--format", "png"], "'png' is not one of 'text', 'svg', 'json'"),
-        (["kernel6", "-o", "/no/such/folder/x"], "is not a file in an existing folder"),
-        (["kernel6", "-o", "plan.png"], "this is text, SVG or JSON; name it .txt, .svg or .json, or say --format"),
+        (["kernel6", "-c", "stages=6"], "more than the 232448 bytes of shared memory"),
+        (["kernel6", "-o", "/no/such/folder/x.svg"], "is not a file in an existing folder"),
+        (["kernel6", "-o", "plan.png"], "this command writes .json, .svg or .txt; let the name end so"),
     ],
 )
 def test_bad_requests_are_one_line(arguments, message):

@@ -48,7 +48,9 @@ def folder(tmp_path_factory):
         if record["kernel"] == "kernel6":
             record["soundness"] = {"errors": 0, "warnings": 0, "findings": [], "failure": None, "correct": True}
         records.append(results / f"{record['device']['kind']}.jsonl", record)
-    done = CliRunner().invoke(harness.cli.main.main, ["report", "--results", str(results), "--output", str(output)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_RESULTS_DIR", str(results))
+        done = CliRunner().invoke(harness.cli.main.main, ["report", "-o", str(output)])
     assert done.exit_code == 0, done.output
     assert f"{len(FIGURES)} figures, 2 devices" in done.stdout
     return output
@@ -177,16 +179,13 @@ def test_plans_are_pictured(page):
         assert ET.fromstring(svg).tag.endswith("svg")
 
 
-def test_what_a_record_says_is_no_markup(tmp_path):
-    results = tmp_path / "results"
-    results.mkdir()
+def test_what_a_record_says_is_no_markup(results_dir, tmp_path):
+    results_dir.mkdir()
     evil = 'kernel5 <script>alert(1)</script> & "x"'
     record = series_records()[0]
     record["bench"]["case"] = evil
-    records.append(results / "emulated-sm_100a.jsonl", record)
-    done = CliRunner().invoke(
-        harness.cli.main.main, ["report", "--results", str(results), "--output", str(tmp_path / "out")]
-    )
+    records.append(results_dir / "emulated-sm_100a.jsonl", record)
+    done = CliRunner().invoke(harness.cli.main.main, ["report", "-o", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "out" / "index.html").read_text()
     assert "<script>alert" not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text
@@ -263,11 +262,11 @@ def test_in_a_browser(folder, tmp_path, mode, colors, width):
 def test_no_history(results_dir):
     run = CliRunner().invoke
     done = run(harness.cli.main.main, ["report"])
-    assert done.exit_code == 2 and "is not a folder; run `harness bench` first" in done.stderr
+    assert done.exit_code == 3 and "there is no history in" in done.stderr
     results_dir.mkdir()
     done = run(harness.cli.main.main, ["report", "--output", "/dev/null/report"])
     assert done.exit_code == 2 and "/dev/null is not a folder; name another folder" in done.stderr
-    done = run(harness.cli.main.main, ["report", "--results", ""])
+    done = run(harness.cli.main.main, ["report", "-o", ""])
     assert done.exit_code == 2 and "it is empty; give a name" in done.stderr
     done = run(harness.cli.main.main, ["report"])
     assert done.exit_code == 3 and "there is no right result of a kernel in" in done.stderr

@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import harness.cli.running
 import harness.run.runner
 from conftest import BF16_KERNELS
+from emugpu.cli.emulation import Emulation
 from emugpu.errors import CannotRun
 from emugpu.launch.memory import Memory
 from harness.cli.main import main
-from harness.cli.running import exit_code
+from harness.cli.options import Problem, several_configs
+from harness.cli.running import How, exit_code, prepare
+from harness.problem import Shape
 from harness.run import compare
 
-SMALL = ["--shape", "256,512,448", "--cluster", "2x1"]
+SMALL = ["--shape", "256,512,448", "-c", "cluster=2x1"]
 
 
 @pytest.fixture
@@ -55,16 +59,16 @@ def test_all_kernels_side_by_side(command, results_dir):
 @pytest.mark.parametrize("shape", ["512,512,128", "500,296,584", "8"])
 def test_the_multicast_factor_counts_receivers_for_any_shape(command, artifacts, shape):
     """A cluster of 4x2 CTAs in pairs: two share each slice of A, and two each slice of B."""
-    options = ["--cluster", "4x2", "--shape", shape, "--no-save", "--json", "-"]
+    options = ["-c", "cluster=4x2", "--shape", shape, "--no-save", "--json", "-"]
     figures = json.loads(command("kernel6", *options).stdout)["kernels"][0]["figures"]
     assert figures["multicast factor"] == 2
 
 
 def test_what_a_cta_that_stays_saves(command):
     """12 cluster tiles for 2 clusters: a sixth of the starts."""
-    options = ["--shape", "1536,512,64", "--cluster", "2x1", "--no-save", "--json", "-"]
+    options = ["--shape", "1536,512,64", "-c", "cluster=2x1", "--no-save", "--json", "-"]
     seven = json.loads(command("kernel7", *options).stdout)["kernels"][0]["figures"]
-    stays = ["--scheduler", "static", "--sms", "4"]
+    stays = ["-c", "scheduler=static", "-c", "sms=4"]
     eight = json.loads(command("kernel8", *options, *stays).stdout)["kernels"][0]["figures"]
     for name in ("CTAs started", "TMEM allocations"):
         assert (seven[name], eight[name]) == (24, 4)
@@ -89,7 +93,7 @@ def test_the_report(command):
 
 @pytest.mark.slow
 def test_a_preset_for_all(command):
-    result = command("all", "--preset", "2cta", "--shape", "256", "--stages", "1", "--json", "-", "--no-save")
+    result = command("all", "-c", "preset=2cta", "--shape", "256", "-c", "stages=1", "--json", "-", "--no-save")
     assert result.exit_code == 0, result.output
     configs = [entry["record"]["config"] for entry in json.loads(result.stdout)["kernels"]]
     assert all(not config["multicast"] and config["stages"] == 1 for config in configs)
@@ -168,7 +172,7 @@ def test_a_time_on_a_gpu_is_shown_with_the_ratio_to_the_vendor(series):
     [
         ([], "Missing argument 'KERNEL...|all'"),
         (["kernel6", "kernel99"], "there is no kernel 'kernel99'"),
-        (["all", "--stages", "4"], "kernel5 has no pipeline, its only depth is 1"),
+        (["all", "-c", "stages=4"], "kernel5 has no pipeline, its only depth is 1"),
         (["all", "--json", "/no/such/folder/x"], "is not a file in an existing folder"),
     ],
 )
@@ -176,3 +180,16 @@ def test_bad_requests_are_one_line(command, arguments, message):
     result = command(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_two_configurations_of_one_kernel_are_two_columns(monkeypatch):
+    monkeypatch.setattr(harness.cli.running, "build_with_notice", lambda configs: [None for _ in configs])
+    configs = several_configs(["stages=3,4", "cluster=2x1"], "fp16")
+    problem, how = Problem(Shape(256, 512, 64)), How("emulator", Emulation(), no_save=True)
+    several = prepare(["kernel7", "kernel6"], problem, configs, how)
+    assert [one.entry(None).name for one in several] == [
+        "kernel7 stages=3", "kernel7 stages=4", "kernel6 stages=3", "kernel6 stages=4"
+    ]  # fmt: skip
+    made = [one.request.config for one in several]
+    assert [config.stages for config in made] == [3, 4, 3, 4]
+    assert {(config.cluster, config.dtype) for config in made} == {((2, 1), "fp16")}

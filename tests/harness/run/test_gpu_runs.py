@@ -52,7 +52,7 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
             "harness.run.measure.supervise", lambda request, timeout: requests.append(request) or outcome
         )
         record = tmp_path / "record.json"
-        arguments = ["run", "kernel6", "--shape", "256", "--cluster", "2x1", "--json", str(record)]
+        arguments = ["run", "kernel6", "--shape", "256", "-c", "cluster=2x1", "--json", str(record)]
         result = CliRunner().invoke(main, arguments)
         return result, json.loads(record.read_text()) if record.exists() else None, requests
 

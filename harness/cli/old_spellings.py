@@ -1,0 +1,238 @@
+"""Old spellings of the command line. They work for one release: the new one is printed, once, and done.
+
+What is here can go when that release is over; nothing else of the command line knows it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from emugpu.errors import UsageProblem
+
+
+@dataclass(frozen=True)
+class Option:
+    """A line of the table of options. new: the words in its place, with {} for its value; empty: it is left out.
+    example: a command line that has it, before its value.
+    """
+
+    old: str
+    new: str
+    example: str
+    value: str = ""
+
+
+OPTIONS = (
+    Option("--preset", "-c preset={}", "run kernel7", "1cta"),
+    Option("--arch", "-c arch={}", "verify kernel7", "sm_90a"),
+    Option("--scales", "-c scales={}", "run kernel8 --dtype e4m3", "block"),
+    Option("--out-dtype", "-c out_dtype={}", "run kernel8", "f32"),
+    Option("--cta-group", "-c cta_group={}", "run kernel7", "1"),
+    Option("--mma-shape", "-c mma_shape={}", "run kernel7", "256x128"),
+    Option("--stages", "-c stages={}", "sweep kernel7 --shape 512", "3:4"),
+    Option("--cluster", "-c cluster={}", "compare kernel7", "2x1"),
+    Option("--epilogue-width", "-c epilogue_width={}", "explain kernel7", "32"),
+    Option("--multicast", "-c multicast=true", "run kernel7"),
+    Option("--no-multicast", "-c multicast=false", "run kernel7"),
+    Option("--scheduler", "-c scheduler={}", "run kernel8", "static"),
+    Option("--raster-group", "-c raster_group={}", "run kernel8", "4"),
+    Option("--accumulators", "-c accumulators={}", "run kernel8", "1"),
+    Option("--clc-depth", "-c clc_depth={}", "run kernel8", "2"),
+    Option("--sms", "-c sms={}", "predict kernel8 --gpu b200", "64"),
+    Option("--ping-pong", "-c ping_pong=true", "run kernel8"),
+    Option("--cooperative", "-c ping_pong=false", "run kernel8"),
+    Option("--split-k", "-c split_k={}", "run kernel8", "2"),
+    Option("--layout", "-c layout={}", "build kernel8", "nn"),
+    Option("--swapped", "-c swapped=true", "run kernel8"),
+    Option("--not-swapped", "-c swapped=false", "run kernel8"),
+    Option("--epilogue", "-c epilogue={}", "run kernel8", "relu"),
+    Option("--tuned", "", "run kernel7"),
+    Option("--no-tuned", "-c preset=default", "run kernel7"),
+    Option("--groups", "--problem groups={}", "run kernel8 --shape 42,64,64", "40,2"),
+    Option("--masked", "--problem masked={}", "run kernel8 --shape 42,64,64 --problem groups=40,2", "64"),
+    Option("--inputs", "--problem inputs={}", "run kernel7", "index"),
+    Option("--seed", "--problem seed={}", "verify kernel7", "3"),
+    Option("--accumulation", "--emulate accumulation={}", "run kernel7", "tensor_core"),
+    Option("--resident-clusters", "--emulate resident-clusters={}", "debug kernel7", "1"),
+    Option("--max-steps", "--emulate max-steps={}", "run kernel7", "1000"),
+    Option("--uninitialised", "--emulate uninitialised={}", "run kernel7", "report"),
+    Option("--engine", "--emulate engine={}", "run kernel7", "python"),
+    Option("--strict", "--emulate strict=true", "verify kernel7"),
+    Option("--no-strict", "--emulate strict=false", "run kernel7"),
+    Option("--allow", "--emulate allow={}", "verify kernel7", "race-shared"),
+    Option("--ptxas", "--emulate ptxas=true", "run kernel7"),
+    Option("--no-ptxas", "--emulate ptxas=false", "run kernel7"),
+    Option("--waste", "--redundant", "verify kernel7"),
+    Option("--sarif", "-o {}", "verify kernel7", "findings.sarif"),
+    Option("--junit", "-o {}", "bench", "bench.xml"),
+    Option("--markdown", "-o {}", "bench", "bench.md"),
+    Option("--table", "-o {}", "sweep kernel7 --shape 512", "sweep.csv"),
+    Option("--dump", "-o {}/", "run kernel7", "wrong"),
+    Option("--format json", "-o -", "explain kernel7"),
+    Option("--format text", "", "explain kernel7"),
+    Option("--retry-failed", "--resume failed", "sweep kernel7 --shape 512"),
+    Option("--rank", "", "sweep kernel7 --shape 512", "3"),
+)
+"""Old options of harness, and of emugpu in its place."""
+_BY_NAME = {option.old: option for option in OPTIONS}
+
+COMMANDS = {
+    "exec": "emugpu exec",
+    "check": "harness verify",
+    "ptx run": "emugpu run",
+    "ptx check": "emugpu verify",
+    "ptx predict": "harness predict",
+    "ptx list": "emugpu ptx list",
+    "ptx init": "emugpu ptx init",
+    "ptx corpus": "emugpu verify",
+}
+"""Old commands. What is said to a kernel of ours is harness's, what is said to a launch file or a program emugpu's:
+`_forwarded`."""
+
+GONE = {
+    "survey": "harness survey is gone, with the archives of surveys; conformance asks a GPU: python -m conformance",
+    "ptx coverage": "harness ptx coverage is gone; the page is docs/ptx-coverage.md",
+    "timeline --measured": "timeline --measured is gone, with the archives of surveys; leave it out",
+    "debug --timeout": "debug --timeout is gone; --emulate max-steps=N limits the run that is recorded",
+    "predict --timeout": "predict --timeout is gone; Ctrl-C ends a prediction",
+    "report --results": "report --results is gone; set HARNESS_RESULTS_DIR, as for all commands",
+    "compare --predict": "compare --predict is gone; take harness predict KERNEL... --gpu GPU",
+    "bench --all": "bench --all is gone; -o FILE.md has all cases",
+    "--format svg": "--format svg is gone; the name of the file says it: -o FILE.svg",
+    "--device emulated-gpu": "--device emulated-gpu is gone, it is a test of the driver now; take --device emulator",
+}
+"""What is no more, and what to do in its place."""
+
+_KERNEL_OR_FILE = ("run", "verify", "debug")
+"""Commands that both programs have."""
+_SCHEDULES = ("--schedules", "--schedule", "--schedule-seed", "--schedule-seeds", "--seeds")
+_SEEDS_OF_SCHEDULES = ("exec", "ptx run", "ptx check")
+"""Commands whose --seed was that of the schedules."""
+_CYCLES = ("--from", "--to")
+_USUAL = {"verify": "4", "bench": "4"}
+"""Schedules where only their seed is said."""
+_ALONE = (
+    "--no-save",
+    "--notes",
+    "--rules",
+    "--redundant",
+    "--shrink",
+    "--screen",
+    "--adapter",
+    "--help",
+    "-h",
+    "--quiet",
+)
+"""Options of `_KERNEL_OR_FILE` that take no value."""
+
+
+def respell(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the program that takes these words of a command line, and the words as it takes them now. Says on
+    standard error what has changed. Raises UsageProblem for what is no more.
+    """
+    start = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
+    before, command, rest = [*words[:start]], words[start : start + 1], [*words[start + 1 :]]
+    if not command:
+        return "harness", [*words]
+    name = command[0]
+    if name == "ptx" and rest and not rest[0].startswith("-"):
+        name = f"ptx {rest.pop(0)}"
+    if name in GONE:
+        raise UsageProblem(GONE[name])
+    program, _, now = COMMANDS.get(name, f"harness {name}").partition(" ")
+    mine, dashes, target = _split(rest)
+    mine = _options(name, now, mine)
+    rest = [*mine, *dashes, *target]
+    if program == "harness" and now in _KERNEL_OR_FILE and _forwarded(mine, bool(dashes)):
+        program = "emugpu"
+    found = [*before, *now.split(), *rest]
+    if (program, found) != ("harness", [*words]):
+        print(f"harness: note: this is now: {program} {shlex.join(found)}", file=sys.stderr)
+    return program, found
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """The words before ``--``, it, and those behind it, which are a program's."""
+    place = words.index("--") if "--" in words else len(words)
+    return words[:place], words[place : place + 1], words[place + 1 :]
+
+
+def _forwarded(words: list[str], has_program: bool) -> bool:
+    """Whether a launch file, a folder or a program is named, and no kernel."""
+    named, left = [], [*words]
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-"):
+            named.append(word)
+        elif left and (word != "--profile" or left[0].endswith(".json")) and word not in _ALONE and "=" not in word:
+            left.pop(0)
+    if has_program or not named:
+        return has_program
+    if named[0].endswith(".toml"):
+        return all(word.endswith(".toml") for word in named)
+    from harness.compile.catalog import KERNELS  # only now: most commands do not come here
+
+    is_kernel = named[0] in (*KERNELS, "all") or named[0].endswith(".mojo")
+    return not is_kernel and (Path(named[0]).is_dir() or shutil.which(named[0]) is not None)
+
+
+def _options(old: str, command: str, words: list[str]) -> list[str]:
+    """Words of a command, with its options as they are spelt now."""
+    found: list[str] = []
+    together: dict[str, str] = {}
+    left = [*words]
+    joins = _joins(old, command, {word.partition("=")[0] for word in words})
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        pair = f"{name} {value if equals else ''.join(left[:1])}"
+        for gone in (f"{command} {name}", pair):
+            if gone in GONE:
+                raise UsageProblem(GONE[gone])
+        option, joined = _BY_NAME.get(pair, _BY_NAME.get(name)), name in joins
+        if not joined and (option is None or (option.value and not equals and not left)):
+            found.append(word)
+            continue
+        if not equals and left and (joined or (option and (option.value or option.old == pair))):
+            value = left.pop(0)
+        if joined:
+            together["--schedule-seed" if name == "--seed" else name] = value
+            continue
+        assert option is not None
+        if value == "-" and option.new.startswith("-o"):
+            raise UsageProblem(f"{name} -: name a file; -o - is JSON on standard output")
+        found += [part.format(value.rstrip("/") if part == "{}/" else value) for part in option.new.split()]
+    return [*found, *_joined(command, together)]
+
+
+def _joins(old: str, command: str, said: set[str]) -> tuple[str, ...]:
+    """The options that become one word. --schedules alone is as it was."""
+    seeds = ("--seed",) if old in _SEEDS_OF_SCHEDULES else ()
+    schedules = (*_SCHEDULES, *seeds) if said & {*_SCHEDULES[1:], *seeds} else ()
+    return (*schedules, *(_CYCLES if command == "timeline" else ()))
+
+
+def _joined(command: str, said: dict[str, str]) -> list[str]:
+    """What several old options said is one word now."""
+    schedules = {name: value for name, value in said.items() if name in _SCHEDULES}
+    words = _schedules(command, schedules) if schedules else []
+    cycles = ":".join(said.get(name, "") for name in _CYCLES)
+    return words if cycles == ":" else [*words, "--cycles", cycles]
+
+
+def _schedules(command: str, said: dict[str, str]) -> list[str]:
+    """One word for what the old options say of schedules."""
+    seeds = said.get("--schedule-seeds", said.get("--seeds"))
+    if seeds is not None:  # of a sweep
+        return ["--schedules", f"random:{seeds}"]
+    schedule, seed = said.get("--schedule"), said.get("--schedule-seed")
+    count = said.get("--schedules")
+    if schedule is not None and (count in (None, "1") or schedule != "fifo"):
+        return ["--schedules", f"random:{seed or 0}" if schedule == "random" else schedule]
+    count = count or _USUAL.get(command, "1")
+    return ["--schedules", count if seed is None else f"{count}@{seed}"]
