@@ -19,19 +19,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from emugpu.emulator.memory.unwritten import Uninitialised
-from emugpu.emulator.native.library import Engine
-from emugpu.emulator.rules import WARNINGS
 from emugpu.errors import UsageProblem
 from emugpu.files import write_text
-from emugpu.launch.launching import LARGEST_SEED, Accumulation, Schedule
-
-MOST_SCHEDULES = 10_000
 
 Command = Callable[..., Any]
 
@@ -174,61 +168,6 @@ def as_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
-def schedules_option(default: int | None, shown: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--schedules",
-        type=click.IntRange(1, MOST_SCHEDULES),
-        default=default,
-        help="Number of schedules that must each give the right result: fifo, and random ones with seeds from "
-        f"--schedule-seed on.  [default: {shown}]",
-    )
-
-
-def seed_of_schedules(*names: str, default: int | None = 0, shown: str = "") -> Callable[[Command], Command]:
-    return click.option(
-        *names,
-        type=click.IntRange(0, LARGEST_SEED - MOST_SCHEDULES),
-        default=default,
-        help=f"Seed of the random schedule; of several, that of the first.  [default: {shown or default}]",
-    )
-
-
-schedule_seed_option = seed_of_schedules("--schedule-seed")
-"""Where ``--seed`` is for the inputs."""
-program_seed_option = seed_of_schedules("--schedule-seed", "--seed", "seed")
-"""Of programs, which have inputs of their own."""
-
-
-def strict_option(default: bool, shown: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--strict/--no-strict",
-        default=default,
-        help=f"Treat warnings as errors: violations of rules that hardware is known to tolerate.  [default: {shown}]",
-    )
-
-
-def refuse_seed_of_fifo(schedule: str, uninitialised: str, parameter: str, or_else: str = "") -> None:
-    """Refuses a seed that is given and would not be used."""
-    given = given_options(parameter)
-    if "random" not in (schedule, uninitialised) and given:
-        raise UsageProblem(f"{given[0]} is for random schedules, and {schedule} is run; add --schedule random{or_else}")
-
-
-schedule_option = click.option(
-    "--schedule",
-    type=click.Choice(get_args(Schedule)),
-    default="fifo",
-    show_default=True,
-    help="Order in which the emulator completes things. declining: fifo, and every other request to cluster launch "
-    "control is answered 'none left'.",
-)
-
-
-launch_timeout_option = click.option(
-    "--timeout", type=FiniteRange(0, min_open=True), help="Seconds a launch may take.  [default: no limit]"
-)
-
-
 TABLES_ONLY = "no file"
 """What ``--profile`` has where it names none."""
 
@@ -252,75 +191,3 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Say on standard error where the emulator's time goes; FILE.json is for https://www.speedscope.app. Put "
         "it last if you name no file.",
     )(profiled)
-
-
-accumulation_option = click.option(
-    "--accumulation",
-    type=click.Choice(get_args(Accumulation)),
-    default="f32",
-    show_default=True,
-    help="Arithmetic of the emulated tensor core.",
-)
-
-
-def uninitialised_option(default: Uninitialised) -> Callable[[Command], Command]:
-    return click.option(
-        "--uninitialised",
-        type=click.Choice(get_args(Uninitialised)),
-        default=default,
-        show_default=True,
-        help="What kernels get that read memory before it is written: what is an error where it decides something "
-        "(poison), an error at once (fault), or a warning and bytes of 0xFF (report), of zero, or drawn from the "
-        "schedule's seed (random).",
-    )
-
-
-engine_option = click.option(
-    "--engine",
-    type=click.Choice(get_args(Engine)),
-    default="native",
-    show_default=True,
-    help="What runs plain code of the emulated GPU: the native engine, which Mojo compiles once, or Python. The result "
-    "is the same.",
-)
-
-resident_clusters_option = click.option(
-    "--resident-clusters",
-    type=click.IntRange(1),
-    help="Clusters resident on the emulated GPU at once.  [default: as many as fit]",
-)
-
-# How an emulated run goes.
-emulator_options = together(
-    accumulation_option,
-    click.option(
-        "--jobs",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="Worker processes.",
-    ),
-    engine_option,
-    resident_clusters_option,
-    click.option(
-        "--max-steps",
-        type=click.IntRange(1),
-        help="Limit of warp instructions of an emulated run; a billion by default.",
-    ),
-    uninitialised_option("poison"),
-)
-allow_option = click.option(
-    "--allow",
-    multiple=True,
-    type=click.Choice(WARNINGS),
-    metavar="RULE",
-    help=f"Allow violations of this rule: {', '.join(WARNINGS)}; may be repeated.",
-)
-ptxas_option = click.option(
-    "--ptxas/--no-ptxas",
-    default=True,
-    help="Treat PTX that ptxas refuses as an error, where there is a ptxas.  [default: ptxas]",
-)
-json_option = click.option(
-    "--json", "json_path", metavar="PATH|-", help="Write JSON there; - prints it instead of the report."
-)
