@@ -64,9 +64,7 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
     assert gpu is not None
     notes: list[str] = []
     if (out_dtype := artifacts[0].config.out_dtype) in QUANTISED:
-        raise UsageProblem(
-            f"out dtype {out_dtype} is not timed; use bf16, fp16 or f32, or --device emulated-gpu or emulator"
-        )
+        raise UsageProblem(f"out dtype {out_dtype} is not timed; use bf16, fp16 or f32, or --device emulator")
     vendors, vendor_model = _contestants(artifacts[0].config, asked.vendors if time else (), notes, shape.ld)
     with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
         series = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from emugpu.emulator import Finding
 from emugpu.errors import CannotRun
-from emugpu.gpus import arch_of_gpu, check_arch, usual_gpu
-from emugpu.launch.launching import STRICT, EmulationOptions, Tried, run_schedules, under_schedules
+from emugpu.gpus import arch_of_gpu, check_arch
+from emugpu.launch.launching import STRICT, EmulationOptions, run_schedules
 from emugpu.launch.launching import Outcome as EmulatedOutcome
 from emugpu.record import new_record, source_version
 from harness.compile.artifacts import OUTPUT, Artifact, build, judged, to_launchable
@@ -30,19 +30,17 @@ class NoDevice(CannotRun):
     """There is no GPU that could be used, and why. The emulator always could."""
 
 
-EMULATED_GPU = "emulated-gpu"
-CHOICES = ("auto", "gpu", "emulator", EMULATED_GPU)
+CHOICES = ("auto", "gpu", "emulator")
 
 
 def choose_device(wanted: str, kernel: Kernel, arch: str) -> tuple[Gpu | None, str]:
     """The GPU to use (None: the emulator) and the architecture to compile for.
 
-    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had.
-    ``emulated-gpu`` is the emulator too, with MAX's host code before it. arch may be ``auto``: the GPU's own, or the
-    kernel's first.
+    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had. arch
+    may be ``auto``: the GPU's own, or the kernel's first.
     """
     emulated = kernel.archs[0] if arch == "auto" else arch
-    if wanted in ("emulator", EMULATED_GPU):
+    if wanted == "emulator":
         return None, emulated
     try:
         return _usable_gpu(kernel, arch)
@@ -79,13 +77,11 @@ class Request(Case):
     """A case, and on what it runs: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
     schedules: how many it must be right under, see `emugpu.launch.launching.under_schedules`; processes of the
     emulation share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
-    emulation: how the emulator runs it. through_max: whether MAX launches it there, on the emulated driver, and not the
-    harness itself. ptx: where edited PTX is from that the artifact holds, if it does. ptxas: whether PTX is an
-    error that ptxas refuses.
+    emulation: how the emulator runs it. ptx: where edited PTX is from that the artifact holds, if it does. ptxas:
+    whether PTX is an error that ptxas refuses.
     """
 
     emulation: EmulationOptions = STRICT
-    through_max: bool = False
     schedules: int = 1
     gpu: Gpu | None = None
     timeout: float = 60.0
@@ -98,7 +94,7 @@ class Request(Case):
     def device_kind(self) -> str:
         if self.gpu:
             return self.gpu.kind
-        return f"emulated-{usual_gpu(self.config.arch).name if self.through_max else self.config.arch}"
+        return f"emulated-{self.config.arch}"
 
 
 @dataclass(frozen=True)
@@ -229,16 +225,7 @@ def _emulate(
     config = request.config
     inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, config.epilogue, config.scales)
     what = to_launchable(artifact, plan, inputs)
-    several: Iterator[Tried]
-    if request.through_max:
-        from harness.run.emulated import run_on_emulated_gpu  # only here: MAX on the emulated driver
-
-        several = (
-            Tried(one, run_on_emulated_gpu(artifact, plan, what, inputs, one))
-            for one in under_schedules(request.emulation, request.schedules)
-        )
-    else:
-        several = run_schedules(what, request.emulation, request.schedules, progress, keep=(OUTPUT,))
+    several = run_schedules(what, request.emulation, request.schedules, progress, keep=(OUTPUT,))
     done: list[EmulatedOutcome] = []
     for tried in several:
         one = replace(request, emulation=replace(tried.options, jobs=request.emulation.jobs), schedules=1)
@@ -262,7 +249,7 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
     options = request.emulation
     device = {
         "kind": request.device_kind,
-        "name": f"emulated {usual_gpu(request.config.arch).title if request.through_max else request.config.arch}",
+        "name": f"emulated {request.config.arch}",
         "accumulation": options.accumulation,
         "schedule": options.schedule,
         "schedule_seed": options.seed,

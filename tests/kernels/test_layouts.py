@@ -9,6 +9,7 @@ import kernel_runs
 import numpy as np
 import pytest
 from kernel_faults import outcome, substitute
+from max_on_emulated_gpu import run_on_emulated_gpu
 
 from emugpu.errors import UsageProblem
 from emugpu.launch.check import CheckOptions, check, judge
@@ -21,7 +22,6 @@ from harness.compile.planner import parse_plan
 from harness.model.simulate import simulate
 from harness.problem import Shape, make_inputs
 from harness.report.text import as_text
-from harness.run.emulated import run_on_emulated_gpu
 
 HOPPER = {"arch": "sm_90a", "stages": 2}
 BLACKWELL = {"arch": "sm_100a", "stages": 2}
@@ -168,7 +168,7 @@ def test_a_fault_is_seen(built, number, name):
 
 WRONG = [
     ({"kernel": "kernel9"}, "layout nn: nvfp4 is multiplied as nt only; use nt"),
-    ({"arch": "sm_90a", "dtype": "e4m3"}, "layout nn: e4m3 is multiplied as nt only; use nt, or --dtype bf16"),
+    ({"arch": "sm_90a", "dtype": "e4m3"}, "layout nn: e4m3 is multiplied as nt only; use nt, or dtype=bf16"),
     ({"arch": "sm_90a", "mma_shape": (128, 96)}, "the 96 columns of a CTA must be a multiple of 64; use 128x128"),
     ({"mma_shape": (256, 64)}, "the 32 columns of a CTA must be a multiple of 64; use 256x128"),
 ]

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import max_on_emulated_gpu as emulated
 import pytest
 from driver_programs import PROGRAMS
 from driver_programs import run as run_program
@@ -16,12 +17,11 @@ from emugpu.emulator.memory.tensor_map_bytes import NBYTES, Fields
 from emugpu.gpus import usual_gpu
 from emugpu.launch.launching import EmulationOptions
 from harness import paths
-from harness.compile.artifacts import build, to_launchable
+from harness.compile.artifacts import build, judged, to_launchable
 from harness.compile.catalog import ARCHITECTURES
 from harness.compile.config import make_config
 from harness.compile.planner import TensorMapArgument
 from harness.problem import Shape, make_inputs
-from harness.run import emulated
 from harness.run.runner import Request, run
 
 nightly_unless_changed = pytest.mark.nightly_unless_changed("emugpu/driver/", "kernels/host/", "harness/run/")
@@ -30,12 +30,15 @@ PROMOTIONS = {128: 2, 256: 3}
 
 
 def run_through_max(monkeypatch, config, shape, kind="index"):
-    """The outcome of a run, and the launch as the driver saw it."""
+    """The result of a run with its counters, the plan, and the launch as the driver saw it."""
     seen = []
     check = emulated._the_launch
     monkeypatch.setattr(emulated, "_the_launch", lambda log, plan: seen.append(check(log, plan)) or seen[-1])
-    outcome = run(Request(config, Shape(*shape), inputs=kind, through_max=True))
-    return outcome, seen[0]
+    [artifact], problem = build([config]), Shape(*shape)
+    plan, inputs = artifact.plan(problem), make_inputs(problem, config.dtype, kind, 0, config.epilogue, config.scales)
+    what = to_launchable(artifact, plan, inputs)
+    found = judged(emulated.run_on_emulated_gpu(artifact, plan, what, inputs, EmulationOptions()), plan)
+    return found, plan, seen[0]
 
 
 def assert_as_planned(launch, plan):
@@ -55,14 +58,13 @@ def assert_as_planned(launch, plan):
 @nightly_unless_changed
 def test_kernel_7_on_a_b200(monkeypatch):
     config = make_config("kernel7", arch="sm_100a", cluster=(2, 1))
-    outcome, launch = run_through_max(monkeypatch, config, (520, 264, 200))
-    assert outcome.validation.passed and outcome.validation.as_dict()["max_abs_error"] == 0
-    assert_as_planned(launch, outcome.plan)
-    assert outcome.record["device"]["name"] == "emulated NVIDIA B200"
-    assert outcome.record["counters"]["tma_global_bytes_read_by_tensor"].keys() == {"A", "B"}
+    found, plan, launch = run_through_max(monkeypatch, config, (520, 264, 200))
+    assert found.validation.passed and found.validation.as_dict()["max_abs_error"] == 0
+    assert_as_planned(launch, plan)
+    assert found.counters["tma_global_bytes_read_by_tensor"].keys() == {"A", "B"}
     # The same kernel launched by the harness itself counts the same, but for what only a schedule changes.
     alone = run(Request(config, Shape(520, 264, 200), inputs="index"))
-    ours, theirs = alone.record["counters"], outcome.record["counters"]
+    ours, theirs = alone.record["counters"], found.counters
     assert {name for name in ours if ours[name] != theirs[name]} <= {"mbarrier_stalls", "max_stores_in_flight"}
 
 
@@ -78,10 +80,10 @@ def test_kernel_7_on_a_b200(monkeypatch):
 )
 def test_scale_factors_of_blocks(monkeypatch, config):
     """They and alpha go through MAX's host code, too."""
-    outcome, launch = run_through_max(monkeypatch, config, (300, 520, 544))
-    assert outcome.validation.passed and outcome.validation.as_dict()["max_abs_error"] == 0
-    assert_as_planned(launch, outcome.plan)
-    assert "A scales" in outcome.record["counters"]["tma_global_bytes_read_by_tensor"]
+    found, plan, launch = run_through_max(monkeypatch, config, (300, 520, 544))
+    assert found.validation.passed and found.validation.as_dict()["max_abs_error"] == 0
+    assert_as_planned(launch, plan)
+    assert "A scales" in found.counters["tma_global_bytes_read_by_tensor"]
 
 
 @pytest.mark.slow
@@ -89,9 +91,9 @@ def test_scale_factors_of_blocks(monkeypatch, config):
 def test_groups(monkeypatch):
     """Their sizes are on the device, and each has its bias; the tensor map of C is one of windows."""
     config = make_config("kernel8", arch="sm_90a", mma_shape=(64, 64), cluster=(1, 1), grouped=True, epilogue="bias")
-    outcome, launch = run_through_max(monkeypatch, config, (135, 72, 136, (40, 0, 70, 1, 24)), "integer")
-    assert outcome.validation.passed and outcome.validation.exact
-    assert_as_planned(launch, outcome.plan)
+    found, plan, launch = run_through_max(monkeypatch, config, (135, 72, 136, (40, 0, 70, 1, 24)), "integer")
+    assert found.validation.passed and found.validation.exact
+    assert_as_planned(launch, plan)
 
 
 SERIES = {

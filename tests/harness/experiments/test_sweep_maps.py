@@ -76,7 +76,7 @@ def test_the_default_is_the_best_if_nothing_is_better(records):
 
 
 @pytest.mark.slow
-def test_a_report_of_sweeps_alone(records, tmp_path):
+def test_a_report_of_sweeps_alone(records, tmp_path, monkeypatch):
     """Nobody has run `harness bench`."""
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))

@@ -1,4 +1,4 @@
-"""Runs a kernel as a GPU run does, through MAX in a child process, but on the emulated driver.
+"""Runs a kernel as a GPU run does, through MAX in a child process, but on the emulated driver: for tests of the two.
 
 The emulator alone takes the kernel and its launch from the plan. Here MAX's own host code does it all: it loads the
 module, makes the tensor maps, sets attributes and launches; what arrives at the driver is compared with the plan.
@@ -50,7 +50,7 @@ def run_on_emulated_gpu(
         _hand_over(folder, model, artifact.config, plan, inputs, what)
         with open(folder / "stderr", "wb") as said:
             code = run_program(
-                [sys.executable, "-m", "harness.run.emulated_worker", str(folder)],
+                [sys.executable, str(Path(__file__).with_name("max_on_emulated_gpu_worker.py")), str(folder)],
                 Gpu(gpu, options, log),
                 {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)])},
                 said,
