@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,7 +20,7 @@ pytest.importorskip("hatchling", reason="hatchling builds the wheel (pip install
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """A folder of packages with the wheel of this checkout in it."""
+    """A folder of packages: the wheel of this checkout, and emugpu, whose own wheel has a test of its own."""
     folder = tmp_path_factory.mktemp("wheel")
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=120)
@@ -27,6 +28,7 @@ def site(tmp_path_factory) -> Path:
     assert __version__ in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
+    shutil.copytree(ROOT / "emugpu", folder / "site" / "emugpu", ignore=shutil.ignore_patterns("__pycache__"))
     return folder / "site"
 
 
@@ -58,7 +60,7 @@ def test_the_wheel_carries_what_the_checkout_has(site):
     assert carried == sources | suites
     code = {path.relative_to(ROOT) for path in (ROOT / "harness").rglob("*") if path.suffix not in (".pyc", "")}
     assert code <= {path.relative_to(site) for path in site.rglob("*")}
-    assert {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")} == {"harness"}
+    assert {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")} == {"emugpu", "harness"}
 
 
 def test_the_wheel_has_its_licence(site):
