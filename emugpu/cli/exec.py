@@ -9,8 +9,8 @@ import click
 
 from emugpu.cli.emulation import Emulation, emulation_options
 from emugpu.cli.exec_output import as_json, show_summary
-from emugpu.cli.options import profile_option
 from emugpu.cli.outputs import FOLDER, Outputs, output_option
+from emugpu.cli.profile import profile_option
 from emugpu.cli.target import gpu_option
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import Log

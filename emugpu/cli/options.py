@@ -166,28 +166,3 @@ def write_output(text: str, path: str) -> None:
 def as_json(data: object) -> str:
     """Returns data as people can read it, with the end of its last line."""
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
-
-
-TABLES_ONLY = "no file"
-"""What ``--profile`` has where it names none."""
-
-
-def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option, and what it does around a command: that comes last, and is the outermost of its decorators."""
-
-    @wraps(command)
-    def profiled(profile: str | None, **values: Any) -> Any:
-        if profile is None:
-            return command(**values)
-        from emugpu.cli.profile import run_profiled  # what few ask for is loaded when they do
-
-        return run_profiled(command, profile, values)
-
-    return click.option(
-        "--profile",
-        metavar="[FILE.json]",
-        is_flag=False,
-        flag_value=TABLES_ONLY,
-        help="Say on standard error where the emulator's time goes; FILE.json is for https://www.speedscope.app. Put "
-        "it last if you name no file.",
-    )(profiled)

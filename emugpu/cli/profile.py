@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+import click
 from rich.console import Console
 
-from emugpu.cli.options import TABLES_ONLY, check_output, write_output
+from emugpu.cli.options import check_output, write_output
 from emugpu.cli.render import show_line, show_table
 from emugpu.emulator.names import short_name
 from emugpu.emulator.profile import Profile, profiling
 from emugpu.errors import CannotRun, UsageProblem
 
 LINES, TEXT = 20, 60
+
+
+TABLES_ONLY = "no file"
+"""What ``--profile`` has where it names none."""
+
+
+def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option, and what it does around a command: that comes last, and is the outermost of its decorators."""
+
+    @wraps(command)
+    def profiled(profile: str | None, **values: Any) -> Any:
+        if profile is None:
+            return command(**values)
+        return run_profiled(command, profile, values)
+
+    return click.option(
+        "--profile",
+        metavar="[FILE.json]",
+        is_flag=False,
+        flag_value=TABLES_ONLY,
+        help="Say on standard error where the emulator's time goes; FILE.json is for https://www.speedscope.app. Put "
+        "it last if you name no file.",
+    )(profiled)
 
 
 def run_profiled(command: Callable[..., Any], profile: str, values: dict[str, Any]) -> Any:
@@ -43,7 +68,7 @@ def _check(profile: str, values: dict[str, Any]) -> None:
         check_output(profile, "--profile")
     if values["jobs"] > 1:
         raise UsageProblem(f"--profile sees one process, and --jobs {values['jobs']} asks for more; leave --jobs out")
-    if values.get("device") in ("gpu", "emulated-gpu"):
+    if values.get("device") == "gpu":
         raise UsageProblem(f"--profile is for --device emulator, not for {values['device']}; leave one of them out")
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from rich.console import Console
 
 from emugpu.cli.emulation import GPU_SILENCE, Emulation, emulation_options
-from emugpu.cli.options import NamedPath, as_json, profile_option
+from emugpu.cli.options import NamedPath, as_json
 from emugpu.cli.outputs import FOLDER, Outputs, output_option
+from emugpu.cli.profile import profile_option
 from emugpu.cli.program import print_error
 from emugpu.cli.ptx_output import show_mistakes, show_outcome
 from emugpu.cli.render import progress_bar

@@ -30,7 +30,7 @@ from emugpu.emulator.memory.tensor_map_bytes import encode
 from emugpu.emulator.memory.unwritten import FAULT, Uninitialised
 from emugpu.emulator.names import find_name, readable_name
 from emugpu.emulator.native.engine import Engine
-from emugpu.emulator.native.fragment_runner import Library
+from emugpu.emulator.native.library import Library
 from emugpu.emulator.ptx.ast import Kernel
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.emulator.rules import RULES, Finding

@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 
 from emugpu.cli.emulation import Emulation
-from emugpu.cli.options import as_json, profile_option, write_output
+from emugpu.cli.options import as_json, write_output
 from emugpu.cli.outputs import FOLDER, Outputs, output_option
+from emugpu.cli.profile import profile_option
 from emugpu.cli.program import try_write
 from emugpu.cli.render import by, flatten_counters, show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem

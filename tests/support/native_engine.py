@@ -16,9 +16,8 @@ from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tmem import TensorMemory
 from emugpu.emulator.native.engine import Engine
-from emugpu.emulator.native.fragment_runner import Library
 from emugpu.emulator.native.layout import WHOLE_CHUNK, Event, Result, Traced
-from emugpu.emulator.native.library import library_for
+from emugpu.emulator.native.library import Library, library_for
 from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control
 from emugpu.emulator.native.plan import (
     CHOOSES,

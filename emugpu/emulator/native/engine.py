@@ -17,7 +17,7 @@ from emugpu.emulator.machine import lifetime
 from emugpu.emulator.machine.barriers import Waiting
 from emugpu.emulator.machine.machine import Stop
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
-from emugpu.emulator.native.fragment_runner import NO_BLOCK, PRICE, TRIALS, FragmentRunner, Library
+from emugpu.emulator.native.fragment_runner import NO_BLOCK, PRICE, TRIALS, FragmentRunner
 from emugpu.emulator.native.layout import (
     BARRIER_FIELDS,
     CTA_FIELDS,
@@ -32,6 +32,7 @@ from emugpu.emulator.native.layout import (
     State,
 )
 from emugpu.emulator.native.layout import FragmentField as Field
+from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import Plan
 from emugpu.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
 

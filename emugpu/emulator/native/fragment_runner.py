@@ -7,9 +7,7 @@ kernel does, and what is reported about it, does not depend on the engine.
 
 from __future__ import annotations
 
-import ctypes
 from array import array
-from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Cta, Fragment, Grid
 from emugpu.emulator.native.layout import FIRST_ROW, Answer, Context, Result
 from emugpu.emulator.native.layout import FragmentField as Field
+from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import PREDICATE, Piece, Plan
 from emugpu.emulator.native.trace import Trace
 from emugpu.emulator.native.workspace import FIELDS, File, Workspace
@@ -32,20 +31,6 @@ PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
 """What an entry costs, in the units in which the interpreter estimates what Python would take, less than a microsecond
 each; how many registers can be handed in for one; and what the first entry of a fragment costs."""
 NO_BLOCK = -3
-
-
-class Library:
-    """The compiled interpreter."""
-
-    def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
-        self.run, self.run_turns, self.settle = library.run, library.run_turns, library.settle
-        self.touch_living, self.filter_accesses = library.touch_living, library.filter_accesses
-        for function, numbers in (
-            (self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.filter_accesses, 0)
-        ):  # fmt: skip
-            function.argtypes = [ctypes.c_void_p, *[ctypes.c_ssize_t] * numbers]
-            function.restype = ctypes.c_ssize_t
 
 
 class _Entry:

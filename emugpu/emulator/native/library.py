@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import logging
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from emugpu import cache
-from emugpu.emulator.native.fragment_runner import Library
 from emugpu.emulator.native.source import mojo_source
 from emugpu.errors import CannotRun
 from emugpu.paths import COMPILED, find_mojo
@@ -29,6 +29,20 @@ BASELINE_FLAGS = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma",
 """What Linux calls the features that this processor has, and the level below it has not."""
 
 _log = logging.getLogger(__name__)
+
+
+class Library:
+    """The compiled interpreter."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        self.run, self.run_turns, self.settle = library.run, library.run_turns, library.settle
+        self.touch_living, self.filter_accesses = library.touch_living, library.filter_accesses
+        for function, numbers in (
+            (self.run, 4), (self.run_turns, 1), (self.settle, 2), (self.touch_living, 2), (self.filter_accesses, 0)
+        ):  # fmt: skip
+            function.argtypes = [ctypes.c_void_p, *[ctypes.c_ssize_t] * numbers]
+            function.restype = ctypes.c_ssize_t
 
 
 def library_for(engine: Engine) -> Library | None:

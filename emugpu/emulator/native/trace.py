@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,7 @@ from emugpu.emulator.machine.lanes import WARP_SIZE, lanes_of
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Grid, Warp
 from emugpu.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Event, Traced
-
-if TYPE_CHECKING:
-    from emugpu.emulator.native.fragment_runner import Library
+from emugpu.emulator.native.library import Library
 
 ENTRY = np.dtype(
     [("kind", "u2"), ("flags", "u2"), ("warp", "i4"), ("lanes", "u4"), ("site", "i4"), ("run", "i8"), ("value", "i8"),
