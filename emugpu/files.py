@@ -89,7 +89,7 @@ class FileLock:
     """A file lock, held from its construction to `release`, which removes the file. wait: for another process's lock.
 
     Raises `BlockingIOError` if another process holds it and wait is false, and `OSError` if the file cannot be made. On
-    file systems without locks it does not exclude anybody.
+    file systems without locks it excludes no other process.
     """
 
     def __init__(self, path: Path, wait: bool = True) -> None:

@@ -272,7 +272,7 @@ class Device:
         if code.between_clusters:
             return f"clusters may depend on one another by PTX {code.between_clusters}"
         if any("vprintf" in site.text for site in code.sites):
-            return "what is printed has an order"
+            return "its printf output has an order, which several processes would not keep"
         if self._schedule != "fifo":
             return f"a {self._schedule} schedule draws from one sequence for all clusters"
         return ""

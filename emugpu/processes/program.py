@@ -34,7 +34,7 @@ def end_with_parent() -> None:
 
 
 def start(command: Sequence[Any], **streams: Any) -> subprocess.Popen[Any]:
-    """Starts a program in a new session, so that Ctrl-C does not reach it."""
+    """Starts a program in a new session, so that Ctrl-C does not reach it. It must end when its standard input does."""
     process = subprocess.Popen(command, start_new_session=True, **streams)
     _log.debug("process %d: %s", process.pid, " ".join(map(str, command))[:MOST_SHOWN])
     return process

@@ -187,7 +187,7 @@ def release(f: Fragment, site: Site, pointer: int) -> None:
             continue
         block, offset = memory.find(address, 1)
         if block.name != HEAP or offset:
-            raise Fault(f"frees 0x{address:x}, which no malloc of a kernel gave", "address")
+            raise Fault(f"frees 0x{address:x}, which malloc did not return", "address")
         memory.remove(block)
         f.grid.freed.append(block)
     f.grid.wakeups.changes += 1

@@ -52,10 +52,7 @@ Result = Any
 
 
 def finish(f: Fragment, values: Any, nbytes: int, extend: int) -> Value:
-    """Returns one item per lane, or a scalar, as a register value.
-
-    extend: AS_IS, WIDEN to 64 bits, or minus the number of bits to which the sign is extended.
-    """
+    """Returns items as a register value. extend: AS_IS, WIDEN to 64 bits, or minus the bits of a sign extension."""
     if isinstance(values, int):
         if extend < 0 and values >> (8 * nbytes - 1):
             return values | (((1 << -extend) - 1) & ~((1 << 8 * nbytes) - 1))

@@ -94,7 +94,7 @@ def mbarrier_inval(f: Fragment, site: Site, address: Value) -> None:
     for lane in f.lanes:
         barrier = cta.mbarrier(own_offsets(f, lane_value(address, lane)))
         if barrier.waiters:
-            raise Fault(f"invalidates {barrier} while somebody waits on it", "mbarrier-init", barrier.offset)
+            raise Fault(f"invalidates {barrier} while a warp waits on it", "mbarrier-init", barrier.offset)
         del cta.mbarriers[barrier.offset]
         cta.invalidated[barrier.offset] = barrier
         cta.shared.release_mbarrier(barrier.offset)

@@ -31,7 +31,7 @@ def restore(f: Fragment, site: Site, saved: Value) -> None:
     """Executes ``stackrestore``: frees everything allocated since the stacksave."""
     tops, where = f.warp.local.tops, offsets(f, saved)
     if (where > tops[f.lane_index]).any() or (where < f.grid.code.local_bytes).any():
-        raise Fault(f"0x{int(where.max()):x} is no place on the stack that stacksave gave", "address")
+        raise Fault(f"0x{int(where.max()):x} is not an address that stacksave returned", "address")
     f.warp.own_local().tops[f.lane_index] = where
 
 

@@ -241,7 +241,7 @@ def _row_starts(tmap: TensorMap, start: Start, lane: int) -> list[tuple[int, int
 
 
 def gather(f: Fragment, site: Site, address: Value, start: Start, where: Where, group: int) -> None:
-    """Executes ``cp.async.bulk.tensor.2d...tile::gather4``: loads a column of four rows."""
+    """Executes ``cp.async.bulk.tensor.2d...tile::gather4``: loads four rows, all from one column on."""
     for lane in f.lanes:
         name, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)
@@ -256,7 +256,7 @@ def _fetch_rows(f: Fragment, one: TensorMap, starts: list[tuple[int, int]]) -> t
 
 
 def scatter(f: Fragment, site: Site, address: Value, start: Start, source: Value) -> None:
-    """Executes ``...tile::scatter4``: stores four rows, each at a row of its own."""
+    """Executes ``...tile::scatter4``: stores four rows to four given rows."""
     for lane in storing_lanes(f, address, *start, source):
         _, tmap = tensor_map_at(f, site, lane_value(address, lane))
         one, four = _rows(tmap)

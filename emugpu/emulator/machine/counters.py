@@ -67,7 +67,7 @@ def add_instructions(total: Counter[str], histogram: Counter[str], times: int) -
 
 
 def merge(counters: Counters, other: Counters) -> None:
-    """Adds the counts of another process of the same launch. Of a maximum, the larger one is kept."""
+    """Adds the counts of another process of the same launch. For a maximum, the larger value is kept."""
     for item in fields(Counters):
         mine, theirs = getattr(counters, item.name), getattr(other, item.name)
         if isinstance(mine, dict):

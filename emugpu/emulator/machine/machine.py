@@ -268,7 +268,7 @@ class Machine:
         return True
 
     def _stuck(self, fragments: list[Fragment], joins: list[JoinPoint]) -> None:
-        """Lets lanes that wait for their siblings go on without them. If that helps nobody, raises the report."""
+        """Lets lanes that wait for their siblings go on without them. If no warp can run then, raises the report."""
         polling = any(f.polls for f in fragments)
         report = (Livelock if polling else Deadlock)(
             reports.livelock(self.code, [], self.clusters, self.schedule.rng is not None)
@@ -291,9 +291,9 @@ class Machine:
     def _release_waits(self, fragments: list[Fragment], patience: int) -> bool:
         """Releases waits that need not last for ever. Returns whether there were any.
 
-        If the finding phase-lapped is tolerated, these are waits whose phase ended so long ago that the next phase has
-        ended too. Otherwise they are tests of an mbarrier, which time out after a time that the ISA leaves open. If the
-        warp comes back with the same registers and nothing has happened, timing out again would not help.
+        If the finding phase-lapped is tolerated, waits are released whose phase ended so long ago that the next phase
+        has ended too. If there are none, tests of an mbarrier time out; the ISA leaves open after what time they do. If
+        the warp comes back with the same registers and nothing has happened, timing out again would not help.
         """
         waiting = [f for f in fragments if f.waiting is not None]
         if self.grid.findings.tolerates("phase-lapped"):
@@ -538,7 +538,7 @@ class Machine:
         self.grid.clock += max(1000, self.grid.clock // 8)
         if self._clock_rounds > CLOCK_ROUNDS:
             site = self.code.sites[self.code.first[fragment.block]]
-            what = f"watches a clock that it never finds late enough, PTX line {site.line}: {site.text}"
+            what = f"waits for a time that the clock never reaches, PTX line {site.line}: {site.text}"
             raise Livelock(
                 reports.livelock(self.code, [(fragment, what)], self.clusters, self.schedule.rng is not None)
             )
@@ -638,7 +638,7 @@ class Machine:
         return steps
 
     def _say_where(self, now: float, steps: int) -> None:
-        """Logs where the run is, so that a slow run can be told from a hung one, and an endless loop is visible."""
+        """Logs where the run is, so that a slow run differs from a hung one, and an endless loop can be seen."""
         self._silence *= 2
         running = self.clusters.living
         site = reports.first_site(self.code, running)

@@ -222,7 +222,7 @@ def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Cluste
 
     ``shuffled``: clusters start in random order.
     """
-    head = f"livelock in kernel '{short_name(code.kernel.name)}': nothing happens any more but polling"
+    head = f"livelock in kernel '{short_name(code.kernel.name)}': warps only poll, and nothing else happens"
     waits = _waits(code, clusters.living, {fragment for fragment, _ in polls})
     return "\n".join([head, *_together(polls), *waits, *_without_room(clusters, shuffled)])
 

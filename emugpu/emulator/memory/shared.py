@@ -248,7 +248,7 @@ class SharedMemory:
         return self._words[nbytes].take(index), unwritten * UNSIGNED[nbytes].type(0xFF)
 
     def _word_index(self, offsets: NDArray[np.integer], nbytes: int) -> NDArray[np.integer]:
-        # A read needs no range check: bytes beyond the range and the reserved ones are unwritten or out of bounds.
+        # A read needs no range check here: reserved bytes count as unwritten, and the array ends where the memory ends.
         negative = offsets.dtype.kind == "i" and int(offsets.min()) < 0
         if negative or (nbytes > 1 and np.count_nonzero(offsets & (nbytes - 1))):
             self._check_lanes(offsets, nbytes, reading=False)

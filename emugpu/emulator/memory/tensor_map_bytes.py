@@ -16,7 +16,7 @@ The layout is undocumented. It was derived from what the driver of an H200 write
 
 Bits of words 0 to 7 that are not named are 0, but bits 1 and 21 of word 1 are not checked: CuTe DSL, which packs maps
 itself, sets some. Bits 19 and 20 are known from its maps; no H200 has them. CuTe DSL does not initialise words 8 and
-up, because the hardware reads only the first 64 bytes.
+up, and the hardware reads only the first 64 bytes.
 """
 
 from __future__ import annotations

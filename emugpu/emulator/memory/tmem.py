@@ -36,7 +36,7 @@ class PendingWrite(Protocol):
     first_column: int
     end_column: int
     count: int
-    """The number of operations in it."""
+    """The number of collected operations; 0 if nothing is pending."""
 
     def flush(self) -> None:
         """Carries out the write now."""

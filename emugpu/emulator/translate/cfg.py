@@ -41,7 +41,10 @@ _STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio"}
 
 
 def reaches_other_ctas(i: Instruction) -> bool:
-    """Returns whether CTAs may depend on one another through this access to global memory. The block ends after it."""
+    """Returns whether CTAs may depend on one another through this access to global memory.
+
+    The block ends after it, so that other CTAs may run right after it.
+    """
     shared = any(m.startswith("shared") for m in i.modifiers)
     if i.opcode in ("atom", "red"):
         return not shared

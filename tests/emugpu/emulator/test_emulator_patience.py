@@ -112,7 +112,7 @@ def test_a_clock_is_watched_for_so_many_rounds_alone(machine, monkeypatch):
     machine._watch_clock(warp(), changed=False)
     machine.wakeups.ready.clear()
     rounds_alone()
-    with pytest.raises(Livelock, match="watches a clock that it never finds late enough, PTX line 3: mov"):
+    with pytest.raises(Livelock, match="waits for a time that the clock never reaches, PTX line 3: mov"):
         machine._watch_clock(warp(), changed=False)
     assert machine._suspects == {"warp 0": (7, 0)}
 

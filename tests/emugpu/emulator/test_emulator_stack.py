@@ -63,7 +63,7 @@ def test_what_is_given_back_is_taken_again_and_holds_nothing():
         ("ld.local.u32 %r1, [%rd3+264];", "outside the thread's"),
         ("alloca.u64 %rd6, 524288;", "alloca of 524,288 bytes: a thread has at most 524,288"),
         ("mov.b64 %rd6, -8; alloca.u64 %rd6, %rd6;", "at most"),
-        ("add.s64 %rd6, %rd3, 4096; stackrestore.u64 %rd6;", "no place on the stack"),
+        ("add.s64 %rd6, %rd3, 4096; stackrestore.u64 %rd6;", "not an address that stacksave returned"),
     ],
 )
 def test_what_is_outside_is_refused(then, message):
