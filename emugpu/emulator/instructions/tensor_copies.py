@@ -368,7 +368,7 @@ def _tensor_copy(i: Instruction, w: Translator) -> Effect:
 
 
 def _load(i: Instruction, w: Translator, function: Callable[..., None], offsets: int, *words: str) -> Effect:
-    """Emits a copy to shared memory. offsets: the number of operands after the mbarrier that are im2col offsets."""
+    """Emits a copy to shared memory. offsets: the number of im2col offsets after the mbarrier."""
     only(i, *words, "shared::cluster", "shared::cta", "global", COMPLETE, "multicast::cluster", "cta_group::1",
          "cta_group::2", "L2::cache_hint")  # fmt: skip
     multicast = i.has("multicast::cluster")
