@@ -1,4 +1,4 @@
-"""Barriers hand on what has been done before them: mbarriers with their phases, and barriers of threads."""
+"""Barriers order accesses: mbarriers with their phases, and barriers of threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from emugpu.emulator.machine.events import Agent, GroupArrived, GroupLeft, Site
 
 
 def check_use(model: Model, barrier: TrackedMBarrier, clock: Clock, site: Site, agent: Agent, what: str) -> None:
-    """The initialisation of an mbarrier must have happened before its use, and be visible to the one who uses it."""
+    """Checks that the initialisation of an mbarrier happened before its use and is visible to the agent of the use."""
     init = barrier.init
 
     def knows(row: int) -> bool:
@@ -48,7 +48,7 @@ def check_use(model: Model, barrier: TrackedMBarrier, clock: Clock, site: Site, 
 
 
 class MBarriers:
-    """Takes the events of mbarriers: they are initialised, arrived at and waited for."""
+    """Handles the events of mbarriers: initialisation, arrival and wait."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -79,14 +79,14 @@ class MBarriers:
             model.say(
                 "init", "error", f"{place} is invalidated while others may still use it",
                 (use.site, use.agent), (event.site, event.agent), place, "no path from that use to this",
-                "a barrier of all who use it before mbarrier.inval",
+                "a barrier of all threads that use it before mbarrier.inval",
             )  # fmt: skip
 
     def arrived(self, event: events.Arrived) -> None:
         model, agent, site = self._model, event.agent, event.site
         last, self._last = self._last, event
         if last is None or (last.site, last.agent) != (site, agent) or event.lane <= last.lane:
-            self._execution += 1  # another one than that of the arrival before
+            self._execution += 1  # a new execution, not that of the previous arrival
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
         thread = model.threads.of(agent)
         scope = SCOPES.get(site.scope, 0)
@@ -115,11 +115,13 @@ class MBarriers:
                 f"a wait at {model.names.shared(barrier.offset, barrier.cta)} has no part in the end of the next "
                 "phase: if two phases end before it looks, it waits for ever",
                 (wait.site, wait.agent), missing="no path from this wait to an arrival in the next phase",
-                fix="let the one who waits arrive somewhere that the next phase depends on",
+                fix="let the waiting thread arrive at a barrier that the next phase depends on",
             )  # fmt: skip
 
     def lanes_met(self) -> None:
-        """The lanes of a warp have waited for one another: what they execute next is another execution."""
+        """The lanes of a warp have waited for one another, so their next arrival is another execution of the
+        instruction.
+        """
         self._last = None
 
     def waited(self, event: events.Waited) -> None:
@@ -133,7 +135,10 @@ class MBarriers:
 
 
 def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived, execution: int) -> None:
-    """Counts an arrival, and reports it if the phase awaits no more. execution: of the instruction, a number."""
+    """Counts an arrival, and reports it if the phase expects no more arrivals.
+
+    ``execution`` is a number for the execution of the instruction.
+    """
     barrier.bytes += event.expected_bytes
     if event.expected_bytes:
         barrier.last_expect = (event.site, event.agent)
@@ -163,21 +168,21 @@ def _count_arrival(model: Model, barrier: TrackedMBarrier, event: events.Arrived
 
 
 def _straddles(barrier: TrackedMBarrier, event: events.Arrived, execution: int) -> bool:
-    """Returns whether lanes of one execution of an instruction end a phase, and go on to one that they leave open."""
+    """Returns whether the lanes of one execution of an instruction complete a phase and also arrive in the next one."""
     if not event.arrivals or barrier.last_arrival != (execution, event.phase - 1):
         return False
     return event.agent.lanes.bit_count() % max(1, barrier.expected) > 0
 
 
 def check_bytes(model: Model, cluster: int) -> None:
-    """Reports barriers of a cluster that has ended and that still expect bytes."""
+    """Reports the barriers of a cluster that has ended if they still expect bytes."""
     for (number, rank, offset), barrier in model.barriers.items():
         if number == cluster and barrier.bytes:
             report_wrong_bytes(model, barrier, rank, offset)
 
 
 def report_wrong_bytes(model: Model, barrier: TrackedMBarrier, rank: int, offset: int) -> None:
-    """Reports a barrier that expects other bytes than arrive."""
+    """Reports a barrier that expects more or fewer bytes than arrive."""
     more = "more" if barrier.bytes > 0 else "fewer"
     model.say(
         "bytes", "error",
@@ -193,30 +198,32 @@ GENERATIONS_KEPT = 4
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """Gathers what threads know that arrive in one generation of a barrier. ``waiting``: agents that have not left."""
+    """Joins the knowledge of the threads that arrive in one generation of a barrier. ``waiting`` holds agents that have
+    not left.
+    """
 
     clock: Clock | None = None
     waiting: int = 0
 
     def arrive(self, thread: Thread, semantics: str) -> None:
-        told = thread.release()
+        known = thread.release()
         if self.clock is None:
-            self.clock = Clock(told.space)
+            self.clock = Clock(known.space)
         if semantics not in RELEASES:
-            self.clock.join(told, RELAXED)
+            self.clock.join(known, RELAXED)
             if thread.fenced is not None and thread.fenced[1] >= SCOPES["cluster"]:
                 self.clock.join(thread.fenced[0])
         else:
-            self.clock.join(told)
+            self.clock.join(known)
 
 
 class ThreadBarriers:
-    """Takes the events of bar.sync and bar.arrive of a CTA and of barrier.cluster."""
+    """Handles the events of bar.sync and bar.arrive of a CTA, and of barrier.cluster."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._generations: dict[tuple[int, int, int], dict[int, Generation]] = {}
-        """By cluster, CTA (or -1) and barrier, the youngest generations."""
+        """The latest generations, by cluster, CTA (or -1) and barrier."""
 
     def arrived(self, event: GroupArrived) -> None:
         generations = self._generations.setdefault(_key(event), {})

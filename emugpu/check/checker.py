@@ -1,7 +1,8 @@
-"""The checker is a sink of the event stream that finds what no run has to show.
+"""The checker is a sink of the event stream. It finds races that a run does not have to show.
 
-It builds the happens-before relation of a run and compares every access with those that came before. What it reports
-is unordered whatever order the run has chosen. It observes only: nothing in the machine knows it.
+The checker builds the happens-before relation of a run and compares every access with earlier ones. The accesses that
+it reports are unordered under every schedule, not only under that of the run. It only observes: no part of the emulated
+machine knows of it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,22 @@ from emugpu.emulator.machine.events import DeferredSink, GridStarted
 
 
 class Checker(DeferredSink):
-    """Give it to ``Device.launch(sinks=[...])``, one for all launches of a program; then ask for its `report`.
+    """Checks the synchronisation of all launches of a program: pass it to ``Device.launch(sinks=[...])``, then call
+    `report`.
 
-    Between launches everything is ordered. ``regions``: names of parts of dynamic shared memory (by default those of
-    each launch). ``roles``: of warps, each with a ``name`` and ``warps``. ``tell``: is told of each new finding when it
-    is found.
+    The checker treats successive launches as ordered. ``regions`` names parts of dynamic shared memory (by default,
+    each launch names its own). ``roles`` names warps: each has a ``name`` and ``warps``. ``on_finding`` is called with
+    each new finding as soon as the checker finds it.
     """
 
     def __init__(
-        self, regions: Sequence[Any] = (), roles: Sequence[Any] = (), tell: Callable[[Finding], None] | None = None
+        self,
+        regions: Sequence[Any] = (),
+        roles: Sequence[Any] = (),
+        on_finding: Callable[[Finding], None] | None = None,
     ) -> None:
-        self._tell = tell
-        self.is_deferred = tell is None
+        self._on_finding = on_finding
+        self.is_deferred = on_finding is None
         self.batches: SingleBarrierCtas | None = None
         self._regions = tuple(regions)
         self._roles = tuple(roles)
@@ -54,25 +59,27 @@ class Checker(DeferredSink):
 
     def _started(self, event: GridStarted) -> None:
         launch = _CheckedLaunch(event, self._regions, self._roles)
-        if self._tell is not None:
-            launch.model.findings.tell = self._tell
+        if self._on_finding is not None:
+            launch.model.findings.on_finding = self._on_finding
             launch.model.defers = False
         self._launches.append(launch)
         self.batches = launch.single_barrier
         self._take = {**launch.take, GridStarted: self._started}
 
     def report(self) -> Report:
-        """Returns what has been found. A run that has not come to its end is looked at as far as it went."""
+        """Returns the findings. A run that did not end is checked up to the point that it reached."""
         return merged([launch.report() for launch in self._launches])
 
     def failed(self, error: Exception) -> None:
-        """The last launch has ended with this error: what it says about synchronisation is a finding, too."""
+        """Tells the checker the error that ended the last launch; an error about synchronisation becomes a finding,
+        too.
+        """
         if self._launches:
             self._launches[-1].failed(error)
 
 
 class _CheckedLaunch:
-    """Checks one launch. ``take``: which part of the checker takes the events of each type."""
+    """Checks one launch. ``take`` maps each type of event to the part of the checker that handles it."""
 
     def __init__(self, event: events.GridStarted, regions: Sequence[Any], roles: Sequence[Any]) -> None:
         launch = event.launch
@@ -126,17 +133,17 @@ class _CheckedLaunch:
         self._ended = False
 
     def report(self) -> Report:
-        """Returns what has been found. A run that has not come to its end is looked at as far as it went."""
+        """Returns the findings. A run that did not end is checked up to the point that it reached."""
         self._end()
         return self.model.findings.report()
 
     def failed(self, error: Exception) -> None:
-        """Notes the error that has ended the run: what it says depends on what has been found before."""
+        """Reports the error that ended the run. The earlier findings decide whether it is a finding of its own."""
         self._end()
         note_error(self.model, error, self._waiting)
 
     def _end(self) -> None:
-        """Finds what is to be found in all that was noted."""
+        """Checks the accesses that are still pending."""
         if not self._ended:
             self._ended = True
             self.single_barrier.end()
@@ -157,7 +164,7 @@ class _CheckedLaunch:
         self._lanes.forget(event.cluster)
         model.forget(event.cluster)
 
-    # ---- what several parts look at ----
+    # ---- events that several parts handle ----
 
     def _warp_synced(self, event: events.WarpSynced) -> None:
         self.model.threads.meet(event.agent, event.members)
@@ -204,12 +211,12 @@ class _CheckedLaunch:
 
 @dataclass(frozen=True)
 class Checked:
-    """Holds what a check of a program has given, over all its schedules.
+    """The outcome of checking a program under all its schedules.
 
-    ``label``: the program and how it is launched, in one line. ``about``: the same as data. ``file``: of its PTX.
-    ``failure``: why a run did not come to its end, or nothing; ``ended``: what that says of the program. ``correct``:
-    whether the result is right, None without one. ``where``: in which run it is not, if that has
-    inputs of its own.
+    ``label`` is one line with the program and how it is launched; ``about`` holds the same as data. ``file`` is the
+    file of its PTX. ``failure`` says why a run did not end, or is empty; ``ended`` is the verdict that follows from it.
+    ``correct`` says whether the result is right, or is None if there is no result to compare. ``where`` names the run
+    with the wrong result, if that run has inputs of its own.
     """
 
     label: str
@@ -224,7 +231,7 @@ class Checked:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all runs came to their end without an error, and none has a wrong result."""
+        """Returns whether all runs ended without an error and without a wrong result."""
         return not self.report.errors and not self.failure and self.correct is not False
 
     def as_dict(self) -> dict[str, Any]:
@@ -238,7 +245,7 @@ class Checked:
 
 
 def together(runs: Sequence[Checked]) -> Checked:
-    """Joins what several schedules of one program have given."""
+    """Joins the outcomes of one program under several schedules."""
     verdicts = {run.correct for run in runs}
     return replace(
         runs[0],
@@ -252,7 +259,11 @@ def together(runs: Sequence[Checked]) -> Checked:
 
 
 def chosen(checked: Checked, strict: bool, notes: bool, allow: Sequence[str]) -> Checked:
-    """Gives the same with warnings as errors and with notes, if asked for, and without the rules that are allowed."""
+    """Returns the same outcome with the findings that the options select.
+
+    ``strict`` turns warnings into errors, ``notes`` keeps the notes, and ``allow`` lists the rules whose findings are
+    dropped.
+    """
     findings = tuple(
         replace(finding, severity="error") if strict and finding.severity == "warning" else finding
         for finding in checked.report.findings

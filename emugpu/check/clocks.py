@@ -1,9 +1,9 @@
-"""Vector clocks: what an agent knows to have happened, in several senses.
+"""Vector clocks: the actions that an agent knows to have happened, in several senses.
 
 A *component* is an agent that acts in program order: a part of a warp, the MMAs of one thread, the bulk groups of one
 thread, the wgmmas of a warpgroup, the tcgen05 loads of a warp, the phases of an mbarrier. A *clock* holds, for each
-component of a cluster, up to which of its actions one knows, once for each *row*: the same synchronisation may order
-execution, and yet not make writes visible to another proxy or another CTA.
+component of a cluster, the time of the latest action that its owner knows of. It has one *row* for each sense of
+"knows", because a synchronisation may order execution and yet not make writes visible to another proxy or another CTA.
 """
 
 from __future__ import annotations
@@ -12,36 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 EXECUTION = 0
-"""It has happened; relaxed arrivals say so, too."""
+"""The action has been executed; relaxed arrivals carry this row, too."""
 INITIALISED = 1
 """The initialisations of mbarriers that fence.mbarrier_init has published."""
 ORDER = 2
-"""It has happened before, in the sense of release and acquire; their scope may have been too narrow."""
+"""The action happened before, by release and acquire; their scope may have been too narrow."""
 BEFORE = 3
-"""tcgen05 operations in front of a tcgen05.fence::before_thread_sync, or of a commit."""
+"""tcgen05 operations before a tcgen05.fence::before_thread_sync or before a commit."""
 LOCAL = 4
 """Generic accesses to the shared memory of one's own CTA that a proxy fence has made visible to the async proxy."""
 REMOTE = 5
-"""The same of accesses to the shared memory of another CTA."""
+"""The same for accesses to the shared memory of another CTA."""
 GLOBAL = 6
-"""The same of accesses to global memory."""
+"""The same for accesses to global memory."""
 VISIBLE = 7
-"""It happened before, and its writes are visible: scope and semantics were wide enough all along."""
+"""The action happened before, and its writes are visible: scope and semantics were wide enough on the whole path."""
 ROWS = 8
 OWN = np.array([EXECUTION, ORDER, VISIBLE])
-"""Rows in which an agent always knows itself."""
+"""Rows in which an agent always knows its own actions."""
 
 RELAXED = slice(0, 2)
 """Rows that even a relaxed synchronisation carries over."""
 NARROW = slice(0, VISIBLE)
-"""Those of one whose scope does not cover both CTAs, or of an asynchronous operation that another one follows."""
+"""Rows that a synchronisation carries over if its scope does not cover both CTAs, or if one asynchronous operation
+follows another.
+"""
 ALL = slice(0, ROWS)
 
 Rows = NDArray[np.int32]
 
 
 class Components:
-    """Numbers the components of a cluster. ``capacity``: how many the clocks made from now on have room for."""
+    """Numbers the components of a cluster. Clocks that are made from now on have room for ``capacity`` of them."""
 
     __slots__ = ("_count", "_owners", "capacity", "number")
 
@@ -61,13 +63,16 @@ class Components:
         return self._count - 1
 
     def of(self, cta: int, width: int) -> NDArray[np.bool_]:
-        """Tells which of the first components are a CTA's."""
+        """Returns which of the first ``width`` components belong to a CTA."""
         found: NDArray[np.bool_] = self._owners[:width] == cta
         return found
 
 
 class Clock:
-    """Says what is known. ``rows``: by row and component. ``foreign``: of other clusters, by their components."""
+    """The actions that an agent knows of.
+
+    ``rows`` holds times by row and component. ``foreign`` holds the same for other clusters, by their components.
+    """
 
     __slots__ = ("foreign", "rows", "space")
 
@@ -83,11 +88,13 @@ class Clock:
         return made
 
     def knows(self, space: Components, who: int, time: int, row: int = ORDER) -> bool:
-        """Whether an action of a component is known in the sense of a row."""
+        """Returns whether the clock knows an action of a component in the sense of a row."""
         return self.latest(space, who, row) >= time
 
     def latest(self, space: Components, who: int, row: int) -> int:
-        """Returns the time of the latest action of a component that is known in the sense of a row; 0: of none."""
+        """Returns the time of the latest action of a component that the clock knows in the sense of a row, or 0 if
+        none.
+        """
         if space is self.space:
             rows = self.rows
         elif self.foreign and space in self.foreign:
@@ -97,7 +104,7 @@ class Clock:
         return int(rows[row, who]) if who < rows.shape[1] else 0
 
     def executed(self) -> Clock:
-        """What is known to have happened before, as no more than having been executed."""
+        """Returns a clock that knows the actions that happened before, but only as executed."""
         made = Clock(self.space, _executed(self.rows))
         if self.foreign:
             made.foreign = {space: _executed(rows) for space, rows in self.foreign.items()}
@@ -110,7 +117,7 @@ class Clock:
         np.maximum(column, time, out=column)
 
     def join(self, other: Clock, rows: slice = ALL) -> None:
-        """Learn what another one knows. The other may be of another cluster."""
+        """Adds the knowledge of another clock, which may belong to another cluster."""
         if other.space is self.space:
             self.rows = _joined(self.rows, other.rows, rows)
         else:
@@ -123,7 +130,9 @@ class Clock:
                     self.rows = _joined(self.rows, known, rows)
 
     def _join_foreign(self, space: Components, known: Rows, rows: slice) -> None:
-        """Rows of other clusters are never changed in place."""
+        """Adds the rows of another cluster. Clocks share these rows, so this replaces them and never changes them in
+        place.
+        """
         held = self.foreign.get(space) if self.foreign else None
         self.foreign = dict(self.foreign or {})
         mine = np.zeros_like(known) if held is None else held.copy()
@@ -152,7 +161,7 @@ def widened(rows: Rows, width: int) -> Rows:
 
 
 def larger(one: Rows, other: Rows) -> Rows:
-    """The larger of each two times of rows that may differ in length, as a new row."""
+    """Returns a new row with the larger time of each component; the two rows may differ in length."""
     long, short = (one, other) if len(one) >= len(other) else (other, one)
     made = long.copy()
     np.maximum(made[: len(short)], short, out=made[: len(short)])
@@ -160,7 +169,7 @@ def larger(one: Rows, other: Rows) -> Rows:
 
 
 def publish(clock: Clock, tensor: Rows) -> None:
-    """Has whatever synchronises next pass tcgen05 operations on."""
+    """Makes the next synchronisation pass on these tcgen05 operations."""
     if len(tensor) > clock.rows.shape[1]:
         clock.rows = widened(clock.rows, len(tensor))
     part = clock.rows[BEFORE, : len(tensor)]
@@ -168,7 +177,7 @@ def publish(clock: Clock, tensor: Rows) -> None:
 
 
 def set_generic(clock: Clock, who: int, time: int) -> None:
-    """Writes of the generic proxy are over and visible, but not to the async proxy."""
+    """Marks writes of the generic proxy as over and visible, but not as visible to the async proxy."""
     for row in OWN.tolist():
         clock.set(who, time, slice(row, row + 1))
 

@@ -1,4 +1,4 @@
-"""Asynchronous copies: those an mbarrier counts, cp.async in groups, and bulk stores."""
+"""Asynchronous copies: copies whose bytes an mbarrier counts, cp.async in groups, and bulk stores."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from emugpu.emulator.machine.events import (
 
 COPY = "a TMA copy"
 RESPONSE = "a launch-control response"
-_KINDS = {"st.async": "st.async", "launch-control": "answer"}
-"""Of the accesses of operations that are no ordinary copies."""
+_KINDS = {"st.async": "st.async", "launch-control": "response"}
+"""The kinds of accesses by operations that are not plain copies."""
 
 
 def _called(operation: Operation) -> str:
@@ -45,9 +45,9 @@ def _called(operation: Operation) -> str:
 class CountedCopies(OperationChecker):
     """Checks copies whose bytes an mbarrier counts: TMA loads, bulk copies, st.async, launch-control responses.
 
-    What they write belongs to the phase that counts it: who knows that the phase is over knows that the bytes are
-    there. They write through the async proxy, but st.async and red.async through the generic one (PTX ISA 9.7.9.12,
-    9.7.13.7).
+    Their writes belong to the phase that counts their bytes: an agent that knows that the phase is over knows that the
+    bytes have arrived. They write through the async proxy, except st.async and red.async, which write through the
+    generic proxy (PTX ISA 9.7.9.12, 9.7.13.7).
     """
 
     kinds = ("tma.load", "tma.gather", "bulk.load", "st.async", "launch-control")
@@ -63,13 +63,15 @@ class CountedCopies(OperationChecker):
         self._operations.reach(in_flight, ranks, _called(operation))
 
     def start(self, in_flight: InFlight) -> None:
-        """What it reads is looked at when it lands: then it is known who learns of it."""
+        """Does nothing: the source is checked when the bytes land, because only then is the phase known that counts
+        them.
+        """
 
     def finish(self, in_flight: InFlight, event: Finished) -> None:
         self._landing = (in_flight, event.regions)
 
     def landed(self, event: BytesLanded) -> None:
-        """Takes bytes that complete in a phase: the copy whose ``Finished`` came before has written its regions."""
+        """Handles bytes that complete in a phase: the copy whose ``Finished`` came before has written its regions."""
         model = self._model
         barrier = model.barriers[event.agent.cluster, event.cta, event.offset]
         barrier.bytes -= event.nbytes
@@ -94,7 +96,7 @@ class CountedCopies(OperationChecker):
         self._land(in_flight, rest, -1, NEVER)
 
     def _land(self, in_flight: InFlight, regions: Iterable[Region], who: int, time: int) -> None:
-        """Accesses the regions. ``who``, ``time``: what stands for the bytes of the mbarrier's phase, or nobody."""
+        """Accesses the regions. ``who`` and ``time`` stand for the bytes of the mbarrier's phase, or for nobody."""
         operation, model = in_flight.operation, self._model
         kind = _KINDS.get(operation.kind, "copy")
         agent = operation.agent
@@ -122,14 +124,14 @@ class CountedCopies(OperationChecker):
 
 
 class CpAsyncCopies(OperationChecker):
-    """Checks cp.async: copies of a thread's own through the generic proxy, in groups or signalled at an mbarrier."""
+    """Checks cp.async: a thread's own copies through the generic proxy, in groups or signalled at an mbarrier."""
 
     kinds = ("cp.async",)
 
     def __init__(self, operations: OperationsInFlight) -> None:
         super().__init__(operations)
         self._committed: dict[tuple[int, int, int, int, int], int] = {}
-        """Copies that a warp had issued when a lane committed a group."""
+        """The number of copies that a warp had issued when a lane committed a group."""
 
     def issue(self, in_flight: InFlight, agent: Agent) -> None:
         self._operations.enter(in_flight, self._operations.pipe("cp.async", agent, agent.warp))
@@ -158,7 +160,7 @@ class CpAsyncCopies(OperationChecker):
             self._committed[agent.cluster, agent.cta, agent.warp, lane, group] = count
 
     def awaited(self, event: Awaited) -> None:
-        """Takes cp.async.wait_group, or wait_all, which covers copies in no group yet."""
+        """Handles cp.async.wait_group, and wait_all, which also covers copies that are in no group yet."""
         agent = event.agent
         pipe = self._operations.pipe("cp.async", agent, agent.warp)
         if event.site.modifiers[1] == "wait_all":
@@ -166,7 +168,7 @@ class CpAsyncCopies(OperationChecker):
         else:
             keys = ((agent.cluster, agent.cta, agent.warp, lane, group) for lane, group in event.groups)
             over = min((self._committed.get(key, 0) for key in keys), default=0)
-        # They are writes of the generic proxy like any other: no proxy fence is implied.
+        # These are ordinary writes of the generic proxy: the wait implies no proxy fence.
         set_generic(self._model.threads.of(agent).own_clock(), pipe.component, over)
 
     def forget(self, cluster: int) -> None:
@@ -175,9 +177,7 @@ class CpAsyncCopies(OperationChecker):
 
 @dataclass
 class Bulk:
-    """Numbers the bulk groups of a thread: components of their reads and writes, and the youngest group with a
-    store.
-    """
+    """The bulk groups of a thread: the components of their reads and writes, and the last group with a store."""
 
     reads: int
     writes: int
@@ -186,7 +186,7 @@ class Bulk:
 
 
 class BulkStores(OperationChecker):
-    """Checks TMA stores, reductions and copies out of shared memory, in bulk groups of their thread."""
+    """Checks TMA stores, reductions and copies out of shared memory, in the bulk groups of their thread."""
 
     kinds = ("tma.store", "bulk.store")
 
@@ -210,7 +210,7 @@ class BulkStores(OperationChecker):
         in_flight.who, in_flight.time = bulk.reads, number + 1
 
     def _read(self, in_flight: InFlight) -> None:
-        """Reads the source; of a box that hangs over the edge of its tensor, the chunks inside."""
+        """Reads the source. If a box crosses the edge of its tensor, only the chunks inside count."""
         operation = in_flight.operation
         source, target = operation.reads[0], operation.writes[0]
         record = in_flight.record("store", False)
@@ -239,7 +239,7 @@ class BulkStores(OperationChecker):
         self.start(in_flight)
 
     def awaited(self, event: Awaited) -> None:
-        """Takes cp.async.bulk.wait_group: only the thread that has committed the groups learns of it."""
+        """Handles cp.async.bulk.wait_group: only the thread that committed the groups learns that they are over."""
         clock = self._model.threads.of(event.agent).own_clock()
         for lane, group in event.groups:
             if group < 0:
@@ -250,7 +250,7 @@ class BulkStores(OperationChecker):
                 clock.set(bulk.writes, group + 1)
 
     def exited(self, agent: Agent, thread: Thread) -> None:
-        """Reports stores of lanes that leave while these may still read shared memory."""
+        """Reports lanes that exit while their stores may still read shared memory."""
         for (cluster, cta, warp, lane), bulk in self._bulk.items():
             if (cluster, cta, warp) != agent[:3] or not agent.lanes >> lane & 1 or bulk.last is None:
                 continue

@@ -1,4 +1,4 @@
-"""Names a pair of accesses that nothing orders, and the fix."""
+"""Turns a pair of accesses into a diagnosis: the broken rule, the missing edge, and the fix."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, colum
 from emugpu.check.findings import Severity
 from emugpu.check.history import TENSOR, Conflict, Observer, Record
 
-ASYNC = ("copy", "store", "mma", "wgmma", "cp", "answer")
-"""Kinds that reach memory through the async proxy."""
+ASYNC = ("copy", "store", "mma", "wgmma", "cp", "response")
+"""Kinds of accesses through the async proxy."""
 MULTIPLIES = ("mma", "wgmma", "cp")
 BYTES = ("copy", "st.async")
 """Kinds of writes whose bytes an mbarrier counts: copies to shared memory."""
-COUNTED = (*BYTES, "answer")
+COUNTED = (*BYTES, "response")
 
 
 class Diagnosis(NamedTuple):
-    """Says what is wrong with a pair of accesses.
+    """The fault of a pair of accesses.
 
-    ``swap``: the later access of the run is the one that should come first.
+    ``swap``: the access that the run made later should come first.
     """
 
     rule: str
@@ -31,15 +31,15 @@ class Diagnosis(NamedTuple):
 
 
 def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
-    """Diagnoses accesses to shared or global memory that nothing orders."""
+    """Diagnoses unordered accesses to shared or global memory."""
     old, new = conflict.old, conflict.new
     if old.writes and new.writes:
         return _two_writes(old, new, space)
     read, write = (new, old) if old.writes else (old, new)
-    # The pair is told in the order it should have: a late write follows the read, an early read the write.
+    # Report the pair in the order it should have: a late write follows the read, an early read the write.
     swap = (new is write) != conflict.late
     executed = observer.clock.knows(old.space, old.who, old.time, EXECUTION)
-    weak = "; what lies between them is relaxed, which orders execution only" if executed else ""
+    weak = "; the synchronisation between them is relaxed, which orders execution only" if executed else ""
     if conflict.late:
         return _written_too_early(read, write, space, swap, weak)
     return _read_too_early(read, write, space, swap, weak)
@@ -82,7 +82,7 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
         fix = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
     elif read.kind == "map":
         rule = "tensormap"
-    elif write.kind == "answer":
+    elif write.kind == "response":
         rule = "clc-slot"
         missing = "no arrival of the reader that the requesting thread has waited for"
         fix = "each reader arrives at the slot's mbarrier after its read; the request waits for all of them"
@@ -105,7 +105,10 @@ def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
 
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Diagnosis | None:
-    """Diagnoses ordered accesses: are the writes visible, and across proxies? ``holder``: CTA of shared memory."""
+    """Diagnoses ordered accesses: their writes may be invisible, or a proxy fence may be missing.
+
+    ``holder`` is the CTA of shared memory. Returns None if there is no fault.
+    """
     if second.kind == "map":
         missing = observer.misses(first)
         return _stale_map(first, missing) if missing else None
@@ -127,7 +130,7 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
             f"fence.proxy.async {_covering(first)}",
         )  # fmt: skip
     elif second.kind in ASYNC and not knows(row):
-        if second.kind == "answer":
+        if second.kind == "response":
             return Diagnosis(
                 "proxy-read-overwrite", "error",
                 "the next response may overtake this read: they go through different proxies",
@@ -150,7 +153,10 @@ def _stale_map(first: Record, missing: str) -> Diagnosis:
 
 
 def _covering(write: Record) -> str:
-    """Where a proxy fence covers a write of the generic proxy: an asynchronous one only when it is known to be over."""
+    """Returns the place for a proxy fence that covers a generic write.
+
+    An asynchronous write must be known to be over before the fence.
+    """
     if write.kind == "st.async":
         return "after the wait for the phase of its mbarrier by the thread that waits"
     if write.kind == "cp.async":
@@ -173,7 +179,7 @@ def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
     if same:
         return Diagnosis(
             f"race-{space}", "warning",
-            "the write is over when this reads, but only the completion of an asynchronous operation says so",
+            "the write is over when this reads, but only the completion of an asynchronous operation shows it",
             "no release and acquire between the threads", "an arrival of the writer at the mbarrier that is waited for",
         )  # fmt: skip
     return Diagnosis(
@@ -226,7 +232,7 @@ def _other(conflict: Conflict, one: Record) -> Record:
 
 
 def tensor_ordered(first: Record, second: Record, observer: Observer) -> Diagnosis | None:
-    """Asks of tcgen05 operations of two threads whether tcgen05.fence stood around the synchronisation."""
+    """Checks that tcgen05.fence surrounds the synchronisation between tcgen05 operations of two threads."""
     if first.kind not in TENSOR or second.kind not in TENSOR or observer.tensor is None:
         return None
     if first.who == observer.pipe or column(observer.tensor, first.who) >= first.time:
@@ -247,7 +253,7 @@ _NAMES = {
     "cp": "the tcgen05.cp",
     "cp.async": "the cp.async",
     "map": "the copy that uses the tensor map",
-    "answer": "the launch-control response",
+    "response": "the launch-control response",
     "load": "the tcgen05.ld",
     "keep": "the tcgen05.st",
     "alloc": "the allocation",

@@ -1,7 +1,7 @@
-"""The checker reports findings: breaches of rules at named places, as data and in SARIF.
+"""The checker's findings: breaches of rules at named places, as data and in SARIF.
 
-An *error* is a fault of the program. A *warning* is formally wrong but not known to break on hardware. A *note* says
-what could be better. One rule may give findings of several severities: ``severity`` is the gravest.
+An *error* is a fault of the program. A *warning* breaks the rules but is not known to fail on hardware. A *note* says
+what could be better. One rule may give findings of several severities; ``severity`` of a rule is the most severe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of synchronisation has an id, the gravest severity of its breaches, and a sentence that states it."""
+    """A rule of synchronisation: an id, the most severe of its severities, and a sentence that states the rule."""
 
     id: str
     severity: Severity
@@ -29,39 +29,39 @@ class Rule:
 _ERRORS = {
     "race-shared": "Conflicting accesses to shared memory are ordered.",
     "race-global": "Conflicting accesses to global memory are ordered.",
-    "stage-read-early": "An MMA reads a stage after the copies into it have been observed.",
-    "stage-refilled-early": "A stage is written again after the MMAs that read it are known to be complete.",
-    "store-source-reused": "The source of a bulk store is rewritten after its issuer has waited for the read.",
+    "stage-read-early": "An MMA reads a stage only after its thread has waited for the copies into it.",
+    "stage-refilled-early": "A stage is written again only after the MMAs that read it are known to be complete.",
+    "store-source-reused": "The source of a bulk store is rewritten only after its issuer has waited for the read.",
     "proxy-write-read": "A proxy fence stands between generic writes of shared memory and their asynchronous readers.",
     "proxy-global": "A proxy fence stands between generic writes of global memory and their asynchronous readers.",
     "tensormap": "A tensor map in global memory is released and acquired with fence.proxy.tensormap before it is used.",
     "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
-    "scope": "What is handed to another CTA by generic accesses goes through cluster scope on both sides.",
-    "register-before-wait": "Registers of asynchronous loads and multiplications are left alone until their wait.",
-    "phase-unobserved": "A phase that somebody waits for can complete.",
-    "count": "A phase of an mbarrier gets the arrivals it was initialised for.",
+    "scope": "Generic accesses that pass data to another CTA synchronise in cluster scope on both sides.",
+    "register-before-wait": "Registers of asynchronous loads and multiplications are not used before their wait.",
+    "phase-unobserved": "Every phase that a thread waits for can complete.",
+    "count": "A phase of an mbarrier gets as many arrivals as it was initialised for.",
     "bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
-    "init": "An mbarrier is initialised once, and this is visible to whoever uses it.",
+    "init": "An mbarrier is initialised once, and its initialisation is visible to every thread that uses it.",
     "overwritten": "Nothing is written over a live mbarrier.",
-    "peer-not-started": "A CTA is reached only when a cluster barrier has proved that it runs.",
+    "peer-not-started": "An operation reaches another CTA only after a cluster barrier has proved that it runs.",
     "peer-exited": "Nothing can reach a CTA that may have exited.",
     "mask": "Masks and addresses name CTAs of the cluster that the instruction may reach.",
     "tmem-race": "Conflicting accesses to tensor memory are ordered.",
     "tmem-uninit": "Tensor memory is written before it is read.",
     "tmem-alloc-order": "Tensor memory is allocated, used and freed in an order that both CTAs of a pair keep.",
     "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
-    "clc-slot": "A launch-control response is overwritten after all its readers have released it.",
+    "clc-slot": "A launch-control response is overwritten only after all its readers have released it.",
     "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
-    "clc-exit-pending": "A CTA does not exit while a launch-control request of it is in flight.",
+    "clc-exit-pending": "A CTA does not exit while one of its launch-control requests is in flight.",
     "clc-failed-coordinates": "The coordinates of a failed launch-control request are not used.",
     "clc-declined": "Work that launch control has not handed out is done by clusters that start later.",
     "memory": "Memory is written before it is read.",
 }
 _WARNINGS = {
     "proxy-overwrite": "A proxy fence stands between generic writes and an asynchronous write over them.",
-    "race-lanes": "Lanes of a warp that hand data to one another through shared memory meet in between.",
-    "tmem-fence": "tcgen05.fence stands around a synchronisation between tcgen05 operations of two threads.",
-    "phase-lapped": "Whoever waits for a phase has looked before the one after it can complete.",
+    "race-lanes": "Lanes of a warp that exchange data through shared memory meet between the write and the read.",
+    "tmem-fence": "tcgen05.fence surrounds a synchronisation between tcgen05 operations of two threads.",
+    "phase-lapped": "A thread that waits for a phase looks before the next phase can complete.",
     "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
 }
@@ -79,9 +79,9 @@ RULES = {id: Rule(id, severity, summary) for severity, rules in _BY_SEVERITY for
 
 @dataclass(frozen=True)
 class Place:
-    """Says who executed what: a PTX instruction with its source line, if it has one, and the agent.
+    """The agent that executed a PTX instruction, and the instruction with its source line, if it has one.
 
-    ``lanes``: a mask. ``role``: of the warp, where a plan gives it one. ``cluster``: its number in the grid.
+    ``lanes`` is a mask. ``role`` names the warp, if a plan gives it a role. ``cluster`` is its number in the grid.
     """
 
     line: int
@@ -103,10 +103,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """A breach of a rule. ``first`` should come before ``second``; one place if there is no second.
+    """A breach of a rule. ``first`` should happen before ``second``; ``second`` is None if one place alone breaks the
+    rule.
 
-    ``bytes``: what both touch, by name. ``missing``: the edge that is not there. ``fix``: the shortest fix.
-    ``count``: how often, in all warps, CTAs and phases.
+    ``bytes`` names the memory that both touch. ``missing`` is the missing happens-before edge, ``fix`` the shortest
+    fix. ``count`` is the number of occurrences in all warps, CTAs and phases.
     """
 
     rule: str
@@ -120,13 +121,13 @@ class Finding:
     count: int = 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; its key of the fix is the one that records have."""
+        """Returns plain data. The key of the fix is "mend", as in existing records."""
         return {"mend" if name == "fix" else name: value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Report:
-    """All findings of a run, the gravest first."""
+    """All findings of a run, the most severe first."""
 
     findings: tuple[Finding, ...]
 
@@ -143,14 +144,16 @@ class Report:
 
 
 class CollectedFindings:
-    """Collects findings by what makes them equal: rule, severity and instructions. tell: is told of each new one."""
+    """Collects findings; those with equal rule, severity and instructions are one. ``on_finding`` is called with each
+    new one.
+    """
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], list[Any]] = {}
-        self.tell: Callable[[Finding], None] = lambda finding: None
+        self.on_finding: Callable[[Finding], None] = lambda finding: None
 
     def seen(self, rule: str, severity: Severity, first: Any, second: Any) -> bool:
-        """Count a finding at two sites; False if it is new and has to be added."""
+        """Counts a finding at two sites. Returns False if it is new and the caller has to add it."""
         known = self._found.get((rule, severity, first, second))
         if known is None:
             return False
@@ -160,7 +163,7 @@ class CollectedFindings:
     def add(self, finding: Finding, first: Any, second: Any) -> None:
         assert finding.rule in RULES, finding.rule
         self._found[finding.rule, finding.severity, first, second] = [finding, finding.count]
-        self.tell(finding)
+        self.on_finding(finding)
 
     def has(self, rule: str) -> bool:
         return any(key[0] == rule for key in self._found)
@@ -181,7 +184,7 @@ def _rank(finding: Finding) -> tuple[int, str, int, int]:
 
 
 def merged(reports: list[Report]) -> Report:
-    """Joins findings of several runs of one program: equal ones are one with the largest count."""
+    """Joins the findings of several runs of one program. Equal findings become one, with the largest count."""
     found: dict[tuple[Any, ...], Finding] = {}
     for report in reports:
         for finding in report.findings:
@@ -198,12 +201,14 @@ def merged(reports: list[Report]) -> Report:
 
 
 def by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
-    """Groups findings that lack the same between instructions of the same kinds, as copies of an unrolled loop do."""
+    """Groups findings that lack the same edge between instructions of the same kinds, such as copies of an unrolled
+    loop.
+    """
     causes: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
         places = [place for place in (finding.first, finding.second) if place is not None]
         if finding.rule == "tmem-alloc-order":
-            # Whoever uses the columns: what lacks an order is their allocation.
+            # The cause is the allocation, which is unordered, whichever instruction uses the columns.
             places = [place for place in places if "alloc" in place.text.split()[0]] or places
         kinds = [(place.text.split()[0], place.role) for place in places]
         what = finding.missing or finding.message
@@ -212,9 +217,9 @@ def by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
 
 
 class Names:
-    """Names what lies in memory and who acts.
+    """Names the regions of memory and the agents.
 
-    ``regions``: (name, offset in dynamic shared memory, bytes). ``roles``: (name, warps).
+    ``regions`` holds (name, offset in dynamic shared memory, bytes), ``roles`` (name, warps).
     """
 
     def __init__(self, regions: Sequence[Any], roles: Sequence[Any]) -> None:
@@ -224,14 +229,14 @@ class Names:
         self._roles: dict[int, str] = {warp: role.name for role in roles for warp in role.warps}
 
     def shared(self, offset: int, cta: int, nbytes: int = 0) -> str:
-        """Names bytes of a CTA's shared memory by an offset in its window."""
+        """Names bytes of a CTA's shared memory, given their offset in its window."""
         name, rest = self._find(offset)
         where = f"{name} + {rest}" if rest else name
         size = f" ({nbytes} bytes)" if nbytes else ""
         return f"{where} of CTA {cta}{size}"
 
     def region(self, offset: int) -> str:
-        """Names the region that holds an offset, or the offset."""
+        """Returns the name of the region that holds an offset, or else the offset."""
         return self._find(offset)[0]
 
     def _find(self, offset: int) -> tuple[str, int]:
@@ -254,9 +259,10 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_sarif(reports: Iterable[tuple[str, Report]]) -> dict[str, Any]:
-    """Gives findings in the Static Analysis Results Interchange Format (SARIF), which code-scanning services read.
+    """Returns findings in the Static Analysis Results Interchange Format (SARIF), which code-scanning services read.
 
-    ``reports``: each with the file that PTX lines are of. A source line stands in their place where there is one.
+    ``reports`` pairs each report with the file of its PTX. A place with a source line names that in place of the PTX
+    line.
     """
     rules = [
         {
@@ -272,7 +278,7 @@ def as_sarif(reports: Iterable[tuple[str, Report]]) -> dict[str, Any]:
 
 
 def _result(finding: Finding, file: str) -> dict[str, Any]:
-    # The place to fix is the later one: what it does comes too early.
+    # The later place is the one to fix: its access comes too early.
     places = [place for place in (finding.second, finding.first) if place is not None]
     text = ". ".join(part for part in (finding.message, finding.missing, finding.fix) if part)
     return {

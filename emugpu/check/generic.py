@@ -1,7 +1,8 @@
-"""Loads, stores and atomics of threads, and fences: the generic proxy (PTX ISA 8.6 to 8.9).
+"""The generic proxy: loads, stores and atomics of threads, and fences (PTX ISA 8.6 to 8.9).
 
-An atomic, volatile, relaxed, acquire or release access is *strong*: two of them do not race, and a reader that finds
-what another thread wrote learns what that one had released, by the write itself or by a fence in front of it.
+An atomic, volatile, relaxed, acquire or release access is *strong*. Two strong accesses do not race. A reader that
+finds the value of another thread's strong write learns what that thread released, by the write itself or by a fence
+before it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from emugpu.check.clocks import (
 from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
-from emugpu.check.noted import span
+from emugpu.check.pending import span
 from emugpu.check.shadow import owner, places_of, record_of
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
@@ -42,7 +43,7 @@ ACQUIRES_KEPT = 64
 
 
 class Fence(NamedTuple):
-    """Says who executed a release, or an acquire, when, and what was known then."""
+    """A release or an acquire: the agent that executed it, the time, and the agent's knowledge at that time."""
 
     space: Components
     who: int
@@ -56,7 +57,7 @@ class Fence(NamedTuple):
 
 
 class MapReader(Observer):
-    """A tensor copy that reads its map. ``acquires``: of the map, in its CTA, before it."""
+    """A tensor copy that reads its tensor map. ``acquires`` are the earlier acquires of the map in its CTA."""
 
     __slots__ = ("_acquires", "_agent", "_releases")
 
@@ -67,7 +68,7 @@ class MapReader(Observer):
         self._releases = releases
 
     def misses(self, write: Record) -> str:
-        """Says what keeps the tensormap proxy from seeing a write that happened before; nothing if it does see it."""
+        """Returns why the tensormap proxy does not see an earlier write, or "" if it does."""
         released = [r for r in self._releases if r.clock.knows(write.space, write.who, write.time, VISIBLE)]
         if not released:
             return "no fence.proxy.tensormap::generic.release after the write"
@@ -80,19 +81,19 @@ class MapReader(Observer):
 
 
 class TensorMaps:
-    """Takes fences of the tensormap proxy, and its reads of tensor maps in global memory.
+    """Handles fences of the tensormap proxy, and its reads of tensor maps in global memory.
 
-    That proxy sees a write once its thread, or one that comes after it, has released it (fence.proxy.tensormap or
-    tensormap.cp_fenceproxy), and after that a thread of the reader's CTA has acquired the map's address (PTX ISA
-    9.7.13.4). A map that the host has written has to be acquired, too.
+    The tensormap proxy sees a write after two steps. First the thread that wrote, or one that follows it, releases the
+    write (fence.proxy.tensormap or tensormap.cp_fenceproxy). Then a thread of the reader's CTA acquires the map's
+    address (PTX ISA 9.7.13.4). A map that the host wrote must be acquired, too.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._releases: dict[tuple[Components, int], deque[Fence]] = {}
-        """By component, the youngest."""
+        """The latest releases, by component."""
         self._acquires: dict[int, deque[Fence]] = {}
-        """By address, the youngest."""
+        """The latest acquires, by address."""
 
     def fenced(self, event: Fenced) -> None:
         thread = self._model.threads.of(event.agent)
@@ -131,10 +132,11 @@ ATOMICS = ("atom", "red")
 SYSTEM = SCOPES["sys"]
 
 
-class Told(NamedTuple):
-    """Holds what a strong write tells its readers.
+class Released(NamedTuple):
+    """The knowledge that a strong write passes to its readers.
 
-    ``scope``: how far; ``written``: the write's own, if a fence tells it.
+    ``scope`` is the scope in which it passes it; ``written`` is the scope of the write itself, which differs if a fence
+    before the write is the release.
     """
 
     clock: Clock
@@ -144,13 +146,13 @@ class Told(NamedTuple):
 
 
 class GenericProxy:
-    """Takes accesses and fences of threads."""
+    """Handles accesses and fences of threads."""
 
     def __init__(self, model: Model, lanes: LaneMeetings, tensor_maps: TensorMaps) -> None:
         self.model = model
         self._lanes = lanes
         self._tensor_maps = tensor_maps
-        self._flags: dict[tuple[str, int, int, int], list[Told]] = {}
+        self._flags: dict[tuple[str, int, int, int], list[Released]] = {}
         self._sc_fences: dict[Components, dict[tuple[int, int], list[Fence]]] = {}
         """By component and scope, in the component's order."""
 
@@ -172,7 +174,7 @@ class GenericProxy:
             if event.cta != agent.cta:
                 self._reach_peer(event, thread)
             if event.cta == agent.cta and not strong:
-                if memory.note((event,), event.mode, moment, *span(event)):
+                if memory.add_pending((event,), event.mode, moment, *span(event)):
                     self._lanes.access(event)
             else:
                 record = record_of(event, moment, scope)
@@ -180,20 +182,20 @@ class GenericProxy:
         else:
             self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
         if writes:
-            self._tell(event, thread, scope)
+            self._release(event, thread, scope)
 
     def accesses(self, run: Accesses) -> None:
-        """Takes weak accesses of one thread, to its own CTA's memory if it is shared memory."""
+        """Handles weak accesses of one thread; those to shared memory are to the thread's own CTA."""
         if run.space == "shared":
             thread = self.model.threads.of(run.agent)
             memory = self.model.shared[run.agent.cluster, run.cta]
-            if memory.note(run, run.mode, thread.moment(), run.whole, run.chunks):
+            if memory.add_pending(run, run.mode, thread.moment(), run.whole, run.chunks):
                 self._lanes.accesses(run)
         elif run.space == "global":
             moment = self.model.threads.of(run.agent).moment()
             own = owner(moment.space, moment.who)
             accesses = ((event, moment) for event in run)
-            self.model.note_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
+            self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
         if run.mode != "read":
             self.overwrite(run)
 
@@ -213,45 +215,45 @@ class GenericProxy:
     def _learn(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
         for place in self._places(event):
-            for told in self._flags.get(place, ()):
-                needed = needed_scope(told.agent, agent)
-                meets = min(scope, told.written) >= needed
-                rows = ALL if meets and told.scope >= needed else NARROW
+            for released in self._flags.get(place, ()):
+                needed = needed_scope(released.agent, agent)
+                meets = min(scope, released.written) >= needed
+                rows = ALL if meets and released.scope >= needed else NARROW
                 if site.semantics in ACQUIRES and meets:
-                    thread.acquire(told.clock, rows)
-                    if told.agent[:3] == agent[:3]:
+                    thread.acquire(released.clock, rows)
+                    if released.agent[:3] == agent[:3]:
                         self._lanes.meet(agent)
                 else:
-                    thread.acquire(told.clock, RELAXED)
+                    thread.acquire(released.clock, RELAXED)
                     if meets:
-                        thread.pending.append((told.clock, rows, needed))
-                        thread.heard_own |= told.agent[:3] == agent[:3]
+                        thread.pending.append((released.clock, rows, needed))
+                        thread.heard_own |= released.agent[:3] == agent[:3]
 
     def overwrite(self, stores: Iterable[Access]) -> None:
-        """Weak stores: what strong ones have told at these places no longer is."""
+        """Weak stores delete what strong writes to the same places have released."""
         if self._flags:
             for event in stores:
                 for place in self._places(event):
                     self._flags.pop(place, None)
 
-    def _tell(self, event: Access, thread: Thread, scope: int) -> None:
+    def _release(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
         if scope == WEAK:
             self.overwrite((event,))
             return
-        told = None
+        released = None
         if site.semantics in RELEASES:
-            told = Told(thread.release(), scope, scope, agent._replace(lanes=0))
+            released = Released(thread.release(), scope, scope, agent._replace(lanes=0))
         elif thread.fenced is not None or self._sc_fences:
             clock, fenced = thread.fenced or (Clock(thread.clock.space), 0)
             if self._sc_fences:
-                # What has happened before, as executed: it orders fences. Not what relaxed reads alone have found.
+                # The actions that happened before, as executed, order fences. What relaxed reads alone found does not.
                 clock = clock.copy()
                 clock.join(thread.release().executed(), RELAXED)
-            told = Told(clock, fenced, scope, agent._replace(lanes=0))
+            released = Released(clock, fenced, scope, agent._replace(lanes=0))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []
-            self._flags[place] = _with(held, told) if told is not None else held
+            self._flags[place] = _with(held, released) if released is not None else held
 
     # ---- fences ----
 
@@ -277,7 +279,7 @@ class GenericProxy:
             scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
             if sequential:
                 self._follow_sc_fences(thread, scope, event.agent)
-            if thread.heard_own:  # lanes of its own warp have told it
+            if thread.heard_own:  # lanes of its own warp released part of it
                 self._lanes.meet(event.agent)
             _fence_threads(thread, scope)
             if sequential and thread.fenced is not None:
@@ -285,14 +287,15 @@ class GenericProxy:
                 kept = self._sc_fences.setdefault(fence.space, {}).setdefault((fence.who, scope), [])
                 kept.append(fence)
                 if len(kept) > SC_FENCES_KEPT:
-                    # Of the oldest two one is left: who knows the first is taken to follow the second.
+                    # Join the two oldest: a thread that knows the first is taken to follow the second.
                     first, second = kept[:2]
                     kept[:2] = [second._replace(time=first.time)]
 
     def _follow_sc_fences(self, thread: Thread, scope: int, agent: Agent) -> None:
-        """A fence.sc synchronises with those that come after it in the order of all of them (PTX ISA 8.9.2, 8.9.4).
+        """A fence.sc synchronises with later ones in the total order of fence.sc (PTX ISA 8.9.2, 8.9.4).
 
-        Where one is known to have been executed before another one, as by relaxed atomics, that is their order.
+        A fence that is known to have been executed before another one, for example by relaxed atomics, precedes it in
+        that order.
         """
         clock = thread.peek()
         for space in (clock.space, *(clock.foreign or ())):
@@ -301,34 +304,34 @@ class GenericProxy:
                     continue
                 latest = clock.latest(space, who, EXECUTION)
                 known = next((fence for fence in reversed(kept) if fence.time <= latest), None)
-                if known is not None:  # which tells what those before it have told
+                if known is not None:  # includes what the earlier fences released
                     thread.acquire(known.clock)
 
 
 def _scope(site: Site) -> int:
-    """Returns the scope of a strong access; a volatile one is as one of the whole system."""
+    """Returns the scope of a strong access, or WEAK; a volatile access has the scope of the whole system."""
     if (site.semantics not in STRONG and site.opcode not in ATOMICS) or site.opcode == "tensormap":
         return WEAK
     return SYSTEM if site.semantics == "volatile" else SCOPES.get(site.scope, SYSTEM)
 
 
-def _with(held: list[Told], told: Told) -> list[Told]:
-    """Joins what one CTA has told in one scope: atomics continue what others have released."""
+def _with(held: list[Released], released: Released) -> list[Released]:
+    """Adds a release to those held. It joins releases of one CTA and scope, as an atomic continues what others
+    released.
+    """
     rest = []
     for one in held:
-        if one[1:] == told[1:] and one.clock.space is told.clock.space:
+        if one[1:] == released[1:] and one.clock.space is released.clock.space:
             clock = one.clock.copy()
-            clock.join(told.clock)
-            told = told._replace(clock=clock)
+            clock.join(released.clock)
+            released = released._replace(clock=clock)
         else:
             rest.append(one)
-    return [*rest, told]
+    return [*rest, released]
 
 
 def _fence_threads(thread: Thread, scope: int) -> None:
-    """Takes fence and membar: what relaxed reads have found is acquired, what follows as a relaxed write is
-    released.
-    """
+    """Handles fence and membar: acquires what relaxed reads have found, and releases for later relaxed writes."""
     for clock, rows, needed in thread.pending:
         thread.acquire(clock, rows if scope >= needed else NARROW)
     thread.pending.clear()
@@ -337,7 +340,7 @@ def _fence_threads(thread: Thread, scope: int) -> None:
 
 
 def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
-    """Takes fence.proxy.async of a state space, or of all; .shared::cta covers the memory of the thread's own CTA."""
+    """Handles fence.proxy.async of one state space or of all; .shared::cta covers the memory of the thread's CTA."""
     if not words[1].startswith("async"):
         return
     space = words[2] if len(words) > 2 and words[1] == "async" else ""
@@ -356,7 +359,7 @@ def _fence_proxy(thread: Thread, words: tuple[str, ...]) -> None:
 
 
 def _publish(clock: Clock, row: int, source: int) -> None:
-    """Has what is known in one sense be known in another one, too."""
+    """Copies the knowledge of one row to another row."""
 
     def of(rows: Rows) -> None:
         np.maximum(rows[row], rows[source], out=rows[row])

@@ -1,12 +1,13 @@
-"""The history of a place in memory, and which new accesses do not fit it.
+"""The history of a place in memory, and the conflicts of a new access with it.
 
-Places that are accessed together share a history, so that a history is looked at once for all of them: memories hold
-numbers of histories. A history is never changed; an access leads to another one.
+Places that are accessed together share a history, so one step checks all of them; memories store the numbers of
+histories. A history never changes: an access leads to another history.
 
-What is unordered is so under every schedule; which of the two accesses comes first in a run is chance. So that both
-orders are called the same, the *generation* decides: the contents that a reader was meant to find. A reader that has
-not waited for any write of a generation, or that comes after one that has read it and was waited for, is too early;
-else it is the write that comes too early. So it is where the writer knows that the read was issued.
+Unordered accesses are unordered under every schedule, but the schedule decides which of the two comes first in a run.
+So that both orders give the same finding, the *generation* decides, which is the contents that a reader was meant to
+find. The read is too early if its agent has not waited for any write of the generation, or if it follows a read of the
+same component that the writer has waited for. Otherwise the write is too early. The write is also too early if its
+agent knows that the read was issued.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
 from emugpu.emulator.machine.events import Agent, Site
 
 GENERIC = ("generic", "cp.async", "st.async")
-"""Kinds of the generic proxy; cp.async without bulk is one (PTX ISA 9.7.9.25.1), st.async another (9.7.9.12)."""
+"""Kinds of accesses through the generic proxy. They include non-bulk cp.async (PTX ISA 9.7.9.25.1) and st.async
+(9.7.9.12).
+"""
 TENSOR = ("mma", "cp", "load", "keep")
 """Asynchronous tcgen05 operations."""
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
@@ -31,23 +34,23 @@ ACQUIRES = ("acquire", "acq_rel", "sc")
 RELEASES = ("release", "acq_rel", "sc")
 WEAK = -1
 UNORDERED_KEPT = 8
-"""Unordered accesses of each kind that a history keeps."""
+"""A history keeps this many unordered accesses of each kind."""
 READS_KEPT = 64
-"""Readers since the last write that a history keeps: the youngest."""
+"""A history keeps this many reads since the last write, the latest ones."""
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """An access: component and time, and what is needed to tell about it.
+    """An access by a component at a time, with the data that a finding needs.
 
-    ``kind``: "generic", or what an asynchronous operation does: "copy" (TMA load), "store" (bulk store), "mma",
-    "wgmma", "answer" (launch control), "load", "keep" (tcgen05.ld, .st), "cp" (tcgen05.cp), "cp.async", "alloc",
-    "free", "st.async" (or red.async), "map" (a tensor copy reads its tensor map).
+    ``kind`` is "generic" or the kind of an asynchronous operation: "copy" (TMA load), "store" (bulk store), "mma",
+    "wgmma", "response" (of launch control), "load" and "keep" (tcgen05.ld and .st), "cp" (tcgen05.cp), "cp.async",
+    "alloc", "free", "st.async" (or red.async), "map" (a tensor copy reads its tensor map).
 
-    ``order``: what its agent knew of its own cluster, if that was kept. ``scope``: of an atomic, relaxed,
-    volatile, acquire or release access, else WEAK. ``shape``: of an MMA: its accumulator and size. ``stored``: of a
-    store, a number for its addresses and values. ``issue``: of an asynchronous operation, the component and time of the
-    thread that has issued it, as whoever comes after the issue knows them.
+    ``order`` is the agent's knowledge of its own cluster, if it was kept. ``scope`` is the scope of an atomic, relaxed,
+    volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is a
+    number for the addresses and values of a store. ``issue`` is the component and time of the thread that issued an
+    asynchronous operation, as agents that follow the issue know them.
     """
 
     space: Components
@@ -65,26 +68,28 @@ class Record:
     id: int = field(default_factory=count(1).__next__, init=False)
 
     def knew(self, other: Record) -> bool:
-        """Whether its agent had the other access behind it."""
+        """Returns whether the other access happened before this one, as far as this agent knew."""
         if self.order is None or other.space is not self.space:
             return False
         return column(self.order, other.who) >= other.time
 
     def knew_issue(self, other: Record) -> bool:
-        """Whether its agent had the issue of the other operation behind it."""
+        """Returns whether the issue of the other operation happened before this access, as far as this agent knew."""
         if self.order is None or other.issue is None or other.space is not self.space:
             return False
         who, time = other.issue
         return column(self.order, who) >= time
 
     def agrees(self, other: Record) -> bool:
-        """Whether both are strong, each in a scope that holds the other one, so that they do not race."""
+        """Returns whether both accesses are strong, each in a scope that includes the other agent, so that they do not
+        race.
+        """
         needed = needed_scope(self.agent, other.agent)
         return self.scope >= needed and other.scope >= needed
 
 
 def needed_scope(one: Agent, other: Agent) -> int:
-    """The narrowest scope that holds both."""
+    """Returns the narrowest scope that includes both agents."""
     if one.cluster != other.cluster:
         return SCOPES["gpu"]
     return SCOPES["cluster"] if one.cta != other.cta else SCOPES["cta"]
@@ -92,10 +97,10 @@ def needed_scope(one: Agent, other: Agent) -> int:
 
 @dataclass(slots=True, eq=False)
 class Observer:
-    """Says who makes an access, and what it knows.
+    """The agent of an access and its knowledge.
 
-    ``pipe``: a component whose actions of the same ``shape`` complete in order with it, as do tcgen05.cp and MMAs
-    behind it (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
+    ``pipe`` is a component whose actions of the same ``shape`` complete in order with the access, as tcgen05.cp and
+    later MMAs do (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
     """
 
     clock: Clock
@@ -104,33 +109,33 @@ class Observer:
     shape: object = None
 
     def misses(self, write: Record) -> str:
-        """Says what keeps the read of a tensor map from seeing a write that happened before."""
+        """Returns why the read of a tensor map does not see an earlier write, or ""."""
         return ""
 
     def follows(self, record: Record) -> bool:
-        """Whether the access happened before."""
+        """Returns whether the recorded access happened before."""
         in_pipe = record.who == self.pipe and record.space is self.clock.space
         if in_pipe and (record.kind == "cp" or record.shape == self.shape):
             return True
         return self.clock.knows(record.space, record.who, record.time, ORDER)
 
     def sees(self, record: Record) -> bool:
-        """Whether it happened before, and what it has written is visible to the generic proxy."""
+        """Returns whether the recorded access happened before and its write is visible to the generic proxy."""
         return self.clock.knows(record.space, record.who, record.time, VISIBLE)
 
 
 class Reads(NamedTuple):
-    """Holds reads by one component at one instruction: the first and the last."""
+    """The first and the last read by one component at one instruction."""
 
     first: Record
     last: Record
 
 
 class History(NamedTuple):
-    """Says who has accessed a place.
+    """The accesses to a place.
 
-    ``writes``: the last, and those unordered with it. ``reads``: since then, and unordered. ``old``: writes and
-    reads of the generation before.
+    ``writes`` holds the last write and the writes unordered with it, ``reads`` the reads since then and the unordered
+    ones, and ``old`` the writes and reads of the previous generation.
     """
 
     writes: tuple[Record, ...] = ()
@@ -142,15 +147,15 @@ UNTOUCHED = History()
 
 
 def different(numbers: NDArray[np.int32]) -> list[int]:
-    """Returns the numbers that occur, ascending."""
+    """Returns the distinct numbers, ascending."""
     ordered = np.sort(numbers)
     return [int(ordered[0]), *ordered[1:][ordered[1:] != ordered[:-1]].tolist()]
 
 
 class Conflict(NamedTuple):
-    """Holds two unordered accesses.
+    """Two unordered accesses.
 
-    ``late``: the write comes too soon after the read rather than the read before it.
+    ``late``: the write comes too early after the read; otherwise the read comes too early.
     """
 
     old: Record
@@ -159,18 +164,21 @@ class Conflict(NamedTuple):
 
 
 class Histories:
-    """Keeps histories by number; 0 is that of an untouched place."""
+    """Numbers the histories; 0 is the history of an untouched place.
+
+    Accesses of the kinds in ``asked`` get further checks if a later access is ordered with them.
+    """
 
     def __init__(self, asked: tuple[str, ...]) -> None:
         self.all: list[History] = [UNTOUCHED]
         self._asked = asked
         self._next: dict[tuple[int, int], int] = {}
         self.conflicts: list[Conflict] = []
-        """Of the last step, unordered accesses."""
+        """The unordered accesses that the last step found."""
         self.ordered: list[tuple[Record, Record]] = []
-        """Of the last step, pairs that are ordered, of which the first is of a kind that more is ``asked`` of.
+        """The ordered pairs of the last step whose first access is of a kind in ``asked``.
 
-        Of the generic proxy's own accesses nothing is asked but that a read sees what was written.
+        A pair of generic accesses is in it only if the read may not see the write.
         """
 
     @property
@@ -182,11 +190,13 @@ class Histories:
         self.ordered.clear()
 
     def known(self, number: int, access: Record) -> int | None:
-        """The history after an access that was seen before."""
+        """Returns the number of the history after an access that was stepped before, or None."""
         return self._next.get((number, access.id))
 
     def step(self, number: int, access: Record, observer: Observer) -> int:
-        """Returns the history after an access. Conflicts are to be looked at if it was not seen before."""
+        """Returns the number of the history after an access. If it is new, the caller must handle `conflicts` and
+        `ordered`.
+        """
         found = self.known(number, access)
         if found is not None:
             return found
@@ -226,7 +236,7 @@ class Histories:
             if earlier is write:
                 return history
             if observer.follows(earlier) or (earlier.kind, write.kind) == ("free", "alloc"):
-                # An allocation waits by itself until its columns have been freed.
+                # An allocation itself waits until its columns are free.
                 if earlier.kind in asked:
                     self.ordered.append((earlier, write))
             else:
@@ -246,7 +256,7 @@ class Histories:
         return History(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
 
     def keep_only(self, numbers: Iterable[int]) -> NDArray[np.int32]:
-        """Forget all other histories; returns the new number of each, and -1 for those that are gone, and for -1."""
+        """Deletes all other histories. Returns the new number of each one, and -1 for deleted ones and for -1."""
         kept = sorted({0, *numbers} - {-1})
         self.all = [self.all[n] for n in kept]
         self._next.clear()
@@ -256,8 +266,9 @@ class Histories:
 
 
 def _is_late(read: Record, write: Record, writes: tuple[Record, ...], reads: tuple[Reads, ...]) -> bool:
-    """Whether the read belongs to the generation of these writes and reads, which the unordered write ends. One that
-    was issued before the write does, however late it is made.
+    """Returns whether the unordered write ends the generation of these writes and reads, and the read belongs to it.
+
+    A read that was issued before the write belongs to it, however late it takes place.
     """
     if write.knew_issue(read):
         return True

@@ -1,7 +1,7 @@
-"""Asynchronous operations in flight know what their issuer knew, and count in a component.
+"""Asynchronous operations in flight: each has its issuer's clock, and counts in a component.
 
-An operation acts with what its thread knew at issue. Operations that complete in order share a component, a *pipe*:
-the MMAs of a thread, the wgmmas of a warpgroup, the tcgen05 loads of a warp.
+An operation knows what its thread knew at issue. Operations that complete in order share a component, a *pipe*: the
+MMAs of a thread, the wgmmas of a warpgroup, the tcgen05 loads of a warp.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from emugpu.emulator.machine.events import (
 )
 
 NEVER = 1 << 30
-"""Time of an operation whose end nobody has seen."""
+"""The time of an operation whose end no agent has seen."""
 
 
 @dataclass
 class InFlight:
-    """An operation that has been issued. ``clock``: what its issuer knew. ``who``, ``time``: its component, and which
-    of that component's actions it is. ``issue``: as of `Record`. ``landed``: CTAs in which its bytes have arrived.
+    """An operation that has been issued.
+
+    ``clock`` is the issuer's knowledge. ``who`` is the operation's component and ``time`` its number among that
+    component's actions. ``issue`` is that of `Record`. ``landed`` holds the CTAs in which its bytes have arrived.
     """
 
     operation: Operation
@@ -54,8 +56,11 @@ class InFlight:
 
     @property
     def shape(self) -> object:
-        """Tells MMAs apart: by accumulator, and by bits 17 to 28 of the instruction descriptor, which hold M and N. The
-        bits above say which of a column's scale factors are A's, which changes from K step to K step.
+        """Returns a key for MMAs that complete in order: the accumulator, and bits 17 to 28 of the instruction
+        descriptor.
+
+        Those bits hold M and N. The bits above them select which of a column's scale factors belong to A, and change
+        from K step to K step.
         """
         if self.operation.kind != "mma":
             return self.operation.kind
@@ -68,7 +73,7 @@ class InFlight:
         return order
 
     def record(self, kind: str, writes: bool, who: int | None = None, time: int = 0) -> Record:
-        """Makes an access of the operation: in its own component, or in another one at a time."""
+        """Returns the record of the operation's access, in its own component or in component ``who`` at ``time``."""
         operation = self.operation
         if who is None:
             who, time = self.who, self.time
@@ -79,14 +84,14 @@ class InFlight:
 
 @dataclass
 class Pipe:
-    """Numbers operations that complete in order: their component, and how many there were."""
+    """Operations that complete in order: their component, and how many there were."""
 
     component: int
     count: int = 0
 
 
 class OperationsInFlight:
-    """Holds what is in flight, by the operation's id, and the pipes of a launch."""
+    """The operations in flight by their ids, and the pipes of a launch."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -97,7 +102,7 @@ class OperationsInFlight:
         return self.model.threads.cta(agent.cluster, rank)
 
     def pipe(self, kind: str, agent: Agent, number: int) -> Pipe:
-        """Returns a pipe, a new one at first. ``number``: of the thread, warp or warpgroup in its CTA."""
+        """Returns a pipe, and makes it on first use. ``number`` is that of the thread, warp or warpgroup in its CTA."""
         key = (agent.cluster, agent.cta, number, kind)
         found = self._pipes.get(key)
         if found is None:
@@ -105,25 +110,25 @@ class OperationsInFlight:
         return found
 
     def enter(self, in_flight: InFlight, pipe: Pipe) -> None:
-        """Takes the next operation of a pipe."""
+        """Makes an operation the next one of a pipe."""
         pipe.count += 1
         self.follow(in_flight, pipe)
 
     def follow(self, in_flight: InFlight, pipe: Pipe) -> None:
-        """Takes what signals that the operations of a pipe so far are over."""
+        """Handles a signal that the operations of a pipe so far are over."""
         in_flight.who, in_flight.time = pipe.component, pipe.count
 
     def end(self, in_flight: InFlight) -> None:
         del self.all[in_flight.operation.id]
 
     def signal(self, in_flight: InFlight) -> None:
-        """One of its signals has come; after the last one the operation is over."""
+        """Handles one of an operation's signals; with the last one the operation is over."""
         in_flight.signals += 1
         if in_flight.signals == len(in_flight.operation.detail["signals"]):
             self.end(in_flight)
 
     def reach(self, in_flight: InFlight, ranks: Iterable[int], what: str) -> None:
-        """Reports CTAs of the cluster that it reaches and that are not known to run."""
+        """Reports CTAs of the cluster that the operation reaches and that are not known to run."""
         operation = in_flight.operation
         agent = operation.agent
         for rank in ranks:
@@ -135,8 +140,8 @@ class OperationsInFlight:
     # ---- memory that operations of several kinds read and write ----
 
     def read_source(self, in_flight: InFlight, source: Region, record: Record) -> None:
-        """Reads a source of a copy, in shared or global memory. Reads of the latter are kept for long: without
-        clocks.
+        """Reads a source of a copy, in shared or global memory. Records of reads of global memory have no clocks, as
+        they are kept for long.
         """
         cluster, observer = in_flight.operation.agent.cluster, in_flight.observer()
         if isinstance(source, SharedChunks):
@@ -161,7 +166,7 @@ class OperationsInFlight:
 
 
 class OperationChecker(ABC):
-    """Takes operations of some ``kinds`` (of `events.Operation`) from their issue to their end."""
+    """Handles operations of some ``kinds`` (of `events.Operation`) from their issue to their end."""
 
     kinds: tuple[str, ...] = ()
 
@@ -171,23 +176,23 @@ class OperationChecker(ABC):
 
     @abstractmethod
     def issue(self, in_flight: InFlight, agent: Agent) -> None:
-        """A thread has executed the instruction."""
+        """Handles the execution of the instruction by a thread."""
 
     def start(self, in_flight: InFlight) -> None:
-        """The operation begins."""
+        """Handles the start of the operation."""
         if not in_flight.read:
             in_flight.read = True
             self._read(in_flight)
 
     def _read(self, in_flight: InFlight) -> None:  # noqa: B027  # not all read
-        """Its operands are read."""
+        """Records the reads of the operands."""
 
     def finish(self, in_flight: InFlight, event: Finished) -> None:
-        """Its results are there."""
+        """Handles the end of the operation."""
         self._operations.end(in_flight)
 
     def flush(self, in_flight: InFlight) -> None:  # noqa: B027  # most have no more to say
-        """The run has ended while it was in flight."""
+        """Handles an operation that is still in flight at the end of the run."""
 
     def forget(self, cluster: int) -> None:  # noqa: B027  # most keep nothing of a cluster
-        """A cluster has ended."""
+        """Drops the state of a cluster that has ended."""

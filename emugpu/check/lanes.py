@@ -1,13 +1,14 @@
-"""Lanes of one warp that hand data to one another through shared memory: they have to meet in between.
+"""Lanes of one warp that exchange data through shared memory must meet between the write and the read.
 
-Since Volta the lanes of a warp may go at different paces, together as they look: only bar.warp.sync (and, as here, the
-instructions that make lanes wait for one another: shfl, vote, elect, and barriers of all threads) has one lane's
-accesses before another one's (PTX ISA 9.7.13.2). Between loads and stores of single lanes a breach is an error: nothing
-keeps a compiler from moving the load, which never meets what its own lane has stored, above the store. Collective and
-asynchronous instructions stay where they are: a breach with one of them is a warning. Everywhere else in the checker
-lanes that execute together follow one another.
+Since Volta the lanes of a warp may progress at different paces, even where they seem to execute together. Only
+bar.warp.sync orders one lane's accesses before another lane's (PTX ISA 9.7.13.2); here, instructions that make lanes
+wait for one another do, too: shfl, vote, elect, and barriers of all threads. A breach between loads and stores of
+single lanes is an error: the compiler may move a load, which never reads what its own lane stored, above the store.
+Compilers do not move collective and asynchronous instructions, so a breach with one of them is a warning. The other
+parts of the checker treat lanes that execute together as ordered.
 
-Time between two meetings of a warp is an *interval*. Bytes are looked at only in intervals with both reads and writes.
+The time between two meetings of a warp is an *interval*. Only intervals with both reads and writes are checked byte by
+byte.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from emugpu.emulator.machine.lanes import lanes_of
 from emugpu.emulator.memory.bytes import CHUNK
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
-"""Operations of one lane that read what others may have written."""
+"""Operations of one lane that read what other lanes may have written."""
 ALONE = ("ld", "st", "atom", "red")
-"""What each lane does for itself."""
+"""Instructions that each lane executes for itself."""
 MANY_READ, MANY_WROTE = 32, 33
-"""In place of a lane: many lanes have done it together."""
+"""Stand for a lane if many lanes made the access together."""
 LANE_BITS = 6
 LONGEST = 1 << 12
-"""Accesses of an interval, after which what came before is forgotten."""
+"""An interval with more accesses than this drops the earlier ones."""
 
 Bytes = NDArray[np.int64]
 
 
 class Interval:
-    """Holds what a warp has "read" and "written" since its lanes met, and how much of that the marks know."""
+    """The accesses ("read" and "written") of a warp since its lanes met, and how many of them the marks include."""
 
     __slots__ = ("_done", "count", "marked", "number")
 
@@ -54,7 +55,7 @@ class Interval:
         return bool(self._done[what])
 
     def all(self, what: str) -> list[Access]:
-        """All that has been read, or written, one by one."""
+        """Returns all reads, or all writes, one by one."""
         found = self._done[what]
         if any(isinstance(one, Accesses) for one in found):
             single: list[Access] = []
@@ -65,18 +66,18 @@ class Interval:
 
 
 class LaneMeetings:
-    """Takes weak accesses to the shared memory of one's own CTA, and what makes the lanes of a warp meet."""
+    """Handles weak accesses to the shared memory of one's own CTA, and the events at which the lanes of a warp meet."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._intervals: dict[tuple[int, int, int], Interval] = {}
         self._marks: dict[tuple[int, int, str], NDArray[np.int64]] = {}
-        """By cluster, CTA, and "read" or "written": for each byte the interval and the lane that was the last."""
+        """By cluster, CTA, and "read" or "written": for each byte, the interval and lane of the last access."""
         self._count = 0
         self._told: set[Site] = set()
 
     def meet(self, agent: Agent) -> None:
-        """The lanes of a warp have waited for one another."""
+        """Handles a meeting: the lanes of a warp have waited for one another."""
         self._intervals.pop(agent[:3], None)
 
     def access(self, event: Access) -> None:
@@ -98,7 +99,7 @@ class LaneMeetings:
             interval.add(mine, run)
 
     def issued(self, operation: Operation, agent: Agent) -> None:
-        """A lane has an asynchronous operation read shared memory."""
+        """Handles an asynchronous operation that reads shared memory for a lane."""
         interval = self._intervals.get(agent[:3])
         if interval is None or operation.kind not in READERS or operation.site in self._told:
             return
@@ -119,7 +120,7 @@ class LaneMeetings:
         return found
 
     def _mark(self, agent: Agent, interval: Interval, what: str) -> None:
-        """Bring the marks of what has been read, or written, up to date."""
+        """Updates the marks of reads, or of writes."""
         key = (agent.cluster, agent.cta, what)
         marks = self._marks.get(key)
         if marks is None:
@@ -151,7 +152,7 @@ class LaneMeetings:
         self._model.say(
             "race-lanes", "error" if alone else "warning",
             f"a lane {'reads' if mine == 'read' else 'writes'} what another lane of its warp has {other}, and nothing "
-            "has the one wait for the other",
+            "makes one wait for the other",
             (earlier.site, earlier.agent), (site, agent), self._model.names.shared(place, agent.cta),
             "no bar.warp.sync between the two", "bar.warp.sync -1 (__syncwarp) between them",
         )  # fmt: skip
@@ -161,7 +162,9 @@ class LaneMeetings:
 
 
 def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
-    """Gives each byte of an access with its lane; not those that many lanes write: each may find what it wrote."""
+    """Returns the bytes of an access, each with its lane, except bytes that many lanes write: each lane may read its
+    own value.
+    """
     nbytes, mask = event.nbytes * event.items, event.agent.lanes
     collective = "sync" in event.site.modifiers
     many = np.int64(MANY_READ if event.mode == "read" else MANY_WROTE)
@@ -184,5 +187,5 @@ def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
 
 
 def _last_at(events: Iterable[Access], place: int) -> Access:
-    """Finds the last one that touches a byte."""
+    """Returns the last access that touches a byte."""
     return [event for event in events if place in _spread(event)[0]][-1]

@@ -1,4 +1,4 @@
-"""An mbarrier as its users see it: what the ends of its phases tell."""
+"""An mbarrier as the checker sees it: the knowledge that the end of each phase passes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAST_ROW = slice(VISIBLE, VISIBLE + 1)
 
 @dataclass
 class Arrival:
-    """An arrival in a phase whose end nobody of the barrier's CTA has seen. ``who``: a component, at a time."""
+    """An arrival of component ``who`` at ``time``, in a phase whose end no thread of the barrier's CTA has seen."""
 
     phase: int
     who: int
@@ -36,7 +36,7 @@ class Arrival:
 
 
 class Use(NamedTuple):
-    """A thread has arrived or waited."""
+    """An arrival or a wait of a thread."""
 
     time: int
     site: Site
@@ -45,7 +45,7 @@ class Use(NamedTuple):
 
 @dataclass
 class Wait:
-    """Somebody has learned of the end of a phase."""
+    """An agent's wait that has seen the end of a phase."""
 
     phase: int
     thread: Thread
@@ -56,11 +56,12 @@ class Wait:
 
 @dataclass(slots=True, eq=False)
 class TrackedMBarrier:
-    """An mbarrier as its users see it. ``component``: its phases, as something that one can know to be over.
+    """An mbarrier as the checker sees it. ``component`` stands for its phases, so that a clock can know which are over.
 
-    ``over``: what the ends of its phases tell. ``now``: what has been told in the phase that is not over.
-    ``far``, ``over_far``: what only a wait of cluster scope learns. ``uses``: the last one of each thread.
-    ``stored``: by CTA, a component for what its st.async bring: a wait makes that visible to the generic proxy only.
+    ``over`` is the knowledge that the ends of its phases pass on, ``now`` the knowledge that arrivals have added in the
+    current phase. Only a wait of cluster scope acquires ``far`` and ``over_far``. ``uses`` holds the last use of each
+    thread. ``stored`` holds, by CTA, a component for the bytes of its st.async: a wait makes them visible to the
+    generic proxy only.
     """
 
     cta: int
@@ -81,7 +82,7 @@ class TrackedMBarrier:
     uses: dict[tuple[Components, int], Use] = field(default_factory=dict)
     last: tuple[Site, Agent] | None = None
     last_arrival: tuple[int, int] = (0, 0)
-    """The execution of the instruction, as `MBarriers` numbers them, and the phase."""
+    """The execution of the instruction, as `MBarriers` numbers it, and the phase."""
     last_expect: tuple[Site, Agent] | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class TrackedMBarrier:
         self.uses[thread.clock.space, thread.own] = Use(thread.time, site, agent)
 
     def unknown_use(self, clock: Clock) -> Use | None:
-        """Finds a use that has not happened before, as far as a clock knows."""
+        """Returns a use that is not known to have happened before, or None."""
         for (space, who), use in self.uses.items():
             if not clock.knows(space, who, use.time, EXECUTION):
                 return use
@@ -104,18 +105,18 @@ class TrackedMBarrier:
         self.now.join(clock, rows)
 
     def arrive(self, thread: Thread, semantics: str, scope: int) -> None:
-        """A thread arrives: what it has done so far is told to whoever waits."""
+        """Handles an arrival of a thread: threads that wait for the phase learn what the thread has done so far."""
         near = thread.cta == self.cta
-        told = thread.release()
+        released = thread.release()
         if semantics in RELEASES:
-            self._tell(told, near, scope)
+            self._pass_on(released, near, scope)
             return
-        self._gather(told, RELAXED)
+        self._gather(released, RELAXED)
         if thread.fenced is not None:
             clock, fence_scope = thread.fenced
-            self._tell(clock, near, fence_scope)
+            self._pass_on(clock, near, fence_scope)
 
-    def _tell(self, clock: Clock, near: bool, scope: int) -> None:
+    def _pass_on(self, clock: Clock, near: bool, scope: int) -> None:
         self._gather(clock, ALL if near else NARROW)
         if not near and scope >= SCOPES["cluster"]:
             if self.far is None:
@@ -123,31 +124,35 @@ class TrackedMBarrier:
             self.far.join(clock, LAST_ROW)
 
     def follow(self, issued: Clock) -> None:
-        """An asynchronous operation signals: it came after its issue, and makes only its own accesses visible."""
+        """Handles the signal of an asynchronous operation. It follows the issue, and makes only the operation's own
+        accesses visible.
+        """
         self._gather(issued, NARROW)
 
     def commit(self, issued: Clock, tensor: Any, pipe: int, count: int) -> None:
-        """tcgen05.commit arrives: the MMAs of its thread are over. It stands for a fence::before_thread_sync, too."""
+        """Handles tcgen05.commit: the MMAs of its thread are over. It implies a tcgen05.fence::before_thread_sync."""
         self.follow(issued)
         assert self.now is not None
         publish(self.now, tensor)
         self.now.set(pipe, count)
 
     def store(self, issued: Clock, cta: int, time: int) -> int:
-        """The bytes of a CTA's st.async have landed. Returns the component that they count in."""
+        """Handles the bytes of a CTA's st.async, which have landed. Returns the component in which they count."""
         if cta not in self.stored:
             self.stored[cta] = issued.space.new(cta)
         self.copied(issued, self.stored[cta], time)
         return self.stored[cta]
 
     def copied(self, issued: Clock, who: int, count: int) -> None:
-        """Copies through the generic proxy have landed: those in front of a cp.async.mbarrier.arrive, or st.async."""
+        """Handles copies through the generic proxy that have landed: st.async, or those before a
+        cp.async.mbarrier.arrive.
+        """
         self.follow(issued)
         assert self.now is not None
         set_generic(self.now, who, count)
 
     def complete(self) -> list[Wait]:
-        """The phase is over. Returns who has waited for the one before without a part in the end of this one."""
+        """Ends the phase. Returns the waits for the previous phase of agents that had no part in ending this one."""
         if self.over is None:
             self.over = Clock(self.init.space)
         if self.now is not None:
@@ -168,13 +173,15 @@ class TrackedMBarrier:
         return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, 0)
 
     def wait(self, thread: Thread, semantics: str, scope: int, phase: int, site: Site, agent: Agent) -> list[Wait]:
-        """A thread learns that a phase is over. Returns that wait if the next phase has ended without it."""
+        """Handles a wait: the thread learns that a phase is over. Returns the wait if the next phase has ended without
+        it.
+        """
         self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
         if self.over is not None and phase >= 0:
-            told = [(self.over, ALL)]
+            released = [(self.over, ALL)]
             if self.over_far is not None and scope >= SCOPES["cluster"]:
-                told.append((self.over_far, LAST_ROW))
-            for clock, rows in told:
+                released.append((self.over_far, LAST_ROW))
+            for clock, rows in released:
                 if semantics in ACQUIRES:
                     thread.acquire(clock, rows)
                 else:

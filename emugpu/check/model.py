@@ -1,4 +1,4 @@
-"""Everything that is known of a run: agents, memories, barriers, findings. The parts of the checker share it."""
+"""The state of a checked run: agents, memories, barriers and findings. All parts of the checker share it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from emugpu.check.diagnosis import Diagnosis
 from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
 from emugpu.check.history import Conflict, Observer, Record
 from emugpu.check.mbarrier import TrackedMBarrier
-from emugpu.check.noted import Chunks
+from emugpu.check.pending import Chunks
 from emugpu.check.shadow import Known, ShadowAllocation, ShadowMemory, ShadowTensorMemory, places_of, record_of
 from emugpu.check.threads import Threads, TrackedCta, has_started
 from emugpu.emulator.machine.events import Agent, Site
 
 SHARED_BYTES = 1 << 18
-"""More than any CTA has."""
+"""An upper bound on the shared memory of a CTA, in bytes."""
 
 
 class Incoming(NamedTuple):
-    """Holds the last thing of a component that touches a CTA from outside."""
+    """The last operation of a component that reaches a CTA from outside."""
 
     time: int
     site: Site
@@ -34,12 +34,12 @@ class Incoming(NamedTuple):
 
 
 class Model:
-    """Holds the state of a launch as the checker sees it."""
+    """The checker's state of one launch."""
 
     def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
         self.names = names
         self.defers = True
-        """Whether findings may be told of some time after what they are about."""
+        """Whether the checker may report a finding later than the access that causes it."""
         self.threads = Threads(ctas_of_cluster)
         self.findings = CollectedFindings()
         self.shared: dict[tuple[int, int], ShadowMemory] = {}
@@ -59,7 +59,7 @@ class Model:
         self.tensor[key] = ShadowTensorMemory(partial(self._judge_tensor, rank))
 
     def forget(self, cluster: int) -> None:
-        """A cluster has ended."""
+        """Drops the state of a cluster that has ended."""
         for rank in self.threads.clusters[cluster].ctas:
             self.shared[cluster, rank].settle()
             del self.shared[cluster, rank], self.tensor[cluster, rank], self.incoming[cluster, rank]
@@ -77,7 +77,7 @@ class Model:
         return found if address < found.base + found.nbytes else None
 
     def access_global(self, places: NDArray[np.int64], nbytes: int, record: Record, observer: Observer) -> None:
-        """Accesses bytes at device addresses, which may lie in several allocations."""
+        """Records an access to bytes at device addresses, which may lie in several allocations."""
         allocation = self.allocation(int(places[0]))
         if allocation is None:
             return
@@ -86,14 +86,16 @@ class Model:
         if not inside.all():
             self.access_global(places[~inside], nbytes, record, observer)
 
-    def note_global(
+    def add_pending_global(
         self, base: int, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known
     ) -> None:
-        """Notes weak accesses of threads to one allocation, if they are in order for certain; else looks at each. base:
-        of the allocation, or 0: of several.
+        """Adds weak accesses of threads to the pending ones of an allocation if they are certainly in order; else
+        checks each.
+
+        ``base`` is an address in the allocation, or 0 if the accesses touch several.
         """
         found = self.allocation(base)
-        if found is None or not found.note(writes, chunks, owners, count, accesses):
+        if found is None or not found.add_pending(writes, chunks, owners, count, accesses):
             for event, moment in accesses:
                 self.access_global(*places_of(event), record_of(event, moment), moment.observer)
 
@@ -109,7 +111,7 @@ class Model:
         nbytes: int,
         who: Observer,
     ) -> None:
-        """Takes what a memory has found: that of a CTA, by its rank, or an allocation, by its name."""
+        """Reports the conflicts that a memory found. ``holder`` is the rank of a CTA, or the name of an allocation."""
         for conflict in conflicts:
             verdict = diagnosis.unordered(conflict, who, space)
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
@@ -162,7 +164,7 @@ class Model:
     ) -> None:
         """Adds a finding about a rule that is broken at one or two places.
 
-        ``every_first``: one for each first place.
+        ``every_first``: each first place gets a finding of its own.
         """
         lines = (first[0].line if first and every_first else 0, second[0].line if second else 0)
         if self.findings.seen(rule, severity, *lines):
@@ -173,7 +175,7 @@ class Model:
     # ---- other CTAs ----
 
     def reach(self, clock: Clock, cluster: int, rank: int, site: Site, agent: Agent, what: str) -> None:
-        """Something of another CTA is reached: it must be known to run."""
+        """Checks that a CTA is known to run before an operation of another CTA reaches it."""
         if rank == agent.cta:
             return
         cta = self.threads.cta(cluster, rank)
@@ -185,7 +187,9 @@ class Model:
             )  # fmt: skip
 
     def touch(self, cta: TrackedCta, who: int, time: int, site: Site, agent: Agent, what: str) -> None:
-        """Something from outside touches a CTA, which must know that it is over before it exits."""
+        """Records that an operation from outside reaches a CTA. The CTA must know that the operation is over before it
+        exits.
+        """
         held = self.incoming[cta.cluster.number, cta.rank]
         known = held.get(who)
         if known is None or known.time < time:
@@ -193,7 +197,7 @@ class Model:
 
 
 def drop_cluster(cluster: int, *tables: dict[Any, Any]) -> None:
-    """Forget a cluster in tables whose keys begin with its number."""
+    """Deletes the entries of a cluster from tables whose keys begin with its number."""
     for held in tables:
         for key in [key for key in held if key[0] == cluster]:
             del held[key]

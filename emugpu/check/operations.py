@@ -1,4 +1,4 @@
-"""Each event of an asynchronous operation goes to the part of the checker that knows operations of its kind."""
+"""Passes each event of an asynchronous operation to the part of the checker for operations of its kind."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from emugpu.emulator.machine.events import Agent, Operation, Signalled
 
 
 class Signals(OperationChecker):
-    """Checks operations that only signal mbarriers: tcgen05.commit for what its thread has multiplied so far, and
-    cp.async.mbarrier.arrive for what it has copied.
+    """Checks operations that only signal mbarriers: tcgen05.commit for its thread's MMAs so far, and
+    cp.async.mbarrier.arrive for its thread's copies so far.
     """
 
     kinds = ("commit", "cp.async.arrive")
@@ -43,14 +43,16 @@ class Signals(OperationChecker):
         self._operations.signal(in_flight)
 
     def missed(self, operation: Operation) -> tuple[int, int]:
-        """A signal has come to a CTA that has exited. Returns component and time of what it stands for."""
+        """Handles a signal to a CTA that has exited. Returns the component and time of the operations that it stands
+        for.
+        """
         in_flight = self._operations.all[operation.id]
         self._operations.signal(in_flight)
         return in_flight.who, in_flight.time
 
 
 class AsynchronousOperations:
-    """Takes the events of asynchronous operations."""
+    """Handles the events of asynchronous operations."""
 
     def __init__(self, model: Model) -> None:
         operations = self._operations = OperationsInFlight(model)
@@ -100,13 +102,13 @@ class AsynchronousOperations:
         self._awaited[event.kind](event)
 
     def flush(self) -> None:
-        """The run has ended: what was in flight is looked at as if it happened now."""
+        """Ends the run: checks the operations still in flight as if they happened now."""
         for in_flight in list(self._operations.all.values()):
             self._by_kind[in_flight.operation.kind].flush(in_flight)
         self._operations.all.clear()
 
     def forget(self, cluster: int) -> None:
-        """A cluster has ended."""
+        """Drops the state of a cluster that has ended."""
         self._operations.forget(cluster)
         for checker in self._checkers:
             checker.forget(cluster)

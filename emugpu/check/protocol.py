@@ -1,4 +1,4 @@
-"""The hand-offs of a run: who signals whom, through which barrier, and what it hands over."""
+"""The hand-offs of a run: which role signals which, through which barrier, and for which accesses."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ CLUSTER_BARRIER = -1
 
 @dataclass
 class Handover:
-    """Says what a barrier, or an array of barriers, hands over. The keys say who and how, the values how often.
+    """The hand-offs through a barrier or an array of barriers. The keys are agents and instructions, the values count
+    them.
 
-    ``gives``: what those who arrive have done to memory since they last arrived anywhere. ``rounds``: phases that have
-    ended. ``nbytes``: that copies count, in all phases.
+    ``gives`` counts what the agents that arrive have done to memory since their last arrival anywhere. ``rounds``
+    counts the phases that have ended, ``nbytes`` the bytes of copies in all phases.
     """
 
     barrier: str
@@ -44,9 +45,9 @@ class Handover:
 
 
 class Protocol:
-    """Takes events and keeps who hands over what.
+    """Collects the hand-offs from the events.
 
-    ``handovers``: by barrier, in the order in which they were first used. ``fences``: who executes them.
+    ``handovers`` is by barrier, in the order of first use. ``fences`` counts fences by the role that executes them.
     """
 
     def __init__(self, roles: Sequence[Any] = ()) -> None:
@@ -56,7 +57,7 @@ class Protocol:
         self._names = Names((), roles)
         self._done: dict[tuple[int, int, int], Counter[str]] = {}
         self._pending: dict[tuple[int, int, int, str], Counter[str]] = {}
-        """What asynchronous operations of a warp do that no wait has covered, by the kind of their groups."""
+        """The effects of a warp's asynchronous operations that no wait has covered yet, by the kind of their groups."""
         self._multiplied: dict[tuple[int, int, int], Counter[str]] = {}
         self._take: dict[type, Callable[[Any], None]] = {
             events.GridStarted: self._started,
@@ -97,7 +98,7 @@ class Protocol:
     def _round(self, barrier: str) -> None:
         self._of(barrier).rounds += 1
 
-    # ---- what is done to memory ----
+    # ---- effects on memory ----
 
     def _note(self, agent: Agent, what: str) -> None:
         self._done.setdefault(agent[:3], Counter())[what] += 1
@@ -139,9 +140,9 @@ class Protocol:
                 found.append(TENSOR)
         return list(dict.fromkeys(found))
 
-    # ---- who signals whom ----
+    # ---- signals ----
 
-    def _tell(self, barrier: str, agent: Agent, how: str, gives: Counter[str] | None) -> None:
+    def _add_arrival(self, barrier: str, agent: Agent, how: str, gives: Counter[str] | None) -> None:
         handover = self._of(barrier)
         handover.arrives[f"{self._who(agent)}: {how}"] += 1
         if gives:
@@ -151,7 +152,7 @@ class Protocol:
     def _arrived(self, event: events.Arrived) -> None:
         where = "" if event.cta == event.agent.cta else " at another CTA"
         how = f"{_verb(event.site)}{where}"
-        self._tell(self._name(event.offset), event.agent, how, self._done.get(event.agent[:3]))
+        self._add_arrival(self._name(event.offset), event.agent, how, self._done.get(event.agent[:3]))
 
     def _landed(self, event: events.BytesLanded) -> None:
         barrier = self._name(event.offset)
@@ -161,13 +162,15 @@ class Protocol:
             other = {"launch-control": "response", "st.async": event.site.verb}
             what = other.get(event.operation.kind, "TMA copy")
             where = "" if event.cta == event.agent.cta else " from another CTA"
-            self._tell(barrier, event.agent, f"bytes of a {what}{where}", Counter({f"writes {places} ({what})": 1}))
+            self._add_arrival(
+                barrier, event.agent, f"bytes of a {what}{where}", Counter({f"writes {places} ({what})": 1})
+            )
 
     def _signalled(self, event: events.Signalled) -> None:
         agent = event.operation.agent
         where = "" if event.cta == agent.cta else " at another CTA"
         gives = Counter(self._multiplied.get(agent[:3], Counter()))
-        self._tell(self._name(event.offset), agent, f"tcgen05.commit{where}", gives)
+        self._add_arrival(self._name(event.offset), agent, f"tcgen05.commit{where}", gives)
 
     def _waited(self, event: events.Waited) -> None:
         if event.phase >= 0:
@@ -176,7 +179,7 @@ class Protocol:
 
     def _group_arrived(self, event: events.GroupArrived) -> None:
         how = event.site.semantics if event.barrier == CLUSTER_BARRIER else "arrives"
-        self._tell(_group(event.barrier), event.agent, how, self._done.get(event.agent[:3]))
+        self._add_arrival(_group(event.barrier), event.agent, how, self._done.get(event.agent[:3]))
 
     def _group_left(self, event: events.GroupLeft) -> None:
         self._of(_group(event.barrier)).waits[self._who(event.agent)] += 1
@@ -196,7 +199,7 @@ class Protocol:
 
 
 def family(name: str) -> str:
-    """Names the array that full[2] or A stage 3 belongs to."""
+    """Returns the name of the array that an element such as full[2] or A stage 3 belongs to."""
     return re.sub(r"\[\d+\]$| \d+$", "", name)
 
 
@@ -205,7 +208,7 @@ def _group(barrier: int) -> str:
 
 
 def _verb(site: Site) -> str:
-    """Names an instruction without its types and state spaces."""
+    """Returns an instruction's name without its types and state spaces."""
     words = [
         word for word in site.modifiers if "shared" not in word and word not in ("b64", "async", "bulk", "aligned")
     ]

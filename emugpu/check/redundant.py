@@ -1,6 +1,6 @@
-"""What a kernel could do without: its fences, barriers and waits are left out, one at a time, and it is checked again.
+"""Finds redundant fences, barriers and waits: removes one at a time, and checks the kernel again.
 
-That nothing new is found then is a fact about these runs: another shape may need what this one does not.
+If nothing new is found without one, that holds for these runs only; another shape may need it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL = re.compile(r"mbarrier\.(?:try_wait|test_wait)\.parity[\w.:]*\s+(?P<done>
 
 
 class Variant(NamedTuple):
-    """A program without one thing. ``line``: where it was; the others keep theirs."""
+    """A program without one statement. ``line`` is where it was; the other statements keep their lines."""
 
     line: int
     text: str
@@ -37,7 +37,9 @@ class Variant(NamedTuple):
 
 
 def variants(ptx: str) -> Iterator[Variant]:
-    """Leaves out a fence or a barrier, both halves of a cluster barrier, or has a wait end at once."""
+    """Yields the program without a fence, a barrier or both halves of a cluster barrier, or with a wait that ends at
+    once.
+    """
     for found in _STATEMENT.finditer(ptx):
         yield _variant(ptx, found, {found: ";"})
     for arrive, wait in zip(_ARRIVE.finditer(ptx), _WAIT.finditer(ptx), strict=False):
@@ -55,7 +57,7 @@ def _variant(ptx: str, place: re.Match[str], changes: dict[re.Match[str], str]) 
 
 
 class Reached:
-    """Takes events and keeps the lines of what has been executed."""
+    """A sink that collects the lines that have been executed."""
 
     def __init__(self) -> None:
         self.lines: set[int] = set()
@@ -67,11 +69,11 @@ class Reached:
 
 
 Run = Callable[[str, tuple[Sink, ...]], object]
-"""Runs a program, with more sinks; what comes out is compared with what comes out of the program as it is."""
+"""Runs a program with additional sinks. Its results are compared between the original program and a variant."""
 
 
 def unneeded(ptx: str, run: Run) -> list[Finding]:
-    """Returns a note for everything without which a run comes out the same."""
+    """Returns a note for each statement without which a run has the same results."""
     reached = Reached()
     as_it_is = run(ptx, (reached,))
     return [
@@ -83,6 +85,6 @@ def unneeded(ptx: str, run: Run) -> list[Finding]:
 
 def _note(variant: Variant) -> Finding:
     place = Place(variant.line, variant.text, "", 0, 0, 0, 0)
-    what = f"without `{variant.text}` these runs are as sound, and their result as right"
-    fix = "leave it out, if no other shape needs it"
+    what = f"without `{variant.text}` these runs are just as sound, and their results just as right"
+    fix = "remove it, if no other shape needs it"
     return Finding("waste", "note", what, place, fix=fix)

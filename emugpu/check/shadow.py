@@ -1,4 +1,4 @@
-"""Shadow memory remembers who has accessed which bytes of shared, global and tensor memory."""
+"""Shadow memory records the accesses to each byte of shared, global and tensor memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from emugpu.check.clocks import Components
 from emugpu.check.history import GENERIC, TENSOR, WEAK, Conflict, Histories, Observer, Record, different
-from emugpu.check.noted import Chunks, Notes, Several, span
+from emugpu.check.pending import Chunks, PendingAccesses, Several, span
 from emugpu.check.threads import Moment
 from emugpu.emulator.machine.events import Access, GlobalBox
 from emugpu.emulator.memory.bytes import CHUNK
@@ -21,53 +21,55 @@ from emugpu.emulator.memory.tmem import COLUMNS, LANES
 WHOLE = (1 << CHUNK) - 1
 DIVIDED = -1
 CROWDED = 1 << 14
-"""Histories after which those that no place has any more are forgotten."""
+"""With more histories than this, shadow memory deletes those that no place has any more."""
 
-Tell = Callable[[list[Conflict], list[tuple[Record, Record]], int, int, Observer], None]
-"""Takes what a step has found: unordered and ordered pairs, the byte it concerns, how many bytes, and who."""
+OnStep = Callable[[list[Conflict], list[tuple[Record, Record]], int, int, Observer], None]
+"""Receives the conflicts and the ordered pairs of a step, the first byte, the number of bytes, and the observer."""
 
 
 class ShadowMemory:
-    """Remembers who has accessed which bytes: by chunks of 16 bytes, by single bytes where accesses divide a chunk.
+    """Records accesses by chunks of 16 bytes, or by single bytes where accesses divide a chunk.
 
-    ``cells``: the number of the history of each chunk, or DIVIDED.
+    ``cells`` holds the number of each chunk's history, or DIVIDED.
     """
 
-    def __init__(self, nbytes: int, tell: Tell, defers: bool = False) -> None:
-        """defers: whether what is found may be told of later."""
+    def __init__(self, nbytes: int, on_step: OnStep, defers: bool = False) -> None:
+        """``defers``: findings may be reported later than the accesses that cause them."""
         self.histories = Histories(GENERIC)
         self.defers = defers
-        self._notes: Notes | None = None
+        self._pending: PendingAccesses | None = None
         self.cells: NDArray[np.int32] = np.zeros(-(-nbytes // CHUNK), np.int32)
         self.divided: dict[int, list[int]] = {}
-        self._tell = tell
+        self._on_step = on_step
         self._crowded = CROWDED
 
-    def note(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> bool:
-        """Weak accesses by a thread of the CTA whose memory it is: reads, or writes. whole, chunks: as of `Notes.add`.
-        False: they lie beyond, with which the run ends.
+    def add_pending(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> bool:
+        """Adds weak accesses by a thread of the CTA that owns the memory, all reads or all writes.
+
+        ``whole`` and ``chunks`` are those of `PendingAccesses.add`. Returns False if the accesses lie outside of the
+        memory, which ends the run.
         """
         if chunks[-1] >= len(self.cells):
             return False
-        if self._notes is not None and not self._notes.pays:
-            self._notes.settle(chunks)
-            self._notes, self.defers = None, False
+        if self._pending is not None and not self._pending.pays:
+            self._pending.settle(chunks)
+            self._pending, self.defers = None, False
         if not self.defers:
             for event in accesses:
                 self._apply(event, moment)
             return True
-        if self._notes is None:
-            self._notes = Notes(self.cells, self._apply, self._forget)
-        self._notes.add(accesses, mode, moment, whole, chunks)
+        if self._pending is None:
+            self._pending = PendingAccesses(self.cells, self._apply, self._forget)
+        self._pending.add(accesses, mode, moment, whole, chunks)
         return True
 
     def settle(self) -> None:
-        """Nothing follows."""
-        if self._notes is not None:
-            self._notes.close()
+        """Checks the pending accesses; no access follows."""
+        if self._pending is not None:
+            self._pending.close()
 
     def _apply(self, event: Access, moment: Moment) -> bool:
-        """Whether it is a write, and the histories of the chunks that it touches hold it alone."""
+        """Returns whether the access is a write and is now the only access in the histories of its chunks."""
         record = record_of(event, moment)
         self._access(event.where, event.nbytes * event.items, record, moment.observer)
         if not record.writes:
@@ -81,10 +83,10 @@ class ShadowMemory:
             del self.divided[chunk]
 
     def access(self, where: int | NDArray[np.integer], nbytes: int, record: Record, observer: Observer) -> None:
-        """Accesses ``nbytes`` at one place or at several."""
-        if self._notes is not None:
+        """Records an access to ``nbytes`` at one place or at several."""
+        if self._pending is not None:
             whole, parts = chunks_of(where, nbytes)
-            self._notes.settle(np.concatenate([whole, np.array([chunk for chunk, _ in parts], np.int64)]))
+            self._pending.settle(np.concatenate([whole, np.array([chunk for chunk, _ in parts], np.int64)]))
         self._access(where, nbytes, record, observer)
 
     def _access(self, where: int | NDArray[np.integer], nbytes: int, record: Record, observer: Observer) -> None:
@@ -97,9 +99,9 @@ class ShadowMemory:
             self._tidy()
 
     def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
-        """Returns whether somebody had accessed each of them before."""
-        if self._notes is not None:
-            self._notes.settle(chunks.ravel())
+        """Records an access to chunks. Returns whether each of them had been accessed before."""
+        if self._pending is not None:
+            self._pending.settle(chunks.ravel())
         return self._access_chunks(chunks, record, observer)
 
     def _access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
@@ -127,7 +129,7 @@ class ShadowMemory:
             table[number] = self.histories.step(number, record, observer)
             if self.histories.has_found:
                 own = chunks[now == number]
-                self._tell_all(int(own[0]) * CHUNK, len(own) * CHUNK, observer)
+                self._report(int(own[0]) * CHUNK, len(own) * CHUNK, observer)
         self.cells[chunks] = table[now]
         if numbers[0] == DIVIDED:
             for chunk in chunks[now == DIVIDED].tolist():
@@ -150,7 +152,7 @@ class ShadowMemory:
             del self.divided[chunk]
 
     def _alike(self, numbers: list[int]) -> bool:
-        """Whether histories differ in what came before the last write only."""
+        """Returns whether the histories differ only in what came before the last write."""
         last = {self.histories.all[number][:2] for number in numbers}
         return len(last) == 1
 
@@ -159,12 +161,12 @@ class ShadowMemory:
         if new is None:
             new = self.histories.step(number, record, observer)
             if self.histories.has_found:
-                self._tell_all(place, nbytes, observer)
+                self._report(place, nbytes, observer)
         return new
 
-    def _tell_all(self, place: int, nbytes: int, observer: Observer) -> None:
+    def _report(self, place: int, nbytes: int, observer: Observer) -> None:
         found = self.histories
-        self._tell(found.conflicts, found.ordered, place, nbytes, observer)
+        self._on_step(found.conflicts, found.ordered, place, nbytes, observer)
         found.clear()
 
     def _tidy(self) -> None:
@@ -176,7 +178,9 @@ class ShadowMemory:
 
 
 def _stored(event: Access) -> int | None:
-    """Of a write, a number for its addresses and values: equal ones have the same."""
+    """Returns a number for the addresses and values of a write (equal ones have equal numbers), or None for other
+    accesses.
+    """
     if event.mode != "write":
         return None
     items = event.values if isinstance(event.values, tuple) else (event.values,)
@@ -184,7 +188,10 @@ def _stored(event: Access) -> int | None:
 
 
 def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
-    """Gives the same record for the same access by the same instruction at one moment. scope: of a strong one."""
+    """Returns the record of an access; an access that the same instruction repeats at one moment has one record.
+
+    ``scope`` is the scope of a strong access.
+    """
     agent, site, writes = event.agent, event.site, event.mode != "read"
     key = (site.index, agent.lanes, writes, _stored(event))
     record = moment.records.get(key)
@@ -195,12 +202,12 @@ def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
 
 
 def places_of(event: Access) -> tuple[NDArray[np.int64], int]:
-    """Gives the addresses in global memory, and the bytes at each of them."""
+    """Returns the addresses in global memory, and the number of bytes at each of them."""
     return np.atleast_1d(np.asarray(event.where)).astype(np.int64), event.nbytes * event.items
 
 
 def chunks_of(where: int | NDArray[np.integer], nbytes: int) -> tuple[Chunks, tuple[tuple[int, int], ...]]:
-    """Returns the chunks that are covered, and of those in part the mask of bytes."""
+    """Returns the chunks that are covered completely, and the other ones with their masks of bytes."""
     return _chunks_of(np.asarray(where, np.int64).tobytes(), nbytes)
 
 
@@ -225,7 +232,7 @@ def _chunks_of(places: bytes, nbytes: int) -> tuple[Chunks, tuple[tuple[int, int
 
 
 def rows_of(tmap: TensorMap, coordinates: tuple[int, ...]) -> tuple[NDArray[np.int64], int]:
-    """Gives the device address of each inner row of the part that lies inside the tensor, and the bytes of one."""
+    """Returns the device address of each inner row of a box, clipped to the tensor, and the bytes of a row."""
     starts = np.array([tmap.address], np.int64)
     for start, extent, step, size, pitch in zip(
         coordinates[1:], tmap.box_shape[1:], tmap.steps[1:], tmap.dims[1:], tmap.strides, strict=True
@@ -241,7 +248,7 @@ def rows_of(tmap: TensorMap, coordinates: tuple[int, ...]) -> tuple[NDArray[np.i
 
 
 def is_inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> bool:
-    """Whether all of a box lies inside the tensor."""
+    """Returns whether a whole box lies inside the tensor."""
     return all(
         start >= 0 and start + (extent - 1) * step < size
         for start, extent, step, size in zip(coordinates, tmap.box_shape, tmap.steps, tmap.dims, strict=True)
@@ -249,7 +256,7 @@ def is_inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> bool:
 
 
 def inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Tells of each chunk of a box in shared memory, innermost first, whether any of it lies inside the tensor."""
+    """Returns for each chunk of a box in shared memory, innermost first, whether any of it lies inside the tensor."""
     chunk, outer = _chunks(tmap)
     first = coordinates[0] + chunk * CHUNK // tmap.element.bytes
     found = (first + (CHUNK // tmap.element.bytes) > 0) & (first < tmap.dims[0])
@@ -260,32 +267,32 @@ def inside(tmap: TensorMap, coordinates: tuple[int, ...]) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=64)
 def _chunks(tmap: TensorMap) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
-    """Gives of each chunk of a box its number in its row, and the index along each outer dimension."""
+    """Returns for each chunk of a box its number in its row, and its index along each outer dimension."""
     per_row = tmap.box_shape[0] * tmap.element.bytes // CHUNK
     indices = np.indices((*reversed(tmap.box_shape[1:]), per_row))
     *outer, chunk = (index.ravel() for index in indices)
     return chunk, tuple(index * step for index, step in zip(reversed(outer), tmap.steps[1:], strict=True))
 
 
-NOTED = 1 << 17
-"""Accesses that are only noted."""
+PENDING = 1 << 17
+"""An allocation keeps at most this many pending accesses."""
 
 Where = GlobalBox | tuple[NDArray[np.int64], int]
 """The box of a tensor map, or device addresses and the bytes at each of them."""
 Known = Iterable[tuple[Access, Moment]]
-"""Accesses of threads, and the moments."""
+"""Accesses of threads, each with the thread's moment."""
 
 
 def owner(space: Components, who: int) -> int:
-    """The number of a component among those of all clusters; none has 0."""
+    """Returns a number for a component that is unique among all clusters; 0 stands for no component."""
     return (space.number << 32) + who + 1
 
 
 class ShadowAllocation:
-    """Remembers who has accessed which bytes of an allocation in global memory.
+    """Records accesses to an allocation in global memory.
 
-    As long as it is only read, or each of its chunks is accessed by one thread alone, nothing can be out of order.
-    Accesses are only noted then, and take no room for histories.
+    As long as the allocation is only read, or only one thread accesses each of its chunks, no accesses are out of
+    order. Until then the accesses stay pending and take no room in histories.
     """
 
     def __init__(self, name: str, base: int, nbytes: int, memory: ShadowMemory) -> None:
@@ -293,16 +300,20 @@ class ShadowAllocation:
         self.base = base
         self.nbytes = nbytes
         self._memory = memory
-        self._noted: list[Iterable[tuple[Where, Record, Observer]]] = []
-        self._room = NOTED
+        self._pending: list[Iterable[tuple[Where, Record, Observer]]] = []
+        self._room = PENDING
         self._owners: NDArray[np.int64] | None = None
-        """Whose each chunk is, once something is written."""
+        """The owner of each chunk, once something has been written."""
 
-    def note(self, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known) -> bool:
-        """Notes weak accesses, so many, some of them stores if it ``writes``. owners: of the chunks' accesses. False:
-        they may be out of order, or there is no room.
+    def add_pending(
+        self, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known
+    ) -> bool:
+        """Adds ``count`` weak accesses to the pending ones; ``writes`` says whether some of them are stores.
+
+        ``owners`` gives the owner of each access to ``chunks``. Returns False if the accesses may be out of order, or
+        if there is no room.
         """
-        if count > self._room or (writes and self._noted and self._owners is None):
+        if count > self._room or (writes and self._pending and self._owners is None):
             return False
         if writes or self._owners is not None:
             if self._owners is None:
@@ -311,17 +322,17 @@ class ShadowAllocation:
             self._owners[chunks] = owners
             if ((held != owners) & (held != 0)).any() or (self._owners[chunks] != owners).any():
                 return False
-        self._noted.append((places_of(event), record_of(event, at), at.observer) for event, at in accesses)
+        self._pending.append((places_of(event), record_of(event, at), at.observer) for event, at in accesses)
         self._room -= count
         return True
 
     def access(self, where: Where, record: Record, observer: Observer) -> None:
         if not record.writes and self._room > 0 and self._owners is None:
-            self._noted.append([(where, record, observer)])
+            self._pending.append([(where, record, observer)])
             self._room -= 1
             return
-        noted, self._noted, self._room, self._owners = self._noted, [], 0, None
-        for one in chain.from_iterable(noted):
+        pending, self._pending, self._room, self._owners = self._pending, [], 0, None
+        for one in chain.from_iterable(pending):
             self._access(*one)
         self._access(where, record, observer)
 
@@ -336,25 +347,27 @@ class ShadowAllocation:
 BLOCK = 16
 CROWDED_TENSOR = 1 << 13
 
-TellTensor = Callable[[list[Conflict], list[tuple[Record, Record]], range, Observer], None]
+OnTensorStep = Callable[[list[Conflict], list[tuple[Record, Record]], range, Observer], None]
 
 
 class ShadowTensorMemory:
-    """Remembers who has accessed which part of a CTA's tensor memory: in blocks of 16 lanes by one column, which all
-    instructions keep to (PTX ISA 9.7.16.2.3, 9.7.16.10.5). ``cells``: the number of the history of each block.
+    """Records accesses to a CTA's tensor memory, in blocks of 16 lanes by one column.
+
+    All instructions access whole blocks (PTX ISA 9.7.16.2.3, 9.7.16.10.5). ``cells`` holds the number of each block's
+    history.
     """
 
-    def __init__(self, tell: TellTensor) -> None:
+    def __init__(self, on_step: OnTensorStep) -> None:
         self.histories = Histories(TENSOR)
         self.cells: NDArray[np.int32] = np.zeros((LANES // BLOCK, COLUMNS), np.int32)
-        self._tell = tell
+        self._on_step = on_step
         self._crowded = CROWDED_TENSOR
 
     def access(self, lanes: range, columns: range, record: Record, observer: Observer) -> bool:
-        """Returns whether all of it had been written, by more than an allocation."""
+        """Records an access. Returns whether the whole block had been written, not only allocated."""
         first, last = lanes.start // BLOCK, -(-lanes.stop // BLOCK)
         part = self.cells[first:last, columns.start : columns.stop]
-        if not part.size:  # beyond tensor memory: the run ends with a fault when it is touched
+        if not part.size:  # outside of tensor memory: the access itself will end the run with a fault
             return True
         number = int(part[0, 0])
         if (part == number).all():
@@ -379,7 +392,7 @@ class ShadowTensorMemory:
         histories = self.histories
         new = histories.step(number, record, observer)
         if histories.has_found:
-            self._tell(histories.conflicts, histories.ordered, columns, observer)
+            self._on_step(histories.conflicts, histories.ordered, columns, observer)
             histories.clear()
         return new
 

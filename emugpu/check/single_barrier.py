@@ -1,10 +1,10 @@
-"""CTAs whose warps have so far done no more than load, store, split up, become one again, and meet at one barrier.
+"""Single-barrier CTAs: so far, their warps have only loaded, stored, diverged, reconverged, and met at one barrier.
 
-The emulator's access filter finds the accesses to shared memory of such a CTA that are in order for certain, and no
-events are made of them: the trace is kept, and what a warp knows follows from how often it has left the barrier, its
-*epoch*. What lanes do while they are split up is in order for certain, too, as if they were together. As soon as
-anything else happens in the CTA, events are made of all that a finding can still name, and the other parts of the
-checker take it from there.
+The emulator's access filter finds the accesses to shared memory of such a CTA that are certainly in order. These do not
+become events: the trace is kept, and a warp's knowledge follows from how often it has left the barrier, its *epoch*.
+Accesses of lanes that have diverged are certainly in order, too, as if the lanes were together. As soon as anything
+else happens in the CTA, everything that a finding can still name becomes events, and the other parts of the checker
+take over.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from emugpu.emulator.native.layout import WHOLE_CHUNK, Event, Traced
 from emugpu.emulator.native.trace import Batch
 
 KEPT = 1 << 20
-"""Entries of the trace that are kept, after which those are forgotten that no finding can name any more."""
+"""With more trace entries than this, those that no finding can name any more are deleted."""
 
 
 class _SingleBarrierCta:
-    """A CTA, and what the filter knows of it. own: its warps' components. exits: of warps. What is kept of it begins
-    behind an entry of a part of the trace, after generation ``since`` of its barrier was complete, or from its start
-    on; site: of that entry.
+    """A single-barrier CTA, and the filter's view of it. ``own``: the components of its warps. ``exits``: the exits of
+    warps.
+
+    The kept trace of the CTA begins after entry ``entry`` of part ``part``, when generation ``since`` of its barrier
+    was complete, or from the CTA's start. ``site`` is that of the entry.
     """
 
     def __init__(self, cta: TrackedCta, filtered: CtaFilter, part: int) -> None:
@@ -50,8 +52,9 @@ class _SingleBarrierCta:
         self._moments: dict[tuple[int, int], Moment] = {}
 
     def moment(self, warp: int, time: int) -> Moment:
-        """A warp at a time of its own: it knows all that the others had done before they arrived at the barrier that it
-        has left last.
+        """Returns the moment of a warp at a time of its own.
+
+        The warp knows all that the others had done before they arrived at the barrier that it left last.
         """
         found = self._moments.get((warp, time))
         if found is None:
@@ -67,7 +70,9 @@ class _SingleBarrierCta:
 
 @dataclass(eq=False)
 class _Part:
-    """A part of the trace that is kept. clusters: by entry; completed: the entries that end generations of barriers."""
+    """A part of the kept trace. ``clusters``: by entry. ``completed``: the entries that complete generations of
+    barriers.
+    """
 
     batch: Batch
     clusters: Numbers
@@ -75,7 +80,7 @@ class _Part:
 
 
 class SingleBarrierCtas:
-    """Keeps single-barrier CTAs of one launch from the other parts of the checker."""
+    """Keeps the single-barrier CTAs of one launch away from the other parts of the checker."""
 
     def __init__(
         self,
@@ -83,23 +88,27 @@ class SingleBarrierCtas:
         take: dict[type, Callable[[Any], None]],
         overwrite: Callable[[Iterable[Access]], None],
     ) -> None:
-        """take: which part takes the events of each type. overwrite: is told of stores to global memory."""
+        """``take`` maps each type of event to the part that handles it. ``overwrite`` is called with stores to global
+        memory.
+        """
         self._model, self._take, self._overwrite = model, take, overwrite
         self.by_cluster: dict[int, _SingleBarrierCta] = {}
         self._filter = AccessFilter()
         self._clusters: Numbers = np.zeros(0, np.int64)
         self._owners: Numbers = np.zeros(0, np.int64)
         self._of_warps: list[_SingleBarrierCta | None] = []
-        """By the numbers that warps have in the trace: their clusters, who they are to allocations, and their CTAs."""
+        """By the numbers of warps in the trace: their clusters, their numbers as owners of chunks, and their CTAs."""
         self._split: dict[int, tuple[int, int]] = {}
-        """Of the warps whose lanes are split up, since which part of the trace, and which entry there."""
+        """For each warp whose lanes have diverged, the part of the trace and the entry at which they did."""
         self._held: list[tuple[int, Batch, Numbers]] = []
-        """Accesses of those to global memory, with the number of the part."""
+        """Accesses of these warps to global memory, with the number of the part."""
         self._parts: list[_Part] = []
         self._forgotten, self._count, self._most = 0, 0, KEPT
 
     def start(self, event: events.CtaStarted) -> None:
-        """A CTA has started: a single-barrier one, if it is alone in its cluster and findings may be told of later."""
+        """Handles the start of a CTA, a single-barrier one if it is alone in its cluster and findings may be reported
+        later.
+        """
         if self._model.threads.size > 1 or not self._model.defers:
             return
         cta = self._model.threads.cta(event.cluster, event.cta)
@@ -108,11 +117,13 @@ class SingleBarrierCtas:
         self.by_cluster[event.cluster] = _SingleBarrierCta(cta, filtered, part)
 
     def includes(self, event: Any) -> bool:
-        """Whether an event that Python has made is one of a single-barrier CTA."""
+        """Returns whether an event from Python belongs to a single-barrier CTA."""
         return bool(self.by_cluster) and getattr(getattr(event, "agent", event), "cluster", -1) in self.by_cluster
 
     def passes(self, event: Any) -> bool:
-        """Whether an event that Python has made concerns nobody else. After most others the CTA is no longer one."""
+        """Returns whether no other part has to see an event from Python. Most other events end the CTA's single-barrier
+        state.
+        """
         kind = type(event)
         if kind not in self._take or kind is events.CtaStarted:
             return False
@@ -130,7 +141,7 @@ class SingleBarrierCtas:
         return False
 
     def take(self, batch: Batch) -> None:
-        """Take a part of the trace."""
+        """Handles a part of the trace."""
         if not self.by_cluster:
             self._pass_on(batch, np.arange(len(batch.entries)))
             return
@@ -152,19 +163,19 @@ class SingleBarrierCtas:
             self._forget()
 
     def end(self) -> None:
-        """The run is over, perhaps by a fault: look at what lanes have done that are still split up."""
+        """Ends the run, perhaps after a fault: checks the accesses of lanes that are still apart."""
         for cluster in {int(self._clusters[warp]) for warp in self._split}:
             if cluster in self.by_cluster:
                 self._give_up(cluster)
 
     def _of(self, warp: int) -> _SingleBarrierCta:
-        """The CTA of a warp that is, or was, in a single-barrier one."""
+        """Returns the CTA of a warp that is, or was, in a single-barrier CTA."""
         one = self._of_warps[warp]
         assert one is not None
         return one
 
     def _know_warps(self, batch: Batch) -> None:
-        """Tell the filter of each warp that is traced for the first time."""
+        """Adds each warp that is traced for the first time to the filter."""
         new = batch.trace.who[len(self._clusters) :]
         if not new:
             return
@@ -184,7 +195,7 @@ class SingleBarrierCtas:
     # ---- global memory ----
 
     def _take_global(self, batch: Batch, which: Numbers) -> None:
-        """Take accesses to global memory; each allocation knows whether they can be out of order."""
+        """Handles accesses to global memory; each allocation knows whether they can be out of order."""
         part = batch.select(which)
         chunks, counts = batch.chunks_of(which)
         entries = part.entries
@@ -196,11 +207,14 @@ class SingleBarrierCtas:
             its = np.repeat(mine, counts)
             accesses = self._accesses(part, np.flatnonzero(mine).tolist())
             touched = chunks[its] & (WHOLE_CHUNK - 1)
-            self._model.note_global(base, bool(stores[mine].any()), touched, owners[its], int(mine.sum()), accesses)
+            self._model.add_pending_global(
+                base, bool(stores[mine].any()), touched, owners[its], int(mine.sum()), accesses
+            )
 
     def _hold(self, batch: Batch, accesses: Numbers) -> None:
-        """Take accesses to global memory as soon as the lanes of their warps are together: what those do that are split
-        up is looked at one by one if anything else happens in between.
+        """Handles accesses to global memory as soon as the lanes of their warps are together.
+
+        If anything else happens while lanes are apart, their accesses are checked one by one.
         """
         now = self._forgotten + len(self._parts)
         split = self._filter.split_warps()
@@ -214,7 +228,9 @@ class SingleBarrierCtas:
                 self._take_global(part, which[~is_held])
 
     def _is_since_split(self, number: int, warps: Numbers, at: Numbers) -> NDArray[np.bool_]:
-        """Of entries of a part of the trace, whether they are of lanes that have been split up since."""
+        """Returns for each entry of a part of the trace whether it belongs to a warp that has been diverged since
+        before it.
+        """
         found = np.zeros(len(at), np.bool_)
         for warp, since in self._split.items():
             if since[0] <= number:
@@ -222,15 +238,15 @@ class SingleBarrierCtas:
         return found
 
     def _accesses(self, part: Batch, which: list[int]) -> Iterator[tuple[Access, Moment]]:
-        """Accesses, each with the moment. That may be asked when the CTAs have long ended."""
+        """Yields accesses, each with its moment. A caller may ask for them long after the CTAs have ended."""
         for k in which:
             warp, time = int(part.entries["warp"][k]), int(part.entries["number"][k])
             yield part.access(k), self._of(warp).moment(self._filter.index_of(warp), time)
 
-    # ---- what is kept ----
+    # ---- the kept trace ----
 
     def _drop(self, cluster: int) -> _SingleBarrierCta:
-        """A CTA is a single-barrier CTA no longer."""
+        """Ends the single-barrier state of a CTA."""
         one = self.by_cluster.pop(cluster)
         self._filter.remove_cta(one.filtered)
         held, self._held = self._held, []
@@ -241,8 +257,10 @@ class SingleBarrierCtas:
         return one
 
     def _give_up(self, cluster: int, stopped_at: int | None = None) -> None:
-        """Something else happens in a CTA: make events of what is kept of it. stopped_at: of the last part, from where
-        on that includes accesses to global memory; those before are taken, but for what split lanes have done.
+        """Ends the single-barrier state of a CTA in which something else happens, and makes events of its kept trace.
+
+        ``stopped_at`` is the entry of the last part from which on the part's accesses to global memory are events, too.
+        The accesses before it have been handled already, except those of diverged lanes.
         """
         one = self._drop(cluster)
         if one.site is not None:
@@ -258,13 +276,15 @@ class SingleBarrierCtas:
             self._take[events.Exited](event)
 
     def _kept(self, one: _SingleBarrierCta, cluster: int) -> Iterator[tuple[int, _Part, Numbers]]:
-        """The parts of the trace that are kept of a CTA, by their numbers, with its entries in each."""
+        """Yields the kept parts of a CTA's trace: the number, the part, and the CTA's entries in it."""
         for number, part in enumerate(self._parts[one.part - self._forgotten :], one.part):
             at = np.flatnonzero(part.clusters == cluster)
             yield number, part, at[at > one.entry] if number == one.part else at
 
     def _bring_up(self, cluster: int, one: _SingleBarrierCta, site: Site) -> None:
-        """Have threads know what they knew where what is kept begins: all are at the barrier, and none has left."""
+        """Sets the threads to their knowledge at the start of the kept trace: all are at the barrier, and none has left
+        it.
+        """
         warps = self._model.threads.cta(cluster, 0).warps
         for index, warp in warps.items():
             warp.parts[0].become(one.moment(index, one.arrivals[index][one.since - 1]))
@@ -273,7 +293,7 @@ class SingleBarrierCtas:
             self._take[events.GroupArrived](arrival)
 
     def _forget(self) -> None:
-        """Forget what no finding can name any more; give a CTA up of which that is nothing, and much is kept."""
+        """Deletes what no finding can name any more. Gives a CTA up if all of a long trace may still be named."""
         middle = self._forgotten + len(self._parts) // 2
         for cluster, one in [*self.by_cluster.items()]:
             if not self._move(cluster, one) and one.part < middle:
@@ -286,7 +306,7 @@ class SingleBarrierCtas:
         self._most = max(KEPT, 2 * self._count)
 
     def _move(self, cluster: int, one: _SingleBarrierCta) -> bool:
-        """Have what is kept of a CTA begin later, if it can."""
+        """Moves the start of a CTA's kept trace forward. Returns False if it cannot."""
         arrived = self._filter.arrived(one.filtered)
         since = one.filtered.oldest_needed()
         if self._filter.is_split(one.filtered):

@@ -1,4 +1,4 @@
-"""Tensor core operations: wgmma, tcgen05.mma and tcgen05.cp, and tensor memory from its allocation to its end."""
+"""Tensor core operations (wgmma, tcgen05.mma and tcgen05.cp), and tensor memory from its allocation to its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_operand(
     if not memory.access_chunks(region.chunks, record, observer):
         model.say(
             "stage-read-early", "error", "the MMA reads shared memory that nobody has written yet",
-            (operation.site, operation.agent), missing="no wait for whatever is to write it",
+            (operation.site, operation.agent), missing="no wait for the operation that writes it",
             fix="wait for the mbarrier that counts the bytes of the copies",
         )  # fmt: skip
 
@@ -44,22 +44,22 @@ GROUPS_KEPT = 16
 
 
 class Wgmmas(OperationChecker):
-    """Checks wgmma: four warps issue it together, and wait for groups of them."""
+    """Checks wgmma: four warps issue it together, and wait for its groups."""
 
     kinds = ("wgmma",)
 
     def __init__(self, operations: OperationsInFlight) -> None:
         super().__init__(operations)
         self._issued: dict[int, list[Clock]] = {}
-        """By operation: what each warp knew that has issued it."""
+        """By operation: the clock of each warp that has issued it."""
         self._of_warp: dict[tuple[int, int, int], int] = {}
         """The last wgmma that a warp has issued."""
         self._committed: dict[tuple[int, int, int, int], int] = {}
         """The last wgmma that a warp had issued when it committed a group."""
         self._collective: dict[tuple[int, int, int], dict[int, Clock]] = {}
-        """By warpgroup: what those who issued a wgmma knew, the last one of each group."""
+        """By warpgroup: the joint knowledge of the issuers of a wgmma, for the last one of each group."""
         self._ends: dict[tuple[int, int, int], set[int]] = {}
-        """By warpgroup: wgmmas that are the last of a group."""
+        """By warpgroup: the wgmmas that are the last of a group."""
 
     def issue(self, in_flight: InFlight, agent: Agent) -> None:
         self._operations.enter(in_flight, self._operations.pipe("wgmma", agent, agent.warp // WARPS))
@@ -67,7 +67,7 @@ class Wgmmas(OperationChecker):
         self._joins(in_flight, in_flight.clock, agent)
 
     def issued_again(self, in_flight: InFlight, thread: Thread, agent: Agent) -> None:
-        """Another warp of the warpgroup has issued it, too."""
+        """Handles the issue of the same wgmma by another warp of the warpgroup."""
         self._joins(in_flight, thread.release(), agent)
 
     def _joins(self, in_flight: InFlight, clock: Clock, agent: Agent) -> None:
@@ -75,16 +75,16 @@ class Wgmmas(OperationChecker):
         self._of_warp[agent[:3]] = in_flight.time
 
     def _read(self, in_flight: InFlight) -> None:
-        """Each warp must have waited for what it multiplies: what counts is what all of them knew."""
+        """Reads the operands. Each warp must have waited for them, so only what all four warps knew counts."""
         operation, clocks = in_flight.operation, self._issued.pop(in_flight.operation.id)
-        told = clocks[0].copy()
+        known = clocks[0].copy()
         for clock in clocks[1:]:
-            told.join(clock)
+            known.join(clock)
         group = _warpgroup(operation.agent)
         held = self._collective.setdefault(group, {})
         if held and (last := next(reversed(held))) not in self._ends.get(group, ()):
-            told.join(held.pop(last))
-        held[in_flight.time] = told
+            known.join(held.pop(last))
+        held[in_flight.time] = known
         if len(held) > GROUPS_KEPT:
             del held[next(iter(held))]
         width = min(clock.rows.shape[1] for clock in clocks)
@@ -111,10 +111,10 @@ class Wgmmas(OperationChecker):
                 continue
             count = self._committed.pop((agent.cluster, agent.cta, agent.warp, group), 0)
             thread.own_clock().set(component, count)
-            # All four warps have issued it, so what they had done before has happened.
-            told = self._collective.get(_warpgroup(agent), {}).get(count)
-            if told is not None:
-                thread.acquire(told, NARROW)
+            # All four warps have issued it, so their earlier actions have happened.
+            known = self._collective.get(_warpgroup(agent), {}).get(count)
+            if known is not None:
+                thread.acquire(known, NARROW)
 
     def forget(self, cluster: int) -> None:
         drop_cluster(cluster, self._of_warp, self._committed, self._collective, self._ends)
@@ -128,7 +128,7 @@ OPERAND = "operand"
 
 
 class TensorMemoryAccesses(OperationChecker):
-    """Checks tcgen05.ld and .st when they are issued; their warp waits for each kind."""
+    """Checks tcgen05.ld and .st at their issue; their warp waits for each kind."""
 
     kinds = ("tmem.load", "tmem.store")
 
@@ -145,7 +145,7 @@ class TensorMemoryAccesses(OperationChecker):
         self._operations.end(in_flight)
 
     def awaited(self, event: TensorMemoryWaited) -> None:
-        """Takes tcgen05.wait: loads, or stores, of the thread are over."""
+        """Handles tcgen05.wait: the loads, or the stores, of the thread are over."""
         if not event.operations:
             return
         agent, model = event.agent, self._model
@@ -166,12 +166,12 @@ class TensorMemoryAccesses(OperationChecker):
 def touch_tensor(
     operations: OperationsInFlight, in_flight: InFlight, kind: str, regions: Iterable[Any], writes: bool
 ) -> bool:
-    """Returns whether all of it had been written before."""
+    """Records accesses to tensor memory. Returns whether all of it had been written before."""
     operation = in_flight.operation
     record = in_flight.record(kind, writes)
     observer = in_flight.observer()
     if kind == "mma" and not writes:
-        # An operand in tensor memory: what other MMAs of the thread do there is not in order with it.
+        # An operand in tensor memory is not in order with the accesses of the thread's other MMAs.
         record.shape = observer.shape = OPERAND
     elif kind not in ("mma", "cp"):
         # The loads of a warp, and its stores, complete in order, but stores and loads do not follow one another.
@@ -186,7 +186,7 @@ def touch_tensor(
 
 def unwritten(operations: OperationsInFlight, in_flight: InFlight, what: str) -> None:
     operation = in_flight.operation
-    # What is loaded may be left unused; where it decides something, the machine says so.
+    # The program may leave a loaded value unused; if the value decides something, the machine reports it.
     severity: Severity = "warning" if operation.kind == "tmem.load" else "error"
     operations.model.say(
         "tmem-uninit", severity, f"{what} columns of tensor memory that nobody has written",
@@ -196,7 +196,9 @@ def unwritten(operations: OperationsInFlight, in_flight: InFlight, what: str) ->
 
 
 class Mmas(OperationChecker):
-    """Checks tcgen05.mma and tcgen05.cp of a thread, which complete in order, and the commits that say so."""
+    """Checks tcgen05.mma and tcgen05.cp of a thread, which complete in order, and the commits that signal their
+    completion.
+    """
 
     kinds = ("mma", "tmem.copy")
 
@@ -236,7 +238,7 @@ class Mmas(OperationChecker):
 
 
 def mma_pipe(operations: OperationsInFlight, agent: Agent) -> Pipe:
-    """Returns the pipe of MMAs, tcgen05.cps and commits of one thread."""
+    """Returns the pipe of one thread's MMAs, tcgen05.cps and commits."""
     lane = (agent.lanes & -agent.lanes).bit_length() - 1
     return operations.pipe("mma", agent, agent.warp * 32 + lane)
 
@@ -245,11 +247,11 @@ Life = TensorMemoryAllocated | TensorMemoryFreed
 
 
 class TensorMemoryLife:
-    """Checks that tensor memory is allocated and freed in order: by each CTA for itself, or by both CTAs of a pair.
+    """Checks the order of allocating and freeing tensor memory, by each CTA for itself or by both CTAs of a pair.
 
-    A pair allocates together: the first warp may wait for the second one (PTX ISA 9.7.16.5), and kernels that run well
-    use both tensor memories as soon as their own allocation has returned. So the even CTA's, which the odd one's waits
-    for here, stands for both.
+    A pair allocates together: the first warp may wait for the second one (PTX ISA 9.7.16.5). Kernels that run well use
+    both tensor memories as soon as their own allocation has returned. Therefore the allocation of the even CTA, for
+    which that of the odd CTA waits here, stands for both.
     """
 
     def __init__(self, model: Model) -> None:
@@ -291,7 +293,9 @@ class TensorMemoryLife:
             self._too_soon(made, record)
 
     def _act(self, event: Life, kind: str, ctas: tuple[int, ...]) -> Record:
-        """Accesses columns of CTAs that change hands: whoever uses them must do so afterwards, or before."""
+        """Records that columns of CTAs are allocated or freed: their users must access them after the one, and before
+        the other.
+        """
         agent = event.agent
         thread = self.model.threads.of(agent)
         clock = thread.release()

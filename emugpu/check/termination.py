@@ -1,4 +1,4 @@
-"""CTAs exit and runs fail: what can still reach a CTA, and what an error says about synchronisation."""
+"""The end of CTAs and runs: operations that can still reach a CTA, and errors that concern synchronisation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIX = "a cluster barrier at the end of the kernel, or a wait for the last signa
 
 
 def check_ended(model: Model, event: CtaEnded) -> None:
-    """Reports what comes from outside and is not known to be over by a thread of the CTA."""
+    """Reports operations from outside that no thread of the CTA knows to be over."""
     cta = model.threads.cta(event.cluster, event.cta)
     known = cta.ended
     assert known is not None
@@ -37,7 +37,7 @@ def check_ended(model: Model, event: CtaEnded) -> None:
 def _check_arrival(model: Model, known: Clock, offset: int, rank: int, arrival: Arrival) -> None:
     """Checks an arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for.
 
-    Kernels that run well end so, and the machine warns of it, too.
+    Kernels that run well end like this, too, so it is a warning, as the machine's own.
     """
     is_known = arrival.agent.cta == rank or known.knows(known.space, arrival.who, arrival.time, VISIBLE)
     if is_known and not arrival.commit:
@@ -50,7 +50,7 @@ def _check_arrival(model: Model, known: Clock, offset: int, rank: int, arrival: 
 
 
 def check_missed(model: Model, event: Missed, arrival: Arrival) -> None:
-    """An arrival has come to a CTA that has exited."""
+    """Reports an arrival at a CTA that has exited."""
     known = model.threads.cta(event.agent.cluster, event.cta).ended
     assert known is not None
     if event.cta == event.agent.cta and event.operation is not None and event.operation.kind == "cp.async.arrive":
@@ -80,11 +80,11 @@ _RULES = {
     "clc-unarmed": "bytes",
     "uninitialised": "memory",
 }
-"""Of faults of the machine that are about synchronisation."""
+"""The checker's rules for the machine's faults that concern synchronisation."""
 
 
 def note_error(model: Model, error: Exception, waiting: dict[Agent, Suspended]) -> None:
-    """Reports what the error that has ended a run says about synchronisation."""
+    """Reports what the error that ended a run means for synchronisation."""
     if isinstance(error, Fault):
         _note_fault(model, error)
     elif isinstance(error, Deadlock):
@@ -115,7 +115,7 @@ def _note_fault(model: Model, error: Fault) -> None:
 
 
 def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
-    """Reports phases that lack something, with those who wait for them."""
+    """Reports the incomplete phases, with the agents that wait for them."""
     for agent, event in waiting.items():
         if event.mbarrier is None:
             continue
@@ -124,14 +124,14 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         if barrier is None:
             continue
         name = model.names.shared(offset, agent.cta)
-        # Before phase 0 ends, the parity of the phase in front of it has passed already.
+        # Before phase 0 ends, a wait for the parity of the phase before it succeeds.
         untouched = barrier.pending == barrier.expected and not barrier.bytes
         if phase > (0 if untouched else 1) and not _has_seen(model, agent, barrier, max(phase - 2, 0)):
             ended = f"phases {phase - 2} and {phase - 1}" if phase > 1 else "phase 0"
             model.say(
                 "phase-lapped", "error", f"{ended} of {name} ended before this looked: it waits for phase {phase}",
                 (event.site, agent),
-                fix="let the one who waits arrive somewhere that the next phase depends on, or see the parity",
+                fix="let the waiting thread arrive at a barrier that the next phase depends on, or correct the parity",
             )  # fmt: skip
             continue
         if barrier.bytes and not barrier.pending:
@@ -144,11 +144,11 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         model.say(
             "phase-unobserved", "error",
             f"waits for phase {phase} of {name}, which never ends: it lacks {' and '.join(lacks) or 'nothing'}",
-            (event.site, agent), fix="see who should arrive there, and the parity that is waited for",
+            (event.site, agent), fix="find the thread that should arrive there, or correct the parity of the wait",
         )  # fmt: skip
 
 
 def _has_seen(model: Model, agent: Agent, barrier: TrackedMBarrier, phase: int) -> bool:
-    """Whether the agent knows that a phase is over."""
+    """Returns whether the agent knows that a phase is over."""
     clock = model.threads.of(agent).clock
     return clock.knows(clock.space, barrier.component, phase + 1, EXECUTION)

@@ -1,8 +1,7 @@
-"""Warps and their parts: who an agent of an event is, as a component with a clock.
+"""Warps and their parts: maps the agent of an event to a component with a clock.
 
-A warp is one component while it is converged. Where it splits, one part stays the component and the others get their
-own; where parts meet again they know what all of them knew. That lanes which execute together follow one another is
-taken for granted, as compilers do.
+A converged warp is one component. If it diverges, one part keeps the component and the other parts get their own. If
+parts reconverge, they know what all of them knew. Lanes that execute together are taken as ordered, as compilers do.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from emugpu.emulator.machine.lanes import FULL_MASK
 
 COMPONENTS_OF_WARP = 2
 COMPONENTS_OF_CTA = 20
-"""What most kernels need: mbarriers, pipes, bulk groups. There may be more."""
+"""Room for the mbarriers, pipes and bulk groups that most kernels need. There may be more."""
 
 
 class Moment:
-    """A thread as long as it learns and tells nothing: what it knows, and the records of what it does."""
+    """A thread between two synchronisations: its knowledge, and the records of its accesses."""
 
     __slots__ = ("clock", "observer", "order", "records", "space", "time", "version", "who")
 
@@ -48,11 +47,11 @@ class Moment:
 
 @dataclass(slots=True, eq=False)
 class Thread:
-    """A part of a warp that executes together, as a component that knows things.
+    """A part of a warp that executes together, as a component with a clock.
 
-    ``tensor``: tcgen05 operations it may follow by its own, as tcgen05.fence::after_thread_sync says. ``fenced``: what
-    its last fence has released, with the fence's scope. ``pending``: what its next fence acquires; ``heard_own``:
-    whether lanes of its own warp have told any of it. ``version`` changes whenever it learns or tells something.
+    ``tensor`` holds the tcgen05 operations that its own may follow, by tcgen05.fence::after_thread_sync. ``fenced`` is
+    what its last fence released, with the fence's scope. ``pending`` is what its next fence acquires; ``heard_own``
+    says whether lanes of its own warp released any of it. ``version`` changes whenever the thread acquires or releases.
     """
 
     own: int
@@ -79,34 +78,34 @@ class Thread:
         self.clock.rows[OWN, self.own] = self.time
 
     def peek(self) -> Clock:
-        """Returns what it knows now; this will not change."""
+        """Returns the clock as it is now; the returned clock will not change."""
         self._lent = True
         return self.clock
 
     def moment(self) -> Moment:
-        """Returns the present one."""
+        """Returns the current moment."""
         if self._moment is None or self._moment.version != self.version:
             self._moment = Moment(self.peek(), self.own, self.time, self.version)
         return self._moment
 
     def become(self, moment: Moment) -> None:
-        """Be where it is at a moment that nobody has told it of."""
+        """Sets the thread to its state at a moment."""
         self.clock, self.time = moment.clock.copy(), moment.time
         self._lent = False
         self.version += 1
 
     def release(self) -> Clock:
-        """Returns what it knows, up to its own actions so far: what it does from now on is not included."""
-        told = self.clock
-        self.clock = told.copy()
+        """Returns the thread's knowledge, with its own actions so far; its later actions are not included."""
+        known = self.clock
+        self.clock = known.copy()
         self._lent = False
         self.time += 1
         self._tick_rows()
         self.version += 1
-        return told
+        return known
 
     def own_clock(self) -> Clock:
-        """Returns its clock, to be changed."""
+        """Returns the thread's clock for the caller to change."""
         if self._lent:
             self.clock = self.clock.copy()
             self._lent = False
@@ -117,25 +116,25 @@ class Thread:
         self.own_clock().join(clock, rows)
 
     def may_follow(self, who: int, time: int) -> None:
-        """A tcgen05 operation of its own is known to be over."""
+        """Marks a tcgen05 operation of the thread as known to be over."""
         known = np.zeros(who + 1, np.int32)
         known[who] = time
         self.tensor = larger(self.tensor, known)
 
     def fence_after(self) -> None:
-        """Takes tcgen05.fence::after_thread_sync."""
+        """Handles tcgen05.fence::after_thread_sync."""
         self.tensor = larger(self.tensor, self.clock.rows[BEFORE])
         self.version += 1
 
     def fence_before(self) -> None:
-        """Takes tcgen05.fence::before_thread_sync."""
+        """Handles tcgen05.fence::before_thread_sync."""
         clock = self.own_clock()
         publish(clock, self.tensor)
 
 
 @dataclass(slots=True, eq=False)
 class TrackedWarp:
-    """Holds the parts of a warp. ``spare``: components of parts that have joined others again."""
+    """The parts of a warp. ``spare`` holds components of parts that have joined others again."""
 
     parts: list[Thread] = field(default_factory=list)
     spare: list[int] = field(default_factory=list)
@@ -144,9 +143,9 @@ class TrackedWarp:
 
 @dataclass(slots=True, eq=False)
 class TrackedCta:
-    """Holds a CTA's warps.
+    """A CTA with its warps.
 
-    ``started``: the component that stands for its being there. ``ended``: what its threads knew last.
+    ``started`` is the component that stands for the CTA's presence. ``ended`` is the final knowledge of its threads.
     """
 
     cluster: TrackedCluster
@@ -157,7 +156,7 @@ class TrackedCta:
 
 
 class TrackedCluster:
-    """Holds a cluster's CTAs by rank, and the components they share."""
+    """A cluster's CTAs by rank, and the components that they share."""
 
     def __init__(self, number: int, warps: int, ctas: int) -> None:
         self.number = number
@@ -176,7 +175,7 @@ class TrackedCluster:
 
 
 class Threads:
-    """Finds who acts."""
+    """Finds the thread that an agent belongs to."""
 
     def __init__(self, ctas_of_cluster: int) -> None:
         self.size = ctas_of_cluster
@@ -216,7 +215,9 @@ class Threads:
         warp.found.clear()
 
     def join(self, parts: tuple[Agent, ...]) -> None:
-        """Parts become one, which is the oldest component: that of the warp, where all of it is together again."""
+        """Joins parts into one. It keeps the oldest component, which is the warp's own if the whole warp is together
+        again.
+        """
         first, *others = sorted((self.of(part) for part in parts), key=lambda thread: thread.own)
         _, warp = self._warp(parts[0])
         for other in others:
@@ -227,7 +228,7 @@ class Threads:
         warp.found.clear()
 
     def meet(self, agent: Agent, members: int) -> None:
-        """Takes bar.warp.sync and the like: those that have met know the same."""
+        """Handles bar.warp.sync and the like: the parts that have met share their knowledge."""
         if agent.lanes & members == members:
             return
         _, warp = self._warp(agent)
@@ -240,7 +241,7 @@ class Threads:
             part.release()
 
     def leave(self, agent: Agent) -> Thread:
-        """Keeps the last clock of a thread with its CTA."""
+        """Adds the last clock of a thread to its CTA."""
         thread = self.of(agent)
         cta = self.cta(agent.cluster, agent.cta)
         clock = thread.release()

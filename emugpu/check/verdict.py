@@ -1,8 +1,8 @@
-"""One verdict on kernels that ran with the checker on, and what it rests on.
+"""The verdict on kernels that ran with the checker on, and its basis.
 
-*clean*: every launch ended, every result that was expected is right, and the synchronisation is sound, under all the
-schedules that were tried. *wrong*: a result is, or a rule of the machine was broken. *racy*: the checker has found an
-error. *hung*: nothing could go on. *incomplete*: something was not looked at, so there is no verdict.
+*clean*: every launch ended, every compared result is right, and the synchronisation is sound, under all schedules that
+were tried. *wrong*: a result is wrong, or the program broke a rule of the machine. *racy*: the checker found an error.
+*hung*: no thread could continue. *incomplete*: something was not checked, so there is no verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from emugpu.emulator.ptx.ast import Instruction, Kernel, Special
 Word = Literal["clean", "wrong", "racy", "hung", "incomplete"]
 EXIT_CODES: dict[Word, int] = {"clean": 0, "racy": 1, "hung": 3, "wrong": 4, "incomplete": 5}
 ORDER: tuple[Word, ...] = ("hung", "wrong", "racy", "incomplete")
-"""Of several, the first one is the verdict."""
+"""If several apply, the first of these is the verdict."""
 SCHEMA = 1
 
 Trust = Literal["exact", "bounded", "by the ISA alone", "not modelled", "computed by NumPy"]
@@ -30,9 +30,10 @@ _BLACKWELL = ("tcgen05", "clusterlaunchcontrol")
 def trust(i: Instruction) -> Trust:
     """Returns how far an instruction's result can be trusted.
 
-    exact: as an H200 was seen to do it, or as the ISA leaves no choice. bounded: an approximate function, which is
-    rounded correctly here, and on hardware within the error that the ISA allows. by the ISA alone: what only Blackwell
-    has; for the sums of tcgen05.mma others have published what B200s give. not modelled: it reads a clock.
+    exact: as observed on an H200, or as the ISA fully defines it. bounded: an approximate function; its result is
+    rounded correctly here, and lies within the error that the ISA allows on hardware. by the ISA alone: an instruction
+    that only Blackwell has; for the sums of tcgen05.mma, others have published the results of B200s. not modelled: it
+    reads a clock.
     """
     if any(isinstance(o, Special) and o.name in _TIME for o in i.operands):
         return "not modelled"
@@ -42,9 +43,7 @@ def trust(i: Instruction) -> Trust:
 
 
 def fidelity(kernels: Iterable[Kernel]) -> dict[Trust, dict[str, int]]:
-    """Counts the instructions of kernels, as they stand in the PTX, by how far they can be trusted and by opcode; the
-    exact ones together.
-    """
+    """Counts the instructions of the kernels' PTX by trust and opcode; all exact ones have one count."""
     found: dict[Trust, Counter[str]] = {}
     for kernel in kernels:
         for i in kernel.instructions:
@@ -55,7 +54,7 @@ def fidelity(kernels: Iterable[Kernel]) -> dict[Trust, dict[str, int]]:
 
 
 def how_it_ended(error: BaseException | None) -> Word:
-    """Returns what an error says about the program that met it."""
+    """Returns the verdict that follows from the error that ended a program."""
     if isinstance(error, Deadlock):
         return "hung"
     return "wrong" if isinstance(error, Fault) and error.rule != "unsupported" else "incomplete"
@@ -63,9 +62,12 @@ def how_it_ended(error: BaseException | None) -> Word:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Says what came of a target. reasons: why it is not clean, each with the verdict that it leads to. findings: the
-    checker's. compared: results that were. fidelity: of the kernels that were launched. checked: whether the
-    synchronisation was looked at. smaller: the command that shows the same in a smaller case, if one was looked for.
+    """The outcome of checking a target.
+
+    ``reasons`` says why it is not clean; each comes with the verdict that follows from it. ``findings`` are the
+    checker's. ``compared`` names the results that were compared. ``fidelity`` counts the instructions of the launched
+    kernels. ``checked``: the synchronisation was checked. ``smaller`` is the command that shows the same in a smaller
+    case, if one was found.
     """
 
     target: str
@@ -80,12 +82,12 @@ class Verdict:
 
     @property
     def word(self) -> Word:
-        said = {word for word, _ in self.reasons}
-        return next((word for word in ORDER if word in said), "clean")
+        words = {word for word, _ in self.reasons}
+        return next((word for word in ORDER if word in words), "clean")
 
     @property
     def untouched(self) -> bool:
-        """Returns whether nothing was launched, or asked for that there is not."""
+        """Returns whether nothing was launched and there is at most one reason, for example a missing kernel."""
         return not self.launches and len(self.reasons) <= 1
 
     @property
@@ -97,7 +99,7 @@ class Verdict:
         return EXIT_CODES[self.word]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns plain data for JSON; its form is described in docs/verdicts.md."""
+        """Returns plain data for JSON; docs/verdicts.md describes its form."""
         return {
             "schema": SCHEMA,
             "target": self.target,
@@ -115,7 +117,7 @@ class Verdict:
         }
 
     def lines(self) -> list[str]:
-        """Returns what people read: the reasons, what the verdict rests on, and last the word."""
+        """Returns the lines for people: the reasons, the basis of the verdict, and the verdict in the last line."""
         found = [f"{word}: {reason}" for word, reason in self.reasons]
         for how, names in self.fidelity.items():
             total = sum(names.values())

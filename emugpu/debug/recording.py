@@ -209,7 +209,7 @@ def _check(recording: Recording) -> list[tuple[int, Finding]]:
         if finding.severity != "note":
             found.append((count, finding))
 
-    checker = Checker(roles=recording.what.roles, tell=note)
+    checker = Checker(roles=recording.what.roles, on_finding=note)
 
     def watch(event: Any) -> None:
         nonlocal count

@@ -1,11 +1,11 @@
-"""Weak accesses of threads to the shared memory of their own CTA, looked at many at a time.
+"""Pending accesses: weak accesses of threads to the shared memory of their own CTA, checked many at a time.
 
-Most programs are in order. So these accesses are only noted at first, and arrays say whether all of them are: of each
-chunk who has written it last and who has read it since, against what the later ones know. Histories, which
-know how to tell about two accesses that are not in order, get them one by one only when they have to: where
-something is not in order, or where something else (an atomic, a copy, an MMA, another CTA) touches the memory.
+Most programs are in order, so accesses wait in a log at first. Arrays hold the last writer of each chunk and its
+readers since then, and one comparison with the clocks of the accesses decides whether all of them are in order.
+Histories can describe two accesses that are not in order. They get the accesses one by one, and only if some are not in
+order, or if another kind of access (an atomic, a copy, an MMA, another CTA) touches the memory.
 
-Chunks are judged as a whole. Where threads share one and each keeps to its own bytes, it is the histories that know.
+The arrays know whole chunks only. If threads share a chunk and each keeps to its own bytes, the histories decide.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from emugpu.emulator.machine.events import Access, Accesses
 from emugpu.emulator.memory.bytes import CHUNK
 
 UNKNOWN = np.iinfo(np.int32).max
-"""In place of the time of a chunk's last write: its history has to be asked."""
+"""Stands for the time of a chunk's last write if only its history knows it."""
 TRIALS, FEWEST = 16, 8
-"""After how often histories have been handed what was noted, how many accesses that must have been on average."""
+"""After ``TRIALS`` transfers to the histories, pending accesses pay only if a transfer had at least ``FEWEST`` accesses
+on average.
+"""
 MOST = 1 << 14
-"""Accesses that are noted at most, after which those are forgotten that no finding can name any more."""
+"""The log holds at most this many accesses; then it drops those that no finding can name any more."""
 
 Chunks = NDArray[np.signedinteger[Any]]
 Several = Accesses | tuple[Access, ...]
 
 
-class _Noted(NamedTuple):
+class _Pending(NamedTuple):
     """Accesses of one thread at one moment, all of them reads or all of them writes."""
 
     accesses: Several
@@ -43,8 +45,8 @@ class _Noted(NamedTuple):
     chunks: Chunks
 
 
-class Notes:
-    """What is noted of one CTA's memory."""
+class PendingAccesses:
+    """The pending accesses to one CTA's memory."""
 
     def __init__(
         self,
@@ -52,57 +54,61 @@ class Notes:
         apply: Callable[[Access, Moment], bool],
         forget: Callable[[Chunks], None],
     ) -> None:
-        """histories: the number of each chunk's, 0 if nothing has accessed it. apply: has them know of an access; says
-        of a write whether no other access to its chunks need be known. forget: what they know of chunks, as what is
-        noted since begins with writes.
+        """``histories`` holds the number of each chunk's history, or 0 if nothing has accessed the chunk.
+
+        ``apply`` adds an access to the histories; for a write it returns whether the write is the only access that the
+        histories of its chunks need. ``forget`` clears the histories of chunks whose pending accesses begin with
+        writes.
         """
         count = len(histories)
         self._apply, self._forget = apply, forget
-        self._log: list[_Noted] = []
+        self._log: list[_Pending] = []
         self._length = 0
-        """How many accesses that are."""
+        """The number of accesses in the log."""
         self.pays = True
-        """Whether noting still does: it does not where other things touch the memory every few accesses."""
+        """Whether deferring the check saves time. It does not if other accesses touch the memory every few accesses."""
         self._times = self._handed = 0
         self._checked = 0
-        """Of the log, the entries that are known to be in order. After them come writes, and then reads."""
+        """The number of log entries that are known to be in order. Writes follow them, and then reads."""
         self._first = 1
         """The number of the log's first entry."""
         self._writer: NDArray[np.int32] = np.zeros(count, np.int32)
         self._time: NDArray[np.int32] = np.where(histories, np.int32(UNKNOWN), np.int32(0))
-        """The component that has written a chunk last, and when."""
+        """The component that wrote a chunk last, and the time."""
         self._read: NDArray[np.int32] = np.zeros((count, 1), np.int32)
-        """When each component has read a chunk since."""
+        """The time at which each component has read a chunk since."""
         self._is_read: NDArray[np.bool_] = np.zeros(count, np.bool_)
-        """Whether any has; the row of ``_read`` is not looked at else."""
+        """Whether any component has; if not, the row of ``_read`` is stale."""
         self._begins: NDArray[np.int64] = np.zeros((2, count), np.int64)
-        """The number of the last write of all of a chunk, and of the one before that; 0: the log has none."""
+        """The number of the last write to all of a chunk, and of the one before it; 0 if the log has none."""
 
     def add(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> None:
-        """Accesses of a thread, with chunks of which one covers all bytes, and all that they touch."""
+        """Adds accesses of a thread. They cover all bytes of the chunks in ``whole``, and touch those in ``chunks``."""
         if self._length >= MOST:
             self._trim()
         if mode != "read" and self._log and self._log[-1].mode == "read":
             self._check()
-        self._log.append(_Noted(accesses, mode, moment, whole, chunks))
+        self._log.append(_Pending(accesses, mode, moment, whole, chunks))
         self._length += len(accesses)
 
     def close(self) -> None:
-        """Look at what is left; nothing follows."""
+        """Checks the remaining accesses; no access follows."""
         self._check()
 
     def settle(self, chunks: Chunks) -> None:
-        """Have histories know everything: something else is about to access these chunks."""
+        """Moves all pending accesses to the histories, because another kind of access will touch these chunks."""
         self._check()
         if self._log:
             self._hand_over()
         self._time[chunks] = UNKNOWN
 
     def _check(self) -> None:
-        """Look at what has come since that was last done: writes, and then reads. Histories are asked if need be."""
+        """Checks the entries since the last check: writes, and then reads. If they are not in order, the histories get
+        them.
+        """
         entries = self._log[self._checked :]
         self._checked = len(self._log)
-        count = next((n for n, noted in enumerate(entries) if noted.mode == "read"), len(entries))
+        count = next((n for n, entry in enumerate(entries) if entry.mode == "read"), len(entries))
         first = self._first + self._checked - len(entries)
         if not (self._writes_are_in_order(entries[:count], first) and self._reads_are_in_order(entries[count:])):
             self._hand_over()
@@ -114,9 +120,9 @@ class Notes:
                 _, chunks = span(event)
                 self._begins[:, chunks] = 0
                 if mode == "read":
-                    self._note_reads(chunks, moment.who, moment.time)
+                    self._record_reads(chunks, moment.who, moment.time)
                 elif is_alone:
-                    self._note_writes(chunks, moment.who, moment.time)
+                    self._record_writes(chunks, moment.who, moment.time)
                 else:
                     self._time[chunks] = UNKNOWN
         self._times += 1
@@ -125,24 +131,27 @@ class Notes:
         self._log.clear()
         self._checked = self._length = 0
 
-    def _note_writes(self, chunks: Chunks, who: Any, time: Any) -> None:
+    def _record_writes(self, chunks: Chunks, who: Any, time: Any) -> None:
         self._writer[chunks], self._time[chunks] = who, time
         self._is_read[chunks] = False
 
-    def _note_reads(self, chunks: Chunks, who: Any, time: Any) -> None:
+    def _record_reads(self, chunks: Chunks, who: Any, time: Any) -> None:
         new = chunks[~self._is_read[chunks]]
         if len(new):
             self._read[new] = 0
             self._is_read[new] = True
         self._read[chunks, who] = time
 
-    def _writes_are_in_order(self, writes: list[_Noted], first: int) -> bool:
-        """Whether each write comes after all that has accessed its chunks. Notes them. first: its number."""
+    def _writes_are_in_order(self, writes: list[_Pending], first: int) -> bool:
+        """Returns whether each write comes after all earlier accesses to its chunks, and records the writes.
+
+        ``first`` is the number of the first write.
+        """
         if not writes:
             return True
         touched, moments, which = self._together(writes)
         if len(writes) > 1 and len(np.unique(touched)) < len(touched):
-            # One of them writes what another one has written.
+            # Two of the writes touch the same chunk.
             half = len(writes) // 2
             parts = ((writes[:half], first), (writes[half:], first + half))
             return all(self._writes_are_in_order(*part) for part in parts)
@@ -152,36 +161,38 @@ class Notes:
         is_read = self._is_read[touched]
         if (self._read[touched[is_read]] > order[which[is_read]]).any():
             return False
-        self._note_writes(touched, *_of(moments, which))
-        whole = np.concatenate([noted.whole for noted in writes])
+        self._record_writes(touched, *_of(moments, which))
+        whole = np.concatenate([entry.whole for entry in writes])
         self._begins[1, whole] = self._begins[0, whole]
         self._begins[0, whole] = np.repeat(np.arange(first, first + len(writes)), [len(w.whole) for w in writes])
         return True
 
-    def _reads_are_in_order(self, reads: list[_Noted]) -> bool:
-        """Whether each read sees what was written. Notes them; chunks of those that do not become unknown."""
+    def _reads_are_in_order(self, reads: list[_Pending]) -> bool:
+        """Returns whether each read sees the last write, and records the reads. Chunks whose read does not become
+        unknown.
+        """
         if not reads:
             return True
         touched, moments, which = self._together(reads)
         visible = np.stack([self._row(moment, VISIBLE) for moment in moments])
         sees = visible[which, self._writer[touched]] >= self._time[touched]
-        self._note_reads(touched, *_of(moments, which))
+        self._record_reads(touched, *_of(moments, which))
         if sees.all():
             return True
         self._time[touched[~sees]] = UNKNOWN
         return False
 
-    def _together(self, entries: list[_Noted]) -> tuple[Chunks, list[Moment], NDArray[np.int64]]:
-        """All chunks, the moments there are, and which one is each chunk's. There is room for all components."""
+    def _together(self, entries: list[_Pending]) -> tuple[Chunks, list[Moment], NDArray[np.int64]]:
+        """Returns all chunks of the entries, the distinct moments, and the index of each chunk's moment."""
         moments: dict[Moment, int] = {}
-        which = [moments.setdefault(noted.moment, len(moments)) for noted in entries]
+        which = [moments.setdefault(entry.moment, len(moments)) for entry in entries]
         for moment in moments:
             self._make_room(moment)
-        touched = np.concatenate([noted.chunks for noted in entries])
-        return touched, list(moments), np.repeat(which, [len(noted.chunks) for noted in entries])
+        touched = np.concatenate([entry.chunks for entry in entries])
+        return touched, list(moments), np.repeat(which, [len(entry.chunks) for entry in entries])
 
     def _make_room(self, moment: Moment) -> None:
-        """For all components there are."""
+        """Widens ``_read`` to all components of the cluster."""
         width = moment.space.capacity
         if width > self._read.shape[1]:
             wide: NDArray[np.int32] = np.zeros((len(self._time), width), np.int32)
@@ -190,7 +201,7 @@ class Notes:
             self._read = wide
 
     def _row(self, moment: Moment, row: int) -> Rows:
-        """A row of what is known at a moment, with a column for every component."""
+        """Returns a row of the moment's clock, with a column for every component."""
         known: Rows = moment.clock.rows[row]
         if len(known) == self._read.shape[1]:
             return known
@@ -199,29 +210,31 @@ class Notes:
         return wide
 
     def _trim(self) -> None:
-        """Forget the older half, if every chunk of it was written twice since; else histories get everything."""
+        """Drops the older half of the log if each of its chunks has been written twice since; else the histories get
+        all of it.
+        """
         self._check()
         if not self._log:
             return
         half = (len(self._log) + 1) // 2
-        touched = np.unique(np.concatenate([noted.chunks for noted in self._log[:half]]))
+        touched = np.unique(np.concatenate([entry.chunks for entry in self._log[:half]]))
         if (self._begins[1, touched] < self._first + half).any():
             self._hand_over()
             return
         self._forget(touched)
-        self._length -= sum(len(noted.accesses) for noted in self._log[:half])
+        self._length -= sum(len(entry.accesses) for entry in self._log[:half])
         del self._log[:half]
         self._first += half
         self._checked = len(self._log)
 
 
 def _of(moments: list[Moment], which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Whose they are, and the times there, by chunk."""
+    """Returns the component and the time of each chunk's access."""
     return np.array([m.who for m in moments])[which], np.array([m.time for m in moments])[which]
 
 
 def span(event: Access) -> tuple[Chunks, Chunks]:
-    """The chunks of an access of which it covers all bytes, and all that it touches."""
+    """Returns the chunks that an access covers completely, and all chunks that it touches."""
     nbytes = event.nbytes * event.items
     if isinstance(event.where, int):
         return _span_of_one(event.where, nbytes)

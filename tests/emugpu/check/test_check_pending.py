@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ptx_programs import WORDS, source
 
-from emugpu.check import noted, shadow, single_barrier
+from emugpu.check import pending, shadow, single_barrier
 from emugpu.check.checker import Checker
 from emugpu.emulator import Device, Fault, Module
 from emugpu.emulator.native import trace
@@ -66,7 +66,7 @@ def in_global_memory(choose: random.Random, own: int) -> str:
 
 def found(text: str, at_once: bool, schedule: Any, seed: int) -> Any:
     """The findings of a run of one CTA: of several it may be another one that is named."""
-    checker = Checker(tell=(lambda finding: None) if at_once else None)
+    checker = Checker(on_finding=(lambda finding: None) if at_once else None)
     device = Device(schedule=schedule, seed=seed)
     module = Module(text)
     out = device.alloc(8192)
@@ -85,8 +85,8 @@ def found(text: str, at_once: bool, schedule: Any, seed: int) -> Any:
 @pytest.mark.parametrize("gives_up", [False, True])
 def test_random_programs_give_the_same_findings(monkeypatch, barriers, gives_up):
     if gives_up:
-        monkeypatch.setattr(noted, "TRIALS", 3)
-        monkeypatch.setattr(noted, "FEWEST", 1000)
+        monkeypatch.setattr(pending, "TRIALS", 3)
+        monkeypatch.setattr(pending, "FEWEST", 1000)
     rules: set[str] = set()
     for seed in range(12) if gives_up else range(25):
         text = program(random.Random(seed), barriers)
@@ -100,7 +100,7 @@ def test_random_programs_give_the_same_findings(monkeypatch, barriers, gives_up)
 @pytest.mark.thorough
 @pytest.mark.parametrize("room", [10, 1 << 17])
 def test_so_do_accesses_to_global_memory(monkeypatch, room):
-    monkeypatch.setattr(shadow, "NOTED", room)
+    monkeypatch.setattr(shadow, "PENDING", room)
     clean = raced = 0
     for seed in range(25):
         text = in_global_memory(random.Random(seed), 8 if seed % 2 else 0)
@@ -351,7 +351,7 @@ def none_is_single_barrier(monkeypatch):
 @pytest.mark.usefixtures("none_is_single_barrier")
 def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):
     for name, value in (("TRIALS", 3), ("FEWEST", 8), ("MOST", 8)):
-        monkeypatch.setattr(noted, name, value)
+        monkeypatch.setattr(pending, name, value)
     text = program(random.Random(1268), 0.15)
     expected = found(text, True, "random", 1268)
     assert len(expected) == 29 and found(text, False, "random", 1268) == expected
@@ -365,7 +365,7 @@ def test_what_is_forgotten_is_missed_by_nobody(monkeypatch, most, waits, last):
     """A tile that is written and read forty times, with and without a barrier before it is written again."""
     text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;" if waits else "").replace("LAST", last), WORDS)
     expected = found(text, True, "fifo", 0)
-    monkeypatch.setattr(noted, "MOST", most)
+    monkeypatch.setattr(pending, "MOST", most)
     assert found(text, False, "fifo", 0) == expected
     assert bool(expected) == (not waits)
 
@@ -422,7 +422,7 @@ def test_one_warp_may_access_more_than_is_noted_at_most(monkeypatch, waits):
     last = f"@%p3 bra LOOP; {'bar.sync 0;' if waits else ''} st.shared.b32 [%r8], %r0; ret;"
     text = source(SETUP + loop + last, WORDS)
     expected = found(text, True, "fifo", 0)
-    monkeypatch.setattr(noted, "MOST", 16)
+    monkeypatch.setattr(pending, "MOST", 16)
     assert found(text, False, "fifo", 0) == expected
     assert bool(expected) == (not waits)
 
@@ -432,8 +432,8 @@ def test_a_program_in_order_never_asks_its_histories(monkeypatch):
     """Nor one whose places are read far more often than can be noted, if they are written, too."""
     text = source(SETUP + LOOP.replace("WAIT", "bar.sync 0;").replace("LAST", ""), WORDS)
     handed: list[Any] = []
-    monkeypatch.setattr(noted.Notes, "_hand_over", lambda self: handed.append(self))
-    monkeypatch.setattr(noted, "MOST", 64)
+    monkeypatch.setattr(pending.PendingAccesses, "_hand_over", lambda self: handed.append(self))
+    monkeypatch.setattr(pending, "MOST", 64)
     assert found(text, False, "fifo", 0) == []
     assert not handed
 
