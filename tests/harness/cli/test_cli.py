@@ -272,7 +272,8 @@ def test_doctor_writes_to_the_folders(harness_command, monkeypatch, tmp_path, va
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(variable, str(tmp_path / "file"))
     result = harness_command("doctor")
-    assert result.exit_code == 3 and f"{tmp_path / 'file'}: cannot be written: Not a directory" in result.stdout
+    folder = tmp_path / "file" / "builds" if variable == "HARNESS_CACHE_DIR" else tmp_path / "file"
+    assert result.exit_code == 3 and f"{folder}: cannot be written: Not a directory" in result.stdout
 
 
 def test_doctor_without_a_compiler(harness_command, monkeypatch):

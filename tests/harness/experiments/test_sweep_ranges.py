@@ -82,7 +82,7 @@ def test_what_is_said_beside_a_file_overrides_it(tmp_path):
         ("index",),
         range(7, 8),
     )
-    assert found.options == {**file.options, "stages": range(4, 5)}
+    assert found.options == {**file.options, "stages": [4]}
     assert (found.kernels, found.seeds) == (file.kernels, file.seeds)
     path.write_text("".join(line for line in FILE.splitlines(True) if not line.startswith("shapes")))
     assert read_sweep(path, asked).shapes == ("256",), "what the file lacks can be said beside it"
