@@ -12,7 +12,7 @@ from emugpu.errors import UsageProblem
 from harness.compile.compiler import find_gpus
 from harness.compile.config import OPTIONS, KernelConfig, configure, find_kernel
 from harness.problem import Shape
-from harness.run.runner import Request
+from harness.run.case import Request
 
 
 def command_of(request: Request, command: str = "run") -> str:

@@ -23,9 +23,10 @@ from harness.compile.compiler import Gpu
 from harness.compile.config import KernelConfig, find_kernel
 from harness.problem import Shape, check_kind
 from harness.run import records
+from harness.run.case import Request
 from harness.run.compare import Entry
 from harness.run.edited import put_in_place
-from harness.run.runner import NoDevice, Outcome, Progress, Request, ScheduleProblem, check_memory, choose_device
+from harness.run.runner import NoDevice, Outcome, Progress, ScheduleProblem, check_memory, choose_device
 from harness.run.runner import run as run_request
 from harness.run.tuned import configuration_for
 

@@ -34,7 +34,8 @@ from harness.experiments.soundness import check_soundness, is_checked
 from harness.experiments.suite import Suite, SuiteCase
 from harness.experiments.verdict import Judgement, have_times, judge
 from harness.run import records
-from harness.run.runner import NoDevice, Outcome, Request, ScheduleProblem, check_memory, choose_device, run_in_turns
+from harness.run.case import Request
+from harness.run.runner import NoDevice, Outcome, ScheduleProblem, check_memory, choose_device, run_in_turns
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from harness.compile.compiler import find_gpus, mojo_version, package_version
 from harness.compile.config import KernelConfig
 from harness.experiments.soundness import as_field
 from harness.problem import Shape
-from harness.run.case import Case
+from harness.run.case import Case, Request
 from harness.run.model import compile_artifact
-from harness.run.runner import Request, run, surroundings
+from harness.run.runner import run, surroundings
 
 Record = dict[str, Any]
 Kind = Literal["run", "check", "predict"]

@@ -9,7 +9,7 @@ from emugpu.check.checker import Checked
 from emugpu.launch.check import CheckOptions, check
 from emugpu.launch.launching import EmulationOptions
 from harness.compile.artifacts import Artifact, make_launchable
-from harness.run.runner import Request
+from harness.run.case import Request
 
 SCHEDULES = 2
 """The order of issue, and a random one: what the checker finds hardly depends on the schedule."""

@@ -26,8 +26,8 @@ from harness.epilogues import NONE
 from harness.problem import ELEMENT_TYPES, Shape
 from harness.quantised import QUANTISED
 from harness.run import statistics, worker
+from harness.run.case import Request
 from harness.run.model import compile_artifact, compile_vendor
-from harness.run.runner import Request
 from harness.validation import Validation
 
 CAP_SECONDS = 10.0

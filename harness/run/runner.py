@@ -6,23 +6,21 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from emugpu.emulator import Finding
 from emugpu.errors import CannotRun
 from emugpu.gpus import arch_of_gpu, check_arch
-from emugpu.launch.launching import STRICT, EmulationOptions, run_schedules
 from emugpu.launch.launching import Outcome as EmulatedOutcome
+from emugpu.launch.launching import run_schedules
 from emugpu.record import new_record, source_version
 from harness.compile.artifacts import OUTPUT, Artifact, build, judged, to_launchable
 from harness.compile.catalog import Kernel
 from harness.compile.compiler import Gpu, find_gpus, package_version, versions
 from harness.compile.planner import Plan
 from harness.problem import F32, Inputs, Shape, make_inputs, operand_bits
-from harness.run import records
-from harness.run.case import Case
+from harness.run.case import Request
 from harness.validation import Reference, Validation, compute_reference
 
 
@@ -70,31 +68,6 @@ def _usable_gpu(kernel: Kernel, arch: str) -> tuple[Gpu, str]:
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Request(Case):
-    """A case, and on what it runs: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    schedules: how many it must be right under, see `emugpu.launch.launching.under_schedules`; processes of the
-    emulation share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
-    emulation: how the emulator runs it. ptx: where edited PTX is from that the artifact holds, if it does. ptxas:
-    whether PTX is an error that ptxas refuses.
-    """
-
-    emulation: EmulationOptions = STRICT
-    schedules: int = 1
-    gpu: Gpu | None = None
-    timeout: float = 60.0
-    processes: int = 1
-    vendors: tuple[str, ...] = records.VENDORS
-    ptx: Path | None = None
-    ptxas: bool = True
-
-    @property
-    def device_kind(self) -> str:
-        if self.gpu:
-            return self.gpu.kind
-        return f"emulated-{self.config.arch}"
 
 
 @dataclass(frozen=True)

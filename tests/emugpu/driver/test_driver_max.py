@@ -22,7 +22,8 @@ from harness.compile.catalog import ARCHITECTURES
 from harness.compile.config import make_config
 from harness.compile.planner import TensorMapArgument
 from harness.problem import Shape, make_inputs
-from harness.run.runner import Request, run
+from harness.run.case import Request
+from harness.run.runner import run
 
 nightly_unless_changed = pytest.mark.nightly_unless_changed("emugpu/driver/", "kernels/host/", "harness/run/")
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}

@@ -23,7 +23,7 @@ from harness.cli.options import ConfigOptions, Problem, config_options, problem_
 from harness.cli.repeat import command_of
 from harness.compile.config import make_config
 from harness.problem import Shape
-from harness.run.runner import Request
+from harness.run.case import Request
 
 # A kernel whose stages are released twice: right in the order of issue, while a random one (here of seed 0) hangs.
 RELEASED_TWICE = substitute(r"(\t(?:@\S+ )?tcgen05\.commit[^;]*;\n)", r"\1\1")

@@ -13,7 +13,8 @@ from harness.experiments.facts import Change, changes, count_instructions, not_c
 from harness.experiments.suite import SuiteCase
 from harness.experiments.verdict import exit_code, judge
 from harness.problem import Shape
-from harness.run.runner import Request, run
+from harness.run.case import Request
+from harness.run.runner import run
 
 SHAPE = Shape(256, 512, 128)
 CASE = SuiteCase("kernel6", SHAPE, "index", asked=(("dtype", "bf16"), ("cluster", (2, 1))))

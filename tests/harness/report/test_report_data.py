@@ -11,7 +11,8 @@ from harness.problem import Shape
 from harness.report import data
 from harness.report.state import state_of
 from harness.run import records
-from harness.run.runner import Request, run
+from harness.run.case import Request
+from harness.run.runner import run
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from harness.compile.artifacts import OUTPUT, build, judged, to_launchable
 from harness.compile.compiler import find_gpus
 from harness.compile.config import make_config
 from harness.problem import Shape, make_inputs
+from harness.run.case import Request
 from harness.run.measure import measure
 from harness.run.model import op_operands
-from harness.run.runner import Request
 
 GPUS = find_gpus()
 pytestmark = pytest.mark.gpu

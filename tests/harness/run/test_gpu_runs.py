@@ -14,8 +14,8 @@ from harness.compile.compiler import Gpu, find_gpus
 from harness.compile.config import make_config
 from harness.problem import Shape
 from harness.run import measure as measuring
+from harness.run.case import Request
 from harness.run.measure import Outcome, measure
-from harness.run.runner import Request
 from harness.validation import Mismatch, Validation, WrongTile
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
