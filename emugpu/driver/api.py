@@ -1,6 +1,6 @@
-"""The driver API as data, what ``functions.txt`` says of every function and its parameters, and who answers which call.
+"""The driver API as data: the functions and parameters of ``functions.txt``, and the handler of each function.
 
-The files ``*_calls.py`` register their functions with `handles`.
+The files ``*_calls.py`` register their handlers with `handles`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _RUNTIME = Path(__file__).parent / "runtime_refused.txt"
 SCALARS = {"i32": "int32_t", "u32": "uint32_t", "u64": "uint64_t", "f32": "float"}
 SIZES = {"i32": 4, "u32": 4, "u64": 8, "f32": 4}
 OWN = "emulated"
-"""How names of functions begin that only the library itself calls."""
+"""The prefix of the functions that only the library itself calls."""
 
 
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of a function.
 
-    ``type``: of a scalar, or of what an output points to, a key of `SCALARS`; else "". ``size``: of what is pointed
-    to in bytes, a C expression. ``value``: what a fixed output gets.
+    ``type`` is the type of a scalar, or of the target of an output, as a key of `SCALARS`; else "". ``size`` is the
+    number of bytes that the parameter points to, as a C expression. ``value`` is what a fixed output returns.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Parameter:
 class Function:
     """A function of the API.
 
-    ``name``: of the symbol. ``base``: without a version's suffix. ``since``: the driver version. ``number``: by
-    which the library names it to the server. ``copies``: the answer says what the library is to copy. ``prints``:
-    what kernels have printed comes with the answer.
+    ``name`` is the symbol, ``base`` the name without a version suffix. ``since`` is the driver version that introduced
+    it. The library sends ``number`` to the server to name the function. ``copies``: the reply lists the copies that the
+    library has to make. ``prints``: the reply includes the kernels' printed output.
     """
 
     name: str
@@ -62,13 +62,13 @@ class Function:
 
     @property
     def is_asked(self) -> bool:
-        """Returns whether the server answers it."""
+        """Returns whether the server handles the function."""
         return self.disposition in ("served", "anytime")
 
 
 _LINE = re.compile(r"(served|anytime|fixed|native|refused) +(\w+)(?:@(\d+))?(?:\((.*)\))?( copies)?( prints)?")
 _BETWEEN = re.compile(r", *(?![^\[]*\])")
-"""A comma that does not stand in brackets."""
+"""A comma outside of brackets."""
 _POINTER = re.compile(r"(in|out)\[(.+)\]")
 
 
@@ -80,12 +80,12 @@ def functions() -> tuple[Function, ...]:
 
 
 def refused_of_runtime() -> list[str]:
-    """Returns the names of functions of the CUDA runtime API that are refused."""
+    """Returns the names of the refused functions of the CUDA runtime API."""
     return [line for line in _RUNTIME.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 
 def checksum() -> bytes:
-    """Returns 8 bytes of the table's hash: library and server must have the same."""
+    """Returns 8 bytes of the table's hash. Library and server must have the same."""
     return hashlib.sha256(TABLE.read_bytes()).digest()[:8]
 
 
@@ -115,17 +115,18 @@ def _parameter(text: str, line: str) -> Parameter:
     raise ValueError(f"{TABLE.name}: cannot read the parameter {text!r} of {line!r}")
 
 
-# ---- who answers ----
+# ---- handlers ----
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
-"""Takes the session and the call's inputs in their order. Returns one output, a tuple of outputs, or a list of copies;
-raises DriverError."""
+"""A handler takes the session and the call's inputs in their order. It returns one output, a tuple of outputs, or a
+list of copies, and raises DriverError.
+"""
 
 HANDLERS: dict[str, Callable[..., Any]] = {}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """The decorated function answers the calls of these names."""
+    """Registers the decorated function as the handler of these functions."""
 
     def register(handler: Handler) -> Handler:
         for name in names:

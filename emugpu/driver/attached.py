@@ -1,7 +1,8 @@
-"""The emulated GPU of a Python process that runs already: its CUDA libraries are loaded before any other, and a process
-beside it (`emugpu.driver.attached_server`), which ends with it, is the GPU.
+"""The emulated GPU of a Python process that already runs.
 
-That is a process and no thread, since code in C that calls the driver may hold Python's lock while it waits.
+This process loads the emulated CUDA libraries before any others. A second process (`emugpu.driver.attached_server`) is
+the GPU; it ends with this one. The GPU is a process and not a thread, because C code that calls the driver may hold
+Python's lock while it waits.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ LIBRARIES = (
     *("libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1"),
     *("libcublas.so.13", "libcublas.so.12", "libcublasLt.so.13", "libcublasLt.so.12"),
 )
-"""What the dynamic linker then has under the names that programs ask for."""
+"""The dynamic linker then has the emulated libraries under the names that programs ask for."""
 _NVIDIA = re.compile(r"\s(/\S*/(?:libcuda|libcudart|libnvidia-ml)\.so[^/\s]*)$", re.MULTILINE)
 
 
 class EmulatedGpu:
-    """What kernels do on the emulated GPU from `begin` to `end`; one such section at a time.
+    """The emulated GPU from `begin` to `end`; a process has one such section at a time.
 
-    verdict: as `emugpu verify` gives it. launches: plain data, as ``emugpu exec -o FILE.json`` has it. All of it can be
-    asked for at any time in the section, and is what it was at its end afterwards.
+    ``verdict`` is the verdict of `emugpu verify`. ``launches`` is plain data, as in ``emugpu exec -o FILE.json``. Both
+    can be read at any time in the section; afterwards they stay as they were at its end.
     """
 
     def __init__(self, process: _Process, target: str, options: dict[str, Any]) -> None:
@@ -62,13 +63,13 @@ class EmulatedGpu:
 
     @property
     def counters(self) -> dict[str, Any]:
-        """Returns the counters of all launches together; none where nothing was launched."""
+        """Returns the sum of the counters of all launches, or {} if nothing was launched."""
         from emugpu.launch.launching import add_counters
 
         return add_counters([launch["counters"] for launch in self.launches])
 
     def end(self, failure: str = "") -> Verdict:
-        """Ends the section. failure: what the program says itself is wrong, in a line."""
+        """Ends the section. ``failure`` is one line with the error that the program itself reports, or ""."""
         if self._ended is None:
             self._ended = self._process.ask("verdict", self._target, failure)
         return self._ended[0]
@@ -78,7 +79,7 @@ class EmulatedGpu:
 
 
 class _Process:
-    """The GPU. Raises UsageProblem for a GPU that there is not, CannotRun if it cannot be started."""
+    """The GPU's process. Raises UsageProblem if there is no such GPU, CannotRun if the process cannot be started."""
 
     def __init__(self, gpu: str) -> None:
         ours, theirs = socket.socketpair()
@@ -87,13 +88,13 @@ class _Process:
         self._control = Connection(ours.detach())
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
         with theirs:
-            # -P: not what the working directory calls emugpu
+            # -P: a folder "emugpu" in the working directory must not be imported
             main = f"from emugpu.driver.attached_server import main; main({theirs.fileno()}, {gpu!r})"
             command = [sys.executable, "-P", "-c", main]
             self._process = subprocess.Popen(
                 command, env=variables, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.__stderr__
             )
-        os.environ.update(self._answer())
+        os.environ.update(self._receive())
         atexit.register(self._end)
         folder = os.environ["LD_LIBRARY_PATH"].partition(os.pathsep)[0]
         for name in LIBRARIES:
@@ -101,9 +102,9 @@ class _Process:
 
     def ask(self, *request: Any) -> Any:
         self._control.send(request)
-        return self._answer()
+        return self._receive()
 
-    def _answer(self) -> Any:
+    def _receive(self) -> Any:
         try:
             good, value = self._control.recv()
         except EOFError:
@@ -121,11 +122,10 @@ _process: _Process | None = None
 
 
 def begin(gpu: str, target: str, options: dict[str, Any]) -> EmulatedGpu:
-    """Begins a section in which this process has the emulated GPU: kernels' errors before it are forgotten, memory and
-    modules stay.
+    """Begins a section with the emulated GPU. Earlier errors of kernels are dropped; memory and modules stay.
 
-    target: what is judged, for people. options: check, and those of `EmulationOptions`. Raises UsageProblem if a CUDA
-    library is loaded already, and for another GPU than the one that this process has.
+    ``target`` names the code in the verdict. ``options`` are ``check`` and those of `EmulationOptions`. Raises
+    UsageProblem if a CUDA library is already loaded, or if the process already has another GPU.
     """
     global _process
     if _process is None:
@@ -161,19 +161,19 @@ def emulated_gpu(
             program()
         print(gpu.verdict.word)
 
-    Enter it before anything is imported that loads libcuda. From then on the process has this GPU, and no other; each
-    ``with`` has a verdict of its own. An exception in it is a result that is wrong.
+    Enter it before importing anything that loads libcuda. From then on the process has this GPU and no other. Each
+    ``with`` block has its own verdict. An exception in the block counts as a wrong result.
 
     Args:
         gpu: b200, h200 or h100.
         check: whether to look for races, as ``emugpu verify`` does; much slower.
-        schedule: fifo, random or declining; seed: of a random one. accumulation, uninitialised, engine: as the
+        schedule: fifo, random or declining. seed: of a random schedule. accumulation, uninitialised, engine: as the
             settings of ``--emulate``.
-        timeout: seconds that a launch may take. max_steps: warp instructions of a launch.
+        timeout: the limit of a launch in seconds. max_steps: the limit of a launch in warp instructions.
 
     Raises:
-        UsageProblem: a value that does not exist, or a CUDA library that is loaded already.
-        CannotRun: there is no C compiler, for example.
+        UsageProblem: an argument has an unknown value, or a CUDA library is already loaded.
+        CannotRun: for example, there is no C compiler.
     """
     if _process is not None and _process.section is not None and _process.section._ended is None:
         raise UsageProblem("emulated_gpu inside emulated_gpu: a process has one GPU; leave the inner one out")

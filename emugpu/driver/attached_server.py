@@ -1,7 +1,8 @@
 """The process that is the emulated GPU of another Python process: see `emugpu.driver.attached`.
 
-Over a pipe it is asked ("begin", options) and ("verdict", target, failure), and answers (True, value) or (False,
-exception); the first answer is the environment variables that the other process needs. It ends with that pipe.
+It receives ("begin", options) and ("verdict", target, failure) over a pipe, and replies (True, value) or (False,
+exception). Its first message holds the environment variables that the other process needs. It ends when the pipe
+closes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from emugpu.launch.launching import EmulationOptions
 
 
 def main(descriptor: int, gpu: str) -> None:
-    """Is the GPU until the other process has ended. descriptor: of the pipe."""
+    """Serves as the GPU until the other process has ended. ``descriptor`` is that of the pipe."""
     control = Connection(descriptor)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         try:
@@ -47,16 +48,16 @@ def _serve(control: Connection, model: GpuModel) -> None:
         gpu = Gpu(model, EmulationOptions(), Log(), kept_ptx=Path({**os.environ, **given}["CUTE_DSL_DUMP_DIR"]))
         control.send((True, given))
         with Server(listener, gpu) as server:
-            server.serve(partial(_answer_all, control, server), control.fileno())
+            server.serve(partial(_serve_requests, control, server), control.fileno())
 
 
-def _answer_all(control: Connection, server: Server) -> bool:
-    """Whether the other process is there; answers what it has asked."""
+def _serve_requests(control: Connection, server: Server) -> bool:
+    """Serves the pending requests. Returns whether the other process is still there."""
     try:
         while control.poll():
             what, *rest = control.recv()
             try:
-                control.send((True, _ANSWERS[what](server, *rest)))
+                control.send((True, _HANDLERS[what](server, *rest)))
             except ReportedError as error:
                 control.send((False, error))
     except (EOFError, ConnectionError):
@@ -65,7 +66,7 @@ def _answer_all(control: Connection, server: Server) -> bool:
 
 
 def _begin(server: Server, options: dict[str, Any]) -> None:
-    """Goes on with new options and an empty log."""
+    """Continues with new options and an empty log."""
     check = options.pop("check", False)
     try:
         emulation = EmulationOptions(**{"uninitialised": "report", **options})
@@ -81,4 +82,4 @@ def _verdict(server: Server, target: str, failure: str) -> tuple[Verdict, list[d
     return verdict, [launch.as_dict() for launch in gpu.log.launches]
 
 
-_ANSWERS: dict[str, Callable[..., Any]] = {"begin": _begin, "verdict": _verdict}
+_HANDLERS: dict[str, Callable[..., Any]] = {"begin": _begin, "verdict": _verdict}

@@ -1,4 +1,4 @@
-"""Matrix products of cuBLAS and cuBLASLt, which NumPy computes: nothing is said of NVIDIA's own kernels."""
+"""Matrix products of cuBLAS and cuBLASLt. NumPy computes them, so they show nothing about NVIDIA's own kernels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ F32, F64, F16, I8, I32, BF16, E4M3, E5M2 = (
     )
 )
 DTYPES = {0: F32, 1: F64, 2: F16, 3: I8, 10: I32, 14: BF16, 28: E4M3, 29: E5M2}
-"""By their number in cudaDataType."""
+"""By number in cudaDataType."""
 MOST = {E4M3: 448.0, E5M2: 57344.0}
-"""The largest numbers of 8 bits."""
+"""The largest numbers of the 8-bit formats."""
 _ORDERS = {0: "COL", 1: "ROW"}
 _TRANSPOSED = {0: False, 1: True, 2: True}
-"""By cublasOperation_t: as it is, transposed, and conjugated, which real numbers do not notice."""
+"""By cublasOperation_t: not transposed, transposed, and conjugate transposed, which is the same for real numbers."""
 _TF32 = (74, 75, 77)
-"""Compute types that may take f32 as TF32: CUBLAS_COMPUTE_32F_FAST_16F, _FAST_16BF, _FAST_TF32."""
+"""Compute types that may convert f32 to TF32: CUBLAS_COMPUTE_32F_FAST_16F, _FAST_16BF, _FAST_TF32."""
 _BIAS, _RELU, _GELU = 4, 2, 32
 _EPILOGUES = (1, _RELU, _BIAS, _RELU | _BIAS, _GELU, _GELU | _BIAS)
 """cublasLtEpilogue_t; the first does nothing."""
@@ -37,19 +37,22 @@ _EPILOGUES = (1, _RELU, _BIAS, _RELU | _BIAS, _GELU, _GELU | _BIAS)
 _HALF = dict.fromkeys((64, 65), F16)
 _SINGLE = dict.fromkeys((68, 69, *_TF32), F32)
 SCALARS: dict[int, np.dtype[Any]] = {**_HALF, **_SINGLE, 70: F64, 71: F64, 72: I32, 73: I32}
-"""The type of alpha and beta by the compute type."""
+"""The type of alpha and beta, by compute type."""
 _RESULTS: dict[tuple[np.dtype[Any], np.dtype[Any]], tuple[np.dtype[Any], ...]] = {
     (F16, F16): (F16,), (F32, F16): (F16, F32), (F32, BF16): (BF16, F32), (F32, F32): (F32,), (F32, I8): (F32,),
     (F64, F64): (F64,), (I32, I8): (I32,),
 }  # fmt: skip
-"""The types that C and D can have by the types of alpha and of A and B (cuBLAS documentation, cublasGemmEx and
-cublasLtMatmul)."""
+"""The allowed types of C and D, by the types of alpha and of A and B (cuBLAS documentation, cublasGemmEx and
+cublasLtMatmul).
+"""
 _RESULTS_OF_FP8 = {F32: (F32,), BF16: (BF16, E4M3, E5M2), F16: (F16, E4M3, E5M2)}
-"""Of D by the type of C, where A and B have 8 bits."""
+"""The allowed types of D by the type of C, for A and B of 8 bits."""
 
 
 class Matrix(NamedTuple):
-    """leading: elements from one column to the next, or one row if it lies by rows; stride: to the next matrix."""
+    """``leading`` is the number of elements from one column to the next (one row to the next if it is stored by rows),
+    ``stride`` that from one matrix to the next.
+    """
 
     address: int
     type: int
@@ -65,7 +68,7 @@ class Matrix(NamedTuple):
         return DTYPES[self.type]
 
     def view(self, session: Session, number: int, writes: bool = False) -> NDArray[Any]:
-        """Matrix ``number`` of a batch, as it lies in memory. Raises DriverError where there is none."""
+        """Returns matrix ``number`` of a batch as a view of device memory. Raises DriverError if it lies elsewhere."""
         lines, length = (self.rows, self.columns) if self.order else (self.columns, self.rows)
         size = self.dtype.itemsize
         at = self.address + number * self.stride * size
@@ -74,7 +77,7 @@ class Matrix(NamedTuple):
         nbytes = ((lines - 1) * self.leading + length) * size
         found = session.find_to_touch(at, nbytes)
         if found is None:
-            raise DriverError("INVALID_VALUE", f"{at:#x}, a matrix of cuBLAS, is no device memory")
+            raise DriverError("INVALID_VALUE", f"{at:#x}, a matrix for cuBLAS, is not device memory")
         block, offset = found
         for line in range(lines):
             first = offset + line * self.leading * size
@@ -115,13 +118,15 @@ class Product:
 
     @property
     def expected_bias(self) -> np.dtype[Any]:
-        """The type that the documentation gives the bias: that of D, but no 8 bits, and with them no 32."""
+        """Returns the type that the documentation gives the bias: that of D, but not an 8-bit type, and with 8-bit
+        matrices not f32.
+        """
         if self.a.dtype in MOST and self.d.dtype == F32:
             return BF16
         return self.c.dtype if self.d.dtype in MOST else self.d.dtype
 
     def refusal(self, hopper: bool, light: bool) -> str:
-        """What of it is not supported, in words, or nothing. light: whether it is one of cuBLASLt."""
+        """Returns what the product needs that is not supported, or "". ``light``: the call is one of cuBLASLt."""
         for name, matrix in (("A", self.a), ("B", self.b), ("C", self.c), ("D", self.d)):
             if matrix.type not in DTYPES:
                 return f"{name} of data type {matrix.type}"
@@ -169,7 +174,7 @@ class Product:
             raise DriverError("INVALID_VALUE", "a scale factor for a matrix that is not of 8 bits")
 
     def scalar(self, session: Session, value: int) -> Any:
-        """alpha or beta: a value, or where it lies."""
+        """Returns alpha or beta, given its value or its address."""
         kind = SCALARS[self.compute]
         if self.pointers:
             return _element(session, value, self.scalars)
@@ -178,7 +183,7 @@ class Product:
 
 @handles("emulatedGemm")
 def gemm(session: Session, name: str, what: bytes) -> None:
-    """In f64 or exact integers if that is asked for, in f32 else."""
+    """Computes in f64 or in exact integers if the compute type asks for them, else in f32."""
     log = session.gpu.log
     product = Product.read(what)
     refusal = product.refusal(session.gpu.model.capability[0] == 9, name.startswith("cublasLt"))
@@ -209,22 +214,25 @@ def gemm(session: Session, name: str, what: bytes) -> None:
             total = total + bias.view(session, number).astype(wide)
         total = _activated(total, product.epilogue)
         result = product.d.view(session, number, writes=True)
-        if product.d.dtype in MOST:  # a conversion to 8 bits saturates (PTX ISA, cvt: .satfinite is required)
+        if product.d.dtype in MOST:  # conversions to 8 bits saturate (PTX ISA, cvt: .satfinite is required)
             most = MOST[product.d.dtype]
             total = np.clip(total * scales[2], -most, most)
         with np.errstate(over="ignore"):
             result[...] = total.astype(result.dtype)
-    log.note(f"{name} is computed by NumPy: nothing is said of NVIDIA's own kernels")
+    log.note(f"{name} is computed by NumPy, which shows nothing about NVIDIA's own kernels")
     log.computed[name] = log.computed.get(name, 0) + 1
 
 
 def _element(session: Session, address: int, kind: int) -> Any:
-    """One number in device memory."""
+    """Returns one number in device memory."""
     return Matrix(address, kind, 0, 1, 1, 1, 0, 0).view(session, 0)[0, 0]
 
 
 def _taken(values: NDArray[Any], product: Product, wide: np.dtype[Any]) -> NDArray[Any]:
-    """Elements of A or B as they are multiplied: of TF32, f32 rounded to 10 bits, ties away (PTX ISA, cvt.rna.tf32)."""
+    """Returns elements of A or B as the product uses them.
+
+    For TF32, f32 values are rounded to 10 bits of mantissa, ties away from zero (PTX ISA, cvt.rna.tf32).
+    """
     taken = values.astype(wide)
     if product.compute in _TF32 and values.dtype == F32:
         bits = taken.view(np.uint32)
@@ -233,8 +241,10 @@ def _taken(values: NDArray[Any], product: Product, wide: np.dtype[Any]) -> NDArr
 
 
 def _activated(x: NDArray[Any], epilogue: int) -> Any:
-    """ReLU and GELU of cuBLASLt: of a NaN ReLU is 0, as published (NVIDIA developer forum, thread 329783), and GELU is
-    the one by the tanh (pytorch/pytorch, pull request 104061).
+    """Returns ReLU or GELU of cuBLASLt.
+
+    ReLU of a NaN is 0, as published (NVIDIA developer forum, thread 329783). GELU is the approximation by tanh
+    (pytorch/pytorch, pull request 104061).
     """
     if epilogue & _RELU:
         return np.fmax(x, x.dtype.type(0))

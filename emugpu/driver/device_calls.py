@@ -1,4 +1,4 @@
-"""Calls about the device: what it is and has."""
+"""Calls that query the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from emugpu.driver.state import Session
 
 _LIMITS = {0: "stack_bytes", 1: "printf_bytes", 2: "heap_bytes"}
 _OTHER_LIMITS = {3: 2, 4: 2048, 5: 128, 6: 0}
-"""Depth and count of launches by kernels, granularity of the L2 cache, what of it can be kept."""
+"""Depth and count of launches by kernels, granularity of the L2 cache, and the part of it that can be persistent."""
 
 
 def _check(device: int) -> None:
@@ -118,10 +118,10 @@ def reset(session: Session) -> None:
 
 @handles("emulatedRuntimeCheck")
 def runtime_check(session: Session) -> None:
-    """NVIDIA's runtime, which is linked into the program, asks whether this is NVIDIA's driver."""
+    """Refuses NVIDIA's runtime, if it is linked into the program: with this call it asks for NVIDIA's driver."""
     session.gpu.log.failed(
-        "the program has NVIDIA's CUDA runtime linked into it, which works with NVIDIA's own driver alone; build it "
-        "with nvcc -cudart shared, and it gets the emulated one"
+        "the program has NVIDIA's CUDA runtime linked into it, which works only with NVIDIA's own driver; build it "
+        "with nvcc -cudart shared, so that it gets the emulated runtime"
     )
 
 

@@ -1,18 +1,18 @@
-"""The PTX in what a program hands over as a module: text, or a fat binary by nvcc with PTX in it.
+"""Extracts the PTX from a module that a program loads: PTX text, or a fat binary by nvcc that contains PTX.
 
-The format of fat binaries is undocumented; this was read from what nvcc 13.0 writes. A container of one or more
-entries, each for one architecture:
+The format of fat binaries is undocumented; this description comes from files that nvcc 13.0 wrote. A container has
+one or more entries, each for one architecture:
 
     container   u32 magic, u16 version, u16 bytes of this header, u64 bytes of all entries
     entry       u16 kind (1 is PTX, 2 a cubin), u16 version, u32 bytes of this header, u64 bytes of the content,
                 u32 bytes of it when compressed, u32, u16 minor and u16 major version, u32 architecture, u32, u32,
                 u64 flags, u64, u64 bytes when not compressed; then names and options, then the content
 
-``nvcc --compress-mode`` chooses how the content is compressed, and a flag says which way: by LZ4 (speed), by zstd (the
-default, balance and size), or not at all.
+``nvcc --compress-mode`` chooses the compression, and a flag records it: LZ4 (speed), zstd (balance, the default, and
+size), or none.
 
-CuTe DSL assembles PTX in the program itself and hands over a cubin. It writes the PTX to a folder, though, if an
-environment variable asks for that; there it is found by the names of its kernels.
+CuTe DSL assembles PTX in the program itself and loads a cubin. If an environment variable asks for it, CuTe DSL also
+writes the PTX to a folder, where `ptx_of_cubin` finds it by the names of its kernels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 CONTAINER_MAGIC = 0xBA55ED50
 ELF_MAGIC = b"\x7fELF"
 MAX_PTX_BYTES = 1 << 28
-"""What a module may grow to when it is no longer compressed."""
+"""The largest decompressed module."""
 _CONTAINER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _PTX = 1
@@ -37,19 +37,19 @@ _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
 
 
 class ImageError(Exception):
-    """A module that the emulated GPU cannot run, and what to do about it."""
+    """The emulated GPU cannot run this module; the message says why, and how to fix it."""
 
 
 @dataclass(frozen=True)
 class PtxImage:
-    """One module as text, for the architecture its ``.target`` names: 90 and "a" for sm_90a."""
+    """One module as text, for the architecture in its ``.target``: 90 and "a" for sm_90a."""
 
     text: str
     architecture: int
     suffix: str
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Returns whether a GPU can run it (PTX ISA 11.1.2): with "a" only the GPU it names, with "f" those of its
+        """Returns whether a GPU can run it (PTX ISA 11.1.2): with "a" only the GPU that it names, with "f" those of its
         family.
         """
         gpu = capability[0] * 10 + capability[1]
@@ -61,9 +61,9 @@ class PtxImage:
 
 
 def ptx_of(image: bytes, capability: tuple[int, int]) -> str:
-    """Returns the PTX that a GPU of this compute capability is to run; of several the one that fits it best.
+    """Returns the PTX for a GPU of this compute capability; if several fit, the closest one.
 
-    ``image``: PTX text (with or without a null character at its end), a fat binary, or a cubin, which is refused.
+    ``image`` is PTX text (with or without a null character at its end) or a fat binary; a cubin is refused.
 
     Raises ImageError.
     """
@@ -80,9 +80,7 @@ def ptx_of(image: bytes, capability: tuple[int, int]) -> str:
 
 
 def ptx_of_cubin(image: bytes, folder: Path | None) -> str | None:
-    """Returns the newest PTX in the folder that has all kernels of a cubin, alone or in a fat binary; None if there is
-    none.
-    """
+    """Returns the newest PTX in the folder that has all kernels of a cubin, alone or in a fat binary, or None."""
     wanted = {name.decode() for name in _CODE_SECTION.findall(image)}
     if folder is None or not wanted:
         return None
@@ -115,7 +113,7 @@ def _ptx_image(data: bytes) -> PtxImage:
 
 
 def _entries(image: bytes) -> Iterator[bytes]:
-    """The content of the entries that hold PTX."""
+    """Yields the content of the entries with PTX."""
     _, _, header, nbytes = _CONTAINER.unpack_from(image.ljust(_CONTAINER.size, b"\0"))
     at, end = header, header + nbytes
     if end > len(image):
@@ -151,7 +149,7 @@ def _unpack_zstd(data: bytes, size: int) -> bytes:
 
 
 def _unpack_lz4(data: bytes, size: int) -> bytes:
-    """One block of LZ4: a number of bytes as they are, then a copy of earlier output, and so on."""
+    """Decompresses one block of LZ4: literal bytes, then a copy of earlier output, and so on."""
     out = bytearray()
     at = 0
     try:
@@ -168,7 +166,7 @@ def _unpack_lz4(data: bytes, size: int) -> bytes:
             if not 0 < distance <= len(out) or len(out) + length > size:
                 raise IndexError
             start = len(out) - distance
-            # The copy may overlap its own output: then the piece repeats.
+            # If the copy overlaps its own output, the piece repeats.
             piece = bytes(out[start : start + length])
             out += (piece * -(-length // len(piece)))[:length]
     except IndexError:
@@ -177,7 +175,7 @@ def _unpack_lz4(data: bytes, size: int) -> bytes:
 
 
 def _lz4_length(data: bytes, at: int, length: int) -> tuple[int, int]:
-    """A length that began with four bits, and where it ends."""
+    """Returns a length that began with four bits, and the position after it."""
     if length == 15:
         while True:
             more = data[at]

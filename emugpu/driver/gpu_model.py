@@ -1,4 +1,4 @@
-"""The GPUs that the emulated driver can show a program: gpus/*.toml."""
+"""The GPU models that the emulated driver can present to a program: gpus/*.toml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emugpu.gpus import facts
 
 FOLDER = Path(__file__).parent / "gpus"
 DRIVER = "driver"
-"""The file with what the emulated driver answers differently, whichever GPU it shows."""
+"""The file with the attributes of the emulated driver, which override those of every GPU."""
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -21,18 +21,19 @@ def _read(name: str) -> dict[str, Any]:
 
 
 NUMBERS = {name: number for number, name in enumerate(_read("h200")["attributes"], 1)}
-"""The numbers of device attributes (CUdevice_attribute) by their names: that GPU was asked for all, in their order."""
+"""The numbers of device attributes (CUdevice_attribute) by name: the file of that GPU lists all of them in their order.
+"""
 
 
 @dataclass(frozen=True)
 class GpuModel:
-    """What a program can ask of a GPU.
+    """What a program can query about a GPU.
 
     Attributes:
-        key: by which it is chosen: "b200".
-        name: as cuDeviceGetName gives it.
-        target: what its PTX is compiled for, sm_100a.
-        memory_bytes: of the whole GPU.
+        key: the option value that selects it: "b200".
+        name: the name that cuDeviceGetName returns.
+        target: the target of its PTX: sm_100a.
+        memory_bytes: the memory of the whole GPU.
         attributes: by their number in CUdevice_attribute.
         stack_bytes, printf_bytes, heap_bytes: limits of a new context.
     """
@@ -47,7 +48,7 @@ class GpuModel:
     heap_bytes: int
 
     def __getitem__(self, name: str) -> int:
-        """An attribute by its name, a key of `NUMBERS`."""
+        """Returns an attribute by its name, a key of `NUMBERS`."""
         return self.attributes[NUMBERS[name]]
 
     @property
@@ -62,7 +63,7 @@ def gpu_names() -> list[str]:
 
 @cache
 def gpu_model(key: str) -> GpuModel:
-    """Returns a model by its key, in any case. ValueError if there is none."""
+    """Returns a model by its key, in any case. Raises ValueError if there is none."""
     name = key.lower()
     if name not in gpu_names():
         raise ValueError(f"GPU '{key}': must be one of {', '.join(gpu_names())}")
@@ -78,7 +79,7 @@ def gpu_model(key: str) -> GpuModel:
 
 
 def _table(name: str) -> dict[str, Any]:
-    """Reads a file, on top of the one it is like."""
+    """Reads a file and adds the entries of the file that its ``like`` names."""
     table = _read(name)
     like = table.pop("like", None)
     if like is None:

@@ -1,4 +1,4 @@
-"""Launches of kernels: their checks, the run on the emulator, and what its errors are to a program."""
+"""Launches of kernels: their checks, the run on the emulator, and the error codes that the program gets."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _RESULTS = {
     "alignment": "MISALIGNED_ADDRESS",
     "assert": "ASSERT",
 }
-"""Of faults by their rule; of all others a GPU says CUDA_ERROR_LAUNCH_FAILED, or nothing at all."""
+"""The result of a fault, by its rule. For all other faults a GPU returns CUDA_ERROR_LAUNCH_FAILED, or no error at all.
+"""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a program asks of a launch, apart from the parameters."""
+    """The configuration of a launch, without the parameters."""
 
     grid: Dims
     block: Dims
@@ -53,7 +54,9 @@ class Shape:
 
 
 def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
-    """Reads the seven numbers of a CUlaunchConfig and its attributes, 72 bytes each; others change nothing here."""
+    """Reads the seven numbers of a CUlaunchConfig and its attributes of 72 bytes each; other attributes have no effect
+    here.
+    """
     sizes = struct.unpack("=7I", shape)
     cluster: Dims | None = None
     cooperative = False
@@ -80,7 +83,7 @@ def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: 
 
 
 def _check(session: Session, function: Function, shape: Shape) -> None:
-    """Refuses what a driver refuses before the kernel starts."""
+    """Refuses a launch that a driver refuses before the kernel starts."""
     if shape.dynamic_shared > function.dynamic_shared:
         raise DriverError(
             "INVALID_VALUE",
@@ -96,7 +99,7 @@ def _check(session: Session, function: Function, shape: Shape) -> None:
         )
     if any(extent % size for extent, size in zip(shape.grid, shape.cluster or (1, 1, 1), strict=True)):
         raise DriverError(
-            "INVALID_CLUSTER_SIZE", f"a grid of {shape.grid} CTAs is no whole number of clusters of {shape.cluster}"
+            "INVALID_CLUSTER_SIZE", f"a grid of {shape.grid} CTAs is not a whole number of clusters of {shape.cluster}"
         )
     if shape.cooperative:
         ctas, room = prod(shape.grid), _clusters(session, function, shape, 1)
@@ -128,7 +131,7 @@ def launch(
 
 
 def run(session: Session, function: Function, shape: Shape, parameters: bytes) -> None:
-    """Run a kernel to its end. What it does wrong is reported, and the program gets the error from its next calls."""
+    """Runs a kernel to its end. An error is reported, and the program's next calls return it."""
     gpu, kernel = session.gpu, function.kernel
     if len(parameters) < kernel.parameter_bytes:
         raise DriverError("INVALID_VALUE", f"{len(parameters)} bytes of parameters, of {kernel.parameter_bytes}")
@@ -187,7 +190,7 @@ def run(session: Session, function: Function, shape: Shape, parameters: bytes) -
 
 
 def _stop_if_gone(session: Session) -> None:
-    """A launch ends when its process has, and when the host has no memory left for what it writes."""
+    """Ends a launch if its process has ended, or if the host has no memory left for the kernel's writes."""
     if session.is_gone():
         raise Abandoned
     if (have := free_bytes() - SPARE) < 0:
@@ -195,7 +198,7 @@ def _stop_if_gone(session: Session) -> None:
 
 
 def result_of(error: EmulatorError) -> str:
-    """Returns the CUresult of a kernel that did not come to its end."""
+    """Returns the CUresult of a kernel that did not run to its end."""
     if isinstance(error, Deadlock | LimitExceeded):
         return "LAUNCH_TIMEOUT"
     if isinstance(error, Fault):
@@ -251,6 +254,6 @@ def largest_cluster(session: Session, handle: int, shape: bytes, attributes: byt
 
 
 def _clusters(session: Session, function: Function, shape: Shape, size: int) -> int:
-    """How many clusters of so many CTAs the GPU holds at once."""
+    """Returns how many clusters of ``size`` CTAs the GPU holds at once."""
     each = blocks_per_multiprocessor(function, shape.threads, shape.dynamic_shared)
     return session.gpu.model["multiprocessor_count"] * each // size

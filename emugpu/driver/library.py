@@ -1,7 +1,7 @@
 """The shared libraries that stand in for the driver: their generated C, and the compiled files in the build cache.
 
-They are C, not Mojo: a driver has state of a process and of its threads, which a shared library in Mojo has only
-through its runtime library, and that the program may have loaded in another version.
+They are C, not Mojo. A driver has state of a process and of its threads. A shared library in Mojo can keep such state
+only through Mojo's runtime library, and the program may have loaded another version of that.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ LIBRARIES = {
     "libcublasLt.so.12": ("cublaslt.c",),
     CUTE_RUNTIME: ("cute_runtime.c", "cute_stubs.c"),
 }
-"""By what they are made of: C sources, and a linker's version script. Each is linked with those before it."""
+"""Each library with its C sources and its linker's version script. Each one is linked with those before it."""
 GENERATORS = [
     Path(__file__).with_name(name)
     for name in ("api.py", "functions.txt", "library.py", "results.py", "runtime_refused.txt")
 ]
-"""The files from which the generated C is made."""
+"""The files from which the C is generated."""
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
 COMPILE_SECONDS = 120
 
 
 def libraries() -> Path:
-    """Returns the folder with the libraries: the package's if it carries them compiled, else the cache's, compiled now
-    if they are not there. Raises CannotRun without a compiler.
+    """Returns the folder with the compiled libraries: the package's if it carries them, else the cache's.
+
+    Compiles them into the cache on first use. Raises CannotRun if there is no compiler.
     """
     key = sources_key()
     carried = COMPILED / carried_name(key)
@@ -65,18 +66,20 @@ def libraries() -> Path:
 
 
 def sources_key() -> str:
-    """A hash of all that the libraries are made of: the C sources, the tables, and the code that writes C of them."""
+    """Returns a hash of all inputs of the libraries: the C sources, the tables, and the code that generates C from
+    them.
+    """
     parts = [" ".join(FLAGS).encode(), *(path.read_bytes() for path in [*GENERATORS, *sorted(SOURCES.iterdir())])]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def carried_name(key: str) -> str:
-    """The name of the folder in which a wheel carries the libraries."""
+    """Returns the name of the folder in which a wheel carries the libraries."""
     return f"drivers-{key}"
 
 
 def compile_libraries(to: Path) -> None:
-    """Compiles the libraries into a new folder, and leaves their sources beside it. Raises CannotRun."""
+    """Compiles the libraries into a new folder, and leaves their sources beside them. Raises CannotRun."""
     cache.ensure(to)
     for source in SOURCES.iterdir():
         shutil.copy(source, to.parent)
@@ -94,7 +97,9 @@ def _compiler() -> str:
         found = shutil.which(name) if name else None
         if found:
             return found
-    raise CannotRun("the emulated driver is compiled once, and there is no C compiler: install gcc or clang, or set CC")
+    raise CannotRun(
+        "the emulated driver has to be compiled once, and there is no C compiler: install gcc or clang, or set CC"
+    )
 
 
 def _compile(sources: list[Path], target: Path, libraries: list[Path]) -> None:
@@ -130,7 +135,7 @@ def _prototype(function: Function) -> str:
 
 
 def header() -> str:
-    """Prototypes of all functions, and their numbers."""
+    """Returns the prototypes of all functions, and their numbers."""
     lines = ["#pragma once", '#include "core.h"']
     for function in functions():
         lines.append(f"#define NUMBER_{function.name} {function.number}")
@@ -139,7 +144,7 @@ def header() -> str:
 
 
 def stubs() -> str:
-    """Functions that are served, fixed or refused, and the tables of all."""
+    """Returns the functions that are served, fixed or refused, and the tables of all functions."""
     lines = ['#include "stubs.h"']
     write = {"served": _asking, "anytime": _asking, "fixed": _fixed, "refused": _refusing}
     lines += [write[f.disposition](f) for f in functions() if f.disposition != "native"]
@@ -149,7 +154,7 @@ def stubs() -> str:
 
 
 def runtime_stubs() -> str:
-    """Functions of the CUDA runtime that are refused."""
+    """Returns the refused functions of the CUDA runtime."""
     lines = ['#include "core.h"', "int refuse_by_name(const char *name);"]
     for name in refused_of_runtime():
         lines.append(f'API int {name}(void);\nAPI int {name}(void) {{ return refuse_by_name("{name}"); }}')
@@ -160,7 +165,9 @@ _OF_RUNTIME = re.compile(r"^API \w+(?: \w+)* \*?(cuda\w+)\(", re.MULTILINE)
 
 
 def cute_stubs() -> str:
-    """Functions of the runtime and the driver with an underscore before their names, for host code of CuTe DSL."""
+    """Returns the functions of the runtime and the driver with an underscore before their names, for code of CuTe
+    DSL.
+    """
     runtime = _OF_RUNTIME.findall((SOURCES / "cudart.c").read_text(encoding="utf-8"))
     driver = [function.name for function in functions() if not function.name.startswith(OWN)]
     first = [function.base for function in _without_first_form()]
@@ -206,7 +213,7 @@ def _refusing(function: Function) -> str:
 
 
 def _without_first_form() -> list[Function]:
-    """The oldest form of each function of which the table has forms with a version alone."""
+    """Returns the oldest form of each function whose forms in the table all have a version suffix."""
     names = {function.name for function in functions()}
     found: dict[str, Function] = {}
     for function in sorted(functions(), key=lambda f: (f.since, f.name)):
@@ -216,8 +223,11 @@ def _without_first_form() -> list[Function]:
 
 
 def _first_form(function: Function) -> str:
-    """cuCtxDestroy for cuCtxDestroy_v2: programs that look names up in the library itself take those of the first form,
-    though its arguments were of 32 bits once."""
+    """Returns a definition of, for example, cuCtxDestroy that calls cuCtxDestroy_v2.
+
+    Programs that look names up in the library itself use the unversioned form, although its arguments were once of 32
+    bits.
+    """
     passed = ", ".join(parameter.name for parameter in function.parameters)
     return _definition(replace(function, name=function.base), [f"return {function.name}({passed});"])
 

@@ -1,4 +1,4 @@
-"""What a program did on the emulated GPU: lines for the person who watches, and a record of every launch."""
+"""The log of a program on the emulated GPU: lines for the user, and a record of every launch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Dims = tuple[int, int, int]
 
 @dataclass
 class LaunchRecord:
-    """Records one launch.
+    """The record of one launch.
 
-    ``error``: the whole report of why it did not come to its end, or nothing. ``result``: the CUresult that the
-    program sees then. ``seconds``: of the emulation, no measure of any GPU.
+    ``error`` is the full report of why it did not run to its end, or "". ``result`` is the CUresult that the program
+    then gets. ``seconds`` is the time of the emulation, which says nothing about a GPU.
     """
 
     number: int
@@ -38,13 +38,13 @@ class LaunchRecord:
     result: str = ""
     warnings: tuple[Warned, ...] = ()
     parameters: bytes = b""
-    """The block that the kernel got; it is not part of the record."""
+    """The parameter block of the kernel; it is not part of the record."""
     findings: tuple[Finding, ...] = ()
-    """Of the synchronisation checker, if it was asked for."""
+    """The findings of the synchronisation checker, if it was on."""
     ended: Word = "clean"
-    """What an error says of the program."""
+    """The verdict that follows from the error."""
     kernel_read: Kernel | None = None
-    """The kernel as it was read; it is not part of the record."""
+    """The parsed kernel; it is not part of the record."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
@@ -66,11 +66,11 @@ class LaunchRecord:
 
 
 class Log:
-    """Keeps what happened.
+    """The events of a program's run.
 
-    ``unhandled``: functions that were refused, with how often. ``failure``: why the emulated GPU could not serve
-    the program, the first reason; then what the program computed means nothing. ``computed``: functions of libraries
-    that NumPy computed in place of NVIDIA's kernels, with how often.
+    ``unhandled`` counts the refused functions by name. ``failure`` is the first reason why the emulated GPU could not
+    serve the program; the program's results then mean nothing. ``computed`` counts the library functions that NumPy
+    computed in place of NVIDIA's kernels.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -79,49 +79,51 @@ class Log:
         self.failure = ""
         self.computed: dict[str, int] = {}
         self.elapsed_asked = False
-        """Whether a program asked for the time between events."""
+        """Whether the program asked for the time between events."""
         self.processes = 0
         self._quiet = quiet
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def say(self, text: str) -> None:
-        """Writes a line, or a report of several, to standard error."""
+        """Writes one or several lines to standard error."""
         print(f"emulated GPU: {text}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Says a line once, and not at all if it is to be quiet."""
-        if not self._quiet and text not in self._said:
-            self._said.add(text)
+        """Writes a line once, unless the log is quiet."""
+        if not self._quiet and text not in self._reported:
+            self._reported.add(text)
             self.say(text)
 
     def refused(self, function: str) -> None:
-        """Notes the call of a function that the emulated driver has not."""
+        """Counts a call of a function that the emulated driver does not have."""
         if function not in self.unhandled:
             self.say(f"{function} is not supported (CUDA_ERROR_NOT_SUPPORTED)")
         self.unhandled[function] = self.unhandled.get(function, 0) + 1
 
     def failed(self, why: str) -> None:
-        """Notes why the emulated GPU cannot serve the program."""
-        if why not in self._said:
-            self._said.add(why)
+        """Records why the emulated GPU cannot serve the program."""
+        if why not in self._reported:
+            self._reported.add(why)
             self.say(why)
         self.failure = self.failure or why.splitlines()[0]
 
 
 def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
-    """Returns the verdict on a program. failure: what it says itself is wrong, in a line, or nothing. checked: whether
-    the synchronisation of its launches was looked at.
+    """Returns the verdict on a program.
+
+    ``failure`` is one line with the error that the program itself reports, or "". ``checked``: the synchronisation of
+    its launches was checked.
     """
     reasons: list[tuple[Word, str]] = []
     for launch in log.launches:
         where = f"launch {launch.number}, kernel '{short_name(launch.kernel)}'"
         if launch.error:
-            # Most errors name the kernel.
+            # Most errors already name the kernel.
             place = f"launch {launch.number}" if "kernel '" in launch.error else where
             reasons.append((launch.ended, f"{place}: {launch.error}"))
         reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
     if failure:
-        # A program that did not get what it asked for may well fail: that says nothing of its kernels.
+        # If a call was refused, the program may fail because of that; its kernels may be right.
         hindered = log.failure or log.unhandled or any(launch.ended == "incomplete" for launch in log.launches)
         reasons.append(("wrong" if log.launches and not hindered else "incomplete", failure))
     if log.failure:

@@ -1,11 +1,12 @@
-"""Memory of the emulated GPU that a program has mapped, too: one file without a name, in windows.
+"""The memory of the emulated GPU: one unnamed file in windows, which the program maps, too.
 
-    device    what cuMemAlloc gives; the program reaches it by copies alone
-    pinned    what cuMemAllocHost gives, at one address for program and kernels; counts as written
+    device    memory from cuMemAlloc; the program reaches it only by copies
+    pinned    memory from cuMemAllocHost, at one address for program and kernels; counts as written
     constant  __constant__ variables, at generic addresses
 
-Neither side can change the file's size. Memory of the host is committed as it is touched: until then the file has
-holes. What the host cannot back is refused before it is touched, with a line that says how much there is.
+Neither side can change the file's size. The host commits memory when it is touched; until then the file has holes.
+If the host cannot back an access, the driver refuses it before it touches the memory, with a line that names the
+amount that is left.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from emugpu.host_memory import SPARE, free_bytes
 PAGE = 4096
 ALIGNMENT = 512
 GUARD = 1 << 21
-"""Addresses behind each allocation that belong to none."""
+"""The number of addresses after each allocation that belong to no allocation."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A range of addresses in a state space, and where it is in the file. ``generic``: what is added to make them
-    generic ones, which programs use. ``fixed``: mapped at the same address by the program.
+    """A range of addresses in a state space, and its place in the file.
+
+    ``generic`` is the difference between its generic addresses, which programs use, and its own ones. ``fixed``: the
+    program maps it at the same address.
     """
 
     name: str
@@ -51,11 +54,11 @@ class Window:
         return self.base <= address and address + nbytes <= self.base + self.size
 
 
-# Device addresses are above those that a program can have itself (2^47 on x86-64), pinned memory is among them. Some
-# allocators take addresses at random: where one has taken those of pinned memory, the program's side chooses others.
+# Device addresses are above all addresses of a program (2^47 on x86-64); pinned memory is below. Some allocators take
+# random addresses: if one has taken those of pinned memory, the program's side chooses others.
 DEVICE = Window("device", 1 << 47, 1 << 40, 0)
 LOWEST_PINNED = CONST_WINDOW + (1 << 40)
-"""Below are the windows of other state spaces."""
+"""Below this address are the windows of other state spaces."""
 PINNED = Window("pinned", 0x7100_0000_0000, 1 << 35, DEVICE.size, fixed=True)
 CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
 WINDOWS = (DEVICE, PINNED, CONSTANT)
@@ -63,20 +66,20 @@ FILE_BYTES = sum(window.size for window in WINDOWS)
 
 
 def pinned_at(base: int) -> Window:
-    """Returns the window of pinned memory where a program has it. Raises ValueError if kernels cannot have it there."""
+    """Returns the window of pinned memory at ``base``. Raises ValueError if kernels cannot have it there."""
     if base % PAGE or not LOWEST_PINNED <= base <= DEVICE.base - PINNED.size:
         raise ValueError(f"pinned memory at {base:#x}")
     return replace(PINNED, base=base)
 
 
 UNASKED = 1 << 24
-"""Bytes that may be touched before it is asked again what the host has."""
+"""The number of bytes that may be touched before the host's free memory is queried again."""
 
 _F_ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1, 2, 4
 
 
 class HostMemoryShort(DriverError):
-    """The host cannot back what a program is about to touch. ``reason`` says so in one line."""
+    """The host cannot back the memory that a program is about to touch. ``reason`` says so in one line."""
 
     def __init__(self, needed: int, have: int) -> None:
         super().__init__(
@@ -87,7 +90,7 @@ class HostMemoryShort(DriverError):
 
 
 class MappedFile:
-    """The file, mapped here; ``shadow`` has a byte for each of its bytes that says whether it was written."""
+    """The file, mapped into this process. ``shadow`` says for each of its bytes whether it was written."""
 
     def __init__(self) -> None:
         if not hasattr(os, "memfd_create"):
@@ -113,7 +116,7 @@ class MappedFile:
         self.shadow = np.frombuffer(self._shadow, np.uint8)
 
     def require(self, offset: int, nbytes: int) -> None:
-        """Makes room for bytes that are about to be touched, and for their shadow. Raises HostMemoryShort."""
+        """Reserves host memory for bytes that are about to be touched, and for their shadow. Raises HostMemoryShort."""
         self._unasked += nbytes
         if self._unasked < UNASKED:
             return
@@ -125,23 +128,23 @@ class MappedFile:
                 raise HostMemoryShort(needed, have)
 
     def missing(self, offset: int, nbytes: int) -> int:
-        """Returns how many bytes a range, and its shadow, still take of the host's memory."""
+        """Returns how many bytes of host memory a range and its shadow still need."""
         return sum(_holes(each, offset, nbytes) for each in self._descriptors)
 
     def clear(self, offset: int, nbytes: int) -> None:
-        """Gives back the pages of a range of whole pages: it holds nothing any more."""
+        """Returns the pages of a page-aligned range to the host; their contents are lost."""
         if nbytes:
             self._data.madvise(mmap.MADV_REMOVE, offset, nbytes)
             self._shadow.madvise(mmap.MADV_REMOVE, offset, nbytes)
 
     def close(self) -> None:
-        """Drops the mappings, which go when nothing refers to them any more."""
+        """Drops the mappings, which end when nothing refers to them any more."""
         for each in self._descriptors:
             os.close(each)
 
 
 def _holes(descriptor: int, offset: int, nbytes: int) -> int:
-    """How many bytes of a range of a file take no memory yet."""
+    """Returns how many bytes of a range of a file take no memory yet."""
     end, found = offset + nbytes, 0
     while offset < end:
         hole = os.lseek(descriptor, offset, os.SEEK_HOLE)
@@ -149,17 +152,17 @@ def _holes(descriptor: int, offset: int, nbytes: int) -> int:
             break
         try:
             offset = min(os.lseek(descriptor, hole, os.SEEK_DATA), end)
-        except OSError:  # nothing behind it
+        except OSError:  # no data after the hole
             offset = end
         found += offset - hole
     return found
 
 
 class WindowMemory(GlobalMemory):
-    """Global memory in windows of a file: the emulator's allocations, with places for what programs ask for."""
+    """Global memory in windows of a file: the emulator's allocations, at the places that programs ask for."""
 
     def __init__(self, file: MappedFile, home: Window, *others: Window) -> None:
-        """The emulator itself places things in ``home``: a module's variables."""
+        """``home`` is the window in which the emulator places its own allocations: a module's variables."""
         super().__init__(home.base)
         self._file = file
         self._home = home
@@ -167,14 +170,16 @@ class WindowMemory(GlobalMemory):
         self._count = 0
         self._next_in = {window.name: window.base for window in self._windows}
         self.reserved: dict[int, int] = {}
-        """Ranges of addresses that are set apart to be mapped later: how many, by the first."""
+        """Ranges of addresses that are reserved for later mappings: their sizes by their first addresses."""
 
     def alloc(self, nbytes: int, name: str = "", at: int | None = None) -> int:
         assert at is None, "programs cannot choose"
         return self.alloc_in(self._home, nbytes, name)
 
     def alloc_in(self, window: Window, nbytes: int, name: str = "") -> int:
-        """Allocates bytes in a window. Device memory is poisoned; pinned memory is not, as its writes are not seen."""
+        """Allocates bytes in a window. Device memory is poisoned. Pinned memory is not, because the program's writes to
+        it are not seen.
+        """
         if nbytes <= 0:
             raise DriverError("INVALID_VALUE", f"an allocation of {nbytes} bytes; at least one is needed")
         base = self.reserve(window, nbytes)
@@ -183,7 +188,9 @@ class WindowMemory(GlobalMemory):
         return base
 
     def reserve(self, window: Window, nbytes: int, alignment: int = ALIGNMENT) -> int:
-        """Returns addresses that nothing has had before; when all were given out, such as are free again."""
+        """Returns addresses that no allocation has used before or, if there are none left, addresses that are free
+        again.
+        """
         base = round_up(self._next_in[window.name], max(alignment, ALIGNMENT))
         if not window.holds(base, nbytes):
             base = self._gap(window, nbytes, alignment)
@@ -216,21 +223,21 @@ class WindowMemory(GlobalMemory):
         return block
 
     def drop(self, block: Allocation) -> None:
-        """Frees an allocation; whoever has its pages next finds them poisoned."""
+        """Frees an allocation; the next allocation on its pages finds them poisoned."""
         self.remove(block)
         self._file.clear(self._place(block), round_up(block.data.size, PAGE))
 
     def require(self, block: Allocation, offset: int, nbytes: int) -> None:
-        """Makes room for a part of an allocation that is about to be touched. Raises HostMemoryShort."""
+        """Reserves host memory for a part of an allocation that is about to be touched. Raises HostMemoryShort."""
         self._file.require(self._place(block) + offset, nbytes)
 
     def _place(self, block: Allocation) -> int:
-        """Returns where in the file an allocation begins."""
+        """Returns the position in the file at which an allocation begins."""
         window = next(window for window in self._windows if window.holds(block.base))
         return window.offset + block.base - window.base
 
     def direct(self) -> list[Allocation]:
-        """Those that the host can back to their last byte. For the others room is made as they are touched."""
+        """Returns the allocations that the host can back completely. The others get host memory as they are touched."""
         have = free_bytes() - SPARE
         found = []
         for block in self.allocations:
@@ -243,6 +250,6 @@ class WindowMemory(GlobalMemory):
         return found
 
     def starting_at(self, address: int) -> Allocation | None:
-        """Returns the allocation that begins there."""
+        """Returns the allocation that begins at an address, or None."""
         block = self.holding(address)
         return block if block is not None and block.base == address else None

@@ -1,4 +1,4 @@
-"""Calls that allocate, free, fill and copy memory. The copies themselves are done by the library in the program."""
+"""Calls that allocate, free, fill and copy memory. The library in the program performs the copies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from emugpu.emulator.memory.global_memory import Allocation
 
 MANAGED = "managed memory"
 MOST_ROWS = 1 << 22
-"""Of one copy or fill: it is looked at row by row."""
+"""The largest number of rows in one copy or fill, because each row is checked."""
 GRANULARITY = 2 << 20
-"""Of virtual memory management."""
+"""The granularity of virtual memory management."""
 
 
 # ---- allocations ----
@@ -49,7 +49,9 @@ def allocate_pinned(session: Session, nbytes: int, *_flags: int) -> int:
 
 @handles("cuMemAllocManaged")
 def allocate_managed(session: Session, nbytes: int, _flags: int) -> int:
-    """At one address for program and kernels, as pinned memory: kernels have ended when a call returns."""
+    """Allocates managed memory at one address for program and kernels, as pinned memory: no kernel runs when a call
+    returns.
+    """
     return session.allocate(session.pinned, nbytes, MANAGED)
 
 
@@ -69,7 +71,7 @@ def free(session: Session, address: int, *_stream: int) -> None:
 def address_range(session: Session, address: int) -> tuple[int, int]:
     found = session.find(address, 0)
     if found is None:
-        raise DriverError("NOT_FOUND", f"{address:#x} is no device memory")
+        raise DriverError("NOT_FOUND", f"{address:#x} is not device memory")
     block, offset = found
     return address - offset, block.data.size
 
@@ -100,7 +102,7 @@ def unregister(session: Session, address: int) -> None:
     return None
 
 
-# ---- what an address is ----
+# ---- attributes of an address ----
 
 
 @handles("cuPointerGetAttribute")
@@ -111,7 +113,7 @@ def pointer_attribute(session: Session, attribute: int, address: int) -> bytes:
     block, _ = found
     pinned = session.pinned.holds(address)
     values = {
-        1: ("Q", 0),  # context; the library knows it
+        1: ("Q", 0),  # the context, which the library fills in
         2: ("I", 1 if pinned and block.name != MANAGED else 2),
         3: ("Q", address),
         4: ("Q", address if pinned else 0),
@@ -137,12 +139,12 @@ def pointer_attribute(session: Session, attribute: int, address: int) -> bytes:
     return struct.pack("=" + kind, value)
 
 
-# ---- pools: all are one ----
+# ---- pools: all share one memory ----
 
 
 @dataclass
 class Pool:
-    """A memory pool: attributes that were set, by number."""
+    """A memory pool: the attributes that were set, by number."""
 
     values: dict[int, bytes]
 
@@ -195,7 +197,7 @@ def trim_pool(session: Session, pool: int, nbytes: int) -> None:
 
 @dataclass
 class Physical:
-    """Memory without an address. ``mapped``: where it is, or 0."""
+    """Memory without an address. ``mapped`` is the address to which it is mapped, or 0."""
 
     nbytes: int
     handle: int = 0
@@ -240,7 +242,7 @@ def release(session: Session, handle: int) -> None:
 
 
 def _end_of(session: Session, physical: Physical) -> None:
-    """Memory is free when it is released and mapped nowhere."""
+    """Frees the memory once it is released and mapped nowhere."""
     if physical.released and not physical.mapped:
         session.used -= physical.nbytes
         session.discard(physical.handle)
@@ -300,21 +302,21 @@ def retain_handle(session: Session, address: int) -> int:
 
 
 def _fill(session: Session, to: int, value: int, width: int, nbytes: int) -> None:
-    """Fills memory with elements of so many bytes (``width``) that have this value; ``nbytes``: in all."""
+    """Fills ``nbytes`` bytes of memory with elements of this value, each of ``width`` bytes."""
     if not nbytes:
         return
     if to % width:
         raise DriverError("INVALID_VALUE", f"{to:#x} is not a multiple of {width}")
     found = session.find_to_touch(to, nbytes)
     if found is None:
-        raise DriverError("INVALID_VALUE", f"{to:#x} is no device memory")
+        raise DriverError("INVALID_VALUE", f"{to:#x} is not device memory")
     block, offset = found
     block.words[width][offset // width : (offset + nbytes) // width] = value & ((1 << 8 * width) - 1)
     _mark(block, offset, nbytes)
 
 
 def _mark(block: Allocation, offset: int, nbytes: int) -> None:
-    """Note that a range is written; of a whole block that is quicker to ask for."""
+    """Marks a range as written; a completely written block needs no shadow."""
     if offset == 0 and nbytes == block.data.size:
         block.valid = None
     block.mark_valid(offset, nbytes)
@@ -378,13 +380,13 @@ def copy_batch(session: Session, to: bytes, frm: bytes, nbytes: bytes, count: in
 
 
 def _require_device(session: Session, address: int, nbytes: int) -> None:
-    """Of no bytes any address will do."""
+    """Raises DriverError unless the address is in device memory. Any address is valid for a zero-byte range."""
     if nbytes and session.find(address, 0) is None:
-        raise DriverError("INVALID_VALUE", f"{address:#x} is no device memory")
+        raise DriverError("INVALID_VALUE", f"{address:#x} is not device memory")
 
 
 def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
-    """Returns what the library is to copy. Device memory is only written where what is copied was."""
+    """Returns the copies for the library. Bytes of device memory become written only where the source was written."""
     if not nbytes:
         return []
     target, source = session.find_to_touch(to, nbytes), session.find_to_touch(frm, nbytes)
@@ -401,7 +403,7 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
 
 
 def _written(source: tuple[Allocation, int] | None, nbytes: int) -> np.ndarray | None:
-    """Tells which bytes of a source were written; None: all."""
+    """Returns which bytes of a source were written, or None for all."""
     if source is None or source[0].valid is None:
         return None
     return source[0].valid[source[1] : source[1] + nbytes]
@@ -428,7 +430,7 @@ _HOST, _DEVICE, _ARRAY, _UNIFIED = 1, 2, 3, 4
 
 @dataclass(frozen=True)
 class _End:
-    """One end of a copy of rows: the address of the first byte, and the distances of rows and of layers."""
+    """One end of a copy of rows: the address of the first byte, and the distances between rows and between layers."""
 
     address: int
     pitch: int

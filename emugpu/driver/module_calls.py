@@ -1,4 +1,4 @@
-"""Calls about modules and libraries, their kernels and variables."""
+"""Calls for modules and libraries, their kernels and variables."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from emugpu.emulator.ptx.ast import Kernel
 from emugpu.emulator.ptx.sections import blank_kernels, kernel_sections
 
 DEFAULT_SHARED = 48 << 10
-"""Shared memory that a kernel may have without asking for more (CUDA C++ Programming Guide, compute capabilities)."""
+"""The shared memory of a kernel that has not asked for more (CUDA C++ Programming Guide, compute capabilities)."""
 _ASSUMED_REGISTERS = 32
-"""Where a kernel's directives leave it open: ptxas decides, and is not asked."""
+"""The registers of a kernel whose directives do not limit them: ptxas would decide, and does not run here."""
 _MODULES: dict[str, tuple[PtxModule, dict[str, str]]] = {}
-"""Parsed ones by their text: programs load the same module again and again."""
+"""Parsed modules by their text, because programs load the same module again and again."""
 
 
 @dataclass
 class Module:
-    """A loaded module or library. ``broken``: kernels that the emulator does not understand, and why."""
+    """A loaded module or library. ``broken`` holds the kernels that the emulator cannot run, each with the reason."""
 
     text: str
     ptx: PtxModule
@@ -46,17 +46,17 @@ class Module:
 
 @dataclass
 class Function:
-    """A kernel of a module; the same for a module's function and a library's kernel."""
+    """A kernel of a module, as a module's function or as a library's kernel."""
 
     module: Module
     kernel: Kernel
     handle: int = 0
     asked_shared: int | None = None
-    """Dynamic shared memory it may have, if that was set."""
+    """The limit of dynamic shared memory, if the program has set it."""
     any_cluster: bool = False
     """Whether clusters of more than 8 CTAs are allowed (CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)."""
     attributes: dict[int, int] = field(default_factory=dict)
-    """Others that were set."""
+    """The other attributes that the program has set."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Function:
 
     @property
     def dynamic_shared(self) -> int:
-        """Returns the bytes of dynamic shared memory that a launch may ask for."""
+        """Returns how many bytes of dynamic shared memory a launch may use."""
         if self.asked_shared is not None:
             return self.asked_shared
         return max(0, DEFAULT_SHARED - self.code.static_shared)
@@ -88,7 +88,7 @@ class Function:
 
 
 def parse(text: str) -> tuple[PtxModule, dict[str, str]]:
-    """Returns a module without the kernels that are not understood, and why these are not. Raises PtxSyntaxError."""
+    """Returns a module without the kernels that the parser rejects, and the reasons. Raises PtxSyntaxError."""
     if text not in _MODULES:
         try:
             _MODULES[text] = PtxModule.from_text(text), {}
@@ -123,7 +123,7 @@ def load(session: Session, image: bytes, *_options: int) -> int:
     except PtxSyntaxError as error:
         log.failed(f"a module cannot be loaded: {error}")
         raise DriverError("INVALID_PTX") from error
-    module = Module(text, copy(ptx), broken)  # its own variables
+    module = Module(text, copy(ptx), broken)  # a copy, so that it has its own variables
     module.handle = session.add(module)
     session.device.load(module.ptx)
     return module.handle
@@ -209,13 +209,13 @@ def function_name(session: Session, handle: int) -> bytes:
 
 @handles("emulatedParameters")
 def parameters(session: Session, handle: int) -> bytes:
-    """Answers how many parameters there are, their bytes, then offset and size of each."""
+    """Returns the number of parameters and their bytes, then the offset and size of each."""
     kernel = session.get(handle, Function).kernel
     fields = [field for p in kernel.parameters for field in (p.offset, p.size)]
     return struct.pack(f"={2 + len(fields)}I", len(kernel.parameters), kernel.parameter_bytes, *fields)
 
 
-# ---- their attributes ----
+# ---- attributes of kernels ----
 
 _DYNAMIC_SHARED, _CARVEOUT, _NON_PORTABLE, _SCHEDULING = 8, 9, 14, 15
 

@@ -1,13 +1,13 @@
-"""The messages between library and server, in the byte order of the machine (both run on it).
+"""The messages between library and server, in the machine's byte order, as both run on the same machine.
 
-    request   u32 size of what follows, u32 number of the function, then its parameters in order:
+    request   u32 size of the rest, u32 number of the function, then its parameters in order:
               a scalar: 8 bytes; text, input, image: u64 size and the bytes; an output: u64 its size, 0 for null
-    answer    i32 result, u32 bytes of text, u32 bytes of outputs, u32 copies; then these:
+    reply     i32 result, u32 bytes of text, u32 bytes of outputs, u32 copies; then these:
               text for standard output; for each output u64 size and the bytes; for each copy 6 x u64
-    hello     8 bytes of `api.checksum`; answered by u32 number of windows with the memory's file descriptor, then
+    hello     8 bytes of `api.checksum`; the reply is u32 number of windows with the memory's file descriptor, then
               4 x u64 for each window; then u64 the address at which the process has mapped pinned memory
 
-Whoever connects may send anything: sizes are checked here, and a message that is wrong ends its connection.
+Any process may connect and send anything, so this module checks all sizes; a malformed message ends its connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from emugpu.driver.api import Function, Parameter, functions
 
 MOST_BYTES = 1 << 30
-"""Of one message: the largest module."""
+"""The largest message, which is that with the largest module."""
 _FRAME = struct.Struct("=II")
 _ANSWER = struct.Struct("=iIII")
 _U64 = struct.Struct("=Q")
@@ -30,12 +30,14 @@ Output = int | float | bytes | None
 
 
 class BadMessage(Exception):
-    """What came is no message of this protocol."""
+    """The received bytes are no message of this protocol."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Rows that the library copies. ``to``, ``frm``: addresses, of the program or of the device; pitches in bytes."""
+    """Rows that the library copies. ``to`` and ``frm`` are addresses of the program or of the device; pitches are in
+    bytes.
+    """
 
     to: int
     frm: int
@@ -50,7 +52,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Request:
-    """A call. ``inputs``: scalars, bytes and texts in order. ``room``: for each output, its size, 0 if it is null."""
+    """A call. ``inputs`` holds scalars, bytes and texts in order, ``room`` each output's size, or 0 if it is null."""
 
     function: Function
     inputs: tuple[int | float | bytes | str, ...]
@@ -58,7 +60,7 @@ class Request:
 
 
 def receive(connection: socket.socket, size: int) -> bytes | None:
-    """Receives exactly so many bytes; None if the other side has ended."""
+    """Receives exactly ``size`` bytes, or returns None if the other side has closed the connection."""
     data = bytearray(size)
     view = memoryview(data)
     got = 0
@@ -71,7 +73,7 @@ def receive(connection: socket.socket, size: int) -> bytes | None:
 
 
 def receive_request(connection: socket.socket) -> Request | None:
-    """Receives the next call; None if the other side has ended. Raises BadMessage."""
+    """Receives the next call, or returns None if the other side has closed the connection. Raises BadMessage."""
     frame = receive(connection, _FRAME.size)
     if frame is None:
         return None
@@ -83,7 +85,7 @@ def receive_request(connection: socket.socket) -> Request | None:
 
 
 def decode(function: Function, payload: bytes) -> Request:
-    """Reads a call of a function from what its message holds. Raises BadMessage."""
+    """Reads a call of a function from the content of its message. Raises BadMessage."""
     if function.disposition == "refused":
         return Request(function, (), ())
     if not function.is_asked:
@@ -119,10 +121,13 @@ def _scalar(parameter: Parameter, raw: bytes) -> int | float:
     return value - (1 << 32) if parameter.type == "i32" and value >> 31 else value
 
 
-def encode_answer(
+def encode_reply(
     request: Request, result: int, outputs: Sequence[Output], copies: Sequence[Copy] = (), text: bytes = b""
 ) -> bytes:
-    """Makes the message of an answer. ``outputs``: in order; shortened to the room there is; none if the call fails."""
+    """Returns a reply message.
+
+    ``outputs`` are in order, and are cut to the room that the caller has. A failed call has no outputs.
+    """
     parts = []
     if outputs:
         declared = [p for p in request.function.parameters if p.kind == "out"]

@@ -1,8 +1,8 @@
-"""Keeps launches in a folder, each as a launch file that ``emugpu run`` replays.
+"""Records launches in a folder, each as a launch file that ``emugpu run`` replays.
 
 launch-N/launch.toml    grid, parameters as bytes, and the memory before the launch: every allocation at its address
 launch-N/kernel.ptx
-launch-N/*.npy          what of the memory was written, variables of the module
+launch-N/*.npy          the written parts of the memory, and the variables of the module
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from emugpu.emulator.memory.global_memory import Allocation
 from emugpu.errors import CannotRun, UsageProblem
 
 MOST_PARTS = 256
-"""Of one allocation; if it is written in more pieces, what lies between them counts as written, too."""
+"""The largest number of parts of one allocation. If it has more written ranges, the bytes between them count as
+written, too.
+"""
 
 
 class Recorder:
-    """Writes launches to a folder, which is made at once. Raises UsageProblem if that is not possible."""
+    """Writes launches to a folder. Creates the folder at once, and raises UsageProblem if it cannot."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,11 +43,11 @@ class Recorder:
             raise UsageProblem(f"-o {folder}/ is not empty; name a new folder")
 
     def wants(self, record: LaunchRecord) -> bool:
-        """Returns whether a launch is to be kept."""
+        """Returns whether to record a launch."""
         return True
 
     def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
-        """Writes one launch, which is about to start. Raises CannotRun if that is not possible."""
+        """Records a launch that is about to start. Raises CannotRun if that is not possible."""
         if not self.wants(record):
             return
         place = self.folder / f"launch-{record.number}"
@@ -59,8 +61,10 @@ class Recorder:
 
 
 class OneLaunch(Recorder):
-    """Keeps one launch. which: its number, or its kernel's name, the first of which it is; empty: the last. After one
-    that fails a program makes no other.
+    """Records one launch only.
+
+    ``which`` is its number, or its kernel's name (its first launch), or "" for the last one. After a failed launch a
+    program makes no other.
     """
 
     def __init__(self, folder: Path, which: str) -> None:
@@ -80,7 +84,7 @@ class OneLaunch(Recorder):
 
     @property
     def kept(self) -> Path | None:
-        """The launch file; None: no such launch has been made."""
+        """Returns the launch file, or None if the program has not made this launch."""
         return next(self.folder.glob("launch-*/launch.toml"), None)
 
 
@@ -88,7 +92,7 @@ def _launch_file(
     session: Session, function: Function, parameters: bytes, record: LaunchRecord, place: Path
 ) -> Iterator[str]:
     symbols = session.device.symbols(function.module.ptx)
-    yield f"# Launch {record.number} of process {record.process}, as it was recorded."
+    yield f"# Launch {record.number} of process {record.process}, recorded before it started."
     yield 'ptx = "kernel.ptx"\n'
     yield "[buffers]"
     others = set(_variables(session))
@@ -110,7 +114,7 @@ def _launch_file(
 
 
 def _variables(session: Session) -> Iterator[int]:
-    """Lists addresses of variables of all modules: they are no buffers."""
+    """Yields the addresses of all modules' variables, which are not buffers."""
     for module in session.all(Module):
         yield from session.device.symbols(module.ptx).values()
 
@@ -128,7 +132,7 @@ def _buffer(name: str, block: Allocation, place: Path) -> str:
 
 
 def _written(block: Allocation) -> list[tuple[int, int]]:
-    """Ranges of bytes that were written."""
+    """Returns the ranges of bytes that were written."""
     if block.valid is None:
         return [(0, block.data.size)]
     edges = np.flatnonzero(np.diff(np.concatenate(([False], block.valid, [False])).view(np.int8)))

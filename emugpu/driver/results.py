@@ -105,13 +105,13 @@ NAMES = {
     916: "ERROR_KEY_ROTATION",
     999: "ERROR_UNKNOWN",
 }
-"""Without the CUDA_ in front of each."""
+"""Names of the codes, without the prefix CUDA_."""
 
 CODES = {name.removeprefix("ERROR_"): code for code, name in NAMES.items()}
 
 
 class DriverError(Exception):
-    """Says that a call fails. ``name``: a key of `CODES`, "INVALID_VALUE". ``reason``: for the log, "" for none."""
+    """Makes a call fail. ``name`` is a key of `CODES`, such as "INVALID_VALUE". ``reason`` is for the log, or ""."""
 
     def __init__(self, name: str, reason: str = "") -> None:
         super().__init__(reason)
@@ -121,10 +121,10 @@ class DriverError(Exception):
 
 
 def name_of(code: int) -> str:
-    """Returns the name of a code, as CUDA_ERROR_INVALID_VALUE."""
+    """Returns the name of a code, such as CUDA_ERROR_INVALID_VALUE."""
     return f"CUDA_{NAMES.get(code, 'ERROR_UNKNOWN')}"
 
 
 def text_of(code: int) -> str:
-    """Returns a few words for a code, as cuGetErrorString has them."""
+    """Returns a short text for a code, in the manner of cuGetErrorString."""
     return NAMES[code].removeprefix("ERROR_").replace("_", " ").lower() if code else "no error"

@@ -1,7 +1,7 @@
-"""Starts a program with the emulated driver, and answers what its processes ask until it has ended.
+"""Starts a program with the emulated driver, and serves its processes until it has ended.
 
-One thread does everything, in the order in which it comes: it is one GPU. The socket has a name that is drawn at random
-and no file, so that nothing is left of it when this process is killed; connections of other users are refused.
+One thread handles all calls in the order of their arrival, because it is one GPU. The socket has a random name and no
+file, so nothing is left of it if this process is killed. The server refuses connections of other users.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from emugpu.driver.api import checksum
 from emugpu.driver.library import libraries
 from emugpu.driver.memory import WINDOWS, MappedFile, pinned_at
 from emugpu.driver.protocol import BadMessage, receive, receive_request
-from emugpu.driver.session import answer
+from emugpu.driver.session import reply
 from emugpu.driver.state import Abandoned, Gpu, Session
 from emugpu.driver.toolchains import cute_variables, folder_for_ptx, toolchain_variables
 from emugpu.errors import UsageProblem
 
 SOCKET = "EMULATED_GPU_SOCKET"
-"""The environment variable that tells the library where to connect to: a name in the abstract namespace (unix(7))."""
+"""The environment variable with the socket to which the library connects: a name in the abstract namespace (unix(7)).
+"""
 UNRESOLVED = 127
-"""The exit code of a program whose functions the dynamic linker does not find."""
+"""The exit code of a program if the dynamic linker does not find one of its functions."""
 PATIENCE = 30.0
-"""Seconds that a message which has begun may take."""
+"""Once a message has begun, the rest must arrive within this many seconds."""
 
 
 def run_program(
     command: Sequence[str], gpu: Gpu, environment: Mapping[str, str], stderr: IO[bytes] | None = None
 ) -> int:
-    """Runs a program to its end with this GPU; returns its exit code (128 + the signal that ended it, as shells do).
+    """Runs a program with this GPU. Returns its exit code, or 128 + the signal that ended it, as shells do.
 
-    stderr: takes what the program says on its standard error; None: it goes where this process's goes.
+    ``stderr`` receives the program's standard error; with None it goes to this process's standard error.
     """
     folder = libraries()
     with folder_for_ptx() as kept, listening() as (listener, name):
@@ -60,14 +61,14 @@ def run_program(
 
 
 def _unresolved(program: str, libraries: Path) -> list[str]:
-    """Functions of CUDA that a program is linked with and that no library has."""
+    """Returns the CUDA functions that a program links to and that none of the libraries defines."""
     wanted = _names(shutil.which(program) or program, "--undefined-only")
     had = {name for library in libraries.glob("*.so*") for name in _names(library, "--defined-only")}
     return sorted(name for name in wanted - had if re.match(r"cu[A-Z]|cuda[A-Z]|__cuda|nvml[A-Z]", name))
 
 
 def _names(library: str | Path, which: str) -> set[str]:
-    """Names in the dynamic symbol table of a file; none where binutils are not installed."""
+    """Returns the names in the dynamic symbol table of a file, or none if binutils are not installed."""
     try:
         done = subprocess.run(["nm", "-D", which, str(library)], capture_output=True, encoding="utf-8", timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -77,7 +78,7 @@ def _names(library: str | Path, which: str) -> set[str]:
 
 @contextlib.contextmanager
 def listening() -> Iterator[tuple[socket.socket, str]]:
-    """Gives a socket that processes can connect to, with its name, for as long as this process uses it."""
+    """Yields a socket that processes can connect to, and its name. It closes on exit."""
     name = f"emulated-gpu-{secrets.token_hex(16)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(f"\0{name}")
@@ -86,8 +87,9 @@ def listening() -> Iterator[tuple[socket.socket, str]]:
 
 
 def variables(given: Mapping[str, str], libraries: Path, name: str, kept: Path) -> dict[str, str]:
-    """Returns the environment variables by which a program finds the emulated GPU: additions to those given, and
-    changes. name: of the socket. kept: the folder for the PTX of compilers.
+    """Returns the environment variables by which a program finds the emulated GPU: additions and changes to ``given``.
+
+    ``name`` is that of the socket, ``kept`` the folder for the PTX of compilers.
     """
     search = [str(libraries), *filter(None, [given.get("LD_LIBRARY_PATH", "")])]
     compilers = toolchain_variables(given) | cute_variables(given, libraries, kept)
@@ -96,7 +98,7 @@ def variables(given: Mapping[str, str], libraries: Path, name: str, kept: Path) 
 
 @contextlib.contextmanager
 def _terminates(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Has the program end when somebody terminates this process, which ends after it."""
+    """If this process receives a signal to terminate, the program ends first, and then this process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -118,7 +120,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[by
 
 
 def _serve_to_its_end(server: Server, program: subprocess.Popen[bytes]) -> int:
-    """Serves until the program has ended; processes that it leaves behind lose their GPU then."""
+    """Serves until the program has ended; processes that it leaves behind then lose their GPU."""
     ended = os.pidfd_open(program.pid)
     try:
         server.serve(lambda: program.poll() is None, ended)
@@ -132,7 +134,9 @@ def _serve_to_its_end(server: Server, program: subprocess.Popen[bytes]) -> int:
 
 
 class Server:
-    """Serves the processes of a program. ``sessions``: by connection; None before it has said hello."""
+    """Serves the processes of a program. ``sessions`` is by connection; a session is None until the process has said
+    hello.
+    """
 
     def __init__(self, listener: socket.socket, gpu: Gpu) -> None:
         self._listener = listener
@@ -149,8 +153,9 @@ class Server:
         self._selector.close()
 
     def serve(self, going_on: Callable[[], bool], wake: int) -> None:
-        """Serves for as long as it is to go on, which is asked after each event. wake: a file that becomes readable
-        when there is a new answer to this question.
+        """Serves as long as ``going_on`` returns true; the server calls it after each event.
+
+        ``wake`` is a file that becomes readable when the result of ``going_on`` may have changed.
         """
         self._selector.register(wake, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -162,7 +167,7 @@ class Server:
                     self._serve_one(key.fileobj)
 
     def use(self, gpu: Gpu) -> None:
-        """Goes on with other options and another log. What has failed is forgotten; memory and modules stay."""
+        """Continues with other options and another log. Earlier failures are dropped; memory and modules stay."""
         self.gpu = gpu
         for session in self._sessions.values():
             if session is not None:
@@ -179,9 +184,9 @@ class Server:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _serve_one(self, connection: socket.socket) -> None:
-        """Answers what has come from one process."""
+        """Serves one message of one process."""
         try:
-            going_on = self._answer(connection)
+            going_on = self._reply(connection)
         except (BadMessage, OSError) as error:
             if not isinstance(error, ConnectionError):
                 self.gpu.log.failed(f"a process was disconnected: it sent {error}")
@@ -191,14 +196,14 @@ class Server:
         if not going_on:
             self._drop(connection)
 
-    def _answer(self, connection: socket.socket) -> bool:
+    def _reply(self, connection: socket.socket) -> bool:
         session = self._sessions[connection]
         if session is None:
             return self._greet(connection)
         request = receive_request(connection)
         if request is None:
             return False
-        connection.sendall(answer(session, request))
+        connection.sendall(reply(session, request))
         return True
 
     def _greet(self, connection: socket.socket) -> bool:
@@ -238,14 +243,14 @@ class Server:
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the other side is gone."""
+    """Returns whether the other side has closed the connection."""
     ask = select.poll()
     ask.register(connection, select.POLLRDHUP)
     return bool(ask.poll(0))
 
 
 def _end(program: subprocess.Popen[bytes]) -> None:
-    """Asks a program to end, then makes it."""
+    """Asks a program to end, and kills it if it does not."""
     program.terminate()
     try:
         program.wait(2)

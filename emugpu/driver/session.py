@@ -1,4 +1,4 @@
-"""The answer to each call of a process."""
+"""Handles one call of a process and returns the reply."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from emugpu.driver import (  # noqa: F401  they register the functions that answ
 )
 from emugpu.driver.api import HANDLERS
 from emugpu.driver.memory import HostMemoryShort
-from emugpu.driver.protocol import Copy, Request, encode_answer
+from emugpu.driver.protocol import Copy, Request, encode_reply
 from emugpu.driver.results import CODES, DriverError, name_of
 from emugpu.driver.state import Abandoned, Session
 from emugpu.errors import CannotRun
 
 QUIET = frozenset({"cuPointerGetAttribute", "cuDeviceGetAttribute"})
-"""Libraries try them out; that one of them fails is nothing to tell."""
+"""Libraries call these speculatively, so the log has no line if one fails."""
 
 
-def answer(session: Session, request: Request) -> bytes:
-    """Makes the message that answers a call."""
+def reply(session: Session, request: Request) -> bytes:
+    """Handles a call and returns the reply message."""
     name = request.function.name
     log = session.gpu.log
     if request.function.disposition == "refused":
         log.refused(name)
-        return encode_answer(request, CODES["NOT_SUPPORTED"], ())
+        return encode_reply(request, CODES["NOT_SUPPORTED"], ())
     text = session.take_printed() if request.function.prints else b""
     if session.error and request.function.disposition == "served":
-        return encode_answer(request, session.error, (), text=text)
+        return encode_reply(request, session.error, (), text=text)
     if not _is_whole(request):
-        return encode_answer(request, CODES["INVALID_VALUE"], (), text=text)
+        return encode_reply(request, CODES["INVALID_VALUE"], (), text=text)
     try:
         given = HANDLERS[name](session, *request.inputs)
     except HostMemoryShort as error:
         log.failed(f"{name}: {error.reason}")
-        return encode_answer(request, error.code, (), text=text)
+        return encode_reply(request, error.code, (), text=text)
     except DriverError as error:
         if error.reason and name not in QUIET:
             log.note(f"{name}: {error.reason} ({name_of(error.code)})")
-        return encode_answer(request, error.code, (), text=text)
+        return encode_reply(request, error.code, (), text=text)
     except Abandoned:
         raise
     except CannotRun as error:
         log.failed(str(error))
         session.fail("UNKNOWN")
-        return encode_answer(request, session.error, (), text=text)
+        return encode_reply(request, session.error, (), text=text)
     except Exception as error:
         if os.environ.get("HARNESS_TRACEBACK"):
             traceback.print_exc()
         log.failed(f"{name}: unexpected {type(error).__name__}: {error}; set HARNESS_TRACEBACK=1 to see where")
         session.fail("UNKNOWN")
-        return encode_answer(request, session.error, (), text=text)
+        return encode_reply(request, session.error, (), text=text)
     copies: list[Copy] = given if request.function.copies else []
     outputs = () if request.function.copies or given is None else given if isinstance(given, tuple) else (given,)
-    return encode_answer(request, 0, outputs, copies, text)
+    return encode_reply(request, 0, outputs, copies, text)
 
 
 def _is_whole(request: Request) -> bool:
-    """Whether what has a fixed size has it, as a null pointer has not, and whether there is a place for an answer."""
+    """Returns whether all inputs of fixed size have that size (a null pointer has none), and every output has room."""
     inputs = [parameter for parameter in request.function.parameters if parameter.kind != "out"]
     for parameter, value in zip(inputs, request.inputs, strict=True):
         if parameter.kind == "in" and parameter.size.isdigit() and len(value) != int(parameter.size):  # type: ignore[arg-type]

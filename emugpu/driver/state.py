@@ -1,4 +1,4 @@
-"""What the emulated GPU keeps: for all programs (Gpu), and for each process of one (Session)."""
+"""The state of the emulated GPU: for all programs (Gpu), and for each process of a program (Session)."""
 
 from __future__ import annotations
 
@@ -31,32 +31,34 @@ HANDLE_STEP = 16
 
 
 class Abandoned(Exception):
-    """The process has ended while its kernel ran."""
+    """The process ended while its kernel ran."""
 
 
 @dataclass
 class Gpu:
     """The emulated GPU that all processes of a program share.
 
-    Of ``options``, ``strict`` and ``allow`` change nothing: what hardware tolerates is a warning here.
+    The options ``strict`` and ``allow`` have no effect here: what hardware tolerates is a warning.
     """
 
     model: GpuModel
     options: EmulationOptions
     log: Log
     recorder: Any = None
-    """Keeps launches (`emugpu.driver.recording.Recorder`), if it is to."""
+    """The recorder of launches (`emugpu.driver.recording.Recorder`), if they are recorded."""
     check: bool = False
     """Whether to check the synchronisation of every launch."""
     kept_ptx: Path | None = None
-    """Where compilers in the program leave the PTX of machine code that they hand over."""
+    """The folder in which compilers in the program leave the PTX of the machine code that they load."""
 
 
 @dataclass
 class Session:
-    """One process of a program. ``is_gone``: tells whether it has ended. ``pinned``: where it has pinned memory.
-    ``error``: the code of a kernel's failure, which all later calls return, or 0. ``printed``: by kernels, and not yet
-    handed to the program. ``clock``: seconds of emulation so far.
+    """One process of a program.
+
+    ``is_gone`` returns whether it has ended. ``pinned`` is its window of pinned memory. ``error`` is the code of a
+    kernel's failure, which all later calls return, or 0. ``printed`` is the output of kernels that the program has not
+    received yet. ``clock`` is the emulated time so far, in seconds.
     """
 
     gpu: Gpu
@@ -78,15 +80,15 @@ class Session:
         self.device = options.make_device(self.memory, self.constants)
         self.limits: dict[int, int] = {}
         self.mapped: dict[int, Any] = {}
-        """Of virtual memory management: mappings by address."""
+        """Mappings of virtual memory management, by address."""
         self.default_pool: int | None = None
         self.used = 0
-        """Bytes of device memory."""
+        """Bytes of device memory in use."""
         self._objects: dict[int, Any] = {}
         self._handles = count(FIRST_HANDLE, HANDLE_STEP)
 
     def reset(self) -> None:
-        """Forgets everything, errors too, as cuDevicePrimaryCtxReset does."""
+        """Drops everything, including errors, as cuDevicePrimaryCtxReset does."""
         for memory in (self.memory, self.constants):
             for block in list(memory.allocations):
                 memory.drop(block)
@@ -96,26 +98,26 @@ class Session:
         self._handles = handles
 
     def use(self, gpu: Gpu) -> None:
-        """Goes on with other options. What a kernel did wrong is forgotten; memory, modules and handles stay."""
+        """Continues with other options. A kernel's earlier error is dropped; memory, modules and handles stay."""
         self.gpu, self.error = gpu, 0
         before, self.device = self.device, gpu.options.make_device(self.memory, self.constants)
         self.device.take_over(before)
 
     def close(self) -> None:
-        """Ends the session of a process. Its pages go now, the mappings when nothing refers to them any more."""
+        """Ends the session of a process. Its pages are freed now, its mappings when nothing refers to them any more."""
         self.file.clear(0, FILE_BYTES)
         self.file.close()
 
     # ---- handles ----
 
     def add(self, thing: Any) -> int:
-        """Returns a handle for an object."""
+        """Returns a new handle for an object."""
         handle = next(self._handles)
         self._objects[handle] = thing
         return handle
 
     def get(self, handle: int, kind: type[T]) -> T:
-        """Returns the object of a handle. Raises DriverError if it is none of this kind."""
+        """Returns the object of a handle. Raises DriverError if it is not of this kind."""
         thing = self._objects.get(handle)
         if not isinstance(thing, kind):
             raise DriverError("INVALID_HANDLE", f"{handle:#x} is no {kind.__name__.lower()}")
@@ -131,7 +133,7 @@ class Session:
     # ---- memory ----
 
     def allocate(self, window: Window, nbytes: int, name: str) -> int:
-        """Allocates device or pinned memory. Pinned memory is the host's from the start."""
+        """Allocates device or pinned memory. Pinned memory takes host memory at once."""
         if window is DEVICE:
             self.take_memory(nbytes)
         elif nbytes > (have := free_bytes() - SPARE):
@@ -139,17 +141,17 @@ class Session:
         return self.memory.alloc_in(window, nbytes, name)
 
     def take_memory(self, nbytes: int) -> None:
-        """Counts bytes of device memory as used. Raises DriverError if the GPU has not so many left."""
+        """Adds to the device memory in use. Raises DriverError if the GPU does not have as much left."""
         left = self.gpu.model.memory_bytes - self.used
         if nbytes > left:
             raise DriverError("OUT_OF_MEMORY", f"{nbytes} bytes of device memory, of which {left} are left")
         self.used += nbytes
 
     def find(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
-        """Returns the allocation with a range of generic addresses, and the offset in it; None if it is memory of the
-        program.
+        """Returns the allocation with a range of generic addresses, and the offset in it; None if the program owns the
+        memory.
 
-        Raises DriverError if it is device memory that is not allocated.
+        Raises DriverError if the range is device memory that is not allocated.
         """
         for window, memory in ((DEVICE, self.memory), (self.pinned, self.memory), (CONSTANT, self.constants)):
             own = address - window.generic
@@ -158,7 +160,7 @@ class Session:
         return None
 
     def find_to_touch(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
-        """Does as `find` does, for what is about to be read or written. Raises HostMemoryShort, too."""
+        """Calls `find` for memory that is about to be read or written. Raises HostMemoryShort, too."""
         found = self.find(address, nbytes)
         if found is not None and not CONSTANT.holds(found[0].base):
             self.memory.require(*found, nbytes)
@@ -179,7 +181,7 @@ class Session:
     # ---- errors ----
 
     def fail(self, name: str) -> None:
-        """Records that a kernel has failed: from now on calls return this error, until the context is reset."""
+        """Records that a kernel has failed: later calls return this error until the context is reset."""
         self.error = self.error or CODES[name]
 
     def take_printed(self) -> bytes:

@@ -1,5 +1,5 @@
-"""Streams and events. All streams are one: calls are answered in the order in which they come, and when an answer comes
-everything before it has ended. CUDA promises no other order to a program that is right.
+"""Streams and events. All streams are the same: the server handles calls in the order of their arrival, and everything
+before a reply has ended. CUDA promises a correct program no other order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from emugpu.driver.results import DriverError
 from emugpu.driver.state import Session
 
 DEFAULT_STREAMS = (0, 1, 2)
-"""The null stream, the legacy one, that of the thread."""
+"""The null stream, the legacy stream, and the per-thread stream."""
 _DISABLE_TIMING = 2
 
 
@@ -23,7 +23,7 @@ class Stream:
 
 @dataclass
 class Event:
-    """An event. ``time``: seconds of emulation before it, or None before it is recorded."""
+    """An event. ``time`` is the emulated time before it in seconds, or None before it is recorded."""
 
     flags: int
     time: float | None = None
@@ -121,5 +121,5 @@ def write_64(session: Session, stream: int, address: int, value: int, flags: int
 def _write(session: Session, stream: int, address: int, nbytes: int, value: int) -> None:
     _stream(session, stream)
     if session.find(address, nbytes) is None or address % nbytes:
-        raise DriverError("INVALID_VALUE", f"{address:#x} is no device memory, or not aligned to {nbytes} bytes")
+        raise DriverError("INVALID_VALUE", f"{address:#x} is not device memory, or not aligned to {nbytes} bytes")
     session.memory.store_int(address, nbytes, value)

@@ -1,7 +1,7 @@
-"""Calls that make tensor maps (CUDA Driver API, Tensor Map Object Management).
+"""Calls that encode tensor maps (CUDA Driver API, Tensor Map Object Management).
 
-What is refused, and the bytes of what is not, are what the driver of an H200 does
-(conformance.tensor_map_encoding); types and swizzles that only newer GPUs have follow the documentation.
+The refused arguments and the bytes of the encoded maps are those of an H200's driver (conformance.tensor_map_encoding).
+Types and swizzles that only newer GPUs have follow the documentation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", 
 _HOPPER_TYPES = 13
 _HOPPER_SWIZZLES, _EMULATED_SWIZZLES, _SWIZZLES = 4, 5, 7
 _SPANS = (1 << 32, 32, 64, 128, 128)
-"""Bytes that the inner row of a box may have, by swizzle."""
+"""The largest inner row of a box in bytes, by swizzle."""
 _FLOATS = ("f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
 _MAX_BOX_BYTES = 227 << 10
 _CORNER_LIMITS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
@@ -73,7 +73,7 @@ def _tensor(address: int, dims: tuple[int, ...], strides: tuple[int, ...], eleme
 
 
 def _row(element: str, count: int, interleave: int, swizzle: int, name: str) -> None:
-    """Describes the inner row of a box: so many elements."""
+    """Checks the inner row of a box, of ``count`` elements."""
     kind = ElementType.from_name(element.removesuffix(".ftz"))
     nbytes = count * kind.bytes // kind.unit
     if kind.global_bytes:
@@ -95,8 +95,9 @@ def _fields(
     modes: tuple[int, ...],
     im2col: Im2colFields | None = None,
 ) -> Fields:
-    """What both kinds of maps have. sizes: dimensions, strides and element strides. modes: interleave, swizzle, L2
-    promotion and fill.
+    """Returns the fields that both kinds of maps have.
+
+    ``sizes`` holds dimensions, strides and element strides, ``modes`` interleave, swizzle, L2 promotion and fill.
     """
     element = _type(session, kind)
     _modes(session, element, *modes)

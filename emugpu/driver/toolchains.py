@@ -1,11 +1,11 @@
-"""What a program's own compilers are told, so that the emulated GPU gets PTX from them.
+"""Environment variables that make a program's own compilers give the emulated GPU PTX.
 
-CuTe DSL assembles in its own process, so it is told to keep its PTX (`fatbin`), and gets a runtime library that goes
-to the emulated driver.
+CuTe DSL assembles in its own process. A variable makes it keep its PTX (`fatbin`), and another one makes it load a
+runtime library that calls the emulated driver.
 
-MAX and Triton assemble PTX to machine code before they hand it to the driver, with an assembler that an environment
-variable names. Here that is a stand-in: the "machine code" it writes is the PTX. Both keep what they compiled; they
-are given caches of their own, so that neither machine code reaches the emulated GPU, nor PTX a real one.
+MAX and Triton assemble PTX to machine code before they load it, with an assembler that an environment variable names.
+Here the assembler is a stand-in whose "machine code" is the PTX. Both compilers cache their output. They get separate
+caches, so that no machine code reaches the emulated GPU and no PTX a real one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def assembler() -> Path:
 
 @contextlib.contextmanager
 def folder_for_ptx() -> Iterator[Path]:
-    """A folder that goes when the program has ended; what a killed process left is removed with it."""
+    """Yields a folder that is removed when the program has ended; also removes the folders of killed processes."""
     everything = cache.ensure(cache.place("programs", "kept-ptx"))
     folder = cache.ensure(everything / f"{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -72,7 +72,7 @@ def folder_for_ptx() -> Iterator[Path]:
 
 
 def cute_variables(given: Mapping[str, str], libraries: Path, kept: Path) -> dict[str, str]:
-    """Returns the variables for CuTe DSL; ``kept``: the folder for its PTX."""
+    """Returns the variables for CuTe DSL; ``kept`` is the folder for its PTX."""
     found = {
         "CUTE_DSL_LIBS": str(libraries / CUTE_RUNTIME),
         "CUTE_DSL_KEEP": "ptx",
@@ -82,7 +82,7 @@ def cute_variables(given: Mapping[str, str], libraries: Path, kept: Path) -> dic
 
 
 def toolchain_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables for compilers that call an assembler; those that the user has set are left."""
+    """Returns the variables for compilers that call an assembler. Variables that the user has set stay."""
     found = {name: str(assembler()) for name in ASSEMBLER_VARIABLES}
     found |= {name: str(cache.place("programs", folder)) for name, folder in CACHE_VARIABLES.items()}
     return {name: value for name, value in found.items() if name not in given}

@@ -1,4 +1,4 @@
-/* A matrix product, as the libraries that stand in for cuBLAS and cuBLASLt hand it over: numbers of eight bytes in the
+/* A matrix product, as the stand-ins for cuBLAS and cuBLASLt pass it to the emulated GPU: numbers of eight bytes, in the
  * order in which emugpu/driver/blas_calls.py reads them.
  */
 #pragma once
@@ -11,15 +11,15 @@ enum { OK = 0, NOT_INITIALISED = 1, ALLOC_FAILED = 3, INVALID = 7, EXECUTION_FAI
 enum { COMPUTE_16F = 64, COMPUTE_32F = 68, COMPUTE_64F = 70, COMPUTE_32I = 72, COMPUTE_32F_FAST_TF32 = 77 };
 enum { R_32F = 0, R_64F = 1, R_16F = 2, R_32I = 10 }; /* cudaDataType */
 
-/* order: 0 by columns, 1 by rows. scale: the address of a factor, or 0. */
+/* order: 0 is column-major, 1 is row-major. scale: the address of a factor, or 0. */
 typedef struct {
     uint64_t address;
     int64_t type, order, rows, columns, leading, stride;
     uint64_t scale;
 } Matrix;
 
-/* D = epilogue(alpha op(A) op(B) + beta C). scalars: the type of alpha and beta; pointers: whether these are addresses
- * of the device. asks: whether it is only asked if this is supported. */
+/* D = epilogue(alpha op(A) op(B) + beta C). scalars: the type of alpha and beta; pointers: whether these are device
+ * addresses. asks: the call only asks whether this product is supported. */
 typedef struct {
     int64_t transpose_a, transpose_b, compute, scalars, pointers;
     uint64_t alpha, beta;

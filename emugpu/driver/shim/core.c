@@ -16,7 +16,7 @@
 
 #define MOST_WINDOWS 4
 
-/* A range of device addresses and where the program can reach what is behind them. */
+/* A range of device addresses, and the place in the program where their memory is mapped. */
 typedef struct {
     uint64_t base, size, offset, fixed;
 } Window;
@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     int32_t result;
     uint32_t text_bytes, output_bytes, copies;
-} Answer;
+} Reply;
 
 typedef struct {
     uint64_t to, from, width, rows, to_pitch, from_pitch;
@@ -43,7 +43,7 @@ static uint32_t window_count;
 static Result say_lost(void) {
     if (state == CONNECTED) {
         state = LOST;
-        fprintf(stderr, "emulated GPU: it has ended (was `emugpu exec` killed?); all further calls fail\n");
+        fprintf(stderr, "emulated GPU: its process has ended (was `emugpu exec` killed?); all further calls fail\n");
     }
     return DEVICE_UNAVAILABLE;
 }
@@ -96,10 +96,10 @@ static int receive_memory(void) {
     return memory;
 }
 
-#define PROGRAM_END (1ull << 47) /* no address of a program is above it */
+#define PROGRAM_END (1ull << 47) /* all addresses of a program are below it */
 
-/* Pinned memory has one address for both: the one proposed, or another one if the program has something there already.
- * Device memory is not at its device address, which stays out of reach. */
+/* Pinned memory has one address for both sides: the proposed one, or another one if the program already uses that.
+ * Device memory is mapped elsewhere than at its device address, which the program cannot reach. */
 static bool map_window(Window *window, unsigned char **at, int memory) {
     void *place = (void *)window->base;
     int fixed = MAP_FIXED_NOREPLACE | MAP_NORESERVE;
@@ -117,8 +117,8 @@ static bool map_window(Window *window, unsigned char **at, int memory) {
     return true;
 }
 
-/* The server learns where pinned memory is. */
-static bool tell_pinned(void) {
+/* Sends the address of pinned memory to the server. */
+static bool send_pinned(void) {
     for (uint32_t n = 0; n < window_count; n++) {
         struct iovec part = {&windows[n].base, sizeof windows[n].base};
         if (windows[n].fixed) return send_parts(&part, 1);
@@ -138,27 +138,27 @@ static Result open_connection(void) {
     const char *name = getenv("EMULATED_GPU_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (!name || strlen(name) + 1 >= sizeof address.sun_path)
-        return give_up("this driver library works for programs that `emugpu exec` starts");
-    strcpy(address.sun_path + 1, name); /* a zero in front: a name, not a file */
+        return give_up("this driver library works only in programs that `emugpu exec` starts");
+    strcpy(address.sun_path + 1, name); /* a leading zero: an abstract name, not a file */
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connection < 0 || connect(connection, (struct sockaddr *)&address, size))
-        return give_up("it has ended: `emugpu exec`, which started this program, runs no more");
+        return give_up("`emugpu exec`, which started this program, has ended");
     struct iovec hello = {(void *)table_checksum, sizeof table_checksum};
-    if (!send_parts(&hello, 1)) return give_up("it does not listen");
+    if (!send_parts(&hello, 1)) return give_up("its process does not accept messages");
     int memory = receive_memory();
     if (memory < 0 || window_count > MOST_WINDOWS || !receive(windows, window_count * sizeof *windows))
-        return give_up("it does not take this driver library (was it made by another version of emugpu?)");
+        return give_up("it rejects this driver library (does it come from another version of emugpu?)");
     bool good = true;
     for (uint32_t n = 0; n < window_count; n++) good = good && map_window(&windows[n], &mapped[n], memory);
     close(memory);
     if (!good) return give_up("its memory cannot be mapped into this program (is its address space limited?)");
-    if (!tell_pinned()) return give_up("it has ended while this program connected");
+    if (!send_pinned()) return give_up("its process ended while this program connected");
     state = CONNECTED;
     return SUCCESS;
 }
 
-/* As on a GPU, a process that was forked cannot use what its parent has initialised. */
+/* As on a GPU, a forked process cannot use what its parent has initialised. */
 static void after_fork(void) {
     pthread_mutex_init(&lock, NULL);
     if (state == CONNECTED) {
@@ -196,7 +196,7 @@ static void flush_head(Call *call) {
 void begin(Call *call, uint32_t number) {
     call->used = call->flushed = 0;
     call->part_count = call->output_count = 0;
-    uint32_t frame[2] = {0, number}; /* the size is filled in at the end */
+    uint32_t frame[2] = {0, number}; /* finish() fills in the size */
     memcpy(call->head, frame, sizeof frame);
     call->used = sizeof frame;
 }
@@ -273,16 +273,16 @@ static Result exchange(Call *call, Copy **plans, uint32_t *plan_count) {
     if (size > UINT32_MAX) return INVALID_VALUE;
     uint32_t payload = (uint32_t)size - 8;
     memcpy(call->head, &payload, sizeof payload);
-    Answer answer;
-    if (!send_parts(parts, call->part_count) || !receive(&answer, sizeof answer)) return say_lost();
-    if (!take_text(answer.text_bytes)) return say_lost();
-    if (answer.output_bytes && !take_outputs(call)) return say_lost();
-    if (answer.copies) {
-        *plans = malloc(answer.copies * sizeof(Copy));
-        if (!*plans || !receive(*plans, answer.copies * sizeof(Copy))) return say_lost();
-        *plan_count = answer.copies;
+    Reply reply;
+    if (!send_parts(parts, call->part_count) || !receive(&reply, sizeof reply)) return say_lost();
+    if (!take_text(reply.text_bytes)) return say_lost();
+    if (reply.output_bytes && !take_outputs(call)) return say_lost();
+    if (reply.copies) {
+        *plans = malloc(reply.copies * sizeof(Copy));
+        if (!*plans || !receive(*plans, reply.copies * sizeof(Copy))) return say_lost();
+        *plan_count = reply.copies;
     }
-    return answer.result;
+    return reply.result;
 }
 
 Result finish(Call *call) {
@@ -304,7 +304,7 @@ Result refuse(uint32_t number) {
     return result == SUCCESS ? NOT_SUPPORTED : result;
 }
 
-/* ---- sizes that only the content tells ---- */
+/* ---- sizes that follow from the content ---- */
 
 #define FATBIN_WRAPPER 0x466243b1u
 #define FATBIN 0xba55ed50u
@@ -331,7 +331,7 @@ void put_image(Call *call, const void *image) {
         put_bytes(call, NULL, 0);
         return;
     }
-    if (!((const char *)image)[0]) { /* empty text: shorter than the magic numbers */
+    if (!((const char *)image)[0]) { /* empty text is shorter than the magic numbers */
         put_bytes(call, "", 0);
         return;
     }

@@ -1,7 +1,7 @@
-/* What the driver library has beside the API itself: calls to the emulated GPU, contexts, memory that both map.
+/* The internals of the driver library: calls to the emulated GPU, contexts, and the memory that both sides map.
  *
- * A call is one message and one answer over a private socket; `functions.txt` says what each carries, and
- * emugpu/driver/protocol.py has the format. One call at a time: a lock keeps the threads of a program apart.
+ * A call is one message and one reply over a private socket. `functions.txt` lists the contents of each, and
+ * emugpu/driver/protocol.py describes the format. A lock serialises the calls of a program's threads.
  */
 #pragma once
 
@@ -39,7 +39,7 @@ typedef struct {
     size_t size;
 } Output;
 
-/* A message that is being put together, and where its answer goes. */
+/* A message that is being built, and the places for its reply. */
 typedef struct {
     unsigned char head[HEAD_BYTES];
     size_t used, flushed;
@@ -57,23 +57,23 @@ void put_text(Call *call, const char *text);
 void put_image(Call *call, const void *image);
 void put_output(Call *call, void *to, size_t size);
 Result finish(Call *call);
-/* Of functions that are refused: nothing is sent but their number. */
+/* Refuses a function: sends only its number. */
 Result refuse(uint32_t number);
 
-/* The same by name, for functions of other libraries. */
+/* Refuses a function of another library, by its name. */
 API Result emulatedGpuRefuses(const char *name);
 
-/* Whether cuInit was called and the thread has a context; else the error to return. */
+/* Returns SUCCESS if cuInit was called and the thread has a context, else the error for the caller to return. */
 Result require_context(void);
 bool is_initialised(void);
 Result initialise(void);
-/* How many bytes attributes have, by their number. */
+/* Return the size of an attribute in bytes. */
 size_t pointer_attribute_bytes(int attribute);
 size_t pool_attribute_bytes(int attribute);
-/* How many extents a tensor map has, less so many; none if its rank cannot be. */
+/* Returns the number of extents of a tensor map minus `less`, or 0 if the rank is invalid. */
 size_t extents(uint32_t rank, uint32_t less);
 
-/* Generated beside the stubs. */
+/* Generated together with the stubs. */
 typedef struct {
     const char *name, *base;
     int since;

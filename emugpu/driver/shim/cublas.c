@@ -1,5 +1,5 @@
-/* cuBLAS, for programs that multiply by it: matrix products, which the emulated GPU computes with NumPy and says so.
- * Its other functions say which one the program has called (cuBLAS library documentation).
+/* A stand-in for cuBLAS: the emulated GPU computes matrix products with NumPy, and reports that it does. All other
+ * functions are refused with a message that names them (cuBLAS library documentation).
  */
 #include "blas.h"
 
@@ -31,7 +31,7 @@ API Status cublasSetWorkspace_v2(Handle *handle, uint64_t at, size_t bytes) { re
 API const char *cublasGetStatusString(Status status) { return status ? "an error of the emulated cuBLAS" : "success"; }
 API const char *cublasGetStatusName(Status status) { return status ? "CUBLAS_STATUS_ERROR" : "CUBLAS_STATUS_SUCCESS"; }
 
-/* C = alpha op(A) op(B) + beta C, of matrices by columns. */
+/* C = alpha op(A) op(B) + beta C, with column-major matrices. */
 static Status gemm(const char *name, Handle *handle, int ta, int tb, int m, int n, int k, const void *alpha, Matrix a, Matrix b,
                    const void *beta, Matrix c, int batch, int compute) {
     if (!handle) return NOT_INITIALISED;

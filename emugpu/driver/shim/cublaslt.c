@@ -1,6 +1,6 @@
-/* cuBLASLt: descriptors, and matrix products by them, which the emulated GPU computes with NumPy and says so. There is one
- * algorithm, which needs no workspace. What is not here, attributes too, says which one the program has asked for. The
- * numbers of attributes are those of cublasLt.h; the rules, those of the cuBLAS library documentation.
+/* A stand-in for cuBLASLt: descriptors and matrix products. The emulated GPU computes the products with NumPy, and reports
+ * that it does. There is one algorithm, which needs no workspace. Other functions and attributes are refused with a message
+ * that names them. The attribute numbers are those of cublasLt.h, the rules those of the cuBLAS library documentation.
  */
 #include "blas.h"
 
@@ -10,7 +10,7 @@
 
 enum { COLUMNS_FIRST = 0, POINTERS_HOST = 0, FILL_FULL = 2 };
 
-/* These fit into what programs set apart for descriptors that they do not create but initialise. */
+/* These fit into the memory that programs reserve for descriptors that they initialise themselves. */
 typedef struct {
     int32_t type, order;
     uint64_t rows, columns;
@@ -36,7 +36,7 @@ typedef struct {
 
 /* ---- attributes ---- */
 
-/* size: none if no other value than `usual` can be had. */
+/* size: 0 if `usual` is the only supported value. */
 typedef struct {
     const char *name;
     size_t size, at;
@@ -104,7 +104,7 @@ API size_t cublasLtGetCudartVersion(void) { return 13000; }
 API const char *cublasLtGetStatusString(Status status) { return status ? "an error of the emulated cuBLASLt" : "success"; }
 API const char *cublasLtGetStatusName(Status status) { return status ? "CUBLAS_STATUS_ERROR" : "CUBLAS_STATUS_SUCCESS"; }
 
-/* Room for a descriptor of a kind, to be initialised by `made`. */
+/* Allocates a descriptor, which `made` initialises. */
 #define CREATE(descriptor, kind, made)            \
     if (!(descriptor)) return INVALID;            \
     *(descriptor) = malloc(sizeof(kind));         \
@@ -143,7 +143,7 @@ API Status cublasLtMatmulDescGetAttribute(const Operation *operation, int number
     return get("CUBLASLT_MATMUL_DESC", operation, of_operation, COUNT(of_operation), number, value, size, written);
 }
 
-/* What is preferred chooses between algorithms, and there is one. */
+/* Preferences choose between algorithms, and there is only one. */
 API Status cublasLtMatmulPreferenceInit_internal(void *preference, size_t size) { return memset(preference, 0, size), OK; }
 API Status cublasLtMatmulPreferenceCreate(void **preference) { return cublasLtCreate(preference); }
 API Status cublasLtMatmulPreferenceDestroy(void *preference) { return free(preference), OK; }

@@ -1,7 +1,7 @@
-/* The CUDA runtime API, for programs that are built with `nvcc -cudart shared`: the documented functions, each by those
- * of the driver API. A program with NVIDIA's runtime linked into it cannot take this one's place.
+/* The CUDA runtime API, for programs that are built with `nvcc -cudart shared`: the documented functions, on top of the
+ * driver API. It cannot replace NVIDIA's runtime in a program that is linked statically to that.
  *
- * Codes of errors are those of the driver API, with few exceptions (CUDA Runtime API, Data types).
+ * Error codes are those of the driver API, with few exceptions (CUDA Runtime API, Data types).
  */
 #define _GNU_SOURCE
 #include "stubs.h"
@@ -77,7 +77,7 @@ API const char *cudaGetErrorString(Error code) {
     return "unrecognized error code";
 }
 
-/* What a kernel did wrong stays: the context is lost. */
+/* The error of a kernel stays, because the context is lost. */
 API Error cudaGetLastError(void) {
     Error code = last_error;
     if (code < 700 || code > 719) last_error = 0;
@@ -86,7 +86,7 @@ API Error cudaGetLastError(void) {
 
 API Error cudaPeekAtLastError(void) { return last_error; }
 
-/* ---- the one device, and its primary context in every thread that asks for something ---- */
+/* ---- the one device, and its primary context in every thread that calls the runtime ---- */
 
 static Error start_result;
 static uint64_t primary;
@@ -105,7 +105,7 @@ static Error ready(void) {
     return current ? 0 : cuCtxSetCurrent(primary);
 }
 
-/* A function that first sees to it that there is a context, and then is what the driver says. */
+/* A function that makes a context if there is none, and then calls the driver. */
 #define READY                        \
     do {                             \
         Error ready_ = ready();      \
@@ -154,7 +154,7 @@ API Error cudaDriverGetVersion(int32_t *version) { return cuDriverGetVersion(ver
 API Error cudaRuntimeGetVersion(int32_t *version) { return *version = 13000, 0; }
 API Error cudaMemGetInfo(size_t *unused, size_t *total) { CALL(cuMemGetInfo_v2(unused, total)); }
 
-/* cudaDeviceProp of CUDA 13: where the attributes of the driver API go, an int or a size_t each. */
+/* cudaDeviceProp of CUDA 13: the places of the driver API's attributes, each an int or a size_t. */
 #define PROPERTIES_BYTES 1008
 static const struct {
     uint16_t offset, bytes, attribute;
@@ -179,7 +179,7 @@ API Error cudaGetDeviceProperties(unsigned char *to, int32_t device) {
     for (size_t n = 0; n < sizeof properties / sizeof *properties; n++) {
         int32_t value = 0;
         cuDeviceGetAttribute(&value, properties[n].attribute, device);
-        memcpy(to + properties[n].offset, &value, sizeof value); /* a size_t is zero above */
+        memcpy(to + properties[n].offset, &value, sizeof value); /* the upper bytes of a size_t stay 0 */
     }
     return 0;
 }
@@ -211,10 +211,10 @@ API Error cudaMemAdvise(uint64_t address, size_t bytes, uint32_t advice, uint64_
     CALL(cuMemAdvise_v2(address, bytes, advice, location));
 }
 
-/* Which way it goes is plain from the addresses. */
+/* The addresses determine the direction. */
 enum { TO_DEVICE = 1, TO_HOST = 2, ON_DEVICE = 3 };
 
-/* The direction is what the program says it is: then the driver looks whether its side is device memory. */
+/* The program gives the direction, and the driver checks that the device's side is device memory. */
 API Error cudaMemcpy(uint64_t to, uint64_t from, size_t bytes, int kind) {
     if (kind == TO_DEVICE) CALL(cuMemcpyHtoD_v2(to, from, bytes));
     if (kind == TO_HOST) CALL(cuMemcpyDtoH_v2(to, from, bytes));
@@ -275,7 +275,7 @@ API Error cudaPointerGetAttributes(PointerAttributes *attributes, uint64_t addre
     return 0;
 }
 
-/* ---- what the compiler registers: modules, kernels, variables ---- */
+/* ---- registration by the compiler: modules, kernels, variables ---- */
 
 typedef struct Binary {
     const void *wrapper;
@@ -303,7 +303,7 @@ static void add(Symbol **list, void **binary, const void *host, const char *name
     pthread_mutex_unlock(&registered_lock);
 }
 
-/* After a reset modules are loaded again when something of them is needed. */
+/* After a reset, the first use of a module's symbol loads the module again. */
 static void forget_handles(void) {
     pthread_mutex_lock(&registered_lock);
     for (Symbol *each = kernels; each; each = each->next) each->handle = each->binary->loaded = 0;
@@ -335,7 +335,7 @@ API void __cudaRegisterVar(void **binary, const void *host, char *address, const
     add(&variables, binary, host, name);
 }
 
-/* A module is loaded when something of it is first needed. */
+/* The first use of a module's symbol loads the module. */
 static Error load(Binary *binary) {
     pthread_mutex_lock(&registered_lock);
     if (!binary->loaded) {
@@ -346,8 +346,8 @@ static Error load(Binary *binary) {
     return binary->result;
 }
 
-/* Of a host function that stands for a kernel, or of a library's kernel, which is passed in its place. The driver's
- * handles are small numbers, where no function can be.
+/* Finds the handle of a kernel, given its host function or, for a library's kernel, the handle itself. The driver's
+ * handles are small numbers, which cannot be the addresses of functions.
  */
 static Error handle_of(const void *host, uint64_t *handle) {
     READY;
@@ -435,7 +435,7 @@ API Error cudaLaunchKernel(const void *kernel, Dim3 grid, Dim3 block, void **arg
     return result ? result : launch(function, grid, block, arguments, shared, stream);
 }
 
-/* The compiler keeps what this gives for the whole process: the host function, whose handle a reset changes. */
+/* The program keeps this result for its whole life, so it is the host function: a reset changes the handle. */
 API Error __cudaGetKernel(uint64_t *kernel, const void *host) {
     Error result = handle_of(host, kernel);
     if (!result) *kernel = (uint64_t)host;
@@ -483,7 +483,7 @@ API Error cudaLaunchKernelExC(const RuntimeConfig *config, const void *kernel, v
     uint64_t function;
     Error result = handle_of(kernel, &function);
     if (result) return result;
-    /* With attributes it is the driver that refuses a shape, by its own code. */
+    /* With attributes, the driver refuses an invalid shape with its own code. */
     if (!is_possible(config->grid, config->block)) return note(INVALID_VALUE);
     DriverConfig asked = driver_config(config);
     return note(cuLaunchKernelEx((uint64_t)&asked, function, (uint64_t)arguments, 0));
@@ -501,7 +501,7 @@ API Error cudaFuncSetAttribute(const void *kernel, int attribute, int value) {
 }
 API Error cudaFuncSetCacheConfig(const void *kernel, int config) { return (void)kernel, (void)config, 0; }
 
-/* cudaFuncAttributes: three sizes, then numbers in the order of the driver's attributes but for one. */
+/* cudaFuncAttributes: three sizes, then numbers in the order of the driver's attributes, with one exception. */
 typedef struct {
     int x, y, z, w, kind;
 } ChannelFormat;

@@ -1,6 +1,6 @@
-/* The library that host code compiled by CuTe DSL calls: functions of the CUDA runtime and of the driver by their names
- * with an underscore before (cute_stubs.c), and a few of its own. The one that comes with CuTe DSL has NVIDIA's runtime
- * linked into it; this one goes to the emulated driver's.
+/* The library for host code that CuTe DSL compiles: functions of the CUDA runtime and the driver under names with a
+ * leading underscore (cute_stubs.c), and a few functions of its own. CuTe DSL's own library is linked statically to
+ * NVIDIA's runtime; this one calls the emulated runtime.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ API void cuda_dialect_assert_success(Error error) {
     if (error) abort();
 }
 
-/* The module of a compiled program, loaded by the program's own functions when it is first needed. */
+/* The module of a compiled program, which the program's own functions load on first use. */
 API Error cuda_dialect_init_library_once(void **library, Error (*load)(void **), Error (*prepare)(void **, int32_t)) {
     if (__atomic_load_n(library, __ATOMIC_ACQUIRE)) return 0;
     void *made = NULL, *nothing = NULL;

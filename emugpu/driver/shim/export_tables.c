@@ -1,8 +1,9 @@
-/* The private tables by which NVIDIA's runtime library, linked into a program, reaches its driver (cuGetExportTable).
+/* The private tables through which NVIDIA's runtime library, if it is linked into a program, calls the driver
+ * (cuGetExportTable).
  *
- * They are documented nowhere. What is here is what the runtime of CUDA 13.0 was seen to ask for, and what is known in
- * public of their entries: to load the modules that are registered with it, to find the primary context, to keep its
- * own state with a context, and hooks for profilers, of which there are none. Each table begins with its size.
+ * They are undocumented. This file has the tables that the runtime of CUDA 13.0 asks for, with the entries whose meaning
+ * is publicly known: they load registered modules, find the primary context, keep the runtime's state with a context,
+ * and serve as hooks for profilers, which do not exist here. Each table begins with its size.
  */
 #define _GNU_SOURCE
 #include "stubs.h"
@@ -15,7 +16,7 @@
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 #define SIZE_OF(count) ((void *)((count) * sizeof(void *)))
 
-/* ---- the runtime's own ---- */
+/* ---- for the runtime itself ---- */
 
 static Result load_module(uint64_t *module, const void *wrapper) { return cuModuleLoadData(module, wrapper); }
 
@@ -37,7 +38,7 @@ static void *const runtime_table[] = {SIZE_OF(13), load_module, primary_context,
                                       load_module_with, do_nothing, load_fatbin_with, do_nothing, do_nothing,
                                       do_nothing, do_nothing};
 
-/* ---- what it keeps with a context ---- */
+/* ---- state that the runtime keeps with a context ---- */
 
 typedef struct Kept {
     struct Kept *next;

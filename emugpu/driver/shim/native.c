@@ -1,5 +1,5 @@
-/* Functions of the driver API that need the program's side: contexts belong to threads, names and pointers must live
- * in the program, launches read the program's memory as the kernel's parameters say, and callbacks are called here.
+/* Functions of the driver API that must run in the program: contexts belong to threads, names and pointers must stay
+ * valid in the program, launches read parameters from the program's memory, and callbacks run here.
  */
 #define _GNU_SOURCE
 #include "stubs.h"
@@ -23,7 +23,7 @@ API Result emulatedGpuRefuses(const char *name) {
     return result == SUCCESS ? NOT_SUPPORTED : result;
 }
 
-/* Of the library that stands in for cuBLAS. */
+/* A function of the stand-in for cuBLAS. */
 API Result emulatedGpuGemm(const char *name, const void *what) {
     Result ready = require_context();
     return ready == SUCCESS ? emulatedGemm(name, what) : ready;
@@ -41,7 +41,7 @@ API Result cuGetErrorString(int32_t error, uint64_t text) {
     return found && text ? SUCCESS : INVALID_VALUE;
 }
 
-/* The newest form that the asked version has. A name with its suffix is taken as it is. */
+/* Finds the newest form that the requested version has. A name with a suffix selects exactly that form. */
 static void *find_function(const char *name, int version, uint32_t *status) {
     const Entry *best = NULL;
     *status = 1;
@@ -59,7 +59,7 @@ static void *find_function(const char *name, int version, uint32_t *status) {
 }
 
 API Result cuGetProcAddress_v2(const char *symbol, uint64_t function, int32_t version, uint64_t flags, uint64_t status) {
-    (void)flags; /* streams are in order: the default stream of a thread is no other */
+    (void)flags; /* all streams are in order, so per-thread default streams make no difference */
     uint32_t found;
     if (!symbol || !function) return INVALID_VALUE;
     *(void **)function = find_function(symbol, version, &found);
@@ -75,7 +75,7 @@ API Result cuGetProcAddress(const char *symbol, uint64_t function, int32_t versi
     return result == SUCCESS && !found ? NOT_FOUND : result;
 }
 
-/* ---- contexts: of one device, a stack for each thread ---- */
+/* ---- contexts: one device, and a stack for each thread ---- */
 
 #define MOST_CONTEXTS 64
 
@@ -185,7 +185,7 @@ API Result cuCtxCreate_v3(uint64_t context, uint64_t affinities, int32_t count, 
 }
 
 API Result cuCtxCreate_v4(uint64_t context, uint64_t parameters, uint32_t flags, int32_t device) {
-    (void)parameters; /* affinities and cigs: neither changes what is computed */
+    (void)parameters; /* affinities and cigs do not change any results */
     return cuCtxCreate_v2(context, flags, device);
 }
 
@@ -232,12 +232,12 @@ API Result cuPointerGetAttributes(uint32_t count, uint64_t attributes, uint64_t 
         int32_t attribute = ((int32_t *)attributes)[n];
         memset(value, 0, pointer_attribute_bytes(attribute));
         Result result = cuPointerGetAttribute(value, attribute, address);
-        if (result != SUCCESS && result != INVALID_VALUE) return result; /* of memory it does not know: zeros */
+        if (result != SUCCESS && result != INVALID_VALUE) return result; /* attributes of unknown memory are zeros */
     }
     return SUCCESS;
 }
 
-/* ---- what is known of functions is kept, as their names and parameters never change ---- */
+/* ---- a cache of functions' names and parameters, which never change ---- */
 
 typedef struct Known {
     struct Known *next;
@@ -297,7 +297,7 @@ typedef struct {
     uint32_t count;
 } Config; /* CUlaunchConfig */
 
-/* A launch's `extra`: pairs of a key and a pointer, until a zero. */
+/* A launch's `extra`: pairs of a key and a pointer, ended by a zero. */
 static Result take_extra(void **extra, const void **data, size_t *bytes) {
     for (; *extra; extra += 2) {
         if (*extra == (void *)1) *data = extra[1];
@@ -350,7 +350,7 @@ API Result cuLaunchKernelEx(uint64_t config, uint64_t function, uint64_t paramet
     return launch((const Config *)config, function, (void **)parameters, (void **)extra);
 }
 
-/* Streams are in order, and everything before it has ended when the emulated GPU answers. */
+/* Streams are in order: when the emulated GPU replies, everything before has ended. */
 API Result cuLaunchHostFunc(uint64_t stream, uint64_t function, uint64_t argument) {
     Result result = cuStreamQuery(stream);
     if (result == SUCCESS) ((void (*)(void *))function)((void *)argument);
@@ -366,7 +366,7 @@ API Result cuStreamAddCallback(uint64_t stream, uint64_t function, uint64_t argu
 
 /* ---- occupancy ---- */
 
-/* Of all sizes of a block, whole warps, the one with the most threads on a multiprocessor; of equal ones the largest. */
+/* Finds the block size in whole warps with the most threads on a multiprocessor, and the largest of several. */
 API Result cuOccupancyMaxPotentialBlockSizeWithFlags(uint64_t grid, uint64_t block, uint64_t function,
                                                      uint64_t shared_of_block, uint64_t shared, int32_t limit,
                                                      uint32_t flags) {
@@ -414,8 +414,8 @@ API Result cuTensorMapReplaceAddress(uint64_t map, uint64_t address) {
 
 /* ---- the linker ----
  *
- * What it makes of PTX modules is one with the text of all: the first one's version and target hold for it. A function
- * that one declares, and another one defines, is found by its name when the module is loaded.
+ * It joins the texts of PTX modules to one module with the version and target of the first. If one module declares a
+ * function that another one defines, the loader finds it by its name.
  */
 
 enum { INPUT_PTX = 1 };
@@ -441,7 +441,7 @@ API Result cuLinkAddData_v2(uint64_t state, uint32_t kind, uint64_t data, uint64
     (void)name, (void)count, (void)options, (void)values;
     Link *link = (Link *)state;
     if (!link || !data || !bytes) return INVALID_VALUE;
-    if (kind != INPUT_PTX) return emulatedGpuRefuses("cuLinkAddData_v2 of what is no PTX");
+    if (kind != INPUT_PTX) return emulatedGpuRefuses("cuLinkAddData_v2 of an input other than PTX");
     const char *from = (const char *)data;
     size_t before = link->text ? link->bytes - 1 : 0;
     char *text = realloc(link->text, before + bytes + 2);
@@ -452,7 +452,7 @@ API Result cuLinkAddData_v2(uint64_t state, uint32_t kind, uint64_t data, uint64
     memcpy(text, from, bytes);
     text[bytes] = 0;
     if (before) {
-        /* Its own directives of version, target and address size are spaces. */
+        /* Spaces replace its own directives of version, target and address size. */
         char *end = strstr(text, ".address_size");
         char *line = end ? strchr(end, '\n') : NULL;
         for (char *at = text; line && at < line; at++)

@@ -1,4 +1,4 @@
-/* The parts of NVML by which programs look for a GPU (NVML API reference). It asks the driver library beside it. */
+/* The functions of NVML by which programs look for a GPU (NVML API reference). They call the driver library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@ enum { MAJOR = 75, MINOR = 76, BUS = 33, DEVICE = 34, DOMAIN = 50, PROCESSORS = 
 typedef int Nvml; /* nvmlReturn_t */
 static char the_device;
 
-/* A function of the driver library, which is loaded by now or is found beside this one. */
+/* Finds a function of the driver library, which is already loaded or lies in the same folder. */
 static void *driver(const char *name) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     return library ? dlsym(library, name) : NULL;
@@ -141,7 +141,7 @@ API Nvml nvmlDeviceGetTotalEccErrors(void *device, int kind, int counter, unsign
 API Nvml nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes) {
     return (void)device, (void)processes, *count = 0, SUCCESS;
 }
-/* There is nothing to measure. */
+/* There are no measurements. */
 API Nvml nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees) {
     return (void)device, (void)sensor, (void)degrees, NOT_SUPPORTED;
 }

@@ -14,7 +14,7 @@ import pytest
 from emugpu.driver import session  # noqa: F401  the handlers register themselves
 from emugpu.driver.api import HANDLERS, OWN, functions
 from emugpu.driver.library import SOURCES, header, runtime_stubs, stubs
-from emugpu.driver.protocol import BadMessage, decode, encode_answer
+from emugpu.driver.protocol import BadMessage, decode, encode_reply
 
 BY_NAME = {function.name: function for function in functions()}
 HEADER = Path("/usr/local/cuda-13.0/include/cuda.h")
@@ -66,7 +66,7 @@ def test_a_call_is_read_as_it_was_written():
     payload = struct.pack("=QQQ", 8, 0x1000, 3) + b"add"
     request = decode(function, payload)
     assert (request.inputs, request.room) == ((0x1000, "add"), (8,))
-    assert encode_answer(request, 0, (0x2000,)) == struct.pack("=iIIIQQ", 0, 0, 16, 0, 8, 0x2000)
+    assert encode_reply(request, 0, (0x2000,)) == struct.pack("=iIIIQQ", 0, 0, 16, 0, 8, 0x2000)
     signed = decode(BY_NAME["cuDeviceGetAttribute"], struct.pack("=QqQ", 4, -3, 0))
     assert signed.inputs == (-3, 0)
 

@@ -431,7 +431,7 @@ def test_the_command_writes_json_and_a_killed_emulator_is_told(tmp_path):
     killed.kill()
     killed.wait()
     out, err = killed.communicate("\n")
-    assert out == "CUDA_ERROR_DEVICE_UNAVAILABLE\n" and "emulated GPU: it has ended" in err
+    assert out == "CUDA_ERROR_DEVICE_UNAVAILABLE\n" and "emulated GPU: its process has ended" in err
     out, err = well.communicate("\n")
     assert (well.returncode, out) == (0, "CUDA_SUCCESS\n"), err
     assert "1 launch" in err and "add" in err

@@ -100,4 +100,4 @@ def test_the_drivers_linker_makes_one_module_of_several(capfd, monkeypatch):
     """
     done = run(capfd, "b200", sys.executable, "-c", textwrap.dedent(script))
     assert done.code == 0, done.err
-    assert done.log.unhandled == {"cuLinkAddData_v2 of what is no PTX": 1}
+    assert done.log.unhandled == {"cuLinkAddData_v2 of an input other than PTX": 1}
