@@ -374,7 +374,7 @@ def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):
     assert list((tmp_path / "cache").iterdir()) == [other]
     assert not is_built(TWO[0])
     again = CliRunner().invoke(main, ["clean", "--yes"])
-    assert (again.exit_code, again.stdout) == (0, f"the build cache at {tmp_path / 'cache'} is empty\n")
+    assert (again.exit_code, again.stdout) == (0, f"the build cache at {tmp_path / 'cache' / 'builds'} is empty\n")
 
 
 def test_the_planner_is_compiled_once_and_that_is_said(fake, capsys):

@@ -28,7 +28,7 @@ finally:
 """
 
 
-def test_a_run_goes_through_twenty_one_files_beside_the_emulator_and_the_page_names_them():
+def test_a_run_goes_through_twenty_two_files_beside_the_emulator_and_the_page_names_them():
     words = ("run", "kernel7", "--device", "emulator", "--shape", "64", "--no-save")
     subprocess.run([sys.executable, "-m", "harness", *words], check=True, capture_output=True)  # it is compiled then
     done = subprocess.run([sys.executable, "-c", TRACED, str(ROOT), *words], capture_output=True, text=True, check=True)
