@@ -1,7 +1,7 @@
 """A budget of CPU time that fails: for each test, and for the session.
 
 What counts is CPU time, of the test's process and of the processes that it waited for, so a busy machine changes
-little. The limits are about twice what a machine of 2026 takes. A test that compiles kernels has no limit of its own.
+little. The limits are about twice what a machine of 2026 takes. A test that compiles kernels, or needs a GPU, has no limit of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     before = cpu_seconds()
     yield
     seconds = cpu_seconds() - before
-    if not item.get_closest_marker("nightly") and "builder" not in item.fixturenames:
+    exempt = item.get_closest_marker("nightly") or item.get_closest_marker("gpu") or "builder" in item.fixturenames
+    if not exempt:
         limit = SLOW_TEST if item.get_closest_marker("slow") else QUICK_TEST
         kind = "slow" if item.get_closest_marker("slow") else "quick"
         if seconds > limit:
