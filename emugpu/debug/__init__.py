@@ -1,4 +1,4 @@
-"""A debugger for the emulated GPU that goes back: from a wrong element, or a hang, to its cause."""
+"""A debugger for the emulated GPU that also goes back: from a wrong element or a hang to its cause."""
 
 from emugpu.debug.debugger import Debugger, debug
 

@@ -1,7 +1,7 @@
-"""A Debug Adapter for editors: their requests, carried out on a debugger that goes back.
+"""A Debug Adapter for editors. It carries out their requests on a debugger that can go back.
 
-A warp is a thread of the protocol. Its place is the event that has happened last, so that the line which an editor
-shows has been executed. A frame for the source line, where the PTX has .loc, lies on one for the PTX line.
+A warp is a thread of the protocol. Its location is that of its last event, so the line that an editor shows has
+already been executed. If the PTX has .loc, the frame of the source line is on top of the frame of the PTX line.
 
 Source: microsoft.github.io/debug-adapter-protocol.
 """
@@ -26,25 +26,25 @@ from emugpu.errors import CannotRun, UsageProblem
 Arguments = dict[str, Any]
 Warp = tuple[int, int, int]
 FILTERS = {"wrong": "First values that differ from the expectation", "finding": "Findings of the checker"}
-"""Exception breakpoints: targets, and how an editor calls them. The end of a run that fails always stops."""
+"""Exception breakpoints: targets, with their labels in the editor. A run that fails always stops at its end."""
 PTX_SOURCE = 1
-"""The reference of PTX that is in no file as it is run."""
+"""The reference of PTX that is in no file in the form that runs."""
 
 
 class Adapter:
-    """One session with an editor. load: records what `launch` names, from the words of a command line."""
+    """One session with an editor. ``load`` records the run that the words of a command line name; `launch` calls it."""
 
     def __init__(self, connection: Connection, load: Callable[[list[str]], Debugger]) -> None:
         self._connection = connection
         self._load = load
         self._started: Debugger | None = None
         self._reason = "entry"
-        self._said = ""
-        """Why it has stopped, as the protocol and as the debugger have it."""
+        self._description = ""
+        """Why it has stopped, as the protocol and as the debugger describe it."""
         self._exception_id = ""
         self._stop_on_entry = False
         self._breakpoints: dict[str, list[int]] = {}
-        """Numbers of the debugger's breakpoints: of a file, of the functions, of the exceptions."""
+        """Numbers of the debugger's breakpoints, by file, or for functions and for exceptions."""
         self._threads: list[Warp] = []
         self._frames: list[Agent | Warp] = []
         self._variables: list[Callable[[], Iterable[Arguments]]] = []
@@ -60,7 +60,7 @@ class Adapter:
         }  # fmt: skip
 
     def serve(self) -> None:
-        """Answers until the client disconnects. What cannot be done is the answer to its request."""
+        """Serves requests until the client disconnects. A request that fails gets an error response."""
         for request in self._connection.requests():
             command = str(request.get("command", ""))
             if command == "disconnect":
@@ -69,18 +69,18 @@ class Adapter:
             self._afterwards = []
             try:
                 if command not in self._requests:
-                    raise UsageProblem(f"'{command}' is no request that this adapter carries out")
+                    raise UsageProblem(f"'{command}' is not a request that this adapter supports")
                 body = self._requests[command](given(request, "arguments", dict, {}))
             except (UsageProblem, CannotRun) as error:
                 self._connection.respond(request, problem=str(error))
                 continue
-            except Exception as error:  # of this program; the session goes on
+            except Exception as error:  # a defect of this program; the session continues
                 what = f"unexpected {type(error).__name__}: {error}".replace("\n", " ")
                 self._connection.respond(request, problem=what)
                 continue
             self._connection.respond(request, body)
             for event, more in self._afterwards:
-                self._connection.tell(event, **more)
+                self._connection.send_event(event, **more)
 
     # ---- beginning ----
 
@@ -107,7 +107,7 @@ class Adapter:
         if "program" not in asked:
             raise UsageProblem('launch: write the target as "program", kernel7 or a launch file, its options as "args"')
         self._started = self._load([given(asked, "program", str), *given_list(asked, "args", str)])
-        # Breakpoints are looked for in the recording, so that they may be set only now.
+        # Breakpoints are positions in the recording, so the editor can set them only from now on.
         self._afterwards.append(("initialized", {}))
 
     def _configured(self, _: Arguments) -> None:
@@ -132,13 +132,13 @@ class Adapter:
         wanted = [given(breakpoint, "line", int) for breakpoint in given_list(asked, "breakpoints", dict)]
 
         def at(line: int) -> Target:
-            """As other debuggers do: the first line from there on that has something to stop at."""
+            """Returns the first line from ``line`` on that has an event, as other debuggers do."""
             lines = [d.targets.lines[name] for name in names]
             here = min((found for events in lines for found in events if found >= line), default=0)
             if not here:
                 known = [self._ptx["name"], *(name for name in d.targets.lines if name)]
                 what = f"line {line} and those behind it" if names else f"it; files that have some: {', '.join(known)}"
-                raise UsageProblem(f"{file}: no event is of {what}")
+                raise UsageProblem(f"{file}: no event belongs to {what}")
             return Target(f"{file}:{here}", tuple(sorted(n for events in lines for n in events.get(here, ()))))
 
         found = self._replace(file, [partial(at, line) for line in wanted])
@@ -148,7 +148,7 @@ class Adapter:
         return found
 
     def _set_function_breakpoints(self, asked: Arguments) -> Arguments:
-        """Any place that `continue` and `back` take: full[0] phase 3, C[3,517], tcgen05.mma."""
+        """Sets breakpoints at any target of `continue` and `back`: full[0] phase 3, C[3,517], tcgen05.mma."""
         names = [given(breakpoint, "name", str) for breakpoint in given_list(asked, "breakpoints", dict)]
         return self._replace("functions", [partial(self._debugger.target, name) for name in names])
 
@@ -157,20 +157,20 @@ class Adapter:
         return self._replace("exceptions", [partial(self._debugger.target, name) for name in names])
 
     def _replace(self, of: str, places: Iterable[Callable[[], Target]]) -> Arguments:
-        """Sets breakpoints in place of those that were set of the same file or kind."""
-        d, numbers, said = self._debugger, [], list[Arguments]()
+        """Replaces the breakpoints of the same file or kind."""
+        d, numbers, replies = self._debugger, [], list[Arguments]()
         for number in self._breakpoints.pop(of, ()):
             d.breakpoints.pop(number, None)
         for place in places:
             try:
                 number = d.add_breakpoint(place())
             except UsageProblem as problem:
-                said.append({"verified": False, "message": str(problem)})
+                replies.append({"verified": False, "message": str(problem)})
                 continue
             numbers.append(number)
-            said.append({"id": number, "verified": True})
+            replies.append({"id": number, "verified": True})
         self._breakpoints[of] = numbers
-        return {"breakpoints": said}
+        return {"breakpoints": replies}
 
     # ---- forward and back ----
 
@@ -200,32 +200,32 @@ class Adapter:
         self._stops("pause", "")
 
     def _goes(self, move: Callable[[], str]) -> None:
-        said, d = move(), self._debugger
+        text, d = move(), self._debugger
         hit = [number for number, target in d.breakpoints.items() if d.position in target.positions]
         exceptions = set(self._breakpoints.get("exceptions", ())) & set(hit)
         self._exception_id = "fault"
-        if said == START:
-            self._stops("entry", said)
-        elif said == d.recording.end:
-            ends = ("exception", said) if d.recording.fault else ("end", f"the end of the recording: {said}")
+        if text == START:
+            self._stops("entry", text)
+        elif text == d.recording.end:
+            ends = ("exception", text) if d.recording.fault else ("end", f"the end of the recording: {text}")
             self._stops(*ends)
         elif exceptions:
             target = d.breakpoints[min(exceptions)]
             rules = [f.rule for at, f in d.recording.findings if at == d.position] if target.what == "finding" else []
             self._exception_id = rules[0] if rules else target.what
-            self._stops("exception", target.said_at(d.position), hit)
+            self._stops("exception", target.text_at(d.position), hit)
         else:
             functions = set(hit) <= set(self._breakpoints.get("functions", ()))
-            self._stops("function breakpoint" if functions else "breakpoint", said, hit)
+            self._stops("function breakpoint" if functions else "breakpoint", text, hit)
 
     def _steps(self, asked: Arguments, move: Callable[[], str]) -> None:
         self._debugger.warp = self._warp_of(asked)
         self._stops("step", move())
 
-    def _stops(self, reason: str, said: str, hit: Iterable[int] = ()) -> None:
-        """Tells the client that everybody stands still here. What it knows of frames and variables is over."""
+    def _stops(self, reason: str, text: str, hit: Iterable[int] = ()) -> None:
+        """Tells the client that all threads have stopped. The client's frames and variables become invalid."""
         d = self._debugger
-        self._reason, self._said = reason, said
+        self._reason, self._description = reason, text
         self._frames, self._variables = [], []
         operation = getattr(d.event, "operation", None)
         warp = d.warp or next(iter(d.warps), (0, 0, 0))
@@ -233,24 +233,24 @@ class Adapter:
             warp = operation.agent[:3]
         where = next(d.where())
         self._afterwards += [
-            ("output", {"category": "console", "output": f"{said}\n{where}\n" if said else f"{where}\n"}),
-            ("stopped", {"reason": reason, "description": said or where, "text": said, "threadId": self._thread(warp),
+            ("output", {"category": "console", "output": f"{text}\n{where}\n" if text else f"{where}\n"}),
+            ("stopped", {"reason": reason, "description": text or where, "text": text, "threadId": self._thread(warp),
                          "allThreadsStopped": True, "hitBreakpointIds": list(hit)}),
         ]  # fmt: skip
 
     def _exception(self, _: Arguments) -> Arguments:
         if self._reason != "exception":
             raise UsageProblem("it has not stopped at a fault, a finding or a difference")
-        return {"exceptionId": self._exception_id, "description": self._said, "breakMode": "always"}
+        return {"exceptionId": self._exception_id, "description": self._description, "breakMode": "always"}
 
-    # ---- who is where ----
+    # ---- threads and stacks ----
 
     def _list_threads(self, _: Arguments) -> Arguments:
         d = self._debugger
         return {"threads": [{"id": self._thread(warp), "name": d.names.warp(*warp)} for warp in d.warps]}
 
     def _thread(self, warp: Warp) -> int:
-        """The number of a warp, which it keeps."""
+        """Returns the number of a warp, which does not change."""
         if warp not in self._threads:
             self._threads.append(warp)
         return 1 + self._threads.index(warp)
@@ -267,7 +267,7 @@ class Adapter:
         return {"stackFrames": frames[first : first + levels], "totalFrames": len(frames)}
 
     def _stack_of(self, warp: Warp) -> Iterator[Arguments]:
-        """Lanes of a warp that have diverged lie on one another; what an operation has done, on who has issued it."""
+        """Yields a frame for each part of a diverged warp, and one for an operation of the warp that acts."""
         d, status = self._debugger, self._debugger.status
         operation = getattr(d.event, "operation", None)
         if operation is not None and agent_of(d.event) is None and operation.agent[:3] == warp:
@@ -307,14 +307,14 @@ class Adapter:
         return file == self._ptx["name"] or (path is not None and Path(file).resolve() == Path(path))
 
     def _source_of(self, file: str) -> Arguments:
-        """A source file that compilers have named relative to where they ran, or on another machine."""
+        """Returns a source file. Compilers name it relative to their working directory, or on another machine."""
         found = self._debugger.source_file(file)
         if found is not None:
             return {"name": found.name, "path": str(found.resolve())}
         return {"name": file, "presentationHint": "deemphasize"}
 
     def _sources_of(self, file: str) -> list[str]:
-        """What .loc calls a file of the editor: the same path, or else the same name."""
+        """Returns the names that .loc uses for a file of the editor: the same path, or else the same file name."""
         known = [name for name in self._debugger.targets.lines if name]
         same = [name for name in known if self._source_of(name).get("path") == file]
         return same or [name for name in known if Path(name).name == Path(file).name]
@@ -325,7 +325,7 @@ class Adapter:
             raise UsageProblem(f"sourceReference {reference}: there is no such source; files are read by the editor")
         return {"content": self._debugger.recording.what.text, "mimeType": "text/x-ptx"}
 
-    # ---- what there is to see ----
+    # ---- variables and expressions ----
 
     def _scopes(self, asked: Arguments) -> Arguments:
         number = given(asked, "frameId", int)
@@ -393,7 +393,7 @@ class Adapter:
             yield {"name": placed.name, "value": f"{shape} {placed.dtype.name} at 0x{placed.address:x}"}
 
     def _evaluate(self, asked: Arguments) -> Arguments:
-        """A command of the prompt; what an editor asks by itself, on hovering and watching, is only shown."""
+        """Carries out a command of the prompt. An expression that an editor evaluates by itself is only shown."""
         d, expression = self._debugger, given(asked, "expression", str).strip()
         frame = given(asked, "frameId", int, 0)
         if 0 < frame <= len(self._frames):
@@ -401,13 +401,13 @@ class Adapter:
         commands, before = Commands(d), d.position
         is_command = given(asked, "context", str, "repl") == "repl" and expression.split(" ")[0] in commands.names
         try:
-            said = commands.do(expression if is_command else f"show {expression}")
+            lines = commands.do(expression if is_command else f"show {expression}")
         except Quit:
             self._afterwards.append(("terminated", {}))
             return {"result": "", "variablesReference": 0}
         if d.position != before:
-            self._stops("goto", said[0])
-        return {"result": "\n".join(said), "variablesReference": 0}
+            self._stops("goto", lines[0])
+        return {"result": "\n".join(lines), "variablesReference": 0}
 
 
 def _rows(values: Any, written: Any) -> Iterator[Arguments]:

@@ -1,7 +1,7 @@
-"""Boxes of tensor maps, byte by byte: where a byte of a tensor lies in the dense box, and the other way round.
+"""Boxes of tensor maps, byte by byte: the place of a byte of a tensor in the dense box, and the reverse.
 
-A box travels dense, dimension 0 fastest; its chunks of 16 bytes lie in shared memory as the swizzle says, and events
-name them in the order of the dense box.
+A box is transferred dense, with dimension 0 fastest. The swizzle places its 16-byte chunks in shared memory, and
+events list the chunks in the order of the dense box.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from emugpu.emulator.memory.tensor_map import TensorMap
 
 @lru_cache(maxsize=4096)
 def box_rows(tmap: TensorMap, coordinates: tuple[int, ...]) -> tuple[NDArray[np.int64], int]:
-    """The addresses at which the rows of a box begin, as far as they lie in the tensor, and the bytes of each."""
+    """Returns the addresses of the rows of a box, clipped to the tensor, and the bytes of a row."""
     first = max(0, coordinates[0])
     count = min(coordinates[0] + tmap.box_shape[0], tmap.dims[0]) - first
     starts = np.array([tmap.address + first * tmap.pitches[0]], np.int64)
@@ -30,9 +30,9 @@ def box_rows(tmap: TensorMap, coordinates: tuple[int, ...]) -> tuple[NDArray[np.
 
 
 def address_of(tmap: TensorMap, coordinates: tuple[int, ...], dense: int) -> int | None:
-    """The address of a byte of the dense box; None where the tensor has none.
+    """Returns the address of a byte of the dense box, or None if it lies outside of the tensor.
 
-    Of elements that shared memory holds padded, that of the first byte of the 16 elements.
+    If shared memory holds the elements padded, the address is that of the first byte of the 16 elements.
     """
     size = tmap.element.bytes
     number, byte = divmod(dense, size)
@@ -49,13 +49,13 @@ def address_of(tmap: TensorMap, coordinates: tuple[int, ...], dense: int) -> int
 
 
 def dense_of(tmap: TensorMap, coordinates: tuple[int, ...], address: int) -> int | None:
-    """The reverse: the place of a byte in the dense box; None where it is not in the box."""
+    """Returns the place of an address in the dense box, or None if the box does not contain it."""
     offset = address - tmap.address
     index = []
     for at, extent, step, pitch in reversed(
         list(zip(coordinates, tmap.box_shape, tmap.steps, tmap.pitches, strict=True))
     ):
-        # Where a dimension has one index in the box, it may be that of overlapping parts: not by the address.
+        # A dimension with one index in the box may overlap others, so the address does not give the index.
         place, offset = divmod(offset, pitch) if extent > 1 else (at, offset - at * pitch)
         number, rest = divmod(place - at, step)
         if rest or not 0 <= number < extent:

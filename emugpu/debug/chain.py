@@ -1,7 +1,7 @@
-"""The answer to why an element is what it is: what had a part in it, its K steps, and the first that is wrong.
+"""Explains the value of an element: the events and K steps that contributed to it, and the first step that is wrong.
 
-A K step is right if the row of A and the row of B are those of the element, if both are at the same place along K, and
-if no place along K is multiplied twice or left out. That needs no values, and finds a stage that is read too early as
+A K step is right if its rows of A and B are those of the element, if both are at the same place along K, and if no
+place along K is multiplied twice or left out. This check needs no values. It finds a stage that is read too early as
 well as one that is filled with the wrong box.
 """
 
@@ -18,10 +18,10 @@ from emugpu.debug.writers import Write
 
 SHOWN_STEPS = 10
 TOLERANCE = 0.02
-"""By how much of a sum an element may differ from it, as it is rounded to its type."""
+"""The relative difference that an element may have from its sum, because it is rounded to its type."""
 
 ATOM_ROWS, ATOM_BLOCKS, ATOM_BYTES = 128, 4, 512
-"""What an atom holds: the scale factors of so many rows and blocks along K."""
+"""An atom holds the scale factors of this many rows and blocks along K, in this many bytes."""
 
 Element = tuple[Placed, tuple[int, ...]]
 """An element of a buffer."""
@@ -29,7 +29,7 @@ Element = tuple[Placed, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Link:
-    """One thing that had a part in an element. event: its number, 0: none."""
+    """One contribution to an element. ``event`` is its number, or 0 if it has none."""
 
     event: int
     text: str
@@ -37,9 +37,11 @@ class Link:
 
 @dataclass
 class KStep:
-    """Multiplications that read the same stage. a, b: the elements that they have multiplied, in order; None: no
-    element of a buffer. factors: scale factors of A and of B, in the same way; unscaled: one that was not written by
-    then. loads: the writes that brought a and b. wrong: why it is not what must be.
+    """Multiplications that read the same stage.
+
+    ``a`` and ``b`` hold the multiplied elements in order; None is an element of no buffer. ``factors`` holds the
+    scale factors of A and B in the same way, and ``unscaled`` names one that had not been written. ``loads`` are the
+    writes that brought a and b. ``wrong`` says why the step is wrong, or is "".
     """
 
     first: int
@@ -57,25 +59,27 @@ class KStep:
 
 @dataclass
 class Chain:
-    """The answer: links from the element backwards, the K steps in the order of time, and what is wrong first."""
+    """The explanation: links from the element backwards, the K steps in order of time, and the first fault."""
 
     title: str
     links: list[Link] = field(default_factory=list)
     steps: list[KStep] = field(default_factory=list)
     verdict: str = ""
     wrong_at: int = 0
-    """The event of the first step that is wrong; 0: none is known."""
+    """The event of the first step that is wrong, or 0 if none is known."""
     uncertain: bool = False
-    """Whether several loads may have given a register, and the last of them was taken."""
+    """Whether several loads may have written a register; the chain then follows the last of them."""
     overwritten: Link | None = None
-    """The write over the source of a copy between the issue of the copy and its read, if there was one."""
+    """The write to the source of a copy between the copy's issue and its read, if there was one."""
     unknown: bool = False
-    """Whether some of what was multiplied is not known: threads have put it into the stage from their registers."""
+    """Whether some multiplied values are unknown, because threads have stored them into the stage from registers."""
 
 
 def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | None, is_right: bool) -> None:
-    """Finds the first K step that is not what must be; `KStep.wrong` and the verdict say why. got: the
-    element in the end, None where it is poison. is_right: whether it is known to be what must be.
+    """Finds the first K step that is wrong, and sets `KStep.wrong` and the verdict.
+
+    ``got`` is the final value of the element, or None if it is poison. ``is_right``: the element is known to be as
+    expected.
     """
     axes = [_k_axis([step.a for step in chain.steps]), _k_axis([step.b for step in chain.steps])]
     wanted = _wanted_rows(chain, axes, placed, index)
@@ -116,15 +120,17 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
     if chain.uncertain and chain.wrong_at:
         chain.verdict = f"perhaps {chain.verdict}, if the way through registers above is the right one"
     if is_right and sums is not None and got is not None and _differ(got, sums):
-        chain.links.append(Link(0, f"these products add up to {sums:.9g}, of which {got:.9g} is made, which is right"))
+        chain.links.append(
+            Link(0, f"these products add up to {sums:.9g}; the element is made of this sum and is right: {got:.9g}")
+        )
         sums = None
     if sums is not None and got is not None and _differ(got, sums):
         chain.links.append(Link(0, f"these products add up to {sums:.9g}, and the element is {got:.9g}: see below"))
         chain.verdict += "; " if chain.verdict else ""
-        chain.verdict += "the value was changed after the sum, or its way through registers is not followed rightly"
+        chain.verdict += "the value was changed after the sum, or the debugger followed the wrong registers"
     elif chain.unknown:
-        rest = "threads have brought it through registers; nothing wrong is seen in the rest"
-        chain.verdict = chain.verdict or f"not all that was multiplied is known: {rest}"
+        rest = "threads passed them through registers; the other steps show no fault"
+        chain.verdict = chain.verdict or f"some multiplied values are unknown: {rest}"
     elif missing:
         chain.verdict = f"K = {missing[0]} is never multiplied, nor are {len(missing) - 1:,} others of {extent:,}"
         chain.wrong_at = chain.steps[-1].last
@@ -133,7 +139,7 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
 
 
 def _misplaced_factor(step: KStep, axes: Sequence[int | None], wanted: Sequence[tuple[int, ...]]) -> str:
-    """A scale factor of another row, or of another block along K, than the elements that it scales."""
+    """Returns the fault if a scale factor belongs to another row or another block along K than its elements."""
     for elements, factors, axis, row in zip((step.a, step.b), step.factors, axes, wanted, strict=True):
         block = len(elements) // len(factors) if factors else 0
         for scaled, found in zip(elements[:: block or 1], factors, strict=False):
@@ -142,7 +148,7 @@ def _misplaced_factor(step: KStep, axes: Sequence[int | None], wanted: Sequence[
             (buffer, index), k = found, scaled[1][axis]
             if len(index) != 3 or buffer.shape[-1] != ATOM_BYTES:
                 continue
-            # As tcgen05.cp.32x128b takes them: "1D block scaling factors layout", cuBLAS 12.9.
+            # The layout for tcgen05.cp.32x128b: "1D block scaling factors layout", cuBLAS 12.9.
             lane, word, byte = index[2] // 16, index[2] % 16 // 4, index[2] % 4
             of_row, of_k = ATOM_ROWS * index[0] + 32 * word + lane, (ATOM_BLOCKS * index[1] + byte) * block
             name = f"scale factor {element(buffer.name, index)} is of"
@@ -154,7 +160,10 @@ def _misplaced_factor(step: KStep, axes: Sequence[int | None], wanted: Sequence[
 
 
 def _wrong_factor(step: KStep, number: int, scaled: dict[tuple[str, tuple[int, ...]], int]) -> str:
-    """Each block along K has a scale factor of its own. scaled: the steps that have used those so far."""
+    """Returns the fault if a block along K has no scale factor of its own.
+
+    ``scaled`` maps the factors that were used so far to their steps.
+    """
     if step.unscaled:
         return f"{step.unscaled} was not written by then"
     problem = ""
@@ -171,9 +180,9 @@ def _differ(got: float, wanted: float) -> bool:
 
 
 def lines_of(chain: Chain, names: Names) -> list[str]:
-    """The chain as text."""
-    said = [chain.title]
-    said += [
+    """Returns the chain as lines of text."""
+    lines = [chain.title]
+    lines += [
         f"  {f'event {link.event}':>13}  {link.text}" if link.event else f"  {'':>13}  {link.text}"
         for link in chain.links
     ]
@@ -188,20 +197,20 @@ def lines_of(chain: Chain, names: Names) -> list[str]:
     for number, step in steps:
         if number not in shown:
             if not left_out:
-                said.append(f"  {'':>13}    ...")
+                lines.append(f"  {'':>13}    ...")
             left_out = True
             continue
         left_out = False
-        said.append(f"  {f'event {step.reads}':>13}    step {number}: {_step(step)}")
+        lines.append(f"  {f'event {step.reads}':>13}    step {number}: {_step(step)}")
         if step.wrong:
-            said.append(f"  {'':>13}      WRONG: {step.wrong}")
+            lines.append(f"  {'':>13}      WRONG: {step.wrong}")
             for load in step.loads if number == wrong else ():
                 if load is not None and load.operation is not None:
                     by = f"{names.operation(load.operation)}, issued by {names.agent(load.operation.agent)}"
-                    said.append(f"  {f'event {load.event}':>13}      filled by {by}")
+                    lines.append(f"  {f'event {load.event}':>13}      filled by {by}")
     if chain.verdict:
-        said.append(chain.verdict)
-    return said
+        lines.append(chain.verdict)
+    return lines
 
 
 def _step(step: KStep) -> str:
@@ -219,7 +228,7 @@ def _step(step: KStep) -> str:
 
 
 def _span(elements: list[Element | None]) -> str:
-    """``A[3,0:64]``."""
+    """Returns, for example, ``A[3,0:64]``."""
     there = [e for e in elements if e is not None]
     if not there:
         return "what is not known"
@@ -228,7 +237,7 @@ def _span(elements: list[Element | None]) -> str:
 
 
 def _k_axis(steps: Iterable[Sequence[Element | None]]) -> int | None:
-    """The dimension along which the elements of a multiplication differ."""
+    """Returns the dimension along which the elements of a multiplication differ, or None."""
     for elements in steps:
         there = [e[1] for e in elements if e is not None]
         for first, second in pairwise(there):
@@ -249,9 +258,11 @@ def _row(row: tuple[int, ...]) -> str:
 def _wanted_rows(
     chain: Chain, axes: Sequence[int | None], placed: Placed, index: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
-    """The rows of A and of B that belong to an element: its own; where both operands have changed places, as a
-    transposed product has them, its own the other way round; that which most steps have, where the element does not lie
-    in a matrix of such rows.
+    """Returns the rows of A and of B that belong to an element.
+
+    These are the element's own row and column. In a transposed product, where both operands have changed places,
+    they are the same in reverse. If the element does not lie in a matrix of such rows, they are the rows that most
+    steps have.
     """
     rows: list[Counter[tuple[int, ...]]] = [Counter(), Counter()]
     extents = [0, 0]
@@ -273,7 +284,7 @@ def _wanted_rows(
 
 
 def _sum(sums: float | None, step: KStep) -> float | None:
-    """The sum with the products of a step; None: some value is not known."""
+    """Adds the products of a step to a sum. Returns None if a value is unknown."""
     if sums is None or len(step.a) != len(step.b):
         return None
     for left, right in zip(step.a, step.b, strict=True):

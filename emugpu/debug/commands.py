@@ -1,4 +1,4 @@
-"""The commands of the debugger, one a line: what a script says, and what is typed at the prompt."""
+"""The commands of the debugger, one per line, for scripts and for the prompt."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from emugpu.errors import UsageProblem
 from emugpu.launch.spec import find_type
 
 HELP = f"""\
-continue [TO], run    on to the next breakpoint or the end; or once to a place
-back [TO]             back to the breakpoint before, or the start; or once to a place
-step, next [N]        on to the selected warp's next event; its next source line (or PTX line)
+continue [TO], run    go to the next breakpoint or the end; with TO, go to that place
+back [TO]             go back to the previous breakpoint or the start; with TO, to that place
+step, next [N]        go to the selected warp's next event; to its next source line (or PTX line)
 back step, back next  the same, backwards
 break TO              stop at these places;  breakpoints: list them;  delete N
 watch C[3,517]        the same as break watch C[3,517]
-warp [[CLUSTER:]CTA:WARP]   select who steps; without one, say who it is
-why C[3,517]          what has made an element, and the first step at which it is wrong
+warp [[CLUSTER:]CTA:WARP]   select the warp that steps; without a warp, show the selected one
+why C[3,517]          what made an element, and the first step at which it is wrong
 why-waits             for each waiting warp: on which barrier, who would have to arrive, and where that thread is
 where                 the event, and the PTX around it
 operands              of an MMA or a TMA copy: its descriptors and tensor map, decoded
-warps, barriers [cta N]   where all warps are; the mbarriers, and who has arrived
+warps, barriers [cta N]   where all warps are; the mbarriers and their arrivals
 findings              what the checker finds in this schedule
 show C[3,517] [ROWSxCOLUMNS]   elements of a buffer here
 show %r1 %p2          registers of the selected warp;  registers: all that it may still read
 show full[0]          an mbarrier
-show A stage 0 [TYPE] [ROWSxCOLUMNS] [cta N]   shared memory by name or as 0x400: the box that lies there, its swizzle
-                      undone; with a TYPE, as it lies
+show A stage 0 [TYPE] [ROWSxCOLUMNS] [cta N]   shared memory by name or as 0x400: the box there, its swizzle
+                      undone; with a TYPE, the bytes in order
 show tensor LANE,COLUMN [TYPE] [ROWSxCOLUMNS] [cta N]   a rectangle of tensor memory
 buffer C PLACE TYPE SHAPE   give memory a name: PLACE is a buffer, 0xADDRESS or a parameter (+ bytes); SHAPE as 64x64
-buffers               what has a name, and where the kernel's pointers go
+buffers               the named memory, and the targets of the kernel's pointers
 quit
 TO is one of
 {FORMS}
-A dot is a place that nobody has written."""
+A dot stands for an element that was never written."""
 
 
 class Quit(Exception):
@@ -48,7 +48,7 @@ class Quit(Exception):
 
 
 class Commands:
-    """Carries out commands on a debugger; each gives lines of text."""
+    """Carries out commands on a debugger. Each command yields lines of text."""
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
@@ -66,23 +66,23 @@ class Commands:
             "operands": self._operands, "breakpoints": self._breakpoints, "buffers": self._buffers,
             "help": lambda: iter(HELP.split("\n")), "quit": self._quit,
         }  # fmt: skip
-        """Those that take nothing behind them."""
+        """Commands without arguments."""
 
     @property
     def names(self) -> list[str]:
         return [*self._known, *self._alone]
 
     def do(self, line: str) -> list[str]:
-        """Carries out one line. Raises UsageProblem for what is no command, Quit for quit."""
+        """Carries out one line. Raises UsageProblem for an unknown command, Quit for quit."""
         word, _, rest = line.partition("#")[0].strip().partition(" ")
         if not word:
             return []
         if word in self._alone:
             if rest.strip():
-                raise UsageProblem(f"{word} takes nothing behind it, not '{rest.strip()}'")
+                raise UsageProblem(f"{word} takes no argument, not '{rest.strip()}'")
             return "\n".join(self._alone[word]()).splitlines()
         if word not in self._known:
-            raise UsageProblem(f"'{word}' is no command; help lists them")
+            raise UsageProblem(f"'{word}' is not a command; help lists them")
         return "\n".join(self._known[word](rest.strip())).splitlines()
 
     # ---- forward and back ----
@@ -138,20 +138,20 @@ class Commands:
             d.warp = cluster, cta, warp
         if d.warp is None:
             raise UsageProblem("no warp is selected; write warp CTA:WARP")
-        said = list(d.status.warp_lines(lambda agent: agent[:3] == d.warp))
-        yield from said or [f"{d.names.warp(*d.warp)} has done nothing yet"]
+        lines = list(d.status.warp_lines(lambda agent: agent[:3] == d.warp))
+        yield from lines or [f"{d.names.warp(*d.warp)} has done nothing yet"]
 
     def _warps(self, rest: str) -> Iterator[str]:
         d, of = self._debugger, self._cta("warps", rest)
-        said = list(d.status.warp_lines(lambda agent: not d.status.warps[agent].left and of in (None, agent[:2])))
-        yield from said or ["all warps have left" if d.status.warps else "no warp has started yet"]
+        lines = list(d.status.warp_lines(lambda agent: not d.status.warps[agent].left and of in (None, agent[:2])))
+        yield from lines or ["all warps have left" if d.status.warps else "no warp has started yet"]
 
     def _barriers(self, rest: str) -> Iterator[str]:
         of = self._cta("barriers", rest)
         yield from list(self._debugger.status.barrier_lines(of)) or ["there is none yet"]
 
     def _cta(self, word: str, rest: str) -> tuple[int, int] | None:
-        """``cta 1``: that one of the selected warp's cluster; None: all."""
+        """Reads ``cta 1``: a CTA in the selected warp's cluster. Returns None for all CTAs."""
         d, text = self._debugger, f"{word} {rest}"
         words, asked = qualified(rest.split(), text, "cta")
         if words:
@@ -165,8 +165,8 @@ class Commands:
         yield from self._debugger.why(text)
 
     def _why_waits(self) -> Iterator[str]:
-        said = list(self._debugger.status.waits())
-        yield from said or ["nobody waits here"]
+        lines = list(self._debugger.status.waits())
+        yield from lines or ["no warp waits here"]
 
     def _findings(self) -> Iterator[str]:
         found = self._debugger.recording.findings
@@ -176,7 +176,7 @@ class Commands:
             more = f" (and {len(cause) - 1} more like it)" if len(cause) > 1 else ""
             yield f"event {at[id(first)]}: {first.severity} {first.rule}: {first.message}{more}"
             yield from (f"    {place}" for place in (first.first, first.second) if place is not None)
-            yield from (f"    {said}" for said in (first.missing, first.fix) if said)
+            yield from (f"    {text}" for text in (first.missing, first.fix) if text)
         if not found:
             yield "the checker has found nothing in this schedule"
 
@@ -184,12 +184,12 @@ class Commands:
 
     def _operands(self) -> Iterator[str]:
         operation = getattr(self._debugger.event, "operation", None)
-        said = list(decoded(operation, self._debugger.names)) if operation is not None else []
-        if not said:
+        lines = list(decoded(operation, self._debugger.names)) if operation is not None else []
+        if not lines:
             raise UsageProblem(
-                "operands: this event is of no MMA and no copy with a tensor map; try continue tcgen05.mma"
+                "operands: this event belongs to no MMA and no copy with a tensor map; try continue tcgen05.mma"
             )
-        yield from said
+        yield from lines
 
     def _buffer(self, text: str) -> Iterator[str]:
         words = text.split()
@@ -197,14 +197,14 @@ class Commands:
         if dtype is None or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){,7}", words[3], re.ASCII):
             raise UsageProblem(f"buffer {text[:80]}: write name, place, type and shape, as in C param_2 f32 64x64")
         shape = tuple(whole(extent, f"buffer {text}") for extent in words[3].split("x"))
-        yield self._said(self._debugger.name_buffer(words[0], words[1], dtype, shape))
+        yield self._describe(self._debugger.name_buffer(words[0], words[1], dtype, shape))
 
     def _buffers(self) -> Iterator[str]:
         d = self._debugger
-        yield from (self._said(placed) for placed in d.recording.placed.values())
+        yield from (self._describe(placed) for placed in d.recording.placed.values())
         yield from (f"{name} points to {d.names.address(address)}" for name, address in d.pointers)
 
-    def _said(self, placed: Placed) -> str:
+    def _describe(self, placed: Placed) -> str:
         return f"{placed.name}: {'x'.join(map(str, placed.shape))} {placed.dtype.name} at 0x{placed.address:x}"
 
     def _quit(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The debugger as Python: a recording, a place in it, and ways to go forward and back.
+"""The debugger as a Python class: a recording, a position in it, and ways to go forward and back.
 
 with debug(launchable) as d:
     d.to("wrong")
@@ -41,13 +41,16 @@ START = "the start: nothing has happened yet"
 CONTEXT = 2
 """Lines of PTX shown before and after an instruction."""
 POINTER = 8
-"""Bytes of one."""
+"""Bytes of a pointer."""
 THREAD_EVENTS = (events.Resumed, events.Rejoined, events.Diverged, events.BytesLanded)
-"""Events with an agent that are no instruction of it."""
+"""Events of an agent that do not belong to one of its instructions."""
 
 
 class Debugger:
-    """Goes through a recording. position: how many events have happened. warp: (cluster, CTA, warp) that steps."""
+    """Moves through a recording.
+
+    ``position`` is the number of events that have happened. ``warp`` (cluster, CTA, warp) is the warp that steps.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -76,29 +79,31 @@ class Debugger:
 
     @property
     def names(self) -> Names:
-        """Returns the names of the launch that the position is in."""
+        """Returns the names of the launch at the position."""
         return self.names_of(self.recording.launch_at(self.position))
 
     def names_of(self, launch: int) -> Names:
-        """Returns the names of a launch, from 0 on."""
+        """Returns the names of a launch, counted from 0."""
         if launch not in self._names:
             self._names[launch] = Names(self.recording, launch)
         return self._names[launch]
 
     def name_buffer(self, name: str, place: str, dtype: DataType, shape: tuple[int, ...]) -> Placed:
-        """Gives memory a name, a type and a shape. place: a buffer, an address, or a parameter of the kernel that is a
-        pointer; behind it there may be + and bytes. Raises UsageProblem for memory that there is not.
+        """Gives memory a name, a type and a shape.
+
+        ``place`` is a buffer, an address, or a pointer parameter of the kernel, optionally followed by + and a
+        number of bytes. Raises UsageProblem if there is no such memory.
         """
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in WORDS or self.names.has_region(name):
-            raise UsageProblem(f"'{name}' is no name for a buffer; take letters, digits and _, and no name of a place")
+            raise UsageProblem(f"'{name}' cannot name a buffer; use letters, digits and _, but not the name of a place")
         if name in self.recording.what.buffers:
             raise UsageProblem(f"{name} is a buffer of the launch; take another name")
         base, _, more = (part.strip() for part in place.partition("+"))
         known = {**dict(self.pointers), **{other.name: other.address for other in self.recording.placed.values()}}
-        # A compiler calls its parameters by the mangled name of the kernel.
+        # Compilers prefix the names of parameters with the mangled name of the kernel.
         address = next((at for other, at in known.items() if other == base or other.endswith(f"_{base}")), None)
         if address is None and not base.startswith("0x"):
-            raise UsageProblem(f"'{place}' is no memory; name 0xADDRESS or one of {', '.join(known)}")
+            raise UsageProblem(f"'{place}' is not memory of this launch; write 0xADDRESS or one of {', '.join(known)}")
         address = (whole(base, place) if address is None else address) + whole(more or "0", place)
         placed = Placed(name, address, dtype, shape, None)
         within = self.names.buffer_at(address)
@@ -136,7 +141,7 @@ class Debugger:
     # ---- forward and back ----
 
     def target(self, text: str) -> Target:
-        """Reads where to go: see `emugpu.debug.targets.FORMS`."""
+        """Reads a target: see `emugpu.debug.targets.FORMS`."""
         if text.startswith("watch "):
             cluster, cta, _ = self.warp or (0, 0, 0)
             here = self.recording.launch_at(self.position), cluster, cta
@@ -144,44 +149,47 @@ class Debugger:
         return self.targets.read(text, self.names)
 
     def add_breakpoint(self, place: str | Target) -> int:
-        """Returns its number."""
+        """Sets a breakpoint and returns its number."""
         target = self.target(place) if isinstance(place, str) else place
         self._last_breakpoint += 1
         self.breakpoints[self._last_breakpoint] = target
         return self._last_breakpoint
 
     def run(self) -> str:
-        """Goes on to the next breakpoint, or to the end. Returns why it has stopped there."""
+        """Goes forward to the next breakpoint, or to the end. Returns why it stopped."""
         return self._go([*self.breakpoints.values()], forward=True)
 
     def run_back(self) -> str:
-        """Goes back to the breakpoint before, or to the start."""
+        """Goes back to the previous breakpoint, or to the start."""
         return self._go([*self.breakpoints.values()], forward=False)
 
     def to(self, text: str) -> str:
-        """Goes on to the next place that a text names; stays if there is none. Raises UsageProblem for a text that
-        names nothing.
+        """Goes forward to the next position of a target; stays if there is none.
+
+        Raises UsageProblem if the text is not a target.
         """
         return self._to(text, forward=True)
 
     def back_to(self, text: str) -> str:
-        """Goes back to the last such place before."""
+        """Goes back to the previous position of a target."""
         return self._to(text, forward=False)
 
     def step(self, count: int = 1) -> str:
-        """Goes on to the next event of the selected warp. Where none is selected, the warp of the nearest event is."""
+        """Goes forward to the next event of the selected warp. If none is selected, selects that of the nearest
+        event.
+        """
         return self._step(count, lines=False, forward=True)
 
     def step_back(self, count: int = 1) -> str:
-        """Goes back to the event of the selected warp before."""
+        """Goes back to the previous event of the selected warp."""
         return self._step(count, lines=False, forward=False)
 
     def next(self, count: int = 1) -> str:
-        """Goes on to the warp's next source line, or PTX line where there is none."""
+        """Goes forward to the warp's next source line, or to its next PTX line if it has no source lines."""
         return self._step(count, lines=True, forward=True)
 
     def next_back(self, count: int = 1) -> str:
-        """Goes back to the beginning of the warp's source line before."""
+        """Goes back to the beginning of the warp's previous source line."""
         return self._step(count, lines=True, forward=False)
 
     def _go(self, targets: list[Target], forward: bool) -> str:
@@ -195,7 +203,7 @@ class Debugger:
             return self.recording.end if forward else START
         self.position, target = min(found, key=lambda f: f[0]) if forward else max(found, key=lambda f: f[0])
         self._follow()
-        return target.said_at(self.position) or target.what
+        return target.text_at(self.position) or target.what
 
     def _to(self, text: str, forward: bool) -> str:
         target = self.target(text)
@@ -207,17 +215,17 @@ class Debugger:
         self._follow()
         if at in (0, len(self.recording)):
             return self.recording.end if at else START
-        return target.said_at(at) or target.what
+        return target.text_at(at) or target.what
 
     def _follow(self) -> None:
-        """The warp whose event this is steps from here on."""
+        """Selects the warp of the current event for stepping."""
         agent = agent_of(self.event)
         if agent is not None:
             self.warp = agent[:3]
 
     def _step(self, count: int, lines: bool, forward: bool) -> str:
         if count < 1:
-            raise UsageProblem(f"{count}: how often is a whole number above 0")
+            raise UsageProblem(f"{count}: the count must be a whole number above 0")
         if self.warp is None:
             steps = tuple(n for n, event in enumerate(self.recording.events, 1) if _is_step(event))
             nearest = (_following if forward else _preceding)(steps, self.position)
@@ -231,7 +239,7 @@ class Debugger:
         return self.recording.end if forward else START
 
     def _stops(self) -> list[tuple[int, bool]]:
-        """The events of the selected warp, and whether a line begins there."""
+        """Returns the events of the selected warp, each with whether a line begins there."""
         if self.warp is not None and self.warp not in self._steps:
             found: list[tuple[int, bool]] = []
             line = ""
@@ -244,21 +252,21 @@ class Debugger:
             self._steps[self.warp] = found
         return self._steps[self.warp] if self.warp is not None else []
 
-    # ---- what there is to see ----
+    # ---- what a user can inspect ----
 
     @property
     def event(self) -> Any:
-        """Returns the last event that has happened; None at the start."""
+        """Returns the last event that has happened, or None at the start."""
         return self.recording.events[self.position - 1] if self.position else None
 
     def site_at(self, position: int) -> Site | None:
-        """Returns the instruction that the last event before a position is of, as far as it is of one."""
+        """Returns the instruction of the last event before a position, or None if it belongs to no instruction."""
         event = self.recording.events[position - 1] if position else None
         operation = getattr(event, "operation", None)
         return operation.site if operation is not None else getattr(event, "site", None)
 
     def where(self) -> Iterator[str]:
-        """Yields the position, what has just happened, and the lines of PTX around it."""
+        """Yields the position, the last event, and the lines of PTX around it."""
         if not self.position:
             yield f"at the start of {len(self.recording):,} events"
             return
@@ -271,20 +279,20 @@ class Debugger:
             yield f"  {'>' if number == site.line else ' '} {number:>5} | {lines[number - 1].strip()[:110]}"
 
     def source_file(self, name: str) -> Path | None:
-        """Returns the file that .loc names, relative to here or to the PTX; None where there is none."""
+        """Returns the file that .loc names, relative to the working directory or to the PTX, or None."""
         folders = Path(), self.recording.what.ptx.parent
         return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
     @property
     def warps(self) -> list[tuple[int, int, int]]:
-        """Returns all warps of the launch that the position is in: cluster, CTA, warp."""
+        """Returns all warps of the launch at the position: cluster, CTA, warp."""
         launches, launch = [*self.recording.launches, len(self.recording)], self.recording.launch_at(self.position)
         happened = self.recording.events[launches[launch] - 1 : launches[launch + 1]]
         return sorted({event.agent[:3] for event in happened if type(event) is events.Resumed})
 
     @property
     def status(self) -> Status:
-        """Returns where everybody is."""
+        """Returns the state of all warps and barriers."""
         if self._status is None or self._status[0] != self.position:
             first = self.recording.launches[self.recording.launch_at(self.position)] if self.recording.launches else 1
             status = Status(self.recording.events[first - 1 : self.position], first, self.names)
@@ -292,14 +300,16 @@ class Debugger:
         return self._status[1]
 
     def tiles(self, cluster: int, cta: int) -> list[Tile]:
-        """Returns the tiles that lie in a CTA's shared and tensor memory here."""
+        """Returns the tiles in a CTA's shared and tensor memory at the position."""
         launch = self.recording.launch_at(self.position)
         return tiles(self.writers, self.names, launch, cluster, cta, self.position)
 
     @property
     def stopped(self) -> Stopped:
-        """Returns the machine as it is here. It is run again up to here, with the Python engine, which takes as long as
-        the run has taken until then; once for each position.
+        """Returns the machine at the position.
+
+        The Python engine runs the program again up to the position, once for each position; this takes as long as
+        the run took until then.
         """
         if not self.position:
             raise UsageProblem("nothing has run yet; continue first")
@@ -308,7 +318,7 @@ class Debugger:
         return self._stopped[1]
 
     def chain(self, text: str) -> Chain:
-        """Returns what has made an element of a buffer, ``C[3,517]``, as it is here."""
+        """Returns the chain of what made an element of a buffer, such as ``C[3,517]``, at the position."""
         placed, at = element_of(text, self.recording.placed)
         first = placed.byte_of(at)
         write = self.writers.last(("global",), first, first + max(1, placed.dtype.bits // 8), self.position)
@@ -323,15 +333,15 @@ class Debugger:
 def debug(what: Launchable | str | Path, options: EmulationOptions | None = None) -> Debugger:
     """Records a run of a launchable, or of a launch file, and returns a debugger at its start.
 
-    options: schedule, seed and how memory is poisoned. Raises UsageProblem for what a launch file asks wrongly,
-    CannotRun for a kernel that is not understood.
+    ``options`` set the schedule, the seed and the poison of memory. Raises UsageProblem for an error in a launch
+    file, CannotRun for a kernel that the emulator cannot run.
     """
     launchable = what if isinstance(what, Launchable) else read_launch_file(Path(what))
     return Debugger(record(launchable, options or EmulationOptions()))
 
 
 def agent_of(event: Any) -> Agent | None:
-    """Who has done it; of an asynchronous operation, nobody but when it is issued."""
+    """Returns the agent of an event, or None; of an asynchronous operation's events, only the issue has one."""
     return getattr(event, "agent", None) if not isinstance(event, events.BytesLanded) else None
 
 

@@ -1,4 +1,4 @@
-"""What an operation was asked to do: its descriptors and its tensor map, decoded."""
+"""Decodes the descriptors and the tensor map of an operation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from emugpu.emulator.memory.tensor_map import TensorMap
 from emugpu.emulator.units.mma_instruction import Mma
 
 LANE_BITS = 16
-"""An address of tensor memory has the lane above them and the column in them."""
+"""A tensor memory address has the column in the bits below, and the lane in the bits above."""
 
 
 def decoded(operation: Operation, names: Names) -> Iterator[str]:
-    """Lines on a multiplication, or on a copy by a tensor map; none on what is neither."""
+    """Yields lines about a multiplication, or about a copy with a tensor map; none for other operations."""
     cta = operation.agent.cta
     if operation.kind == "wgmma":
         form = operation.detail["form"]

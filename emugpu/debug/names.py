@@ -1,4 +1,4 @@
-"""What things are called: elements of buffers, tiles and barriers in shared memory, warps, and events as sentences."""
+"""Names of buffer elements, of tiles and barriers in shared memory, and of warps; events as sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from emugpu.errors import UsageProblem
 
 
 class Names:
-    """Names of one launch of a recording."""
+    """The names of one launch of a recording."""
 
     def __init__(self, recording: Recording, launch: int) -> None:
         started = recording.events[recording.launches[launch] - 1]
@@ -30,31 +30,33 @@ class Names:
         self._shared_bytes = started.dynamic_shared + started.launch.dynamic_shared
         self._cluster_size = started.launch.cluster_size
 
-    # ---- who ----
+    # ---- agents ----
 
     def warp(self, cluster: int, cta: int, warp: int) -> str:
-        """``warp 4 (producer) of CTA 1``: ranks in the cluster; which cluster, where it is not the first."""
+        """Returns, for example, ``warp 4 (producer) of CTA 1``: ranks in the cluster, and the cluster unless it is
+        0.
+        """
         of = f"CTA {cta}" + (f" of cluster {cluster}" if cluster else "")
         roles = [role.name for role in self.roles if warp in role.warps]
-        said = f" ({', '.join(roles)})" if roles else ""
-        return f"warp {warp}{said} of {of}"
+        suffix = f" ({', '.join(roles)})" if roles else ""
+        return f"warp {warp}{suffix} of {of}"
 
     def agent(self, agent: Agent) -> str:
         lanes = "" if agent.lanes == 0xFFFFFFFF else f" {lanes_of(agent.lanes)}"
         return self.warp(agent.cluster, agent.cta, agent.warp) + lanes
 
-    # ---- where ----
+    # ---- places ----
 
     def shared(self, offset: int, cta: int) -> str:
         return self._shared.shared(offset, cta)
 
     def barrier(self, offset: int) -> str:
-        """The name of an mbarrier: that of its region, or where it lies."""
+        """Returns the name of an mbarrier: that of its region, or its address."""
         name = self._shared.region(offset)
         return f"mbarrier at shared 0x{offset:x}" if name.startswith("shared memory") else name
 
     def offset_of(self, place: str, text: str) -> int | None:
-        """Where a place in a CTA's shared memory is: a region's name, or 0x400; None: it is neither."""
+        """Returns the offset of a region, or of an address such as 0x400, in a CTA's shared memory, or None."""
         named = next((self._shared.dynamic_start + r.offset for r in self.regions if r.name == place), None)
         if named is not None or not re.fullmatch("0x[0-9a-fA-F]+", place):
             return named
@@ -64,14 +66,14 @@ class Names:
         return offset
 
     def has_region(self, name: str) -> bool:
-        """Whether a region of shared memory, or a ring of them, is called so."""
+        """Returns whether a region of shared memory, or a ring of regions, has this name."""
         return any(name == region.name.partition("[")[0] for region in self.regions)
 
     def is_allocated(self, address: int) -> bool:
         return any(first <= address < first + nbytes for _, first, nbytes in self.allocations)
 
     def check_cta(self, cta: int | None, text: str) -> None:
-        """Raises UsageProblem for a rank that a cluster has not."""
+        """Raises UsageProblem if clusters have no CTA of this rank."""
         if cta is not None and cta >= self._cluster_size:
             raise UsageProblem(f"{text}: there is no CTA {cta}; clusters are of {self._cluster_size}")
 
@@ -79,7 +81,7 @@ class Names:
         return next((p for p in self.placed.values() if p.address <= address < p.address + p.nbytes), None)
 
     def address(self, address: int) -> str:
-        """The element of a buffer that an address is of, or the allocation."""
+        """Returns the buffer element at an address, or else the allocation."""
         placed = self.buffer_at(address)
         if placed is not None:
             return element(placed.name, placed.index_of(address))
@@ -88,10 +90,10 @@ class Names:
                 return f"{name} + {address - base}"
         return f"global 0x{address:x}"
 
-    # ---- what happened ----
+    # ---- events ----
 
     def event(self, event: Any) -> str:
-        """A sentence about an event."""
+        """Returns a sentence about an event."""
         match event:
             case events.GridStarted():
                 return "the grid starts"
@@ -153,13 +155,13 @@ class Names:
         return f"{who}{_at(event.site) if hasattr(event, 'site') else type(event).__name__}"
 
     def operation(self, operation: Operation) -> str:
-        """What an asynchronous operation is, and which instruction."""
+        """Returns the kind of an asynchronous operation, and its instruction."""
         boxes = [r for r in (*operation.reads, *operation.writes) if isinstance(r, events.GlobalBox)]
         box = f" of the box at {self.box(boxes[0])}" if boxes else ""
         return f"{operation.kind}{box} ({line_of(operation.site)})"
 
     def box(self, box: events.GlobalBox) -> str:
-        """The first element of a box, which may lie outside of the tensor."""
+        """Returns the first element of a box, which may lie outside of the tensor."""
         placed = self.buffer_at(box.tensor_map.first_inside(box.coordinates))
         name = placed.name if placed else f"0x{box.tensor_map.address:x}"
         return element(name, tuple(reversed(box.coordinates)))
@@ -189,7 +191,7 @@ def lanes_of(mask: int) -> str:
 
 
 def mnemonic(site: Site) -> str:
-    """The instruction without its guard and operands."""
+    """Returns the instruction without its guard and operands."""
     words = site.text.split()
     return words[1] if words[0].startswith("@") else words[0].rstrip(";")
 
@@ -203,7 +205,10 @@ def line_of(site: Site) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A number with six digits, or as many as tell it from its neighbours in f32 (or in f64, if it is one)."""
+    """Returns a number with six digits, or with as many as distinguish it from its neighbours in its type.
+
+    The type is f64 for an f64, else f32.
+    """
     if isinstance(value, int | np.integer):
         return str(int(value))
     exact = float(value)

@@ -1,4 +1,4 @@
-"""Which elements of A and B one multiplication adds to one element of its accumulator, as places in shared memory."""
+"""The elements of A and B that a multiplication adds to an element of its accumulator, as places in shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ CHUNK = 16
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbours along K, or one element. cta: whose shared memory; chunk: of 16 bytes; first: element in it."""
+    """Consecutive elements along K, or one element.
+
+    ``cta`` has them in its shared memory. ``chunk`` is the number of the 16-byte chunk, ``first`` the first element
+    in it.
+    """
 
     cta: int
     chunk: int
@@ -27,7 +31,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Factors:
-    """Scale factors of a row in a word of a CTA's tensor memory: so many bytes from one on."""
+    """Scale factors of a row in a word of a CTA's tensor memory: ``count`` bytes from ``byte`` on."""
 
     cta: int
     lane: int
@@ -38,7 +42,10 @@ class Factors:
 
 @dataclass(frozen=True)
 class Product:
-    """One row of A times one column of B; None: the operand does not come from shared memory. factors: of A and B."""
+    """One row of A times one column of B; None for an operand outside of shared memory.
+
+    ``factors`` are those of A and of B.
+    """
 
     a: tuple[Run, ...] | None
     b: tuple[Run, ...] | None
@@ -47,7 +54,7 @@ class Product:
 
 
 def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Product | None:
-    """What a tcgen05.mma adds to a word of a CTA's tensor memory; None: nothing, it keeps that lane."""
+    """Returns what a tcgen05.mma adds to a word of a CTA's tensor memory, or None if it does not change that lane."""
     what, ctas = operation.detail["mma"], operation.detail["ctas"]
     if what.lane_mask is not None and any(what.lane_mask):
         word = what.lane_mask[4 * ctas.index(cta) + lane // 32]
@@ -68,7 +75,7 @@ def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Pr
 
 
 def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[Factors]:
-    """The scale factors of a row of A and of one of B, in the quadrant of a lane of D."""
+    """Yields the scale factors of a row of A and of a row of B, in the quadrant of a lane of D."""
     shape = what.shape()
     for number, address, byte in zip(numbers, what.scales, (shape.a_id, shape.b_id), strict=True):
         if what.vectors:
@@ -77,7 +84,7 @@ def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterat
 
 
 def register_product(operation: Operation, warp: int, register: int, lane: int) -> Product:
-    """What a wgmma adds to an accumulator register of a lane (PTX ISA 9.7.15.5.1.1)."""
+    """Returns what a wgmma adds to an accumulator register of a lane (PTX ISA 9.7.15.5.1.1)."""
     detail, cta = operation.detail, operation.agent.cta
     plan = make_plan(detail["form"], detail["a"], detail["b"])
     row = 16 * (warp % 4) + lane // 4 + 8 * (register // 2 % 2)
@@ -87,7 +94,7 @@ def register_product(operation: Operation, warp: int, register: int, lane: int) 
 
 
 def _runs(operand: Operand, row: int, cta: int) -> Iterator[Run]:
-    """The elements of a row of an operand along K."""
+    """Yields the elements of a row of an operand along K."""
     bits = ELEMENT_BITS[operand.element]
     size = CHUNK * 8 // (4 if operand.packed else max(8, bits))
     if operand.major is Major.K:

@@ -1,4 +1,4 @@
-"""The Debug Adapter Protocol's messages: JSON behind a header, over two streams; requests are answered in order.
+"""The messages of the Debug Adapter Protocol: JSON after a header, over two streams. Requests are served in order.
 
 Source: microsoft.github.io/debug-adapter-protocol, "Base protocol".
 """
@@ -18,11 +18,11 @@ from emugpu.errors import UsageProblem
 T = TypeVar("T")
 LARGEST_MESSAGE = 1 << 24
 CONTENT_LENGTH = re.compile(rb"content-length: *(\d{1,18}(?=\s*$))?", re.IGNORECASE)
-KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false"}
+KINDS = {dict: "an object", list: "a list", str: "text", int: "a whole number", bool: "true or false"}
 
 
 class Connection:
-    """Reads requests, and writes responses and events, which it numbers."""
+    """Reads requests, and writes responses and events with sequence numbers."""
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         self._incoming = incoming
@@ -31,12 +31,14 @@ class Connection:
         self._begun = False
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """Yields requests until the client is gone. What is no message of the protocol is refused, as a request would
-        be. Raises UsageProblem if it begins with none: nobody speaks the protocol there.
+        """Yields requests until the client disconnects. A malformed message gets an error response, as a failed
+        request does.
+
+        Raises UsageProblem if the first message is malformed, because then the client does not speak the protocol.
         """
         while (nbytes := self._header()) is not None:
             if nbytes > LARGEST_MESSAGE:
-                self.respond({}, problem=f"Content-Length: a whole number up to {LARGEST_MESSAGE:,} is asked for")
+                self.respond({}, problem=f"Content-Length: must be a whole number up to {LARGEST_MESSAGE:,}")
                 continue
             body = self._incoming.read(nbytes)
             try:
@@ -49,7 +51,7 @@ class Connection:
                 yield message
 
     def _header(self) -> int | None:
-        """The bytes of the next message; None: there is none. After a message of a wrong length its rest is skipped."""
+        """Returns the bytes of the next message, or None if there is none. Skips a message of an invalid length."""
         nbytes = None
         while line := self._incoming.readline(LARGEST_MESSAGE):
             if found := CONTENT_LENGTH.search(line):
@@ -61,18 +63,18 @@ class Connection:
         return None
 
     def respond(self, request: dict[str, Any], body: Any = None, problem: str = "") -> None:
-        """problem: why the request has failed; empty: it has not."""
+        """Sends a response. ``problem`` says why the request failed, or is ""."""
         seq, command = request.get("seq"), str(request.get("command", ""))
         message = {"request_seq": seq if isinstance(seq, int) else 0, "command": command, "success": not problem}
         if problem:
-            # Braces in a format are names of variables.
+            # In a format, braces enclose the names of variables.
             error = {"id": 1, "format": "{problem}", "variables": {"problem": problem}, "showUser": True}
             message |= {"message": problem, "body": {"error": error}}
         elif body is not None:
             message["body"] = body
         self._send({"type": "response", **message})
 
-    def tell(self, event: str, **body: Any) -> None:
+    def send_event(self, event: str, **body: Any) -> None:
         """Sends an event."""
         self._send({"type": "event", "event": event, "body": body})
 
@@ -85,8 +87,9 @@ class Connection:
 
 @contextlib.contextmanager
 def over_standard_streams() -> Iterator[Connection]:
-    """A connection over standard input and output. What else is printed, also by a program that is debugged, goes to
-    standard error.
+    """Yields a connection over standard input and output.
+
+    All other output, including a debugged program's, goes to standard error.
     """
     sys.stdout.flush()
     with os.fdopen(os.dup(0), "rb") as incoming, os.fdopen(os.dup(1), "wb") as outgoing:
@@ -96,22 +99,25 @@ def over_standard_streams() -> Iterator[Connection]:
 
 
 def given(asked: dict[str, Any], name: str, kind: type[T], default: T | None = None) -> T:
-    """An argument of a request, of a type of `KINDS`. default: what it is if it is left out; None: it may not be."""
+    """Returns an argument of a request, of a type of `KINDS`.
+
+    ``default`` is its value if it is left out; None: it is required.
+    """
     value: Any = asked.get(name)
     value = default if value is None else value
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         got = "and it is missing" if value is None else f"not {str(value)[:40]}"
-        raise UsageProblem(f"{name}: {KINDS[kind]} is asked for, {got}")
+        raise UsageProblem(f"{name}: must be {KINDS[kind]}, {got}")
     return value
 
 
 def given_list(asked: dict[str, Any], name: str, kind: type[T]) -> list[T]:
-    """An argument that is a list of things of a type; empty if it is left out."""
+    """Returns an argument that is a list of values of one type, or [] if it is left out."""
     return [given({name: value}, name, kind) for value in given(asked, name, list, [])]
 
 
 def _no_message(found: bytes) -> str:
     return (
-        f"{found[:40]!r} is no message of the Debug Adapter Protocol (Content-Length: N, an empty line, JSON); "
-        "an editor starts this, a person leaves --adapter out"
+        f"{found[:40]!r} is not a message of the Debug Adapter Protocol (Content-Length: N, an empty line, JSON); "
+        "--adapter is for editors: leave it out at a terminal"
     )

@@ -1,8 +1,8 @@
-"""A recording is a run with all its events, so that going back is looking at an earlier one.
+"""A recording is a run with all its events; to go back means to look at an earlier event.
 
-The emulated machine is deterministic by schedule and seed: what events do not tell (registers, the bytes of a tile) is
-had by running again up to an event (`emugpu.debug.stopped`). A position is a number of events: at position n, n events
-have happened, and event n is the last of them.
+The emulated machine is deterministic for a schedule and a seed. For data that no event carries (registers, the bytes
+of a tile), the program runs again up to an event (`emugpu.debug.stopped`). A position is a number of events: at
+position n, n events have happened, and event n is the last of them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from emugpu.launch.launching import EmulationOptions, load_module, run
 from emugpu.launch.spec import DataType, Differences, Launchable
 
 MOST_EVENTS = 1_000_000
-"""An event takes about a kilobyte."""
+"""The largest number of events. An event takes about a kilobyte."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A buffer of the launchable in device memory. first: its values before the first launch, None: unknown; unwritten:
-    then the bytes that nobody has written by then.
+    """A buffer of the launchable in device memory.
+
+    ``first`` holds its values before the first launch, or None if they are unknown; ``unwritten`` then marks the
+    bytes that had not been written.
     """
 
     name: str
@@ -48,20 +50,22 @@ class Placed:
         return self.dtype.memory_bytes(self.shape)
 
     def byte_of(self, index: Sequence[int]) -> int:
-        """The address of the first byte of an element."""
+        """Returns the address of the first byte of an element."""
         return self.address + int(np.ravel_multi_index(tuple(index), self.shape)) * self.dtype.bits // 8
 
     def index_of(self, address: int) -> tuple[int, ...]:
-        """The first element that begins in a byte."""
+        """Returns the index of the first element that begins at an address or after it."""
         flat = -(-(address - self.address) * 8 // self.dtype.bits)
         return tuple(int(n) for n in np.unravel_index(flat, self.shape))
 
 
 @dataclass
 class Recording:
-    """What happened. end: how the run ended, in words; fault: whether it was not by itself. sites: of the last launch.
+    """The events of a run and its outcome.
 
-    contents: of buffers at the end, with zeros where nothing was written, and which elements were written.
+    ``end`` says how the run ended; ``fault``: it ended with an error. ``sites`` are those of the last launch.
+    ``contents`` holds the final values of buffers, with zeros for what was not written, and which elements were
+    written.
     """
 
     what: Launchable
@@ -78,11 +82,11 @@ class Recording:
 
     @cached_property
     def launches(self) -> list[int]:
-        """The numbers of the events with which launches start."""
+        """Returns the numbers of the events with which launches start."""
         return [n for n, event in enumerate(self.events, 1) if type(event) is events.GridStarted]
 
     def launch_at(self, position: int) -> int:
-        """The launch, from 0 on, that a position is in."""
+        """Returns the launch at a position, counted from 0."""
         return max(0, bisect_right(self.launches, position) - 1)
 
     def code_at(self, position: int) -> Code:
@@ -90,14 +94,14 @@ class Recording:
 
     @cached_property
     def findings(self) -> list[tuple[int, Finding]]:
-        """What the checker finds in this schedule, each with its event; the run is made again for it."""
+        """Returns the checker's findings in this schedule, each with its event. The program runs again for this."""
         return _check(self)
 
     @cached_property
     def differences(self) -> Mapping[str, Differences]:
-        """Of each buffer that something is expected of: what its elements must be at the end, and which are not.
+        """Returns, for each buffer with an expectation, the expected elements and which of them are wrong.
 
-        One that is not wholly written is compared as if zeros were written, and what is not written is wrong.
+        In a buffer that is written only in part, the other elements count as zeros in the comparison, and as wrong.
         """
         first = {name: placed.first for name, placed in self.placed.items()}
         found = {}
@@ -110,7 +114,7 @@ class Recording:
 
 
 class Watched(Device):
-    """A device that keeps the machines of its launches for whoever looks into them."""
+    """A device that keeps the machines of its launches for inspection."""
 
     machines: list[Machine]
 
@@ -124,7 +128,7 @@ class Watched(Device):
         return machine
 
     def bytes_at(self, address: int, nbytes: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """Bytes of global memory, and which of them were ever written."""
+        """Returns bytes of global memory, and which of them were ever written."""
         block, offset = self._memory.find(address, nbytes)
         part = slice(offset, offset + nbytes)
         valid = np.ones(nbytes, np.bool_) if block.valid is None else block.valid[part].copy()
@@ -149,9 +153,9 @@ class _Recorder:
 
 
 def record(what: Launchable, options: EmulationOptions) -> Recording:
-    """Runs a launchable to its end and returns all that happened.
+    """Runs a launchable to its end and returns the recording.
 
-    Raises UsageProblem for what a launch file asks wrongly, CannotRun if it cannot even start.
+    Raises UsageProblem for an error in a launch file, and CannotRun if the run cannot start.
     """
     options = replace(options, strict=False, jobs=1, sinks=())
     device = Watched(options)
@@ -160,7 +164,7 @@ def record(what: Launchable, options: EmulationOptions) -> Recording:
     try:
         run(what, replace(options, sinks=(recorder,)), device=device, keep=())
     except CannotRun as error:
-        # That a buffer was never written is a fault of the result, not of the run.
+        # A buffer that was never written is a fault of the result, not of the run.
         ended = isinstance(error.__cause__, EmulatorError) or error.__cause__ is None
         if not recorder.events or not ended or len(recorder.events) == MOST_EVENTS:
             raise

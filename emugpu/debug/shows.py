@@ -1,4 +1,4 @@
-"""What there is at a place of a run, as text: registers, elements of buffers, tiles, barriers."""
+"""Shows data at a position as text: registers, elements of buffers, tiles, barriers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_TILE = (8, 16)
 
 @dataclass(frozen=True)
 class _Asked:
-    """``PLACE [TYPE] [ROWSxCOLUMNS] [cta N]``."""
+    """The arguments of show: ``PLACE [TYPE] [ROWSxCOLUMNS] [cta N]``."""
 
     place: str
     dtype: DataType | None
@@ -34,7 +34,7 @@ class _Asked:
 
 
 def show(debugger: Debugger, text: str) -> Iterator[str]:
-    """Lines on whatever a text names. Raises UsageProblem for what there is not."""
+    """Yields lines about the place that a text names. Raises UsageProblem if there is no such place."""
     if text.startswith("%"):
         yield from registers(debugger, text.split())
         return
@@ -52,7 +52,7 @@ def show(debugger: Debugger, text: str) -> Iterator[str]:
 
 
 def registers(debugger: Debugger, wanted: Sequence[str]) -> Iterator[str]:
-    """Registers of the selected warp; without names those that it may still read."""
+    """Yields registers of the selected warp; without names, those that it may still read."""
     if debugger.warp is None:
         raise UsageProblem("no warp is selected; write warp CTA:WARP")
     fragments = debugger.stopped.fragments(*debugger.warp)
@@ -71,7 +71,9 @@ def _read(text: str) -> _Asked:
         rows, _, columns = words.pop().partition("x")
         size = whole(rows, f"show {text}"), whole(columns, f"show {text}")
         if size[0] * size[1] > LARGEST_TILE:
-            raise UsageProblem(f"show {text}: a size is ROWSxCOLUMNS, as 8x16, of at most {LARGEST_TILE:,} elements")
+            raise UsageProblem(
+                f"show {text}: the size must be ROWSxCOLUMNS, such as 8x16, of at most {LARGEST_TILE:,} elements"
+            )
     if len(words) > 1 and find_type(words[-1]) is not None:
         dtype = find_type(words.pop())
     return _Asked(" ".join(words), dtype, size, asked.get("cta"))
@@ -99,7 +101,7 @@ def _tensor(debugger: Debugger, asked: _Asked, cluster: int, cta: int) -> Iterat
 
 
 def _shared(debugger: Debugger, asked: _Asked, cluster: int, cta: int, text: str) -> Iterator[str]:
-    """An mbarrier, a box, or bytes as they lie."""
+    """Yields an mbarrier, a box, or the bytes in the order of their addresses."""
     d, place = debugger, asked.place.removeprefix("shared ")
     offset = d.names.offset_of(place, f"show {text}")
     if offset is not None and asked.dtype is not None:
@@ -118,7 +120,9 @@ def _shared(debugger: Debugger, asked: _Asked, cluster: int, cta: int, text: str
         rows, columns = asked.size or SHOWN_TILE
         yield from matrix(values[:rows, :columns], written[:rows, :columns])
     elif offset is not None:
-        raise UsageProblem(f"show {text}: no box lies there; name a type to see it as it lies, as in {place} f32 8x8")
+        raise UsageProblem(
+            f"show {text}: no box is there; give a type to see its bytes in order, as in {place} f32 8x8"
+        )
     else:
         there = ", ".join([*(f"{name}[0,0]" for name in d.recording.placed), *(r.name for r in d.names.regions)])
         raise UsageProblem(
@@ -128,7 +132,7 @@ def _shared(debugger: Debugger, asked: _Asked, cluster: int, cta: int, text: str
 
 
 def matrix(values: NDArray[Any], written: NDArray[np.bool_]) -> Iterator[str]:
-    """Rows of a matrix; a dot is what nobody has written."""
+    """Yields the rows of a matrix; a dot stands for an element that was never written."""
     cells = [
         [value_text(v) if w else "." for v, w in zip(row, known, strict=True)]
         for row, known in zip(values, written, strict=True)

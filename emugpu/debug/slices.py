@@ -1,7 +1,7 @@
-"""From a register back to the instructions that its value comes from, by the text of the PTX alone.
+"""Follows a register back to the instructions that may have produced its value, using only the text of the PTX.
 
-The event stream knows memory; what goes on between registers is followed here, over all paths that lead to an
-instruction. Which of several loads it was in a run, the recording says: the one that was executed last.
+Events carry accesses to memory; values that pass between registers are followed here, over all paths that lead to an
+instruction. If there are several loads, the recording decides: the load is the one that was executed last.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Kernel, 
 from emugpu.emulator.translate.cfg import destinations
 
 LOADS = ("ld", "ldu", "ldmatrix", "tcgen05", "wgmma", "mma", "atom", "cp")
-"""Instructions at which following ends: their values come from memory or from the tensor core."""
+"""The search ends at these instructions, whose values come from memory or from the tensor core."""
 NARROW = ("bf16x2", "f16x2", "e4m3x2", "e5m2x2", "e2m1x2")
-"""Types of a conversion with two operands, the first of which goes to the upper half."""
+"""Types of conversions with two operands, of which the first becomes the upper half."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """An instruction that gives a value. position: of its destinations; byte: of that register; shuffled: other lanes
-    may have passed it on.
+    """An instruction that produces a value.
+
+    ``position`` is the number of its destination register, ``byte`` the byte in it. ``shuffled``: other lanes may
+    have passed the value on.
     """
 
     instruction: Instruction
@@ -34,7 +36,7 @@ class Source:
 
 
 def sources_of(code: Code, index: int, register: Register, byte: int) -> list[Source]:
-    """Where a byte of a register may come from that the instruction of this index reads."""
+    """Returns the possible sources of a byte of a register that the instruction at this index reads."""
     kernel = code.kernel
     before = _predecessors(code)
     found: dict[tuple[int, int], Source] = {}
@@ -63,7 +65,7 @@ def sources_of(code: Code, index: int, register: Register, byte: int) -> list[So
 
 
 def _read(i: Instruction, byte: int, wanted: Register) -> list[tuple[Operand, int]]:
-    """The operands that a byte of a result depends on, and which byte of them."""
+    """Returns the operands that a byte of a result depends on, each with the byte."""
     given = i.operands[1:]
     if i.opcode == "mov":
         if isinstance(i.operands[0], Vector):
@@ -81,7 +83,7 @@ def _read(i: Instruction, byte: int, wanted: Register) -> list[tuple[Operand, in
         to, of = i.modifiers[-2:]
         if not (to[0] in "su" and of[0] in "su"):
             return [(given[0], 0)]
-        # Of the bytes that a wider integer has in addition, only a sign depends on the value.
+        # In a wider integer, the additional bytes depend on the value only through its sign.
         inside = byte < TYPE_BYTES[of]
         return [(given[0], byte if inside else TYPE_BYTES[of] - 1)] if inside or of[0] == "s" else []
     if i.opcode in ("shl", "shr") and isinstance(given[1], Immediate):
@@ -98,7 +100,7 @@ def _read(i: Instruction, byte: int, wanted: Register) -> list[tuple[Operand, in
 
 @lru_cache(maxsize=8)
 def _predecessors(code: Code) -> Sequence[Sequence[int]]:
-    """Of each instruction, those that may be executed right before it."""
+    """Returns for each instruction those that may be executed right before it."""
     kernel: Kernel = code.kernel
     found: dict[int, list[int]] = defaultdict(list)
     for i in kernel.instructions:

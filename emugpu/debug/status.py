@@ -1,4 +1,4 @@
-"""Where everybody is at a position: warps and what they wait for, barriers and who has arrived, and why nobody has."""
+"""The state at a position: warps and their waits, barriers and their arrivals, and the causes of a hang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ SHOWN = 4
 
 @dataclass
 class WarpState:
-    """Lanes of a warp. site: of their last event. waits: what for, nothing if they can go on."""
+    """Lanes of a warp.
+
+    ``site`` is that of their last event. ``waits`` is what they wait for, or None if they can continue.
+    """
 
     agent: Agent
     site: Site | None = None
@@ -29,8 +32,10 @@ class WarpState:
 
 @dataclass
 class BarrierState:
-    """An mbarrier. pending, nbytes: what its phase still needs. arrived: who has, in this phase; before: in each
-    earlier one.
+    """An mbarrier.
+
+    ``pending`` and ``nbytes`` are what its phase still needs. ``arrived`` holds the arrivals in this phase,
+    ``before`` those in each earlier phase.
     """
 
     key: BarrierKey
@@ -44,7 +49,7 @@ class BarrierState:
 
 @dataclass(frozen=True)
 class Arrival:
-    """One arrival, or bytes. event: its number; operation: the asynchronous operation that makes it."""
+    """An arrival, or bytes that landed. ``event`` is its number, ``operation`` the operation that makes it, if any."""
 
     event: int
     agent: Agent
@@ -55,34 +60,34 @@ class Arrival:
 
     @property
     def what(self) -> tuple[Any, ...]:
-        """The same in every phase."""
+        """Returns a key that is the same in every phase."""
         return (*self.agent[:3], self.site.line, bool(self.landed))
 
 
 @dataclass
 class GroupState:
-    """A barrier of threads: who has arrived in its generation, and in the one before."""
+    """A barrier of threads: the arrivals in its generation, and in the previous one."""
 
     arrived: list[Agent] = field(default_factory=list)
     before: list[Agent] = field(default_factory=list)
 
 
 class Status:
-    """What events tell of a launch, up to a position."""
+    """The state of a launch at a position, derived from its events."""
 
     def __init__(self, happened: Sequence[Any], first: int, names: Names) -> None:
-        """happened: events of the launch; first: the number of the first of them."""
+        """``happened`` holds the events of the launch, ``first`` the number of the first of them."""
         self.names = names
         self.warps: dict[Agent, WarpState] = {}
         self.barriers: dict[BarrierKey, BarrierState] = {}
         self.groups: dict[tuple[int, int, int], GroupState] = {}
         self.seen: dict[tuple[Agent, BarrierKey], int] = {}
-        """The last phase of a barrier that a warp has seen the end of."""
+        """The last phase of a barrier whose end a warp has seen."""
         self.loads: dict[tuple[int, int], list[events.Operation]] = {}
         """Copies that signal barriers at an offset, by cluster."""
         self._culprits: dict[Agent, list[Agent]] = {}
         self._missing: Counter[Agent] = Counter()
-        """By warp: the waits that miss something from it, while it waits for no mbarrier itself."""
+        """By warp that waits for no mbarrier itself: the number of waits that need an arrival from it."""
         self._within: dict[Agent, Agent] = {}
         for number, event in enumerate(happened, first):
             self._take(number, event)
@@ -137,7 +142,7 @@ class Status:
             self._warp(event.agent).site = event.site
 
     def _warp(self, agent: Agent) -> WarpState:
-        """Lanes for which a guard is true are some of those that execute together."""
+        """Returns the state of the lanes that execute together; a guard may be true for a part of them only."""
         if agent not in self.warps and agent not in self._within:
             around = (a for a in self.warps if a[:3] == agent[:3] and a.lanes & agent.lanes == agent.lanes)
             self._within[agent] = next(around, agent)
@@ -145,7 +150,7 @@ class Status:
         return self.warps.setdefault(agent, WarpState(agent))
 
     def _arrive(self, arrival: Arrival, cta: int, offset: int, nbytes: int, drop: int = 0) -> None:
-        """An event of an arrival comes after that of the phase that it ends, if it does."""
+        """Records an arrival. If it completes a phase, the event of the phase has come before it."""
         barrier = self.barriers[arrival.agent.cluster, cta, offset]
         barrier.arrived.append(arrival)
         barrier.pending -= arrival.arrivals
@@ -155,7 +160,7 @@ class Status:
     def _group(self, cluster: int, cta: int, barrier: int) -> GroupState:
         return self.groups.setdefault((cluster, cta, barrier), GroupState())
 
-    # ---- shown ----
+    # ---- as text ----
 
     def warp_lines(self, wanted: Callable[[Agent], bool]) -> Iterator[str]:
         for agent in sorted(filter(wanted, self.warps)):
@@ -174,7 +179,7 @@ class Status:
         return f"{waits.what} ({self.names.barrier(waits.mbarrier[0])}, phase {waits.mbarrier[1]})"
 
     def barrier_lines(self, of: tuple[int, int] | None) -> Iterator[str]:
-        """of: cluster and CTA; None: all."""
+        """Yields a line for each barrier of a cluster and CTA, or of all if ``of`` is None."""
         for barrier in sorted(self.barriers.values(), key=lambda b: b.key):
             if of in (None, barrier.key[:2]):
                 yield self.barrier(barrier)
@@ -192,18 +197,19 @@ class Status:
             f"pending: {' and '.join(pending) or 'nothing'}{arrived}"
         )
 
-    # ---- why nobody goes on ----
+    # ---- causes of a hang ----
 
     def waits(self) -> Iterator[str]:
-        """For each waiting warp: on what, who would have to arrive, and where that one is. Who is missing comes first,
-        then whether they wait for one another.
+        """Yields for each waiting warp what it waits for, who would have to arrive, and where that warp is.
+
+        The missing warp comes first, then a cycle of waits if there is one.
         """
-        told: dict[str, list[Agent]] = {}
+        groups: dict[str, list[Agent]] = {}
         self._culprits = {}
         self._missing = Counter()
         for state in self.warps.values():
             if state.waits is not None and not state.left:
-                told.setdefault("\n".join(self._why(state.waits)), []).append(state.agent)
+                groups.setdefault("\n".join(self._why(state.waits)), []).append(state.agent)
         for agent, count in self._missing.most_common(1):
             states = ", and ".join(dict.fromkeys(map(self.where, self._states(agent)))) or "has not started"
             waiting = "1 wait needs it" if count == 1 else f"{count} waits need it"
@@ -211,12 +217,15 @@ class Status:
         circle = self._circle()
         if circle:
             yield f"in a circle: {', which waits for '.join(self.names.agent(agent) for agent in circle)}"
-        for said, agents in sorted(told.items(), key=lambda one: self._rank(one[1][0])):
+        for text, agents in sorted(groups.items(), key=lambda one: self._rank(one[1][0])):
             first, *more = (self.names.agent(agent) for agent in sorted(agents))
-            yield f"{first}{f' and {len(more)} more' if more else ''} {said}"
+            yield f"{first}{f' and {len(more)} more' if more else ''} {text}"
 
     def _rank(self, agent: Agent) -> int:
-        """Waits that follow from no other one come first: bytes that do not come, arrivals that nobody owes."""
+        """Returns the position of a wait in the output; a wait that follows from no other wait comes first.
+
+        The first ones lack bytes, the next ones arrivals that no waiting warp would make.
+        """
         waits = self.warps[agent].waits
         if waits is None or waits.mbarrier is None:
             return 3
@@ -226,7 +235,7 @@ class Status:
         return 2 if self._culprits.get(agent) else 1
 
     def _circle(self) -> list[Agent]:
-        """Warps that wait for one another."""
+        """Returns warps that wait for one another, or []."""
         for start in sorted(self._culprits):
             path = [start]
             while (following := next(iter(self._culprits.get(path[-1], ())), None)) is not None:
@@ -248,7 +257,7 @@ class Status:
             return
         yield f"    {self.barrier(barrier)}"
         if barrier.phase > waits.mbarrier[1]:
-            yield f"    phase {waits.mbarrier[1]} is over: it can go on"
+            yield f"    phase {waits.mbarrier[1]} is over: it can continue"
             return
         seen = self.seen.get((agent, key), -1)
         if waits.mbarrier[1] > seen + 1:
@@ -256,7 +265,7 @@ class Status:
             yield f"    phase {waits.mbarrier[1] - 1} ended without it: the last whose end it has seen is {last}"
         usual, from_where = self._usual(barrier)
         missing = {a.what: a for a in usual if a.landed or barrier.pending}
-        # In a loop that is unrolled the same comes from another line.
+        # In an unrolled loop, the same arrival comes from another line.
         elsewhere = [a.what for a in barrier.arrived if a.what not in missing]
         for arrival in barrier.arrived:
             missing.pop(arrival.what, None)
@@ -266,15 +275,15 @@ class Status:
         for arrival in [] if missing else barrier.arrived[:SHOWN]:
             yield f"    got {_what(arrival)} by {self._by(arrival)}"
         if not missing and not barrier.arrived:
-            yield "    nobody has ever arrived there"
-        told: set[Agent] = set()
+            yield "    no thread has ever arrived there"
+        reported: set[Agent] = set()
         for arrival in list(missing.values())[:SHOWN]:
             yield f"    misses {_what(arrival)} by {self._by(arrival)}, {from_where}"
-            if arrival.agent not in told:
+            if arrival.agent not in reported:
                 yield from (f"      which {self.where(state)}" for state in self._states(arrival.agent))
-            told.add(arrival.agent)
-        self._culprits[agent] = [s.agent for a in told for s in self._states(a) if s.waits is not None]
-        silent = {a._replace(lanes=FULL_MASK) for a in told} | (self._silent(key) if barrier.nbytes else set())
+            reported.add(arrival.agent)
+        self._culprits[agent] = [s.agent for a in reported for s in self._states(a) if s.waits is not None]
+        silent = {a._replace(lanes=FULL_MASK) for a in reported} | (self._silent(key) if barrier.nbytes else set())
         self._missing.update(a for a in silent if not any(self._waits_at_mbarrier(s) for s in self._states(a)))
         if barrier.nbytes:
             yield from self._loads(key)
@@ -284,9 +293,7 @@ class Status:
         return not state.left and state.waits is not None and state.waits.mbarrier is not None
 
     def _silent(self, key: BarrierKey) -> set[Agent]:
-        """The warps of a cluster that have issued fewer loads for the barriers of a place than their like in the other
-        CTAs.
-        """
+        """Returns the warps that have issued fewer loads for these barriers than those of other CTAs in their place."""
         issued = Counter(operation.agent[:3] for operation in self.loads.get((key[0], key[2]), []))
         most = max(issued.values(), default=0)
         numbers = {warp for _, _, warp in issued}
@@ -294,7 +301,7 @@ class Status:
         return {Agent(*who, FULL_MASK) for who in found if issued[who] < most}
 
     def _loads(self, key: BarrierKey) -> Iterator[str]:
-        """The last loads of the cluster that signal barriers of this place, and whose: one may have the wrong mask."""
+        """Yields the cluster's last loads that signal these barriers, and their warps: one may have the wrong mask."""
         for operation in self.loads.get((key[0], key[2]), [])[-2 * SHOWN :]:
             ranks = sorted({cta for cta, _ in operation.detail["signals"]})
             to = f"CTA{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
@@ -306,7 +313,7 @@ class Status:
         return f"{kind} of {self.names.agent(arrival.agent)}, {line_of(arrival.site)}"
 
     def _usual(self, barrier: BarrierState) -> tuple[list[Arrival], str]:
-        """Who arrives there: in the phase before, or at the barrier's siblings in the ring, or in other CTAs."""
+        """Returns the usual arrivals: in the previous phase, or at the other barriers of the ring, or in other CTAs."""
         if barrier.before:
             return barrier.before[-1], f"as in phase {barrier.phase - 1}"
         cluster, cta, offset = barrier.key
@@ -317,7 +324,7 @@ class Status:
                 return other.before[0], f"as at {self.names.barrier(other.key[2])}"
         for other in self.barriers.values():
             if other.before and other.key[2] == offset:
-                # Whose bytes come, differs with the CTA.
+                # The source of the bytes differs between CTAs.
                 arrivals = [arrival for arrival in other.before[0] if not arrival.landed]
                 return arrivals, f"as in CTA {other.key[1]} of cluster {other.key[0]}"
         return [], ""
@@ -331,7 +338,7 @@ class Status:
                 continue
             name = f"barrier {barrier}" if barrier >= 0 else "the cluster barrier"
             here = {a[:3] for a in group.arrived}
-            # Whoever has taken part in the generation before, or else all warps of the CTA or cluster.
+            # The participants of the previous generation, or else all warps of the CTA or cluster.
             others = group.before or [a for a in self.warps if a.cluster == cluster and cta in (-1, a.cta)]
             missing = [s for a in dict.fromkeys(a for a in others if a[:3] not in here) for s in self._states(a)]
             for state in missing[:SHOWN]:

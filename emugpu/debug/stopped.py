@@ -1,4 +1,4 @@
-"""The machine as it is at a position: the run is made again, and stopped after so many events."""
+"""The machine at a position: the program runs again, and stops after that many events."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from emugpu.emulator.machine.state import Cta, Fragment
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.launching import run
 
-GONE = "not kept, as nothing reads it any more"
+GONE = "not kept, because no instruction reads it any more"
 
 
 class _Here(BaseException):
-    """The event has come. Nothing of the machine catches it."""
+    """Stops the run at the event. No part of the machine catches it."""
 
 
 class Stopped:
-    """A machine that was stopped in the middle. Its tensor memory is settled: what is multiplied late is done."""
+    """A machine that was stopped in the middle of a run.
+
+    Its tensor memory is up to date: deferred multiplications are done.
+    """
 
     def __init__(self, recording: Recording, position: int) -> None:
         self.device = Watched(recording.options)
@@ -51,7 +54,9 @@ class Stopped:
         return self.device.machines[-1]
 
     def _keep_registers(self, event: Any) -> None:
-        """In the middle of a block registers are local variables of the block's function, v and their slot."""
+        """Keeps registers that are local variables (v and the slot) of a block's function in the middle of the
+        block.
+        """
         agent = getattr(event, "agent", None)
         frame = sys._getframe(1)
         filename = self.machine.code.filename if self.device.machines else ""
@@ -75,25 +80,26 @@ class Stopped:
         return warps[warp].fragments
 
     def shared(self, cluster: int, cta: int, offset: int, nbytes: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """Bytes of shared memory, and which were ever written."""
+        """Returns bytes of shared memory, and which of them were ever written."""
         memory = self.cta(cluster, cta).shared
         if not 0 <= offset <= offset + nbytes <= memory.data.size:
             raise UsageProblem(
-                f"shared memory of a CTA has {memory.data.size:,} bytes; 0x{offset:x} + {nbytes} is beyond"
+                f"shared memory of a CTA has {memory.data.size:,} bytes; 0x{offset:x} + {nbytes} is outside of it"
             )
         part = slice(offset, offset + nbytes)
         return memory.data[part].copy(), memory.valid[part].astype(np.bool_).copy()
 
     def tensor(self, cluster: int, cta: int) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-        """Tensor memory [128 lanes, 512 columns], and which words were ever written."""
+        """Returns tensor memory [128 lanes, 512 columns], and which words were ever written."""
         memory = self.cta(cluster, cta).tmem
         memory.settle()
         return memory.data.copy(), memory.valid.astype(np.bool_).copy()
 
     def registers(self, fragment: Fragment, wanted: Collection[str]) -> Iterator[tuple[str, str, Any]]:
-        """Name, type and value of registers of a fragment: of those that are wanted, or else of all that may be read
-        from here on or have been set just before. A value is one for all lanes, or 32; `GONE` where nothing reads it
-        any more.
+        """Yields the name, type and value of registers of a fragment.
+
+        Without ``wanted``, these are all registers that may be read later or have just been set. A value is one for
+        all lanes, or 32 values, or `GONE` if no instruction reads the register any more.
         """
         code = self.machine.code
         _, live, local = self.place(fragment)
@@ -110,17 +116,20 @@ class Stopped:
             yield name, kind, self.value(fragment, slot)
 
     def value(self, fragment: Fragment, slot: int) -> Any:
-        """What a register holds, as `registers` gives it."""
+        """Returns the value of a register, as `registers` yields it."""
         index, live, local = self.place(fragment)
         return local.get(f"v{slot}", fragment.registers[slot] if slot in live or index < 0 else GONE)
 
     def place(self, fragment: Fragment) -> tuple[int, set[int], dict[str, Any]]:
-        """The instruction that a fragment carries out, or that comes next, -1: it has left the kernel; the registers
-        that may be read from the start of its block on; the local variables of the block's function, in its middle.
+        """Returns the instruction that a fragment executes or will execute next, and what is needed to read its
+        registers.
+
+        The instruction is -1 if the fragment has left the kernel. The registers are those that may be read from the
+        start of its block on. In the middle of a block, the local variables of the block's function hold the values.
         """
         code = self.machine.code
         index, local = code.first[fragment.block] if fragment.block >= 0 else -1, dict[str, Any]()
         if self._running is not None and self._running[0] == fragment.agent:
-            # It may be in a later block than its own: several run in a row.
+            # It may be in a later block than the fragment's, because several blocks run in a row.
             index, local = self._running[1:]
         return index, set(code.live_in[bisect_right(code.first, index) - 1]) if index >= 0 else set(), local

@@ -1,4 +1,4 @@
-"""What one can go to: each target is a list of positions in a recording, and going back is the last one before."""
+"""The targets of the debugger. Each one is a list of positions in a recording; going back goes to the previous one."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from emugpu.emulator.machine import events
 from emugpu.errors import UsageProblem
 
 FORMS = """\
-  C[3,517]              a write to an element of a buffer; C alone: to any
+  C[3,517]              a write to an element of a buffer; C alone: to any element
   0x7f0000000400        a write to an address of global memory
   shared 0x400 [cta 1]  a write to a byte of shared memory, also by name: shared A stage 0
   tensor 3,5 [cta 1]    a write to lane 3, column 5 of tensor memory
   full[0] [phase 3] [cta 1]   the end of a phase of an mbarrier, by its name or as 0x400
   line 120              an instruction of this PTX line
   kernel7.mojo:210      an instruction of this source line (.loc)
-  tcgen05.mma           an instruction that begins so, and has been seen to execute; tma.load: an operation of this kind
+  tcgen05.mma           an executed instruction with this prefix; tma.load: an operation of this kind
   watch C[3,517]        where its value changes; also shared A stage 0 bf16 [cta 1]
   wrong                 the first write of a value that differs from the expectation
   finding               what the checker finds in this schedule
   fault                 where the run was stopped, or hung
-  event 1234            so many events from the start; start; end"""
+  event 1234            after this many events; start; end"""
 
 WORDS = ("start", "end", "event", "fault", "wrong", "finding", "line", "shared", "tensor", "watch")
-"""Those with which a place may begin."""
+"""The words with which a target may begin."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where to go. positions: ascending. what: in words. why: of each position, what is to be said there."""
+    """Positions to go to, ascending. ``what`` describes them. ``why`` holds a text for each position."""
 
     what: str
     positions: tuple[int, ...]
     why: tuple[str, ...] = ()
 
-    def said_at(self, position: int) -> str:
+    def text_at(self, position: int) -> str:
         if not self.why:
             return ""
         return self.why[self.positions.index(position)]
 
 
 class Targets:
-    """Reads targets, of one recording."""
+    """Reads the targets of one recording."""
 
     def __init__(self, recording: Recording, writers: Writers) -> None:
         self._recording = recording
         self._writers = writers
 
     def read(self, text: str, names: Names) -> Target:
-        """Raises UsageProblem for what cannot be read, or names nothing that there is."""
+        """Reads a target. Raises UsageProblem if the text cannot be read or names nothing that exists."""
         recording = self._recording
         words = text.split()
         if not words:
@@ -104,7 +104,7 @@ class Targets:
         if re.fullmatch(r"0x[0-9a-fA-F]{7,}", place) and not asked:
             address = whole(place, text)
             if not names.is_allocated(address):
-                raise UsageProblem(f"{text}: {place} is in no allocation; buffers says where they are")
+                raise UsageProblem(f"{text}: {place} is in no allocation; buffers shows where they are")
             return self._written(address, address + 1, text)
         offset = names.offset_of(place, text)
         if offset is not None:
@@ -120,7 +120,7 @@ class Targets:
         if not found:
             there = ", ".join([*recording.placed, *sorted({r.name for r in names.regions if r.nbytes == 8})])
             raise UsageProblem(
-                f"'{text}' is nothing that there is here; buffers and barriers: {there}; help lists what one may write"
+                f"'{text}' names nothing in this run; buffers and barriers: {there}; help lists what one may write"
             )
         return Target(text, found)
 
@@ -128,8 +128,8 @@ class Targets:
 
     @cached_property
     def lines(self) -> dict[str, dict[int, list[int]]]:
-        """The lines that have events, each with their numbers: of the PTX, whose name is empty here, and of each source
-        file (.loc).
+        """Returns the lines that have events, with the numbers of these: by file, which is "" for the PTX, or a
+        source file (.loc).
         """
         found: dict[str, dict[int, list[int]]] = {"": {}}
         for n, event in enumerate(self._recording.events, 1):
@@ -146,8 +146,8 @@ class Targets:
         if line not in lines:
             nearest = sorted(sorted(lines, key=lambda other: (abs(other - line), other))[:4])
             raise UsageProblem(
-                f"line {line}: no event is of it (it was not executed, or works on registers alone); the nearest lines "
-                f"that have some are {', '.join(map(str, nearest))}"
+                f"line {line}: it has no event (it was not executed, or uses only registers); the nearest lines "
+                f"with events are {', '.join(map(str, nearest))}"
             )
         return Target(text, tuple(lines[line]))
 
@@ -160,7 +160,7 @@ class Targets:
             files = ", ".join(sorted({name.rpartition("/")[2] for name in self.lines if name}))
             where = f"; it has some on lines {', '.join(map(str, some))}" if some else ""
             where = where or f"; files that have some: {files or 'none (.loc is missing)'}"
-            raise UsageProblem(f"{text}: no event is of that source line{where}")
+            raise UsageProblem(f"{text}: that source line has no event{where}")
         return Target(text, tuple(found))
 
     # ---- memory ----
@@ -171,7 +171,9 @@ class Targets:
     def _shared(self, place: str, cta: int | None, text: str, names: Names) -> Target:
         offset = names.offset_of(place, text)
         if offset is None:
-            raise UsageProblem(f"{text}: write where in shared memory, by the name of a region or as in shared 0x400")
+            raise UsageProblem(
+                f"{text}: write a place in shared memory: the name of a region, or an address as in shared 0x400"
+            )
         found = [
             write
             for memory in self._writers.memories("shared", cta)
@@ -206,10 +208,10 @@ class Targets:
     # ---- the expectation ----
 
     def _wrong(self) -> Target:
-        """The last write to each element that is wrong at the end: earlier ones may have been partial sums."""
-        recording, said = self._recording, dict[int, str]()
+        """Returns the last write to each element that is wrong at the end; earlier ones may have been partial sums."""
+        recording, texts = self._recording, dict[int, str]()
         if not recording.what.expectations:
-            raise UsageProblem("wrong: nothing is expected of a buffer; say so in the launch file, as in expect.C")
+            raise UsageProblem("wrong: no buffer has an expectation; add one to the launch file, as in expect.C")
         for name, (_, wrong) in recording.differences.items():
             if not wrong.any():
                 continue
@@ -221,13 +223,13 @@ class Targets:
                 mine = np.argwhere(wrong & (last == number))
                 index = ",".join(map(str, mine[0].tolist()))
                 more = f" and {len(mine) - 1:,} more" if len(mine) > 1 else ""
-                said.setdefault(number, f"{name}[{index}]{more}: wrong from here on")
-        positions = tuple(sorted(said))
-        return Target("wrong", positions, tuple(said[n] for n in positions))
+                texts.setdefault(number, f"{name}[{index}]{more}: wrong from here on")
+        positions = tuple(sorted(texts))
+        return Target("wrong", positions, tuple(texts[n] for n in positions))
 
 
 def last_writes(writers: Writers, placed: Placed, before: int) -> NDArray[np.int64]:
-    """Of each element of a buffer, the event that has written it last; 0: none has."""
+    """Returns for each element of a buffer the event that wrote it last, or 0 if none did."""
     nbytes = placed.nbytes
     last = np.zeros(nbytes, np.int64)
     for write in reversed(list(writers.backwards(("global",), before))):
@@ -241,7 +243,7 @@ def last_writes(writers: Writers, placed: Placed, before: int) -> NDArray[np.int
 
 
 def _site(event: object) -> events.Site | None:
-    """The instruction that an event is of, where a thread has executed it."""
+    """Returns the instruction of an event, if a thread executed one."""
     if isinstance(event, events.Issued):
         return event.operation.site
     if isinstance(event, events.BytesLanded | events.Suspended):

@@ -1,4 +1,4 @@
-"""Tiles as matrices: boxes in shared memory with their swizzle undone, and accumulators in tensor memory."""
+"""Tiles as matrices: boxes in shared memory without their swizzle, and accumulators in tensor memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ ACCUMULATOR = DATA_TYPES["f32"]
 
 @dataclass(frozen=True)
 class Tile:
-    """What was last written to a place as a whole. place: its name; what: where it comes from. shape: of the matrix.
-    chunks: of shared memory, in the order of the box; None: it lies in tensor memory.
+    """The last data that was written to a place as a whole.
+
+    ``place`` is its name, ``what`` its origin, ``shape`` that of the matrix. ``chunks`` are those of shared memory
+    in the order of the box, or None for tensor memory.
     """
 
     place: str
@@ -33,11 +35,11 @@ class Tile:
 
     @property
     def first(self) -> int | None:
-        """Where in shared memory it begins."""
+        """Returns its first offset in shared memory, or None."""
         return None if self.chunks is None else int(self.chunks.min()) * CHUNK
 
     def values(self, stopped: Stopped) -> tuple[NDArray[np.generic], NDArray[np.bool_]]:
-        """The matrix as it is where the machine was stopped, and which elements were written."""
+        """Returns the matrix where the machine was stopped, and which elements were written."""
         _, _, cluster, cta, *_ = self.write.memory
         if self.chunks is None:
             data, written = stopped.tensor(cluster, cta)
@@ -52,8 +54,9 @@ class Tile:
 
 
 def tiles(writers: Writers, names: Names, launch: int, cluster: int, cta: int, before: int) -> list[Tile]:
-    """The tiles of a CTA at a position: of shared memory the boxes that lie there, of tensor memory what was last
-    multiplied into each block.
+    """Returns the tiles of a CTA at a position.
+
+    These are the boxes in shared memory, and the last accumulator in each block of tensor memory.
     """
     found: dict[tuple[str, int, int], Tile] = {}
     for write in writers.backwards(("shared", launch, cluster, cta), before):
@@ -80,14 +83,14 @@ def _box(write: Write, names: Names) -> Tile | None:
     dtype = placed.dtype if placed is not None else find_type(tmap.element.name)
     chunks = np.asarray(write.region.chunks, np.int64).reshape(-1)
     if dtype is None or tmap.element.global_bytes:
-        return None  # elements that shared memory holds padded
+        return None  # shared memory holds these elements padded
     columns, rows = tmap.box_shape[0] * tmap.element.bytes * 8 // dtype.bits, prod(tmap.box_shape[1:])
     place = names.shared(int(chunks.min()) * CHUNK, write.memory[3])
     return Tile(place, f"{names.box(source)}, {rows}x{columns} {dtype.name}", dtype, (rows, columns), write, chunks)
 
 
 def written_elements(valid: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Of each element, whether all its bytes were written."""
+    """Returns for each element whether all its bytes were written."""
     count = prod(shape)
     first = np.arange(count) * len(valid) // count
     return (np.logical_and.reduceat(valid, first) if len(valid) >= count else valid[first]).reshape(shape)

@@ -1,4 +1,4 @@
-"""Watches: the events at which a value changes. To write what is there already is no change."""
+"""Watches: the events at which a value changes. A write of the same value is not a change."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from emugpu.launch.launching import run
 from emugpu.launch.spec import DataType, find_type
 
 Held = tuple[bytes, bytes]
-"""What is in memory, zeros where nobody has written, and which bytes were written."""
+"""The bytes in memory, with zeros for those never written, and which bytes were written."""
 FORMS = "C[3,517], or shared PLACE TYPE [cta N] where PLACE is a region's name or 0x400"
 
 
 def watch(recording: Recording, writers: Writers, names: Names, text: str, cta: tuple[int, int, int]) -> Target:
-    """Where a value of memory changes. cta: launch, cluster and CTA, if the text names none. The run is made again to
-    read it after each write. Raises UsageProblem for a text that names nothing.
+    """Returns the events at which a value in memory changes.
+
+    ``cta`` (launch, cluster and CTA) applies if the text names none. The program runs again to read the value after
+    each write. Raises UsageProblem if the text names nothing that exists.
     """
     words = text.split()
     if words[:1] == ["shared"]:
@@ -39,15 +41,15 @@ def watch(recording: Recording, writers: Writers, names: Names, text: str, cta: 
     writes = writers.all_to(memory, first, first + nbytes)
     positions = tuple(sorted({write.event for write in writes}))
     found: list[int] = []
-    said: list[str] = []
+    lines: list[str] = []
     before = None
     for position, after in zip(positions, _held(recording, positions, memory, first, nbytes), strict=True):
         if after != before:
             was = "" if before is None else f"{_text(before, dtype)} -> "
             found.append(position)
-            said.append(f"{text}: {was}{_text(after, dtype)}")
+            lines.append(f"{text}: {was}{_text(after, dtype)}")
         before = after
-    return Target(f"watch {text}", tuple(found), tuple(said))
+    return Target(f"watch {text}", tuple(found), tuple(lines))
 
 
 def _in_shared(
@@ -71,7 +73,7 @@ def _text(held: Held, dtype: DataType) -> str:
 
 
 def _held(recording: Recording, positions: Sequence[int], memory: Memory, first: int, nbytes: int) -> list[Held]:
-    """What a place holds after each of these events."""
+    """Returns the contents of a place after each of these events."""
     device, count, wanted = Watched(recording.options), 0, set(positions)
     found: list[Held] = []
 

@@ -1,10 +1,10 @@
-"""Why an element is what it is: the chain of what made it, backwards, and the first step at which it is wrong.
+"""Explains the value of an element: follows it back to its origin, to the first step that is wrong.
 
 Global memory <- a store, or a TMA store <- shared memory <- a store of the epilogue <- registers <- tensor memory or
-the accumulator of a wgmma <- multiplications, K step by K step <- stages <- TMA boxes <- elements of A and B. What goes
-on between registers is followed in the text of the PTX (`emugpu.debug.slices`).
+the accumulator of a wgmma <- multiplications, K step by K step <- stages <- TMA boxes <- elements of A and B. The
+way between registers is followed in the text of the PTX (`emugpu.debug.slices`).
 
-What is wrong in that chain: chain.py.
+The module `emugpu.debug.chain` finds the fault in the chain.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from emugpu.emulator.memory.tmem import COLUMNS
 from emugpu.emulator.translate.cfg import destinations
 
 MOST_LINKS = 12
-"""No sane chain of copies is longer; one that is goes round in a circle."""
+"""The largest number of copies in a chain; a longer one is a cycle."""
 TENSOR_CORE = ("tcgen05", "wgmma", "mma")
 """Instructions that give a thread sums of products."""
 
 
 class Why:
-    """Answers for one launch of a recording."""
+    """Explains elements of one launch of a recording."""
 
     def __init__(self, recording: Recording, writers: Writers, names: Names, launch: int) -> None:
         self._recording = recording
@@ -53,7 +53,7 @@ class Why:
                 self._issued.setdefault((*event.agent[:3], site.index), []).append((number, event))
 
     def element(self, placed: Placed, index: Sequence[int], before: int) -> Chain:
-        """The chain of an element as it is at a position."""
+        """Returns the chain of an element at a position."""
         chain = Chain(self._title(placed, tuple(index), before))
         address = placed.byte_of(index)
         self._global(chain, address, max(1, placed.dtype.bits // 8), before)
@@ -106,7 +106,7 @@ class Why:
         chain.links.append(Link(write.event, self._names.event(self._recording.events[write.event - 1])))
 
     def _copied(self, chain: Chain, write: Write, cta: int, offset: int, nbytes: int) -> None:
-        """A copy has brought it from shared memory. What it reads there may be newer than its issue."""
+        """Follows a copy from shared memory. The data at its read may be newer than at its issue."""
         operation = write.operation
         assert operation is not None
         text = (
@@ -133,7 +133,7 @@ class Why:
         write = self._last_shared(chain, cta, offset, nbytes, before)
         if write is None:
             chain.links.append(Link(0, f"{self._names.shared(offset, cta)} was not written by then: it is poison"))
-            chain.verdict, chain.wrong_at = "what is read there has not been written yet", before
+            chain.verdict, chain.wrong_at = "the copy reads memory that has not been written yet", before
             return
         if write.access is not None:
             self._stored(chain, write, offset)
@@ -150,23 +150,23 @@ class Why:
         return self._writers.last(memory, offset, offset + nbytes, before)
 
     def _cluster(self, chain: Chain) -> int:
-        """The cluster that has made the element: that of the last link."""
+        """Returns the cluster that made the element: that of the last link."""
         event = self._recording.events[next(link.event for link in reversed(chain.links) if link.event) - 1]
         agent = event.operation.agent if hasattr(event, "operation") else event.agent
         return int(agent.cluster)
 
     def _value(self, placed: Placed, index: tuple[int, ...]) -> float | None:
-        """The value of an element at the end; None where it is poison."""
+        """Returns the value of an element at the end, or None if it is poison."""
         got, written = self._recording.contents[placed.name]
         return float(got[index]) if written[index] else None
 
     def _is_right(self, placed: Placed, index: tuple[int, ...]) -> bool:
-        """Whether an element is known to be what must be at the end."""
+        """Returns whether an element is known to be as expected at the end."""
         _, wrong = self._recording.differences.get(placed.name, (None, None))
         return wrong is not None and not wrong[index]
 
     def _stored(self, chain: Chain, write: Write, place: int) -> None:
-        """A thread has stored it from a register."""
+        """Follows a thread's store back to a register."""
         access = write.access
         assert access is not None
         site = access.site
@@ -182,7 +182,7 @@ class Why:
     # ---- registers ----
 
     def _registers(self, chain: Chain, agent: Agent, lane: int, sources: list[Source], before: int) -> None:
-        """The last of the sources that the warp has executed."""
+        """Follows the source that the warp executed last."""
         executed = []
         for source in sources:
             happened = self._issued.get((*agent[:3], source.instruction.index), [])
@@ -223,7 +223,7 @@ class Why:
             self._accumulated(chain, agent, lane, source, before)
 
     def _also_read(self, chain: Chain, others: Sequence[tuple[tuple[int, Any], Source]], lane: int, sums: int) -> None:
-        """Says what else goes into a value than what is followed: operands of a fused epilogue, other terms."""
+        """Adds the other values that go into an element: operands of a fused epilogue, other terms."""
         for (number, event), source in others:
             if isinstance(event, Access) and event.space in ("global", "shared"):
                 _, what = self._read(number, event, lane, source)
@@ -232,7 +232,7 @@ class Why:
             chain.links.append(Link(0, f"{sums} other sum{'s' if sums > 1 else ''} may go into it, too: not followed"))
 
     def _read(self, number: int, access: Access, lane: int, source: Source) -> tuple[int, str]:
-        """Where a lane has read a register from, and that in words."""
+        """Returns the place from which a lane has read a register, and a text about it."""
         place = _place_of_lane(access, lane, source.position, source.byte)
         if access.space == "shared":
             return place, f"{mnemonic(access.site)} of {self._names.shared(place, access.cta)}"
@@ -243,7 +243,7 @@ class Why:
         return place, f"{mnemonic(access.site)} of {what}"
 
     def _accumulated(self, chain: Chain, agent: Agent, lane: int, source: Source, before: int) -> None:
-        """wgmma: from its last multiplication into these registers back to the first of the tile."""
+        """Follows wgmma, from its last multiplication into these registers back to the first one of the tile."""
         names = [r.name for r in destinations(source.instruction)]
         memory: Memory = ("registers", self._launch, agent.cluster, agent.cta, agent.warp)
         products: list[tuple[Write, Product]] = []
@@ -269,7 +269,7 @@ class Why:
         return bool(write.operation.detail["form"].d_type == "f16")
 
     def _last_epilogue(self, agent: Agent, before: int) -> int:
-        """The last time that the warp has stored to global memory: what was multiplied before was another tile's."""
+        """Returns the warp's last store to global memory: earlier multiplications belong to another tile."""
         stores = (
             number
             for (*who, _), happened in self._issued.items()
@@ -325,7 +325,7 @@ class Why:
     def _fetched(
         self, chain: Chain, cluster: int, runs: tuple[Run, ...] | None, started: int
     ) -> tuple[list[Element | None], Write | None, str]:
-        """The elements of buffers that lie in these places when a multiplication reads them."""
+        """Returns the buffer elements in these places at the time that a multiplication reads them."""
         if runs is None:
             chain.unknown = True
             return [], None, "registers or tensor memory"
@@ -346,8 +346,9 @@ class Why:
         return found, write, self._stage(write, runs[0])
 
     def _scale_factors(self, step: KStep, cluster: int, of: Factors, started: int) -> list[Element | None]:
-        """The elements of buffers that lie in a word of tensor memory as scale factors: tcgen05.cp has brought them
-        from shared memory; what threads have stored there is not known.
+        """Returns the buffer elements in a word of tensor memory that holds scale factors.
+
+        They are known if tcgen05.cp copied them from shared memory, and unknown if threads stored them.
         """
         tensor: Memory = ("tensor", self._launch, cluster, of.cta)
         writes = self._writers.backwards(tensor, started)
@@ -373,7 +374,7 @@ class Why:
         return [(placed, placed.index_of(origin + inside + n)) for n in range(of.count)]
 
     def _stage(self, write: Write | None, run: Run) -> str:
-        """The name of the region that a place is in; without regions, where the box begins that has filled it."""
+        """Returns the name of the region of a place or, without regions, the start of the box that filled it."""
         offset = run.chunk * CHUNK
         if write is not None and write.operation is not None:
             offset = write.operation.detail.get("offset", offset)
@@ -381,7 +382,7 @@ class Why:
         return f"{name} of{rest.partition(' of')[2]}" if plus else name
 
     def _origin(self, write: Write, chunk: int) -> int | None:
-        """The address in global memory from which a chunk of shared memory was filled; None: not from there."""
+        """Returns the address in global memory from which a chunk of shared memory was filled, or None."""
         operation, region = write.operation, write.region
         if operation is None:
             return self._origin_of_store(write, chunk)
@@ -400,10 +401,10 @@ class Why:
         return None
 
     def _origin_of_store(self, write: Write, chunk: int) -> int | None:
-        """A thread has loaded the whole chunk from global memory and stored it to shared memory.
+        """Returns the address from which a thread loaded a whole chunk before it stored it to shared memory.
 
-        Which load it was, the PTX leaves open where loads run ahead of stores: it is one that the thread has made
-        before and that brings the bytes that were stored.
+        The PTX does not show which load it was if loads run ahead of stores. It is one that the thread executed
+        earlier and that read the stored bytes.
         """
         access = write.access
         assert access is not None
@@ -422,7 +423,7 @@ class Why:
         return None
 
     def _first_bytes(self, address: int) -> bytes:
-        """The 16 bytes that global memory held at first; nothing where that is not known."""
+        """Returns the first 16 bytes that global memory held at an address, or b"" if they are unknown."""
         placed = self._names.buffer_at(address)
         if placed is None or placed.first is None:
             return b""
@@ -432,7 +433,7 @@ class Why:
 
 
 def _stored_bytes(access: Access, place: int) -> bytes:
-    """What a lane has stored from a place on."""
+    """Returns the bytes that a lane stored from a place on."""
     starts = np.atleast_1d(np.asarray(access.where)).astype(np.int64)
     inside = place - starts
     hit = np.flatnonzero((inside >= 0) & (inside < access.nbytes * access.items))
@@ -455,7 +456,7 @@ def _lanes(agent: Agent) -> list[int]:
 
 
 def _place_of_lane(access: Access, lane: int, register: int, byte: int) -> int:
-    """Where a lane has loaded a byte of one of its registers from."""
+    """Returns the address from which a lane loaded a byte of one of its registers."""
     starts = np.atleast_1d(np.asarray(access.where))
     if access.site.opcode == "ldmatrix":
         row, column = lane // 4, 2 * (lane % 4) + byte // 2
@@ -468,12 +469,12 @@ def _place_of_lane(access: Access, lane: int, register: int, byte: int) -> int:
 
 
 def _from_register(access: Access, place: int) -> tuple[int, int, int]:
-    """Lane, number of the register among those that are stored, and byte in it, from which a byte was written."""
+    """Returns the lane, the number of the stored register, and the byte in it, from which a byte was written."""
     starts = np.atleast_1d(np.asarray(access.where)).astype(np.int64)
     inside = place - starts
     size = access.nbytes * access.items
     hit = np.flatnonzero((inside >= 0) & (inside < size))
-    # A wider element begins before the byte asked for, or the access is wider than it.
+    # A wider element begins before the requested byte, or the access is wider than the element.
     position = int(hit[-1]) if len(hit) else int(np.argmin(np.abs(inside)))
     byte = max(0, int(inside[position]))
     if access.site.opcode == "stmatrix":

@@ -1,4 +1,4 @@
-"""Who wrote what: the writes of a recording by the memory that they go to; the last to a byte is found backwards."""
+"""The writes of a recording, by memory; a search backwards finds the last write to a byte."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ CHUNK = 16
 
 @dataclass(frozen=True)
 class Write:
-    """One write. event: when it was visible; started: when it read its operands. region: where, None: see access."""
+    """One write.
+
+    ``event`` made it visible, ``started`` read its operands. ``region`` is its place; None: see ``access``.
+    """
 
     event: int
     started: int
@@ -32,7 +35,7 @@ class Write:
     region: Any = None
 
     def covers(self, first: int, end: int) -> bool:
-        """Whether it writes a byte of the range; not for tensor memory and registers."""
+        """Returns whether it writes a byte of the range; not for tensor memory and registers."""
         if self.access is not None:
             starts = np.atleast_1d(np.asarray(self.access.where)).astype(np.int64)
             return bool(((starts < end) & (first < starts + self.access.nbytes * self.access.items)).any())
@@ -51,7 +54,7 @@ class Write:
         return False
 
     def ranges(self) -> tuple[NDArray[np.int64], int]:
-        """Where in global memory it writes, and how many bytes from each place on (of unlike ones, the most)."""
+        """Returns the addresses in global memory that it writes, and the bytes at each (the most, if they differ)."""
         if self.access is not None:
             return np.atleast_1d(np.asarray(self.access.where)).astype(np.int64), self.access.nbytes * self.access.items
         match self.region:
@@ -62,7 +65,7 @@ class Write:
         return np.zeros(0, np.int64), 0
 
     def holds(self, lane: int, column: int) -> bool:
-        """Whether it writes a word of tensor memory."""
+        """Returns whether it writes a word of tensor memory."""
         return lane in self.region.lanes and column in self.region.columns
 
 
@@ -107,27 +110,27 @@ class Writers:
         self._by_memory.setdefault(write.memory, []).append(write)
 
     def memories(self, space: str, cta: int | None) -> list[Memory]:
-        """The memories of a space that were written, of all CTAs or of those of a rank."""
+        """Returns the written memories of a space, of all CTAs or of those with a rank."""
         return [m for m in self._by_memory if m[0] == space and (cta is None or m[3] == cta)]
 
     def issued(self, operation: Operation) -> int:
-        """The event with which an operation was issued."""
+        """Returns the event that issued an operation."""
         return self._issued[operation]
 
     def started(self, operation: Operation) -> int | None:
-        """The event with which an operation read its operands."""
+        """Returns the event at which an operation read its operands, or None."""
         return self._started.get(operation)
 
     def backwards(self, memory: Memory, before: int) -> Iterator[Write]:
-        """The writes to a memory up to an event (inclusive), the last one first."""
+        """Yields the writes to a memory up to and including an event, the last one first."""
         writes = self._by_memory.get(memory, [])
         for n in range(bisect_left(writes, before + 1, key=lambda w: w.event) - 1, -1, -1):
             yield writes[n]
 
     def last(self, memory: Memory, first: int, end: int, before: int) -> Write | None:
-        """The last write to a byte of a range, up to an event (inclusive)."""
+        """Returns the last write to a byte of a range, up to and including an event."""
         return next((write for write in self.backwards(memory, before) if write.covers(first, end)), None)
 
     def all_to(self, memory: Memory, first: int, end: int) -> list[Write]:
-        """All writes to a range, in order."""
+        """Returns all writes to a range, in order."""
         return [write for write in self._by_memory.get(memory, []) if write.covers(first, end)]

@@ -137,7 +137,7 @@ def test_an_editor_goes_back_from_the_wrong_element(client, tmp_path):
         "breakpoints"
     ]
     assert load["verified"] and load["line"] == 167
-    assert not none["verified"] and "no event is of line 99999" in none["message"]
+    assert not none["verified"] and "no event belongs to line 99999" in none["message"]
     stopped = client.goes("configurationDone")
     assert stopped["reason"] == "breakpoint" and stopped["hitBreakpointIds"] == [load["id"]]
     client.ask("setBreakpoints", source={"path": ptx}, breakpoints=[])
@@ -155,7 +155,7 @@ def test_an_editor_goes_back_from_the_wrong_element(client, tmp_path):
     assert (top["source"]["path"], top["line"]) == (ptx, 167) and "cp.async.bulk.tensor" in top["name"]
     threads = client.ask("threads")["threads"]
     assert len(threads) == 8 and {"id": stopped["threadId"], "name": "warp 0 of CTA 0"} in threads
-    for register, value in (("%r13", " 64"), ("%r31", "not kept, as nothing reads it any more")):
+    for register, value in (("%r13", " 64"), ("%r31", "not kept, because no instruction reads it any more")):
         shown = client.ask("evaluate", expression=register, context="hover", frameId=top["id"])["result"]
         assert shown.endswith(value)
     barriers = client.scope(top, "Barriers")
@@ -214,7 +214,7 @@ def test_places_as_function_breakpoints_and_a_hang_as_an_exception(client, tmp_p
     names = [{"name": "tma.lod"}, {"name": "watch shared 0x400 bf16"}, {"name": "cp.async.bulk.tensor"}]
     none, watched, load = client.ask("setFunctionBreakpoints", breakpoints=names)["breakpoints"]
     assert watched["verified"]
-    assert not none["verified"] and "'tma.lod' is nothing that there is here" in none["message"]
+    assert not none["verified"] and "'tma.lod' names nothing in this run" in none["message"]
     stopped = client.goes("configurationDone")
     assert stopped["reason"] == "function breakpoint" and load["verified"]
     client.ask("setFunctionBreakpoints", breakpoints=[])
@@ -258,7 +258,7 @@ def test_what_cannot_be_done_is_the_answer(client, tmp_path):
     assert "is no program" in client.refused("launch", program=str(MATMUL), args=["--launch", "1"])
     assert "No such option" in client.refused("launch", program=str(MATMUL), args=["--launches", "1"])
     client.launch(MATMUL)
-    assert "no request that this adapter carries out" in client.refused("stepOut", threadId=1)
+    assert "not a request that this adapter supports" in client.refused("stepOut", threadId=1)
     assert "there is no such thread" in client.refused("next", threadId=77)
     client.goes("configurationDone")
     assert "show whither: that is neither" in client.refused("evaluate", expression="whither", context="repl")
@@ -269,35 +269,35 @@ def test_what_is_no_request_is_the_answer_too(client):
     """Wrong messages at the beginning, then in a session; the length of one is too small, so that its rest follows."""
     request = json.dumps({"seq": 3, "type": "request", "command": "threads"}).encode()
     for body in (b"[]", b'"threads"', b"null", b"{", b"\xff", b"[" * 100_000, request[:-1]):
-        assert "is no message of the Debug Adapter Protocol" in problem(client.send(body))
-    assert "is no message" in problem(client.send(request, nbytes=len(request) - 20))
+        assert "is not a message of the Debug Adapter Protocol" in problem(client.send(body))
+    assert "is not a message" in problem(client.send(request, nbytes=len(request) - 20))
     assert "launch first" in problem(client.send(request))
     for nbytes in (1 << 30, -1):
-        assert "up to 16,777,216 is asked for" in problem(client.send(request, nbytes=nbytes))
-    assert "'3' is no request" in problem(client.send(b'{"seq": 1, "type": "request", "command": 3}'))
-    assert "'' is no request" in problem(client.send(b'{"seq": [], "type": "request"}'))
-    assert "arguments: an object is asked for, not ['x']" in client.refused("initialize", ["x"])
+        assert "up to 16,777,216" in problem(client.send(request, nbytes=nbytes))
+    assert "'3' is not a request" in problem(client.send(b'{"seq": 1, "type": "request", "command": 3}'))
+    assert "'' is not a request" in problem(client.send(b'{"seq": [], "type": "request"}'))
+    assert "arguments: must be an object, not ['x']" in client.refused("initialize", ["x"])
     assert "--help" in client.refused("launch", program=str(MATMUL), args=["--help"])
     client.launch(MATMUL, stopOnEntry=True)
     assert "is debugged already" in client.refused("launch", program=str(MATMUL))
     thread = client.goes("configurationDone")["threadId"]
     for command, arguments, said in (
-        ("setBreakpoints", {}, "source: an object is asked for, and it is missing"),
-        ("setBreakpoints", {"source": []}, "source: an object is asked for, not []"),
+        ("setBreakpoints", {}, "source: must be an object, and it is missing"),
+        ("setBreakpoints", {"source": []}, "source: must be an object, not []"),
         (
             "setBreakpoints",
             {"source": {"path": str(PTX)}, "breakpoints": [3]},
-            "breakpoints: an object is asked for, not 3",
+            "breakpoints: must be an object, not 3",
         ),
-        ("setBreakpoints", {"source": {"path": str(PTX)}, "breakpoints": [{}]}, "line: a whole number is asked for"),
-        ("setFunctionBreakpoints", {"breakpoints": [{"name": 3}]}, "name: a text is asked for, not 3"),
-        ("setExceptionBreakpoints", {"filters": "wrong"}, "filters: a list is asked for, not wrong"),
-        ("setExceptionBreakpoints", {"filters": [[]]}, "filters: a text is asked for, not []"),
-        ("stackTrace", {}, "threadId: a whole number is asked for, and it is missing"),
-        ("stackTrace", {"threadId": "1"}, "threadId: a whole number is asked for, not 1"),
-        ("stackTrace", {"threadId": thread, "startFrame": -1}, "startFrame: a whole number is asked for, not -1"),
-        ("evaluate", {"expression": 3}, "expression: a text is asked for, not 3"),
-        ("evaluate", {"expression": "where", "frameId": []}, "frameId: a whole number is asked for, not []"),
+        ("setBreakpoints", {"source": {"path": str(PTX)}, "breakpoints": [{}]}, "line: must be a whole number"),
+        ("setFunctionBreakpoints", {"breakpoints": [{"name": 3}]}, "name: must be text, not 3"),
+        ("setExceptionBreakpoints", {"filters": "wrong"}, "filters: must be a list, not wrong"),
+        ("setExceptionBreakpoints", {"filters": [[]]}, "filters: must be text, not []"),
+        ("stackTrace", {}, "threadId: must be a whole number, and it is missing"),
+        ("stackTrace", {"threadId": "1"}, "threadId: must be a whole number, not 1"),
+        ("stackTrace", {"threadId": thread, "startFrame": -1}, "startFrame: must be a whole number, not -1"),
+        ("evaluate", {"expression": 3}, "expression: must be text, not 3"),
+        ("evaluate", {"expression": "where", "frameId": []}, "frameId: must be a whole number, not []"),
         ("source", {"sourceReference": 7}, "sourceReference 7: there is no such source"),
         ("source", {"sourceReference": 0}, "sourceReference 0: there is no such source"),
     ):
@@ -311,6 +311,6 @@ def test_what_is_no_request_is_the_answer_too(client):
 def test_a_person_is_told_to_leave_it(tmp_path):
     command = [sys.executable, "-m", "emugpu", "debug", "--adapter"]
     said = subprocess.run(command, input=b"continue\n", capture_output=True, timeout=60)
-    assert said.returncode == 2 and b"is no message of the Debug Adapter Protocol" in said.stderr and not said.stdout
+    assert said.returncode == 2 and b"is not a message of the Debug Adapter Protocol" in said.stderr and not said.stdout
     said = subprocess.run([*command, str(MATMUL), "--schedules", "random:3"], capture_output=True, timeout=60)
     assert said.returncode == 2 and b"--schedules: with --adapter the editor's launch request" in said.stderr

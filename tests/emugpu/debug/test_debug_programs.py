@@ -92,7 +92,7 @@ def test_what_is_no_launch(tmp_path, monkeypatch, program, options, code, said):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("buffer C param_9 f32 1000", "'param_9' is no memory; name 0xADDRESS or one of add_param_0"),
+        ("buffer C param_9 f32 1000", "'param_9' is not memory of this launch; write 0xADDRESS or one of add_param_0"),
         ("buffer C param_0 f32 2000", "are not all memory of one buffer"),
         ("buffer C param_0 f31 2000", "write name, place, type and shape"),
     ],
@@ -107,7 +107,7 @@ def test_there_may_be_no_memory_at_all(tmp_path, monkeypatch):
     text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry program()\n{\nbar.sync 0;\nret;\n}"
     program = f"from driver_client import *\nstart()\nlaunch(*load({text!r}, 'program'), 1, 32)"
     done = session(tmp_path, monkeypatch, program, "why C[0,0]")
-    assert done.exit_code == 2 and "'C[0,0]' is no element of a buffer; none has a name" in done.output
+    assert done.exit_code == 2 and "'C[0,0]' is not an element of a buffer; none has a name" in done.output
 
 
 def test_to_ask_whether_a_launch_is_wanted_changes_nothing(tmp_path):

@@ -41,7 +41,7 @@ def test_a_fused_epilogue_is_said_and_its_sum_followed(builder):
     for name, artifact in zip(names, builder("epilogues to debug", configs), strict=True):
         lines = session(problem(artifact, (64, 32, 128), "integer")[1], ["continue", "why C[2,3]"])
         assert said(lines, "C[2,3] is ", "which is right") and said(
-            lines, "these products add up to ", "is made, which"
+            lines, "these products add up to ", "is made of this sum and is right"
         )
         assert said(lines, "tcgen05.ld of lane 2, column ") and said(lines, "step 2: A[2,64:128]")
         assert lines[-1] == "each of the 128 places along K is multiplied once, with the right partner"

@@ -200,7 +200,7 @@ B = { dtype = "f32", shape = [1], init = "uninitialised" }
 
 def test_counts_of_steps_are_above_0(debugger):
     for move in (debugger.step, debugger.step_back, debugger.next, debugger.next_back):
-        with pytest.raises(UsageProblem, match="-3: how often is a whole number above 0"):
+        with pytest.raises(UsageProblem, match="-3: the count must be a whole number above 0"):
             move(-3)
 
 
@@ -247,22 +247,22 @@ def test_a_watch_stops_where_the_value_changes(debugger):
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("jump", "'jump' is no command"),
+        ("jump", "'jump' is not a command"),
         ("continue", ""),
         ("continue C[1,64]", "no such element; the shape of C is [256, 64]"),
-        ("back D[0,0]", "'D[0,0]' is nothing that there is here; buffers and barriers: A, B, C"),
-        ("break line 1", "line 1: no event is of it"),
-        ("break nowhere.py:3", "nowhere.py:3: no event is of that source line"),
-        ("why C", "'C' is no element of a buffer (A, B, C)"),
+        ("back D[0,0]", "'D[0,0]' names nothing in this run; buffers and barriers: A, B, C"),
+        ("break line 1", "line 1: it has no event"),
+        ("break nowhere.py:3", "nowhere.py:3: that source line has no event"),
+        ("why C", "'C' is not an element of a buffer (A, B, C)"),
         ("why C[x]", "'x' is not a whole number from 0 on"),
         ("step x", "'x' is not a whole number from 0 on"),
         ("warp 1", "write CTA:WARP"),
-        ("operands", "this event is of no MMA and no copy with a tensor map"),
-        ("watch D[0,0]", "'D[0,0]' is no element of a buffer (A, B, C); write A[0,0]"),
+        ("operands", "this event belongs to no MMA and no copy with a tensor map"),
+        ("watch D[0,0]", "'D[0,0]' is not an element of a buffer (A, B, C); write A[0,0]"),
         ("watch shared 0x400", "watch shared 0x400: write C[3,517]"),
         ("show A stage 0", "show A stage 0: that is neither a register (%r1), tensor memory (tensor 0,0), shared"),
-        ("show 0x12300", "no box lies there; name a type to see it as it lies, as in 0x12300 f32 8x8"),
-        ("show 0x400 999x999", "a size is ROWSxCOLUMNS, as 8x16, of at most 4,096 elements"),
+        ("show 0x12300", "no box is there; give a type to see its bytes in order, as in 0x12300 f32 8x8"),
+        ("show 0x400 999x999", "the size must be ROWSxCOLUMNS, such as 8x16, of at most 4,096 elements"),
         ("delete 7", "no such breakpoint"),
         ("show tensor 0 f32", "write the lane and the column"),
         ("show tensor 0,0 bf16 2x2", "columns of tensor memory have 32 bits"),
@@ -271,26 +271,26 @@ def test_a_watch_stops_where_the_value_changes(debugger):
         ("continue 0x404", "no mbarrier was initialised there"),
         ("back event -5", "'-5' is not a whole number from 0 on"),
         (f"step {'9' * 5000}", "is not a whole number"),
-        ("step 0", "0: how often is a whole number above 0"),
+        ("step 0", "0: the count must be a whole number above 0"),
         ("warp 0:77", "warp 0:77: there is none in this launch; warp 0 of CTA 0 is one"),
         ("watch shared -1 f32", "watch shared -1 f32: write C[3,517], or shared PLACE TYPE"),
         ("watch shared 0xfffffff f32", "0xfffffff is beyond the 74,800 bytes of shared memory"),
         ("watch shared 0x400 f32 cta 9", "there is no CTA 9; clusters are of 1"),
         ("continue shared 0xfffffff", "0xfffffff is beyond the 74,800 bytes of shared memory"),
         ("continue shared 0x400 cta 9", "there is no CTA 9; clusters are of 1"),
-        ("continue 0xb508 cta 0 cta 0", "cta is said twice"),
+        ("continue 0xb508 cta 0 cta 0", "cta is given twice"),
         ("continue 0x7fffffffffff", "0x7fffffffffff is in no allocation"),
         ("continue tensor 128,0", "tensor memory has lanes 0-127 and columns 0-511"),
         ("show tensor 500,0", "tensor memory has lanes 0-127 and columns 0-511"),
-        ("show 0x400 bf16 cta 0 cta 0", "cta is said twice"),
+        ("show 0x400 bf16 cta 0 cta 0", "cta is given twice"),
         ("show 0x400 bf16 cta 9", "there is no CTA 9; clusters are of 1"),
         ("warps cta 1", "there is no CTA 1; clusters are of 1"),
         ("barriers full", "barriers full: nothing but cta NUMBER may follow"),
-        ("where C", "where takes nothing behind it, not 'C'"),
+        ("where C", "where takes no argument, not 'C'"),
         ("buffer D C f32 99999999999999999999x9", "are not all memory of one buffer"),
         ("buffer D C f32 " + "x".join("1" * 70), "write name, place, type and shape"),
-        ("buffer D[0] C bf16 4", "'D[0]' is no name for a buffer"),
-        ("buffer shared C bf16 4", "'shared' is no name for a buffer"),
+        ("buffer D[0] C bf16 4", "'D[0]' cannot name a buffer"),
+        ("buffer shared C bf16 4", "'shared' cannot name a buffer"),
         ("buffer C A bf16 4", "C is a buffer of the launch; take another name"),
     ],
 )
@@ -325,7 +325,7 @@ def test_a_script_prints_what_it_does(tmp_path):
 
 def test_bad_input_of_the_command(tmp_path):
     wrong = script(tmp_path, "continue\n\nwhither\n")
-    assert wrong.exit_code == 2 and "line 3: 'whither' is no command" in wrong.output
+    assert wrong.exit_code == 2 and "line 3: 'whither' is not a command" in wrong.output
     assert script(tmp_path, "continue", target=tmp_path / "none.toml").exit_code == 2
     ignored = script(tmp_path, "continue", "--launch", "1")
     assert ignored.exit_code == 2 and "--launch: " in ignored.output and "is no program" in ignored.output
@@ -338,7 +338,7 @@ def test_bad_input_of_the_command(tmp_path):
 def test_the_prompt_ends_with_its_input(tmp_path):
     found = CliRunner().invoke(main, ["debug", str(MATMUL)], input="continue\nwhither\nwhere\n")
     assert found.exit_code == 0
-    assert "'whither' is no command" in found.output and "the program has ended" in found.output
+    assert "'whither' is not a command" in found.output and "the program has ended" in found.output
 
 
 def test_a_random_schedule_repeats(tmp_path):
