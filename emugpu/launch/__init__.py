@@ -1,6 +1,5 @@
-"""Anyone's PTX: how it is launched, and whether its results are right and its synchronisation is sound.
+"""Launches of any PTX: launch files, buffers, expectations, and verdicts on results and synchronisation.
 
-Do not confuse it with `emugpu.emulator.ptx`, the parser inside the emulator, which reads PTX and knows nothing of
-launches. This package is built on the emulator and the checker: launch files, buffers, expectations, verdicts. It holds
-plain data and functions; commands are elsewhere.
+`emugpu.emulator.ptx` is another package: the emulator's parser, which knows nothing of launches. This package is
+built on the emulator and the checker. It has only plain data and functions; the commands are in `emugpu.cli`.
 """

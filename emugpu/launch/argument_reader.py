@@ -1,4 +1,4 @@
-"""The arguments of a launch as a launch file writes them: numbers, names, null, and tables for everything else."""
+"""Reads the arguments of a launch in a launch file: numbers, names, null, and tables for everything else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from emugpu.launch.toml_table import Table, is_whole
 
 
 class ArgumentReader:
-    """Reads the arguments of a launch, which may be nested. names: of buffers, symbols and maps; maps: of maps."""
+    """Reads the arguments of a launch, which may be nested.
+
+    ``names`` are those of buffers, symbols and maps, ``maps`` those of maps only.
+    """
 
     def __init__(self, table: Table, names: tuple[str, ...], maps: tuple[str, ...]) -> None:
         self.table = table
@@ -66,7 +69,7 @@ class ArgumentReader:
         whole = is_whole(number)
         good = fits(number, dtype) if not dtype.is_float else whole or isinstance(number, float)
         if not good:
-            self.table.fail(key, number, f"is no value of {dtype.name}; write one, or another type")
+            self.table.fail(key, number, f"is not a value of {dtype.name}; write one, or another type")
         return Scalar(number, dtype)
 
     def _struct(self, key: str, value: Any) -> Struct:

@@ -1,4 +1,4 @@
-"""A kernel in a string, launched on NumPy arrays: for scripts and tests that have neither a launch file nor CUDA."""
+"""Launches a kernel in a string on NumPy arrays, for scripts and tests that have neither a launch file nor CUDA."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def run_ptx(
         out = np.zeros(64, np.float32)
         verdict = run_ptx(text, [a, b, out, 64], grid=2, block=32, expect={2: a + b})
 
-    Arrays are copied to the GPU, the parameter is their address, and they hold what the kernel has left there in order
-    of issue when this returns; if it did not come to its end, they are as they were.
+    Arrays are copied to the GPU, and the parameter is their address. When this returns, the arrays hold the kernel's
+    results under the fifo schedule; if the kernel did not run to its end, they are unchanged.
 
     Args:
-        arguments: one for each parameter: an array, contiguous, a number, or None for a null pointer.
-        kernel: its name, or a part of it; None: the only one there is.
-        grid: CTAs. block: threads. cluster: CTAs. Each up to three sizes, x first; None: as the PTX says.
+        arguments: one for each parameter: a contiguous array, a number, or None for a null pointer.
+        kernel: its name, or a part of it; None: the only kernel.
+        grid: CTAs. block: threads. cluster: CTAs. Each has up to three sizes, x first; None: as the PTX says.
         dynamic_shared: bytes.
-        expect: what arguments are to hold at the end, by their place. Without it the verdict is incomplete.
-        tolerance: absolute and relative error that elements may have, at most 1; 0: equal.
-        schedules: under how many it runs. timeout: seconds of a run.
+        expect: the expected final values of arguments, by their position. Without it the verdict is incomplete.
+        tolerance: the largest absolute and relative error of an element, at most 1; 0: equal.
+        schedules: the number of schedules. timeout: the limit of a run in seconds.
 
     Raises:
-        UsageProblem: what cannot be launched so.
+        UsageProblem: the kernel cannot be launched with these arguments.
     """
     if not 0 <= tolerance <= MOST_TOLERANCE:
         raise UsageProblem(f"tolerance = {tolerance}: must be a number from 0 to {MOST_TOLERANCE:g}; 0: equal")
@@ -74,7 +74,7 @@ def run_ptx(
     for place, wanted in (expect or {}).items():
         buffer = buffers.get(f"argument_{place}")
         if buffer is None or np.shape(wanted) != buffer.shape:
-            has = f"has shape {list(buffer.shape or ())}" if buffer else "is no array"
+            has = f"has shape {list(buffer.shape or ())}" if buffer else "is not an array"
             raise UsageProblem(f"expect[{place}] of shape {list(np.shape(wanted))}: argument {place} {has}")
         expectations.append(
             Holds(
@@ -101,7 +101,7 @@ def run_ptx(
 
 
 def _argument(name: str, value: Any, buffers: dict[str, Buffer]) -> Argument:
-    """An argument of the launch; an array becomes a buffer."""
+    """Returns an argument of the launch; an array becomes a buffer."""
     if value is None:
         return Null()
     if isinstance(value, np.ndarray) and value.ndim:

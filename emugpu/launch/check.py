@@ -1,4 +1,6 @@
-"""Checks the synchronisation of launchables: runs them on the emulated GPU under several schedules, and watches."""
+"""Checks the synchronisation of launchables: runs them on the emulated GPU with the checker, under several
+schedules.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,23 @@ from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import in_order
 
 MAX_STEPS = 5_000_000
-"""Warp instructions of a run without a wait that it may need."""
+"""A run may take this many warp instructions without a wait."""
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Says how to run a check. schedules: the first is fifo, the others are random, from the emulation's seed on; a
-    single one is the emulation's. Integers that a launch file has drawn are others in each.
-    redundant: look for synchronisation that could be left out, too. strict: warnings count as errors. allow: rules
-    whose findings are left out.
+    """How to run a check.
 
-    emulation: how; its jobs are processes among which the schedules are dealt out. Where it does not say how many
-    clusters are resident, the last schedule of a persistent kernel has one. Of several, a kernel that asks
-    cluster launch control gets one more, in which it is declined every other time.
+    ``schedules`` is their number. The first is fifo, and the others are random, with consecutive seeds from the
+    emulation's on; a single one is the emulation's. Each schedule draws other integers for a launch file.
+    ``redundant``: also look for redundant synchronisation. ``strict``: warnings count as errors. ``allow`` lists
+    rules whose findings are dropped.
+
+    The schedules are distributed over the processes of ``emulation``. If it sets no number of resident clusters, the
+    last schedule of a persistent kernel has one. With several schedules, a kernel that uses cluster launch control
+    gets an additional schedule, in which every other request fails.
     """
 
     schedules: int = 4
@@ -44,8 +48,9 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class Work:
-    """One run of a launchable. more: sinks in addition to the checker. where: in which run it is, if it has
-    inputs of its own.
+    """One run of a launchable.
+
+    ``more`` are sinks in addition to the checker. ``where`` names the run, if it has inputs of its own.
     """
 
     what: Launchable
@@ -55,9 +60,9 @@ class Work:
 
 
 def check(several: Sequence[Launchable], options: CheckOptions, progress: Progress | None = None) -> list[Checked]:
-    """Returns one answer for each. progress is called with (schedules done, schedules in all).
+    """Returns the outcome of each launchable. ``progress`` is called with (schedules done, all schedules).
 
-    Raises UsageProblem for what a launch file asks wrongly.
+    Raises UsageProblem for an error in a launch file.
     """
     work = [schedules_of(what, options) for what in several]
     every = [one for each in work for one in each]
@@ -76,22 +81,25 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
 
 
 def _together(runs: list[Checked], work: Sequence[Work]) -> Checked:
-    """Joins the schedules of a launchable. One that is right in fifo, and not where it is declined, has a finding."""
+    """Joins the schedules of a launchable.
+
+    A result that is right under fifo and wrong when requests fail gives a finding.
+    """
     checked = together(runs)
     wrong = {one.emulation.schedule for one, run in zip(work, runs, strict=True) if run.failure or run.correct is False}
     if "declining" not in wrong or "fifo" in wrong:
         return checked
     message = "the kernel relies on cluster launch control to hand out every cluster that has not started"
     finding = Finding(
-        "clc-declined", "error", f"{message}: it is not right where that answers 'none' while clusters pend", None,
-        missing="clusters that start later do what was not handed out",
-        fix="let every cluster that starts do its own tile first, and take 'none' for no proof that all are done",
+        "clc-declined", "error", f"{message}: its result is wrong if a request fails while clusters are pending", None,
+        missing="clusters that start later do the work that was not handed out",
+        fix="let every cluster compute its own tile first; a failed request does not prove that all tiles are done",
     )  # fmt: skip
     return replace(checked, report=Report((finding, *checked.report.findings)))
 
 
 def check_once(work: Work) -> Checked:
-    """Returns what is found under one schedule."""
+    """Returns the outcome under one schedule."""
     what = work.what
     checker = Checker(roles=what.roles)
     failure, correct = "", None
@@ -112,7 +120,7 @@ def check_once(work: Work) -> Checked:
 
 
 def judge(what: Launchable, checked: Checked) -> Verdict:
-    """Returns the verdict on a launchable whose check has given this."""
+    """Returns the verdict on a launchable from the outcome of its check."""
     reasons = races(checked.report.findings)
     if checked.failure:
         reasons.append((checked.ended, f"a run did not come to its end: {checked.failure}"))
@@ -134,7 +142,7 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
 
 
 def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
-    """Returns the schedules of one launchable; see `CheckOptions`."""
+    """Returns the runs of one launchable under its schedules; see `CheckOptions`."""
     emulation = replace(options.emulation, jobs=1, strict=False, allow=())
     each = under_schedules(emulation, options.schedules)
     if emulation.resident_clusters is None and what.persistent and len(each) > 1:
@@ -145,8 +153,10 @@ def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
 
 
 def _random(what: Launchable, emulation: EmulationOptions, number: int) -> Work:
-    """Returns the run number so many, counted from 0. Each draws other integers where the expectations are computed
-    from them: one in nine is zero, and a kernel that leaves out an element which is zero gives a right result.
+    """Returns random run ``number``, counted from 0.
+
+    If the expectations are computed from drawn integers, each run draws others: one integer in nine is zero, and a
+    kernel that leaves out an element that is zero gives a right result.
     """
     named: set[str] = set()
     for each in what.expectations:
@@ -166,7 +176,7 @@ def _random(what: Launchable, emulation: EmulationOptions, number: int) -> Work:
 
 
 def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:
-    """Notes on what a sound program could do without, in its first schedule and in its last one."""
+    """Adds notes on redundant synchronisation in a sound program, for its first and its last schedule."""
     if not checked.is_sound:
         return checked
     options = replace(options, emulation=replace(options.emulation, max_steps=options.emulation.max_steps or MAX_STEPS))

@@ -1,4 +1,4 @@
-"""What a buffer should hold at the end, as a launch file says it: the value of an expression, or a file."""
+"""The expected final values of a buffer in a launch file: the value of an expression, or a file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from emugpu.launch.spec import DataType, Differences
 
 SHOWN = 10
 MOST_TOLERANCE = 1.0
-"""Of an element, absolute and relative: with more, almost anything would be right."""
+"""The largest tolerance of an element, absolute and relative: with a larger one, almost any value would be right."""
 
 
 @dataclass(frozen=True)
 class Holds:
-    """A buffer should hold the value of an expression over the first values of buffers, or of a .npy file, or of an
+    """A buffer should have the value of an expression over the first values of buffers, of a .npy file, or of an
     array.
 
-    An element x may be off by absolute + relative * \\|x\\|; exact: it must be x rounded once to the buffer's type.
-    where: the place of the expectation in the launch file, for messages. size: how many elements of a vector it is
-    about, from the first on; None: all.
+    An element x may differ by absolute + relative * \\|x\\|; ``exact``: it must be x rounded once to the buffer's
+    type. ``where`` is the expectation's key in the launch file, for messages. ``size`` is the number of elements
+    that are compared, from the first on; None: all.
     """
 
     buffer: str
@@ -43,14 +43,15 @@ class Holds:
     values: NDArray[Any] | None = field(default=None, compare=False, repr=False)
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Comparison:
-        """Judges a buffer: see `emugpu.launch.spec.Expectation`. Raises UsageProblem for what the launch file asks
-        wrongly.
+        """Judges a buffer: see `emugpu.launch.spec.Expectation`.
+
+        Raises UsageProblem for an error in the launch file.
         """
         got = got[: self.size]
         return compare(self.buffer, self.text, got, self._expected(got.shape, first), self.dtype, self._error)
 
     def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
-        """Returns element by element what `judge` counts."""
+        """Returns, element by element, the differences that `judge` counts."""
         expected, wrong = differences(got, self._expected(got.shape, first), self.dtype, self._error)
         if self.size is not None:
             wrong[self.size :] = False
@@ -58,7 +59,7 @@ class Holds:
 
     @property
     def compared(self) -> str:
-        """Returns the buffer, with the tolerance if there is one."""
+        """Returns the buffer's name, with the tolerance if there is one."""
         return self.buffer if self.exact else f"{self.buffer} {_rule(self._error)}"
 
     @property
@@ -101,8 +102,10 @@ def compare(
     dtype: DataType,
     error: tuple[float, float] | None = None,
 ) -> Comparison:
-    """Compares what a buffer holds with what it should hold, of the same shape. text: says what that is. error: what an
-    element x may be off by, absolute + relative * \\|x\\|; None: it must be x rounded once to the buffer's type.
+    """Compares the values of a buffer with the expected values, of the same shape.
+
+    ``text`` describes the expected values. ``error`` is the allowed difference of an element x, absolute + relative
+    * \\|x\\|; None: it must be x rounded once to the buffer's type.
     """
     expected, wrong = differences(got, expected, dtype, error)
     floats, wanted = as_numbers(got).astype(np.float64), expected.astype(np.float64)
@@ -130,9 +133,9 @@ def _rule(error: tuple[float, float] | None) -> str:
 def differences(
     got: NDArray[Any], expected: NDArray[Any], dtype: DataType, error: tuple[float, float] | None = None
 ) -> Differences:
-    """Returns what each element should be, and which are not. The arguments are those of `compare`."""
+    """Returns the expected elements, and which elements are wrong. The arguments are those of `compare`."""
     if error is None:
-        # Rounded once to the buffer's type, and wrapped around as its sums are.
+        # Round once to the buffer's type; whole numbers wrap around as the buffer's sums do.
         with np.errstate(over="ignore", invalid="ignore"):
             expected = to_type(expected, dtype)
         expected = as_numbers(expected)
@@ -148,7 +151,7 @@ def differences(
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong element. index: its place in the buffer."""
+    """A wrong element. ``index`` is its place in the buffer."""
 
     index: tuple[int, ...]
     got: float
@@ -157,7 +160,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The verdict on one buffer; errors are over elements where both values are finite."""
+    """The verdict on one buffer; the errors are over elements that are finite in both."""
 
     buffer: str
     expected: str
@@ -174,7 +177,7 @@ class Comparison:
         return self.mismatches == 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns plain data for JSON; values it cannot hold become text."""
+        """Returns plain data for JSON; values that JSON cannot hold become text."""
         return {
             "buffer": self.buffer,
             "expected": self.expected,

@@ -1,6 +1,6 @@
-"""Expressions over buffers, such as ``A @ B.T + 2 * C``: the part of Python that is arithmetic, in float64.
+"""Expressions over buffers, such as ``A @ B.T + 2 * C``: Python's arithmetic, in float64.
 
-Names are buffers as they were before the first launch. Whole-number types stay whole numbers.
+Names stand for buffers as they were before the first launch. Whole-number types stay whole numbers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONGEST = 10_000
-"""Characters of an expression."""
+"""The largest number of characters in an expression."""
 MOST_ELEMENTS = 1 << 28
-"""Of any array in an expression: 2 GiB of float64."""
+"""The largest number of elements in an array of an expression: 2 GiB of float64."""
 MOST_BITS = 1024
-"""Of a whole number in an expression, which no buffer's type reaches."""
+"""The largest number of bits in a whole number of an expression; no buffer type has as many."""
 
 
 class ExpressionError(ValueError):
-    """The expression is not one; says what is wrong and what may be written."""
+    """The text is not a valid expression; the message says why, and what is allowed."""
 
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
@@ -57,15 +57,16 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression. names: the buffers in it."""
+    """A parsed expression. ``names`` are the buffers in it."""
 
     text: str
     tree: ast.expr
     names: tuple[str, ...]
 
     def evaluate(self, values: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Returns its value. values: of the buffers, as float64 or whole numbers. Raises ExpressionError, naming
-        shapes.
+        """Returns the value.
+
+        ``values`` are those of the buffers, as float64 or whole numbers. Raises ExpressionError with the shapes.
         """
         try:
             with np.errstate(all="ignore"):
@@ -92,7 +93,7 @@ class Expression:
 
 
 def parse_expression(text: str, names: tuple[str, ...]) -> Expression:
-    """Reads an expression over these names. Raises ExpressionError for anything that is no arithmetic."""
+    """Reads an expression over these names. Raises ExpressionError for anything but arithmetic."""
     if len(text) > LONGEST:
         raise ExpressionError(f"has {len(text)} characters, at most {LONGEST} are read; use a .npy file")
     used: dict[str, None] = {}
@@ -107,7 +108,7 @@ def parse_expression(text: str, names: tuple[str, ...]) -> Expression:
 
 
 def _check(node: ast.expr, names: tuple[str, ...], used: dict[str, None]) -> None:
-    """Refuses what is no arithmetic before anything is computed."""
+    """Refuses anything but arithmetic, before anything is computed."""
     inner: list[ast.expr] = []
     match node:
         case ast.Constant(value=int() | float()):
@@ -125,7 +126,7 @@ def _check(node: ast.expr, names: tuple[str, ...], used: dict[str, None]) -> Non
         case ast.Attribute(value=value, attr="T"):
             inner = [value]
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _FUNCTIONS:
-            # Text is for functions alone, such as einsum.
+            # Only functions such as einsum take text.
             inner = [a for a in (*args, *(k.value for k in keywords)) if not isinstance(a, ast.Constant)]
         case ast.Subscript(value=value, slice=index):
             inner = [value, index]
@@ -177,7 +178,7 @@ def _evaluate(node: ast.expr | None, values: Mapping[str, NDArray[Any]]) -> Any:
 
 
 def _operate(kind: type, left: Any, right: Any) -> Any:
-    """An operation whose result is small enough to be waited for, and to be held."""
+    """Computes an operation, after a check that the result is small enough in memory and time."""
     left, right = (np.asarray(each) if isinstance(each, list | tuple) else each for each in (left, right))
     if isinstance(left, int) and isinstance(right, int):
         power = left.bit_length() * abs(right) if kind is ast.Pow else 0
@@ -190,18 +191,21 @@ def _operate(kind: type, left: Any, right: Any) -> Any:
 
 
 def _call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
-    """A function whose result is small enough; of those that are told a size, what they are told."""
+    """Calls a function, after a check that the result is small enough.
+
+    Arguments that are not arrays may be sizes of the result.
+    """
     given = [*arguments, *named.values()]
     held = [np.size(each) for each in given if isinstance(each, np.ndarray)]
     sizes = [each for each in given if not isinstance(each, np.ndarray | str) and not _has_arrays(each)]
-    told = [abs(math.prod(np.ravel(each).tolist())) for each in sizes]
+    numbers = [abs(math.prod(np.ravel(each).tolist())) for each in sizes]
     if name == "arange" and len(arguments) == 3:
         start, stop, step = map(float, arguments)
         _allow(abs((stop - start) / step) if step else math.inf, MOST_ELEMENTS, "elements")
     elif name in ("zeros", "ones", "full", "arange"):
-        _allow(max((size for size in told if np.isfinite(size)), default=0), MOST_ELEMENTS, "elements")
+        _allow(max((size for size in numbers if np.isfinite(size)), default=0), MOST_ELEMENTS, "elements")
     elif name in ("tile", "repeat"):
-        _allow(math.prod(held) * math.prod(told), MOST_ELEMENTS, "elements")
+        _allow(math.prod(held) * math.prod(numbers), MOST_ELEMENTS, "elements")
     elif name == "einsum":
         _allow(_elements_of_einsum(arguments), MOST_ELEMENTS, "elements")
     elif name == "bincount" and held:
@@ -212,12 +216,12 @@ def _call(name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
 
 
 def _has_arrays(value: Any) -> bool:
-    """Returns whether it is what concatenate takes, whose parts may differ in size."""
+    """Returns whether a value is an argument of concatenate, whose parts may differ in size."""
     return isinstance(value, list | tuple) and any(isinstance(each, np.ndarray) for each in value)
 
 
 def _elements_of_einsum(arguments: list[Any]) -> int:
-    """Of the result, whose indices are those behind the arrow, or all that are named."""
+    """Returns the number of elements of the result. Its indices are those after the arrow, or all indices."""
     if not arguments or not isinstance(arguments[0], str):
         raise ValueError('einsum: write the subscripts first, for example einsum("ij,kj->ik", A, B)')
     inputs, _, output = arguments[0].replace(" ", "").partition("->")

@@ -1,4 +1,4 @@
-"""Launch files: how the kernels of a PTX file are launched, and what they should compute, as TOML.
+"""Reads launch files. In TOML, they say how to launch the kernels of a PTX file, and what these should compute.
 
     ptx = "gemm.ptx"                                # beside this file
     [buffers]
@@ -13,7 +13,7 @@
     [expect]
     C = "A @ A.T"
 
-The text becomes the data of `emugpu.launch.spec` here; nothing is looked up in the PTX yet.
+This module turns the text into the data of `emugpu.launch.spec`. It does not read the PTX.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from emugpu.launch.toml_table import LARGEST_SIZE, Table, is_whole
 
 LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30
-"""More than the memory of any GPU that is emulated."""
+"""More than the memory of any emulated GPU."""
 LARGEST_ADDRESS = 1 << 56
 TOO_DEEP = "its tables or arrays are nested too deeply; a launch file needs a few levels"
 
@@ -64,7 +64,7 @@ def read_launch_file(path: Path) -> Launchable:
 
 
 def launch_file_data(path: Path) -> dict[str, Any]:
-    """Returns what a launch file holds. Raises UsageProblem if it cannot be read, or is not TOML."""
+    """Returns the data of a launch file. Raises UsageProblem if the file cannot be read or is not TOML."""
     try:
         return tomllib.loads(read_text_file(path))
     except OSError as error:
@@ -79,7 +79,7 @@ def launch_file_data(path: Path) -> dict[str, Any]:
 
 
 def read_launch(path: Path, data: Mapping[str, Any]) -> Launchable:
-    """Reads what a launch file holds. Raises UsageProblem as `read_launch_file`."""
+    """Reads the data of a launch file. Raises UsageProblem as `read_launch_file` does."""
     top = Table(path, "", data)
     top.only("ptx", "buffers", "maps", "symbols", "launch", "expect")
     ptx = path.parent / top.text("ptx", 'the PTX file, relative to this file, for example ptx = "kernel.ptx"')
@@ -133,7 +133,7 @@ def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
 
 
 def _parts(table: Table, fill: Fill | None) -> tuple[tuple[int, Path], ...]:
-    """Of recorded memory: what of it was written."""
+    """Returns the written parts of recorded memory."""
     given = table.take("parts", [])
     rule = 'must be [[offset in bytes, "FILE.npy"], ...], of a buffer with init = "uninitialised"'
     well_formed = isinstance(given, list) and all(
@@ -152,14 +152,14 @@ def _fill(table: Table, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:
     seed = table.whole("seed", 0, LARGEST_SEED, "for values that are drawn", default=0)
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not dtype.is_float and not fits(value, dtype):
-            table.fail("init", value, f"is no value of {dtype.name}; choose one, or another dtype")
+            table.fail("init", value, f"is not a value of {dtype.name}; choose one, or another dtype")
         return Fill("number", value)
     if isinstance(value, str) and value.endswith(".npy"):
         return Fill("file", file=table.path.parent / value)
     if value not in INITS:
         table.fail("init", value, rule)
     if value == "nan" and (not dtype.is_float or dtype.packed):
-        table.fail("init", value, f'{dtype.name} has no NaN; use "uninitialised", which stops whoever reads it')
+        table.fail("init", value, f'{dtype.name} has no NaN; use "uninitialised", which stops a kernel that reads it')
     if value == "index" and dtype.is_float and (dtype.packed or dtype.name == "ue8m0" or not _is_matrix(shape)):
         table.fail("init", value, f"needs a matrix with a multiple of {CHUNK} columns, of 8 bits and more; use integer")
     return Fill(value, seed=seed)
@@ -203,7 +203,7 @@ def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
 
 
 def _element(table: Table, dtype: DataType) -> str:
-    """The tensor map's element type: what is said, else the buffer's own if there is one, else one of the same bits."""
+    """Returns the tensor map's element type: the given one, else the buffer's, else one with as many bits."""
     name = table.optional_text("element", f"one of {', '.join(ELEMENT_TYPES)}")
     if name is None:
         own = {"e2m1": "b4x16", "e2m3": "b6x16_p32", "e3m2": "b6x16_p32"}.get(dtype.name, dtype.name)
@@ -269,14 +269,16 @@ def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buff
     text = inner.text("value", rule)
     tolerance = inner.number("tolerance", MOST_TOLERANCE, "for absolute and relative") if "tolerance" in inner else None
     absolute = (
-        inner.number("absolute", MOST_TOLERANCE, "what an element may be off by") if "absolute" in inner else tolerance
+        inner.number("absolute", MOST_TOLERANCE, "the largest error of an element")
+        if "absolute" in inner
+        else tolerance
     )
-    off = "what an element may be off by, as a part of itself"
+    off = "the largest error of an element, relative to its value"
     relative = inner.number("relative", MOST_TOLERANCE, off) if "relative" in inner else tolerance
     exact = inner.truth("exact", "whether elements must be equal", default=False)
     loose = absolute is not None or relative is not None
     if exact and loose:
-        inner.fail("exact", True, "and a tolerance cannot both be asked for; leave one out")
+        inner.fail("exact", True, "cannot be combined with a tolerance; leave one out")
     if text.endswith(".npy"):
         file, expression = table.path.parent / text, None
         exact = exact or not loose

@@ -1,4 +1,4 @@
-"""Runs a launchable on an emulated GPU: memory, launches in order, expectations; under one schedule or several."""
+"""Runs a launchable on an emulated GPU, with its memory, launches and expectations, under one or several schedules."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ from emugpu.processes.engine import in_order
 Accumulation = Literal["f32", "tensor_core"]
 Schedule = Literal["fifo", "random", "declining"]
 LARGEST_SEED = 2**32 - 1
-"""Of inputs, and of random schedules."""
+"""The largest seed of inputs, and of random schedules."""
 
 
 @dataclass(frozen=True)
 class EmulationOptions:
-    """Says how to emulate. jobs: processes. resident_clusters: at once, None: as many as the GPU holds. max_steps: warp
-    instructions, timeout: seconds; None: no limit. strict: a breach of a rule that hardware is known to tolerate is an
-    error, except for the rules in allow. uninitialised: what kernels get that read memory before it is written, as of
-    `emugpu.emulator.memory.unwritten`. sinks get every event. engine: what runs plain code; the result is the same.
+    """How to emulate.
+
+    ``jobs`` is the number of processes. ``resident_clusters`` is the number of clusters that run at the same time;
+    None: as many as the GPU holds. ``max_steps`` (warp instructions) and ``timeout`` (seconds) limit a launch; None:
+    no limit. ``strict``: a breach of a rule that hardware is known to tolerate is an error, except for the rules in
+    ``allow``. ``uninitialised`` selects the values that kernels read from unwritten memory
+    (`emugpu.emulator.memory.unwritten`). ``sinks`` receive every event. ``engine`` selects the interpreter of plain
+    code; the results are the same.
     """
 
     accumulation: Accumulation = "f32"
@@ -55,13 +59,13 @@ class EmulationOptions:
     engine: Engine = "native"
 
     def make_device(self, memory: GlobalMemory | None = None, constants: GlobalMemory | None = None) -> Device:
-        """Returns an emulated GPU as these options describe it; memory and constants: as of `Device`."""
+        """Returns an emulated GPU with these options; ``memory`` and ``constants`` are those of `Device`."""
         library = library_for(self.engine_used)
         return Device(self.accumulation, self.schedule, self.seed, memory, constants, self.uninitialised, library)
 
     @property
     def engine_used(self) -> Engine:
-        """Returns the engine that there is: the native one needs its library, and sinks that can be told later."""
+        """Returns the engine that runs: the native engine needs its library, and sinks that accept events later."""
         return "native" if can_defer(fan_out(self.sinks)) and library_for(self.engine) is not None else "python"
 
     @property
@@ -74,7 +78,7 @@ TOLERANT = EmulationOptions(strict=False)
 
 
 def name_schedules(schedule: str, seed: int, count: int = 1) -> str:
-    """Names the schedules of `under_schedules` for people, with their seeds."""
+    """Returns a description of the schedules of `under_schedules`, with their seeds."""
     if count == 1:
         return f"{schedule} schedule" + (f", seed {seed}" if schedule == "random" else "")
     random = f"a random one of seed {seed}" if count == 2 else f"random ones of seeds {seed} to {seed + count - 2}"
@@ -82,8 +86,9 @@ def name_schedules(schedule: str, seed: int, count: int = 1) -> str:
 
 
 def under_schedules(options: EmulationOptions, count: int) -> list[EmulationOptions]:
-    """Returns the options under so many schedules: fifo, and random ones with seeds that follow one another. A single
-    one is the schedule that the options name.
+    """Returns the options under ``count`` schedules: fifo, then random ones with consecutive seeds.
+
+    A single schedule is the one that the options name.
     """
     if count == 1:
         return [options]
@@ -96,7 +101,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Launched:
-    """Describes a launch that has ended. kernel: its full name. result: None on a GPU, which counts nothing."""
+    """A launch that has ended. ``kernel`` is its full name. ``result`` is None on a GPU, which has no counters."""
 
     where: str
     kernel: str
@@ -106,8 +111,10 @@ class Launched:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds what a run gave. device: what it ran on, and how, as plain data. verdicts: of the expectations. contents:
-    of buffers and symbols at the end.
+    """The outcome of a run.
+
+    ``device`` describes the device as plain data. ``verdicts`` are those of the expectations. ``contents`` holds the
+    final values of buffers and symbols.
     """
 
     what: Launchable
@@ -124,12 +131,12 @@ class Outcome:
 
     @property
     def results(self) -> list[LaunchResult]:
-        """Returns what the emulator counted, launch by launch."""
+        """Returns the emulator's results, launch by launch."""
         return [one.result for one in self.launched if one.result]
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """Returns the warnings of all launches; equal ones are one."""
+        """Returns the warnings of all launches; equal ones become one."""
         found: dict[tuple[str, int, str], Finding] = {}
         for finding in (f for result in self.results for f in result.warnings):
             key = (finding.rule, finding.line, finding.message)
@@ -153,7 +160,7 @@ class Outcome:
 
     @property
     def compiler(self) -> str:
-        """Returns what wrote the PTX; "" if that is not known."""
+        """Returns the compiler that wrote the PTX, or "" if it is unknown."""
         return compiler_of(self.what.text)
 
     def as_dict(self) -> dict[str, Any]:
@@ -201,16 +208,17 @@ def run(
     device: Device | None = None,
     keep: Collection[str] | None = None,
 ) -> Outcome:
-    """Runs a launchable once. device: an empty one to run it on, in place of one that the options describe. keep: the
-    buffers whose contents are wanted, None: all.
+    """Runs a launchable once.
 
-    Raises UsageProblem for what a launch file asks wrongly, CannotRun if a kernel is not understood or does not end
-    well.
+    ``device`` is an empty device to run it on, in place of one that the options describe. ``keep`` lists the buffers
+    whose values the outcome keeps; None: all.
+
+    Raises UsageProblem for an error in a launch file, CannotRun if a kernel cannot be parsed or ends with an error.
     """
     module = load_module(what)
     for wanted in what.maps.values():
         if wanted.gpu_swizzle:
-            raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} is a GPU's alone")
+            raise CannotRun(f"{what.place(f'maps.{wanted.name}')}: swizzle {wanted.gpu_swizzle} works only on a GPU")
     device = device or options.make_device()
     start = time.perf_counter()
     require_host_memory(what)
@@ -228,7 +236,7 @@ def run(
 
 
 def about_device(target: str, options: EmulationOptions, seconds: float) -> dict[str, Any]:
-    """Returns the emulated GPU, for `Outcome`. seconds: of emulation."""
+    """Returns a description of the emulated GPU for `Outcome`. ``seconds`` is the time of the emulation."""
     return {
         "kind": f"emulated-{target}",
         "name": f"emulated {emulated_name(target)}",
@@ -241,7 +249,7 @@ def about_device(target: str, options: EmulationOptions, seconds: float) -> dict
 
 
 def load_module(what: Launchable) -> Module:
-    """Returns the module with the kernels that are launched; others need not be understood."""
+    """Returns the module with the launched kernels; the emulator need not support the other kernels."""
     try:
         return _module(launched_ptx(what))
     except PtxSyntaxError as error:
@@ -249,7 +257,7 @@ def load_module(what: Launchable) -> Module:
 
 
 def launched_ptx(what: Launchable) -> str:
-    """Returns the PTX with blanks in the place of kernels that are not launched. Raises UsageProblem without one."""
+    """Returns the PTX with blanks in place of kernels that are not launched. Raises UsageProblem without a kernel."""
     names = [section.name for section in kernel_sections(what.text)]
     if not names:
         raise UsageProblem(f"{what.place('ptx')} = {what.ptx.name}: it has no kernel (.entry)")
@@ -258,7 +266,7 @@ def launched_ptx(what: Launchable) -> str:
         where = what.place(f"{launch.where}.kernel")
         if launch.kernel is None and len(names) > 1:
             listed = ", ".join(map(readable_name, names))
-            key = where if what.file else "kernel"  # of a launch file, or an argument of `run_ptx`
+            key = where if what.file else "kernel"  # a key of the launch file, or an argument of `run_ptx`
             raise UsageProblem(f"{key} is missing: {what.ptx.name} has {listed}; name one")
         try:
             wanted.add(names[0] if launch.kernel is None else find_name(launch.kernel, names, "kernel"))
@@ -269,7 +277,7 @@ def launched_ptx(what: Launchable) -> str:
 
 @lru_cache(maxsize=4)
 def _module(text: str) -> Module:
-    """Translated once, for all schedules."""
+    """Translates the text once, for all schedules."""
     return Module.from_text(text)
 
 
@@ -322,7 +330,7 @@ def _arguments(launch: Launch, what: Launchable, memory: Memory, kernel: Kernel)
 
 
 def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the counters of several launches together: sums, and of those that are a maximum the greatest."""
+    """Returns the joint counters of several launches: the largest value of each maximum, and sums of the others."""
     total: dict[str, Any] = {}
     for counters in several:
         for name, value in counters.items():
@@ -337,7 +345,7 @@ def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tried:
-    """Holds what one schedule gave: an outcome, or why there is none. options: with this schedule."""
+    """The outcome of one schedule, or the reason why there is none. ``options`` include the schedule."""
 
     options: EmulationOptions
     outcome: Outcome | None
@@ -345,7 +353,7 @@ class Tried:
 
     @property
     def seed(self) -> int | None:
-        """Of a random schedule."""
+        """Returns the seed of a random schedule, or None for another schedule."""
         return self.options.seed if self.options.schedule == "random" else None
 
     @property
@@ -370,10 +378,11 @@ def run_schedules(
     progress: Progress | None = None,
     keep: Collection[str] | None = None,
 ) -> Iterator[Tried]:
-    """Yields one after the other as they are done, in the order of `under_schedules`. Processes share the clusters of a
-    single run; several run side by side. keep: as of `emugpu.launch.launching.run`.
+    """Yields the outcomes of the schedules in the order of `under_schedules`, each as soon as it is done.
 
-    progress is called with parts done, and all of them. Raises UsageProblem for what a launch file asks wrongly.
+    With one schedule, the processes share its clusters; with several, whole runs are parallel. ``keep`` is that of
+    `emugpu.launch.launching.run`. ``progress`` is called with the number of parts done and the number of all parts.
+    Raises UsageProblem for an error in a launch file.
     """
     each = under_schedules(options if count == 1 else replace(options, jobs=1), count)
     if count == 1 or options.jobs == 1:
@@ -396,7 +405,7 @@ def _try(
 
 
 def _share(progress: Progress | None, before: int, count: int) -> Progress | None:
-    """The progress of one of several runs, as a part of them all."""
+    """Returns a callback that reports the progress of one of several runs as a part of all of them."""
     if progress is None:
         return None
     return lambda done, total: progress(before * total + done, count * total)

@@ -1,4 +1,4 @@
-"""What a PTX file holds: its kernels, their parameters and shared memory, and what the emulator lacks to run them."""
+"""Lists the content of a PTX file: its kernels, their parameters and shared memory, and what the emulator lacks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from emugpu.launch.spec import target_of
 
 _LINE = re.compile(r"PTX line (\d+):\s*(.*)", re.S)
 _UNNAMED = ("$", "__unnamed")
-"""How the names of strings and the like begin, which nobody sets."""
+"""Prefixes of the names of strings and other constants, which no host sets."""
 
 
 @dataclass(frozen=True)
 class ListedParameter:
-    """A kernel parameter. bytes, align: of it. seems: what it is used as, in words."""
+    """A kernel parameter. ``bytes`` and ``align`` are its size and alignment. ``seems`` says how the kernel uses it."""
 
     index: int
     name: str
@@ -35,7 +35,7 @@ class ListedParameter:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An instruction or line that the emulator does not take. why: in words."""
+    """An instruction or line that the emulator does not support. ``why`` says the reason."""
 
     line: int
     text: str
@@ -44,9 +44,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class ListedKernel:
-    """A kernel of a PTX file. problem: why it cannot be launched at all, or nothing.
+    """A kernel of a PTX file. ``problem`` says why it cannot be launched at all, or is "".
 
-    directives: as in the PTX, with their numbers. static_shared: bytes; dynamic_shared: whether it declares some.
+    ``directives`` are those of the PTX, with their numbers. ``static_shared`` is a number of bytes;
+    ``dynamic_shared``: it declares dynamic shared memory.
     """
 
     name: str
@@ -63,14 +64,14 @@ class ListedKernel:
 
 @dataclass(frozen=True)
 class Listing:
-    """A PTX file. compiler: what wrote it, as far as it says; "" if that is not known."""
+    """A PTX file. ``compiler`` is the one that wrote it, or "" if it is unknown."""
 
     target: str
     version: str
     compiler: str
     kernels: tuple[ListedKernel, ...]
     symbols: tuple[tuple[str, str, int], ...] = field(default=())
-    """(state space, name, bytes) of the variables a host may set."""
+    """(state space, name, bytes) of the variables that a host may set."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
@@ -84,7 +85,8 @@ class Listing:
 
 
 def list_kernels(text: str) -> Listing:
-    """Returns what is in a PTX text. Each kernel is looked at on its own, so that one does not hide the others.
+    """Returns the content of a PTX text. Each kernel is parsed on its own, so an error in one does not hide the
+    others.
 
     Raises CannotRun if the text outside of kernels cannot be parsed.
     """
@@ -146,7 +148,7 @@ def _refusals(kernel: Kernel, module: ParsedModule) -> list[Refusal]:
 
 
 def _unreadable(text: str, section: Section, line: int, error: PtxSyntaxError) -> ListedKernel:
-    """A kernel that does not parse: its head, if that can be read, and the line where it ends."""
+    """Returns a kernel that cannot be parsed, with its head if that can be read, and the line where it ends."""
     message = str(error)
     place = _LINE.match(message)
     lines = text.splitlines()
@@ -166,7 +168,7 @@ def _unreadable(text: str, section: Section, line: int, error: PtxSyntaxError) -
     )
 
 
-# ---- what parameters seem to be ----
+# ---- the use of parameters ----
 
 
 def _parameters(kernel: Kernel) -> tuple[ListedParameter, ...]:
@@ -193,7 +195,7 @@ def _seems(parameter: Parameter, pointer: bool, maps: set[int]) -> str:
 
 
 def _pointers(kernel: Kernel) -> set[int]:
-    """Offsets of parameters that are loaded and then used as an address."""
+    """Returns the offsets of parameters that are loaded and then used as an address."""
     offsets = {p.name: p.offset for p in kernel.parameters}
     loaded: dict[str, int] = {}
     found: set[int] = set()
@@ -211,7 +213,7 @@ def _pointers(kernel: Kernel) -> set[int]:
 
 
 def _tensor_maps(kernel: Kernel) -> set[int]:
-    """Offsets in the parameter block that tensor copies take their map from; followed through moves and adds."""
+    """Returns the offsets in the parameter block from which tensor copies take their map, through moves and adds."""
     offsets = {p.name: p.offset for p in kernel.parameters}
     known: dict[str, int] = {}
     found: set[int] = set()
@@ -249,7 +251,7 @@ def _place(operand: object, offsets: dict[str, int], known: dict[str, int]) -> i
     return None
 
 
-# ---- who wrote it ----
+# ---- the compiler ----
 
 _COMPILERS = (
     ("Mojo", re.compile(r"mojo|modular", re.I)),
@@ -261,7 +263,7 @@ _NVCC = re.compile(r"Cuda compilation tools, release ([\d.]+)")
 
 
 def compiler_of(text: str) -> str:
-    """Returns which compiler wrote a PTX text, by its comments, source files and names; "" if nothing tells."""
+    """Returns the compiler that wrote a PTX text, from its comments, source files and names; "" if it is unknown."""
     nvcc = _NVCC.search(text)
     for name, pattern in _COMPILERS:
         if pattern.search(text):

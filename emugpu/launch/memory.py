@@ -1,14 +1,14 @@
-"""The buffers, symbols and tensor maps of a launchable on a device, and the arguments that its launches get.
+"""The buffers, symbols and tensor maps of a launchable on a device, and the arguments of its launches.
 
 The first values of buffers:
 
-integer        whole numbers in -4..4, of unsigned types 0..8, of ue8m0 1, 2 or 4: sums of products are exact
-index          values that tell rows, columns and slices of K apart (`index_operand`); of
+integer        whole numbers in -4..4, for unsigned types 0..8, for ue8m0 1, 2 or 4: sums of products are exact
+index          values that distinguish rows, columns and slices of K (`index_operand`); for
                whole-number types the element's number, modulo the type's range
-normal         standard normal, of ue8m0 powers of two about 1; of whole-number types rounded, times 16
-uniform        uniform in [-1, 1), of ue8m0 1/2 or 1; of whole-number types over the whole range
+normal         standard normal; for ue8m0 powers of two about 1; for whole-number types 16 times as large, rounded
+uniform        uniform in [-1, 1); for ue8m0 1/2 or 1; for whole-number types over the whole range
 zeros, nan     all the same
-uninitialised  nothing: reading it is an error
+uninitialised  no values: reading them is an error
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ from emugpu.launch.spec import (
 )
 
 CHUNK = 8
-"""Elements of K in the 16 bytes that a swizzle moves as a whole."""
+"""Elements of K in the 16 bytes that a swizzle moves as a unit."""
 SCALES = 8
 EMPTY = ("absent", "uninitialised")
-"""Fills that take no memory before somebody writes there."""
+"""Fills that take no memory before a kernel writes to the buffer."""
 PIECE = 1 << 20
-"""Elements that are drawn at a time: what is drawn takes more memory than what is kept of it."""
+"""Elements are drawn in pieces of this size, because the drawing takes more memory than the values."""
 
 
 def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int) -> NDArray[Any] | None:
-    """Returns the values of a buffer that is no file; None: uninitialised. number: of the buffer, so that equal ones
-    differ.
+    """Returns the values of a buffer that is not filled from a file, or None if it is uninitialised.
+
+    ``number`` is that of the buffer, so that buffers of the same kind differ.
     """
     if fill.kind == "uninitialised":
         return None
@@ -69,7 +70,7 @@ def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int
     values = np.empty(shape, dtype.numpy)
     flat = values.reshape(-1)
     step = PIECE
-    # Eight rows at least, as bytes are drawn four at a time.
+    # At least eight rows, because bytes are drawn four at a time.
     if fill.kind == "index" and dtype.is_float:
         step = shape[1] * CHUNK * max(1, PIECE // (shape[1] * CHUNK))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -80,7 +81,7 @@ def make_values(fill: Fill, dtype: DataType, shape: tuple[int, ...], number: int
 
 
 def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
-    """Rounded to the type; whole numbers that do not fit wrap around."""
+    """Rounds values to the type; whole numbers that do not fit wrap around."""
     values = np.asarray(values)
     if not dtype.is_float and values.dtype.kind == "f":
         return values.astype(np.int64).astype(dtype.numpy)
@@ -91,7 +92,7 @@ def to_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
 def _floats(
     fill: Fill, dtype: DataType, shape: tuple[int, ...], places: range, rng: np.random.Generator
 ) -> NDArray[Any]:
-    """places: of the elements, row-major; of "index" whole rows."""
+    """Draws the elements at ``places``, row-major; for "index" these are whole rows."""
     size = len(places)
     match fill.kind:
         case "integer":
@@ -144,10 +145,11 @@ def _exponents(
 
 
 def index_operand(rows: int, k: int, rng: np.random.Generator, first: int = 0) -> np.ndarray:
-    """Values [rows, k] in which the place of every row and of every 16 bytes of K can be told. first: number of the
-    first row.
+    """Returns values [rows, k] that show the place of every row and of every 16 bytes of K.
 
-    K is cut into chunks of 8 elements, 16 bytes: what a swizzle moves as a whole. Each chunk of each row is
+    ``first`` is the number of the first row.
+
+    K is divided into chunks of 8 elements, 16 bytes, which a swizzle moves as a unit. Each chunk of each row is
     one of 16 words: the 8 Walsh functions (rows of a Hadamard matrix) and their negatives, drawn
     independently. Two words multiply to +8 or -8 if they are the same function and to 0 otherwise, so a
     chunk that meets another chunk of the other operand than it should adds something else. No element is
@@ -167,7 +169,7 @@ def index_operand(rows: int, k: int, rng: np.random.Generator, first: int = 0) -
 
 
 def index_words(rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
-    """The words of `index_operand` without the scales of rows: 1 and -1."""
+    """Returns the words of `index_operand` without the scales of rows: 1 and -1."""
     words = _walsh_words()
     drawn = rng.integers(0, len(words), size=(rows, -(-k // CHUNK)), dtype=np.uint8)
     return words[drawn].reshape(rows, -1)[:, :k]
@@ -184,9 +186,7 @@ def row_scales(rows: int, first: int = 0) -> np.ndarray:
 
 
 def _walsh_words() -> np.ndarray:
-    """The 8 rows of the Hadamard matrix of order 8 (Sylvester's construction) and their negatives: [16,
-    8].
-    """
+    """Returns the 8 rows of the Hadamard matrix of order 8 (Sylvester's construction) and their negatives: [16, 8]."""
     matrix = np.ones((1, 1), dtype=np.float32)
     for _ in range(3):
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -194,9 +194,9 @@ def _walsh_words() -> np.ndarray:
 
 
 def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where: str) -> NDArray[Any]:
-    """Returns an array of a .npy file in the buffer's type; where: who asks, for messages.
+    """Returns an array of a .npy file in the buffer's type. ``where`` is the key that names the file, for messages.
 
-    Types that NumPy lacks are saved by it as bytes without a meaning; those of the right size are taken as they are.
+    NumPy saves types that it lacks as plain bytes; those of the right size are taken as elements.
     """
     try:
         values = np.load(path, allow_pickle=False)
@@ -214,14 +214,14 @@ def load_file(path: Path, dtype: DataType, shape: tuple[int, ...] | None, where:
     if values.dtype.kind not in "fiubV" and values.dtype != dtype.numpy:
         raise UsageProblem(f"{where}: {path} holds {values.dtype}; save numbers")
     if shape is not None and values.shape != shape:
-        raise UsageProblem(f"{where}: {path} has shape {list(values.shape)}, and shape = {list(shape)} is asked for")
+        raise UsageProblem(f"{where}: {path} has shape {list(values.shape)}, but shape = {list(shape)} is given")
     if not values.shape or not values.size:
         raise UsageProblem(f"{where}: {path} has shape {list(values.shape)}; at least one element is needed")
     return to_type(values, dtype)
 
 
 def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
-    """For arithmetic: float64, or whole numbers of 64 bits."""
+    """Returns values for arithmetic: float64, or whole numbers of 64 bits."""
     whole = {"i": np.int64, "u": np.uint64 if values.dtype == np.uint64 else np.int64}
     return values.astype(whole.get(values.dtype.kind, np.float64))
 
@@ -249,7 +249,7 @@ class DeviceMemory(Protocol):
 
 @dataclass(frozen=True)
 class Placed:
-    """A buffer at its device address. first: its values before the first launch, None: unknown."""
+    """A buffer at its device address. ``first`` holds its values before the first launch; None: unknown."""
 
     buffer: Buffer
     address: int
@@ -258,7 +258,7 @@ class Placed:
 
 
 def require_host_memory(what: Launchable) -> None:
-    """Raises CannotRun if this machine cannot hold the first values of the buffers, and those on the emulated GPU."""
+    """Raises CannotRun if this machine cannot hold the buffers' first values and their copy on the emulated GPU."""
     needs = {b.name: _host_bytes(b, b.fill, b.shape) for b in what.buffers.values() if b.fill and b.shape}
     needed, have = sum(needs.values()), free_bytes() - SPARE
     if needed > have:
@@ -277,7 +277,7 @@ def _host_bytes(buffer: Buffer, fill: Fill, shape: tuple[int, ...]) -> int:
 
 
 class Memory:
-    """Holds what a launchable needs on the device; it is made anew for every run."""
+    """The memory of a launchable on the device; every run makes a new one."""
 
     def __init__(self, what: Launchable, device: DeviceMemory, module: Module) -> None:
         self.what = what
@@ -290,13 +290,13 @@ class Memory:
         self._pointers: dict[str, int] = {}
 
     def pointer_to_map(self, name: str) -> int:
-        """Returns the address of a tensor map in global memory; it is put there once."""
+        """Returns the address of a tensor map in global memory, and copies the map there on first use."""
         if name not in self._pointers:
             self._pointers[name] = self.device.upload_tensor_map(self.maps[name], f"map {name}")
         return self._pointers[name]
 
     def download(self, name: str) -> NDArray[Any]:
-        """Returns what a buffer holds now. Raises CannotRun if a part of it was never written."""
+        """Returns the current values of a buffer. Raises CannotRun if a part of it was never written."""
         placed = self.buffers[name]
         dtype = placed.buffer.dtype
         try:
@@ -308,7 +308,7 @@ class Memory:
         return dtype.from_memory(data, placed.shape)
 
     def contents(self, names: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Returns what these buffers hold, without those of which a part was never written."""
+        """Returns the values of these buffers, without those that were not written completely."""
         found = {}
         for name in names:
             with suppress(CannotRun):
@@ -316,7 +316,7 @@ class Memory:
         return found
 
     def judge(self) -> tuple[ExpectationResult, ...]:
-        """Returns whether buffers hold what they should."""
+        """Returns the outcomes of the expectations."""
         first = {name: placed.first for name, placed in self.buffers.items()}
         return tuple(each.judge(self.download(each.buffer), first) for each in self.what.expectations)
 
@@ -327,7 +327,7 @@ class Memory:
         return [self._value(a, p) for a, p in zip(order(kernel, given), kernel.parameters, strict=True)]
 
     def _value(self, argument: Argument, parameter: Parameter | None) -> Any:
-        """parameter: of the kernel; None inside a struct."""
+        """Returns the value of an argument. ``parameter`` is that of the kernel, or None inside a struct."""
         match argument:
             case Null():
                 return None
@@ -340,7 +340,7 @@ class Memory:
             case Struct(fields):
                 return {name: self._value(field, None) for name, field in fields}
             case Reference(name, pointer, offset) if name in self.maps:
-                # 8 bytes hold no map: the kernel takes a pointer to one.
+                # A parameter of 8 bytes cannot hold a map, so it is a pointer to one.
                 if pointer or (parameter is not None and parameter.size == POINTER_BYTES):
                     return self.pointer_to_map(name)
                 return self.maps[name]

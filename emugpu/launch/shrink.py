@@ -1,7 +1,7 @@
-"""The smaller reproduction of a verdict: the one schedule, and the least numbers under which the same goes wrong.
+"""Reproduces a verdict in a smaller case: with one schedule, and with the smallest numbers that give the same error.
 
-The same is an error of the same rule between the same instructions, or a run that ends at the same instruction. What is
-only a wrong result may be wrong for any reason in a smaller case, unless the expectation follows the numbers.
+An error is the same if it breaks the same rule between the same instructions, or if the run ends at the same
+instruction. A wrong result may have any cause in a smaller case, unless the expectation follows the numbers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from emugpu.launch.spec import Launchable
 from emugpu.launch.toml_table import is_whole
 
 MOST_RUNS = 100
-"""Of smaller cases; they are tried from the smallest on, which take the least time."""
+"""The largest number of smaller cases. The smallest ones run first, because they take the least time."""
 
 Cause = frozenset[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A case by its numbers, each with a name. make: a launchable of other numbers, or UsageProblem or CannotRun for
-    those that it cannot have. expects: whether it is known what the result is, whatever the numbers.
+    """A case as a set of named numbers.
+
+    ``make`` returns a launchable with other numbers; it raises UsageProblem or CannotRun if they are impossible.
+    ``expects``: the expected result is known for any numbers.
     """
 
     values: Mapping[str, int]
@@ -41,7 +43,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Smaller:
-    """What was found. emulation: of the one schedule. runs: that were tried."""
+    """The smaller case. ``emulation`` has the one schedule. ``runs`` is the number of cases that were tried."""
 
     values: Mapping[str, int]
     emulation: EmulationOptions
@@ -49,11 +51,11 @@ class Smaller:
 
 
 def shrink(numbers: Numbers, options: CheckOptions) -> Smaller | None:
-    """Returns the smaller case; None if nothing goes wrong under any of the schedules."""
+    """Returns the smaller case, or None if no schedule gives an error."""
     values = dict(numbers.values)
     what = numbers.make(values)
     for work in schedules_of(what, options):
-        # With the inputs that one schedule alone has, too.
+        # Also use the inputs that only this schedule has.
         wanted = causes(check_once(replace(work, what=what)), numbers.expects)
         if wanted:
             break
@@ -80,7 +82,7 @@ def shrink(numbers: Numbers, options: CheckOptions) -> Smaller | None:
 
 
 def causes(checked: Checked, expects: bool) -> Cause:
-    """Returns what has gone wrong in a run. expects: a wrong result counts."""
+    """Returns the errors of a run. ``expects``: a wrong result counts."""
     found: set[tuple[object, ...]] = {
         (f.rule, *(place.line for place in (f.first, f.second) if place)) for f in checked.report.errors
     }
@@ -92,14 +94,14 @@ def causes(checked: Checked, expects: bool) -> Cause:
 
 
 def of_launch_file(path: Path) -> Numbers:
-    """Returns the numbers of a launch file: the grids, and whole numbers that are arguments."""
+    """Returns the numbers of a launch file: the grids, and the arguments that are whole numbers."""
     data = launch_file_data(path)
     first = {name: _at(data, place) for name, place in _places(data).items()}
     return Numbers(first, lambda values: read_launch(path, _with(data, values)), expects=False)
 
 
 def smaller_file(path: Path, values: Mapping[str, int]) -> str:
-    """Returns the text of the same launch file with other numbers, which expects no result."""
+    """Returns the text of the same launch file with other numbers and without expectations."""
     return "".join(f"{key} = {_as_toml(value)}\n" for key, value in _with(launch_file_data(path), values).items())
 
 
@@ -113,7 +115,7 @@ def _with(data: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _places(data: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """The numbers of launches: what each is called, and the keys that lead to it."""
+    """Returns the numbers of launches: the name of each, and the keys that lead to it."""
     launches = data["launch"]
     several = [("launch", n) for n in range(len(launches))] if isinstance(launches, list) else [("launch",)]
     found = [(*one, key) for one in several for key in ("grid", "arguments") if key in _at(data, one)]
@@ -128,7 +130,7 @@ def _at(data: Any, place: tuple[Any, ...]) -> Any:
 
 
 def _as_toml(value: Any) -> str:
-    """A value in one line."""
+    """Returns a value as TOML in one line."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_as_toml(key)} = {_as_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):

@@ -1,11 +1,11 @@
 """What can be launched, as plain data: PTX, buffers, tensor maps, launches with their arguments, expectations.
 
-A `Launchable` is made from a launch file (`emugpu.launch.launch_file`), or by a program. An emulated
-device runs it (`emugpu.launch.launching`), and a CUDA device does (`emugpu.cuda.launch`).
+A launch file (`emugpu.launch.launch_file`) or a program makes a `Launchable`. An emulated device
+(`emugpu.launch.launching`) or a CUDA device (`emugpu.cuda.launch`) runs it.
 
-The element types of buffers are here, too: what they are called, how NumPy holds them, and how they lie in memory.
-Types of less than a byte are packed as the hardware has them (PTX ISA 5.2.3): element 0 in the lowest bits, 2 elements
-of 4 bits in a byte, 4 elements of 6 bits in 3 bytes.
+This module also has the element types of buffers: their names, their NumPy types, and their layout in memory. Types
+of less than a byte are packed as in hardware (PTX ISA 5.2.3): element 0 in the lowest bits, 2 elements of 4 bits in
+a byte, 4 elements of 6 bits in 3 bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from emugpu.files import read_text_file
 
 @dataclass(frozen=True)
 class DataType:
-    """name: as in PTX. numpy: holds one element each. bits: in memory. aliases: other names for it."""
+    """An element type.
+
+    ``name`` is its PTX name, ``numpy`` the NumPy type of one element, ``bits`` its size in memory, ``aliases`` its
+    other names.
+    """
 
     name: str
     numpy: np.dtype
@@ -46,7 +50,7 @@ class DataType:
 
     @property
     def group(self) -> int:
-        """Returns the fewest elements that are whole bytes."""
+        """Returns the smallest number of elements that fill whole bytes."""
         return {4: 2, 6: 4}.get(self.bits, 1)
 
     def to_memory(self, values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -59,7 +63,7 @@ class DataType:
         return np.packbits(bits.reshape(-1), bitorder="little")
 
     def from_memory(self, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Returns the reverse of `to_memory`."""
+        """Returns the array of bytes in memory: the reverse of `to_memory`."""
         if not self.packed:
             return data.view(self.numpy).reshape(shape)
         count = int(np.prod(shape, dtype=np.int64))
@@ -94,32 +98,32 @@ _BY_ALIAS = {alias: t for t in DATA_TYPES.values() for alias in (t.name, *t.alia
 
 
 def find_type(name: str) -> DataType | None:
-    """Returns a type by any of its names."""
+    """Returns a type by any of its names, or None."""
     return _BY_ALIAS.get(name.lower())
 
 
 def fits(value: int | float, dtype: DataType) -> bool:
-    """Returns whether a whole-number type holds a value."""
+    """Returns whether a whole-number type can hold a value."""
     least = -(1 << dtype.bits - 1) if dtype.name[0] == "s" else 0
     return isinstance(value, int) and least <= value < least + (1 << dtype.bits)
 
 
 def round_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns the nearest values with 10 bits of fraction, ties away from zero, as ``cvt.rna.tf32.f32``."""
+    """Returns the nearest values with 10 bits of fraction, ties away from zero, as ``cvt.rna.tf32.f32`` does."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 NULL = "null"
-"""How a null argument is written; no buffer may be called so."""
+"""Stands for a null argument; no buffer may have this name."""
 INITS = ("integer", "index", "normal", "uniform", "zeros", "nan", "uninitialised")
 
 
 @dataclass(frozen=True)
 class Fill:
-    """The first values of a buffer. kind: one of `INITS`, "number", "file", "array" or "absent".
+    """The first values of a buffer. ``kind`` is one of `INITS`, "number", "file", "array" or "absent".
 
-    An absent buffer has an address and no memory: for runs of which only the time is wanted.
+    An absent buffer has an address but no memory, for runs that only measure time.
     """
 
     kind: str
@@ -130,17 +134,19 @@ class Fill:
 
     @property
     def exact(self) -> bool:
-        """Returns whether sums of products of such values have no rounding error, so that equality may be asked for."""
+        """Returns whether sums of products of such values have no rounding error, so that results can be exact."""
         whole = self.kind == "number" and float(self.number).is_integer()
         return whole or self.kind in ("integer", "index", "zeros")
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Device memory with a name. shape None: that of the file it is filled from, or one element of a symbol.
+    """Device memory with a name.
 
-    symbol: it is a variable of the module. fill None: it keeps what the PTX says. address: where it is to be, None:
-    anywhere. parts: bytes of an uninitialised one that are written, by offset, as .npy files.
+    If ``shape`` is None, it is the shape of the file that fills the buffer, or one element of a symbol. ``symbol``:
+    the buffer is a variable of the module. If ``fill`` is None, the symbol keeps the value in the PTX. ``address``
+    is its device address, or None for any. ``parts`` are the written bytes of an uninitialised buffer, by offset, as
+    .npy files.
     """
 
     name: str
@@ -154,12 +160,13 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Map:
-    """A tensor map over a buffer. Sizes are innermost first, as in the driver API; None: the whole buffer's.
+    """A tensor map over a buffer. Sizes are innermost first, as in the driver API; None stands for the whole
+    buffer's.
 
-    element: a name of `emugpu.emulator.memory.tensor_map.ELEMENT_TYPES`.
-    tile: the box with the outermost dimension first instead, at most as many entries as the buffer has dimensions.
-    l2_promotion: bytes that a copy makes the L2 of a GPU fetch at once; the emulator has no use for it.
-    gpu_swizzle: a swizzle that only a GPU has, in place of the other: a name of `emugpu.cuda.driver.SWIZZLES`.
+    ``element`` is a name in `emugpu.emulator.memory.tensor_map.ELEMENT_TYPES`. ``tile`` gives the box with the
+    outermost dimension first, with at most as many entries as the buffer has dimensions. ``l2_promotion`` is the
+    number of bytes that a copy makes a GPU's L2 fetch at once; the emulator ignores it. ``gpu_swizzle`` is a swizzle
+    that only a GPU has and that replaces the other one: a name in `emugpu.cuda.driver.SWIZZLES`.
     """
 
     name: str
@@ -184,7 +191,7 @@ class Null:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number; dtype None: the parameter's own type."""
+    """A number. If ``dtype`` is None, it has the parameter's type."""
 
     value: int | float
     dtype: DataType | None = None
@@ -192,7 +199,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Reference:
-    """A buffer's or symbol's address, or a tensor map. pointer: the address of a map that is put into global memory."""
+    """The address of a buffer or symbol, or a tensor map. ``pointer``: the address of a tensor map in global memory."""
 
     name: str
     pointer: bool = False
@@ -201,14 +208,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes as they are."""
+    """Bytes that become the parameter unchanged."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
 class Struct:
-    """A struct by value: fields in order, with names if they have any."""
+    """A struct by value: fields in order, with their names if they have any."""
 
     fields: tuple[tuple[str, Argument], ...]
 
@@ -218,7 +225,7 @@ Argument = Null | Scalar | Reference | Raw | Struct
 
 @dataclass(frozen=True)
 class WarpRole:
-    """What a group of warps does, for messages of the checker."""
+    """The role of a group of warps, for the checker's messages."""
 
     name: str
     warps: tuple[int, ...]
@@ -226,10 +233,12 @@ class WarpRole:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch. kernel, cluster, block None: what the PTX says. arguments: in the kernel's order, or by_name.
+    """One launch.
 
-    where: its key in the launch file. regions: names of parts of dynamic shared memory. overlap: on a GPU it may begin
-    while the launch before it ends (programmatic stream serialisation). cooperative: all CTAs run at once.
+    If ``kernel``, ``cluster`` or ``block`` is None, the PTX determines it. ``arguments`` are in the kernel's order,
+    or ``by_name``. ``where`` is the launch's key in the launch file. ``regions`` names parts of dynamic shared
+    memory. ``overlap``: on a GPU the launch may begin while the previous one ends (programmatic stream
+    serialisation). ``cooperative``: all CTAs run at the same time.
     """
 
     kernel: str | None
@@ -246,7 +255,7 @@ class Launch:
 
 
 class ExpectationResult(Protocol):
-    """Whether one expectation is met."""
+    """The outcome of one expectation."""
 
     @property
     def passed(self) -> bool: ...
@@ -266,34 +275,37 @@ class ExpectationResult(Protocol):
 
 
 Differences = tuple[NDArray[Any], NDArray[np.bool_]]
-"""What each element of a buffer should be, and which are not."""
+"""The expected elements of a buffer, and which elements are wrong."""
 
 
 class Expectation(Protocol):
-    """What a buffer should hold at the end."""
+    """The values that a buffer should have at the end."""
 
     @property
     def buffer(self) -> str: ...
 
     @property
     def compared(self) -> str:
-        """Returns what a verdict says was compared: the buffer, with the tolerance if there is one."""
+        """Returns the buffer's name for the verdict, with the tolerance if there is one."""
 
     def judge(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> ExpectationResult:
-        """Compares what the buffer holds. first: what all buffers held before the first launch, None: unknown."""
+        """Compares the values of the buffer.
+
+        ``first`` holds the values of all buffers before the first launch; None: unknown.
+        """
 
     def differences(self, got: NDArray[Any], first: Mapping[str, NDArray[Any] | None]) -> Differences:
-        """Returns element by element what `judge` counts."""
+        """Returns, element by element, the differences that `judge` counts."""
 
 
 @dataclass(frozen=True)
 class Launchable:
-    """PTX, the memory it works on, its launches in order, and what memory should hold afterwards.
+    """PTX, the memory that it uses, its launches in order, and the values that memory should have afterwards.
 
-    ptx: the file it lies in; text_given: the text, if it is not to be read from there. file: the launch file that says
-    all this, if one does: what is wrong with it is then its writer's to fix. label: what is launched, in one line;
-    about: the same as data, for reports. persistent: whether its CTAs compute tile after tile, so that fewer of them
-    than fit on a GPU do the same work. roles: of the warps, in every launch.
+    ``ptx`` is the file of the PTX; ``text_given`` is its text, if it is not read from the file. ``file`` is the
+    launch file, if there is one; error messages then name it. ``label`` is one line about the launch, ``about`` the
+    same as data, for reports. ``persistent``: its CTAs compute tile after tile, so fewer of them than fit on a GPU
+    do the same work. ``roles`` are those of the warps in every launch.
     """
 
     ptx: Path
@@ -314,7 +326,7 @@ class Launchable:
         return read_ptx(self.ptx) if self.text_given is None else self.text_given
 
     def place(self, key: str) -> str:
-        """Returns how a message about a part of it begins: with the launch file and the key in it, if there is one."""
+        """Returns the beginning of a message about one part: the launch file and the key in it, or the key alone."""
         return f"{self.file}: {key}" if self.file else key
 
 
@@ -332,5 +344,5 @@ def read_ptx(path: Path) -> str:
 
 
 def target_of(directive: str) -> str:
-    """Returns the target alone: ``sm_100a`` of ``sm_100a, debug``."""
+    """Returns the target without options: ``sm_100a`` for ``sm_100a, debug``."""
     return directive.partition(",")[0].strip()

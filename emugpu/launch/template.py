@@ -1,4 +1,4 @@
-"""Writes a launch file to fill in: what the PTX says is there already, what only a person knows is marked."""
+"""Writes a launch file for a user to complete: it has what the PTX says, and marks what only the user knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = {"f16": "0.0", "f32": "0.0", "f64": "0.0"}
 
 
 def launch_template(ptx: Path, listing: Listing, kernel: ListedKernel) -> str:
-    """Returns the text of a launch file for one kernel. ptx: as it is to be named, relative to the launch file."""
+    """Returns the text of a launch file for one kernel. ``ptx`` is its path, relative to the launch file."""
     names = {p.index: f"p{p.index}" for p in kernel.parameters if _needs_buffer(p)}
     return "\n".join(
         [
@@ -26,7 +26,7 @@ def launch_template(ptx: Path, listing: Listing, kernel: ListedKernel) -> str:
             *_launch(kernel, names),
             "",
             "# What buffers hold at the end: an expression over their first values, in float64, or a .npy file.",
-            "# Without an expectation nothing is checked but the rules of the machine.",
+            "# Without an expectation, only the rules of the machine are checked.",
             "# [expect]",
             *(f'# {name} = "..."    # or {{ value = "...", tolerance = 1e-2 }}' for name in list(names.values())[-1:]),
             "",
@@ -127,5 +127,5 @@ def _needs_buffer(parameter: ListedParameter) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string."""
+    """Returns a TOML basic string."""
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

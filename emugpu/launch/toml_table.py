@@ -1,4 +1,4 @@
-"""Reading a TOML table with types: what is wrong is said with file, key, value, rule and fix, in one line."""
+"""Reads a TOML table with types. An error is one line with the file, the key, its value, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_SIZE = 2**31 - 1
 
 
 class Table:
-    """A table of a file. where: its key, with dots. Keys are taken out one by one."""
+    """A table of a file. ``where`` is its key, with dots. Each key is taken out when it is read."""
 
     def __init__(self, path: Path, where: str, values: Mapping[str, Any]) -> None:
         self.path = path
@@ -21,11 +21,11 @@ class Table:
         self._values = dict(values)
 
     def fail(self, key: str, value: object, rule: str) -> NoReturn:
-        """Refuses a value. rule: what it must be, and what to write instead."""
+        """Refuses a value. ``rule`` says what it must be, and what to write instead."""
         raise UsageProblem(f"{self.path}: {self.key(key)} = {_shown(value)}: {rule}")
 
     def lacks(self, key: str, rule: str) -> NoReturn:
-        """Refuses that a key is missing."""
+        """Reports a missing key."""
         raise UsageProblem(f"{self.path}: {self.key(key)} is missing: {rule}")
 
     def key(self, key: str) -> str:
@@ -38,7 +38,7 @@ class Table:
         return self._values.pop(key, default)
 
     def only(self, *known: str) -> None:
-        """Refuses other keys: first of all, as a key that is misspelt is missing, too."""
+        """Refuses other keys. Call it first, because a misspelt key would otherwise be reported as missing."""
         for key, value in self._values.items():
             if key in known:
                 continue
@@ -86,7 +86,7 @@ class Table:
         return str(value)
 
     def sizes(self, key: str, rule: str, *, least: int = 1, most_entries: int = 5) -> tuple[int, ...] | None:
-        """Returns one size or an array of them; None if the key is not there."""
+        """Returns one size or several as a tuple, or None if the key is missing."""
         if key not in self:
             return None
         value = self.take(key)
@@ -100,19 +100,19 @@ class Table:
         return tuple(entries)
 
     def table(self, key: str, value: Any, rule: str) -> Table:
-        """A value that must be a table itself."""
+        """Returns a value that must itself be a table."""
         if not isinstance(value, dict):
             self.fail(key, value, f"must be a table: {rule}")
         return Table(self.path, self.key(key), value)
 
     def tables(self, key: str, rule: str) -> Iterator[tuple[str, Table]]:
-        """Yields the tables in a table, each with its name; none if the key is not there."""
+        """Yields the tables in a table with their names; none if the key is missing."""
         value = self.take(key, {})
         for name, inner in self.table(key, value, rule)._values.items():
             yield name, Table(self.path, self.key(key), {}).table(name, inner, rule)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Yields all that is left."""
+        """Yields the remaining keys and values."""
         yield from self._values.items()
         self._values = {}
 

@@ -77,7 +77,7 @@ def test_a_fault_leaves_the_arrays_as_they_were():
     [
         ([X[::2], X, 1.0, 5], {}, "argument_0: an array of float32 and shape [50]; it must be contiguous"),
         ([X, "x", 1.0, 5], {}, "argument_1 = 'x': must be an array, a number or None"),
-        ([X, X, 1.0, 5], {2: X}, "expect[2] of shape [100]: argument 2 is no array"),
+        ([X, X, 1.0, 5], {2: X}, "expect[2] of shape [100]: argument 2 is not an array"),
         ([X, X, 1.0, 5], {1: X[:3]}, "expect[1] of shape [3]: argument 1 has shape [100]"),
     ],
 )
