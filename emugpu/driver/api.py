@@ -118,8 +118,9 @@ def _parameter(text: str, line: str) -> Parameter:
 # ---- handlers ----
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
-"""A handler takes the session and the call's inputs in their order. It returns one output, a tuple of outputs, or a
-list of copies, and raises DriverError.
+"""Takes the session and the call's inputs in order, and returns the outputs.
+
+These are one output, a tuple of outputs, or a list of copies. Raises DriverError.
 """
 
 HANDLERS: dict[str, Callable[..., Any]] = {}

@@ -42,16 +42,19 @@ _RESULTS: dict[tuple[np.dtype[Any], np.dtype[Any]], tuple[np.dtype[Any], ...]] =
     (F16, F16): (F16,), (F32, F16): (F16, F32), (F32, BF16): (BF16, F32), (F32, F32): (F32,), (F32, I8): (F32,),
     (F64, F64): (F64,), (I32, I8): (I32,),
 }  # fmt: skip
-"""The allowed types of C and D, by the types of alpha and of A and B (cuBLAS documentation, cublasGemmEx and
-cublasLtMatmul).
+"""The types that C and D may have, by the types of alpha and of A and B.
+
+Source: cuBLAS documentation, cublasGemmEx and cublasLtMatmul.
 """
 _RESULTS_OF_FP8 = {F32: (F32,), BF16: (BF16, E4M3, E5M2), F16: (F16, E4M3, E5M2)}
 """The allowed types of D by the type of C, for A and B of 8 bits."""
 
 
 class Matrix(NamedTuple):
-    """``leading`` is the number of elements from one column to the next (one row to the next if it is stored by rows),
-    ``stride`` that from one matrix to the next.
+    """A batch of matrices.
+
+    ``leading`` is the number of elements between columns (rows, if it is stored by rows), ``stride`` that between
+    matrices.
     """
 
     address: int
@@ -118,9 +121,7 @@ class Product:
 
     @property
     def expected_bias(self) -> np.dtype[Any]:
-        """Returns the type that the documentation gives the bias: that of D, but not an 8-bit type, and with 8-bit
-        matrices not f32.
-        """
+        """Returns the documented type of the bias: that of D, but no 8-bit type, and not f32 with 8-bit matrices."""
         if self.a.dtype in MOST and self.d.dtype == F32:
             return BF16
         return self.c.dtype if self.d.dtype in MOST else self.d.dtype
@@ -162,7 +163,7 @@ class Product:
         return ""
 
     def check(self) -> None:
-        """Raises DriverError for what is no product."""
+        """Raises DriverError if the matrices do not form a product."""
         if self.transpose_a not in _TRANSPOSED or self.transpose_b not in _TRANSPOSED:
             raise DriverError("INVALID_VALUE", f"operations {self.transpose_a} and {self.transpose_b}")
         m, k = (self.a.rows, self.a.columns)[:: -1 if self.transpose_a else 1]

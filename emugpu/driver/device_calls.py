@@ -118,7 +118,7 @@ def reset(session: Session) -> None:
 
 @handles("emulatedRuntimeCheck")
 def runtime_check(session: Session) -> None:
-    """Refuses NVIDIA's runtime, if it is linked into the program: with this call it asks for NVIDIA's driver."""
+    """Handles a check by NVIDIA's runtime, if it is linked into the program: this is not NVIDIA's driver."""
     session.gpu.log.failed(
         "the program has NVIDIA's CUDA runtime linked into it, which works only with NVIDIA's own driver; build it "
         "with nvcc -cudart shared, so that it gets the emulated runtime"

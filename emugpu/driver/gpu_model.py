@@ -21,8 +21,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 NUMBERS = {name: number for number, name in enumerate(_read("h200")["attributes"], 1)}
-"""The numbers of device attributes (CUdevice_attribute) by name: the file of that GPU lists all of them in their order.
-"""
+"""The numbers of device attributes (CUdevice_attribute) by name; the file of that GPU lists all of them in order."""
 
 
 @dataclass(frozen=True)

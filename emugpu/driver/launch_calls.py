@@ -30,8 +30,7 @@ _RESULTS = {
     "alignment": "MISALIGNED_ADDRESS",
     "assert": "ASSERT",
 }
-"""The result of a fault, by its rule. For all other faults a GPU returns CUDA_ERROR_LAUNCH_FAILED, or no error at all.
-"""
+"""The result of a fault, by its rule. For other faults a GPU returns CUDA_ERROR_LAUNCH_FAILED, or no error at all."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,7 @@ class Shape:
 
 
 def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
-    """Reads the seven numbers of a CUlaunchConfig and its attributes of 72 bytes each; other attributes have no effect
-    here.
-    """
+    """Reads the seven numbers of a CUlaunchConfig, and its attributes of 72 bytes each. Others have no effect here."""
     sizes = struct.unpack("=7I", shape)
     cluster: Dims | None = None
     cooperative = False

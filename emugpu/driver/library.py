@@ -66,9 +66,7 @@ def libraries() -> Path:
 
 
 def sources_key() -> str:
-    """Returns a hash of all inputs of the libraries: the C sources, the tables, and the code that generates C from
-    them.
-    """
+    """Returns a hash of all inputs of the libraries: the C sources, the tables, and the generators of C."""
     parts = [" ".join(FLAGS).encode(), *(path.read_bytes() for path in [*GENERATORS, *sorted(SOURCES.iterdir())])]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
@@ -165,9 +163,7 @@ _OF_RUNTIME = re.compile(r"^API \w+(?: \w+)* \*?(cuda\w+)\(", re.MULTILINE)
 
 
 def cute_stubs() -> str:
-    """Returns the functions of the runtime and the driver with an underscore before their names, for code of CuTe
-    DSL.
-    """
+    """Returns the runtime's and driver's functions with an underscore before their names, for code of CuTe DSL."""
     runtime = _OF_RUNTIME.findall((SOURCES / "cudart.c").read_text(encoding="utf-8"))
     driver = [function.name for function in functions() if not function.name.startswith(OWN)]
     first = [function.base for function in _without_first_form()]

@@ -79,7 +79,7 @@ class Log:
         self.failure = ""
         self.computed: dict[str, int] = {}
         self.elapsed_asked = False
-        """Whether the program asked for the time between events."""
+        """Whether the program has queried the time between events."""
         self.processes = 0
         self._quiet = quiet
         self._reported: set[str] = set()

@@ -177,8 +177,9 @@ class WindowMemory(GlobalMemory):
         return self.alloc_in(self._home, nbytes, name)
 
     def alloc_in(self, window: Window, nbytes: int, name: str = "") -> int:
-        """Allocates bytes in a window. Device memory is poisoned. Pinned memory is not, because the program's writes to
-        it are not seen.
+        """Allocates bytes in a window.
+
+        Device memory is poisoned. Pinned memory is not, because the program's writes to it are not seen.
         """
         if nbytes <= 0:
             raise DriverError("INVALID_VALUE", f"an allocation of {nbytes} bytes; at least one is needed")
@@ -188,9 +189,7 @@ class WindowMemory(GlobalMemory):
         return base
 
     def reserve(self, window: Window, nbytes: int, alignment: int = ALIGNMENT) -> int:
-        """Returns addresses that no allocation has used before or, if there are none left, addresses that are free
-        again.
-        """
+        """Returns addresses that no allocation has had before; if none are left, addresses that are free again."""
         base = round_up(self._next_in[window.name], max(alignment, ALIGNMENT))
         if not window.holds(base, nbytes):
             base = self._gap(window, nbytes, alignment)

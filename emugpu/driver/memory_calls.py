@@ -49,8 +49,9 @@ def allocate_pinned(session: Session, nbytes: int, *_flags: int) -> int:
 
 @handles("cuMemAllocManaged")
 def allocate_managed(session: Session, nbytes: int, _flags: int) -> int:
-    """Allocates managed memory at one address for program and kernels, as pinned memory: no kernel runs when a call
-    returns.
+    """Allocates managed memory at one address for program and kernels, like pinned memory.
+
+    That suffices because no kernel runs when a call returns.
     """
     return session.allocate(session.pinned, nbytes, MANAGED)
 

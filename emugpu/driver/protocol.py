@@ -35,9 +35,7 @@ class BadMessage(Exception):
 
 @dataclass(frozen=True)
 class Copy:
-    """Rows that the library copies. ``to`` and ``frm`` are addresses of the program or of the device; pitches are in
-    bytes.
-    """
+    """Rows that the library copies. ``to`` and ``frm`` are addresses in program or device; pitches are in bytes."""
 
     to: int
     frm: int

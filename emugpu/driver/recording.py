@@ -22,9 +22,7 @@ from emugpu.emulator.memory.global_memory import Allocation
 from emugpu.errors import CannotRun, UsageProblem
 
 MOST_PARTS = 256
-"""The largest number of parts of one allocation. If it has more written ranges, the bytes between them count as
-written, too.
-"""
+"""The largest number of parts of an allocation. With more ranges, the bytes between them count as written, too."""
 
 
 class Recorder:

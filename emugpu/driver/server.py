@@ -33,7 +33,8 @@ from emugpu.driver.toolchains import cute_variables, folder_for_ptx, toolchain_v
 from emugpu.errors import UsageProblem
 
 SOCKET = "EMULATED_GPU_SOCKET"
-"""The environment variable with the socket to which the library connects: a name in the abstract namespace (unix(7)).
+"""The environment variable with the socket's name in the abstract namespace (unix(7)), to which the library
+connects.
 """
 UNRESOLVED = 127
 """The exit code of a program if the dynamic linker does not find one of its functions."""
@@ -56,7 +57,7 @@ def run_program(
         with _terminates(program), Server(listener, gpu) as server:
             code = _serve_to_its_end(server, program)
     if code == UNRESOLVED and (missing := _unresolved(command[0], folder)):
-        gpu.log.failed(f"the program needs {', '.join(missing)}, which the emulated driver's libraries have not")
+        gpu.log.failed(f"the program needs {', '.join(missing)}, which the emulated driver's libraries do not have")
     return code
 
 
@@ -134,8 +135,9 @@ def _serve_to_its_end(server: Server, program: subprocess.Popen[bytes]) -> int:
 
 
 class Server:
-    """Serves the processes of a program. ``sessions`` is by connection; a session is None until the process has said
-    hello.
+    """Serves the processes of a program.
+
+    ``sessions`` is by connection; a session is None until the process has said hello.
     """
 
     def __init__(self, listener: socket.socket, gpu: Gpu) -> None:

@@ -64,7 +64,7 @@ def reply(session: Session, request: Request) -> bytes:
 
 
 def _is_whole(request: Request) -> bool:
-    """Returns whether all inputs of fixed size have that size (a null pointer has none), and every output has room."""
+    """Returns whether inputs of fixed size have that size (a null pointer has none), and some output has room."""
     inputs = [parameter for parameter in request.function.parameters if parameter.kind != "out"]
     for parameter, value in zip(inputs, request.inputs, strict=True):
         if parameter.kind == "in" and parameter.size.isdigit() and len(value) != int(parameter.size):  # type: ignore[arg-type]

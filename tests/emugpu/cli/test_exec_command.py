@@ -84,7 +84,7 @@ def test_functions_that_the_supplied_libraries_lack_are_named(tmp_path, capfd):
     done = CliRunner().invoke(main, ["exec", "--quiet", "--", str(program)])
     assert done.exit_code == 3
     said = done.stderr + capfd.readouterr().err
-    assert "the program needs cudaOfTheFuture, which the emulated driver's libraries have not" in said
+    assert "the program needs cudaOfTheFuture, which the emulated driver's libraries do not have" in said
 
 
 @pytest.mark.parametrize(("words", "mode"), [([], "report"), (["--emulate", "uninitialised=fault"], "fault")])
