@@ -119,9 +119,7 @@ class MBarriers:
             )  # fmt: skip
 
     def lanes_met(self) -> None:
-        """The lanes of a warp have waited for one another, so their next arrival is another execution of the
-        instruction.
-        """
+        """The lanes of a warp have waited for one another, so their next arrival belongs to another execution."""
         self._last = None
 
     def waited(self, event: events.Waited) -> None:
@@ -198,8 +196,9 @@ GENERATIONS_KEPT = 4
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """Joins the knowledge of the threads that arrive in one generation of a barrier. ``waiting`` holds agents that have
-    not left.
+    """The joint knowledge of the threads that arrive in one generation of a barrier.
+
+    ``waiting`` is the number of agents that have not left.
     """
 
     clock: Clock | None = None

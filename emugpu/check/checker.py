@@ -71,9 +71,7 @@ class Checker(DeferredSink):
         return merged([launch.report() for launch in self._launches])
 
     def failed(self, error: Exception) -> None:
-        """Tells the checker the error that ended the last launch; an error about synchronisation becomes a finding,
-        too.
-        """
+        """Handles the error that ended the last launch; an error about synchronisation becomes a finding, too."""
         if self._launches:
             self._launches[-1].failed(error)
 

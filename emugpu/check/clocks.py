@@ -34,8 +34,9 @@ OWN = np.array([EXECUTION, ORDER, VISIBLE])
 RELAXED = slice(0, 2)
 """Rows that even a relaxed synchronisation carries over."""
 NARROW = slice(0, VISIBLE)
-"""Rows that a synchronisation carries over if its scope does not cover both CTAs, or if one asynchronous operation
-follows another.
+"""Rows that a synchronisation carries over if its scope is too narrow, or between asynchronous operations.
+
+The scope is too narrow if it does not include both CTAs.
 """
 ALL = slice(0, ROWS)
 
@@ -92,9 +93,7 @@ class Clock:
         return self.latest(space, who, row) >= time
 
     def latest(self, space: Components, who: int, row: int) -> int:
-        """Returns the time of the latest action of a component that the clock knows in the sense of a row, or 0 if
-        none.
-        """
+        """Returns the time of the latest action of a component that the clock knows in the sense of a row, else 0."""
         if space is self.space:
             rows = self.rows
         elif self.foreign and space in self.foreign:
@@ -130,9 +129,7 @@ class Clock:
                     self.rows = _joined(self.rows, known, rows)
 
     def _join_foreign(self, space: Components, known: Rows, rows: slice) -> None:
-        """Adds the rows of another cluster. Clocks share these rows, so this replaces them and never changes them in
-        place.
-        """
+        """Adds the rows of another cluster. Clocks share these rows, so this method replaces them."""
         held = self.foreign.get(space) if self.foreign else None
         self.foreign = dict(self.foreign or {})
         mine = np.zeros_like(known) if held is None else held.copy()

@@ -63,9 +63,7 @@ class CountedCopies(OperationChecker):
         self._operations.reach(in_flight, ranks, _called(operation))
 
     def start(self, in_flight: InFlight) -> None:
-        """Does nothing: the source is checked when the bytes land, because only then is the phase known that counts
-        them.
-        """
+        """Does nothing: the source is checked when the bytes land, because only then is their phase known."""
 
     def finish(self, in_flight: InFlight, event: Finished) -> None:
         self._landing = (in_flight, event.regions)
@@ -96,7 +94,7 @@ class CountedCopies(OperationChecker):
         self._land(in_flight, rest, -1, NEVER)
 
     def _land(self, in_flight: InFlight, regions: Iterable[Region], who: int, time: int) -> None:
-        """Accesses the regions. ``who`` and ``time`` stand for the bytes of the mbarrier's phase, or for nobody."""
+        """Accesses the regions. ``who`` and ``time`` stand for the bytes in their phase; -1 if they have not landed."""
         operation, model = in_flight.operation, self._model
         kind = _KINDS.get(operation.kind, "copy")
         agent = operation.agent

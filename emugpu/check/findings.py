@@ -144,8 +144,9 @@ class Report:
 
 
 class CollectedFindings:
-    """Collects findings; those with equal rule, severity and instructions are one. ``on_finding`` is called with each
-    new one.
+    """Collects findings, and counts those with equal rule, severity and instructions as one.
+
+    ``on_finding`` is called with each new one.
     """
 
     def __init__(self) -> None:
@@ -201,9 +202,7 @@ def merged(reports: list[Report]) -> Report:
 
 
 def by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
-    """Groups findings that lack the same edge between instructions of the same kinds, such as copies of an unrolled
-    loop.
-    """
+    """Groups findings that lack the same edge between instructions of the same kinds, as in an unrolled loop."""
     causes: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
         places = [place for place in (finding.first, finding.second) if place is not None]

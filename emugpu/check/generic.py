@@ -316,9 +316,7 @@ def _scope(site: Site) -> int:
 
 
 def _with(held: list[Released], released: Released) -> list[Released]:
-    """Adds a release to those held. It joins releases of one CTA and scope, as an atomic continues what others
-    released.
-    """
+    """Adds a release, and joins releases of one CTA and scope, because an atomic continues what others released."""
     rest = []
     for one in held:
         if one[1:] == released[1:] and one.clock.space is released.clock.space:

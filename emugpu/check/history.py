@@ -24,9 +24,7 @@ from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
 from emugpu.emulator.machine.events import Agent, Site
 
 GENERIC = ("generic", "cp.async", "st.async")
-"""Kinds of accesses through the generic proxy. They include non-bulk cp.async (PTX ISA 9.7.9.25.1) and st.async
-(9.7.9.12).
-"""
+"""Kinds of accesses through the generic proxy, with non-bulk cp.async (PTX ISA 9.7.9.25.1) and st.async (9.7.9.12)."""
 TENSOR = ("mma", "cp", "load", "keep")
 """Asynchronous tcgen05 operations."""
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
@@ -81,9 +79,7 @@ class Record:
         return column(self.order, who) >= time
 
     def agrees(self, other: Record) -> bool:
-        """Returns whether both accesses are strong, each in a scope that includes the other agent, so that they do not
-        race.
-        """
+        """Returns whether both are strong, each in a scope that includes the other agent, and so do not race."""
         needed = needed_scope(self.agent, other.agent)
         return self.scope >= needed and other.scope >= needed
 
@@ -194,8 +190,9 @@ class Histories:
         return self._next.get((number, access.id))
 
     def step(self, number: int, access: Record, observer: Observer) -> int:
-        """Returns the number of the history after an access. If it is new, the caller must handle `conflicts` and
-        `ordered`.
+        """Returns the number of the history after an access.
+
+        If the access is new, the caller must handle `conflicts` and `ordered`.
         """
         found = self.known(number, access)
         if found is not None:

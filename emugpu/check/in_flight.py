@@ -140,8 +140,9 @@ class OperationsInFlight:
     # ---- memory that operations of several kinds read and write ----
 
     def read_source(self, in_flight: InFlight, source: Region, record: Record) -> None:
-        """Reads a source of a copy, in shared or global memory. Records of reads of global memory have no clocks, as
-        they are kept for long.
+        """Reads a source of a copy, in shared or global memory.
+
+        Records of reads of global memory have no clocks, because they are kept for long.
         """
         cluster, observer = in_flight.operation.agent.cluster, in_flight.observer()
         if isinstance(source, SharedChunks):

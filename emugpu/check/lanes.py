@@ -162,8 +162,9 @@ class LaneMeetings:
 
 
 def _spread(event: Access) -> tuple[Bytes, Bytes | np.int64]:
-    """Returns the bytes of an access, each with its lane, except bytes that many lanes write: each lane may read its
-    own value.
+    """Returns the bytes of an access with their lanes.
+
+    It leaves out bytes that many lanes write, because each lane may read its own value.
     """
     nbytes, mask = event.nbytes * event.items, event.agent.lanes
     collective = "sync" in event.site.modifiers

@@ -124,8 +124,9 @@ class TrackedMBarrier:
             self.far.join(clock, LAST_ROW)
 
     def follow(self, issued: Clock) -> None:
-        """Handles the signal of an asynchronous operation. It follows the issue, and makes only the operation's own
-        accesses visible.
+        """Handles the signal of an asynchronous operation.
+
+        The signal follows the issue, and makes only the operation's own accesses visible.
         """
         self._gather(issued, NARROW)
 
@@ -144,9 +145,7 @@ class TrackedMBarrier:
         return self.stored[cta]
 
     def copied(self, issued: Clock, who: int, count: int) -> None:
-        """Handles copies through the generic proxy that have landed: st.async, or those before a
-        cp.async.mbarrier.arrive.
-        """
+        """Handles generic-proxy copies that have landed: st.async, or those before a cp.async.mbarrier.arrive."""
         self.follow(issued)
         assert self.now is not None
         set_generic(self.now, who, count)
@@ -173,8 +172,9 @@ class TrackedMBarrier:
         return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, 0)
 
     def wait(self, thread: Thread, semantics: str, scope: int, phase: int, site: Site, agent: Agent) -> list[Wait]:
-        """Handles a wait: the thread learns that a phase is over. Returns the wait if the next phase has ended without
-        it.
+        """Handles a wait: the thread learns that a phase is over.
+
+        Returns the wait if the next phase has ended without it.
         """
         self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
         if self.over is not None and phase >= 0:

@@ -187,8 +187,9 @@ class Model:
             )  # fmt: skip
 
     def touch(self, cta: TrackedCta, who: int, time: int, site: Site, agent: Agent, what: str) -> None:
-        """Records that an operation from outside reaches a CTA. The CTA must know that the operation is over before it
-        exits.
+        """Records that an operation from outside reaches a CTA.
+
+        The CTA must know that the operation is over before it exits.
         """
         held = self.incoming[cta.cluster.number, cta.rank]
         known = held.get(who)

@@ -43,9 +43,7 @@ class Signals(OperationChecker):
         self._operations.signal(in_flight)
 
     def missed(self, operation: Operation) -> tuple[int, int]:
-        """Handles a signal to a CTA that has exited. Returns the component and time of the operations that it stands
-        for.
-        """
+        """Handles a signal to a CTA that has exited. Returns the component and time that it stands for."""
         in_flight = self._operations.all[operation.id]
         self._operations.signal(in_flight)
         return in_flight.who, in_flight.time

@@ -25,9 +25,7 @@ from emugpu.emulator.memory.bytes import CHUNK
 UNKNOWN = np.iinfo(np.int32).max
 """Stands for the time of a chunk's last write if only its history knows it."""
 TRIALS, FEWEST = 16, 8
-"""After ``TRIALS`` transfers to the histories, pending accesses pay only if a transfer had at least ``FEWEST`` accesses
-on average.
-"""
+"""After ``TRIALS`` transfers to the histories, a transfer must have had ``FEWEST`` accesses on average to pay."""
 MOST = 1 << 14
 """The log holds at most this many accesses; then it drops those that no finding can name any more."""
 
@@ -103,8 +101,8 @@ class PendingAccesses:
         self._time[chunks] = UNKNOWN
 
     def _check(self) -> None:
-        """Checks the entries since the last check: writes, and then reads. If they are not in order, the histories get
-        them.
+        """Checks the entries since the last check, writes and then reads. The histories get them if they are not in
+        order.
         """
         entries = self._log[self._checked :]
         self._checked = len(self._log)
@@ -168,8 +166,9 @@ class PendingAccesses:
         return True
 
     def _reads_are_in_order(self, reads: list[_Pending]) -> bool:
-        """Returns whether each read sees the last write, and records the reads. Chunks whose read does not become
-        unknown.
+        """Returns whether each read sees the last write, and records the reads.
+
+        Chunks whose read does not see it become unknown.
         """
         if not reads:
             return True
@@ -210,8 +209,9 @@ class PendingAccesses:
         return wide
 
     def _trim(self) -> None:
-        """Drops the older half of the log if each of its chunks has been written twice since; else the histories get
-        all of it.
+        """Drops the older half of the log if its chunks have all been written twice since; else empties the log.
+
+        The histories get an emptied log.
         """
         self._check()
         if not self._log:

@@ -37,7 +37,7 @@ class Variant(NamedTuple):
 
 
 def variants(ptx: str) -> Iterator[Variant]:
-    """Yields the program without a fence, a barrier or both halves of a cluster barrier, or with a wait that ends at
+    """Yields the program without one fence, barrier or pair of cluster barrier halves, or with a wait that ends at
     once.
     """
     for found in _STATEMENT.finditer(ptx):

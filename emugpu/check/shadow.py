@@ -178,9 +178,7 @@ class ShadowMemory:
 
 
 def _stored(event: Access) -> int | None:
-    """Returns a number for the addresses and values of a write (equal ones have equal numbers), or None for other
-    accesses.
-    """
+    """Returns a number for a write's addresses and values, equal for equal ones, or None for other accesses."""
     if event.mode != "write":
         return None
     items = event.values if isinstance(event.values, tuple) else (event.values,)

@@ -70,9 +70,7 @@ class _SingleBarrierCta:
 
 @dataclass(eq=False)
 class _Part:
-    """A part of the kept trace. ``clusters``: by entry. ``completed``: the entries that complete generations of
-    barriers.
-    """
+    """A part of the kept trace. ``clusters`` is by entry; ``completed`` holds the entries that complete generations."""
 
     batch: Batch
     clusters: Numbers
@@ -88,9 +86,7 @@ class SingleBarrierCtas:
         take: dict[type, Callable[[Any], None]],
         overwrite: Callable[[Iterable[Access]], None],
     ) -> None:
-        """``take`` maps each type of event to the part that handles it. ``overwrite`` is called with stores to global
-        memory.
-        """
+        """``take`` maps types of events to their handlers. ``overwrite`` is called with stores to global memory."""
         self._model, self._take, self._overwrite = model, take, overwrite
         self.by_cluster: dict[int, _SingleBarrierCta] = {}
         self._filter = AccessFilter()
@@ -106,8 +102,9 @@ class SingleBarrierCtas:
         self._forgotten, self._count, self._most = 0, 0, KEPT
 
     def start(self, event: events.CtaStarted) -> None:
-        """Handles the start of a CTA, a single-barrier one if it is alone in its cluster and findings may be reported
-        later.
+        """Handles the start of a CTA.
+
+        It is a single-barrier CTA if it is alone in its cluster and findings may be reported later.
         """
         if self._model.threads.size > 1 or not self._model.defers:
             return
@@ -121,8 +118,9 @@ class SingleBarrierCtas:
         return bool(self.by_cluster) and getattr(getattr(event, "agent", event), "cluster", -1) in self.by_cluster
 
     def passes(self, event: Any) -> bool:
-        """Returns whether no other part has to see an event from Python. Most other events end the CTA's single-barrier
-        state.
+        """Returns whether no other part has to see an event from Python.
+
+        Most other events end the CTA's single-barrier state.
         """
         kind = type(event)
         if kind not in self._take or kind is events.CtaStarted:
@@ -228,9 +226,7 @@ class SingleBarrierCtas:
                 self._take_global(part, which[~is_held])
 
     def _is_since_split(self, number: int, warps: Numbers, at: Numbers) -> NDArray[np.bool_]:
-        """Returns for each entry of a part of the trace whether it belongs to a warp that has been diverged since
-        before it.
-        """
+        """Returns for each entry of a part of the trace whether its warp was diverged then and still is."""
         found = np.zeros(len(at), np.bool_)
         for warp, since in self._split.items():
             if since[0] <= number:
@@ -282,9 +278,7 @@ class SingleBarrierCtas:
             yield number, part, at[at > one.entry] if number == one.part else at
 
     def _bring_up(self, cluster: int, one: _SingleBarrierCta, site: Site) -> None:
-        """Sets the threads to their knowledge at the start of the kept trace: all are at the barrier, and none has left
-        it.
-        """
+        """Sets the threads to their knowledge at the start of the kept trace, where all wait at the barrier."""
         warps = self._model.threads.cta(cluster, 0).warps
         for index, warp in warps.items():
             warp.parts[0].become(one.moment(index, one.arrivals[index][one.since - 1]))

@@ -196,9 +196,7 @@ def unwritten(operations: OperationsInFlight, in_flight: InFlight, what: str) ->
 
 
 class Mmas(OperationChecker):
-    """Checks tcgen05.mma and tcgen05.cp of a thread, which complete in order, and the commits that signal their
-    completion.
-    """
+    """Checks a thread's tcgen05.mma and tcgen05.cp, which complete in order, and the commits that signal this."""
 
     kinds = ("mma", "tmem.copy")
 
@@ -293,8 +291,9 @@ class TensorMemoryLife:
             self._too_soon(made, record)
 
     def _act(self, event: Life, kind: str, ctas: tuple[int, ...]) -> Record:
-        """Records that columns of CTAs are allocated or freed: their users must access them after the one, and before
-        the other.
+        """Records that columns of CTAs are allocated or freed.
+
+        Their users must access them after the allocation and before the deallocation.
         """
         agent = event.agent
         thread = self.model.threads.of(agent)

@@ -37,7 +37,7 @@ def check_ended(model: Model, event: CtaEnded) -> None:
 def _check_arrival(model: Model, known: Clock, offset: int, rank: int, arrival: Arrival) -> None:
     """Checks an arrival at a barrier of a CTA, in a phase whose end no thread of the CTA has waited for.
 
-    Kernels that run well end like this, too, so it is a warning, as the machine's own.
+    Kernels that run well may end like this, so the checker only warns, as the machine does.
     """
     is_known = arrival.agent.cta == rank or known.knows(known.space, arrival.who, arrival.time, VISIBLE)
     if is_known and not arrival.commit:

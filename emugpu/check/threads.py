@@ -215,8 +215,9 @@ class Threads:
         warp.found.clear()
 
     def join(self, parts: tuple[Agent, ...]) -> None:
-        """Joins parts into one. It keeps the oldest component, which is the warp's own if the whole warp is together
-        again.
+        """Joins parts into one.
+
+        It keeps the oldest component, which is the warp's own if the whole warp is together again.
         """
         first, *others = sorted((self.of(part) for part in parts), key=lambda thread: thread.own)
         _, warp = self._warp(parts[0])

@@ -87,7 +87,7 @@ class Verdict:
 
     @property
     def untouched(self) -> bool:
-        """Returns whether nothing was launched and there is at most one reason, for example a missing kernel."""
+        """Returns whether nothing was launched, and the verdict has no other reason."""
         return not self.launches and len(self.reasons) <= 1
 
     @property
