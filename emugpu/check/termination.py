@@ -129,7 +129,7 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
         if phase > (0 if untouched else 1) and not _has_seen(model, agent, barrier, max(phase - 2, 0)):
             ended = f"phases {phase - 2} and {phase - 1}" if phase > 1 else "phase 0"
             model.say(
-                "phase-lapped", "error", f"{ended} of {name} ended before this looked: it waits for phase {phase}",
+                "phase-lapped", "error", f"{ended} of {name} ended before this wait looked: it waits for phase {phase}",
                 (event.site, agent),
                 fix="let the waiting thread arrive at a barrier that the next phase depends on, or correct the parity",
             )  # fmt: skip

@@ -137,7 +137,7 @@ class Adapter:
             here = min((found for events in lines for found in events if found >= line), default=0)
             if not here:
                 known = [self._ptx["name"], *(name for name in d.targets.lines if name)]
-                what = f"line {line} and those behind it" if names else f"it; files that have some: {', '.join(known)}"
+                what = f"line {line} or a line after it" if names else f"it; files with events: {', '.join(known)}"
                 raise UsageProblem(f"{file}: no event belongs to {what}")
             return Target(f"{file}:{here}", tuple(sorted(n for events in lines for n in events.get(here, ()))))
 

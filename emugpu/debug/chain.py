@@ -118,7 +118,7 @@ def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | Non
             chain.wrong_at = step.reads
     missing = sorted(set(range(extent)) - done.keys()) if done and not chain.wrong_at else []
     if chain.uncertain and chain.wrong_at:
-        chain.verdict = f"perhaps {chain.verdict}, if the way through registers above is the right one"
+        chain.verdict = f"perhaps {chain.verdict}, if the path through registers above is the right one"
     if is_right and sums is not None and got is not None and _differ(got, sums):
         chain.links.append(
             Link(0, f"these products add up to {sums:.9g}; the element is made of this sum and is right: {got:.9g}")

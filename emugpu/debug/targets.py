@@ -158,8 +158,8 @@ class Targets:
         if not found:
             some = sorted({line for lines in sources.values() for line in lines})[:20]
             files = ", ".join(sorted({name.rpartition("/")[2] for name in self.lines if name}))
-            where = f"; it has some on lines {', '.join(map(str, some))}" if some else ""
-            where = where or f"; files that have some: {files or 'none (.loc is missing)'}"
+            where = f"; its lines with events are {', '.join(map(str, some))}" if some else ""
+            where = where or f"; files with events: {files or 'none (.loc is missing)'}"
             raise UsageProblem(f"{text}: that source line has no event{where}")
         return Target(text, tuple(found))
 

@@ -110,7 +110,7 @@ def unregister(session: Session, address: int) -> None:
 def pointer_attribute(session: Session, attribute: int, address: int) -> bytes:
     found = session.find(address, 0)
     if found is None:
-        raise DriverError("INVALID_VALUE", f"{address:#x} is no address of the driver")
+        raise DriverError("INVALID_VALUE", f"{address:#x} is not an address of the driver")
     block, _ = found
     pinned = session.pinned.holds(address)
     values = {

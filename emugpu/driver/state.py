@@ -120,7 +120,7 @@ class Session:
         """Returns the object of a handle. Raises DriverError if it is not of this kind."""
         thing = self._objects.get(handle)
         if not isinstance(thing, kind):
-            raise DriverError("INVALID_HANDLE", f"{handle:#x} is no {kind.__name__.lower()}")
+            raise DriverError("INVALID_HANDLE", f"{handle:#x} is not the handle of a {kind.__name__.lower()}")
         return thing
 
     def all(self, kind: type[T]) -> list[T]:
@@ -170,7 +170,7 @@ class Session:
     def _find_in(memory: WindowMemory, address: int, nbytes: int) -> tuple[Allocation, int]:
         block = memory.holding(address)
         if block is None:
-            raise DriverError("INVALID_VALUE", f"{address:#x} is no allocated device memory")
+            raise DriverError("INVALID_VALUE", f"{address:#x} is not allocated device memory")
         if address + nbytes > block.end:
             raise DriverError(
                 "INVALID_VALUE",

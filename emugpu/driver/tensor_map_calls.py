@@ -39,14 +39,14 @@ def _within(what: str, values: tuple[int, ...], low: int, high: int) -> None:
 
 def _type(session: Session, kind: int) -> str:
     newer = session.gpu.model.capability >= (10, 0)
-    _require(kind < (len(_TYPES) if newer else _HOPPER_TYPES), "type", kind, "is none that this GPU has")
+    _require(kind < (len(_TYPES) if newer else _HOPPER_TYPES), "type", kind, "is not one that this GPU has")
     return _TYPES[kind]
 
 
 def _modes(session: Session, element: str, interleave: int, swizzle: int, promotion: int, fill: int) -> None:
     newer = session.gpu.model.capability >= (10, 0)
     _require(interleave <= 2, "interleave", interleave, "must be 0..2")
-    _require(swizzle < (_SWIZZLES if newer else _HOPPER_SWIZZLES), "swizzle", swizzle, "is none that this GPU has")
+    _require(swizzle < (_SWIZZLES if newer else _HOPPER_SWIZZLES), "swizzle", swizzle, "is not one that this GPU has")
     _require(promotion <= 3, "l2Promotion", promotion, "must be 0..3")
     _require(fill <= 1, "oobFill", fill, "must be 0 or 1")
     _require(not fill or element in _FLOATS, "oobFill", fill, f"fills with NaN, and {element} has none")
@@ -148,7 +148,7 @@ def encode_im2col(
 
 @handles("emulatedReplaceAddress")
 def replace_address(session: Session, old: bytes, address: int) -> bytes:
-    _require(is_tensor_map(old), "tensorMap", old[:16].hex(), "is none")
+    _require(is_tensor_map(old), "tensorMap", old[:16].hex(), "is not a tensor map")
     _require(
         address % 16 == 0 and 0 < address < MAX_ADDRESS, "globalAddress", f"{address:#x}", "must be a multiple of 16"
     )

@@ -115,7 +115,7 @@ def _list_kernel(text: str, section: Section) -> ListedKernel:
     try:
         module = parse_module(alone)
         if section.name not in module.kernels:
-            raise PtxSyntaxError(f"PTX line {line}: cannot read the name of the kernel behind '{section.name}'")
+            raise PtxSyntaxError(f"PTX line {line}: cannot read the name of the kernel after '{section.name}'")
         kernel = module.kernels[section.name]
         refused = _refusals(kernel, module)
         layout = Layout(kernel, module)

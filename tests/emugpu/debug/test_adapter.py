@@ -198,7 +198,7 @@ def test_lines_of_the_source(client, tmp_path):
     (set_,) = client.ask("setBreakpoints", source={"path": str(source)}, breakpoints=[{"line": line}])["breakpoints"]
     assert set_["verified"] and set_["line"] == line
     (unknown,) = client.ask("setBreakpoints", source={"path": "/x/other.cu"}, breakpoints=[{"line": 1}])["breakpoints"]
-    assert "files that have some: calls_debug.ptx, calls.cu" in unknown["message"]
+    assert "files with events: calls_debug.ptx, calls.cu" in unknown["message"]
     above, below = client.frames(client.goes("configurationDone"))[:2]
     instruction = ptx_lines[below["line"] - 1].rstrip(";").split()
     assert (above["source"]["path"], above["line"]) == (str(source), line)
