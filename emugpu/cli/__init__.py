@@ -1,1 +1,1 @@
-"""The command line of the emulated GPU: options in, verdicts and exit codes out."""
+"""The command line of the emulated GPU. It reads options, and gives verdicts and exit codes."""

@@ -1,7 +1,7 @@
-"""``emugpu debug``: forward and back through a run, by a script or at a prompt.
+"""The command ``emugpu debug`` goes forward and back through a run, by a script or at a prompt.
 
-A command that debugs other kernels is made by `debugging` of a command that loads them: its arguments and options say
-what is debugged, and its function records the run and returns the debugger.
+`debugging` makes such a command for other kernels from a command that loads them. The arguments and options of that
+command say what is debugged; its function records the run and returns the debugger:
 
     @click.command("debug")
     @click.argument("kernel", required=False)
@@ -44,7 +44,7 @@ from emugpu.launch.launch_file import read_launch_file
 
 PROMPT = "(debug) "
 MOST_NAMED = 20
-"""Launches of a program in a message."""
+"""Most launches of a program that a message names."""
 
 recording_options = emulation_options(
     "accumulation", "resident-clusters", "max-steps", "uninitialised", strict=False, jobs=False, timeout=False
@@ -52,8 +52,8 @@ recording_options = emulation_options(
 
 
 def debugging(load: click.Command) -> click.Command:
-    """Returns the command that debugs what another one loads, with the same arguments and options, which must not be
-    required.
+    """Returns the command that debugs what another command loads. It has the arguments and options of that command,
+    none of which may be required.
     """
 
     def session(script: Path | None, screen: bool, adapter: bool, **target: Any) -> None:
@@ -78,22 +78,24 @@ def debugging(load: click.Command) -> click.Command:
             ["--script"],
             metavar="FILE",
             type=NamedPath(path_type=Path),
-            help="Carry out the commands of a file, one a line, and print what they say.  [default: ask for them]",
+            help="Execute the commands of a file, one per line, and print their output.  [default: ask for them]",
         ),
         click.Option(
-            ["--screen"], is_flag=True, help="Fill the terminal: code, warps, mbarriers, a prompt, and keys for steps."
+            ["--screen"],
+            is_flag=True,
+            help="Use the whole terminal: code, warps, mbarriers, a prompt, and keys for steps.",
         ),
         click.Option(
             ["--adapter"],
             is_flag=True,
-            help="Be a Debug Adapter on standard input and output, for an editor, which names the target.",
+            help="Run as a Debug Adapter on standard input and output for an editor, which names the target.",
         ),
     ]
     return click.Command(load.name, params=[*load.params, *how], callback=session, help=load.help)
 
 
 def _serve(load: click.Command, context: click.Context) -> None:
-    """The editor names the target, so that nothing else may."""
+    """Serves an editor, which names the target. Refuses a target on the command line."""
     given = given_options(*(name for name in context.params if name != "adapter"))
     if given:
         named = ", ".join(given)
@@ -117,7 +119,7 @@ def _serve(load: click.Command, context: click.Context) -> None:
     "--launch",
     default="",
     metavar="N|KERNEL",
-    help="Which launch of a program, from 0 on, or the first of a kernel.  [default: the last]",
+    help="Number of the launch in a program, from 0, or a kernel for its first launch.  [default: the last]",
 )
 @click.option(
     "--ptx", metavar="FILE.ptx", type=NamedPath(path_type=Path), help="Debug this PTX with the launches of LAUNCH.toml."
@@ -126,21 +128,21 @@ def _serve(load: click.Command, context: click.Context) -> None:
 def _load(words: tuple[str, ...], gpu: str, launch: str, ptx: Path | None, emulation: Emulation) -> Debugger:
     """Debug a run on the emulated GPU, forward and back.
 
-    The run is recorded first; then every command is about a place in it. `why C[3,517]` says what has made an element
-    and the first step at which it is wrong, `why-waits` who would have to arrive, `back wrong` goes to where it went
-    wrong. `help` lists the commands.
+    The run is recorded first; then every command is about a place in it. `why C[3,517]` shows what computed an element
+    and the first step at which it is wrong, `why-waits` shows which arrival is missing, `back wrong` goes to the step
+    where it went wrong. `help` lists the commands.
     """
     if not words:
         raise UsageProblem("name what to debug: LAUNCH.toml or -- PROGRAM; or --adapter for an editor")
     emulation.refuse_several_schedules("one run is recorded")
-    # What kind of thing is looked at decides which options mean something.
+    # Some options apply only to launch files, others only to programs.
     if is_program(words):
-        why = f"{words[0]} is a program, which says itself what it launches"
+        why = f"{words[0]} is a program, which makes its own launches"
         refuse_given(why, "ptx")
         emulation.refuse(why, "resident-clusters")
         file = _launch_of(words, gpu, launch, emulation)
     else:
-        refuse_given(f"{words[0]} is no program", "gpu", "launch")
+        refuse_given(f"{words[0]} is not a program", "gpu", "launch")
         file = only_launch_file(words)
     return Debugger(record(with_ptx(read_launch_file(file), ptx), emulation.options))
 
@@ -149,8 +151,8 @@ debug_command = debugging(_load)
 
 
 def _launch_of(words: tuple[str, ...], gpu: str, launch: str, emulation: Emulation) -> Path:
-    """Runs a program to its end; the launch file of the launch that is to be debugged, for as long as this command
-    lasts.
+    """Runs a program to its end. Returns the launch file of the launch to debug; the file exists as long as this
+    command runs.
     """
     folder = Path(click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="emugpu-debug-")))
     log = Log()
@@ -175,7 +177,7 @@ def _script(file: Path) -> list[str]:
 
 
 def _follow(commands: Commands, script: Path, lines: list[str]) -> None:
-    """Carries out the lines of a script, and shows each with what it says."""
+    """Executes the lines of a script, and shows each with its output."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             click.echo(f"{PROMPT}{line.strip()}")
@@ -190,7 +192,7 @@ def _follow(commands: Commands, script: Path, lines: list[str]) -> None:
 
 
 def _check_screen(script: Path | None) -> None:
-    """Before anything is recorded."""
+    """Refuses --screen if it cannot work, before anything is recorded."""
     if script is not None:
         raise UsageProblem(f"--script {script}: with --screen commands are typed; leave one of the two out")
     try:
@@ -198,7 +200,7 @@ def _check_screen(script: Path | None) -> None:
     except CannotRun as error:
         raise UsageProblem(f"--screen: {error}") from error
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageProblem("--screen: standard input and output are no terminal; leave it out, or take --script FILE")
+        raise UsageProblem("--screen: standard input and output are not a terminal; leave it out, or use --script FILE")
 
 
 def _fill_screen(debugger: Debugger) -> None:
@@ -211,7 +213,9 @@ def _fill_screen(debugger: Debugger) -> None:
 
 
 def _ask(commands: Commands) -> None:
-    """Until quit, or the end of the input. What is typed wrongly is said, and asked for again."""
+    """Reads and executes commands until quit or the end of the input. A mistyped command gets a message, and the prompt
+    returns.
+    """
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline

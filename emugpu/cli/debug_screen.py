@@ -1,6 +1,6 @@
-"""The debugger in a whole terminal: the code, warps, mbarriers, and what the commands of the prompt say.
+"""The full-screen debugger shows the code, warps, mbarriers, and the output of the commands.
 
-A view: each key is a command of `emugpu.debug.commands`, and what is shown is asked of the same debugger.
+It is only a view: each key is a command of `emugpu.debug.commands`, and the panes show the state of the same debugger.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ KEYS = (
     ("f", "continue finding", "back finding", "finding"),
     ("w", "continue wrong", "back wrong", "wrong"),
 )
-"""Key, its command, that of its capital, which goes back, and what the bottom line calls them."""
+"""Each key, its command, the command of its capital (which goes back), and their name in the bottom line."""
 HERE = Style(reverse=True)
 STOP = Style(color="red", bold=True)
 MOST_COLUMNS = 500
-"""Of a line of code that are shown."""
+"""Most columns shown of a line of code."""
 
 
 class Listing(ScrollView):
-    """Lines of a file. The current one is marked, and so are those with breakpoints; a click sets one."""
+    """The lines of a file. The current line and the lines with breakpoints are marked; a click sets a breakpoint."""
 
     def __init__(self) -> None:
         super().__init__(id="listing")
@@ -48,7 +48,9 @@ class Listing(ScrollView):
         self._stops: Set[int] = frozenset()
 
     def show(self, lines: Sequence[str], here: int, stops: Set[int]) -> None:
-        """here: the current line, from 1 on; 0: none. stops: those with breakpoints."""
+        """Shows lines. ``here`` is the current line, from 1, or 0 if there is none; ``stops`` are the lines with
+        breakpoints.
+        """
         self._lines, self._here, self._stops = lines, here, stops
         self.virtual_size = Size(min(MOST_COLUMNS, max(map(len, lines), default=0) + 10), len(lines))
         if here:
@@ -72,7 +74,7 @@ class Listing(ScrollView):
 
 
 class DebugScreen(App[None]):
-    """One session. failure: what has ended it before its user did."""
+    """A session of the debugger. ``failure`` is the error that ended it before the user did."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -99,7 +101,7 @@ class DebugScreen(App[None]):
         self.failure: Exception | None = None
         self._commands = Commands(debugger)
         self._source = ""
-        """What .loc calls the file that is shown; empty: it is the PTX."""
+        """The name of the shown file in .loc, or empty if the PTX is shown."""
         self._prefers_source = True
 
     def compose(self) -> ComposeResult:
@@ -124,7 +126,7 @@ class DebugScreen(App[None]):
         self.do(line)
 
     def action_switch(self) -> None:
-        """Shows the PTX in place of the source, or the other way round."""
+        """Switches between the source and the PTX."""
         self._prefers_source = not self._prefers_source
         self._show()
 
@@ -133,7 +135,7 @@ class DebugScreen(App[None]):
         self.do(submitted.value)
 
     def do(self, line: str) -> None:
-        """Carries out a command. It is shown first: some run the machine again."""
+        """Executes a command. Shows it first, because some commands run the machine again."""
         self.query_one(RichLog).write(Text(f"(debug) {line}", "bold"))
         self.call_after_refresh(self._carry_out, line)
 
@@ -155,7 +157,7 @@ class DebugScreen(App[None]):
     # ---- the panes ----
 
     def place_of(self, line: int) -> str:
-        """A line of what is shown, as a place to stop at."""
+        """Returns a line of the shown file as a place for a breakpoint."""
         return f"{self._source}:{line}" if self._source else f"line {line}"
 
     def _show(self) -> None:
@@ -179,7 +181,7 @@ class DebugScreen(App[None]):
             self.query_one(f"#{name}", Static).update("\n".join(self._commands.do(name + of)))
 
     def _line_of(self, position: int) -> int:
-        """The line of what is shown that an event is of; 0: it is of none."""
+        """Returns the shown line of an event, or 0 if it has none."""
         site = self.debugger.site_at(position)
         if site is None or not self._source:
             return 0 if site is None else site.line

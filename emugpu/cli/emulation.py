@@ -1,14 +1,14 @@
-"""How something is emulated: ``--schedules``, ``--emulate``, ``--jobs`` and ``--timeout``, which mean the same in every
+"""The options of emulation: ``--schedules``, ``--emulate``, ``--jobs`` and ``--timeout``. They mean the same in every
 command.
 
-A command that emulates takes them as one argument, and says which settings of ``--emulate`` it has a use for:
+A command that emulates gets them as one argument, and names the settings of ``--emulate`` that it accepts:
 
     @click.command()
     @emulation_options("accumulation", "max-steps", "strict", strict=False)
     def run(emulation: Emulation) -> int:
         run_schedules(what, emulation.options, emulation.schedules)  # or check([what], emulation.check_options())
 
-What a GPU would not heed is refused with `Emulation.refuse_on_gpu`.
+`Emulation.refuse_on_gpu` refuses options that a GPU would ignore.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from emugpu.launch.launching import LARGEST_SEED, STRICT, Accumulation, Emulatio
 
 MOST_SCHEDULES = 10_000
 GPU_SILENCE = 60.0
-"""Seconds that a GPU may show no progress, where ``--timeout`` does not say."""
+"""Seconds without progress after which a GPU run is given up, unless ``--timeout`` is given."""
 
 
 @dataclass(frozen=True)
 class Schedules:
-    """The value of ``--schedules``. count: 1 is the schedule that is named; more are fifo and random ones. seed: of the
-    random schedule, and of several that of the first; None: the command's.
+    """The value of ``--schedules``. With a ``count`` of 1 the named schedule runs; more are fifo and random ones.
+
+    ``seed`` is the seed of the random schedule, or of the first of several, or None for the command's default.
     """
 
     count: int = 1
@@ -70,8 +71,8 @@ def _is_number(text: str, least: int, most: int) -> bool:
 
 @dataclass(frozen=True)
 class Setting:
-    """One NAME of ``--emulate``. values: what it may be, the first one by default, or how that is written. read: the
-    value that a text stands for; None: it is no such value.
+    """A NAME of ``--emulate``. ``values`` lists its values with the default first, or describes them. ``read`` converts
+    a text to a value, or returns None if the text is invalid.
     """
 
     values: tuple[str, ...]
@@ -94,16 +95,18 @@ SETTINGS = {
     "allow": Setting(("RULE",), lambda text: text if text in {*WARNINGS, *RULES} else None),
     "ptxas": _SWITCH,
 }
-"""What ``--emulate`` sets: fields of `EmulationOptions`, and whether PTX that ptxas refuses is an error. Each may be
-given once, ``allow`` many times.
+"""The settings of ``--emulate``: fields of `EmulationOptions`, and whether PTX that ptxas refuses is an error. Each may
+be given once, ``allow`` many times.
 """
 
 
 def parse_setting(text: str, offered: Sequence[str]) -> tuple[str, Any]:
-    """Reads NAME=VALUE, with one of the names that are offered."""
+    """Reads NAME=VALUE, where NAME is one of ``offered``."""
     name, mark, value = text.partition("=")
     if name not in offered:
-        raise UsageProblem(f"--emulate {text}: no NAME=VALUE with a name that this command knows: {', '.join(offered)}")
+        raise UsageProblem(
+            f"--emulate {text}: write NAME=VALUE, with one of the names of this command: {', '.join(offered)}"
+        )
     found = SETTINGS[name].read(value) if mark else None
     if found is None:
         allowed = {"N": "a whole number of at least 1", "RULE": f"a rule, one of {', '.join(WARNINGS)}"}
@@ -114,9 +117,11 @@ def parse_setting(text: str, offered: Sequence[str]) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Emulation:
-    """What the options of this module say. options: with the schedule if it is one, else with the seed of the first
-    random one. schedules: how many. ptxas: whether PTX that ptxas refuses is an error. given: the settings of
-    ``--emulate`` that were given.
+    """The values of the options of this module.
+
+    ``options`` holds the schedule if there is one, otherwise the seed of the first random one. ``schedules`` is their
+    number. ``ptxas`` says whether PTX that ptxas refuses is an error. ``given`` lists the settings of ``--emulate`` on
+    the command line.
     """
 
     options: EmulationOptions = STRICT
@@ -125,41 +130,39 @@ class Emulation:
     given: frozenset[str] = frozenset()
 
     def check_options(self, redundant: bool = False) -> CheckOptions:
-        """Returns how to run a check."""
+        """Returns the options of a check."""
         return CheckOptions(self.schedules, self.options, redundant, self.options.strict, self.options.allow)
 
     def for_program(self) -> EmulationOptions:
-        """Returns the options for a program: those that run well read memory that nobody has written, and do not use
-        what they get.
+        """Returns the options for a program. Correct programs may read uninitialised memory, as long as they do not use
+        the values.
         """
-        said = "uninitialised" in self.given
-        return self.options if said else replace(self.options, uninitialised="report")
+        is_given = "uninitialised" in self.given
+        return self.options if is_given else replace(self.options, uninitialised="report")
 
     def refuse_several_schedules(self, why: str) -> None:
         if self.schedules > 1 and given_options("schedules"):
             raise UsageProblem(f"--schedules {self.schedules}: {why}; write fifo, declining or random:SEED")
 
     def refuse(self, why: str, *settings: str) -> None:
-        """Refuses settings that were given and mean nothing here."""
+        """Refuses given settings that do not apply."""
         ignored = [f"--emulate {name}" for name in settings if name in self.given]
         if ignored:
             raise UsageProblem(f"{', '.join(ignored)}: {why}; leave {'it' if len(ignored) == 1 else 'them'} out")
 
     def refuse_on_gpu(self) -> None:
-        """Refuses what only the emulator heeds, where a GPU runs the kernel."""
+        """Refuses options that only the emulator uses, if a GPU runs the kernel."""
         given = [*given_options("schedules"), *(f"--emulate {name}" for name in sorted(self.given - {"ptxas"}))]
         if given:
-            raise UsageProblem(
-                f"{', '.join(given)}: only the emulator heeds it; leave it out, or add --device emulator"
-            )
+            raise UsageProblem(f"{', '.join(given)}: only the emulator uses it; leave it out, or add --device emulator")
 
 
 timeout_option = click.option(
     "--timeout",
     type=FiniteRange(0, min_open=True),
     metavar="SECONDS",
-    help="Seconds that an emulated launch may take, or a GPU may show no progress.  "
-    f"[default: no limit; of a GPU {GPU_SILENCE:g}]",
+    help="Time limit of an emulated launch, or of a GPU without progress, in seconds.  "
+    f"[default: no limit; {GPU_SILENCE:g} on a GPU]",
 )
 
 
@@ -170,9 +173,10 @@ def jobs_option(what: str = "Worker processes.") -> Callable[[Command], Command]
 def emulation_options(
     *names: str, schedules: str = "1", first_seed: int = 0, jobs: bool = True, timeout: bool = True, **defaults: Any
 ) -> Callable[[Command], Command]:
-    """Returns the decorator that gives a command an `Emulation`. names: the settings that it knows; schedules,
-    first_seed: where nothing is said; jobs, timeout: whether it has these; defaults: of fields of `EmulationOptions`,
-    where it has others.
+    """Returns the decorator that gives a command an `Emulation`.
+
+    ``names`` are the settings that the command accepts. ``schedules`` and ``first_seed`` are its defaults. ``jobs`` and
+    ``timeout`` say whether it has these options. ``defaults`` replaces defaults of fields of `EmulationOptions`.
     """
 
     def gathered(
@@ -190,16 +194,18 @@ def emulation_options(
         options = EmulationOptions(schedule=schedules.schedule, seed=seed, jobs=jobs, timeout=timeout, **fields)
         draws = "random" in (options.schedule, options.uninitialised) or schedules.count > 1
         if schedules.seed is not None and not draws:
-            raise UsageProblem(f"--schedules 1@{seed}: fifo is run, and nothing is random; write random:{seed}")
+            raise UsageProblem(
+                f"--schedules 1@{seed}: the only schedule is fifo, which uses no seed; write random:{seed}"
+            )
         return Emulation(options, schedules.count, ptxas, given)
 
-    said: list[Callable[[Command], Command]] = [click.option(
+    decorators: list[Callable[[Command], Command]] = [click.option(
         "--schedules",
         type=Parsed("SCHEDULES", parse_schedules),
         default=schedules,
         show_default=True,
         metavar="SCHEDULES",
-        help="fifo, declining, random:SEED, or how many: 10, or 10@SEED, are fifo and random ones.",
+        help="fifo, declining, random:SEED, or a number: 10 or 10@SEED gives fifo and random ones.",
     ), click.option(
         "--emulate",
         multiple=True,
@@ -207,12 +213,12 @@ def emulation_options(
         metavar="NAME=VALUE",
         help=f"Set {'; '.join(_written(name, defaults) for name in names)}. The first value is the default.",
     )]  # fmt: skip
-    said += [jobs_option()] if jobs else []
-    return group("emulation", gathered, *said, *([timeout_option] if timeout else []))
+    decorators += [jobs_option()] if jobs else []
+    return group("emulation", gathered, *decorators, *([timeout_option] if timeout else []))
 
 
 def _written(name: str, defaults: dict[str, Any]) -> str:
-    """A setting and its values, the default first."""
+    """Returns a setting and its values, the default first."""
     default = defaults.get(name)
     first = {True: "true", False: "false"}.get(default, default) if default is not None else None
     values = sorted(SETTINGS[name].values, key=lambda value: value != first) if first else SETTINGS[name].values
@@ -220,8 +226,10 @@ def _written(name: str, defaults: dict[str, Any]) -> str:
 
 
 def emulation_words(emulation: Emulation, *, schedules: str = "1", first_seed: int = 0, **defaults: Any) -> list[str]:
-    """Returns the words of a command that say the same, but for what is its default: the reverse of
-    `emulation_options`, with the same defaults. Worker processes are left out, as they change nothing.
+    """Returns the words of a command line for these options without its defaults: the reverse of `emulation_options`,
+    with the same defaults.
+
+    The number of worker processes is left out, because it changes no result.
     """
     options = emulation.options
     asked = _schedules_text(emulation, first_seed)

@@ -1,4 +1,4 @@
-"""``emugpu exec``: a program that needs a GPU, on the emulated one."""
+"""The command ``emugpu exec`` runs a program that needs a GPU on the emulated one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def exec_command(
 ) -> int:
     """Run PROGRAM, which uses the CUDA driver, on the emulated GPU.
 
-    The program itself decides: it allocates, launches and checks as on a GPU. What its kernels do wrong is told on
-    standard error, and the program gets the error that a GPU would give. The exit code is the program's own, or 2 or 3
-    if the emulated GPU could not do what it asked for.
+    The program allocates, launches and checks as on a GPU. Errors of its kernels are reported on standard error, and
+    the program gets the error code that a GPU would give. The exit code is the program's own, or 2 or 3 if the emulated
+    GPU could not do what the program asked for.
     """
     emulation.refuse_several_schedules("a program runs once")
     log = Log()

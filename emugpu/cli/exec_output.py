@@ -1,4 +1,4 @@
-"""What ``emugpu exec`` says at the end, for people and for scripts."""
+"""Writes the summary of ``emugpu exec`` for people and for scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emugpu.record import new_record
 
 
 def as_json(log: Log, gpu: str, code: int, accumulation: str) -> str:
-    """``{"launches": [...], "unhandled": [...], ...}``"""
+    """Returns ``{"launches": [...], "unhandled": [...], ...}``."""
     record = {
         **new_record(),
         "gpu": gpu,
@@ -35,21 +35,21 @@ def as_json(log: Log, gpu: str, code: int, accumulation: str) -> str:
 
 
 def show_summary(log: Log, gpu: str) -> None:
-    """Shows the summary on standard error, as standard output is the program's."""
+    """Shows the summary on standard error, because standard output belongs to the program."""
     console = Console(stderr=True)
     name = gpu_model(gpu).name
     if not log.processes:
-        show_line(console, f"emulated {name}: the program has not used it")
+        show_line(console, f"emulated {name}: the program did not use it")
         return
     seconds = sum(launch.seconds for launch in log.launches)
     count = _times(len(log.launches))
-    show_line(console, f"emulated {name}: {count}, {seconds:.2f} s of emulation, which is no measure of any GPU")
+    show_line(console, f"emulated {name}: {count}, {seconds:.2f} s of emulation; this is not the time on a GPU")
     for line in (*_kernels(log.launches), *_remarks(log)):
         show_line(console, line)
 
 
 def _kernels(launches: Sequence[LaunchRecord]) -> Iterator[str]:
-    """Launches of the same kernel in the same shape are one."""
+    """Yields a line for all launches of the same kernel in the same shape."""
     groups: dict[tuple[str, str], list[LaunchRecord]] = {}
     for launch in launches:
         groups.setdefault((launch.kernel, _shape(launch)), []).append(launch)
@@ -68,7 +68,7 @@ def _shape(launch: LaunchRecord) -> str:
 
 
 def _dims(sizes: tuple[int, int, int]) -> str:
-    """As short as it can be said: 4x2, 256."""
+    """Returns sizes without trailing ones: 4x2, 256."""
     shown = list(sizes)
     while len(shown) > 1 and shown[-1] == 1:
         shown.pop()
@@ -92,9 +92,9 @@ def _remarks(log: Log) -> list[str]:
         lines.append(f"not supported, with the number of calls: {calls}")
     if log.computed:
         calls = ", ".join(f"{name} ({count})" for name, count in sorted(log.computed.items()))
-        lines.append(f"computed by NumPy, in place of NVIDIA's kernels: {calls}")
+        lines.append(f"computed by NumPy instead of NVIDIA's kernels: {calls}")
     if log.elapsed_asked:
-        lines.append("times between events are those of the emulation: nothing here is measured")
+        lines.append("times between events are those of the emulation, not of a GPU")
     if log.failure:
         lines.append(f"the emulated GPU could not do what the program asked for: {log.failure}")
     return lines

@@ -1,4 +1,4 @@
-"""The program ``emugpu``: its commands and what they have in common."""
+"""The program ``emugpu``: its commands and their common options."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ COMMANDS = {
     "debug": "emugpu.cli.debug:debug_command",
     "ptx": "emugpu.cli.ptx:ptx",
 }
-"""Each command with its place."""
+"""The commands, with the place of each."""
 
 
 @click.group("emugpu", cls=Commands, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-v", "--verbose", is_flag=True, help="Log on standard error what is compiled, run and started, and why.")
+@click.option("-v", "--verbose", is_flag=True, help="Log to standard error what is compiled, run and started, and why.")
 @click.version_option(emugpu.__version__, prog_name="emugpu", message="%(prog)s %(version)s")
 def main(verbose: bool) -> None:
     """Run PTX and whole CUDA programs on an emulated GPU, and check them."""

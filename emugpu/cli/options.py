@@ -1,7 +1,7 @@
-"""How options are made and read. The words that all commands share are made of these: how something is emulated
-(`emugpu.cli.emulation`), and where its results are written (`emugpu.cli.outputs`).
+"""Building blocks of options. The options of emulation (`emugpu.cli.emulation`) and of output (`emugpu.cli.outputs`)
+are made of them.
 
-Options come in groups. A command decorated with a group takes one argument, a dataclass with what they were set to:
+Options come in groups. A command decorated with a group gets one argument, a dataclass with the values of the options:
 
     @click.command()
     @emulation_options("accumulation", "max-steps")
@@ -31,7 +31,7 @@ Command = Callable[..., Any]
 
 
 class Parsed(click.ParamType[Any]):
-    """An option whose text is read by a function of this project."""
+    """An option whose text a function of this project converts."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class Parsed(click.ParamType[Any]):
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds. NaN and infinities pass every comparison that click makes, and are none."""
+    """A number within bounds. NaN and infinities are refused, although they pass Click's comparisons."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -52,7 +52,7 @@ class FiniteRange(click.FloatRange):
 
 
 class NamedPath(click.Path):
-    """A file or a folder. An empty name would be the current folder, which nobody has asked for."""
+    """A file or a folder. An empty name is refused, because it would mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -61,12 +61,12 @@ class NamedPath(click.Path):
 
 
 def offering(find: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Shell completion of a word that is one of these."""
+    """Returns a shell completion that offers the words that ``find`` returns."""
     return lambda context, parameter, typed: [word for word in find() if word.startswith(typed)]
 
 
 def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
-    """What the options are called as arguments of the command."""
+    """Returns the names of the options as arguments of the command."""
 
     def command() -> None: ...
 
@@ -76,7 +76,7 @@ def _names(options: Sequence[Callable[[Command], Command]]) -> list[str]:
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Returns one decorator for several options, shown in this order."""
+    """Returns one decorator for several options, which the help shows in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -87,9 +87,10 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Returns one decorator for several options, shown in this order. The command gets them as one argument of this
-    name, what ``into`` makes of their values: a dataclass that has a field for each of them; its other fields keep
-    their defaults.
+    """Returns one decorator for several options, which the help shows in this order.
+
+    The command gets them as one argument ``name``: the result of ``into``, a dataclass with a field for each option.
+    Its other fields keep their defaults.
     """
 
     names = _names(options)
@@ -106,9 +107,7 @@ def group(name: str, into: Callable[..., Any], *options: Callable[[Command], Com
 
 
 def given_options(*parameters: str) -> list[str]:
-    """Returns those of the command's parameters that its caller has set, as ``--name``: what they say must not be
-    ignored.
-    """
+    """Returns those of the command's parameters that its caller has set, as ``--name``."""
     context = click.get_current_context()
     return [
         parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.make_metavar(context)
@@ -119,14 +118,14 @@ def given_options(*parameters: str) -> list[str]:
 
 
 def refuse_given(why: str, *parameters: str) -> None:
-    """Options that mean nothing here must not be ignored."""
+    """Refuses given options that do not apply, so that none is ignored silently."""
     ignored = given_options(*parameters)
     if ignored:
         raise UsageProblem(f"{', '.join(ignored)}: {why}; leave {'it' if len(ignored) == 1 else 'them'} out")
 
 
 def check_output(path: str | None, option: str, way_out: str = "name one, or use - for the screen") -> None:
-    """Refuses a file that cannot be written; to be asked before the work is done."""
+    """Refuses a file that cannot be written, before the work is done."""
     if path in (None, "-"):
         return
     place = Path(str(path))
@@ -142,7 +141,7 @@ def check_output(path: str | None, option: str, way_out: str = "name one, or use
 
 
 def check_folder(path: Path | None, option: str) -> None:
-    """Refuses a folder that cannot be made or written to; to be asked before the work is done."""
+    """Refuses a folder that cannot be created or written, before the work is done."""
     if path is None:
         return
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
@@ -156,7 +155,7 @@ def check_folder(path: Path | None, option: str) -> None:
 
 
 def write_output(text: str, path: str) -> None:
-    """To the screen (-), or to a file, which is then whole or not there."""
+    """Writes to the screen (-) or to a file. The file is written completely or not at all."""
     if path == "-":
         click.echo(text, nl=False)
     else:
@@ -164,5 +163,5 @@ def write_output(text: str, path: str) -> None:
 
 
 def as_json(data: object) -> str:
-    """Returns data as people can read it, with the end of its last line."""
+    """Returns data as readable JSON with a final newline."""
     return json.dumps(data, indent=2, allow_nan=False) + "\n"

@@ -1,6 +1,6 @@
-"""``-o FILE``: what a command writes besides its report on the screen. The ending of a file says what it holds.
+"""The option ``-o FILE`` writes results besides the report on the screen. The ending of the file chooses the format.
 
-A command names the endings that it can write, and gets an `Outputs`. Every file has been found to be writable by then:
+A command names the endings that it can write, and gets an `Outputs`, whose files were already checked to be writable:
 
     @click.command()
     @output_option("json", "sarif")
@@ -29,14 +29,14 @@ from emugpu.cli.render import show_line
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, UsageProblem
 
 FOLDER = "folder"
-"""What is written to ``DIR/``."""
+"""The kind of output that ``DIR/`` gets."""
 _HOLDS = {"xml": "JUnit", "md": "Markdown", "toml": "a launch file"}
-"""Said where the ending does not say it."""
+"""Names of formats for the help, if the ending does not name them."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What has been written. complete: all that was asked for."""
+    """The places written. ``complete`` says whether everything requested was written."""
 
     places: tuple[str, ...]
     complete: bool
@@ -52,21 +52,23 @@ class Written:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where to write, and what: pairs of an ending and a place. The place ``-`` is standard output."""
+    """The requested outputs: pairs of an ending and a place. The place ``-`` is standard output."""
 
     places: tuple[tuple[str, str], ...] = ()
 
     @property
     def shows_report(self) -> bool:
-        """Returns whether the screen is left to the report."""
+        """Returns whether the report goes to the screen."""
         return all(place != "-" for _, place in self.places)
 
     def asks_for(self, kind: str) -> bool:
         return any(wanted == kind for wanted, _ in self.places)
 
     def write(self, folder: Callable[[Path], None] | None = None, **texts: Callable[[], str]) -> Written:
-        """Writes each place, and says on standard error what could not be written. texts: by ending; one that there is
-        nothing of, as of a run that failed, is left out. folder: fills ``DIR/``.
+        """Writes each place, and reports on standard error what could not be written.
+
+        ``texts`` returns the text of each ending; an ending that a failed run has no text for is left out. ``folder``
+        fills ``DIR/``.
         """
         done = []
         for kind, place in self.places:
@@ -86,9 +88,7 @@ def _write(text: Callable[[], str], place: str) -> None:
 
 
 def parse_output(text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
-    """Reads a place: what is to be written there, and where. Raises UsageProblem if that is none of the kinds, or if it
-    cannot be written.
-    """
+    """Reads a place: its kind and its path. Raises UsageProblem if it is none of ``kinds`` or cannot be written."""
     if text == "-":
         return kinds[0], "-"
     if FOLDER in kinds and text.endswith("/"):
@@ -96,7 +96,7 @@ def parse_output(text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
         return FOLDER, text
     kind = Path(text).suffix.removeprefix(".")
     if kind == FOLDER or kind not in kinds:
-        raise UsageProblem(f"-o {text}: this command writes {_list(kinds)}; let the name end so")
+        raise UsageProblem(f"-o {text}: this command writes {_list(kinds)}; use such an ending")
     check_output(text, "-o")
     return kind, text
 
@@ -107,13 +107,15 @@ def _list(kinds: tuple[str, ...]) -> str:
 
 
 def output_option(*kinds: str, folder: str = "") -> Callable[[Command], Command]:
-    """Returns the decorator that gives a command `Outputs`. kinds: the endings that it can write; ``-`` stands for the
-    first. folder: what ``DIR/`` gets, if the command can write one.
+    """Returns the decorator that gives a command `Outputs`.
+
+    ``kinds`` are the endings that it can write; ``-`` stands for the first. ``folder`` describes what ``DIR/`` gets, if
+    the command can write one.
     """
     every = (*kinds, FOLDER) if folder else kinds
     holds = [f".{kind}{f' ({_HOLDS[kind]})' if kind in _HOLDS else ''}" for kind in kinds]
     holds += [f"DIR/ ({folder})"] if folder else []
-    instead = "JSON in place of the report" if kinds[0] == "json" else "the screen"
+    instead = "JSON instead of the report" if kinds[0] == "json" else "the screen"
 
     def gathered(output: tuple[tuple[str, str], ...], json_path: str | None = None) -> Outputs:
         check_output(json_path, "--json")
@@ -126,7 +128,7 @@ def output_option(*kinds: str, folder: str = "") -> Callable[[Command], Command]
         multiple=True,
         type=Parsed("FILE", lambda text: parse_output(text, every)),
         metavar="FILE",
-        help=f"Write {', '.join(holds)}; - is {instead}. May be repeated.",
+        help=f"Write {', '.join(holds)}; - is {instead}. Repeatable.",
     )
     as_before = [click.option("--json", "json_path", metavar="PATH|-", hidden=True)] if "json" in kinds else []
     return group("outputs", gathered, said, *as_before)

@@ -1,4 +1,4 @@
-"""``--profile``: where the time of emulation goes, as tables and as a file for speedscope."""
+"""The option ``--profile`` shows where the emulator spends its time, as tables and as a file for speedscope."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LINES, TEXT = 20, 60
 
 
 TABLES_ONLY = "no file"
-"""What ``--profile`` has where it names none."""
+"""The value of ``--profile`` without a file."""
 
 
 def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option, and what it does around a command: that comes last, and is the outermost of its decorators."""
+    """Adds the option to a command and runs the command under the profiler. It must be the outermost decorator."""
 
     @wraps(command)
     def profiled(profile: str | None, **values: Any) -> Any:
@@ -37,18 +37,20 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="[FILE.json]",
         is_flag=False,
         flag_value=TABLES_ONLY,
-        help="Say on standard error where the emulator's time goes; FILE.json is for https://www.speedscope.app. Put "
-        "it last if you name no file.",
+        help="Show on standard error where the emulator spends its time; FILE.json is for https://www.speedscope.app. "
+        "Put it last if you name no file.",
     )(profiled)
 
 
 def run_profiled(command: Callable[..., Any], profile: str, values: dict[str, Any]) -> Any:
-    """Runs a command with these values of its options, and says where the time went. profile: a file or TABLES_ONLY."""
+    """Runs a command with these values of its options, and shows where the time went. ``profile`` is a file or
+    TABLES_ONLY.
+    """
     _check(profile, values)
     with profiling() as found:
         try:
             code = command(**values)
-        except (CannotRun, KeyboardInterrupt):  # what hangs or is given up has taken time, too
+        except (CannotRun, KeyboardInterrupt):  # a run that hangs or is given up took time, too
             _tell(found, profile)
             raise
     _tell(found, profile)
@@ -67,16 +69,18 @@ def _check(profile: str, values: dict[str, Any]) -> None:
             raise UsageProblem(f"--profile {profile}: the file must end in .json; to name none, put --profile last")
         check_output(profile, "--profile")
     if values["jobs"] > 1:
-        raise UsageProblem(f"--profile sees one process, and --jobs {values['jobs']} asks for more; leave --jobs out")
+        raise UsageProblem(
+            f"--profile measures one process, but --jobs {values['jobs']} starts several; leave --jobs out"
+        )
     if values.get("device") == "gpu":
         raise UsageProblem(f"--profile is for --device emulator, not for {values['device']}; leave one of them out")
 
 
 def show(console: Console, profile: Profile) -> None:
-    """Shows the seconds by unit, and the PTX lines that took most."""
+    """Shows the seconds by unit, and the slowest PTX lines."""
     total = sum(seconds for _, seconds in profile.samples)
     if not total:
-        show_line(console, "--profile: nothing was emulated in this process, or too little to be seen")
+        show_line(console, "--profile: this process emulated nothing, or too little to be sampled")
         return
     units = profile.by("kernel", "unit").items()
     rows = [(*_share(seconds, total), unit, short_name(kernel)) for (kernel, unit), seconds in units]

@@ -1,4 +1,4 @@
-"""What every program of the command line shares: lazy commands, one clear line for each error, exit codes."""
+"""The common parts of all programs of the command line: lazy commands, one clear line per error, and exit codes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from emugpu.errors import (
 from emugpu.paths import setting
 
 _program = "emugpu"
-"""The name of the program in messages: that of the group whose command runs."""
+"""The name of the program in messages: the name of the group whose command runs."""
 
 
 class ClearErrors(click.Command):
-    """Gives a command, or a group of commands, one line and an exit code for each error."""
+    """Turns each error of a command or a group of commands into one line and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         global _program
@@ -62,7 +62,9 @@ class ClearErrors(click.Command):
 
 
 def _with_hint(error: click.ClickException) -> str:
-    """One line. Click says what a value may be, and which option was meant, but not where to look for all of them."""
+    """Returns an error of Click as one line, with a hint to --help. Click names the valid values or a similar option,
+    but not where all options are listed.
+    """
     message = error.format_message().replace("\n", " ")
     says_it = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
     meant = isinstance(error, click.NoSuchOption) and error.possibilities
@@ -72,7 +74,7 @@ def _with_hint(error: click.ClickException) -> str:
 
 
 def print_error(message: str, code: int) -> int:
-    """Prints an error on standard error; returns the exit code."""
+    """Prints an error on standard error. Returns the exit code."""
     _say(f"{_program}: error: {message}")
     return code
 
@@ -83,7 +85,7 @@ def warn(message: str) -> None:
 
 
 def try_write(write: Callable[[], None]) -> bool:
-    """Returns whether a finished result could be written; says why not. Its own exit code must not be lost with it."""
+    """Returns whether a finished result could be written; reports why not. The exit code of the result stays valid."""
     try:
         write()
     except CannotRun as error:
@@ -97,7 +99,7 @@ def try_write(write: Callable[[], None]) -> bool:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Returns one line: what could not be used, and why."""
+    """Returns one line that names what could not be used, and why."""
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
         return f"cannot use {os.fsdecode(error.filename)}: {reason}"
@@ -105,15 +107,17 @@ def explain_os_error(error: OSError) -> str:
 
 
 def prepare_streams() -> None:
-    """Has standard output and error take every character: what their encoding lacks is written as ``\\u2026``. Where
-    there is no standard output (``>&-``), writing to it fails as on a full disk. A width of 0, as some terminals say,
-    would cut everything off: it counts as none.
+    """Lets standard output and error accept every character: characters outside their encoding are written as
+    ``\\u2026``.
+
+    If standard output is closed (``>&-``), writing to it fails as on a full disk. Some terminals report a width of 0,
+    which would cut everything off; it is ignored.
     """
     for name in ("COLUMNS", "LINES"):
         if os.environ.get(name, "").strip("0") == "":
             os.environ.pop(name, None)
     if sys.stdout is None:
-        # Not for writing: the error is met and said. And no file that is opened later gets the number of the stream.
+        # Opened for reading, so that writing fails and is reported, and so that no later file gets the stream's number.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     for stream in (sys.stdout, sys.stderr):
@@ -122,14 +126,14 @@ def prepare_streams() -> None:
 
 
 def _say(text: str) -> None:
-    # Where even this cannot be written, the exit code is all that is left to say.
+    # If even this cannot be written, only the exit code reports the error.
     with contextlib.suppress(OSError):
         click.echo(text, err=True)
 
 
 def _give_up_if_broken(stream: TextIO | None) -> None:
-    """Lets what is left in a stream that cannot be written (a full disk) go, so that the end of the program does not
-    fail over it.
+    """Drops the rest of a stream that cannot be written (a full disk), so that the program's end does not fail because
+    of it.
     """
     if stream is None:
         return
@@ -142,8 +146,10 @@ def _give_up_if_broken(stream: TextIO | None) -> None:
 
 
 class Commands(ClearErrors, click.Group):
-    """A program's commands, each a place ``module:name``. A command is imported when it is asked for, so that none pays
-    for another's imports. The help of each ends with the exit codes, which are the same in all.
+    """The commands of a program, each at a place ``module:name``.
+
+    A command is imported when it is used, so that no command waits for the imports of others. The help of each ends
+    with the exit codes, which are the same for all.
     """
 
     def __init__(self, *args: Any, places: Mapping[str, str] | None = None, **kwargs: Any) -> None:
@@ -159,13 +165,13 @@ class Commands(ClearErrors, click.Group):
         module, _, name = self.places[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
         command.epilog = EXIT_CODES_TEXT
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` has it until here
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` left it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
 
 
 def start_logging(logger: str) -> None:
-    """Logs on standard error what is compiled, run and started: of the emulated GPU and of this logger."""
+    """Logs to standard error what is compiled, run and started, by the emulated GPU and by this logger."""
     import logging
 
     logging.basicConfig(format="%(relativeCreated)6d ms %(name)s: %(message)s")
@@ -174,16 +180,15 @@ def start_logging(logger: str) -> None:
 
 
 def start_program() -> None:
-    """Sets up a process for the command line. A reader that goes away (``emugpu ptx list FILE | head -1``) ends it, as
-    usual.
+    """Sets up a process for the command line. A closed pipe (``emugpu ptx list FILE | head -1``) ends it, as usual.
 
-    Ctrl-C ends it at once and without a word, as the shell would, until its command is imported (`Commands`): until
-    then there is nothing to put in order.
+    Until its command is imported (`Commands`), Ctrl-C ends the process at once and silently, because there is nothing
+    to clean up.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     for size in ("COLUMNS", "LINES"):
-        if os.environ.get(size) == "0":  # of a terminal without a size; rich would write lines of no width
+        if os.environ.get(size) == "0":  # on a terminal without a size, rich would write lines without width
             del os.environ[size]
     prepare_streams()

@@ -1,4 +1,4 @@
-"""``emugpu ptx``: what a PTX file holds, and a launch file for it."""
+"""The command ``emugpu ptx`` lists the contents of a PTX file, and writes a launch file for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ptx() -> None:
 def list_command(file: Path, outputs: Outputs) -> int:
     """List the kernels of a file, and what the emulator lacks.
 
-    With their parameters, shared memory, and the lines of what is not implemented.
+    Shows their parameters, shared memory, and the lines that are not implemented.
     """
     listing = list_kernels(read_ptx(file))
     written = outputs.write(json=lambda: as_json(listing.as_dict()))
@@ -49,15 +49,15 @@ def list_command(file: Path, outputs: Outputs) -> int:
 @click.option(
     "--kernel",
     metavar="NAME",
-    help="The kernel to launch, or a part of its name.  [default: the first that can be launched]",
+    help="Kernel to launch, or a part of its name.  [default: the first that can be launched]",
 )
 def init(file: Path, kernel: str | None, outputs: Outputs) -> int:
     """Write a launch file to fill in, to standard output or to LAUNCH.toml."""
     target = outputs.places[-1][1] if outputs.places else "-"
     if len(outputs.places) > 1:
-        raise UsageProblem(f"-o {target}: one launch file is written; give -o once")
+        raise UsageProblem(f"-o {target}: the command writes one launch file; give -o once")
     if target != "-" and Path(target).exists():
-        raise UsageProblem(f"-o {target} is there already, and may have been filled in; name another file")
+        raise UsageProblem(f"-o {target} exists, and may have been filled in; name another file")
     listing = list_kernels(read_ptx(file))
     chosen = _find_kernel(file, listing, kernel)
     if chosen.problem:
@@ -66,7 +66,7 @@ def init(file: Path, kernel: str | None, outputs: Outputs) -> int:
     text = launch_template(Path(relpath(file, folder)), listing, chosen)
     written = Outputs((("toml", target),)).write(toml=lambda: text)
     if target != "-" and written.complete:
-        show_line(Console(), f"{target}: fill in what is marked, then run: emugpu run {target}")
+        show_line(Console(), f"{target}: fill in the marked values, then run: emugpu run {target}")
     return written.exit_code
 
 

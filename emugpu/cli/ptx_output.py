@@ -1,4 +1,4 @@
-"""What ``emugpu ptx list``, ``emugpu run`` and ``emugpu verify DIR`` show, as tables."""
+"""Shows the tables of ``emugpu ptx list``, ``emugpu run`` and ``emugpu verify DIR``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_REFUSALS = 20
 
 
 def show_listing(console: Console, file: Path, listing: Listing) -> None:
-    """Shows a PTX file: a line about it, and a table per kernel."""
+    """Shows a PTX file: a line for the file, and a table per kernel."""
     wrote = f", written by {listing.compiler}" if listing.compiler else ""
     count = len(listing.kernels)
     show_line(
@@ -91,7 +91,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
     if outcome.warnings:
         show_table(
             console,
-            "warnings: rules that hardware is known to tolerate being broken",
+            "warnings: broken rules that hardware is known to tolerate",
             ("rule", "line", "count", "what"),
             [(w.rule, str(w.line), str(w.count), w.message.replace("\n", " ")) for w in outcome.warnings],
         )
@@ -104,7 +104,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
     show_mistakes(console, outcome)
     name = outcome.what.file.name if outcome.what.file else outcome.what.label
     if not outcome.verdicts:
-        show_line(console, f"{name}: RAN, nothing was expected of the result", "bold")
+        show_line(console, f"{name}: RAN, no result was expected", "bold")
     elif outcome.passed:
         show_line(console, f"{name}: PASSED", "bold green")
     else:
@@ -112,7 +112,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[Tried]) -> 
 
 
 def show_mistakes(console: Console, outcome: Outcome) -> None:
-    """Shows where buffers are not as expected."""
+    """Shows which elements of the buffers are wrong."""
     for verdict in outcome.verdicts:
         if isinstance(verdict, Comparison) and verdict.mistakes:
             show_table(
@@ -124,7 +124,7 @@ def show_mistakes(console: Console, outcome: Outcome) -> None:
 
 
 def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
-    """Shows a table of kernels, and below it why verdicts are not clean."""
+    """Shows a table of kernels, and below it the reasons of verdicts that are not clean."""
     show_table(
         console,
         f"{folder}: {len({row.file for row in rows})} files, {len({(row.file, row.kernel) for row in rows})} kernels",

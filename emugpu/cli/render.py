@@ -1,4 +1,4 @@
-"""Tables on a terminal, plain lines otherwise; how far a command is, by a bar or by a line now and then."""
+"""Shows tables on a terminal and plain lines elsewhere, and reports progress by a bar or by a line now and then."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 NARROW = 16
-"""Columns of a terminal that a column of a table needs on average to be readable."""
+"""Columns of the terminal that each column of a table needs on average to be readable."""
 
 
 def show_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on a terminal; otherwise lines with the columns aligned by spaces and nothing cut off."""
+    """Shows a table on a terminal; elsewhere shows lines whose columns are aligned by spaces, with nothing cut off."""
     rows = [list(row) for row in rows]
     if console.is_terminal and console.width < NARROW * len(columns):
         _show_below_each_other(console, title, columns, rows)
@@ -41,7 +41,7 @@ def show_table(console: Console, title: str, columns: Sequence[str], rows: Itera
 
 
 def _show_below_each_other(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """For a terminal on which a table would be columns of single words: a paragraph for each row."""
+    """Shows a paragraph for each row, on a terminal too narrow for a table."""
     console.print(f"[bold]{escape(title)}[/]")
     for first, *rest in rows:
         console.print(escape(first) or "-", style="bold", highlight=False)
@@ -52,7 +52,7 @@ def _show_below_each_other(console: Console, title: str, columns: Sequence[str],
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:
-    """Prints text as it is, without wrapping."""
+    """Prints text unchanged, without wrapping."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -62,7 +62,7 @@ def several(count: int, what: str) -> str:
 
 
 def flatten_counters(counters: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Returns the rows of a table: nested counters with the names of what they are in before theirs."""
+    """Returns the rows of a table. The name of a nested counter starts with the names of its groups."""
     rows: list[tuple[str, str]] = []
     for name, value in counters.items():
         if isinstance(value, dict):
@@ -77,12 +77,12 @@ def by(sizes: Iterable[int]) -> str:
 
 
 SECONDS = 30.0
-"""Between two lines."""
+"""Seconds between two progress lines."""
 
 
 @contextmanager
 def progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows on standard error how far the work of this block is. Called with (units done, units)."""
+    """Shows the progress of a block on standard error. Yields a function to call with (units done, units)."""
     console = Console(stderr=True)
     if not console.is_terminal:
         with _lines(console, what, unit) as report:
@@ -102,7 +102,7 @@ def progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def _lines(console: Console, what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A thread writes them, as a single unit may take minutes."""
+    """Writes lines from a thread, because a single unit may take minutes."""
     start, ended, far = time.monotonic(), threading.Event(), ""
 
     def report(done: int, total: int) -> None:

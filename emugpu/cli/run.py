@@ -1,4 +1,4 @@
-"""``emugpu run``: runs what launch files launch, and says whether the results are as expected."""
+"""The command ``emugpu run`` runs launch files, and compares their results with the expected ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from emugpu.record import new_record
     type=click.Choice(["emulator", "gpu"]),
     default="emulator",
     show_default=True,
-    help="gpu: run it on the GPU of this machine, through the CUDA driver.",
+    help="Where to run: emulator, or gpu for this machine's GPU, through the CUDA driver.",
 )
 @emulation_options(
     "accumulation",
@@ -48,9 +48,9 @@ from emugpu.record import new_record
     "ptxas",
     strict=False,
 )
-@output_option("json", folder="what buffers hold at the end, as .npy")
+@output_option("json", folder="final contents of the buffers, as .npy")
 def run_command(files: tuple[Path, ...], device: str, emulation: Emulation, outputs: Outputs) -> int:
-    """Launch what each LAUNCH.toml says, and check what it expects.
+    """Run each LAUNCH.toml and check its results.
 
     With several schedules, each must give the right result.
     """
@@ -72,9 +72,9 @@ def run_command(files: tuple[Path, ...], device: str, emulation: Emulation, outp
 
 
 def _tried(what: Launchable, device: str, emulation: Emulation, keep: Sequence[str] | None) -> list[Tried]:
-    """Runs it under all schedules. Raises CannotRun if the first that is not right has no result."""
+    """Runs a launch file under all schedules. Raises CannotRun if the first failure has no result."""
     if device == "gpu":
-        # In a process of its own, as a GPU may hang.
+        # In its own process, because a GPU may hang.
         with Processes(1) as engine:
             limit = emulation.options.timeout or GPU_SILENCE
             [done] = engine.map(partial(run_on_gpu, keep=keep), [what], limit, needs="GPU")
@@ -84,7 +84,7 @@ def _tried(what: Launchable, device: str, emulation: Emulation, keep: Sequence[s
     first = _first_failure(tried)
     if first.outcome is None and len(tried) > 1:
         alone = first.options.schedule if first.seed is None else f"random:{first.seed}"
-        raise CannotRun(f"{first.error}\nto see it alone: --schedules {alone}")
+        raise CannotRun(f"{first.error}\nto run only this schedule: --schedules {alone}")
     first.require()
     return tried
 
@@ -95,7 +95,9 @@ def _first_failure(tried: Sequence[Tried]) -> Tried:
 
 
 def _report(runs: Sequence[Sequence[Tried]], outputs: Outputs, several: bool) -> int:
-    """Writes and shows what came of each launch file, of which several may be named; returns the exit code."""
+    """Writes and shows the result of each launch file. Returns the exit code. ``several`` says whether several were
+    named.
+    """
     outcomes = [_first_failure(tried).require() for tried in runs]
     records = [_record(outcome, tried) for outcome, tried in zip(outcomes, runs, strict=True)]
     written = outputs.write(
@@ -120,8 +122,9 @@ def _record(outcome: Outcome, tried: Sequence[Tried]) -> dict[str, object]:
 
 
 def _dump(outcomes: Sequence[Outcome], folder: Path, several: bool) -> None:
-    """A file for each buffer; of several launch files in a folder each. Types that NumPy lacks are written as float32,
-    which holds all their values.
+    """Writes a file for each buffer, in a folder for each launch file if there are several.
+
+    Types that NumPy lacks are written as float32, which represents all their values.
     """
     for outcome in outcomes:
         place = folder / outcome.what.file.stem if outcome.what.file and several else folder

@@ -1,4 +1,4 @@
-"""How verdicts and findings are shown: as text, JUnit XML and Markdown."""
+"""Shows verdicts and findings as text, JUnit XML and Markdown."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from emugpu.cli.render import show_line
 from emugpu.markdown import table
 
 MOST_PLACES = 8
-"""Other places of one cause that are shown."""
+"""Most further places of one cause that are shown."""
 _STYLES = {"error": "bold red", "warning": "yellow", "note": ""}
 _WORDS = {"clean": "bold green", "incomplete": "bold yellow"}
 
 
 def show_verdict(console: Console, verdict: Verdict, notes: bool) -> None:
-    """Shows the findings with their places, what the verdict rests on, and last the word."""
+    """Shows the findings with their places, the basis of the verdict, and the verdict itself last."""
     for cause in by_cause(verdict.findings):
         if notes or cause[0].severity != "note":
             show_finding(console, cause)
@@ -32,7 +32,7 @@ def show_verdict(console: Console, verdict: Verdict, notes: bool) -> None:
 
 
 def show_finding(console: Console, cause: Sequence[Finding]) -> None:
-    """Shows what is wrong: the first place, then where else it is the same."""
+    """Shows a finding: its first place, then the other places with the same finding."""
     finding, *others = cause
     counts = [f"{len(cause)} places"] if others else []
     counts += [f"{times} times"] if (times := sum(one.count for one in cause)) > 1 else []
@@ -57,7 +57,7 @@ def _lines(finding: Finding) -> str:
 
 
 def as_junit(verdicts: Sequence[Verdict]) -> str:
-    """Returns JUnit XML with a test case for each: a failure of what is wrong, racy or hung, skipped if incomplete."""
+    """Returns JUnit XML with a test case for each verdict: wrong, racy and hung are failures, incomplete is skipped."""
     skipped = sum(verdict.word == "incomplete" for verdict in verdicts)
     failed = sum(verdict.word not in ("clean", "incomplete") for verdict in verdicts)
     counts = {"tests": str(len(verdicts)), "failures": str(failed), "skipped": str(skipped)}

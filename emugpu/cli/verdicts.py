@@ -1,6 +1,6 @@
-"""Verdicts on what can be launched: the options, the work and the report of every command that gives one.
+"""The options, the work and the report of every command that gives verdicts.
 
-`emugpu verify` gives them on launch files and programs, and a command for other kernels makes a `Case` of each:
+`emugpu verify` gives them on launch files and programs. A command for other kernels makes a `Case` of each:
 
     @click.command("verify")
     @click.argument("kernels", nargs=-1)
@@ -33,13 +33,15 @@ from emugpu.launch.shrink import Numbers, shrink
 from emugpu.launch.spec import Launchable
 
 DEFAULTS: dict[str, Any] = {"schedules": "4", "first_seed": 1, "strict": False}
-"""Of the options of emulation, where a verdict is given."""
+"""The defaults of the emulation options in commands that give a verdict."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a verdict is to have besides. notes: on the screen; redundant: notes on synchronisation that could be left
-    out; smaller: a smaller case in which the same goes wrong.
+    """What a command shows besides its verdict.
+
+    ``notes``: on the screen. ``redundant``: notes on synchronisation that could be left out. ``smaller``: a smaller
+    case with the same error.
     """
 
     notes: bool = False
@@ -49,8 +51,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that a verdict is given on. numbers: from which smaller cases are made. command: the words that verify
-    the case of other numbers; it writes what they name, and raises CannotRun if it cannot.
+    """The subject of one verdict.
+
+    Smaller cases are made by changing ``numbers``. ``command`` returns the words that verify the case with other
+    numbers: it writes the files that they name, and raises CannotRun if it cannot.
     """
 
     what: Launchable
@@ -84,14 +88,14 @@ verdict_options = together(
         click.option(
             "--redundant",
             is_flag=True,
-            help="Note each fence, barrier and wait without which the runs are as sound: two more runs for each; use "
+            help="Note each fence, barrier and wait that the runs do not need: two more runs for each; use "
             "small sizes.",
         ),
         click.option(
             "--shrink",
             "smaller",
             is_flag=True,
-            help="Print the command of a smaller case that goes wrong in the same way.",
+            help="Print the command of a smaller case with the same error.",
         ),
     ),
     click.option(
@@ -107,7 +111,7 @@ verdict_options = together(
 
 
 def give_verdicts(cases: Sequence[Case], wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
-    """Gives a verdict on each case, shows and writes all of them, and returns the exit code of the gravest."""
+    """Gives a verdict on each case, shows and writes all of them, and returns the exit code of the most severe one."""
     options = emulation.check_options(wanted.redundant)
     for case in cases if emulation.ptxas else ():
         require_accepted(case.what)
@@ -130,7 +134,7 @@ def _with_smaller(case: Case, verdict: Verdict, emulation: Emulation) -> Verdict
         return replace(verdict, smaller=said)
     new = found.values
     changed = [f"{name} {old} to {new[name]}" for name, old in numbers.values.items() if old != new[name]]
-    differs = ", ".join(changed) or "no smaller numbers show the same"
+    differs = ", ".join(changed) or "no smaller numbers show the same error"
     alone = Emulation(replace(found.emulation, strict=emulation.options.strict, allow=emulation.options.allow))
     try:
         words = [*case.command(new), *emulation_words(alone, **DEFAULTS)]
@@ -140,7 +144,7 @@ def _with_smaller(case: Case, verdict: Verdict, emulation: Emulation) -> Verdict
 
 
 def report(verdicts: Sequence[tuple[str, Verdict]], wanted: Wanted, outputs: Outputs) -> int:
-    """Writes and shows verdicts, each with the file that its PTX lines are of; returns the exit code."""
+    """Writes and shows verdicts, each with the file that its PTX lines refer to. Returns the exit code."""
     alone = [verdict for _, verdict in verdicts]
     written = outputs.write(
         json=lambda: as_json(alone[0].as_dict() if len(alone) == 1 else [one.as_dict() for one in alone]),
@@ -157,6 +161,6 @@ def report(verdicts: Sequence[tuple[str, Verdict]], wanted: Wanted, outputs: Out
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Returns the exit code of the gravest verdict."""
+    """Returns the exit code of the most severe verdict."""
     words = {verdict.word for verdict in verdicts}
     return EXIT_CODES[next((word for word in ORDER if word in words), "clean")]

@@ -1,4 +1,4 @@
-"""``emugpu verify``: verdicts on launch files, on a folder of them, or on a program."""
+"""The command ``emugpu verify`` gives verdicts on launch files, on a folder of them, or on a program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from emugpu.launch.shrink import Numbers, of_launch_file, smaller_file
 from emugpu.launch.spec import Launchable, read_ptx
 
 OF_LAUNCHES = ("resident-clusters", "strict", "allow", "ptxas")
-"""Settings of launch files: a program makes its own launches."""
+"""Settings that apply to launch files only, because a program makes its own launches."""
 
 
 @click.command("verify")
@@ -40,7 +40,7 @@ OF_LAUNCHES = ("resident-clusters", "strict", "allow", "ptxas")
     "--ptx",
     metavar="FILE.ptx",
     type=NamedPath(path_type=Path),
-    help="Launch the kernels of this file in place of those that LAUNCH.toml names.",
+    help="Launch the kernels of this file instead of those that LAUNCH.toml names.",
 )
 @verdict_options
 @click.argument("words", nargs=-1, required=True, metavar="LAUNCH.toml...|DIR|-- PROGRAM [ARGUMENTS...]")
@@ -55,16 +55,18 @@ def verify_command(
     """Give a verdict: clean, wrong, racy, hung or incomplete.
 
     Runs launch files, or a program that uses the CUDA driver, on the emulated GPU, compares the results, checks the
-    synchronisation, and says what the verdict rests on. What could not be looked at is incomplete, never clean. DIR
-    stands for all launch files below it.
+    synchronisation, and says what the verdict rests on. A part that could not be checked makes it incomplete, never
+    clean. DIR stands for all launch files below it.
     """
-    # What kind of thing is looked at decides which options mean something.
+    # Some options apply only to launch files, others only to programs.
     if is_program(words):
         return _program(words, gpu, wanted, emulation, outputs)
-    refuse_given(f"{words[0]} is no program", "gpu")
+    refuse_given(f"{words[0]} is not a program", "gpu")
     folders = [word for word in words if Path(word).is_dir()]
     if folders and len(words) > 1:
-        raise UsageProblem(f"{folders[0]} is a folder, and {len(words)} are named; name one folder, or launch files")
+        raise UsageProblem(
+            f"{folders[0]} is a folder, but {len(words)} paths are named; name one folder, or launch files"
+        )
     if folders:
         refuse_given(f"{folders[0]} is a folder", "ptx", "smaller", "redundant", "notes")
         return _folder(Path(folders[0]), emulation, outputs)
@@ -74,7 +76,7 @@ def verify_command(
 
 
 def with_ptx(what: Launchable, ptx: Path | None) -> Launchable:
-    """Returns the same launches of the kernels of another PTX file, if one is given."""
+    """Returns the same launches with the kernels of another PTX file, if one is given."""
     return what if ptx is None else replace(what, ptx=ptx, text_given=read_ptx(ptx))
 
 
@@ -112,7 +114,7 @@ def _folder(folder: Path, emulation: Emulation, outputs: Outputs) -> int:
 
 
 def _program(words: tuple[str, ...], gpu: str, wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
-    why = f"{words[0]} is a program, which says itself what it launches"
+    why = f"{words[0]} is a program, which makes its own launches"
     emulation.refuse_several_schedules(f"{words[0]} is a program, and runs once")
     refuse_given(why, "ptx", "smaller", "redundant")
     emulation.refuse(why, *OF_LAUNCHES)
@@ -121,7 +123,7 @@ def _program(words: tuple[str, ...], gpu: str, wanted: Wanted, emulation: Emulat
 
 
 def verdict_on_program(words: tuple[str, ...], gpu: str, emulation: Emulation) -> Verdict:
-    """Runs a program on the emulated GPU with the checker on, and judges what it has launched."""
+    """Runs a program on the emulated GPU with the checker, and judges its launches."""
     log = Log()
     options = emulation.for_program()
     code = run_program(words, Gpu(gpu_model(gpu), options, log, check=True), os.environ)

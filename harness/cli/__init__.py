@@ -1,1 +1,1 @@
-"""The command line: Click and rich end here."""
+"""The command line of the harness. Only this package uses Click and rich."""

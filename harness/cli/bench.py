@@ -1,4 +1,4 @@
-"""``harness bench``."""
+"""The command ``harness bench``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from harness.extras import needs
 
 PROCESSES = 5
 SCHEDULES = 4
-"""A kernel that is right by luck under one schedule is found under others: each case has to be right under all."""
+"""Every case must be right under all schedules, because a kernel can be right by chance under one of them."""
 
 
 @click.command()
@@ -46,37 +46,37 @@ SCHEDULES = 4
     shell_complete=offering(suite_names),
     help="What to run: a suite that comes with the harness, or a .toml file.",
 )
-@click.option("--filter", "pattern", metavar="REGEX", help="Only the cases whose name this is found in.")
+@click.option("--filter", "pattern", metavar="REGEX", help="Run only the cases whose names match.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases, one per line.")
-@click.option("--resume", is_flag=True, help="Go on where the last run of this suite was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue the last run of this suite where it was interrupted.")
 @click.option(
     "--baseline",
     "baseline_name",
     default=LAST,
     show_default=True,
     metavar="NAME|last|COMMIT",
-    help="What to compare with. A commit is built and measured in turns with this checkout.",
+    help="What to compare with. A commit is built, and measured alternately with this checkout.",
 )
-@click.option("--save-baseline", metavar="NAME", help="Make NAME point at this run.")
+@click.option("--save-baseline", metavar="NAME", help="Save this run as the baseline NAME.")
 @click.option(
     "--threshold",
     type=FiniteRange(0, 100),
     default=100 * THRESHOLD,
     show_default=True,
-    help="Smallest difference of times that matters, in per cent.",
+    help="Smallest relevant difference of times, in per cent.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1),
     default=PROCESSES,
     show_default=True,
-    help=f"Processes that time each case on a GPU, one by one; fewer than {MIN_PROCESSES} give no verdict.",
+    help=f"Processes that time each case on a GPU, one after the other; fewer than {MIN_PROCESSES} give no verdict.",
 )
 @click.option(
     "--schedules",
     type=Parsed("SCHEDULES", parse_schedules),
     metavar="N|N@SEED",
-    help="How many schedules of the emulator each case must be right under: fifo and random ones.  "
+    help="Number of emulator schedules under which each case must be right: fifo and random ones.  "
     f"[default: {SCHEDULES}]",
 )
 @jobs_option("Cases to emulate in parallel.")
@@ -109,7 +109,7 @@ def bench(
     under, schedule_seed = _schedules(suite, schedules)
     prepared = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
     if jobs > 1 and any(job.request and job.request.gpu for job in prepared):
-        raise UsageProblem(f"--jobs {jobs}: what is timed on a GPU is timed alone; leave --jobs out")
+        raise UsageProblem(f"--jobs {jobs}: cases on a GPU are timed one at a time; leave --jobs out")
     mark = runs.fingerprint(under, schedule_seed)
     say = partial(show_line, progress)
     run_id = runs.choose_run(prepared, suite, mark, resume, say)
@@ -156,9 +156,7 @@ def _measure(
         with _reporting(console, planned, compiling) as report:
             return runs.measure(planned, suite, run_id, mark, report, baseline, processes)
     except KeyboardInterrupt:
-        show_line(
-            console, "interrupted; the cases that are done are kept, and harness bench --resume goes on from here"
-        )
+        show_line(console, "interrupted; the finished cases are kept; harness bench --resume continues from here")
         raise
 
 
@@ -166,7 +164,9 @@ def _measure(
 def _reporting(
     console: Console, planned: list[runs.Planned], first: str
 ) -> Iterator[Callable[[runs.Measured, int], None]]:
-    """Yields what is called after each case: one bar on a terminal, beside what went wrong; otherwise a line each."""
+    """Yields a function to call after each case. On a terminal it advances one bar and prints failures; otherwise it
+    prints a line per case.
+    """
     if not console.is_terminal:
         if first:
             show_line(console, first)
@@ -210,18 +210,18 @@ def _state(measured: runs.Measured) -> str:
 
 
 def _soundness(judgements: tuple[Judgement, ...]) -> list[str]:
-    """Returns what came of the checks, for those who see SAME only."""
+    """Returns the results of the synchronisation checks, because the table leaves out cases that are SAME."""
     checked = [j.record for j in judgements if j.record and is_checked(j.record)]
     sound = sum(not what_is_unsound(record) for record in checked)
-    return [f"synchronisation checked of {several(len(checked), 'case')}: {sound} sound"] if checked else []
+    return [f"synchronisation of {several(len(checked), 'case')} checked: {sound} sound"] if checked else []
 
 
 def _schedules(suite: Suite, asked: Schedules | None) -> tuple[int, int]:
-    """How many, and the seed of the first random one."""
+    """Returns the number of schedules and the seed of the first random one."""
     if asked is None:
         return SCHEDULES, 0
     if suite.device != "emulator":
-        raise UsageProblem(f"--schedules: suite {suite.name} runs on a GPU, which has none; leave it out")
+        raise UsageProblem(f"--schedules: suite {suite.name} runs on a GPU, which has no schedules; leave it out")
     if asked.schedule != "fifo":
         raise UsageProblem(
             f"--schedules {asked.schedule}: bench takes a number of schedules, fifo and random ones: 4@7"
@@ -244,7 +244,9 @@ def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
 
 
 def _write(outcome: output.Outcome, outputs: Outputs) -> bool:
-    """Writes files before the screen, whose reader may go away. Tells whether all could be written."""
+    """Writes the files before the screen, because a closed pipe ends the program. Returns whether everything was
+    written.
+    """
     forms = {"json": output.to_json, "md": output.to_markdown, "xml": output.to_junit}
     written = outputs.write(None, **{form: partial(write, outcome) for form, write in forms.items()})
     console = Console(stderr=not outputs.shows_report)

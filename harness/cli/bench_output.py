@@ -1,4 +1,4 @@
-"""The outcome of a benchmark for people and for programs: table, JSON, Markdown, JUnit."""
+"""Writes the outcome of a benchmark as a table, JSON, Markdown or JUnit."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ STYLES = {
     "NEW": "cyan",
 }
 MARKDOWN_LIMIT = 60_000
-"""GitHub takes comments of 65,536 characters; this leaves room for what is put around the table."""
+"""GitHub accepts comments of 65,536 characters; the rest is for text around the table."""
 CELL = 300
-"""Characters of a cell in Markdown; a hang is told in thousands, which the JSON and JUnit files have."""
+"""Most characters of a cell in Markdown. The message of a hang has thousands; the JSON and JUnit files have all of it.
+"""
 ROOM_FOR_REST = 1000
-"""Characters for the ends of tables that do not fit."""
+"""Characters reserved for the last lines of tables that do not fit."""
 SHOWN = 40
-"""Rows of the table of changes; the rest is counted, and whole in the files."""
+"""Most rows of the table of changes. The others are counted; the files have them all."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run of a suite against a baseline. notes: what to say once about all of it."""
+    """The comparison of a run of a suite with a baseline. ``notes`` are messages about the whole run."""
 
     suite: str
     run: str
@@ -64,7 +65,7 @@ class Outcome:
 
 
 def show(console: Console, outcome: Outcome) -> None:
-    """Shows a table of what is not SAME on a terminal, or of all cases; otherwise plain lines, of all cases."""
+    """Shows a table of the cases that are not SAME on a terminal; otherwise shows plain lines of all cases."""
     columns = ("case", "verdict", *_time_columns(outcome), "what")
     folded = console.is_terminal
     shown = [judgement for judgement in outcome.judgements if not (folded and judgement.verdict == "SAME")]
@@ -100,14 +101,14 @@ def show(console: Console, outcome: Outcome) -> None:
 
 @dataclass(frozen=True)
 class ChangeGroup:
-    """One figure that changed by the same number in several cases. example: of the first of them."""
+    """A figure that changed by the same amount in several cases. ``example`` is the change of the first case."""
 
     example: Change
     cases: list[str]
 
 
 def grouped_changes(judgements: Sequence[Judgement]) -> list[ChangeGroup]:
-    """Groups the changes, each once with the cases that show it: causes before effects, worse before better."""
+    """Groups equal changes with the cases that show them. Causes come before effects, and worse before better."""
     groups: dict[tuple[str, int], ChangeGroup] = {}
     for judgement in judgements:
         for change in judgement.changes:
@@ -136,9 +137,9 @@ def to_json(outcome: Outcome) -> str:
 
 
 def to_markdown(outcome: Outcome) -> str:
-    """Writes a comment on a pull request: the summary, what is not SAME, and all cases folded away.
+    """Writes a comment for a pull request: the summary, the cases that are not SAME, and all cases in a folded section.
 
-    At most `MARKDOWN_LIMIT` characters: a cell is cut, and so is a table that does not fit; what is missing is counted.
+    The text has at most `MARKDOWN_LIMIT` characters: long cells and tables are cut, and the missing rows are counted.
     """
     columns = ("case", "verdict", *_time_columns(outcome), "what")
     rows = [_row(judgement, len(columns)) for judgement in outcome.judgements]
@@ -162,8 +163,9 @@ def to_markdown(outcome: Outcome) -> str:
 
 
 def to_junit(outcome: Outcome) -> str:
-    """Writes JUnit's XML: regressions, unsound kernels and wrong results are failures, what could not be measured is an
-    error."""
+    """Writes JUnit XML. Regressions, unsound kernels and wrong results are failures; cases that could not be measured
+    are errors.
+    """
     judgements = outcome.judgements
     failed = [j for j in judgements if j.verdict in (*REGRESSIONS, "WRONG")]
     errors = [j for j in judgements if j.verdict == "NOT MEASURED"]
@@ -211,7 +213,7 @@ def _time_cells(judgement: Judgement) -> list[str]:
 
 
 def _what(judgement: Judgement) -> str:
-    """Returns the most telling thing about a case, in one cell."""
+    """Returns the most important fact about a case, for one cell."""
     shown = [str(change) for change in judgement.changes[:3]]
     if len(judgement.changes) > len(shown):
         shown.append(f"{len(judgement.changes) - len(shown)} more")
@@ -229,7 +231,7 @@ def _change_row(group: ChangeGroup, outcome: Outcome) -> list[str]:
 
 
 def _where(cases: list[str], outcome: Outcome) -> str:
-    """Names the cases, or says that they are all of a kernel."""
+    """Names the cases, or says that they are all cases of a kernel."""
     if len(cases) == 1:
         return cases[0]
     kernels = sorted({case.split()[0] for case in cases})
@@ -278,7 +280,7 @@ def _commit(record: Any) -> str:
 
 
 def _as_many_as_fit(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
-    """Returns a table of as many rows as fit into the characters, and how many there are besides."""
+    """Returns a table of as many rows as fit into the limit, and the number of those left out."""
     head, below, *lines = table(columns, [[_cut(cell) for cell in row] for row in rows])
     left = limit - len(head) - len(below) - 2
     for number, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""``harness clean``."""
+"""The command ``harness clean``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def clean(yes: bool) -> int:
     show_table(console, f"the build cache at {folder}", ("", "entries", "size"), rows)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageProblem("clean asks before it deletes, and there is no terminal to ask on; add --yes")
+            raise UsageProblem("clean asks before it deletes, but there is no terminal; add --yes")
         click.confirm("delete it?", abort=True)
     shutil.rmtree(folder)
-    show_line(console, "deleted; what is needed is compiled again")
+    show_line(console, "deleted; later commands compile again what they need")
     return EXIT_OK
 
 

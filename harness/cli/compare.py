@@ -1,4 +1,4 @@
-"""``harness compare``."""
+"""The command ``harness compare``."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def compare_command(
 ) -> int:
     """Run KERNELs on one problem and show what each step changes.
 
-    -c stages=3,4 compares two configurations of a kernel; --ptx a kernel as it is compiled with FILE's. Each result is
-    checked, and recorded as by harness run. Published figures of others are listed below, with their source.
+    -c stages=3,4 compares two configurations of a kernel; --ptx compares a compiled kernel with the PTX in FILE. Each
+    result is checked, and recorded as by harness run. Published figures are listed below, with their source.
     """
     several = prepare(kernels, problem, configs, How(device, emulation, ptx_file, no_save), beside=True)
     entries = []
@@ -67,7 +67,7 @@ def compare_command(
 
 
 def _report_comparison(shape: Shape, entries: list[compare.Entry], outputs: Outputs) -> bool:
-    """Whether all could be written. The file first: a reader of the screen that goes away must not cost it."""
+    """Writes the file, then the screen, because a closed pipe ends the program. Returns whether both were written."""
     published = published_figures()
     data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
     written = outputs.write(json=lambda: as_json(data))
@@ -83,7 +83,7 @@ def _show_comparison(
     published: Sequence[PublishedFigure],
     places: Sequence[str],
 ) -> None:
-    """Shows kernels side by side, what each step changes, and what others have published."""
+    """Shows the kernels side by side, what each step changes, and published figures."""
     console = Console()
     columns = [compare.figures(entry) for entry in entries]
     speeds = [dict(compare.performance(entry)) for entry in entries]
@@ -119,7 +119,7 @@ def _show_comparison(
 
 
 def show_published(console: Console, published: Sequence[PublishedFigure]) -> None:
-    """Figures of others, as theirs, with their sources below."""
+    """Shows published figures with their sources."""
     show_table(
         console,
         "published by others on their hardware, not measured here",
@@ -140,7 +140,7 @@ def show_published(console: Console, published: Sequence[PublishedFigure]) -> No
 
 
 def _cube(shape: str) -> str:
-    """``4096x4096x4096`` as ``4096^3``."""
+    """Returns ``4096x4096x4096`` as ``4096^3``."""
     sizes = shape.split("x")
     return f"{sizes[0]}^3" if len(set(sizes)) == 1 else shape
 

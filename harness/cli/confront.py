@@ -1,4 +1,4 @@
-"""``harness confront``: what others have published of a GPU, against the emulator and the timing model."""
+"""The command ``harness confront`` compares the emulator and the timing model with published figures of a GPU."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from harness.model.silicon.times import Confrontation, confront
 def confront_command(gpu_name: str, folder: str | None, outputs: Outputs) -> int:
     """Compare emulator and model with published figures of a GPU.
 
-    Sums of the tensor core are compared bit by bit; times are predicted, and the errors shown: what is predicted less
-    what was published, over what was published.
+    Sums of the tensor core are compared bit by bit. Times are predicted; the error is the predicted minus the published
+    value, relative to the published value.
     """
     if gpu_name not in gpus_with_tables():
         raise UsageProblem(
-            f"GPU '{gpu_name}': there are no published tables of it; there are some of {', '.join(gpus_with_tables())}"
+            f"GPU '{gpu_name}': it has no published tables; these GPUs have: {', '.join(gpus_with_tables())}"
         )
     sums_files, table_files = find_tables(SHIPPED / gpu_name if folder is None else Path(folder))
     tables = [read_table(path) for path in table_files]
@@ -58,12 +58,12 @@ def confront_command(gpu_name: str, folder: str | None, outputs: Outputs) -> int
 
 
 def _report(report: Callable[[int, int], None], before: int, total: int, ready: int) -> None:
-    """Of a table some rows are ready; so many were before."""
+    """Reports progress within a table: ``ready`` of its rows, after ``before`` rows of earlier tables."""
     report(before + ready, total)
 
 
 def _confront_sums(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Returns plain data for JSON, a file at a time."""
+    """Compares the sums of each file and returns plain data for JSON."""
     if not files:
         return []
     from harness.model.silicon.sums import confront_sums
@@ -82,7 +82,7 @@ def _show(
     found: Sequence[Confrontation],
     sources: dict[str, Source] | None,
 ) -> None:
-    """sources: of the tables that are shipped; a reader's own are the reader's to name."""
+    """Shows the comparison. ``sources`` are those of the shipped tables, or None for a reader's own tables."""
     show_line(console, f"Published of an {title} by others, against what the model predicts. Nothing here is measured.")
     if sums:
         rows = ([each["file"], *(f"{each[key]:,}" for key in ("cases", "different", "refused"))] for each in sums)

@@ -1,4 +1,4 @@
-"""``harness debug``: forward and back through a run of a kernel of ours."""
+"""The command ``harness debug`` goes forward and back through a run of one of our kernels."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _load(
 ) -> Debugger:
     """Debug a run on the emulated GPU, forward and back.
 
-    The run is recorded first; then every command is about a place in it. `why C[3,517]` says what has made an element
-    and the first step at which it is wrong, `why-waits` who would have to arrive, `back wrong` goes to where it went
-    wrong. `help` lists the commands. emugpu debug does the same with anyone's PTX.
+    The run is recorded first; then every command is about a place in it. `why C[3,517]` shows what computed an element
+    and the first step at which it is wrong, `why-waits` shows which arrival is missing, `back wrong` goes to the step
+    where it went wrong. `help` lists the commands. emugpu debug does the same with anyone's PTX.
     """
     if kernel is None:
         raise UsageProblem("name what to debug: KERNEL or FILE.mojo; or --adapter for an editor")

@@ -1,4 +1,4 @@
-"""``harness doctor``: looks at what is installed, and says what will be used."""
+"""The command ``harness doctor`` examines what is installed and says what will be used."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from harness.run.runner import choose_device
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. found: version and place, None if it is not there. problem: why what is there is of no use.
+    """Something that was examined. ``found`` is its version and place, or None if it is missing. ``problem`` says why
+    it cannot be used.
 
-    needed: without it nothing runs.
+    Nothing runs without something that is ``needed``.
     """
 
     name: str
@@ -59,7 +60,7 @@ def doctor_command(outputs: Outputs) -> int:
 
 
 def examine() -> list[Finding]:
-    """Returns everything a run may use, in the order it is used."""
+    """Examines everything that a run may use, in the order of use."""
     gpus = find_gpus()
     sources = paths.mojo_root() / "kernels"
     return [
@@ -84,17 +85,17 @@ def examine() -> list[Finding]:
 
 
 def as_dict(findings: list[Finding]) -> dict[str, object]:
-    """Returns plain data for JSON. able: whether kernels can be run."""
+    """Returns plain data for JSON. ``able`` says whether kernels can run."""
     return {"schema": 1, "able": is_able(findings), "findings": [asdict(finding) for finding in findings]}
 
 
 def is_able(findings: list[Finding]) -> bool:
-    """True if kernels can be run."""
+    """Returns whether kernels can run."""
     return all(finding.found and not finding.problem for finding in findings if finding.needed)
 
 
 def emulated_archs() -> list[str]:
-    """Returns the architectures that some kernel is written for."""
+    """Returns the architectures for which there is a kernel."""
     return sorted({arch for kernel in KERNELS.values() for arch in kernel.archs})
 
 
@@ -106,7 +107,7 @@ def _program(name: str, place: str | Path | None, use: str, needed: bool = False
 
 
 def _folder(name: str, folder: Path, use: str) -> Finding:
-    """A folder, or the nearest one above that is there, is written to."""
+    """Examines whether a folder, or its nearest existing parent, can be written."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=there) as file:
@@ -119,7 +120,7 @@ def _folder(name: str, folder: Path, use: str) -> Finding:
 
 
 def _use_of_gpu(gpus: list[Gpu]) -> str:
-    """Whether ``--device auto`` takes the GPU, or why not."""
+    """Returns whether ``--device auto`` takes the GPU, or why not."""
     if not gpus:
         return "none: kernels run on the emulator"
     kernel = next(iter(KERNELS.values()))

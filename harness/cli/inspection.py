@@ -1,4 +1,4 @@
-"""The commands that look at a kernel without running it: ``explain`` and ``build``."""
+"""The commands ``explain`` and ``build`` examine a kernel without running it."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ MIN_WIDTH = 40
     "--protocol",
     "hand_overs",
     is_flag=True,
-    help="Show the hand-offs of an emulated run instead of the plan: who signals whom through which barrier.",
+    help="Show which warps signal which through which barrier in an emulated run, instead of the plan.",
 )
-@click.option("--why", is_flag=True, help="Show why this tile, split of K and order of operands are chosen.")
+@click.option("--why", is_flag=True, help="Show why this tile, split of K and order of operands were chosen.")
 @output_option("json", "svg", "txt")
 def explain(kernel: str, problem: Problem, config: ConfigOptions, hand_overs: bool, why: bool, outputs: Outputs) -> int:
     """Explain a launch: shared memory, roles, barriers, multicast.
 
-    Everything is computed from the launch plan; --protocol counts in a run, --why shows estimates.
+    Everything is computed from the launch plan; --protocol counts events of a run, --why shows estimates.
     """
     shape = problem.shape
     if why:
-        _refuse(outputs, "--why is text about the choice", "json", "svg")
+        _refuse(outputs, "--why writes text", "json", "svg")
         if hand_overs:
             raise UsageProblem("--why is about the choice, --protocol about a run; leave one of them out")
         asked = chosen_options(kernel, config.preset, dict(config.asked))
@@ -81,7 +81,7 @@ def _refuse(outputs: Outputs, why: str, *kinds: str) -> None:
 
 
 def _write(outputs: Outputs, text: Callable[[int], str], **others: Callable[[], str]) -> int:
-    """Writes files; text for a width is what the screen gets, if nothing else does."""
+    """Writes files. The screen gets ``text``, formatted for its width, unless another output goes to it."""
     written = outputs.write(None, txt=lambda: text(WIDTH), **others)
     if not outputs.places:
         write_output(text(_width()), "-")
@@ -92,13 +92,13 @@ CHOICES_SHOWN = 8
 
 
 def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
-    """The best choices as a table, with what the figures are."""
+    """Returns a table of the best choices, and explains its figures."""
     kernel = find_kernel(config.kernel)
     found = estimates(kernel, config.arch, asked, shape)
     if not found:
         why = f"{config.kernel} of {config.arch} chooses nothing by the problem"
         if offered(kernel, config.arch, {"scales": asked.get("scales")}):
-            why = "what is asked for is none of the choices, and is taken as it is"
+            why = "the requested configuration is none of the choices and is used unchanged"
         return f"{config.label}: {why}\n"
     lines = [
         f"{shape}: {config.label}",
@@ -119,26 +119,27 @@ def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
     return "\n".join(
         [
             *lines,
-            f"{count}. Estimates in cycles, for the order alone, not measured: work is multiplying or",
+            f"{count}. Estimates in cycles, only to rank the choices, not measured: work is multiplying or",
             "filling shared memory, whichever is more; cycles the larger of work and DRAM, "
             f"{NOT_HIDDEN:g} of the other, and the",
-            "hand-over of partial sums. What the kernels' rules refuse is passed over. harness predict runs the PTX.\n",
+            "hand-over of partial sums. Configurations that the kernels refuse are left out. harness predict runs "
+            "the PTX.\n",
         ]
     )
 
 
 def _tuned(config: KernelConfig, shape: Shape) -> str:
-    """What GPUs take in its place, and the evidence in a line."""
+    """Returns the configuration that GPUs use instead, and its evidence in a line."""
     lines = []
     for kind, entry in everywhere(config.kernel, config.arch, config.dtype, shape).items():
         try:
             label = entry.configuration().label
         except UsageProblem as error:
-            lines.append(f"{kind}: what was tuned for {entry.shapes} no longer counts: {error}\n")
+            lines.append(f"{kind}: the configuration tuned for {entry.shapes} is no longer valid: {error}\n")
             continue
         evidence = {name: value for name, value in entry.evidence.items() if name in ("gain", "interval", "time")}
         lines.append(
-            f"{kind}: {label} in its place, tuned for {entry.shapes}; measured: "
+            f"{kind}: {label} instead, tuned for {entry.shapes}; measured: "
             f"{', '.join(f'{name} {value}' for name, value in evidence.items())}. "
             f"All the evidence: harness tune {config.kernel} --shape {shape.as_option} --explain\n"
         )
@@ -162,14 +163,14 @@ def _hand_overs(config: KernelConfig, shape: Shape) -> Protocol:
     "--emit",
     "what",
     type=click.Choice(list(KINDS)),
-    help="Write this: PTX, machine code, the launch plan for the shape, or figures about the code.",
+    help="What to write: PTX, machine code, the launch plan for the shape, or figures about the code.",
 )
-@click.option("-o", "--output", metavar="FILE", default="-", help="Where to write it.  [default: the screen]")
+@click.option("-o", "--output", metavar="FILE", default="-", help="File to write.  [default: the screen]")
 def build_command(kernel: str, problem: Problem, config: ConfigOptions, what: str | None, output: str) -> None:
-    """Compile KERNEL, and write its code or what is known about it."""
+    """Compile KERNEL and write its code or figures about it."""
     check_output(output, "-o")
     if what is None and output != "-":
-        raise click.UsageError("-o needs to know what to write; add --emit ptx, sass, plan or asm-stats")
+        raise click.UsageError("-o does not say what to write; add --emit ptx, sass, plan or asm-stats")
     shape = problem.shape
     [artifact] = build_with_notice([config.configure(kernel, shape)])
     if what is not None:
@@ -180,6 +181,8 @@ def build_command(kernel: str, problem: Problem, config: ConfigOptions, what: st
 
 
 def _width() -> int:
-    """Returns the width of the terminal, if it is narrower than the text; a line that it breaks is hard to read."""
+    """Returns the width of the terminal if it is narrower than the text, because lines broken by the terminal are hard
+    to read.
+    """
     console = Console()
     return max(MIN_WIDTH, min(WIDTH, console.width)) if console.is_terminal else WIDTH

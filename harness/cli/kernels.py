@@ -1,4 +1,4 @@
-"""Kernels of ours as launchables: what ``verify`` and ``debug`` look at."""
+"""Turns our kernels into launchables for ``verify`` and ``debug``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.run.runner import check_memory
 
 
 def compiled(names: Sequence[str], problem: Problem, config: ConfigOptions, ptx: Path | None) -> list[Artifact]:
-    """Returns the kernels, compiled. ptx: takes the place of the compiled PTX of one."""
+    """Returns the kernels, compiled. ``ptx`` replaces the compiled PTX if only one kernel is named."""
     if ptx is not None and len(names) != 1:
         raise UsageProblem(
             f"--ptx {ptx} takes the place of one kernel's PTX, and {len(names)} kernels are named; name one"
@@ -30,5 +30,5 @@ def compiled(names: Sequence[str], problem: Problem, config: ConfigOptions, ptx:
 
 
 def launchable(artifact: Artifact, problem: Problem, inputs: str) -> Launchable:
-    """Returns a kernel on its problem. inputs: where the problem does not say which."""
+    """Returns a kernel on its problem. ``inputs`` applies if the problem names none."""
     return make_launchable(artifact, problem.shape, problem.inputs or inputs, problem.seed)

@@ -1,4 +1,4 @@
-"""``harness list``."""
+"""The command ``harness list``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _values(option: Option) -> str:
 
 
 def _options(preset: Preset) -> str:
-    """As one would write them behind -c."""
+    """Returns the options of a preset as ``-c`` takes them."""
     words = [OPTIONS[name].setting(value) for name, value in preset.options.items()]
     depths = sorted(set(preset.stages.values()))
     if depths:

@@ -1,4 +1,4 @@
-"""The program ``harness``: its commands and what they have in common."""
+"""The program ``harness``: its commands and their common options."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ COMMANDS = {
     "doctor": "harness.cli.doctor:doctor_command",
     "clean": "harness.cli.clean:clean",
 }
-"""Each command with its place."""
+"""The commands, with the place of each."""
 
 
 class Harness(Commands):
-    """The program. It takes old spellings of its command line for one release."""
+    """The program. It accepts old spellings of its command line for one release."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if not extra.get("resilient_parsing"):  # as for completion
+        if not extra.get("resilient_parsing"):  # during shell completion
             from harness.cli.old_spellings import respell
 
             program, args = respell(args)
@@ -48,7 +48,7 @@ class Harness(Commands):
 
 
 @click.group("harness", cls=Harness, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-v", "--verbose", is_flag=True, help="Log on standard error what is compiled, run and started, and why.")
+@click.option("-v", "--verbose", is_flag=True, help="Log to standard error what is compiled, run and started, and why.")
 @click.version_option(harness.__version__, prog_name="harness", message="%(prog)s %(version)s")
 def main(verbose: bool) -> None:
     """Compile, run, verify and time matmul kernels for Blackwell and Hopper GPUs, also without a GPU.

@@ -1,6 +1,6 @@
-"""Old spellings of the command line. They work for one release: the new one is printed, once, and done.
+"""Translates old spellings of the command line. They work for one release, and print the new command once.
 
-What is here can go when that release is over; nothing else of the command line knows it.
+Delete this file after that release; nothing else of the command line uses it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from emugpu.errors import UsageProblem
 
 @dataclass(frozen=True)
 class Option:
-    """A line of the table of options. new: the words in its place, with {} for its value; empty: it is left out.
-    example: a command line that has it, before its value.
+    """A line of the table of options. ``new`` holds the words that replace it, with {} for its value; an option with an
+    empty ``new`` is dropped. ``example`` is a command line that has the option, before its value.
     """
 
     old: str
@@ -78,7 +78,7 @@ OPTIONS = (
     Option("--retry-failed", "--resume failed", "sweep kernel7 --shape 512"),
     Option("--rank", "", "sweep kernel7 --shape 512", "3"),
 )
-"""Old options of harness, and of emugpu in its place."""
+"""Old options of ``harness``, also where the command is now one of ``emugpu``."""
 _BY_NAME = {option.old: option for option in OPTIONS}
 
 COMMANDS = {
@@ -91,8 +91,9 @@ COMMANDS = {
     "ptx init": "emugpu ptx init",
     "ptx corpus": "emugpu verify",
 }
-"""Old commands. What is said to a kernel of ours is harness's, what is said to a launch file or a program emugpu's:
-`_forwarded`."""
+"""Old commands. With a kernel of ours a command goes to harness, with a launch file or a program to emugpu
+(`_forwarded`).
+"""
 
 GONE = {
     "survey": "harness survey is gone, with the archives of surveys; conformance asks a GPU: python -m conformance",
@@ -100,22 +101,22 @@ GONE = {
     "timeline --measured": "timeline --measured is gone, with the archives of surveys; leave it out",
     "debug --timeout": "debug --timeout is gone; --emulate max-steps=N limits the run that is recorded",
     "predict --timeout": "predict --timeout is gone; Ctrl-C ends a prediction",
-    "report --results": "report --results is gone; set HARNESS_RESULTS_DIR, as for all commands",
-    "compare --predict": "compare --predict is gone; take harness predict KERNEL... --gpu GPU",
+    "report --results": "report --results is gone; set HARNESS_RESULTS_DIR, which all commands read",
+    "compare --predict": "compare --predict is gone; use harness predict KERNEL... --gpu GPU",
     "bench --all": "bench --all is gone; -o FILE.md has all cases",
-    "--format svg": "--format svg is gone; the name of the file says it: -o FILE.svg",
-    "--device emulated-gpu": "--device emulated-gpu is gone, it is a test of the driver now; take --device emulator",
+    "--format svg": "--format svg is gone; the ending of the file chooses the format: -o FILE.svg",
+    "--device emulated-gpu": "--device emulated-gpu is gone, it is a test of the driver now; use --device emulator",
 }
-"""What is no more, and what to do in its place."""
+"""What was removed, and what replaces it."""
 
 _KERNEL_OR_FILE = ("run", "verify", "debug")
-"""Commands that both programs have."""
+"""The commands that both programs have."""
 _SCHEDULES = ("--schedules", "--schedule", "--schedule-seed", "--schedule-seeds", "--seeds")
 _SEEDS_OF_SCHEDULES = ("exec", "ptx run", "ptx check")
-"""Commands whose --seed was that of the schedules."""
+"""The commands whose --seed was the seed of the schedules."""
 _CYCLES = ("--from", "--to")
 _USUAL = {"verify": "4", "bench": "4"}
-"""Schedules where only their seed is said."""
+"""The number of schedules if only their seed is given."""
 _ALONE = (
     "--no-save",
     "--notes",
@@ -128,12 +129,12 @@ _ALONE = (
     "-h",
     "--quiet",
 )
-"""Options of `_KERNEL_OR_FILE` that take no value."""
+"""The options of `_KERNEL_OR_FILE` that take no value."""
 
 
 def respell(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the program that takes these words of a command line, and the words as it takes them now. Says on
-    standard error what has changed. Raises UsageProblem for what is no more.
+    """Returns the program that accepts this command line now, and the words in their new spelling. Prints the new
+    command on standard error. Raises UsageProblem for what was removed.
     """
     start = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
     before, command, rest = [*words[:start]], words[start : start + 1], [*words[start + 1 :]]
@@ -157,13 +158,13 @@ def respell(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """The words before ``--``, it, and those behind it, which are a program's."""
+    """Splits the words into those before ``--``, ``--`` itself, and the words of a program behind it."""
     place = words.index("--") if "--" in words else len(words)
     return words[:place], words[place : place + 1], words[place + 1 :]
 
 
 def _forwarded(words: list[str], has_program: bool) -> bool:
-    """Whether a launch file, a folder or a program is named, and no kernel."""
+    """Returns whether the words name a launch file, a folder or a program instead of a kernel."""
     named, left = [], [*words]
     while left:
         word = left.pop(0)
@@ -175,14 +176,14 @@ def _forwarded(words: list[str], has_program: bool) -> bool:
         return has_program
     if named[0].endswith(".toml"):
         return all(word.endswith(".toml") for word in named)
-    from harness.compile.catalog import KERNELS  # only now: most commands do not come here
+    from harness.compile.catalog import KERNELS  # imported here because most commands do not need it
 
     is_kernel = named[0] in (*KERNELS, "all") or named[0].endswith(".mojo")
     return not is_kernel and (Path(named[0]).is_dir() or shutil.which(named[0]) is not None)
 
 
 def _options(old: str, command: str, words: list[str]) -> list[str]:
-    """Words of a command, with its options as they are spelt now."""
+    """Returns the words of a command with its options in their new spelling."""
     found: list[str] = []
     together: dict[str, str] = {}
     left = [*words]
@@ -211,14 +212,14 @@ def _options(old: str, command: str, words: list[str]) -> list[str]:
 
 
 def _joins(old: str, command: str, said: set[str]) -> tuple[str, ...]:
-    """The options that become one word. --schedules alone is as it was."""
+    """Returns the options that become one word. --schedules alone did not change."""
     seeds = ("--seed",) if old in _SEEDS_OF_SCHEDULES else ()
     schedules = (*_SCHEDULES, *seeds) if said & {*_SCHEDULES[1:], *seeds} else ()
     return (*schedules, *(_CYCLES if command == "timeline" else ()))
 
 
 def _joined(command: str, said: dict[str, str]) -> list[str]:
-    """What several old options said is one word now."""
+    """Joins several old options into one word."""
     schedules = {name: value for name, value in said.items() if name in _SCHEDULES}
     words = _schedules(command, schedules) if schedules else []
     cycles = ":".join(said.get(name, "") for name in _CYCLES)
@@ -226,9 +227,9 @@ def _joined(command: str, said: dict[str, str]) -> list[str]:
 
 
 def _schedules(command: str, said: dict[str, str]) -> list[str]:
-    """One word for what the old options say of schedules."""
+    """Joins the old options about schedules into one word."""
     seeds = said.get("--schedule-seeds", said.get("--seeds"))
-    if seeds is not None:  # of a sweep
+    if seeds is not None:  # only sweep has seeds
         return ["--schedules", f"random:{seeds}"]
     schedule, seed = said.get("--schedule"), said.get("--schedule-seed")
     count = said.get("--schedules")

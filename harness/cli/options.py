@@ -1,7 +1,7 @@
 """Options that several commands share: the kernel, its configuration, the problem, and the device.
 
-Options come in groups (`emugpu.cli.options`). A command decorated with a group takes one argument, a dataclass with
-what they were set to:
+Options come in groups (`emugpu.cli.options`). A command decorated with a group gets one argument, a dataclass with
+the values of the options:
 
     @click.command()
     @kernels_argument
@@ -43,7 +43,7 @@ DEFAULT_SHAPE = "1024"
 
 
 def own_or_named(word: str) -> str:
-    """The name of the kernel in a Mojo file, which is known from now on; any other word as it is."""
+    """Returns the name of the kernel in a Mojo file, and registers it; returns any other word unchanged."""
     if not word.endswith(".mojo"):
         return word
     from harness.compile.own_kernel import take_in
@@ -52,7 +52,7 @@ def own_or_named(word: str) -> str:
 
 
 KERNEL_WORD = Parsed("kernel", own_or_named)
-"""A kernel's name, or a Mojo file with a kernel of one's own, which becomes its name."""
+"""Takes a kernel's name, or a Mojo file with the user's own kernel, which becomes the kernel's name."""
 kernel_argument = click.argument("kernel", type=KERNEL_WORD, shell_complete=offering(lambda: KERNELS))
 kernels_argument = click.argument(
     "kernels",
@@ -70,7 +70,7 @@ kernels_or_launch_argument = click.argument(
     metavar="KERNEL...|all|LAUNCH.toml",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
-"""Of the commands of the timing model."""
+"""The argument of the commands of the timing model."""
 
 
 # ---- the problem ----
@@ -78,7 +78,9 @@ kernels_or_launch_argument = click.argument(
 
 @dataclass(frozen=True)
 class Problem:
-    """What is multiplied. inputs: the kind of values in A and B, None: the command's; seed: theirs."""
+    """The matrices to multiply. ``inputs`` is the kind of values in A and B, or None for the command's default;
+    ``seed`` is theirs.
+    """
 
     shape: Shape
     inputs: str | None = None
@@ -112,7 +114,9 @@ _PROBLEM = {
     "inputs": _Setting(f"inputs={'|'.join(KINDS)}", _kind),
     "seed": _Setting("seed=N (of the inputs)", _number("seed", 0, LARGEST_SEED)),
 }
-"""What ``--problem`` sets. groups: rows of A of each group, M in all. masked: rows that each group has in memory."""
+"""The settings of ``--problem``. ``groups``: rows of A of each group, M in all. ``masked``: rows that each group has in
+memory.
+"""
 
 shape_option = click.option(
     "--shape",
@@ -124,7 +128,7 @@ shape_option = click.option(
 
 
 def problem_option(names: Sequence[str], note: str = "") -> Callable[[Command], Command]:
-    """The option that sets what is rare about a problem, as pairs of a name and a text."""
+    """Returns the option for rare properties of a problem, as pairs of a name and a text."""
 
     def pair(text: str) -> tuple[str, str]:
         name, equals, value = text.partition("=")
@@ -154,7 +158,7 @@ def _problem(shape: Shape, settings: Sequence[tuple[str, str]]) -> Problem:
 
 
 def problem_options(*names: str, note: str = "") -> Callable[[Command], Command]:
-    """Gives a command a `Problem`. names: what its ``--problem`` sets."""
+    """Gives a command a `Problem`. ``names`` are the settings that its ``--problem`` accepts."""
     return group("problem", _problem, shape_option, problem_option(names, note))
 
 
@@ -163,8 +167,9 @@ def problem_options(*names: str, note: str = "") -> Callable[[Command], Command]
 
 @dataclass(frozen=True)
 class ConfigOptions:
-    """A kernel's configuration as it is asked for: a preset, and values by the names of `OPTIONS`. setting: the part
-    that tells it from others of the same command, for tables.
+    """The configuration that the user asks for: a preset, and values by the names of `OPTIONS`.
+
+    ``setting`` is the part that differs from other configurations of the same command, for tables.
     """
 
     preset: str | None = None
@@ -173,29 +178,29 @@ class ConfigOptions:
 
     @property
     def arch(self) -> str | None:
-        """Returns the architecture of these options; a preset may have one, too."""
+        """Returns the architecture of these options, which a preset may set, too."""
         return self.asked.get("arch")
 
     @property
     def dtype(self) -> str | None:
-        """Returns the type of A and B that is asked for."""
+        """Returns the requested type of A and B."""
         return self.asked.get("dtype")
 
     def wanted_arch(self, kernel: str) -> str:
-        """Returns the architecture of these options or of the preset, else ``auto``."""
+        """Returns the architecture of these options or of the preset, or ``auto``."""
         return chosen_options(kernel, self.preset, {"arch": self.arch}).get("arch", "auto")
 
     @property
     def asks_nothing(self) -> bool:
-        """Returns whether the configuration is left to the kernel, but for architecture and type."""
+        """Returns whether the options set nothing but architecture and type."""
         return self.preset is None and not self.asked.keys() - {"arch", "dtype"}
 
     def but(self, **asked: Any) -> ConfigOptions:
-        """Returns the same configuration, but for these options."""
+        """Returns the same configuration with these options replaced."""
         return replace(self, asked={**self.asked, **asked})
 
     def configure(self, kernel: str, shape: Shape) -> KernelConfig:
-        """Returns the configuration of a kernel that these options ask for."""
+        """Returns the configuration of a kernel according to these options."""
         return configure(kernel, self.preset, shape=shape, **self.asked)
 
 
@@ -209,7 +214,7 @@ def _config(words: Sequence[str], dtype: str | None) -> ConfigOptions:
 
 
 def several_configs(words: Sequence[str], dtype: str | None) -> list[ConfigOptions]:
-    """One for each combination of values."""
+    """Returns one configuration for each combination of values."""
     texts = read_settings(words, dtype)
     preset = texts.pop("preset", None)
     values = {name: several(OPTIONS[name], text) for name, text in texts.items()}
@@ -227,8 +232,8 @@ def several_configs(words: Sequence[str], dtype: str | None) -> list[ConfigOptio
 
 
 def read_settings(words: Sequence[str], dtype: str | None = None) -> dict[str, str]:
-    """Reads what ``-c`` and ``--dtype`` say: texts by the names of `OPTIONS`, and ``preset``. Of one name the last word
-    counts, so that words override a file before them.
+    """Reads ``-c`` and ``--dtype``: texts by the names of `OPTIONS`, and ``preset``. If a name is given twice, the last
+    word applies, so words override a file before them.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -236,13 +241,13 @@ def read_settings(words: Sequence[str], dtype: str | None = None) -> dict[str, s
         found |= split_settings(_of_file(Path(word)) if is_file else [word], SETTINGS)
     if dtype is not None:
         if found.get("dtype", dtype) != dtype:
-            raise UsageProblem(f"--dtype {dtype}: -c dtype={found['dtype']} says something else; leave one of them out")
+            raise UsageProblem(f"--dtype {dtype}: -c dtype={found['dtype']} contradicts it; leave one of them out")
         found["dtype"] = dtype
     return found
 
 
 SETTINGS = ("preset", *OPTIONS)
-"""The names that ``-c`` sets."""
+"""The names that ``-c`` accepts."""
 
 
 def _of_file(path: Path) -> list[str]:
@@ -276,7 +281,7 @@ def _settings_offered(context: click.Context, parameter: click.Parameter, typed:
 
 
 def settings_option(more: str = "") -> Callable[[Command], Command]:
-    """``-c``, as words. more: what else a value may be."""
+    """Returns the option ``-c``, as words. ``more`` says which other values it accepts."""
     return click.option(
         "-c",
         "--config",
@@ -289,12 +294,12 @@ def settings_option(more: str = "") -> Callable[[Command], Command]:
 
 
 dtype_option = click.option(
-    "--dtype", type=click.Choice(DTYPES), metavar="TYPE", help=f"Of A and B: {', '.join(DTYPES)}."
+    "--dtype", type=click.Choice(DTYPES), metavar="TYPE", help=f"Type of A and B: {', '.join(DTYPES)}."
 )
 config_options = group("config", _config, settings_option(), dtype_option)
-SEVERAL = " stages=3:5 and cluster=2x1,4x1 are several."
+SEVERAL = " stages=3:5 and cluster=2x1,4x1 give several values."
 several_config_options = group("configs", several_configs, settings_option(SEVERAL), dtype_option)
-"""One `ConfigOptions` for each combination of values."""
+"""Gives a command one `ConfigOptions` for each combination of values."""
 
 
 # ---- how it runs ----

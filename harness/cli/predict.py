@@ -1,4 +1,4 @@
-"""``harness predict``: what the timing model says of kernels on a GPU, whether or not there is one."""
+"""The command ``harness predict`` shows the timing model's predictions for kernels on a GPU. It needs no GPU."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from harness.problem import Shape
 @kernels_or_launch_argument
 @problem_options("inputs", note=" Their kind changes the predicted power.")
 @config_options
-@click.option("--gpu", "gpu_name", required=True, metavar="NAME", help=f"One of {', '.join(gpu_names())}.")
+@click.option("--gpu", "gpu_name", required=True, metavar="NAME", help=f"GPU to predict for: {', '.join(gpu_names())}.")
 @click.option(
     "--what-if",
     "what_if",
     multiple=True,
     metavar="NAME=VALUE|all",
-    help="Predict again with a constant (l2.bandwidth=0.5x) or an option (stages=3) changed; may be repeated.",
+    help="Predict again with another value of a constant (l2.bandwidth=0.5x) or an option (stages=3); repeatable.",
 )
 @output_option("json")
 def predict_command(
@@ -73,7 +73,7 @@ def predict_command(
         Tried(n, change, _predict_changed(artifact, shape, gpu, inputs, change))
         for (n, change, _), artifact in zip(changed, artifacts[len(configs) :], strict=True)
     ]
-    return _tell(found, tried, outputs)
+    return _show_and_write(found, tried, outputs)
 
 
 def _predict_file(words: Sequence[str], gpu: Gpu, outputs: Outputs) -> int:
@@ -81,19 +81,19 @@ def _predict_file(words: Sequence[str], gpu: Gpu, outputs: Outputs) -> int:
     if len(words) > 1:
         raise UsageProblem(f"{len(words)} words are named, {', '.join(words)}; name one launch file, or kernels")
     outcome, predicted = predict_launches(read_launch_file(Path(words[0])), gpu, EmulationOptions(strict=False))
-    code = _tell(predicted, (), outputs, f"the results are {'as expected' if outcome.passed else 'WRONG'}")
+    code = _show_and_write(predicted, (), outputs, f"the results are {'as expected' if outcome.passed else 'WRONG'}")
     return code if outcome.passed else EXIT_WRONG_RESULT
 
 
 def refuse_what_kernels_have(file: str, *more: str) -> None:
-    """A launch file says itself what is launched; options of kernels must not be ignored."""
+    """Refuses options of kernels beside a launch file, which has its own, so that none is ignored."""
     ignored = given_options("shape", "settings", "words", "dtype", *more)
     if ignored:
-        raise UsageProblem(f"{file} says itself what is launched; leave {', '.join(ignored)} out")
+        raise UsageProblem(f"{file} defines the launch; leave {', '.join(ignored)} out")
 
 
-def _tell(found: Sequence[Prediction], tried: Sequence[Tried], outputs: Outputs, last: str = "") -> int:
-    """Returns the exit code. last: a line below the tables."""
+def _show_and_write(found: Sequence[Prediction], tried: Sequence[Tried], outputs: Outputs, last: str = "") -> int:
+    """Shows and writes the predictions. Returns the exit code. ``last`` is a line below the tables."""
     data = {"predictions": [_as_dict(n, each, tried) for n, each in enumerate(found)]}
     written = outputs.write(json=lambda: as_json(data))
     if outputs.shows_report:
@@ -106,7 +106,7 @@ def _tell(found: Sequence[Prediction], tried: Sequence[Tried], outputs: Outputs,
 
 @dataclass(frozen=True)
 class Tried:
-    """A prediction with something changed. number: of the prediction it belongs to."""
+    """A prediction with a changed value. ``number`` is that of the prediction it is compared with."""
 
     number: int
     change: Change
@@ -114,12 +114,14 @@ class Tried:
 
 
 def _predict_changed(artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str, change: Change) -> Prediction:
-    """A rate of nothing, or a time without end, is no number that the model could have an answer for."""
+    """Predicts with a changed value. Raises UsageProblem if the model cannot compute with it, such as a bandwidth of
+    zero.
+    """
     try:
         return predict(artifact, shape, gpu, inputs, change.constants)
     except ArithmeticError as error:
         raise UsageProblem(
-            f"--what-if '{change.text}': the model has no answer ({error}); use a value nearer to the constant's own"
+            f"--what-if '{change.text}': the model has no result ({error}); use a value nearer to the constant's own"
         ) from None
 
 
@@ -144,14 +146,14 @@ def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dic
 
 
 def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
-    """Sets the architecture that the GPU has."""
+    """Sets the architecture of the GPU."""
     if config.arch not in (None, gpu.arch):
         raise UsageProblem(f"arch={config.arch}: {gpu.title} runs {gpu.arch}; leave arch out")
     return config.but(arch=gpu.arch)
 
 
 def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] = ()) -> None:
-    """Tables of the predictions, of where their time goes, and of what was changed."""
+    """Shows tables of the predictions, of where their time goes, and of the changed values."""
     first = found[0]
     what, more = _problem(first)
     console.print(
@@ -183,7 +185,7 @@ def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] =
 
 
 def make_table(*headings: str) -> Table:
-    """Without lines; the first column is text, the others are figures."""
+    """Returns a table without lines. The first column is text, the others are figures."""
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         table.add_column(escape(heading), justify="right" if number else "left", no_wrap=not number)
@@ -191,11 +193,11 @@ def make_table(*headings: str) -> Table:
 
 
 def _problem(prediction: Prediction) -> tuple[str, str]:
-    """Of our kernels the matrices; of anyone's PTX the model knows less."""
+    """Returns the problem column: the shape of our kernels, or the name of a launch file."""
     if prediction.label:
         m, n, k = prediction.shape
         return f", C[{m},{n}], K={k}", ""
-    return "", ", and by more for what is no GEMM by tensor copies"
+    return "", ", and by more for anything but a GEMM with tensor copies"
 
 
 def _tflops(prediction: Prediction) -> str:
@@ -208,11 +210,11 @@ def _power(prediction: Prediction) -> str:
 
 LONGEST_NAME = 40
 BAR = 12
-"""Columns of the longest bar."""
+"""Width of the longest bar, in columns."""
 
 
 def _tornado(base: Prediction, tried: Sequence[Tried]) -> Table:
-    """Bars to the left: faster; to the right: slower."""
+    """Returns a table with bars: to the left is faster, to the right is slower."""
     ratios = {id(each): each.prediction.cycles / base.cycles - 1 for each in tried}
     largest = max(0.001, *map(abs, ratios.values()))
     table = make_table("change", "cycles", "", "", "TFLOPS")

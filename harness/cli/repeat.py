@@ -1,4 +1,4 @@
-"""The command that does a run again: the kernel, and what differs from the defaults of the command."""
+"""Builds the command that repeats a run: the kernel, and every option that differs from the command's defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.run.case import Request
 
 
 def command_of(request: Request, command: str = "run") -> str:
-    """``harness run`` or ``harness verify`` of the same. verify is on the emulator, wherever the kernel ran itself."""
+    """Returns the ``harness run`` or ``harness verify`` command of a request. verify always uses the emulator."""
     on_gpu = command == "run" and request.gpu is not None
     usual = "index" if command == "verify" else "normal" if on_gpu else "integer"
     inputs = request.inputs if request.inputs != usual else ""
@@ -34,11 +34,12 @@ def command_of(request: Request, command: str = "run") -> str:
 def kernel_words(
     config: KernelConfig, shape: Shape, inputs: str = "", seed: int = 0, on_gpu: bool = False
 ) -> list[str]:
-    """A kernel (its name, or the file of one's own), its configuration and its problem. inputs: if not the command's.
-    on_gpu: it ran on a GPU of this machine.
+    """Returns the words for a kernel (its name or its own file), its configuration and its problem.
+
+    ``inputs`` is empty if they are the command's default. ``on_gpu`` says that the kernel ran on a GPU of this machine.
     """
-    asked = _asked(config, shape)
-    if on_gpu:  # which has one architecture, and a configuration that tuning has found
+    asked = _config_arguments(config, shape)
+    if on_gpu:  # the GPU decides the architecture, and a tuned configuration may exist for it
         asked.pop("arch", None)
     words = [find_kernel(config.kernel).file or config.kernel]
     words += ["-c", "preset=default"] if on_gpu and not asked.keys() - {"dtype"} else []
@@ -49,8 +50,8 @@ def kernel_words(
     return [*words, *(word for name, value in problem.items() if value for word in ("--problem", f"{name}={value}"))]
 
 
-def _asked(config: KernelConfig, shape: Shape) -> dict[str, Any]:
-    """The options that have to be said, each because it would be another one without."""
+def _config_arguments(config: KernelConfig, shape: Shape) -> dict[str, Any]:
+    """Returns the options that lead from the defaults to this configuration."""
     asked: dict[str, Any] = {}
     for name in OPTIONS:
         found = _configured(config, shape, asked)
@@ -58,7 +59,7 @@ def _asked(config: KernelConfig, shape: Shape) -> dict[str, Any]:
             asked[name] = getattr(config, name)
     if _configured(config, shape, asked) == config:
         return asked
-    return {name: getattr(config, name) for name in OPTIONS}  # one follows from another behind it
+    return {name: getattr(config, name) for name in OPTIONS}  # an earlier option depends on a later one
 
 
 def _configured(config: KernelConfig, shape: Shape, asked: Mapping[str, Any]) -> KernelConfig | None:

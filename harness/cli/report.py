@@ -1,4 +1,4 @@
-"""``harness report``."""
+"""The command ``harness report``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.report.page import PlanPicture
 
 PICTURED = Shape(4096, 4096, 4096)
-"""The problem of the pictures of launch plans."""
+"""The problem shown in the pictures of launch plans."""
 
 
 @click.command()
@@ -46,7 +46,7 @@ PICTURED = Shape(4096, 4096, 4096)
 def report(output: Path) -> None:
     """Draw the history as one HTML page that needs no network.
 
-    Its figures lie in the same folder, as SVG and PNG. harness doctor shows where the history is.
+    Its figures are in the same folder, as SVG and PNG. harness doctor shows where the history is.
     """
     needs("report")
     from harness.report.figures import draw_all
@@ -64,7 +64,7 @@ def report(output: Path) -> None:
     maps = load_maps(folder)
     if not found.devices and not maps:
         raise CannotRun(
-            f"there is no right result of a kernel in {folder}, and no sweep of several shapes and configurations; "
+            f"{folder} has no right result of a kernel and no sweep of several shapes and configurations; "
             "run `harness bench`, `harness run` or `harness sweep` first"
         )
     published = published_figures()
@@ -93,7 +93,7 @@ def report(output: Path) -> None:
 
 
 def _launched(found: Results) -> list[tuple[str, str]]:
-    """Returns the kernels and architectures that the history knows."""
+    """Returns the kernels and architectures in the history."""
     configs = {
         (record["kernel"], record["config"]["arch"])
         for device in found.devices
@@ -104,7 +104,7 @@ def _launched(found: Results) -> list[tuple[str, str]]:
 
 
 def _pictures(launched: Sequence[tuple[str, str]], console: Console, each: Callable[[], None]) -> list[PlanPicture]:
-    """Draws how each kernel is launched by default."""
+    """Draws the default launch of each kernel."""
     from harness.report.page import PlanPicture
 
     pictures = []
@@ -112,7 +112,7 @@ def _pictures(launched: Sequence[tuple[str, str]], console: Console, each: Calla
         try:
             plan = parse_plan(plan_json(make_config(kernel, arch=arch, shape=PICTURED), PICTURED))
         except CannotRun as error:
-            show_line(console, f"without pictures of launch plans: {error}", "yellow")
+            show_line(console, f"no pictures of launch plans: {error}", "yellow")
             return []
         pictures.append(PlanPicture(kernel, f"{kernel} on {arch}, {PICTURED}", as_svg(plan)))
         each()

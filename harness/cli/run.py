@@ -1,4 +1,4 @@
-"""``harness run``."""
+"""The command ``harness run``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run_command(
     """Run each KERNEL, or FILE.mojo, and check its result."""
     several = prepare(kernels, problem, [config], How(device, emulation, ptx_file, no_save))
     if outputs.asks_for(FOLDER) and several[0].request.gpu:
-        raise UsageProblem("-o DIR/ keeps what the emulator computed, and a GPU would run this; add --device emulator")
+        raise UsageProblem("-o DIR/ keeps results of the emulator, but a GPU would run this; add --device emulator")
     entries: list[compare.Entry] = []
     written = True
     for entry in attempt_all(several, [_label(one, len(several)) for one in several]):
@@ -71,13 +71,13 @@ def run_command(
 
 
 def _label(one: Prepared, kernels: int) -> str:
-    """Of what a problem is, where that is not clear: of which kernel, and of which file that was edited by hand."""
+    """Returns the prefix of an error message: the kernel, and the edited file."""
     parts = [one.request.config.kernel] * (kernels > 1) + [str(one.request.ptx)] * (one.request.ptx is not None)
     return "".join(f"{part}: " for part in parts)
 
 
 def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, outputs: Outputs, no_save: bool) -> bool:
-    """Keeps a result, and then shows it: a reader that goes away must not cost it. Whether all could be written."""
+    """Saves a result before showing it, so a closed pipe cannot lose it. Returns whether everything was written."""
     record_file = None if no_save else save(outcome)
     files = Outputs(tuple(one for one in outputs.places if one[1] != "-"))
     dump = None if outcome.validation.passed else partial(_dump, outcome)
@@ -108,13 +108,13 @@ def _dump(outcome: Outcome, folder: Path) -> None:
 
 
 def _records(entries: Sequence[compare.Entry], kernels: int) -> str:
-    """The record, or a list of the records of several kernels."""
+    """Returns the record, or a list of the records of several kernels."""
     found = [entry.outcome.record for entry in entries if entry.outcome]
     return as_json(found if kernels > 1 else found[0])
 
 
 GRANTING = "--shape 4096,2048,512"
-"""Has more clusters than an emulated B200 holds at once, so that who asks for the next tile is given one."""
+"""This shape has more clusters than an emulated B200 holds at once, so launch control grants further tiles."""
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
@@ -199,7 +199,7 @@ def _device(device: dict) -> str:
 
 
 def _timing(record: dict) -> list[tuple[str, str]]:
-    """Shows what was measured, with the vendor's; or why nothing was."""
+    """Shows the measured times beside those of the vendor's library, or the reason why there are none."""
     timing, device = record["timing"], record["device"]
     if timing["seconds"] is None:
         rows = [("time on the GPU", timing["reason"])]
@@ -216,7 +216,7 @@ def _timing(record: dict) -> list[tuple[str, str]]:
         ("TFLOPS", f"{timing['tflops']:.1f}"),
     ]
     for name, vendor in timing["vendor"].items():
-        share = f"{vendor['tflops']:.1f} TFLOPS; the kernel has {vendor['ratio']:.3f} of it"
+        share = f"{vendor['tflops']:.1f} TFLOPS; the kernel runs at {vendor['ratio']:.3f}x its speed"
         rows.append((f"{name}, same process", share))
     after = timing.get("after")
     if after:

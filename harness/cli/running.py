@@ -1,4 +1,4 @@
-"""What ``run`` and ``compare`` share: options become requests, requests become results, results are kept."""
+"""The part that ``run`` and ``compare`` share: it turns options into requests, runs them and saves the results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from harness.run.tuned import configuration_for
 
 @dataclass(frozen=True)
 class How:
-    """How kernels are run. ptx_file: PTX in place of what is compiled, which only the emulator runs."""
+    """How kernels run. ``ptx_file`` replaces the compiled PTX; only the emulator runs it."""
 
     device: str
     emulation: Emulation
@@ -43,7 +43,7 @@ class How:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that nothing stands in the way of. setting: of `ConfigOptions`."""
+    """A run that is ready to start. ``setting`` is that of `ConfigOptions`."""
 
     request: Request
     artifact: Artifact
@@ -54,18 +54,20 @@ class Prepared:
 
 
 def kernels_named(words: Sequence[str], dtype: str | None) -> list[str]:
-    """Each kernel once, in the order they are named in; ``all`` names all that multiply the type asked for."""
+    """Returns each kernel once, in the order of their names; ``all`` stands for all kernels that multiply ``dtype``."""
     for word in words:
         if word.endswith(".toml"):
-            raise UsageProblem(f"{word} is a launch file and no kernel; emugpu runs it, alone: emugpu run {word}")
+            raise UsageProblem(f"{word} is a launch file, not a kernel; emugpu runs it: emugpu run {word}")
     return list(dict.fromkeys(name for word in words for name in (kernels_of(dtype) if word == "all" else [word])))
 
 
 def prepare(
     words: Sequence[str], problem: Problem, configs: Sequence[ConfigOptions], how: How, beside: bool = False
 ) -> list[Prepared]:
-    """Returns the runs of each kernel in each configuration, compiled. What would make a run fail later is found before
-    anything is built. beside: a kernel whose PTX is given is run as it is compiled, too.
+    """Returns the compiled runs of each kernel in each configuration.
+
+    Problems that would make a run fail later are found before anything is built. With ``beside``, a kernel whose PTX is
+    given also runs as compiled.
     """
     edited = None
     if how.ptx_file is not None:
@@ -119,7 +121,7 @@ def _request(kernel: str, problem: Problem, config: ConfigOptions, how: How) -> 
 
 
 def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | None) -> KernelConfig:
-    """What is asked for; where that is nothing, what was found to be best on this GPU."""
+    """Returns the requested configuration. If nothing is requested, returns the best known one for this GPU."""
     plain = asked.configure(kernel, shape)
     if gpu is None or not asked.asks_nothing:
         return plain
@@ -129,13 +131,14 @@ def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | N
     )
     if found is None or found == plain:
         return plain
-    show_line(console, f"{found.label}, as harness tune has found; -c preset=default runs the default")
+    show_line(console, f"{found.label}, found by harness tune; -c preset=default runs the default")
     return found
 
 
 def attempt_all(several: Sequence[Prepared], labels: Sequence[str]) -> Iterator[Entry]:
-    """Runs each, in this order, and says which have no result, with its label; the processes of ``--jobs`` share them
-    if there are several. What is timed on a GPU is timed alone.
+    """Runs each in this order, and reports those without a result by their labels.
+
+    The processes of ``--jobs`` share emulated runs if there are several. Runs on a GPU are timed one at a time.
     """
     first = several[0].request
     jobs = min(first.emulation.jobs, len(several))
@@ -172,9 +175,9 @@ def _attempt(one: Prepared, progress: Progress | None = None) -> Entry:
 
 
 def save(outcome: Outcome) -> Path | None:
-    """Adds the record to its file, before it is reported: a reader that goes away must not cost it.
+    """Adds the record to its file before it is printed, so a closed pipe cannot lose it.
 
-    A record that cannot be kept must not cost the result: it is said, and None comes back.
+    If the record cannot be written, a message says so, the result is still shown, and the function returns None.
     """
     try:
         path = records.record_file(outcome.request.device_kind)
@@ -186,7 +189,7 @@ def save(outcome: Outcome) -> Path | None:
 
 
 def exit_code(entries: Sequence[Entry]) -> int:
-    """A wrong result outweighs a kernel that could not run."""
+    """Returns the exit code. A wrong result outweighs a kernel that could not run."""
     if any(entry.outcome and not entry.outcome.validation.passed for entry in entries):
         return EXIT_WRONG_RESULT
     return EXIT_OK if all(entry.outcome for entry in entries) else EXIT_CANNOT_RUN

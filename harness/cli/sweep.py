@@ -1,4 +1,4 @@
-"""``harness sweep``: many configurations, shapes and schedules at once, on many cores, GPUs and machines."""
+"""The command ``harness sweep`` runs many configurations, shapes and schedules on many cores, GPUs and machines."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from harness.run.runner import NoDevice
 LIMIT = 600.0
 SHOWN = 8
 FASTEST, RESULTS = 10, 20
-"""Rows of a table of times, and of other results."""
+"""Most rows of a table of times, and of other results."""
 MOST_JOBS_SHOWN = 20_000
-"""What has more jobs is for a table in a file."""
+"""The screen shows no table of a sweep with more jobs; a file has it."""
 TICK = 10.0
-"""Seconds between two lines about the progress where there is no terminal."""
+"""Seconds between two progress lines if there is no terminal."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """Who does the jobs."""
+    """What executes the jobs."""
 
     jobs: int | None
     cluster_address: str | None
@@ -57,17 +57,19 @@ class Where:
         return self.jobs or os.cpu_count() or 1
 
     def engine(self, device: str, say: Callable[[str], None]) -> Engine:
-        """Returns who does the jobs: processes of this machine, or the workers of a cluster."""
+        """Returns the engine that executes the jobs: processes of this machine, or the workers of a cluster."""
         if self.cluster_address is not None:
             return Cluster(self.cluster_address, say=say)
         gpus = _own_gpus() if device == "gpu" else []
         if device == "gpu" and not gpus:
-            raise NoDevice("no NVIDIA GPU was found (nvidia-smi lists none); --cluster-address uses those of others")
+            raise NoDevice(
+                "no NVIDIA GPU was found (nvidia-smi lists none); --cluster-address uses GPUs of other machines"
+            )
         return Processes(self.count, gpus)
 
 
 def _own_gpus() -> list[str]:
-    """Names our GPUs as CUDA_VISIBLE_DEVICES does to a process that is to see one alone."""
+    """Returns the names of our GPUs, each as CUDA_VISIBLE_DEVICES names it to a process that may use this GPU alone."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(find_gpus())
     return [word.strip() for word in visible.split(",")][:count] if visible else [str(n) for n in range(count)]
@@ -85,12 +87,12 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 where_options = group(
     "where",
     Where,
-    click.option("--jobs", type=click.IntRange(1, 1024), help="Processes of this machine.  [default: one a core]"),
+    click.option("--jobs", type=click.IntRange(1, 1024), help="Processes on this machine.  [default: one per core]"),
     click.option(
         "--cluster-address",
         metavar="ADDRESS",
         callback=_address,
-        help="Address of a Dask cluster that runs already, as tcp://10.0.0.1:8786.  [default: one of this machine]",
+        help="Address of a running Dask cluster, such as tcp://10.0.0.1:8786.  [default: one of this machine]",
     ),
 )
 
@@ -102,7 +104,7 @@ def job_timeout_option(command: Command) -> Command:
         default=LIMIT,
         show_default=True,
         metavar="SECONDS",
-        help="Seconds that an emulated launch, or a job on a GPU, may take.",
+        help="Time limit of an emulated launch or a job on a GPU, in seconds.",
     )(command)
 
 
@@ -113,11 +115,11 @@ def job_timeout_option(command: Command) -> Command:
     "shapes",
     multiple=True,
     metavar="M,N,K",
-    help="Sizes or ranges of sizes, FIRST:LAST:STEP, the last with them; one for cubes. May be repeated.",
+    help="Sizes or ranges of sizes, FIRST:LAST:STEP, LAST included; a single one gives cubes. Repeatable.",
 )
-@problem_option(("inputs", "seed"), " Lists and ranges are several: seed=0:9.")
+@problem_option(("inputs", "seed"), " Lists and ranges give several values: seed=0:9.")
 @settings_option(SEVERAL)
-@click.option("--dtype", metavar="TYPE,...", help=f"Of A and B: {', '.join(DTYPES)}.")
+@click.option("--dtype", metavar="TYPE,...", help=f"Types of A and B: {', '.join(DTYPES)}.")
 @click.option(
     "--kind", type=click.Choice(KINDS), help="Run and validate, check the synchronisation, or predict.  [default: run]"
 )
@@ -125,8 +127,8 @@ def job_timeout_option(command: Command) -> Command:
 @click.option(
     "--schedules",
     metavar="SCHEDULES",
-    help="A job for each: fifo, random:SEED, random:FIRST:LAST, or how many, 10 or 10@SEED: fifo and random ones.  "
-    "[default: fifo]",
+    help="One job per schedule: fifo, random:SEED, random:FIRST:LAST, or a number, 10 or 10@SEED: fifo and random "
+    "ones.  [default: fifo]",
 )
 @job_timeout_option
 @where_options
@@ -136,9 +138,9 @@ def job_timeout_option(command: Command) -> Command:
     is_flag=False,
     flag_value="missing",
     metavar="[failed]",
-    help="Do what the last run of this sweep has not recorded; failed: and try again what has failed.",
+    help="Run the jobs that the last run of this sweep did not record; with failed, repeat failed jobs, too.",
 )
-@click.option("--dry-run", is_flag=True, help="Plan, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Plan the sweep and run nothing.")
 @output_option("json", "csv")
 def sweep(
     what: tuple[str, ...],
@@ -155,8 +157,8 @@ def sweep(
 ) -> int:
     """Run all combinations of KERNELs, shapes and configurations.
 
-    Lists are written 2,4,8 and ranges 3:6 or 512:8192:512. What a kernel refuses is counted by its reason, and left
-    out. A record of each job goes to results/sweeps/; -o FILE.csv writes a table of them, FILE.json their counts.
+    Lists are written 2,4,8 and ranges 3:6 or 512:8192:512. Combinations that a kernel refuses are counted by reason and
+    left out. A record of each job goes to results/sweeps/; -o FILE.csv writes a table of them, FILE.json their counts.
     """
     problem = dict(settings)
     given = {**asked, "inputs": problem.get("inputs"), "seeds": problem.get("seed")}
@@ -204,7 +206,7 @@ def _sweep(
         )
     files = [word for word in what if word.endswith(".toml")]
     if len(files) < len(what) and files:
-        raise UsageProblem(f"{files[0]} says which kernels there are; leave the other words out")
+        raise UsageProblem(f"{files[0]} names the kernels; leave the other words out")
     if files:
         by = {**asked, "options": options, **({"shapes": shapes} if shapes else {})}
         found = read_sweep(Path(files[0]), by)
@@ -240,18 +242,19 @@ def _run(console: Console, planned: Plan, path: Path, where: Where, limit: float
                 everywhere=where.cluster_address is not None,
             )
     except KeyboardInterrupt:
-        show_line(console, "interrupted; what was done is kept, --resume goes on from here")
+        show_line(console, "interrupted; the finished jobs are kept, --resume continues from here")
         raise
     except CannotRun as error:
         if not begun:
             raise
-        raise CannotRun(f"{error}; what was done is kept, --resume goes on from here") from error
+        raise CannotRun(f"{error}; the finished jobs are kept, --resume continues from here") from error
 
 
 @contextmanager
 def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], None]]:
-    """Shows a bar with the rate and the time that is left on a terminal, else a line now and then. The rate does not
-    count what comes before the first job: compilations."""
+    """Shows a bar with the rate and the remaining time on a terminal, otherwise a line now and then. The rate excludes
+    the time before the first job, which compiles.
+    """
     start, last = time.monotonic(), 0.0
 
     def watch(tally: Tally) -> None:
@@ -305,7 +308,7 @@ def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
 
 
 def show_results(console: Console, rows: Sequence[table.Row]) -> None:
-    """Shows the fastest of each problem where there are times, else what came of the first jobs."""
+    """Shows the fastest configurations of each problem if there are times, otherwise the results of the first jobs."""
     rankings = table.ranked(rows)
     for ranking in rankings:
         _show_ranking(console, ranking)

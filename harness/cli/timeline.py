@@ -1,4 +1,4 @@
-"""``harness timeline``: a run as the timing model sees it, as a trace, a picture or a page."""
+"""The command ``harness timeline`` draws a run as predicted by the timing model, as a trace, a picture or a page."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from harness.model.trace_events import as_json
 from harness.problem import Shape
 
 STEP_HERTZ = 1e6
-"""A step is drawn as a microsecond where the format knows nothing else."""
+"""A step is drawn as a microsecond if the format has no other unit."""
 
 
 def parse_ctas(text: str) -> tuple[CtaKey, ...]:
-    """Reads ``CLUSTER:RANK,...``; a rank alone is one of cluster 0."""
+    """Reads ``CLUSTER:RANK,...``; a rank alone belongs to cluster 0."""
     found = []
     for word in text.split(","):
         cluster, colon, rank = word.rpartition(":")
@@ -58,10 +58,14 @@ class _Asked:
 @kernels_or_launch_argument
 @shape_option
 @config_options
-@click.option("--gpu", "gpu_name", metavar="NAME", help=f"One of {', '.join(gpu_names())}.  [default: by arch]")
+@click.option(
+    "--gpu", "gpu_name", metavar="NAME", help=f"GPU to predict for: {', '.join(gpu_names())}.  [default: by arch]"
+)
 @output_option("json", "svg", "html")
 @click.option("--ctas", metavar="CLUSTER:RANK,...", help="CTAs to show.  [default: those of the first cluster]")
-@click.option("--steps", is_flag=True, help="Without the model: a step for each instruction and operation, no times.")
+@click.option(
+    "--steps", is_flag=True, help="Do not use the model: show one step per instruction and operation, and no times."
+)
 @click.option("--cycles", metavar="FIRST:LAST", help="First and last cycle to show.  [default: all]")
 def timeline_command(
     kernels: tuple[str, ...],
@@ -75,8 +79,8 @@ def timeline_command(
 ) -> int:
     """Show a timeline of each warp and unit of some CTAs.
 
-    The timing model predicts it; nothing is measured. JSON opens in Perfetto (ui.perfetto.dev). Several kernels are one
-    picture, SVG.
+    The timing model predicts it; nothing is measured. JSON opens in Perfetto (ui.perfetto.dev). Several kernels go into
+    one SVG picture.
     """
     if not outputs.places:
         raise UsageProblem("name a file for the timeline: -o FILE.json, -o FILE.svg or -o FILE.html")
@@ -127,7 +131,7 @@ def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) ->
     missing = [f"{cluster}:{rank}" for cluster, rank in ctas or () if (cluster, rank) not in there]
     if missing:
         raise UsageProblem(
-            f"--ctas {','.join(missing)}: nothing was seen of such a CTA, named CLUSTER:RANK; leave it out"
+            f"--ctas {','.join(missing)}: the run has no events of this CTA (CLUSTER:RANK); leave it out"
         )
 
 

@@ -1,4 +1,4 @@
-"""``harness tune``: the best configuration of a kernel for a problem, and why it is."""
+"""The command ``harness tune`` finds the best configuration of a kernel for a problem, and explains it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ from harness.run.tuned import class_of
 @click.command("tune")
 @kernel_argument
 @problem_options("inputs")
-@settings_option(f"{SEVERAL} Only these are tried.")
-@click.option("--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", show_default=True, help="Of A and B.")
+@settings_option(f"{SEVERAL} Only these values are tried.")
+@click.option(
+    "--dtype", type=click.Choice(list(ELEMENT_TYPES)), default="bf16", show_default=True, help="Type of A and B."
+)
 @click.option(
     "--device",
     type=click.Choice(["gpu", "model", "emulator"]),
@@ -67,8 +69,8 @@ from harness.run.tuned import class_of
 @click.option(
     "--explain",
     is_flag=True,
-    help="Show what was tried, and how the best differs from the default. What is in results/tuned/ is not measured "
-    "again.",
+    help="Show the configurations tried, and how the best differs from the default. Entries of results/tuned/ are not "
+    "measured again.",
 )
 @no_save_option
 @output_option("json")
@@ -88,9 +90,9 @@ def tune(
 ) -> int:
     """Find the best configuration of KERNEL for a problem.
 
-    The space is declared with the kernel. Tiles and clusters are tried first, then the other options around the best
-    of them. On GPUs it is a race: the worse half drops out, and the winner has to beat the default in fresh processes.
-    What was measured is kept in results/tuned/, where run, compare and harness.pytorch find it.
+    The kernel declares the space. Tiles and clusters are tried first, then the other options around the best of them.
+    On GPUs it is a race: the worse half drops out, and the winner has to beat the default in fresh processes. The
+    result is kept in results/tuned/, where run, compare and harness.pytorch find it.
     """
     shape = problem.shape
     settings = read_settings(words)
@@ -112,7 +114,7 @@ def tune(
         check_memory(shape, dtype)
     choices = space_of(kernel, arch, dtype, shape, only)
     if gpu_kind and not no_save:
-        store.load(store.file_of(gpu_kind))  # what cannot be read is said before anything is measured
+        store.load(store.file_of(gpu_kind))  # report an unreadable file before anything is measured
     how = How(
         device,  # type: ignore[arg-type]  # one of its values
         budget,
@@ -147,7 +149,7 @@ def _device(kernel: str, device: str, arch: str, where: Where) -> tuple[str | No
         return None, found.archs[0] if arch == "auto" else arch
     if where.cluster_address is not None:
         if arch == "auto":
-            raise UsageProblem("which GPUs the workers have is not known here; say it: -c arch=sm_90a")
+            raise UsageProblem("the GPUs of the workers are not known here; name their architecture: -c arch=sm_90a")
         return None, arch
     try:
         gpu, chosen = choose_device("gpu", found, arch)
@@ -183,14 +185,14 @@ def _row(runner: Runner[KernelConfig], found: Tuned) -> tuple[str, ...]:
 
 
 def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape) -> None:
-    """Shows an entry: its evidence, and what differs from the default of today."""
+    """Shows an entry: its evidence, and its differences from the present default."""
     show_line(console, f"{entry.kernel} on {kind}, {entry.dtype}, {entry.shapes}")
     show_table(console, "evidence", ("", ""), [(name, str(value)) for name, value in entry.evidence.items()])
     default = try_config(entry.kernel, arch=entry.arch, dtype=entry.dtype, shape=shape)
     try:
         _show_why(console, differences(default, entry.configuration(), shape))
     except UsageProblem as error:
-        show_line(console, f"this no longer counts, and the default is taken: {error}", "yellow")
+        show_line(console, f"this entry is no longer valid, so the default is used: {error}", "yellow")
 
 
 def _show_why(console: Console, rows: Sequence[tuple[str, ...]]) -> None:

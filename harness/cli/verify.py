@@ -1,4 +1,4 @@
-"""``harness verify``: verdicts on kernels of ours."""
+"""The command ``harness verify`` gives verdicts on our kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.cli.running import kernels_named
 from harness.compile.artifacts import Artifact
 
 INPUTS = "index"
-"""Every element of A and B is another one, so that a wrong tile shows."""
+"""Every element of A and B has its own value, so a wrong tile shows."""
 
 
 @click.command("verify")
@@ -40,7 +40,8 @@ def verify_command(
     """Give a verdict: clean, wrong, racy, hung or incomplete.
 
     Runs each KERNEL on the emulated GPU, compares the results, checks the synchronisation, and says what the verdict
-    rests on. What could not be looked at is incomplete, never clean. emugpu verify does the same with anyone's PTX.
+    rests on. A part that could not be checked makes it incomplete, never clean. emugpu verify does the same with
+    anyone's PTX.
     """
     names = kernels_named(kernels, config.dtype)
     cases = [_case(artifact, problem) for artifact in compiled(names, problem, config, ptx_file)]

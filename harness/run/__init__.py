@@ -1,1 +1,1 @@
-"""One run of a kernel: on the emulated GPU or, in a supervised process through MAX, on a real one; and its record."""
+"""Runs a kernel on the emulated GPU or, through MAX in a supervised process, on a real one, and records the result."""

@@ -1,6 +1,4 @@
-"""What is computed: the case that a run, a job of a sweep and a measurement of the benchmark have in common; and what
-it runs on: a request.
-"""
+"""The case that runs, jobs of sweeps and measurements have in common, and the request that says where it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from harness.run import records
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel in one configuration on one problem. inputs: the kind of values of A and B; seed: of these values."""
+    """A kernel in one configuration on one problem. ``inputs`` is the kind of values in A and B, ``seed`` is theirs."""
 
     config: KernelConfig
     shape: Shape
@@ -26,11 +24,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Request(Case):
-    """A case, and on what it runs: this GPU, or the emulator (gpu None). timeout: seconds that a GPU may be silent.
-    schedules: how many it must be right under, see `emugpu.launch.launching.under_schedules`; processes of the
-    emulation share them. processes: how many time it on a GPU, one after the other. vendors: see `harness.run.measure`.
-    emulation: how the emulator runs it. ptx: where edited PTX is from that the artifact holds, if it does. ptxas:
-    whether PTX is an error that ptxas refuses.
+    """A case, and the GPU that runs it, or the emulator if ``gpu`` is None.
+
+    ``timeout``: seconds without an event after which a GPU run is given up. ``schedules``: number of schedules under
+    which the result must be right (`emugpu.launch.launching.under_schedules`); the processes of the emulation share
+    them. ``processes``: number of processes that time it on a GPU, one after the other. ``vendors``: see
+    `harness.run.measure`. ``emulation``: options of the emulator. ``ptx``: the source of edited PTX in the artifact, if
+    any. ``ptxas``: whether PTX that ptxas refuses is an error.
     """
 
     emulation: EmulationOptions = STRICT

@@ -1,4 +1,4 @@
-"""Kernels side by side on one problem: what each step of the series changes, in exact figures."""
+"""Compares kernels on one problem: exact figures show what each step of the series changes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel of a comparison: its outcome, or why there is none. edited: the file of PTX run in its place. setting:
-    what tells its configuration from others of the same kernel.
+    """One kernel of a comparison: its outcome, or why there is none.
+
+    ``edited`` is the file of PTX that replaces its own. ``setting`` is the part of its configuration that differs from
+    others of the same kernel.
     """
 
     config: KernelConfig
@@ -29,14 +31,14 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What a kernel, or the PTX that is run in its place, is called in tables."""
+        """Returns the name of a kernel, or of the PTX that replaces it, for tables."""
         setting = f" {self.setting}" if self.setting else ""
         return f"{self.config.kernel}{setting}{f' ({self.edited.name})' if self.edited else ''}"
 
 
 @dataclass(frozen=True)
 class Step:
-    """What differs between one kernel and the next: (figure, before, after)."""
+    """A difference between one kernel and the next: (figure, before, after)."""
 
     before: str
     after: str
@@ -52,9 +54,11 @@ def _bytes_read(tensor: str) -> Callable[[Outcome], Value]:
 
 
 def multicast_factor(counters: Mapping[str, Any]) -> float | None:
-    """How many CTAs a byte that TMA loads goes to. Boxes count whole, with what lies beyond the edge of a matrix.
+    """Returns the number of CTAs to which TMA delivers each byte. Boxes count whole, including parts beyond the edge of
+    a matrix.
 
-    None: unknown, of a GPU's run, and of a record that is older than the counter where it cannot be told from fill.
+    Returns None if it is unknown: for a run on a GPU, and for a record older than the counter if the fill cannot be
+    told from the data.
     """
     boxes, written = (counters.get(name) for name in ("tma_box_bytes", "tma_shared_bytes_written"))
     return round(written / boxes, 3) if boxes and written else None
@@ -78,7 +82,7 @@ def _output_bytes(outcome: Outcome) -> Value:
 
 
 def _launched(of_each: Callable[[Outcome], int]) -> Callable[[Outcome], Value]:
-    """What every CTA that starts does once, in all."""
+    """Returns a figure that counts what every started CTA does once, over all CTAs."""
 
     def total(outcome: Outcome) -> Value:
         started = (outcome.record["counters"] or {}).get("ctas")
@@ -131,11 +135,11 @@ FIGURES: dict[str, Callable[[Outcome], Value]] = {
     "stores in flight": _counter("max_stores_in_flight"),
     "warp instructions": _instructions,
 }
-"""The rows of the table: None where it is not known."""
+"""The rows of the table. A figure is None if it is unknown."""
 
 
 def verdict(entry: Entry) -> str:
-    """Whether the result is right, in a word or two."""
+    """Returns whether the result is right, in a word or two."""
     if entry.outcome is None:
         return "could not run"
     validation = entry.outcome.validation
@@ -145,7 +149,7 @@ def verdict(entry: Entry) -> str:
 
 
 def performance(entry: Entry) -> list[tuple[str, str]]:
-    """TFLOPS, and the ratio to each vendor's GEMM that was timed with the kernel, for a GPU run."""
+    """Returns the TFLOPS of a GPU run, and the ratio to each vendor's GEMM that was timed with the kernel."""
     timing: dict[str, Any] = entry.outcome.record["timing"] if entry.outcome else {}
     tflops = timing.get("tflops")
     rows = [("TFLOPS", "not measured" if tflops is None else f"{tflops:.1f}")]
@@ -155,12 +159,12 @@ def performance(entry: Entry) -> list[tuple[str, str]]:
 
 
 def figures(entry: Entry) -> dict[str, Value]:
-    """The rows of one kernel's column."""
+    """Returns the rows of one kernel's column."""
     return {name: value(entry.outcome) if entry.outcome else None for name, value in FIGURES.items()}
 
 
 def steps(entries: Sequence[Entry]) -> list[Step]:
-    """What changes from each kernel to the next, among those that ran."""
+    """Returns what changes from each kernel to the next, among those that ran."""
     ran = [entry for entry in entries if entry.outcome]
     found = []
     for one, other in pairwise(ran):
@@ -171,7 +175,7 @@ def steps(entries: Sequence[Entry]) -> list[Step]:
 
 
 def as_dict(entries: Sequence[Entry]) -> dict[str, Any]:
-    """For ``--json``."""
+    """Returns plain data for JSON."""
     return {
         "schema": SCHEMA,
         "kernels": [

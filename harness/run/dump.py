@@ -1,4 +1,4 @@
-"""Keeps everything about a wrong result, to be looked at later."""
+"""Keeps all data of a wrong result for later analysis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from harness.run.runner import Outcome
 
 
 def dump(outcome: Outcome, folder: Path) -> Path:
-    """Writes the files of a wrong result into a folder of the kernel's name, which is returned.
+    """Writes the files of a wrong result into a folder named after the kernel. Returns the folder.
 
-    ``a.npy`` [M, K], ``b.npy`` [N, K] and ``output.npy`` [M, N] in f32, which holds the elements exactly;
-    ``reference.npy`` [M, N] before it is rounded; what a fused epilogue takes (``bias.npy``, ``residual.npy``,
-    ``alpha.npy``, ``beta.npy``); ``kernel.ptx``, ``plan.json``, ``record.json``.
+    ``a.npy`` [M, K], ``b.npy`` [N, K] and ``output.npy`` [M, N] are f32, which represents the elements exactly;
+    ``reference.npy`` [M, N] is not rounded. The operands of a fused epilogue follow (``bias.npy``, ``residual.npy``,
+    ``alpha.npy``, ``beta.npy``), and ``kernel.ptx``, ``plan.json``, ``record.json``.
     """
     arrays = outcome.arrays
     assert arrays is not None, "only a wrong result has them"

@@ -1,4 +1,4 @@
-"""A kernel's PTX edited by hand, in place of the compiled one: launched by the same plan, with the same arguments."""
+"""Replaces a kernel's compiled PTX by PTX edited by hand. The same plan launches it with the same arguments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.M)
 
 
 def put_in_place(path: Path, text: str, artifacts: Sequence[Artifact], shape: Shape) -> dict[int, Artifact]:
-    """By position: the artifacts whose kernel the file holds, with its PTX. text: of the file, which is read before
-    anything is built. Raises UsageProblem if there is none.
+    """Returns the artifacts whose kernel is in the file, with its PTX, by position.
+
+    ``text`` is the content of the file, which is read before anything is built. Raises UsageProblem if the file has
+    none of the kernels.
     """
     declared = _TARGET.search(text)
     target = declared[1] if declared else ""
@@ -36,6 +38,6 @@ def put_in_place(path: Path, text: str, artifacts: Sequence[Artifact], shape: Sh
     if not found:
         raise UsageProblem(
             f"--ptx {path}: it has {', '.join(kernels) or 'no kernel'}, and the plan launches "
-            f"{', '.join(entries)}; edit what harness build --emit ptx writes, and give the same options"
+            f"{', '.join(entries)}; edit the output of harness build --emit ptx, and use the same options"
         )
     return found

@@ -1,7 +1,8 @@
-"""A kernel on one problem on this machine's GPU: validated, then timed against the vendor's GEMM.
+"""Validates a kernel on this machine's GPU, then times it against the vendor's GEMM.
 
-The samples of one process resemble each other more than those of two: where its memory lies, and how warm the GPU
-was, stay with a process. So a time that is to be compared comes from several processes, and the process is the unit."""
+The samples of one process are more alike than those of two: the location of its memory and the temperature of the GPU
+stay with a process. So a time for a comparison comes from several processes, and the process is the unit.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +32,17 @@ from harness.run.model import compile_artifact, compile_vendor
 from harness.validation import Validation
 
 CAP_SECONDS = 10.0
-"""Longest time to sample one kernel, if the medians stay uncertain."""
+"""Longest time to sample one kernel if the medians stay uncertain."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came back from the GPU processes.
+    """The report of the GPU processes.
 
-    validation: a `Validation` as plain data, None if the kernel did not get that far; the first wrong one, if one is.
-    timing: for records; None without samples. failure: why it ended early, None if it did not. device: name, compute
-    capability, multiprocessors. launches: the kernel launches that MAX enqueued for one call (name, grid, block,
-    dynamic_smem).
+    ``validation``: a `Validation` as plain data, that of the first wrong process if there is one; None if the kernel
+    did not get that far. ``timing``: for records; None without samples. ``failure``: why the processes ended early, or
+    None. ``device``: name, compute capability, multiprocessors. ``launches``: the kernel launches that MAX enqueued for
+    one call (name, grid, block, dynamic_smem).
     """
 
     validation: dict[str, Any] | None
@@ -54,11 +55,11 @@ class Measurement:
 
 
 def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True) -> list[Measurement]:
-    """Measures builds of one kernel on the GPU that is asked for, each in child processes until one fails or is wrong.
-    Several builds take turns, process by process, so that all meet the same machine.
+    """Measures builds of one kernel on the requested GPU, each in child processes until one fails or gives a wrong
+    result. Several builds take turns, process by process, so that all run under the same conditions.
 
-    Of ``asked`` the vendors are those whose GEMMs are timed in turn with the kernel, and the timeout is the seconds
-    without a sign of life after which a child is ended.
+    ``asked`` names the vendors whose GEMMs are timed alternately with the kernel. Its timeout is the number of silent
+    seconds after which a child is ended.
     """
     gpu, shape = asked.gpu, asked.shape
     assert gpu is not None
@@ -101,7 +102,9 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
 def _contestants(
     config: KernelConfig, vendors: Sequence[str], notes: list[str], ld: Sequence[int] = ()
 ) -> tuple[Sequence[str], str | None]:
-    """The vendors whose GEMM of such a problem can be timed, and MAX's matmul, compiled; who is left out is noted."""
+    """Returns the vendors whose GEMM of such a problem can be timed, and MAX's matmul, compiled. Notes the vendors left
+    out.
+    """
     left_out = ""
     if config.grouped:
         left_out = "they multiply one A and one B"
@@ -126,7 +129,7 @@ def _contestants(
 
 @dataclass
 class _Series:
-    """The processes of one build. failure: of the last of them, which ends the series, as does a wrong result."""
+    """The processes of one build. A failure (that of the last process) or a wrong result ends the series."""
 
     request: worker.Request
     gpu: Gpu
@@ -138,7 +141,7 @@ class _Series:
     failure: str | None = None
 
     def run_next(self) -> None:
-        """One process more, unless the series has ended."""
+        """Runs one more process, unless the series has ended."""
         if (self.outcomes and not _is_right(self.outcomes[-1])) or self.failure:
             return
         outcome = supervise(self.request, self.timeout)
@@ -163,13 +166,13 @@ class _Series:
 
 
 def _is_right(outcome: Outcome) -> bool:
-    """Whether it got as far as a validation, which it passed."""
+    """Returns whether the process reached a validation and passed it."""
     validation = outcome.events.get("checked", {}).get("validation")
     return bool(validation and validation["passed"])
 
 
 def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
-    """The GPU of the record has to be the one that was used."""
+    """Returns a message if the process did not use the GPU of the record."""
     used = outcome.events.get("started", {}).get("name", gpu.name)
     if used == gpu.name:
         return None
@@ -177,7 +180,7 @@ def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
 
 
 def _times(outcome: Outcome) -> dict[str, Any] | None:
-    """What one process measured, if its output was right."""
+    """Returns the measurements of one process if its output was right."""
     if not _is_right(outcome):
         return None
     finished = outcome.events.get("finished", {}).get("timing") or {}
@@ -188,7 +191,7 @@ def _times(outcome: Outcome) -> dict[str, Any] | None:
 
 
 def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | None:
-    """The timing of all processes: `describe` of their samples, with each process by itself."""
+    """Returns the timing of all processes: `describe` of their samples, and of each process by itself."""
     if not found:
         return None
     timing = describe([one["samples"] for one in found], shape)
@@ -198,11 +201,11 @@ def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | 
 
 
 def describe(runs: Sequence[dict[str, list[float]]], shape: Shape) -> dict[str, Any]:
-    """Timing part of a record: medians, spread, TFLOPS, and ratios to the vendor's GEMM pair by pair.
+    """Returns the timing part of a record: medians, spread, TFLOPS, and ratios to the vendor's GEMM pair by pair.
 
-    runs: the samples of each process, by contestant. seconds and ratio: the median of the processes' medians. Ratios
-    above 1 mean that the kernel is faster. FLOPs are 2 M N K. ``processes``: these figures for each process; the
-    samples are all of them, one process after the other.
+    ``runs`` holds the samples of each process, by contestant. ``seconds`` and ``ratio`` are the medians of the
+    processes' medians. A ratio above 1 means that the kernel is faster. FLOPs are 2 M N K. ``processes`` holds these
+    figures for each process; the samples are those of all processes, one after the other.
     """
     flops = 2 * shape.m * shape.n * shape.k
     processes = [_describe_process(samples) for samples in runs]
@@ -249,7 +252,9 @@ DOING = {
 
 @dataclass
 class Outcome:
-    """What came back. ``failure`` is None if the process finished; ``phase`` is the last event before a failure."""
+    """The report of one process. ``failure`` is None if the process finished; ``phase`` is the last event before a
+    failure.
+    """
 
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     failure: str | None = None
@@ -262,7 +267,7 @@ class Outcome:
         return DOING.get(self.phase, self.phase)
 
     def take(self, event: tuple[str, dict[str, Any]]) -> None:
-        """Keeps what the process has told."""
+        """Keeps an event of the process."""
         name, fields = event
         if name == "note":
             self.notes.append(fields["message"])
@@ -272,13 +277,13 @@ class Outcome:
 
 
 def supervise(request: Any, timeout: float, serve: Callable[[Any], None] = worker.serve) -> Outcome:
-    """Serves one request in a process of its own. timeout: seconds between two events, after which it is ended.
+    """Serves one request in its own process. Ends the process if it sends no event for ``timeout`` seconds.
 
-    A process that crashes, hangs or raises makes a failure in the outcome; what it reported before is kept.
+    A crash, hang or exception of the process becomes a failure in the outcome; what it reported before is kept.
     """
     outcome = Outcome()
     start = time.monotonic()
-    # Devices are numbered as nvidia-smi numbers them, so that CUDA_VISIBLE_DEVICES means the same everywhere.
+    # Devices are numbered as in nvidia-smi, so that CUDA_VISIBLE_DEVICES means the same everywhere.
     order = {"CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
     with WorkerProcess(order, one_thread=False) as process:
         process.submit(pickled(serve, request, timeout), timeout)
@@ -297,10 +302,10 @@ def supervise(request: Any, timeout: float, serve: Callable[[Any], None] = worke
 def run_through_max(
     artifacts: Sequence[Artifact], request: Request
 ) -> list[tuple[Validation, dict[str, Any]] | CannotRun]:
-    """Of each build, which take turns: (the verdict, the fields of the record that depend on the device).
+    """Runs several builds in turns. Returns the verdict and the device-dependent fields of the record for each.
 
-    CannotRun if it gave no output to judge; what was measured before a later failure is kept in the record, with the
-    failure as the reason.
+    Returns CannotRun for a build without an output to judge. If a later process fails, the record keeps the
+    measurements and gives the failure as the reason.
     """
     measured = measure(artifacts, request)
     found: list[tuple[Validation, dict[str, Any]] | CannotRun] = []

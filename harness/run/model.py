@@ -1,7 +1,7 @@
-"""A kernel configuration as a MAX model: a graph of one custom op that writes C into the caller's buffer.
+"""Builds a MAX model of a kernel configuration: a graph of one custom op that writes C into the caller's buffer.
 
-Compiling needs no GPU (a virtual device stands in), so it happens in a process of its own and gives a file that loads
-in milliseconds; see ``compile_artifact``.
+Compiling needs no GPU (a virtual device replaces it), so it happens in its own process and gives a file that loads in
+milliseconds; see ``compile_artifact``.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
 BESIDE = ("bias", "residual")
-"""Tensors that the ops with a fused epilogue take beside A and B."""
+"""Tensors that the ops with a fused epilogue take besides A and B."""
 
 _PROGRAM = "import sys; from harness.run.model import _compile_here; _compile_here(*sys.argv[1:])"
 
 
 def artifact_path(config: KernelConfig, ptx: bool = False, views: bool = False) -> Path:
-    """Where the compiled model of a configuration is kept."""
+    """Returns the place of the compiled model of a configuration."""
     return cache.place("models", f"{model_key(config)}{'-views' if views else ''}{'-ptx' if ptx else ''}.mef")
 
 
 def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = False) -> tuple[Path, bool]:
-    """The compiled model, from the cache or from MAX; the flag says whether it was compiled now.
+    """Returns the compiled model, from the cache or from MAX, and whether it was compiled now.
 
-    ptx: the kernel is in it as PTX, which the emulated driver needs, and not as machine code. views: it takes leading
-    dimensions. Raises CannotRun if MAX cannot compile it, UsageProblem if no op does what is asked for.
+    With ``ptx`` it holds the kernel as PTX instead of machine code, as the emulated driver needs. With ``views`` it
+    takes leading dimensions. Raises CannotRun if MAX cannot compile it, UsageProblem if no op supports the
+    configuration.
     """
     if config.out_dtype in QUANTISED and (config.grouped or views):
         raise UsageProblem(
@@ -59,7 +60,7 @@ def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = Fals
 
 
 def compile_vendor(config: KernelConfig) -> Path:
-    """MAX's own matmul for the type and architecture of a configuration, likewise."""
+    """Returns MAX's own matmul for the type and architecture of a configuration, compiled."""
     name = f"vendor-{config.arch}-{config.dtype}-{package_version('max')}.mef"
     return _compile(cache.place("models", name), config.arch, "vendor", config.dtype, "its own matmul")[0]
 
@@ -84,14 +85,16 @@ def _compile(place: Path, arch: str, what: str, about: str, label: str, ptx: boo
 
 
 def _compile_here(arch: str, what: str, about: str, target: str) -> None:
-    """In the compiling process: stand-in device, graph, artifact. about: the configuration, or the vendor's type."""
+    """Runs in the compiling process: stand-in device, graph, artifact. ``about`` is the configuration, or the vendor's
+    type.
+    """
     import max.driver as driver
     from max.engine import InferenceSession
 
     driver.set_virtual_device_api("cuda")
     driver.set_virtual_device_count(1)
     driver.set_virtual_device_target_arch(arch)
-    # The host code must run on any machine the artifact is carried to.
+    # The host code must run on any machine that uses the artifact.
     driver.set_virtual_cpu_target("x86-64-v3")
     device = driver.Accelerator()
     session = InferenceSession(devices=[device])
@@ -100,14 +103,16 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
     else:
         made = graph(KernelConfig.from_json(about), device, views=what == "views")
     session.compile(made).export_mef(target)
-    # The stand-in device does not survive an ordinary exit.
+    # An ordinary exit crashes with the stand-in device.
     os._exit(0)
 
 
 def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
-    """The MAX graph: buffers C [m, n], A [m, k], B [n, k], or as the layout has them, with groups B [groups, n, k]; C
-    is overwritten, and its scale factors behind it. What `op_operands` gives beside A and B follows. views: of
-    leading dimensions, with C, A and B flat.
+    """Returns the MAX graph.
+
+    Its buffers are C [m, n], A [m, k], B [n, k], or as the layout has them; with groups B is [groups, n, k]. C is
+    overwritten, with its scale factors behind it. The other operands of `op_operands` follow. ``views`` are leading
+    dimensions, with C, A and B flat.
     """
     from max.dtype import DType
     from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
@@ -157,7 +162,7 @@ def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
 
 
 def operation(config: KernelConfig, views: bool = False) -> str:
-    """The name of the MAX custom op (``kernels/host``)."""
+    """Returns the name of the MAX custom op (``kernels/host``)."""
     if config.grouped:
         return "grouped_matmul_into"
     if views:
@@ -169,7 +174,9 @@ def operation(config: KernelConfig, views: bool = False) -> str:
 
 
 def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
-    """The parameter of the MAX custom op. It takes the types from its tensors, but for what is given as bytes."""
+    """Returns the parameters of the MAX custom op. It takes the types from its tensors, except for operands given as
+    bytes.
+    """
     options = config.options()
     for name in ("arch", "dtype", "out_dtype"):
         if options[name] in (config.arch, *ELEMENT_TYPES, "f32"):
@@ -180,8 +187,11 @@ def op_parameters(config: KernelConfig) -> dict[str, str | int | bool]:
 def op_operands(
     config: KernelConfig, inputs: Inputs, ld: Sequence[int] = (), c_scale: float = 1.0
 ) -> tuple[list[NDArray[Any]], list[int | float]]:
-    """What the MAX op takes beside C: arrays, A and B first, and numbers. In the place of one that it does not read
-    stands something small. With leading dimensions A and B are flat. c_scale: of C that is quantised."""
+    """Returns the operands of the MAX op besides C: arrays, A and B first, and numbers.
+
+    An operand that the op does not read is a small placeholder. With leading dimensions A and B are flat. ``c_scale``
+    is the scale of a quantised C.
+    """
     of_c = [c_scale] if config.out_dtype in QUANTISED else []
     kept = operands(config.dtype, inputs, config.layout, ld).values()
     arrays = [buffer.fill.array for buffer in kept if buffer.fill and buffer.fill.array is not None]
@@ -206,22 +216,22 @@ def op_operands(
 
 
 def scalar(number: int | float) -> NDArray[Any]:
-    """A number as the MAX ops take it: sizes are whole ones."""
+    """Returns a number as the MAX ops take it: sizes are integers."""
     return np.array(number, np.int64 if isinstance(number, int) else np.float32)
 
 
 def tuned_parameters(
     shape: Shape, dtype: str, gpu: str, *, kernel: str = "kernel8", arch: str = "sm_90a"
 ) -> dict[str, str | int | bool]:
-    """Parameters of the custom ops for a problem: of the configuration that ``harness tune`` has found, else of the
-    default. gpu: as the driver names it, for example ``NVIDIA H200``.
+    """Returns the parameters of the custom ops for a problem: those of the configuration found by ``harness tune``, or
+    of the default. ``gpu`` is the name that the driver gives, for example ``NVIDIA H200``.
     """
     found = configuration_for(kind_of(gpu), kernel, arch, dtype, shape)
     return op_parameters(found or make_config(kernel, arch=arch, dtype=dtype, shape=shape))
 
 
 def vendor_graph(dtype_name: str, device: Any) -> Any:
-    """MAX's own matmul of the same problem."""
+    """Returns the graph of MAX's own matmul for the same problem."""
     from max.dtype import DType
     from max.graph import DeviceRef, Graph, TensorType, ops
 

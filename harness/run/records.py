@@ -1,8 +1,8 @@
-"""Result records: one JSON object per line, only ever added to.
+"""Reads and appends result records: files with one JSON object per line.
 
-A record is there whole or not at all: writers take turns by a lock on the file, and what could not be written to its
-end, and to the disk (fsync), is taken away again. A line that was left unfinished all the same, by a machine that lost
-power, is reported by readers and swallows nothing. The schema is described in results/README.md.
+A record is written completely or not at all: writers take turns by a lock on the file, and a record that could not be
+written completely to the disk (fsync) is removed again. A machine that loses power can still leave an unfinished line;
+readers report it, and it does not damage later records. The schema is described in results/README.md.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from emugpu.record import SCHEMA
 from harness import paths
 
 SAMPLES = "samples"
-"""The field of a timing, and of each vendor's in it, that has its raw samples; the folder beside a record file where
-they are kept."""
+"""The field of raw samples in a timing and in each of its vendors, and the folder beside a record file that keeps them.
+"""
 VENDORS = ("cublas", "max")
-"""Whose GEMMs a record compares with: cuBLAS, and MAX's own matmul, which each process compiles anew."""
+"""The vendors of GEMMs in a record: cuBLAS, and MAX's own matmul, which each process compiles anew."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DamagedLine:
 
 
 def record_file(device_kind: str) -> Path:
-    """The file of a kind of device, for example ``emulated-sm_100a``; an error if it cannot be written."""
+    """Returns the file of a kind of device, such as ``emulated-sm_100a``. Raises an error if it cannot be written."""
     path = paths.results_dir() / f"{device_kind}.jsonl"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,9 +55,11 @@ def record_file(device_kind: str) -> Path:
 
 
 def append(path: Path, *several: dict, to_disk: bool = True) -> None:
-    """Adds records to a file, all of them or none. The raw samples of their times go to a file of the same name in the
-    folder ``samples`` beside it, one line for each record, before the record that has the key of this line. to_disk:
-    whether to wait until the disk has them; if not, they are lost if the machine, not the process, ends at once.
+    """Adds records to a file, all of them or none.
+
+    The raw samples of their times go to a file of the same name in the folder ``samples``, one line for each record,
+    before the record that has the key of this line. With ``to_disk`` the function waits until the records are on the
+    disk; without it they are lost if the machine, not the process, stops at once.
     """
     pairs = [_without_samples(record) for record in several]
     samples = [line for _, line in pairs if line]
@@ -72,8 +74,10 @@ def append(path: Path, *several: dict, to_disk: bool = True) -> None:
 
 
 def lock_of(path: Path, wait: bool = True) -> FileLock:
-    """Returns the lock of a file that is changed, and not only added to. wait: for another process that has it; else
-    `BlockingIOError` is raised."""
+    """Returns the lock of a file that is rewritten rather than appended to.
+
+    With ``wait`` it waits for another process that has the lock; otherwise it raises `BlockingIOError`.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(path.with_suffix(".lock"), wait)
@@ -86,12 +90,14 @@ def lock_of(path: Path, wait: bool = True) -> FileLock:
 
 
 def is_timed(record: Mapping[str, Any]) -> bool:
-    """Whether the record has a time that was measured."""
+    """Returns whether the record has a measured time."""
     return isinstance((record.get("timing") or {}).get("seconds"), int | float)
 
 
 def _without_samples(record: dict) -> tuple[dict, dict | None]:
-    """The record with a key in the place of its raw samples, and these with the key; None: it has none."""
+    """Returns the record with a key instead of its raw samples, and the samples with the key, or None if there are
+    none.
+    """
     timing = record.get("timing") or {}
     if not isinstance(timing.get(SAMPLES), list):
         return record, None
@@ -116,7 +122,9 @@ def _append(path: Path, lines: Sequence[dict], to_disk: bool) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Waits for other writers until the file is closed. Whether that can be had: some network file systems lack it."""
+    """Waits for other writers until the file is closed. Returns whether the lock works; some network file systems lack
+    it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError:
@@ -125,26 +133,26 @@ def _lock(descriptor: int) -> bool:
 
 
 def _append_whole(descriptor: int, line: bytes, locked: bool, to_disk: bool) -> None:
-    """All of a line at the end of a file, or the file as it was."""
+    """Appends a whole line to a file, or leaves the file unchanged."""
     size = os.fstat(descriptor).st_size
-    # A line that someone else left unfinished must not swallow this one.
+    # Start a new line if another writer left the last one unfinished.
     data = b"\n" + line if size and os.pread(descriptor, 1, size - 1) != b"\n" else line
     try:
         while data:
             data = data[os.write(descriptor, data) :]
         if to_disk:
             os.fsync(descriptor)
-    except BaseException:  # an interruption, too
-        if locked:  # else what follows may be another's
+    except BaseException:  # also on an interruption
+        if locked:  # without a lock, another writer's data may follow
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, size)
         raise
 
 
 def read(path: Path, problem: Callable[[dict], str | None] = lambda record: None) -> Iterator[dict | DamagedLine]:
-    """The records of a file in order, with a `DamagedLine` in the place of a line that is not a record.
+    """Yields the records of a file in order, and a `DamagedLine` for each line that is not a record.
 
-    problem: says what a record lacks for the reader's purpose; None: nothing.
+    ``problem`` returns what a record lacks for the reader's purpose, or None.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):

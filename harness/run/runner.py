@@ -1,4 +1,4 @@
-"""One run of a kernel: on which device, build, emulate under one schedule or several, validate, record."""
+"""Runs a kernel once: chooses the device, builds, emulates under one schedule or several, validates and records."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from harness.validation import Reference, Validation, compute_reference
 
 
 class NoDevice(CannotRun):
-    """There is no GPU that could be used, and why. The emulator always could."""
+    """No GPU can be used; the message says why. The emulator can always be used."""
 
 
 CHOICES = ("auto", "gpu", "emulator")
 
 
 def choose_device(wanted: str, kernel: Kernel, arch: str) -> tuple[Gpu | None, str]:
-    """The GPU to use (None: the emulator) and the architecture to compile for.
+    """Returns the GPU to use (None: the emulator) and the architecture to compile for.
 
-    ``auto`` takes a GPU that runs the kernel, else the emulator. ``gpu`` insists, and says why it cannot be had. arch
-    may be ``auto``: the GPU's own, or the kernel's first.
+    ``auto`` takes a GPU that runs the kernel, otherwise the emulator. ``gpu`` raises an error that says why there is no
+    such GPU. ``arch`` may be ``auto``: the GPU's own, or the first of the kernel.
     """
     emulated = kernel.archs[0] if arch == "auto" else arch
     if wanted == "emulator":
@@ -72,7 +72,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Arrays:
-    """What a run computed with, and what it should have computed."""
+    """The inputs and the output of a run, and the expected output."""
 
     inputs: Inputs
     output: np.ndarray
@@ -81,10 +81,10 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. record: the same as plain data, ready to be logged.
+    """The result of a run. ``record`` is the same as plain data for the log.
 
-    request: of several schedules only the one that gave a wrong result, if one did. arrays: of an emulated run with a
-    wrong result only.
+    If one of several schedules gave a wrong result, ``request`` is the run under this schedule alone. ``arrays``
+    belongs to an emulated run with a wrong result.
     """
 
     request: Request
@@ -96,7 +96,7 @@ class Outcome:
 
 
 class ScheduleProblem(CannotRun):
-    """There is no result under one of several schedules. request: the run under this one alone."""
+    """One of several schedules gave no result. ``request`` is the run under this schedule alone."""
 
     def __init__(self, message: str, request: Request) -> None:
         super().__init__(message)
@@ -109,10 +109,10 @@ def run(
     progress: Progress | None = None,
     known: Mapping[str, object] | None = None,
 ) -> Outcome:
-    """Runs one request and validates the output; builds the kernel if need be.
+    """Runs one request and validates the output; builds the kernel if necessary.
 
-    progress is called with (clusters done, clusters in all) by the emulator. known: `surroundings`, for those who run
-    many and ask for them once. Raises `CannotRun` if there is no result.
+    The emulator calls ``progress`` with (clusters done, all clusters). ``known`` holds `surroundings`, for callers that
+    run many requests. Raises `CannotRun` if there is no result.
     """
     artifact = artifact or build([request.config])[0]
     if request.gpu is None:
@@ -130,8 +130,8 @@ def run(
 def run_in_turns(
     request: Request, artifacts: Sequence[Artifact], known: Mapping[str, object] | None = None
 ) -> list[Outcome | CannotRun]:
-    """Runs one request with several builds of its kernel. On a GPU their processes take turns; the emulator, which
-    times nothing, runs one after the other.
+    """Runs one request with several builds of its kernel. On a GPU their processes take turns; the emulator measures no
+    time and runs one after the other.
     """
     found: list[Outcome | CannotRun] = []
     if request.gpu is None:
@@ -141,7 +141,7 @@ def run_in_turns(
             except CannotRun as error:
                 found.append(error)
         return found
-    from harness.run.measure import run_through_max  # only here: what a GPU needs is not for the emulator
+    from harness.run.measure import run_through_max  # imported here because the emulator does not need it
 
     for artifact, answer in zip(artifacts, run_through_max(artifacts, request), strict=True):
         if isinstance(answer, CannotRun):
@@ -162,7 +162,7 @@ def _outcome(
     fields: dict,
     known: Mapping[str, object] | None,
 ) -> Outcome:
-    """fields: those of the record that depend on the device."""
+    """Returns the outcome. ``fields`` are the device-dependent fields of the record."""
     record = new_record(
         kernel=request.config.kernel,
         config={"arch": plan.arch, **plan.config},
@@ -177,12 +177,14 @@ def _outcome(
 
 
 def surroundings() -> dict[str, object]:
-    """The fields of a record about the programs that made it."""
+    """Returns the fields of a record about the programs that made it."""
     return {"toolchain": versions(), "git": source_version()}
 
 
 def _about_ptx(artifact: Artifact) -> dict:
-    """A record of edited PTX says so, and is never taken for one of the compiled kernel."""
+    """Returns the fields about the PTX. They mark edited PTX, so that its record is never taken for the compiled
+    kernel's.
+    """
     edited = {"edited": str(artifact.edited)} if artifact.edited else {}
     return {"sha256": artifact.ptx_sha256, **edited, "ptxas": artifact.statistics()}
 
@@ -190,10 +192,10 @@ def _about_ptx(artifact: Artifact) -> dict:
 def _emulate(
     request: Request, artifact: Artifact, plan: Plan, progress: Progress | None
 ) -> tuple[Request, Validation, Arrays | None, dict]:
-    """The request (of several schedules the first one that was wrong), the verdict, what a wrong one is about, and the
-    fields of the record.
+    """Returns the request (the first wrong one of several schedules), the verdict, the arrays of a wrong result, and
+    the fields of the record.
 
-    The counters are those of the first schedule: others wait more or less often.
+    The counters are those of the first schedule, because the number of waits depends on the schedule.
     """
     config = request.config
     inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, config.epilogue, config.scales)
@@ -218,7 +220,7 @@ def _emulate(
 
 
 def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOutcome]) -> dict:
-    """Those that depend on the device, from the emulations under the schedules of a request."""
+    """Returns the device-dependent fields, from the emulations under all schedules of a request."""
     options = request.emulation
     device = {
         "kind": request.device_kind,
@@ -244,13 +246,12 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
 
 
 def check_memory(shape: Shape, dtype: str) -> None:
-    """Refuses a problem that this machine cannot hold; to be asked before a kernel is built for it."""
+    """Refuses a problem that does not fit into this machine's memory, before a kernel is built for it."""
     operands = shape.m * shape.k + shape.b_rows * shape.k
     bytes_each = operand_bits(dtype) / 8
     outputs = shape.m * shape.n
-    # Operands: drawn in f32, kept twice (here and on the device), and once in f64 for the reference.
-    # Outputs: on the device and downloaded, the reference in f64, and as much again three times while they
-    # are compared.
+    # Operands are drawn in f32, kept twice (here and on the device), and once in f64 for the reference. Outputs are on
+    # the device and downloaded; the reference is f64, and the comparison needs as much again three times.
     needed = operands * (2 * bytes_each + 8) + outputs * (2 * F32.bytes + 4 * 8)
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > have:

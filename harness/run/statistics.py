@@ -1,4 +1,4 @@
-"""When to stop sampling, and what to say of the samples. Plain numbers in, plain numbers out."""
+"""Decides when to stop sampling, and summarises samples. All inputs and outputs are plain numbers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 MIN_SAMPLES = 10
 MIN_SECONDS = 1.0
-"""Sampling lasts at least this long: clocks and temperature need about that to settle."""
+"""Sampling lasts at least this long, because clocks and temperature need about a second to settle."""
 TARGET_ERROR = 0.005
 """Relative standard error of the median at which sampling stops."""
 SETTLED = 0.02
-"""Warm-up ends when two medians of three batches in a row differ by less than this."""
+"""Warm-up ends when two consecutive medians of three batches differ by less than this."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Summary:
 
 
 def summarize(samples: Sequence[float]) -> Summary:
-    """Raises ValueError without at least two samples."""
+    """Summarises samples. Raises ValueError for fewer than two."""
     if len(samples) < 2:
         raise ValueError(f"{len(samples)} samples: at least 2 are needed for a summary")
     ordered = sorted(samples)
@@ -39,10 +39,10 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 
 def median_error(samples: Sequence[float]) -> float:
-    """Standard error of the median, from the median absolute deviation.
+    """Returns the standard error of the median, from the median absolute deviation.
 
-    1.4826 turns the deviation into a standard deviation of a normal distribution; its median scatters sqrt(pi/2)
-    times as much as its mean (both textbook constants).
+    1.4826 converts the deviation to a standard deviation of a normal distribution, whose median scatters sqrt(pi/2)
+    times as much as its mean (both are textbook constants).
     """
     median = statistics.median(samples)
     deviation = statistics.median(abs(s - median) for s in samples)
@@ -50,14 +50,14 @@ def median_error(samples: Sequence[float]) -> float:
 
 
 def enough(samples: Sequence[float]) -> bool:
-    """Whether the median is known well enough."""
+    """Returns whether the median is known precisely enough."""
     if len(samples) < MIN_SAMPLES:
         return False
     return median_error(samples) < TARGET_ERROR * statistics.median(samples)
 
 
 def settled(samples: Sequence[float]) -> bool:
-    """Whether warm-up has reached steady times."""
+    """Returns whether the times are steady after the warm-up."""
     if len(samples) < 6:
         return False
     before, now = statistics.median(samples[-6:-3]), statistics.median(samples[-3:])
@@ -70,11 +70,11 @@ def sample_pairs(
     cap_seconds: float,
     report: Callable[[dict[str, list[float]]], None] = lambda samples: None,
 ) -> dict[str, list[float]]:
-    """Time the contestants in turn (A B A B ...), so that drifts of clock and temperature hit all alike.
+    """Times the contestants in turn (A B A B ...), so that drifts of clock and temperature affect all alike.
 
-    Each contestant returns the seconds per launch of one batch. Warm-up batches are dropped. Stops when every median
-    is known to TARGET_ERROR, or when ``cap_seconds`` are over and MIN_SAMPLES are there. ``report`` sees the samples
-    so far.
+    Each contestant returns the seconds per launch of one batch. Warm-up batches are dropped. Sampling stops when every
+    median is known to TARGET_ERROR, or when ``cap_seconds`` have passed and MIN_SAMPLES exist. ``report`` gets the
+    samples so far.
     """
     start = clock()
     warm: dict[str, list[float]] = {name: [] for name in contestants}
@@ -94,5 +94,5 @@ def sample_pairs(
 
 
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
-    """Pair by pair: seconds of one over seconds of the other, taken in the same turn."""
+    """Returns, pair by pair, the seconds of one over the seconds of the other in the same turn."""
     return [a / b for a, b in zip(numerator, denominator, strict=True)]

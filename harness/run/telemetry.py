@@ -1,4 +1,4 @@
-"""Clocks, power and temperature of a GPU, as NVML reports them (package nvidia-ml-py)."""
+"""Reads clocks, power and temperature of a GPU from NVML (package nvidia-ml-py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 
 def read(index: int = 0) -> dict[str, Any]:
-    """One reading: SM and memory clock in MHz, power in W, temperature in C, driver. Empty where NVML is not there."""
+    """Returns SM and memory clock in MHz, power in W, temperature in C and the driver. The result is empty without
+    NVML.
+    """
     try:
         import pynvml
     except ImportError:

@@ -1,5 +1,5 @@
-"""What tuning has found, in ``results/tuned/<kind of GPU>.toml``: a table for each kernel, type and class of shapes,
-with the configuration and the evidence for it. Only what was measured is kept.
+"""The results of tuning, in ``results/tuned/<kind of GPU>.toml``: a table for each kernel, type and class of shapes,
+with the configuration and its evidence. Only measured results are kept.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from harness.run.records import lock_of
 SCHEMA = 1
 _NAMED = ("kernel", "arch", "dtype")
 ROWS = 256
-"""The most rows of a tile; those of the others divide it, but for the last tiles along M."""
+"""Most rows of a tile. Other heights divide it, except in the last tiles along M."""
 FEW_ROWS = (16, 32, 48, 64, 128)
-"""Up to which M other tiles are offered (`harness.compile.catalog`)."""
+"""Other tiles are available up to these M (`harness.compile.catalog`)."""
 
 
 @dataclass(frozen=True)
 class ShapeClass:
-    """M from first to last, N and K as they are: layers of a model, and tokens by how many tiles they fill."""
+    """A class of shapes: M from ``first`` to ``last`` with fixed N and K. N and K belong to a layer of a model; M is
+    the number of tokens, grouped by the number of tiles that they fill.
+    """
 
     first: int
     last: int
@@ -45,7 +47,7 @@ class ShapeClass:
 
 
 def class_of(shape: Shape) -> ShapeClass:
-    """The class of a problem."""
+    """Returns the class of a problem."""
     ends = [0, *FEW_ROWS, *range(ROWS, shape.m + ROWS, ROWS)]
     place = bisect_left(ends, shape.m)
     return ShapeClass(ends[place - 1] + 1, ends[place], shape.n, shape.k)
@@ -53,7 +55,9 @@ def class_of(shape: Shape) -> ShapeClass:
 
 @dataclass(frozen=True)
 class Entry:
-    """config: as `KernelConfig.as_dict` has it. evidence: see results/README.md."""
+    """An entry of the file. ``config`` has the form of `KernelConfig.as_dict`; results/README.md describes
+    ``evidence``.
+    """
 
     kernel: str
     arch: str
@@ -64,12 +68,13 @@ class Entry:
 
     @property
     def place(self) -> tuple[str, str, str, ShapeClass]:
-        """What it is the only one of in its file."""
+        """Returns the key that is unique in its file."""
         return self.kernel, self.arch, self.dtype, self.shapes
 
     def configuration(self) -> KernelConfig:
-        """Raises `UsageProblem` if the kernel has changed so that it no longer can be, or that another default than
-        what it was faster than may be faster still."""
+        """Returns the configuration. Raises `UsageProblem` if the kernel no longer has it, or if the default changed
+        since the comparison, so that the new default may be faster.
+        """
         if {"default", "shape"} <= self.evidence.keys():
             shape = Shape(*self.evidence["shape"])
             default = try_config(self.kernel, arch=self.arch, dtype=self.dtype, shape=shape).label
@@ -82,18 +87,18 @@ class Entry:
 
 
 def entry_of(config: KernelConfig, shapes: ShapeClass, evidence: Mapping[str, Any]) -> Entry:
-    """An entry to be kept."""
+    """Returns an entry to be kept."""
     options = {name: value for name, value in config.as_dict().items() if name not in _NAMED}
     return Entry(config.kernel, config.arch, config.dtype, shapes, options, evidence)
 
 
 def file_of(device_kind: str) -> Path:
-    """For example of ``nvidia-h200``."""
+    """Returns the file of a kind of device, for example of ``nvidia-h200``."""
     return paths.results_dir() / "tuned" / f"{device_kind}.toml"
 
 
 def find(device_kind: str, kernel: str, arch: str, dtype: str, shape: Shape) -> Entry | None:
-    """The entry that holds for a problem on a GPU."""
+    """Returns the entry for a problem on a GPU."""
     for entry in load(file_of(device_kind)):
         if (entry.kernel, entry.arch, entry.dtype) == (kernel, arch, dtype) and entry.shapes.has(shape):
             return entry
@@ -108,20 +113,22 @@ def configuration_for(
     shape: Shape,
     warn: Callable[[str], object] = warnings.warn,
 ) -> KernelConfig | None:
-    """What was found for a problem on a GPU; None: nothing, or, as warn is told, nothing that still counts."""
+    """Returns the configuration found for a problem on a GPU, or None if there is none. If an entry is no longer valid,
+    calls ``warn`` and returns None.
+    """
     entry = find(device_kind, kernel, arch, dtype, shape)
     try:
         return entry.configuration() if entry else None
     except UsageProblem as error:
         warn(
-            f"{kernel} runs as by default: what {file_of(device_kind)} has for {shape} no longer counts ({error}); "
-            "tune it anew"
+            f"{kernel} runs its default: the entry for {shape} in {file_of(device_kind)} is no longer valid ({error}); "
+            "run harness tune again"
         )
         return None
 
 
 def everywhere(kernel: str, arch: str, dtype: str, shape: Shape) -> dict[str, Entry]:
-    """The entries that hold for a problem, by kind of GPU. arch: ``auto`` is any."""
+    """Returns the entries for a problem, by kind of GPU. ``arch`` may be ``auto`` for any."""
     return {
         path.stem: entry
         for path in sorted(file_of("any").parent.glob("*.toml"))
@@ -131,7 +138,7 @@ def everywhere(kernel: str, arch: str, dtype: str, shape: Shape) -> dict[str, En
 
 
 def load(path: Path) -> list[Entry]:
-    """The entries of a file; none if there is none. Raises `CannotRun` for a file that cannot be read."""
+    """Returns the entries of a file, or none if there is no file. Raises `CannotRun` for a file that cannot be read."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         if data.get("schema") != SCHEMA:
@@ -140,7 +147,7 @@ def load(path: Path) -> list[Entry]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CannotRun(f"{path} cannot be read ({error}); fix it, or take -c preset=default") from None
+        raise CannotRun(f"{path} cannot be read ({error}); fix it, or use -c preset=default") from None
 
 
 def _entry(table: Mapping[str, Any]) -> Entry:
@@ -149,7 +156,7 @@ def _entry(table: Mapping[str, Any]) -> Entry:
 
 
 def keep(device_kind: str, entry: Entry) -> Path:
-    """Puts an entry into its file, in place of an older one for the same."""
+    """Puts an entry into its file, and replaces an older one with the same key."""
     path = file_of(device_kind)
     with lock_of(path):
         others = [one for one in load(path) if one.place != entry.place]
@@ -169,7 +176,7 @@ def _as_toml(entries: Sequence[Entry]) -> str:
 
 
 def _value(value: Any) -> str:
-    """TOML of plain data. Strings are written as JSON has them, which TOML reads alike."""
+    """Returns plain data as TOML. Strings are written as JSON, which TOML reads alike."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):

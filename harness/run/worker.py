@@ -1,8 +1,8 @@
-"""What the process that touches the GPU does: it serves one request, tells of it in events, and may be killed any time.
+"""The process that uses the GPU. It serves one request, reports events, and may be killed at any time.
 
-Events, in order: ``started`` (device), ``loaded`` (seconds), ``launched`` (what MAX really enqueued), ``checked``
-(validation), ``sampled`` (samples so far, several times), ``finished`` (everything about the timing), and a ``note``
-between any of them.
+The events are, in order: ``started`` (device), ``loaded`` (seconds), ``launched`` (what MAX really enqueued),
+``checked`` (validation), ``sampled`` (samples so far, several times), ``finished`` (the complete timing), and a
+``note`` between any of them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,25 @@ from harness.run.model import op_operands, scalar
 from harness.validation import Matmul, compute_reference
 
 L2_BYTES = 64 << 20
-"""Inputs are rotated over more than twice this, so that no launch finds its operands in L2 (H200: 60 MB)."""
+"""The inputs rotate over more than twice this size, so that no launch finds its operands in L2 (H200: 60 MB)."""
 MOST_SETS = 512
-"""Problems whose operands take less than 256 KiB do find them there: their sets would number hundreds of thousands."""
+"""Most sets of inputs. Problems with operands below 256 KiB do find them in L2, because they would need hundreds of
+thousands of sets.
+"""
 MOST_WORDS = 2000
 """Characters of an unexpected error that are kept."""
 REPORT_SECONDS = 0.5
 BATCH_SECONDS = 0.02
-"""A sample times launches for about this long, so that the start of a batch and event resolution vanish."""
+"""A sample times launches for about this long, so that the start of a batch and the resolution of events do not matter.
+"""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One kernel on one problem. output, tile: sizes of C in memory, and of what a CTA writes of it. folder: what the
-    processes of a series share. vendors: see `harness.run.measure`; vendor_model: MAX's own matmul.
+    """One kernel on one problem.
+
+    ``output`` and ``tile`` are the sizes of C in memory and of the part that a CTA writes. ``folder`` is shared by the
+    processes of a series. ``vendors``: see `harness.run.measure`; ``vendor_model`` is MAX's own matmul.
     """
 
     config: KernelConfig
@@ -61,19 +66,20 @@ class Request:
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Tells the parent of an event in plain data: it never loads torch or MAX."""
+    """Sends an event to the parent as plain data, because the parent never loads torch or MAX."""
     send_event((event, json.loads(json.dumps(fields))))
 
 
 def serve(request: Request) -> None:
-    """Serves a request of `harness.run.measure`, in a worker process that ends with its parent, however that ends:
-    nothing else may be on a GPU that times."""
+    """Serves a request of `harness.run.measure`, in a worker process that ends with its parent in every case, because
+    nothing else may use a GPU that times a kernel.
+    """
     end_with_parent()
     try:
         _serve(request)
     except ReportedError:
         raise
-    except Exception as error:  # of a library that the parent does not load
+    except Exception as error:  # the error may come from a library that the parent does not load
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise CannotRun(text[:MOST_WORDS]) from error
 
@@ -102,7 +108,7 @@ def _serve(request: Request) -> None:
     arrays, numbers = op_operands(request.config, inputs, request.shape.ld)
     first = [_on_gpu(array) for array in arrays]
     dtype = getattr(torch, OUT_TYPES[request.config.out_dtype].numpy.name)
-    # Where the operands lie differs, so that no launch finds its own in L2; what they are does not.
+    # The sets differ in address, so that no launch finds its operands in L2, but not in content.
     sets = [first, *([tensor.clone() for tensor in first] for _ in range(_set_count(first, request.output) - 1))]
     outputs = [torch.empty(request.output, dtype=dtype, device="cuda") for _ in sets]
     scalars = [Buffer.from_numpy(scalar(number)) for number in numbers]
@@ -148,7 +154,9 @@ def _serve(request: Request) -> None:
 
 
 def _reporter() -> Callable[[dict[str, list[float]]], None]:
-    """Tells the parent the samples so far, now and then: a sign of life, and what is left if the process dies."""
+    """Returns a function that sends the samples so far to the parent now and then: a sign of life, and the result if
+    the process dies.
+    """
     last = time.perf_counter() - REPORT_SECONDS
 
     def report(samples: dict[str, list[float]]) -> None:
@@ -173,8 +181,9 @@ def _launch(entry: Any) -> dict[str, Any]:
 
 
 def _inputs(request: Request) -> Inputs:
-    """Those that the emulator gets. The first process of a series draws them, which may take longer than all the rest,
-    and leaves them to the others."""
+    """Returns the same inputs as on the emulator. The first process of a series draws them, which may take longer than
+    all the rest, and leaves them to the others.
+    """
     place = request.folder / "inputs"
     if place.exists():
         found: Inputs = pickle.loads(place.read_bytes())
@@ -198,7 +207,7 @@ def _set_count(operands: list[Any], output: tuple[int, int]) -> int:
 
 
 def _poison(outputs: list[Any]) -> None:
-    """An element that the kernel does not write stays NaN and fails the validation."""
+    """Fills outputs with NaN, so that an element that the kernel does not write fails the validation."""
     import torch
 
     for c in outputs:
@@ -207,8 +216,10 @@ def _poison(outputs: list[Any]) -> None:
 
 
 def _validate_all(request: Request, inputs: Inputs, outputs: list[Any]) -> dict[str, Any]:
-    """The verdict on the first output, or on the first that is wrong. What has the bits of an output that was found
-    right, by this process or one before it, is right."""
+    """Returns the verdict on the first wrong output, or on the first.
+
+    An output whose bits equal those of a right one, of this process or an earlier one, is right.
+    """
     import torch
 
     place = request.folder / "right"
@@ -227,7 +238,7 @@ def _validate_all(request: Request, inputs: Inputs, outputs: list[Any]) -> dict[
 
 
 def _check_again(request: Request, inputs: Inputs, outputs: list[Any], right: Any) -> None:
-    """The timed launches have to give the bits of the validated ones; what differs is validated anew."""
+    """Checks that the timed launches give the bits of the validated ones, and validates those that differ."""
     for c in outputs:
         if _same_bits(c, right):
             continue
@@ -249,7 +260,7 @@ def _bits(c: Any) -> Any:
 
 
 def _validate(request: Request, inputs: Inputs, c: Any) -> dict[str, Any]:
-    """By the harness's own rules, with all that it says of errors; the product is the GPU's, in float64."""
+    """Validates an output by the harness's own rules. The GPU computes the product in float64."""
     dtype = OUT_TYPES[request.config.out_dtype]
     output = _bits(c).cpu().numpy().view(dtype.numpy)
     found = Matmul("C", dtype, request.tile, compute_reference(inputs, _product), inputs.rows).judge(output, {})
@@ -268,11 +279,13 @@ def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _cublas(request: Request, sets: list[list[Any]], numbers: list[float]) -> Callable[[int], None] | None:
-    """PyTorch's launch of the same problem by the number of a set, None where it has none, which is noted. A fused
-    epilogue that cuBLASLt has, too, is in it; of others the product alone is."""
+    """Returns PyTorch's launch of the same problem, by the number of a set, or None with a note if PyTorch has none.
+
+    It includes a fused epilogue if cuBLASLt has it; otherwise it computes the product alone.
+    """
     import torch
 
-    # Outputs of its own: what is in C after the timing has to be the kernel's.
+    # cuBLAS gets its own outputs, because C must hold the kernel's result after the timing.
     config, size = request.config, (request.shape.m, request.shape.n)
     dtype = getattr(torch, OUT_TYPES[config.out_dtype].numpy.name)
     outputs = [torch.empty(size, dtype=dtype, device="cuda") for _ in sets]
@@ -290,17 +303,17 @@ def _cublas(request: Request, sets: list[list[Any]], numbers: list[float]) -> Ca
 
 
 def _by_pytorch(request: Request, operands: list[Any], numbers: list[float], c: Any) -> Callable[[], Any]:
-    """One launch into c; all that can be made ready is."""
+    """Returns a function for one launch into ``c``. Everything that can be prepared is done before."""
     import torch
 
     config, shape, ld = request.config, request.shape, request.shape.ld or (0, 0)
-    a, b, *more = operands  # as they lie in memory
+    a, b, *more = operands  # in the order of memory
     if config.dtype in OUT_TYPES:
         a = _matrix(a, shape.m, shape.k, ld[0], config.layout[0] == "t")
         b = _matrix(b, shape.k, shape.n, ld[1], config.layout[1] == "t")
     else:
         b = b.t()
-    numbers = numbers[-2:]  # behind the sizes of views
+    numbers = numbers[-2:]  # the sizes of views come first
     if config.dtype == FP8:
         return _scaled_mm(config, a, b, more[0], more[1], numbers[0], c)
     if config.epilogue == "bias":
@@ -314,15 +327,16 @@ def _by_pytorch(request: Request, operands: list[Any], numbers: list[float], c: 
 
 
 def _matrix(memory: Any, rows: int, columns: int, ld: int, transposed: bool) -> Any:
-    """The matrix [rows, columns] that lies there, or whose transpose does."""
+    """Returns the matrix [rows, columns] in this memory, or the transpose of the one stored there."""
     if transposed:
         return _matrix(memory, columns, rows, ld, False).t()
     return memory.view(rows, ld or columns)[:, :columns]
 
 
 def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha: float, c: Any) -> Callable[[], Any]:
-    """e4m3 by cuBLASLt: with a factor for each matrix, added up the fast way as the kernel does, or with the same
-    factors of blocks, and then without alpha."""
+    """Returns e4m3 by cuBLASLt, either with a factor for each matrix and the fast accumulation that the kernel uses,
+    too, or with the same block factors, and then without alpha.
+    """
     import torch
 
     fast = config.scales == "tensor"
@@ -339,12 +353,14 @@ def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha
 
 
 def _batch(launch: Callable[[int], None], sets: int, events: Callable[[], tuple[Any, Callable[[], float]]]):
-    """A function that times one batch and returns the seconds per launch. The batch size is found on first use."""
+    """Returns a function that times one batch and returns the seconds per launch. Its first call chooses the batch
+    size.
+    """
     state = {"count": 0, "next": 0}
 
     def run(count: int) -> float:
         record_start, finish = events()
-        # Ahead of the clock, so that the GPU is busy when it starts: how long a first launch takes to reach an idle GPU
+        # Launch before the clock starts, so that the GPU is busy then: the time of a first launch to an idle GPU
         # depends on who launches, not on the kernel.
         launch(state["next"] % sets)
         record_start()

@@ -142,7 +142,7 @@ def test_the_words_for_what_was_asked_leave_defaults_out_and_mean_the_same(words
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--schedules 1@3", "fifo is run, and nothing is random; write random:3"),
+        ("--schedules 1@3", "the only schedule is fifo, which uses no seed; write random:3"),
         ("--emulate strict=true --emulate strict=true", "--emulate strict is given twice; give it once"),
         ("--timeout 0", "0"),
         ("--timeout nan", "nan is not a finite number"),
@@ -168,10 +168,10 @@ def test_the_ending_says_what_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("x.bmp", "-o x.bmp: this command writes .json, .md or a folder, DIR/; let the name end so"),
-        ("x", "let the name end so"),
-        ("x.folder", "let the name end so"),
-        ("", "let the name end so"),
+        ("x.bmp", "-o x.bmp: this command writes .json, .md or a folder, DIR/; use such an ending"),
+        ("x", "use such an ending"),
+        ("x.folder", "use such an ending"),
+        ("", "use such an ending"),
         ("no/such/x.json", "is not a file in an existing folder"),
         ("/proc/x.json", "cannot be written"),
         ("/proc/x/", "cannot be written"),

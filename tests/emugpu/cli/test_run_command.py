@@ -82,7 +82,7 @@ def test_a_gemm_of_nvcc_is_exact_and_the_record_has_what_scripts_need(write, tmp
 def test_without_an_expectation_validation_is_null(write):
     result = command(write(SGEMM.partition("[expect]")[0]), "--json", "-")
     assert result.exit_code == 0 and json.loads(result.stdout)["validation"] is None
-    assert "RAN, nothing was expected" in command(write(SGEMM.partition("[expect]")[0])).stdout
+    assert "RAN, no result was expected" in command(write(SGEMM.partition("[expect]")[0])).stdout
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,9 @@ locks = "locks"
     result = command(path)
     assert result.exit_code == 3 and "launch: Livelock" in result.stderr and result.stdout == ""
     result = command(path, "--schedules", "2@5", "--json", "-")
-    assert result.exit_code == 3 and result.stdout == "" and "to see it alone: --schedules fifo" in result.stderr
+    assert (
+        result.exit_code == 3 and result.stdout == "" and "to run only this schedule: --schedules fifo" in result.stderr
+    )
     good = write(text.replace("KIND", "s32"), "good.toml")
     assert command(good, "--schedules", "2", "--jobs", "2").exit_code == 0
     result = command(good, "--emulate", "max-steps=100")

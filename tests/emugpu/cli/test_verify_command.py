@@ -113,14 +113,14 @@ def test_a_program_that_launches_nothing_is_incomplete():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["launch.toml", "--gpu", "h200"], "--gpu: launch.toml is no program; leave it out"),
+        (["launch.toml", "--gpu", "h200"], "--gpu: launch.toml is not a program; leave it out"),
         (["--schedules", "2", "--", "true"], "--schedules 2: true is a program, and runs once"),
         (["--redundant", "--", "true"], "--redundant: true is a program"),
         (["--emulate", "resident-clusters=1", "--", "true"], "--emulate resident-clusters: true is a program"),
         ([".", "--notes"], "--notes: . is a folder"),
-        ([".", "launch.toml"], ". is a folder, and 2 are named"),
+        ([".", "launch.toml"], ". is a folder, but 2 paths are named"),
         (["--ptx", "x.ptx", "a.toml", "b.toml"], "--ptx x.ptx is launched by one launch file, and 2 are named"),
-        (["kernel.ptx"], "make a launch file of it: emugpu ptx init kernel.ptx -o kernel.toml"),
+        (["kernel.ptx"], "make a launch file for it: emugpu ptx init kernel.ptx -o kernel.toml"),
         (["-o", "x.bmp", "--", "true"], "-o x.bmp: this command writes .json, .sarif, .xml or .md"),
     ],
 )

@@ -96,7 +96,7 @@ def test_exit_codes_and_the_table(folder):
 
 
 def test_folders_with_nothing_to_look_at(tmp_path):
-    nothing = "is no LAUNCH.toml, no folder, and no program"
+    nothing = "is not a launch file, a folder, or a program"
     for place, message in [(tmp_path, "has no .ptx file and no launch file"), (tmp_path / "no", nothing)]:
         result = command(place)
         assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1

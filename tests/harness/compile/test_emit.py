@@ -116,7 +116,7 @@ def test_a_disassembler_that_fails(command, tools):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel6", "-o", "x"], "-o needs to know what to write; add --emit"),
+        (["kernel6", "-o", "x"], "-o does not say what to write; add --emit"),
         (["kernel6", "--emit", "elf"], "'elf' is not one of 'ptx', 'sass', 'plan', 'asm-stats'"),
         (["kernel6", "--emit", "ptx", "-o", "/no/such/x"], "is not a file in an existing folder"),
         (["kernel6", "-c", "cluster=3x1"], "cannot be split into pairs"),

@@ -191,7 +191,7 @@ def test_an_interrupted_run_goes_on(bench, monkeypatch, results_dir):
 
     monkeypatch.setattr(runs, "run_in_turns", interrupted)
     code, _, errors = bench()
-    assert code == 130 and "--resume goes on from here" in errors
+    assert code == 130 and "--resume continues from here" in errors
     code, _, errors = bench("--resume")
     assert code == 0 and "resuming run" in errors and f"{CASES[0]}: kept" in errors
     assert calls == [(2, 1), (2, 2), (2, 2)]
@@ -277,7 +277,7 @@ def test_a_kernel_that_is_right_by_luck_is_unsound(bench, suite, monkeypatch, tm
     assert verdicts(bench, *one) == (0, {"NEW"})
     code, text, _ = bench(*one)
     assert code == 0 and "1 case against last: 1 SAME" in text
-    assert "synchronisation checked of 1 case: 1 sound" in text
+    assert "synchronisation of 1 case checked: 1 sound" in text
     [_, record] = map(json.loads, (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines())
     found = record["soundness"]
     assert (found["schedules"], found["errors"], found["failure"], found["correct"]) == (2, 0, None, True)

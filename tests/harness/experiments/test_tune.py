@@ -297,7 +297,7 @@ def test_what_was_faster_than_another_default_no_longer_counts(results_dir):
     with pytest.warns(UserWarning, match="the default of 4096x4096x4096 was another and is now kernel8 sm_90a"):
         assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
     words = ["explain", "kernel8", "-c", "arch=sm_90a", "--shape", "4096", "--why"]
-    assert "no longer counts: the default" in CliRunner().invoke(harness.cli.main.main, words).stdout
+    assert "is no longer valid: the default" in CliRunner().invoke(harness.cli.main.main, words).stdout
     store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), {**evidence, "default": CHOICES.default.label}))
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
 

@@ -66,7 +66,7 @@ def test_predict_checks_the_result_too() -> None:
         (("predict", "kernel7", "--gpu", "h300"), "h300"),
         (("predict", "kernel7", "--gpu", "h200", "--what-if", "l2.speed=2x"), "l2.speed"),
         (("predict", "kernel7", "--gpu", "h200", "-c", "arch=sm_100a"), "sm_100a"),
-        (("predict", "kernel7", "--gpu", "h200", "--shape", "256", "--what-if", "l2.bandwidth=0"), "no answer (float"),
+        (("predict", "kernel7", "--gpu", "h200", "--shape", "256", "--what-if", "l2.bandwidth=0"), "no result (float"),
         (("predict", "kernel7", "--gpu", "h200", "--shape", "256", "--what-if", "l2.bandwidth=1e-300"), "no answer"),
         (("predict", LAUNCHES / "triton_softmax_sm90.toml", "--gpu", "b200"), "b200"),
         (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.txt"), "trace.txt"),

@@ -206,7 +206,7 @@ def test_why_shows_the_choice_among_others():
     _, _, best, *_ = explain(*few, "-c", "swapped=false", "-c", "split_k=4").stdout.splitlines()
     assert best.split()[2] == "4" and best.endswith("<- chosen") and "swapped" not in best
     other = explain("kernel8", "-c", "arch=sm_90a", "-c", "mma_shape=128x96", "--why").stdout
-    assert "what is asked for is none of the choices, and is taken as it is" in other
+    assert "the requested configuration is none of the choices and is used unchanged" in other
     beyond = explain("kernel8", "-c", "arch=sm_90a", "--shape", "16,4096,4096", "-c", "epilogue=bias", "--why").stdout
     assert beyond.count("<- chosen") == 1, "also where the best eight are refused"
     assert "kernel7 of sm_100a chooses nothing by the problem" in explain("kernel7", "--why").stdout
@@ -215,7 +215,7 @@ def test_why_shows_the_choice_among_others():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel8", "--why", "-o", "-"], "-o -: --why is text about the choice; name a file that ends in .txt"),
+        (["kernel8", "--why", "-o", "-"], "-o -: --why writes text; name a file that ends in .txt"),
         (
             ["kernel8", "--protocol", "-o", "plan.svg"],
             "-o plan.svg: --protocol is text or JSON, and no picture",
@@ -223,7 +223,7 @@ def test_why_shows_the_choice_among_others():
         (["kernel99"], "there is no kernel 'kernel99'"),
         (["kernel6", "-c", "stages=6"], "more than the 232448 bytes of shared memory"),
         (["kernel6", "-o", "/no/such/folder/x.svg"], "is not a file in an existing folder"),
-        (["kernel6", "-o", "plan.png"], "this command writes .json, .svg or .txt; let the name end so"),
+        (["kernel6", "-o", "plan.png"], "this command writes .json, .svg or .txt; use such an ending"),
     ],
 )
 def test_bad_requests_are_one_line(arguments, message):

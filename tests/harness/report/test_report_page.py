@@ -269,7 +269,7 @@ def test_no_history(results_dir):
     done = run(harness.cli.main.main, ["report", "-o", ""])
     assert done.exit_code == 2 and "it is empty; give a name" in done.stderr
     done = run(harness.cli.main.main, ["report"])
-    assert done.exit_code == 3 and "there is no right result of a kernel in" in done.stderr
+    assert done.exit_code == 3 and "has no right result of a kernel" in done.stderr
     assert "`harness bench`, `harness run` or `harness sweep` first" in " ".join(done.stderr.split())
 
 

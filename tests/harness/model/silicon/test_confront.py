@@ -101,7 +101,7 @@ def test_a_broken_table_is_named_in_one_line(tmp_path: Path, name: str, text: st
     [
         (("b200", "--data", "nowhere"), "nowhere: is no folder"),
         (("b200", "--data", "."), "has no file to hold the model against"),
-        (("h200",), "GPU 'h200': there are no published tables of it; there are some of b200"),
+        (("h200",), "GPU 'h200': it has no published tables; these GPUs have: b200"),
     ],
 )
 def test_what_there_is_not_is_refused(
