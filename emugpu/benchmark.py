@@ -1,8 +1,9 @@
-"""How fast the emulated GPU is on this machine: ``python -m emugpu.benchmark [LAUNCH.toml]... [-o FILE.json]``.
+"""Measures the speed of the emulated GPU on this machine: ``python -m emugpu.benchmark [LAUNCH.toml]... [-o
+FILE.json]``.
 
 It times each launch file, and two loops of its own, on both engines in turns, in CPU seconds of one process and core.
-Everything from PTX text to result counts, except that each engine runs everything once before. NumPy's matmul says how
-fast the machine is. These are times of the emulator; they say nothing about a GPU.
+The time includes everything from PTX text to result, after one run of each engine that is not timed. NumPy's matmul is
+a measure of the machine's speed. These are times of the emulator; they say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from emugpu.launch.spec import Launchable
 
 ENGINES: tuple[Engine, ...] = ("python", "native")
 ROUNDS = 3
-"""How often each engine has its turn; the median counts."""
+"""The number of turns of each engine; the median counts."""
 MATMUL = 2048
 """The size of NumPy's matmul."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -54,7 +55,7 @@ xor.b32 %r7, %r6, %r0; setp.lt.u32 %p1, %r7, 512; selp.b32 %r8, %r6, %r7, %p1; m
 add.s64 %d3, %d0, %d2; cvt.u32.u64 %r10, %d3; add.u32 %r2, %r2, %r10; sub.u32 %r9, %r9, 1;
 setp.ne.u32 %p2, %r9, 0; @%p2 bra LOOP;
 """
-"""A loop of what most kernels do with addresses."""
+"""A loop with the address arithmetic of typical kernels."""
 DIVERGENT = """
 add.u32 %r4, %r3, 1;
 LOOP: setp.le.u32 %p1, %r4, 1; @%p1 bra DONE; add.u32 %r2, %r2, 1; and.b32 %r5, %r4, 1; setp.eq.u32 %p2, %r5, 0;
@@ -62,11 +63,11 @@ LOOP: setp.le.u32 %p1, %r4, 1; @%p1 bra DONE; add.u32 %r2, %r2, 1; and.b32 %r5, 
 EVEN: shr.u32 %r4, %r4, 1; bra LOOP;
 DONE:
 """
-"""A loop that lanes leave one by one, with a branch at which they split up."""
+"""A loop that lanes leave one by one, with a branch at which they diverge."""
 
 
 def loop_text(body: str) -> str:
-    """The PTX of a kernel ``work(out, n)`` with a loop; 128 threads a CTA."""
+    """Returns the PTX of a kernel ``work(out, n)`` with a loop and 128 threads per CTA."""
     return _MODULE.replace("BODY", body)
 
 
@@ -81,7 +82,7 @@ def _run_launches(what: Launchable, engine: Engine) -> None:
 
 
 def compare_engines(launches: dict[str, Launchable]) -> Iterator[dict[str, Any]]:
-    """Yields the CPU seconds of each work on both engines, the median of rounds in turns, and their ratio."""
+    """Yields the CPU seconds of each program on both engines (the median of several turns), and their ratio."""
     works: dict[str, Callable[[Engine], None]] = {
         "addresses": partial(_run_loop, ADDRESSES, 4, 3000),
         "divergent": partial(_run_loop, DIVERGENT, 100, 0),
@@ -125,7 +126,7 @@ def main(files: tuple[Path, ...], outputs: Outputs) -> None:
 
 if __name__ == "__main__":
     if not ONE_THREAD.items() <= os.environ.items():
-        # Threads of BLAS that wait for work take CPU time, too.
+        # Waiting BLAS threads use CPU time, too.
         command = [sys.executable, "-m", "emugpu.benchmark", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **ONE_THREAD})
     main()

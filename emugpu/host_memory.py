@@ -1,4 +1,4 @@
-"""How much memory this machine can still commit: what would not fit is refused before it is touched."""
+"""Reports how much memory this machine can still commit, so that requests that do not fit are refused before use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 SPARE = 1 << 28
-"""Bytes of the host that are left to others."""
+"""Bytes of the host that other programs keep."""
 UNKNOWN = 1 << 60
-"""Bytes that are taken to be free where the system does not say."""
+"""Bytes that count as free if the system does not report them."""
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> int:
-    """Returns what the host can still commit: MemAvailable, or less where a control group has less."""
+    """Returns the bytes that the host can still commit: MemAvailable, or less if a control group has less."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -22,6 +22,6 @@ def free_bytes() -> int:
     try:
         most, now = (int(_CONTROL_GROUP.joinpath(name).read_text()) for name in ("memory.max", "memory.current"))
         kept = int(re.findall(r"^inactive_file (\d+)", (_CONTROL_GROUP / "memory.stat").read_text(), re.MULTILINE)[0])
-    except (OSError, ValueError, IndexError):  # none, or one without a limit ("max")
+    except (OSError, ValueError, IndexError):  # there is no control group, or it has no limit ("max")
         return found
     return min(found, most - now + kept)

@@ -1,4 +1,4 @@
-"""Tables in Markdown, as GitHub and MkDocs read them."""
+"""Writes tables in Markdown, as GitHub and MkDocs read them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Iterator[str]:
-    """The lines of a table: its head, the line below it, and one for each row. right: columns of numbers, which end
-    below one another. A cell holds any text: bars are escaped, and the ends of its lines become spaces.
+    """Yields the lines of a table: its head, a separator, and one line per row.
+
+    ``right`` names right-aligned columns, for numbers. A cell holds any text: bars are escaped, and line ends become
+    spaces.
     """
     yield _line(columns)
     yield f"|{'|'.join('---:' if column in right else '---' for column in columns)}|"

@@ -1,4 +1,4 @@
-"""Where things are: the package, the cache of what was compiled, the Mojo compiler."""
+"""The places of the package, the cache of compiled files, and the Mojo compiler."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
-"""The folder that holds the package: of a checkout its root, else that of all installed packages."""
+"""The folder that holds the package: the root of a checkout, or the folder of all installed packages."""
 COMPILED = PACKAGE / "compiled"
-"""What a wheel carries compiled; a checkout has no such folder, and compiles into the cache."""
+"""The compiled files of a wheel. A checkout has no such folder, and compiles into the cache."""
 APPLICATION = "emugpu"
 
 
 def setting(name: str) -> str | None:
-    """The value of the environment variable EMUGPU_<name>, else of HARNESS_<name>, its name before 0.2."""
+    """Returns the environment variable EMUGPU_<name>, or HARNESS_<name>, its name before 0.2."""
     return os.environ.get(f"EMUGPU_{name}") or os.environ.get(f"HARNESS_{name}")
 
 
 def find_mojo() -> Path | None:
-    """The Mojo compiler: EMUGPU_MOJO, else the one installed next to this Python, else the one on PATH."""
+    """Returns the Mojo compiler: EMUGPU_MOJO, or the one installed next to this Python, or the one on PATH."""
     override = setting("MOJO")
     if override:
         return Path(override)
@@ -34,19 +34,20 @@ def find_mojo() -> Path | None:
 
 
 def cache_dir() -> Path:
-    """The folder of what was compiled; EMUGPU_CACHE_DIR overrides it."""
+    """Returns the folder of compiled files. EMUGPU_CACHE_DIR overrides it."""
     override = setting("CACHE_DIR")
     if override:
         return Path(override)
-    import platformdirs  # only here: where the variable is set, the emulated GPU does without
+    import platformdirs  # imported here because nothing needs it if the variable is set
 
     return platformdirs.user_cache_path(APPLICATION)
 
 
 def git(*arguments: str) -> bytes | None:
-    """The output of git in the checkout; None if git fails or is missing, or if this is an installed package, which may
-    lie in someone else's repository. git only reads here: it takes no lock, which would disturb other processes and
-    stay behind on a full disk.
+    """Returns the output of git in the checkout.
+
+    Returns None if git fails or is missing, or if the package is installed, because its folder may belong to another
+    repository. git only reads: it takes no lock, which would disturb other processes and remain on a full disk.
     """
     if not (ROOT / ".git").exists():
         return None

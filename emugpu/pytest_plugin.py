@@ -1,7 +1,7 @@
-"""A plugin for pytest, which is there where this package is installed: ``pytest --emulated-gpu b200 [--check]`` runs a
-suite, as it is, on the emulated GPU, and gives each test a verdict (docs/verdicts.md).
+"""The pytest plugin of this package: ``pytest --emulated-gpu b200 [--check]`` runs an unchanged test suite on the
+emulated GPU, and gives each test a verdict (docs/verdicts.md).
 
-A test that passes is failed where its verdict is wrong, racy or hung, and skipped where that is incomplete.
+A test that passes is failed if its verdict is wrong, racy or hung, and skipped if its verdict is incomplete.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _SECTION = pytest.StashKey["EmulatedGpu"]()
 _RUNS = pytest.StashKey[bool]()
-"""Whether the test runs: what is reported meanwhile is of its subtests, which have no verdict of their own."""
+"""Whether the test runs. Reports meanwhile belong to its subtests, which have no verdict of their own."""
 _WORD, _REASONS = "emulated_gpu", "emulated_gpu_reasons"
-"""Properties of a report, which JUnit XML has, too."""
+"""Properties of a report, which JUnit XML also has."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Loads the CUDA libraries before any other module does. With pytest-xdist its workers have a GPU each."""
+    """Loads the CUDA libraries before any other module does. With pytest-xdist each worker gets its own GPU."""
     given = early_config.known_args_namespace
     dealt_out = getattr(given, "numprocesses", None) or getattr(given, "tx", None)
     if given.emulated_gpu and (not dealt_out or "PYTEST_XDIST_WORKER" in os.environ):
@@ -58,7 +58,7 @@ def _begin(gpu: str, target: str, options: dict[str, Any]) -> EmulatedGpu:
 
 
 def _marked(item: pytest.Item) -> dict[str, Any]:
-    """What the markers of a test say; the nearest one counts."""
+    """Returns the options of the test's markers; the nearest one applies."""
     found: dict[str, Any] = {}
     for marker in item.iter_markers("emulated_gpu"):
         found = {**marker.kwargs, **found}
@@ -76,7 +76,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def emulated_gpu(request: pytest.FixtureRequest) -> EmulatedGpu:
-    """What the test has done on the emulated GPU so far: verdict, launches, counters, findings."""
+    """Returns what the test has done on the emulated GPU so far: verdict, launches, counters, findings."""
     section: EmulatedGpu | None = request.node.stash.get(_SECTION, None)
     if section is None:
         pytest.skip("needs the emulated GPU: pytest --emulated-gpu b200")
@@ -102,15 +102,15 @@ def pytest_runtest_makereport(
         return report
     failure = "the test failed" if report.failed else ""
     verdict = section.end(failure)
-    # What is launched while fixtures end is judged by itself.
+    # Launches during the teardown of fixtures are judged separately.
     options = {"check": verdict.checked}
     item.stash[_SECTION] = _begin(item.config.getoption("--emulated-gpu"), f"{item.nodeid}, at its end", options)
     expected = _marked(item).get("verdict", "clean") if report.when == "call" else "clean"
     if verdict.untouched and expected == "clean":
         return report
-    told = [(_WORD, verdict.word), (_REASONS, "\n".join(reason for _, reason in verdict.reasons))]
-    report.user_properties += told
-    item.user_properties += told  # JUnit XML has those of the last report
+    properties = [(_WORD, verdict.word), (_REASONS, "\n".join(reason for _, reason in verdict.reasons))]
+    report.user_properties += properties
+    item.user_properties += properties  # JUnit XML has the properties of the last report
     if report.passed and verdict.word != expected:
         _change(report, item, verdict, expected)
     elif report.failed:
@@ -119,7 +119,7 @@ def pytest_runtest_makereport(
 
 
 def _change(report: pytest.TestReport, item: pytest.Item, verdict: Verdict, expected: str) -> None:
-    """Turns what passed into what its verdict is."""
+    """Replaces the outcome of a passed test according to its verdict."""
     lines = verdict.lines()
     if verdict.word == "incomplete":
         path, line, _ = item.location
@@ -127,7 +127,7 @@ def _change(report: pytest.TestReport, item: pytest.Item, verdict: Verdict, expe
         report.longrepr = (path, (line or 0) + 1, f"Skipped: incomplete: {verdict.reasons[0][1]}")
     else:
         report.outcome = "failed"
-        wanted = [f"the verdict was to be {expected}"] if expected != "clean" else []
+        wanted = [f"the expected verdict is {expected}"] if expected != "clean" else []
         report.longrepr = "\n".join([*lines, *wanted])
 
 
@@ -155,6 +155,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for nodeid, properties in found:
         for reason in properties[_REASONS].splitlines()[:1]:
             terminalreporter.line(f"{properties[_WORD]} {nodeid}: {reason}")
-    told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "no test has launched a kernel"
-    unchecked = "" if config.getoption("--check") else "; races were looked for in marked tests alone (--check)"
-    terminalreporter.line(f"{told}{unchecked}")
+    summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "no test launched a kernel"
+    unchecked = "" if config.getoption("--check") else "; only marked tests were checked for races (--check checks all)"
+    terminalreporter.line(f"{summary}{unchecked}")

@@ -1,5 +1,5 @@
-"""Many runs: the benchmark with its history and verdicts, sweeps over ranges, and tuning.
+"""Runs many jobs: the benchmark with its history and verdicts, sweeps over ranges, and tuning.
 
-`harness.experiments.job` says what one job is, and does it. An engine (`emugpu.processes.engine`,
-`harness.experiments.cluster`) spreads many of them.
+`harness.experiments.job` defines and executes one job. An engine (`emugpu.processes.engine`,
+`harness.experiments.cluster`) distributes many of them.
 """

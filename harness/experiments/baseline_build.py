@@ -1,8 +1,8 @@
-"""The baseline build: the kernels of another commit, which a change is compared with in one session.
+"""Builds the baseline: the kernels of another commit, for a comparison in one session.
 
-The other commit builds itself: its own harness picks defaults and compiles its own kernels, in a process of its own.
-What comes of it, programs and MAX models in the build cache, is then run, validated and timed by this harness, so that
-both are measured in the same way.
+The other commit builds itself: in its own process, its harness picks defaults and compiles its kernels. This harness
+then runs, validates and times the resulting programs and MAX models of the build cache, so that both are measured in
+the same way.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from harness.experiments.suite import SCHEMA, SuiteCase
 
 BUILD_SECONDS = 1800
 
-# Run by the other commit's harness, of which it asks little: that it reads a suite with one case, and refuses an option
-# that it does not know. The answers are the last line.
+# The other commit's harness runs this text. It must only read a suite with one case, and refuse an option that it does
+# not know. The last line of the output holds the results.
 _PROGRAM = """
 import json, sys
 try:
@@ -62,16 +62,16 @@ print(json.dumps(answers))
 
 
 def can_build(commit: str) -> bool:
-    """Tells whether git has that commit's sources at hand."""
+    """Returns whether git has the sources of that commit."""
     return git("cat-file", "-e", f"{commit}:harness") is not None
 
 
 def build_commit(
     commit: str, cases: Mapping[SuiteCase, KernelConfig], *, models: bool
 ) -> dict[SuiteCase, Artifact | str]:
-    """Returns the artifacts of these cases as that commit builds them, or the reason why there is none.
+    """Returns the artifacts of these cases built by that commit, or the reason why there is none.
 
-    cases: with what this checkout makes of them. models: whether to compile them for MAX, too.
+    ``cases`` maps each case to this checkout's configuration. ``models`` says whether to compile them for MAX, too.
     """
     archive = git("archive", "--format=tar", commit, "harness", "kernels")
     if archive is None:
@@ -95,7 +95,7 @@ def _unpack(archive: bytes, folder: str | Path) -> None:
 
 def _build_in(folder: Path, cases: Mapping[SuiteCase, KernelConfig], models: bool) -> dict[str, Any]:
     described = {case.id: (_suite_of(case), config.arch) for case, config in cases.items()}
-    # Its own package first; what it needs besides comes from this environment.
+    # Its own package comes first; this environment provides the other packages.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     try:
         asked = json.dumps({"cases": described, "models": models})
@@ -108,7 +108,7 @@ def _build_in(folder: Path, cases: Mapping[SuiteCase, KernelConfig], models: boo
 
 
 def _suite_of(case: SuiteCase) -> str:
-    """A suite file with this case alone. Texts, numbers and switches are the same in TOML as in JSON."""
+    """Returns a suite file with this case alone. Texts, numbers and booleans are the same in TOML as in JSON."""
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in case.table().items()]
     return "".join([f"schema = {SCHEMA}\n[[cases]]\n", *lines])
 

@@ -1,5 +1,6 @@
 """Runs the cases of a suite, and compares them with a baseline. Every result is in the history before the next case
-starts."""
+starts.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from harness.run.runner import NoDevice, Outcome, ScheduleProblem, check_memory,
 
 @dataclass(frozen=True)
 class Planned:
-    """A case and how it is measured on this machine; request None: it cannot be, and why."""
+    """A case and the request that measures it on this machine, or the reason why it cannot be measured."""
 
     case: SuiteCase
     request: Request | None
@@ -49,10 +50,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Measured:
-    """A case that is done. record None: not measured, and why. kept: taken over from an interrupted run.
+    """A finished case. ``record`` is None if it was not measured, for this ``reason``. ``kept`` marks a record of an
+    interrupted run.
 
-    failed: the run that went wrong, of several schedules the one. unsaved: why the record is not in the history.
-    baseline: the record of the other commit, measured in turns with this one; None if none was, or why it could not be.
+    ``failed`` is the run that went wrong, under its schedule. ``unsaved`` says why the record is not in the history.
+    ``baseline`` is the record of the other commit, measured in turns with this one, or the reason why there is none, or
+    None.
     """
 
     planned: Planned
@@ -66,7 +69,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class BaselineBuild:
-    """Builds of another commit, to be measured in turns with those of this checkout. run: the name of its run."""
+    """Builds of another commit that are measured in turns with those of this checkout. ``run`` is the name of
+    its run.
+    """
 
     commit: str
     run: str
@@ -76,8 +81,10 @@ class BaselineBuild:
 def prepare(
     suite: Suite, cases: Sequence[SuiteCase], *, processes: int = 1, schedules: int = 1, schedule_seed: int = 0
 ) -> list[Planned]:
-    """Finds the device and the configuration for every case. processes: how many time it on a GPU. schedules: how many
-    it must be right under on the emulator, see `emugpu.launch.launching.under_schedules`.
+    """Finds the device and the configuration for every case.
+
+    ``processes`` is the number of processes that time it on a GPU. ``schedules`` is the number of emulator schedules
+    under which it must be right (`emugpu.launch.launching.under_schedules`).
     """
     emulation = EmulationOptions(seed=schedule_seed)
     planned = []
@@ -96,7 +103,7 @@ def prepare(
 
 
 def choose_run(planned: Sequence[Planned], suite: Suite, mark: str, resume: bool, say: Callable[[str], None]) -> str:
-    """Returns the run that the results belong to: the interrupted one that is resumed, or a new one."""
+    """Returns the run to which the results belong: the interrupted run that is resumed, or a new one."""
     if not resume:
         return new_run()
     found, why = find_interrupted(planned, suite, mark)
@@ -105,18 +112,20 @@ def choose_run(planned: Sequence[Planned], suite: Suite, mark: str, resume: bool
 
 
 def new_run() -> str:
-    """Returns a name for a run that no other run has, and that sorts by time."""
+    """Returns a unique name for a run. The names sort by time."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
-    """Hashes what can change a result: kernels, harness, compiler, schedules. Only the same run is continued."""
+    """Hashes everything that can change a result: kernels, harness, compiler, schedules. Only a run with the same hash
+    is continued.
+    """
     about = repr((sources(), sorted(versions().items()), schedules, schedule_seed))
     return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 
 def find_interrupted(planned: Sequence[Planned], suite: Suite, fingerprint: str) -> tuple[str | None, str]:
-    """Returns the newest run of this suite, to be continued, or None and the reason."""
+    """Returns the newest run of this suite if it can be continued, or None and the reason."""
     runs: dict[str, str] = {}
     for kind in device_kinds(planned):
         for record in load(records.record_file(kind)).records:
@@ -134,7 +143,7 @@ def find_interrupted(planned: Sequence[Planned], suite: Suite, fingerprint: str)
 
 
 def device_kinds(planned: Sequence[Planned]) -> list[str]:
-    """Returns the kinds of device that the cases run on; each has a file of its own."""
+    """Returns the kinds of device on which the cases run; each has its own file."""
     return list(dict.fromkeys(one.request.device_kind for one in planned if one.request))
 
 
@@ -147,9 +156,10 @@ def measure(
     baseline: BaselineBuild | None = None,
     processes: int = 1,
 ) -> list[Measured]:
-    """Builds and runs what the run ``run_id`` lacks; report is called for each, in order.
+    """Builds and runs the cases that the run ``run_id`` lacks, and calls ``report`` for each, in order.
 
-    mark: the fingerprint. baseline: what to measure in turns with it. processes: cases that are emulated side by side.
+    ``mark`` is the fingerprint. ``baseline`` is measured in turns with this checkout. ``processes`` is the number of
+    cases that are emulated in parallel.
     """
     to_check = {one.case.id for one in planned if one.case.check}
     kept = {
@@ -186,8 +196,8 @@ def measure(
 
 @dataclass(frozen=True)
 class _Work:
-    """A case that is to be measured. artifact: what it runs, or why there is none. bench: that field of its record.
-    baseline: what is measured in turns with it.
+    """A case to measure. ``artifact`` is its kernel, or the reason why there is none. ``bench`` is that field of its
+    record. ``baseline`` is measured in turns with it.
     """
 
     planned: Planned
@@ -197,39 +207,45 @@ class _Work:
 
 
 def _measure(work: _Work) -> Measured:
-    one, artifact, bench, build = work.planned, work.artifact, work.bench, work.baseline
-    request = one.request
+    """Measures a case, in turns with the other commit if there is a build of it, and saves the records."""
+    case, request, artifact = work.planned.case, work.planned.request, work.artifact
     assert request is not None
     if isinstance(artifact, str):
-        return Measured(one, None, artifact)
-    other = build.builds.get(one.case) if build else None
+        return Measured(work.planned, None, artifact)
+    other_build = work.baseline.builds.get(case) if work.baseline else None
+    builds = [artifact, *([other_build] if isinstance(other_build, Artifact) else [])]
     outcome: Outcome | CannotRun
     try:
-        if request.gpu is None or one.case.check:
+        if request.gpu is None or case.check:
             check_memory(request.shape, request.config.dtype)
-        outcome, *others = run_in_turns(request, [artifact, *([other] if isinstance(other, Artifact) else [])])
+        outcome, *other_outcomes = run_in_turns(request, builds)
     except CannotRun as error:
-        outcome, others = error, []
+        outcome, other_outcomes = error, []
+    baseline: Record | str | None = other_build if isinstance(other_build, str) else None
     unsaved: list[str] = []
-    baseline: Record | str | None = other if isinstance(other, str) else None
-    # First what came before: an interrupted run then lacks the case, and measures both again.
-    for theirs in others:
-        assert build
-        if isinstance(theirs, CannotRun):
-            baseline = f"commit {build.commit[:10]}: {theirs}"
-        else:
-            about = {**bench, "run": build.run, "beside": bench["run"]}
-            baseline = _record(theirs, about) | {"git": {"commit": build.commit, "dirty": False}}
-            unsaved += _save(request, baseline)
+    for other_outcome in other_outcomes:
+        # The baseline is saved first: an interrupted run then lacks the case, and measures both again.
+        baseline = _baseline_record(work, other_outcome)
+        unsaved += _save(request, baseline) if isinstance(baseline, dict) else []
     if isinstance(outcome, CannotRun):
         failed = outcome.request if isinstance(outcome, ScheduleProblem) else request
-        return Measured(one, None, str(outcome), failed=failed, baseline=baseline)
-    record = _record(outcome, bench)
-    if one.case.check:
+        return Measured(work.planned, None, str(outcome), failed=failed, baseline=baseline)
+    record = _record(outcome, work.bench)
+    if case.check:
         record["soundness"] = check_soundness(request, artifact)
     unsaved += _save(request, record)
     wrong = None if outcome.validation.passed else outcome.request
-    return Measured(one, record, failed=wrong, unsaved="; ".join(dict.fromkeys(unsaved)), baseline=baseline)
+    return Measured(work.planned, record, failed=wrong, unsaved="; ".join(dict.fromkeys(unsaved)), baseline=baseline)
+
+
+def _baseline_record(work: _Work, outcome: Outcome | CannotRun) -> Record | str:
+    """Returns the record of the other commit's build, or why there is none."""
+    build = work.baseline
+    assert build
+    if isinstance(outcome, CannotRun):
+        return f"commit {build.commit[:10]}: {outcome}"
+    record = _record(outcome, {**work.bench, "run": build.run, "beside": work.bench["run"]})
+    return record | {"git": {"commit": build.commit, "dirty": False}}
 
 
 def _record(outcome: Outcome, bench: dict[str, str]) -> Record:
@@ -237,7 +253,7 @@ def _record(outcome: Outcome, bench: dict[str, str]) -> Record:
 
 
 def _save(request: Request, record: Record) -> list[str]:
-    """Adds a record to its file. Returns why that could not be done, if so."""
+    """Adds a record to its file. Returns the error if that failed."""
     try:
         records.append(records.record_file(request.device_kind), record)
     except CannotRun as error:
@@ -263,7 +279,7 @@ class Past:
         self.label = next((found.label for found in self.baselines.values()), baseline)
 
     def baseline_of(self, measured: Measured, run_id: str) -> tuple[Record | None, str]:
-        """Returns the record that one is compared with, or None and the reason."""
+        """Returns the record with which a case is compared, or None and the reason."""
         if measured.record is None:
             return None, measured.reason
         if isinstance(measured.baseline, str):
@@ -276,8 +292,11 @@ class Past:
         return self.baselines[kind].find(self.histories[kind], case_of(measured.record), machine, run_id)
 
     def commit_to_build(self, one: Planned) -> str | None:
-        """Returns the other commit, if this case is to be measured with it in turns: on a GPU always, as figures of
-        another day are worth less; on the emulator, whose figures are exact, if the history lacks it."""
+        """Returns the other commit if this case must be measured in turns with it.
+
+        On a GPU that is always so, because conditions change from day to day. Emulator figures are exact, so they are
+        measured only if the history lacks them.
+        """
         if one.request is None:
             return None
         kind = one.request.device_kind
@@ -291,7 +310,7 @@ class Past:
         return None if known else baseline.commit
 
     def build_baseline(self, planned: Sequence[Planned], say: Callable[[str], None]) -> BaselineBuild | None:
-        """Builds the commit to compare with, for the cases that are to be measured with it in turns."""
+        """Builds the commit to compare with, for the cases that are measured in turns with it."""
         cases: dict[SuiteCase, KernelConfig] = {}
         commit, on_gpu = "", False
         for one in planned:
@@ -305,7 +324,7 @@ class Past:
         return BaselineBuild(commit, new_run(), build_commit(commit, cases, models=on_gpu))
 
     def judge(self, measured: Sequence[Measured], run_id: str, threshold: float) -> tuple[Judgement, ...]:
-        """Returns the verdict on each case. threshold: the part by which a time must differ to matter."""
+        """Returns the verdict on each case. ``threshold`` is the smallest relevant relative difference of times."""
         found = [self.baseline_of(one, run_id) for one in measured]
         timed = sum(have_times(one.record, base) for one, (base, _) in zip(measured, found, strict=True))
         return tuple(
@@ -315,8 +334,9 @@ class Past:
 
 
 def save_baseline(name: str, judgements: Sequence[Judgement], run_id: str) -> str:
-    """Makes a name point at a run, and says what came of it. A wrong result is no baseline, and a run without a right
-    one has none."""
+    """Makes a name point at a run, and returns a message about the result. A wrong result is not a baseline, and a run
+    without a right result has none.
+    """
     right = [j for j in judgements if j.record and j.verdict != "WRONG"]
     if not right:
         return f"baseline {name} not saved: nothing was measured"

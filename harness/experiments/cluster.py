@@ -1,8 +1,8 @@
-"""An engine over a Dask cluster that runs already.
+"""An engine on a running Dask cluster.
 
-Dask says which worker gets what, and notices workers and machines that go away. The jobs of each of its workers are
-done by a `WorkerProcess`, which can be ended when it hangs and may crash without taking the worker along. Who can reach
-the scheduler can have any code run by its workers: see docs/sweeps.md.
+Dask assigns work to workers, and notices workers and machines that disappear. Each worker gives its jobs to a
+`WorkerProcess`, which can be ended when it hangs and may crash without the worker. Everybody who can reach the
+scheduler can make its workers run any code: see docs/sweeps.md.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from harness.extras import needs
 
 T = TypeVar("T")
 AHEAD = 2
-"""Pieces of work that a worker is given at a time: one to do, one to go on with."""
+"""Pieces of work that a worker has at a time: a current one and a next one."""
 QUIET = {"distributed.admin.low-level-log-length": 0}
-"""Settings of the client: Dask's logs keep the last thousand messages, work and all; nobody sees them."""
+"""Settings of the client. By default Dask's logs keep the last thousand messages with their work, which nobody
+reads.
+"""
 PATIENCE = 300.0
-"""Seconds to wait for a scheduler that went away, and for a worker that has what is needed."""
+"""Seconds to wait for a lost scheduler, and for a worker with the needed resources."""
 
 
 def _has_certificates() -> bool:
-    """Tells whether Dask's own configuration names some."""
+    """Returns whether Dask's own configuration names certificates."""
     from distributed.security import Security
 
     return Security().get_connection_args("client").get("ssl_context") is not None
 
 
 class Cluster:
-    """An engine; see `emugpu.processes.engine.Engine`.
+    """An engine on a Dask cluster (`emugpu.processes.engine.Engine`).
 
-    address: of a running scheduler, for example ``tcp://10.0.0.1:8786``. patience: seconds, see `PATIENCE`. say: is
-    told of what is being waited for.
+    ``address`` is that of a running scheduler, for example ``tcp://10.0.0.1:8786``. ``patience`` is in seconds
+    (`PATIENCE`). ``say`` gets a message about what the engine waits for.
     """
 
     def __init__(
@@ -55,9 +57,9 @@ class Cluster:
         self._client: Any = None
 
     def __enter__(self) -> Cluster:
-        import distributed  # sets the levels of its loggers
+        import distributed  # the import sets the levels of its loggers
 
-        # Dask tells of every worker that goes away; here it is said what becomes of the work.
+        # Dask reports every lost worker; this engine reports what happens to the work instead.
         for logger in (distributed.__name__, f"{distributed.__name__}.client"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         self._client = self._connect()
@@ -86,7 +88,7 @@ class Cluster:
     def map(
         self, function: Callable[[T], Any], items: Iterable[T], limit: float | None = None, needs: str = "CPU"
     ) -> Iterator[Done[T]]:
-        """See `Engine.map`. A scheduler that goes away is waited for, and given again what it had."""
+        """Works as `Engine.map`. If the scheduler disappears, waits for it and submits the lost jobs again."""
         source, again = iter(items), deque[Attempt[T]]()
         ended: SimpleQueue[Any] = SimpleQueue()
         given: dict[Any, Attempt[T]] = {}
@@ -115,13 +117,13 @@ class Cluster:
         while True:
             try:
                 return self._client.submit(_work, message, limit, pure=False, resources=resources or None)
-            except Exception as error:  # whatever Dask raises where the connection has gone
+            except Exception as error:  # Dask raises different errors for a lost connection
                 if self._client.status == "running":
                     raise CannotRun(f"the scheduler {self.address} refuses work: {error}") from error
                 self._reconnect()
 
     def _outcome(self, future: Any, attempt: Attempt[T], limit: float | None) -> Done[T] | None:
-        """Returns what came of a job; None: it is to be given again."""
+        """Returns the outcome of a job, or None if it must be submitted again."""
         from distributed import KilledWorker
 
         failure: CannotRun
@@ -130,8 +132,8 @@ class Cluster:
         except KilledWorker as error:
             failure = WorkerCrashed([*attempt.logs, str(error)])
         except (CancelledError, TimeoutError, OSError):
-            return None  # the scheduler has lost it, or the worker that had the answer
-        except Exception as error:  # of Dask itself: the job's own are part of the reply
+            return None  # the scheduler lost it, or the worker that had the result
+        except Exception as error:  # errors of Dask itself; those of the job are in the reply
             if self._client.status != "running":
                 return None
             failure = CannotRun(f"{type(error).__name__}: {error}")
@@ -141,7 +143,7 @@ class Cluster:
         return Done(attempt.item, error=failure, log=str(failure))
 
     def _reconnect(self) -> None:
-        """Waits for the scheduler to come back."""
+        """Waits until the scheduler is back."""
         deadline = time.monotonic() + self.patience
         self.say(f"the scheduler {self.address} has gone away; waiting for it up to {self.patience:g} s")
         while time.monotonic() < deadline:
@@ -155,18 +157,18 @@ class Cluster:
         raise CannotRun(f"the scheduler {self.address} did not come back in {self.patience:g} s")
 
     def offers(self) -> list[tuple[int, dict[str, float]]]:
-        """Returns the workers there are: threads, and the resources they were started with."""
-        if self._client.status == "closed":  # Dask itself waits half a minute for a scheduler that went away
+        """Returns the workers: their threads, and the resources with which they were started."""
+        if self._client.status == "closed":  # Dask itself waits half a minute for a lost scheduler
             self._reconnect()
         try:
             found = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        except Exception:  # whatever Dask raises where the connection has gone
+        except Exception:  # Dask raises different errors for a lost connection
             return []
         return [(one["nthreads"], one.get("resources") or {}) for one in found]
 
 
 class _Room:
-    """How much work the workers that can do it should have at a time; asked for anew every few seconds."""
+    """The amount of work for the suitable workers at a time, updated every few seconds."""
 
     SECONDS = 5.0
 
@@ -183,7 +185,7 @@ class _Room:
         return self._size
 
     def _wait(self) -> int:
-        """Waits until there is a worker; while jobs are in flight, workers that come back have more time."""
+        """Waits until there is a worker. While jobs are in flight, lost workers get more time to return."""
         deadline = time.monotonic() + (self.cluster.patience if self._size else min(30.0, self.cluster.patience))
         while not (size := self._count()):
             if time.monotonic() > deadline:
@@ -198,7 +200,7 @@ class _Room:
             self.resources = {self.needs: 1}
             return sum(able)
         if self.needs == "CPU" and not any(resources for _, resources in workers):
-            self.resources = {}  # workers that say nothing of themselves do what needs no GPU
+            self.resources = {}  # workers without declared resources do work that needs no GPU
             return sum(threads for threads, _ in workers)
         return 0
 
@@ -211,7 +213,7 @@ class _Room:
 
 
 def _all_of(ended: SimpleQueue[Any]) -> Iterator[Any]:
-    """Waits a while for one, and takes those that are there with it."""
+    """Waits for an ended job, and yields it with all others that have ended."""
     with contextlib.suppress(Empty):
         yield ended.get(timeout=_Room.SECONDS)
         while True:
@@ -222,14 +224,14 @@ _mine = threading.local()
 
 
 def _work(message: bytes, limit: float | None) -> Reply:
-    """Runs on a thread of a Dask worker: has its process do the job."""
+    """Runs on a thread of a Dask worker, and lets its process do the job."""
     process = _process()
     process.submit(message, limit)
     return process.result()
 
 
 def _process() -> WorkerProcess:
-    """Returns the process of this thread, started now if the last one has died."""
+    """Returns the process of this thread. Starts it if the last one died."""
     found: WorkerProcess | None = getattr(_mine, "process", None)
     if found is not None and found.is_alive:
         return found

@@ -1,4 +1,4 @@
-"""The exact figures of a record: what a kernel is made of, and what it did.
+"""The exact figures of a record: the composition of a kernel, and what it executed.
 
 They do not scatter. A figure that differs is a change of the kernel (or of its compiler), however small.
 """
@@ -16,7 +16,7 @@ from harness.compile.planner import Plan
 
 Direction = Literal["better", "worse", "changed"]
 
-# Fewer is better, more is better; of all other figures neither can be said.
+# Fewer is better, or more is better; other figures are neither.
 _FEWER = {
     "PTX instructions",
     "registers",
@@ -40,7 +40,7 @@ _MORE = {"stages"}
 
 @dataclass(frozen=True)
 class Change:
-    """One figure that differs; None: it was not there at all. executed: of a run, not of the kernel."""
+    """A figure that differs, or is None on one side. ``executed`` marks figures of a run, not of the kernel."""
 
     name: str
     old: int | None
@@ -62,7 +62,9 @@ class Change:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Causes come before effects: the launch plan, the opcodes, their sum, and what was executed."""
+        """Returns the order: causes come before effects. First the launch plan, then the opcodes, their sum, and
+        executed figures.
+        """
         if self.executed:
             kind = 3
         elif self.name == "PTX instructions":
@@ -76,7 +78,7 @@ class Change:
 
 
 def static_facts(artifact: Artifact, plan: Plan) -> dict[str, Any]:
-    """Returns what is known of a kernel before it runs: part of a record, see results/README.md."""
+    """Returns the facts of a kernel that are known before it runs; results/README.md describes them."""
     return {
         "ptx_instructions": count_instructions(artifact.ptx),
         "stages": plan.config["stages"],
@@ -89,7 +91,7 @@ def static_facts(artifact: Artifact, plan: Plan) -> dict[str, Any]:
 
 
 def count_instructions(ptx: str) -> dict[str, int]:
-    """Returns instructions in a PTX text by opcode with its modifiers, for example ``add.s32``."""
+    """Counts the instructions of a PTX text by opcode with its modifiers, for example ``add.s32``."""
     counts: Counter[str] = Counter()
     for kernel in parse_module(ptx).kernels.values():
         for instruction in kernel.instructions:
@@ -98,7 +100,7 @@ def count_instructions(ptx: str) -> dict[str, int]:
 
 
 def static_figures(record: Mapping[str, Any]) -> dict[str, int]:
-    """Returns figures of the kernel itself by name. What was not found out (no ptxas) is left out."""
+    """Returns the figures of the kernel itself by name. Unknown ones (without ptxas) are left out."""
     found: dict[str, int] = {}
     facts = record.get("facts")
     if facts:
@@ -112,7 +114,7 @@ def static_figures(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def executed_figures(record: Mapping[str, Any]) -> dict[str, int]:
-    """Returns figures of the run by name; none if it was not emulated."""
+    """Returns the figures of the run by name; none if it was not emulated."""
     counters = record.get("counters") or {}
     if not counters:
         return {}
@@ -123,12 +125,12 @@ def executed_figures(record: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-# Figures come in groups that are found out together, or not at all.
+# The figures of a group are all known, or all unknown.
 _GROUPS = (("facts",), ("ptx", "ptxas"), ("counters",))
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Returns the figures that differ between two records of the same case, causes before effects."""
+    """Returns the figures that differ between two records of the same case. Causes come before effects."""
     old, new = _comparable(old, new), _comparable(new, old)
     old, new = _known_counters(old, new), _known_counters(new, old)
     found = []
@@ -143,7 +145,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def not_compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns what one of two records lacks, in words: it was not found out then, or not now."""
+    """Returns what one of two records lacks, in words."""
     words = {
         ("facts",): "PTX and launch plan",
         ("ptx", "ptxas"): "registers and spills",

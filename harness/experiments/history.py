@@ -1,7 +1,7 @@
-"""The history: all records of a kind of device, pointers into it, and what of it a case is compared with.
+"""The history: all records of a kind of device, named pointers into it, and the choice of the record to compare with.
 
-Records are lines of results/<device kind>.jsonl and pointers (named baselines) lines of
-results/baselines.jsonl. Both files are only ever added to, a whole line at a time (see `harness.run.records`).
+Records are lines of results/<device kind>.jsonl and pointers (named baselines) lines of results/baselines.jsonl. Both
+files are only appended to, a whole line at a time (see `harness.run.records`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Machine:
-    """What two measurements must share to be compared: the GPU and its driver. driver None: emulated."""
+    """What two comparable measurements must share: the GPU and its driver. ``driver`` is None for emulation."""
 
     gpu: str
     driver: str | None
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class History:
-    """Records of benchmark runs, and of ``harness run``, both oldest first, and the lines that could not be read."""
+    """Records of benchmark runs, and of ``harness run``, both oldest first, and the unreadable lines."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     single_runs: list[dict[str, Any]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class History:
 
 
 def load(path: Path) -> History:
-    """Reads a file of records, without those of edited PTX. No file is an empty history."""
+    """Reads a file of records, without those of edited PTX. A missing file is an empty history."""
     history = History()
     for entry in records.read(path, _problem) if path.exists() else ():
         if isinstance(entry, DamagedLine):
@@ -59,7 +59,7 @@ def load(path: Path) -> History:
     return history
 
 
-# What is read from a record of a benchmark run without asking whether it is there.
+# The code reads these fields of a benchmark record without a check.
 _NEEDED = {
     "bench": ("run", "case"),
     "device": ("kind", "name"),
@@ -69,7 +69,7 @@ _NEEDED = {
 
 
 def _problem(record: Mapping[str, Any]) -> str | None:
-    if "bench" not in record:  # of a single run, which takes no part in comparisons
+    if "bench" not in record:  # single runs take no part in comparisons
         needed = ("device", "config", "problem", "inputs", "validation")
         missing = [name for name in needed if not isinstance(record.get(name), dict)]
         return f"a record without {missing[0]}" if missing else None
@@ -86,17 +86,17 @@ def machine_of(record: Mapping[str, Any]) -> Machine:
 
 
 def case_of(record: Mapping[str, Any]) -> str:
-    """Returns the name of the case: kernel, configuration as asked for, type, shape and inputs (see `Case.id`)."""
+    """Returns the name of the case: kernel, requested configuration, type, shape and inputs (see `Case.id`)."""
     return record["bench"]["case"]
 
 
 def is_edited(record: Mapping[str, Any]) -> bool:
-    """Tells whether PTX edited by hand was run: such a record says nothing of the kernel."""
+    """Returns whether the record belongs to PTX edited by hand, which says nothing about the kernel."""
     return bool((record.get("ptx") or {}).get("edited"))
 
 
 def is_right(record: Mapping[str, Any]) -> bool:
-    """Tells whether the output was checked and right, also while the synchronisation was checked."""
+    """Returns whether the output was checked and right, also during the check of the synchronisation."""
     return bool(record["validation"]["passed"]) and (record.get("soundness") or {}).get("correct") is not False
 
 
@@ -132,7 +132,7 @@ def _pointer_problem(record: Mapping[str, Any]) -> str | None:
 
 
 def save_pointer(name: str, device: str, run: str) -> Path:
-    """Makes ``name`` point at a run. An older pointer of this name stays, for cases that the run lacks."""
+    """Makes ``name`` point at a run. An older pointer with this name stays, for cases that the run lacks."""
     path = records.record_file(BASELINES)
     records.append(path, new_record(baseline=name, device=device, run=run))
     return path
@@ -140,7 +140,7 @@ def save_pointer(name: str, device: str, run: str) -> Path:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What to compare with: runs, newest first (a named baseline), a commit, or (neither) the last run."""
+    """The baseline: runs, newest first (for a named baseline), a commit, or, with neither, the last run."""
 
     label: str
     runs: tuple[str, ...] | None = None
@@ -151,8 +151,8 @@ class Baseline:
     ) -> tuple[dict[str, Any] | None, str]:
         """Returns the record to compare a case with, or None and the reason.
 
-        Only records of the same GPU and driver with a right result count, and none of the current run,
-        unless the baseline names it.
+        Only records of the same GPU and driver with a right result count. Those of the current run count only if the
+        baseline names it.
         """
         candidates = [
             record for record in history.records if case_of(record) == case and self.holds(record, current_run)
@@ -171,7 +171,9 @@ class Baseline:
         return None, f"baseline {self.label} has no such case" if self.label != LAST else "no earlier run"
 
     def holds(self, record: dict[str, Any], current_run: str) -> bool:
-        """Tells whether a record is one of those to compare with; the current run is only if the baseline names it."""
+        """Returns whether a record belongs to the baseline. The current run belongs to it only if the baseline names
+        it.
+        """
         run = record["bench"]["run"]
         if self.runs is not None:
             return run in self.runs
@@ -182,7 +184,7 @@ class Baseline:
 
 
 def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
-    """Returns the baseline a user means: ``last``, a saved name, or anything that git takes for a commit."""
+    """Returns the baseline for a user's text: ``last``, a saved name, or anything that git accepts as a commit."""
     if text == LAST:
         return Baseline(LAST)
     runs = [pointer.run for pointer in reversed(pointers) if pointer.name == text]
@@ -204,14 +206,14 @@ def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
 
 
 def check_name(name: str) -> str:
-    """Returns a name if `resolve` will find it again. Raises `UsageProblem` if it will not."""
+    """Returns a name that `resolve` will find again. Raises `UsageProblem` for others."""
     if name == LAST or not _NAME.fullmatch(name):
         raise UsageProblem(f"baseline name {name!r}: use up to 64 letters, digits, '.', '_' and '-', and not {LAST!r}")
     return name
 
 
 def _known_commit(text: str, history: History) -> str | None:
-    """Returns a commit of the history that starts with this, if there is only one; works outside of git, too."""
+    """Returns the only commit of the history that starts with this text, or None. It needs no git."""
     if not re.fullmatch(r"[0-9a-f]{4,40}", text):
         return None
     commits = {(record.get("git") or {}).get("commit") or "" for record in history.records}

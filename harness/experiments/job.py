@@ -1,5 +1,6 @@
-"""One job of a sweep or a tuning: a kernel in one configuration, on one problem, under one schedule, on one kind of
-device; and how a worker of an engine does it."""
+"""Defines one job of a sweep or a tuning (a kernel in one configuration, on one problem, under one schedule, on one
+kind of device), and how a worker of an engine executes it.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +35,17 @@ KINDS: tuple[Kind, ...] = ("run", "check", "predict")
 Device = Literal["emulator", "gpu", "model"]
 LOG_CHARACTERS = 4000
 MOST_TOGETHER = 16
-"""Configurations of one compilation: what they have in common is compiled once, but another worker could do some."""
+"""Most configurations of one compilation. Their common code is compiled once, but only one worker does it."""
 COMPILE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Case):
-    """A case, and what is done with it. kind: run it and validate its output (on a GPU it is timed, too), check its
+    """A case and the ``kind`` of work: run it and validate its output (on a GPU time it, too), check its
     synchronisation, or predict its time.
 
-    schedule_seed: of the emulator's random schedule; None: the order of issue. made_by: a hash of all that can change
-    the result beside what the job says, see `made_by`. alone: a GPU times nothing else in turn.
+    ``schedule_seed`` is that of the emulator's random schedule, or None for the order of issue. ``made_by`` hashes
+    everything else that can change the result (`made_by`). With ``alone`` a GPU times nothing else in turn.
     """
 
     kind: Kind
@@ -55,7 +56,7 @@ class Job(Case):
 
     @property
     def key(self) -> str:
-        """Names the job by its content: the same for the same job, wherever and whenever it is planned."""
+        """Returns a name computed from the content of the job, so equal jobs have equal names."""
         rest = (self.kind, self.shape.m, self.shape.n, self.shape.k, self.inputs, self.seed, self.schedule_seed)
         how = (self.device, *(["alone"] if self.alone else []), self.made_by)
         text = "\0".join((_text(self.config), *map(str, rest), *how))
@@ -63,7 +64,7 @@ class Job(Case):
 
     @property
     def needs(self) -> str:
-        """What a worker must have, see `emugpu.processes.engine.Engine`."""
+        """Returns what a worker must have (`emugpu.processes.engine.Engine`)."""
         return "GPU" if self.device == "gpu" else "CPU"
 
     @property
@@ -72,7 +73,7 @@ class Job(Case):
         return f"{self.kind} {self.config.label}, {self.shape}{schedule}"
 
     def fields(self) -> dict[str, Any]:
-        """Returns the fields of a record that say what the job is."""
+        """Returns the fields of a record that describe the job."""
         config, shape = self.config.as_dict(), self.shape
         return {
             "kernel": config.pop("kernel"),
@@ -90,7 +91,7 @@ def _text(config: KernelConfig) -> str:
 
 @cache
 def sources() -> str:
-    """Hashes the text of the kernels and of the harness, as this process found them when it started."""
+    """Returns a hash of the texts of the kernels and the harness, as they were when this process started."""
     digest = hashlib.sha256()
     for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
         for path in sorted(folder.rglob(kind)):
@@ -99,16 +100,18 @@ def sources() -> str:
 
 
 def made_by() -> str:
-    """Names all that can change a result beside what its job says."""
+    """Returns a name of everything that can change a result besides the job itself."""
     return f"{sources()} mojo {mojo_version()} max {package_version('max')}"
 
 
 class SourceMismatch(CannotRun):
-    """A worker is not the one that was planned for. It says nothing about the job: those who plan should stop."""
+    """A worker has other sources than those that planned the job. This says nothing about the job, and the planner
+    should stop.
+    """
 
 
 def perform(job: Job) -> Record:
-    """Does a job. Raises `CannotRun` if there is no result, `SourceMismatch` if it was not even tried."""
+    """Executes a job. Raises `CannotRun` if it has no result, `SourceMismatch` if it was not tried."""
     if not job.made_by.startswith(sources()):
         raise SourceMismatch(
             f"a worker on {platform.node()} has other kernels or another harness than those of the plan; bring them "
@@ -120,8 +123,10 @@ def perform(job: Job) -> Record:
 def compile_all(
     engine: Engine, configs: Sequence[KernelConfig], workers: int, for_gpu: bool
 ) -> Iterator[tuple[Sequence[KernelConfig], dict[KernelConfig, str]]]:
-    """Builds configurations, several in one compilation: those that are done, and why some of them could not be built.
-    for_gpu: their MAX models, too."""
+    """Builds configurations, several in one compilation. Yields those that are done, and why some failed.
+
+    With ``for_gpu`` it builds their MAX models, too.
+    """
     size = max(1, min(MOST_TOGETHER, ceil(len(configs) / workers)))
     batches = [(tuple(configs[n : n + size]), for_gpu) for n in range(0, len(configs), size)]
     for done in engine.map(compile_together, batches, COMPILE_SECONDS):
@@ -133,7 +138,8 @@ def compile_all(
 
 def compile_together(work: tuple[Sequence[KernelConfig], bool]) -> list[tuple[KernelConfig, str]]:
     """Builds several configurations in one compilation; for a GPU (True) their MAX models, too. Returns those that
-    could not be built, and why."""
+    failed, and why.
+    """
     configs, for_gpu = work
     made = build_each(configs)
     failed = [(config, reason) for config, reason in made.items() if isinstance(reason, str)]
@@ -147,7 +153,7 @@ def compile_together(work: tuple[Sequence[KernelConfig], bool]) -> list[tuple[Ke
 
 
 def failure(job: Job, reason: str, log: str = "", deaths: int = 0) -> Record:
-    """Returns the record of a job that has no result. deaths: processes that died of it."""
+    """Returns the record of a job without a result. ``deaths`` is the number of processes that died of it."""
     about: Record = {"reason": reason, "log": log[-LOG_CHARACTERS:], "deaths": deaths}
     return new_record(**job.fields(), failure=about, git=_surroundings()["git"])
 
@@ -202,5 +208,5 @@ def _artifact(config: KernelConfig) -> Artifact:
 
 @cache
 def _surroundings() -> dict[str, Any]:
-    """Asks once: what a process runs is what it loaded when it started."""
+    """Returns the record's fields about this process, determined once, because its programs do not change."""
     return surroundings()

@@ -1,7 +1,8 @@
-"""The file of a sweep: a record for each job that is done, also for one that failed, so what ``--resume`` leaves out.
+"""The file of a sweep: a record for each finished or failed job. ``--resume`` skips the jobs in it.
 
-A record is in the file as soon as its job is done, and on the disk with the first that comes a second later. A disk
-that is full is waited for; what cannot be written in the end is an error, and what was written by then is kept.
+A record is in the file as soon as its job is done, and on the disk at most a second later, with the next record. The
+journal waits for room on a full disk. If a record cannot be written in the end, that is an error, and the earlier ones
+are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from harness.run.records import DamagedLine
 
 Record = dict[str, Any]
 TO_DISK = 1.0
-"""Seconds between two waits for the disk, which take milliseconds each."""
+"""Seconds between two writes to the disk, which take milliseconds each."""
 PATIENCE = 60.0
 """Seconds to wait for room on the disk."""
 
@@ -31,7 +32,9 @@ def folder() -> Path:
 
 
 class Journal:
-    """Open for one sweep: no other process may add to it. say: is told of a disk that is waited for."""
+    """The open file of one sweep, to which no other process may write. ``say`` gets a message when the journal waits
+    for a disk.
+    """
 
     def __init__(
         self, path: Path, patience: float = PATIENCE, say: Callable[[str], None] = lambda message: None
@@ -51,11 +54,11 @@ class Journal:
             self.close()
 
     def done(self) -> dict[str, str]:
-        """Returns the keys of the jobs that the file has, each with its verdict; of several records the last counts."""
+        """Returns the keys of the jobs in the file, each with the verdict of its last record."""
         return {record["job"]["key"]: verdict_of(record) for record in read(self.path)}
 
     def set_aside(self) -> None:
-        """Keeps what an earlier run left under another name, and begins anew."""
+        """Renames the file of an earlier run, and starts a new one."""
         with suppress(FileNotFoundError):
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.path.stat().st_mtime))
             self.path.rename(self.path.with_name(f"{self.path.stem}.{stamp}-{os.getpid()}.jsonl"))
@@ -81,7 +84,7 @@ class Journal:
                 return
 
     def close(self) -> None:
-        """Returns when all is on the disk, or raises `CannotRun`."""
+        """Waits until everything is on the disk. Raises `CannotRun` if that fails."""
         try:
             if self.path.exists():
                 records.append(self.path)
@@ -90,7 +93,7 @@ class Journal:
 
 
 def verdict_of(record: Record) -> str:
-    """One word for a record: failed (there is no result), wrong, unsound, right, or predicted."""
+    """Returns a record's verdict in a word: failed (no result), wrong, unsound, right, or predicted."""
     soundness = record.get("soundness") or {}
     if "failure" in record:
         return "failed"
@@ -102,13 +105,13 @@ def verdict_of(record: Record) -> str:
 
 
 def is_unsound(record: Record) -> bool:
-    """Tells whether a check has found errors of synchronisation, or did not come to its end."""
+    """Returns whether a check found errors of synchronisation, or did not end."""
     soundness = record.get("soundness") or {}
     return bool(soundness.get("errors") or soundness.get("failure"))
 
 
 def read(path: Path) -> Iterator[Record]:
-    """Yields the records of a sweep, in the order in which they were written; lines that are none are left out."""
+    """Yields the records of a sweep in the order of writing. Other lines are left out."""
     if path.exists():
         for entry in records.read(path, _problem):
             if not isinstance(entry, DamagedLine):

@@ -1,8 +1,8 @@
-"""A race: all candidates are measured once, the worse half drops out, those that are left are measured again.
+"""A race measures all candidates once, drops the slower half, and measures the others again.
 
-Successive halving (Jamieson and Talwalkar, AISTATS 2016) with the process as the unit: samples of one process resemble
-each other, so a candidate's figure is the median over its processes. Some of those that are within the noise of the
-last one that stays are given another round.
+It is successive halving (Jamieson and Talwalkar, AISTATS 2016) with the process as the unit: samples of one process are
+alike, so a candidate's figure is the median over its processes. Some candidates within the noise of the last one that
+stays get another round.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from typing import Generic, TypeVar
 
 C = TypeVar("C", bound=Hashable)
 Measure = Callable[[Sequence[C]], Iterable[tuple[C, float | None]]]
-"""Measures each once, in a process of its own: a time or a ratio of times, the smaller the better; None: no result."""
+"""Measures each candidate once, in its own process: a time or a ratio of times (smaller is better), or None for no
+result.
+"""
 
 MOST_ROUNDS = 8
 NOISE = 0.01
-"""How far medians of two processes of the same kernel on the same GPU are expected to scatter."""
+"""The expected relative scatter of medians from two processes with the same kernel on the same GPU."""
 
 
 @dataclass
 class Runner(Generic[C]):
-    """A candidate in the race. values: one for each process. out: the round in which it dropped out; None: it won."""
+    """A candidate in the race. ``values`` has one value per process. ``out`` is the round in which it dropped out, or
+    None for the winner.
+    """
 
     candidate: C
     values: list[float] = field(default_factory=list)
@@ -36,7 +40,7 @@ class Runner(Generic[C]):
 
 
 def race(candidates: Sequence[C], measure: Measure[C], rounds: int = MOST_ROUNDS) -> list[Runner[C]]:
-    """Runs the race. Returns all runners, the best first; a tie goes to the one that was named first."""
+    """Runs the race. Returns all runners, the best first. In a tie the first of the list wins."""
     runners = {candidate: Runner(candidate) for candidate in candidates}
     alive = list(runners.values())
     for number in range(1, rounds + 1):
@@ -58,7 +62,9 @@ def race(candidates: Sequence[C], measure: Measure[C], rounds: int = MOST_ROUNDS
 
 
 def _staying(ranked: Sequence[Runner[C]], half: int) -> int:
-    """Returns the half, and at most half as many again of those that are within the noise of its last one."""
+    """Returns the number of runners that stay: the faster half, and at most half as many more within the noise of its
+    last one.
+    """
     noise = NOISE / len(ranked[0].values) ** 0.5
     close = sum(runner.figure / ranked[half - 1].figure - 1 < noise for runner in ranked[half:])
     return half + min(close, ceil(half / 2) if half > 1 else 0)

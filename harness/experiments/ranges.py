@@ -1,4 +1,4 @@
-"""Lists and ranges as they are written: ``3:6``, ``512:8192:512``, ``2,4,8``, ``2x1,2x2``."""
+"""Reads lists and ranges: ``3:6``, ``512:8192:512``, ``2,4,8``, ``2x1,2x2``."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from harness.problem import Shape
 
 T = TypeVar("T")
 MOST = 10_000_000
-"""Values of one range: what is longer was hardly meant."""
+"""Most values of one range; a longer one is probably a mistake."""
 
 
 def parse_numbers(text: str, what: str) -> list[int] | range:
-    """``A``, ``A:B``, ``A:B:STEP``, B with it, or several of these with commas between them."""
+    """Reads ``A``, ``A:B``, ``A:B:STEP`` (including B), or several of these separated by commas."""
     parts = [_range(part.strip(), what) for part in text.split(",")]
     return parts[0] if len(parts) == 1 else list(dict.fromkeys(n for part in parts for n in part))
 
 
 def parse_values(text: str, parse: Callable[[str], T]) -> list[T]:
-    """Words with commas between them, each read by ``parse``."""
+    """Reads words separated by commas, each with ``parse``."""
     return list(dict.fromkeys(parse(word.strip()) for word in text.split(",")))
 
 
 def several(option: Option, text: str) -> Sequence[Any]:
-    """The values of an option: one, a list, of numbers a range, too."""
+    """Returns the values of an option: one, a list, or for numbers also a range."""
     if option.kind == "number" and any(mark in text for mark in ",:"):
         return parse_numbers(text, option.words)
     return parse_values(text, option.parse)
 
 
 def parse_shapes(text: str) -> Iterator[Shape]:
-    """``M,N,K`` with a range for each size, or one range of cubes; all combinations, in this order.
+    """Reads ``M,N,K`` with a range for each size, or one range of cubes. Yields all combinations in this order.
 
-    Raises `UsageProblem` for text that is neither, and, as they are asked for, for shapes that cannot be.
+    Raises `UsageProblem` for other texts, and, when it reaches them, for impossible shapes.
     """
     parts = text.split(",")
     if len(parts) not in (1, 3):

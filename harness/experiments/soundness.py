@@ -1,4 +1,4 @@
-"""Whether the synchronisation of a case is sound, by the checker on the emulated GPU: part of its record."""
+"""Checks the synchronisation of a case with the checker on the emulated GPU, for its record."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from harness.compile.artifacts import Artifact, make_launchable
 from harness.run.case import Request
 
 SCHEDULES = 2
-"""The order of issue, and a random one: what the checker finds hardly depends on the schedule."""
+"""The order of issue and a random one. The findings of the checker hardly depend on the schedule."""
 KEPT = 3
-"""Findings in a record, the gravest; the others are counted."""
+"""Number of findings in a record, the most severe ones; the others are counted."""
 
 
 def check_soundness(request: Request, artifact: Artifact) -> dict[str, Any]:
-    """Runs the checker, wherever the case itself is measured: the field ``soundness``, see results/README.md."""
+    """Runs the checker, even if the case itself is measured elsewhere. Returns the field ``soundness``
+    (results/README.md).
+    """
     what = make_launchable(artifact, request.shape, request.inputs, request.seed)
     (found,) = check([what], CheckOptions(SCHEDULES, EmulationOptions(seed=request.seed)))
     return as_field(found)
 
 
 def as_field(found: Checked) -> dict[str, Any]:
-    """Returns what a check has found, for a record."""
+    """Returns the findings of a check, for a record."""
     errors, warnings = found.report.errors, found.report.warnings
     return {
         "schedules": found.schedules,
@@ -42,7 +44,9 @@ def is_checked(record: Mapping[str, Any]) -> bool:
 
 
 def what_is_unsound(record: Mapping[str, Any]) -> str:
-    """Returns the errors of a record, or what else its check ran into, in a few words; none if sound or not checked."""
+    """Returns the errors of a record, or the reason why the check failed, in a few words. The text is empty if the case
+    is sound or not checked.
+    """
     found = record.get("soundness") or {}
     errors = found.get("errors", 0)
     if errors:

@@ -1,8 +1,8 @@
-"""The candidates: what a kernel's space has and its rules allow, ordered by what their geometry says of them.
+"""Finds the candidates of a tuning: a kernel's space without forbidden configurations, ordered by an estimate.
 
-The estimate by which a kernel chooses for a problem (`harness.compile.tilings`) decides which forms, tiles with
-cluster, split of K and order of operands, get a closer look first; the other options are varied around the best of
-these. How two launches differ is told by counts that are exact and need neither compiler nor GPU.
+The estimate by which a kernel chooses for a problem (`harness.compile.tilings`) decides which forms (tiles with
+cluster, split of K and order of operands) are tried first; the other options are varied around the best of these. Exact
+counts describe how two launches differ; they need neither compiler nor GPU.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from harness.compile.config import KernelConfig, find_kernel, try_config
 from harness.compile.tilings import OF_TILING, Estimate, estimate, estimates, offered
 from harness.problem import Shape
 
-FORM = ("cta_group", "mma_shape", "cluster", "ping_pong", "split_k", "swapped")
-"""The options that decide the geometry, and who computes what of a tile."""
-FOLLOWING = {"scheduler": ("clc_depth", "sms", "stages")}
-"""Options that are left to the kernel again where another one changes."""
+GEOMETRY_OPTIONS = ("cta_group", "mma_shape", "cluster", "ping_pong", "split_k", "swapped")
+"""The options that decide the geometry, and which warps compute which part of a tile."""
+DEPENDENT_OPTIONS = {"scheduler": ("clc_depth", "sms", "stages")}
+"""Options that the kernel chooses again if another one changes."""
 UNKNOWN_SLOWER = 1.1
-"""`Tiling.slower` of tiles that nobody has measured."""
+"""`Tiling.slower` of tiles without measurements."""
 SLACK = 1.3
-"""How much worse a form may look than the best one, to be among those that are tried."""
+"""Forms whose estimate exceeds the best one by more than this factor come last."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What one launch does, known without running it. busiest: multiplications of the SM that has most to do. waves:
-    tiles it computes one after the other. idle: part of all SMs' time in which there is nothing of C for them.
-    bytes: of A and B that clusters ask L2 for, what is multicast once."""
+    """The work of one launch, known without running it.
+
+    ``busiest``: multiplications of the SM with most work. ``waves``: tiles that it computes one after the other.
+    ``idle``: part of all SMs' time without work on C. ``bytes``: bytes of A and B that clusters request from L2;
+    multicast data counts once.
+    """
 
     busiest: int
     waves: int
@@ -43,10 +46,10 @@ class Geometry:
 
 
 def geometry(config: KernelConfig, shape: Shape) -> Geometry:
-    """Counts what one launch does. Tiles that lie over the edge of C count whole."""
+    """Counts the work of one launch. Tiles across the edge of C count whole."""
     sms = ARCHITECTURES[config.arch].usual.sms
     (cm, cn), group = config.cluster, config.cta_group
-    rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, in a CTA
+    rows, columns = config.mma_shape[0] // group, config.mma_shape[1]  # of C, per CTA
     m, n = (shape.n, shape.m) if config.swapped else (shape.m, shape.n)
     clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * config.split_k
     k = ceil(shape.k / config.split_k)
@@ -58,21 +61,25 @@ def geometry(config: KernelConfig, shape: Shape) -> Geometry:
 
 
 def _waves(config: KernelConfig, clusters: int) -> int:
-    """Waves of tiles: how many a CTA computes one after the other, where that is most."""
+    """Returns the number of waves: the largest number of tiles that a CTA computes one after the other."""
     size = config.cluster[0] * config.cluster[1]
     resident = ARCHITECTURES[config.arch].usual.resident_clusters(size)
     launched = config.sms // size
     if config.scheduler == "static" and launched > resident:
-        # The list is dealt out to all of them; those that have no place begin when others are through with theirs.
+        # The static scheduler divides the list among all launched clusters; those that are not resident start when
+        # others end.
         return ceil(clusters / launched) * ceil(launched / resident)
     return ceil(clusters / (min(launched, resident) if launched else resident))
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What there is to choose from. combinations: of all values, and what the kernel chooses from for the problem;
-    refused: of these, by the option whose rule they break; forms: with the kernel's own choice of the rest, the most
-    promising first, each tile once before any comes with a second cluster or split. only: values that all must have.
+    """The candidates of a kernel for a problem.
+
+    ``combinations``: their number, including those that the kernel itself chooses from for the problem. ``refused``:
+    the refused ones, by the option whose rule they break. ``forms``: most promising first, with the kernel's own choice
+    of the other options; each tile comes once before any tile comes with a second cluster or split. ``only``: values
+    that all must have.
     """
 
     kernel: str
@@ -86,12 +93,12 @@ class Choices:
     only: Space = field(default_factory=dict)
 
     def variants(self, base: KernelConfig) -> list[KernelConfig]:
-        """Returns configurations that differ from base in one option that is no part of the form."""
+        """Returns configurations that differ from base in one option outside the form."""
         found: dict[KernelConfig, None] = {}
         own = {field.name: getattr(base, field.name) for field in fields(KernelConfig)}
-        for name in [name for name in self.values if name not in FORM]:
-            # Who else hands out the tiles has settings of their own, and what fits is found anew.
-            following = dict.fromkeys(FOLLOWING.get(name, ()))
+        for name in [name for name in self.values if name not in GEOMETRY_OPTIONS]:
+            # Another scheduler has its own settings, and the options that must fit are chosen again.
+            following = dict.fromkeys(DEPENDENT_OPTIONS.get(name, ()))
             for value in self.values[name]:
                 made = _try({**own, **following, name: value})
                 if made is not None and made != base and _is_among(made, self.only):
@@ -102,8 +109,8 @@ class Choices:
 def space_of(
     kernel: str, arch: str, dtype: str, shape: Shape, wanted: Mapping[str, Sequence[Any]] | None = None
 ) -> Choices:
-    """Returns the space of a kernel for a problem. wanted: values of options that the candidates must have. Raises
-    `UsageProblem` where it has none.
+    """Returns the space of a kernel for a problem. ``wanted`` holds required values of options. Raises `UsageProblem`
+    if the kernel has no space.
     """
     only: Space = {name: tuple(values) for name, values in (wanted or {}).items()}
     values = {**find_kernel(kernel).space.get(arch, {}), **only}
@@ -119,7 +126,10 @@ def space_of(
     asked = [{**one.options, **chosen} for one in estimated for chosen in chosen_only]
     asked += [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     allowed = [one for one in asked if _try({**kind, **one}, refused) is not None]
-    tried = [_try({**kind, **{name: one[name] for name in one if name in FORM or name in only}}) for one in allowed]
+    tried = [
+        _try({**kind, **{name: one[name] for name in one if name in GEOMETRY_OPTIONS or name in only}})
+        for one in allowed
+    ]
     forms = list(dict.fromkeys(form for form in tried if form not in (None, default)))
     forms = [form for form in forms if _is_among(form, only)]
     return Choices(kernel, arch, dtype, default, values, len(asked), refused, tuple(_ordered(forms, shape)), only)
@@ -130,7 +140,7 @@ def _is_among(config: KernelConfig, only: Space) -> bool:
 
 
 def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
-    """Orders forms by their estimates, tile by tile in turn; those that look much worse are last."""
+    """Orders forms by their estimates, tile by tile in turn. Those with a much worse estimate are last."""
     cycles = {form: estimate_of(form, shape).cycles for form in forms}
     best = min(cycles.values(), default=0.0)
     turns: Counter[tuple[object, ...]] = Counter()
@@ -143,7 +153,7 @@ def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
 
 
 def estimate_of(config: KernelConfig, shape: Shape) -> Estimate:
-    """As the kernel would choose it, if it were offered."""
+    """Returns the estimate for a configuration, also if the kernel itself does not offer it."""
     kernel = find_kernel(config.kernel)
     alike = {name: getattr(config, name) for name in OF_TILING if name != "cluster"}
     known = offered(kernel, config.arch, alike)
@@ -162,8 +172,9 @@ def _try(asked: Mapping[str, Any], refused: Counter[str] | None = None) -> Kerne
 
 
 def differences(default: KernelConfig, best: KernelConfig, shape: Shape) -> list[tuple[str, ...]]:
-    """Returns what differs between two configurations, in words: first the geometry of their launches, which the order
-    of the candidates followed, then the options."""
+    """Returns the differences between two configurations, in words: first the geometry of their launches, which decided
+    the order of the candidates, then the options.
+    """
     sides = [geometry(config, shape) for config in (default, best)]
     words = {
         "busiest": "multiplications of the busiest SM",

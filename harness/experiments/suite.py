@@ -1,8 +1,8 @@
-"""Reads suite files: which kernels, configurations, shapes, types and inputs are measured, and on what.
+"""Reads suite files: the kernels, configurations, shapes, types and inputs to measure, and the device.
 
-A suite is a TOML file. Every ``[[cases]]`` table stands for all combinations of its lists, with the defaults
-of the top level where it says nothing. What a case does not say (``stages``, for example) is left to the
-kernel's defaults and is no part of the case's name: so a default that changes is found as a difference.
+A suite is a TOML file. Every ``[[cases]]`` table stands for all combinations of its lists; the top level has its
+defaults. The kernel chooses options that a case does not name (``stages``, for example), and they are no part of the
+case's name: so a changed default shows as a difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA = 1
 DEVICES = ("emulator", "gpu")
 DEFAULT = "emulator"
 
-# What a table of cases combines, with what it can leave to the top level, and the options of its kernels.
+# The keys that a table of cases combines, those that the top level may have, and the options of its kernels.
 _LISTS = ("kernels", "clusters", "shapes", "dtypes", "inputs")
 _SINGLE = tuple(name for name in OPTIONS if name not in ("dtype", "cluster"))
 _OPTIONS = (*_SINGLE, "seed", "check")
@@ -32,10 +32,10 @@ _TOP = ("schema", "summary", "device", "cases")
 
 @dataclass(frozen=True)
 class SuiteCase:
-    """One measurement. asked: options of the configuration with their values, in the order of `OPTIONS`; the others are
+    """One measurement. ``asked`` holds requested options with their values, in the order of `OPTIONS`; the others are
     the kernel's defaults, and the architecture is the device's.
 
-    check: whether its synchronisation is checked, too; that changes nothing of what is measured.
+    ``check`` says whether its synchronisation is checked, too, which does not change the measurement.
     """
 
     kernel: str
@@ -47,12 +47,12 @@ class SuiteCase:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is asked for, by the names of `OPTIONS`."""
+        """Returns the requested options, by the names of `OPTIONS`."""
         return dict(self.asked)
 
     @property
     def id(self) -> str:
-        """Names the case in the history: what was asked for, and nothing that follows from it."""
+        """Returns the name of the case in the history: the request, without anything that follows from it."""
         options = self.options
         dtype, cluster = (options.pop(name, None) for name in ("dtype", "cluster"))
         words = [
@@ -67,11 +67,11 @@ class SuiteCase:
         return " ".join(words)
 
     def config(self, arch: str) -> KernelConfig:
-        """What is to be compiled for this architecture; raises `UsageProblem` if that cannot be."""
+        """Returns the configuration for this architecture. Raises `UsageProblem` if it is impossible."""
         return make_config(self.kernel, shape=self.shape, **{"arch": arch, **self.options})
 
     def table(self) -> dict[str, Any]:
-        """The case as a table of a suite file, which a harness of another time can read, too."""
+        """Returns the case as a table of a suite file, which older and newer versions of the harness can read, too."""
         options = self.options
         lists = {
             "kernels": self.kernel,
@@ -85,7 +85,7 @@ class SuiteCase:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite file as it was read. device: ``emulator`` or ``gpu``."""
+    """A suite file. ``device`` is ``emulator`` or ``gpu``."""
 
     name: str
     summary: str
@@ -94,7 +94,7 @@ class Suite:
 
 
 def find_suite(name: str) -> Path:
-    """The file of a suite: one of `suite_names`, or a path."""
+    """Returns the file of a suite: one of `suite_names`, or a path."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
@@ -108,12 +108,12 @@ def find_suite(name: str) -> Path:
 
 
 def suite_names() -> list[str]:
-    """The suites that come with the project."""
+    """Returns the suites that come with the project."""
     return sorted(path.stem for path in paths.suites_dir().glob("*.toml"))
 
 
 def load_suite(name: str) -> Suite:
-    """Reads a suite by name or path; errors name the file, the table and the value."""
+    """Reads a suite by name or path. Errors name the file, the table and the value."""
     path = find_suite(name)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

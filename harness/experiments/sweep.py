@@ -1,5 +1,6 @@
-"""A sweep: which jobs it has and which of its combinations cannot be; compilations first, then the jobs, each recorded
-as it ends. Jobs are made as they are asked for."""
+"""Runs a sweep: finds its jobs and its impossible combinations, compiles, then runs the jobs and records each when it
+ends. Jobs are made one by one.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ from harness.problem import Shape
 from harness.run.runner import check_memory, choose_device
 
 _ANY_NUMBER = re.compile(r"(?<![A-Za-z]{2})\d+(\.\d+)?")
-"""Refusals that differ in their numbers alone have one reason. Those in names stay: ``kernel8``."""
+"""Matches numbers. Refusals that differ only in numbers have the same reason. Numbers in names stay: ``kernel8``."""
 
 
 @dataclass
 class Plan:
-    """What there is to do. configs: of all jobs, to be built. refused: jobs that cannot be, by reason, with an example
-    of each in examples. Counted by `plan`; the jobs themselves are not kept.
+    """The work of a sweep. ``configs`` are the configurations to build. ``refused`` counts impossible jobs by reason,
+    with an example of each in ``examples``. `plan` counts the jobs but does not keep them.
     """
 
     sweep: Sweep
@@ -42,7 +43,7 @@ class Plan:
     examples: dict[str, str] = field(default_factory=dict)
 
     def jobs(self) -> Iterator[Job]:
-        """Yields each job, in an order that is always the same; the same configuration twice on a problem is one."""
+        """Yields each job, always in the same order, and equal jobs once."""
         sweep = self.sweep
         for config, shape in self._problems(lambda reason, example: None):
             for inputs, seed, schedule_seed in product(sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,)):
@@ -68,7 +69,7 @@ class Plan:
                     try:
                         config = self._config(kernel, asked, shape)
                         self._check_memory(shape, config)
-                    except UsageProblem as error:  # of what cannot run at all, as without a compiler, nothing is made
+                    except UsageProblem as error:  # no configuration is possible, for example without a compiler
                         refuse(str(error), f"{kernel} {', '.join(map(_shown, asked))}, {shape}")
                         continue
                     if config not in seen:
@@ -90,13 +91,16 @@ class Plan:
 def _shapes(text: str) -> Iterator[Shape]:
     try:
         yield from parse_shapes(text)
-    except UsageProblem as error:  # this range has sizes that cannot be
+    except UsageProblem as error:  # this range has impossible sizes
         raise UsageProblem(f"--shape {text}: {error}") from None
 
 
 def plan(sweep: Sweep) -> Plan:
-    """Counts the jobs and the refusals. Raises `UsageProblem` for shapes that cannot be and where all is refused: that
-    would be no sweep that went well. Raises `CannotRun` without device."""
+    """Counts the jobs and the refusals.
+
+    Raises `UsageProblem` for impossible shapes, and if every job is refused, because an empty sweep must not look
+    successful. Raises `CannotRun` without a device.
+    """
     made = Plan(sweep, made_by(), {kernel: _arch(sweep, kernel) for kernel in sweep.kernels})
     each = prod(map(len, (sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,))))
 
@@ -147,8 +151,11 @@ _check_memory = lru_cache(maxsize=16384)(check_memory)
 
 @dataclass
 class Tally:
-    """How far a sweep is. planned: jobs that can be; refused: that cannot. ran: with a result, of which some are right,
-    wrong or unsound; failed: without one; reused: recorded by an earlier run, which are counted by verdict in earlier.
+    """The progress of a sweep.
+
+    ``planned``: possible jobs; ``refused``: impossible ones. ``ran``: jobs with a result, some of which are right,
+    wrong or unsound; ``failed``: jobs without one; ``reused``: jobs recorded by an earlier run, counted by verdict in
+    ``earlier``.
     """
 
     planned: int = 0
@@ -164,7 +171,7 @@ class Tally:
 
     @property
     def verdict(self) -> str:
-        """Whether what ran is right, in words."""
+        """Returns whether the results are right, in words."""
         bad = [f"{self.wrong:,} WRONG"] * bool(self.wrong) + [f"{self.unsound:,} unsound"] * bool(self.unsound)
         if bad or not self.ran:
             return ", ".join(bad)
@@ -175,13 +182,13 @@ class Tally:
         return self.ran + self.failed + self.reused
 
     def as_dict(self) -> dict[str, int]:
-        """Returns what scripts are told."""
+        """Returns plain data for scripts."""
         names = ("planned", "refused", "ran", "failed", "reused", "wrong", "unsound")
         return {name: getattr(self, name) for name in names}
 
 
 Report = Callable[[str, Tally], None]
-"""Called with what is being done, and how far it is."""
+"""Called with the current activity and the progress."""
 
 
 def sweep(
@@ -197,8 +204,10 @@ def sweep(
     everywhere: bool = False,
     do: Callable[[Job], Record] = perform,
 ) -> Tally:
-    """Does the jobs that the journal lacks. limit: seconds that one may take. everywhere: whether workers are on other
-    machines, whose build caches are not known here. do: what is done of each job.
+    """Runs the jobs that the journal lacks.
+
+    ``limit`` is the time limit of one job in seconds. ``everywhere`` says whether workers are on other machines, whose
+    build caches are unknown. ``do`` executes a job.
     """
     tally = Tally(plan.count, sum(plan.refused.values()))
     if not resume:
@@ -245,7 +254,7 @@ def _keep(journal: Journal, tally: Tally, done: Done[Job]) -> None:
 def _compile(
     plan: Plan, engine: Engine, workers: int, everywhere: bool, report: Report, tally: Tally
 ) -> dict[KernelConfig, str]:
-    """Builds what is missing; returns what cannot be built, and why."""
+    """Builds what is missing. Returns what failed, and why."""
     for_gpu = plan.sweep.device == "gpu"
     missing = [config for config in plan.configs if everywhere or for_gpu or not is_built(config)]
     broken: dict[KernelConfig, str] = {}

@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: from a file (SWEEP.toml), from options, or from both."""
+"""Reads the specification of a sweep from a file (SWEEP.toml), from options, or from both."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DEVICES = ("emulator", "gpu", "model")
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as it was asked for, not yet planned: a job for each combination.
+    """A requested sweep, not yet planned: it has a job for each combination.
 
-    shapes: texts of `parse_shapes`. options: values by the names of `make_config`; what is not named is the kernel's
-    default. schedule_seeds: of random schedules; None, also among them: the order of issue.
+    ``shapes`` are texts for `parse_shapes`. ``options`` holds values by the names of `make_config`; the kernel chooses
+    the others. ``schedule_seeds`` are those of random schedules; None, also in a list, is the order of issue.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Sweep:
 
     @property
     def id(self) -> str:
-        """Names it by its content, so that the same sweep is found again."""
+        """Returns a name computed from its content, so that the same sweep is found again."""
         said = {one.name: getattr(self, one.name) for one in fields(self)}
         text = json.dumps(said, default=lambda value: [*value] if len(value) < 1000 else str(value), sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -64,7 +64,9 @@ _KEYS = ("schema", "kernels", "shapes", "inputs", "seeds", "schedule_seeds", "op
 
 
 def read_sweep(path: Path, by: Mapping[str, Any] | None = None) -> Sweep:
-    """A file; errors name it and the key. by: arguments of `make_sweep` that override it, options one by one."""
+    """Reads a file. Errors name it and the key. ``by`` holds arguments of `make_sweep` that override it, options one by
+    one.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -95,7 +97,7 @@ def _sweep(name: str, data: Mapping[str, Any], by: Mapping[str, Any]) -> Sweep:
 
 
 def _text(key: str, value: object) -> str:
-    """Numbers, texts and lists of them as one text."""
+    """Returns numbers, texts and lists of them as one text."""
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str | int | bool) for one in values):
         raise UsageProblem(f"{key} is {value!r}; write a number, a text, or a list of them")
@@ -123,7 +125,9 @@ def make_sweep(
     seeds: str | None = None,
     schedule_seeds: str | None = None,
 ) -> Sweep:
-    """From texts; device None: what suits the kind. Raises `UsageProblem` for what cannot be read."""
+    """Makes a sweep from texts. With a ``device`` of None the kind of sweep decides it. Raises `UsageProblem` for
+    unreadable texts.
+    """
     if not kernels:
         raise UsageProblem(f"no kernel is named; name some of {', '.join(KERNELS)}, or all")
     named = list(
@@ -155,7 +159,7 @@ def make_sweep(
         raise UsageProblem(f"schedules are the emulator's; leave the seeds {schedule_seeds} out with device {device}")
     found_seeds = _seeds("0" if seeds is None else seeds, "seed")
     found_schedule_seeds = None if schedule_seeds is None else _seeds(schedule_seeds, "seeds")
-    if not shapes:  # the last thing that is said: what is wrong counts more than what is missing
+    if not shapes:  # checked last, because a wrong value matters more than a missing one
         raise UsageProblem("no shape is named; say for example --shape 512:2048:512")
     return Sweep(
         name=name,

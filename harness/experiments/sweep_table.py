@@ -1,4 +1,4 @@
-"""The records of sweeps as rows, for a CSV file or a ranking: one for each job, from its last record."""
+"""Turns the records of sweeps into rows for a CSV file or a ranking: one per job, from its last record."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ Row = dict[str, Any]
 
 
 def load(*files: Path, keys: Container[str] | None = None) -> list[Row]:
-    """Returns the rows of these files of sweeps. keys: of the jobs that are wanted; None: all, also those that older
-    kernels or another harness have done."""
+    """Returns the rows of these files of sweeps. ``keys`` are those of the wanted jobs; None means all, including jobs
+    of older kernels or another harness.
+    """
     last: dict[str, Row] = {}
     for path in files:
         for record in read(path):
@@ -29,7 +30,9 @@ def load(*files: Path, keys: Container[str] | None = None) -> list[Row]:
 
 
 def row_of(record: Mapping[str, Any]) -> Row:
-    """Returns the columns of one record. config_, counter_: as in the record; times in seconds."""
+    """Returns the columns of one record. Columns with config_ and counter_ are as in the record; times are in
+    seconds.
+    """
     job, timing = record.get("job", {}), record.get("timing") or {}
     row: Row = {
         "key": job.get("key"),
@@ -57,8 +60,9 @@ def row_of(record: Mapping[str, Any]) -> Row:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The rows of one problem, type and device, the shortest time first. figure: the column, ``measured_seconds`` or
-    ``predicted_seconds``."""
+    """The rows of one problem, type and device, the shortest time first. ``figure`` is the column, ``measured_seconds``
+    or ``predicted_seconds``.
+    """
 
     m: int
     n: int
@@ -70,13 +74,13 @@ class Ranking:
 
     @property
     def choices(self) -> list[str]:
-        """The columns in which what was asked for differs."""
+        """Returns the columns in which the requests differ."""
         names = [name for name in self.rows[0] if name.startswith("config_") or name in ("kernel", "inputs", "seed")]
         return [name for name in names if len({row[name] for row in self.rows}) > 1]
 
 
 def ranked(rows: Sequence[Row]) -> list[Ranking]:
-    """Returns what has a time, and is not wrong."""
+    """Returns the rankings of the rows that have a time and are not wrong."""
     groups: dict[tuple[int, int, int, str, str, str], list[Row]] = {}
     for figure in ("measured_seconds", "predicted_seconds"):
         for row in rows:
@@ -90,7 +94,7 @@ def ranked(rows: Sequence[Row]) -> list[Ranking]:
 
 
 def result_of(row: Row) -> str:
-    """Returns what came of a job, in a few words."""
+    """Returns the result of a job, in a few words."""
     if row["failure"]:
         return f"failed: {str(row['failure']).partition(chr(10))[0]}"
     if row["passed"] is False:
@@ -101,13 +105,15 @@ def result_of(row: Row) -> str:
 
 
 def differing(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Returns the columns that tell rows apart: of these and the configuration's, at least the first."""
+    """Returns those of the columns and of the configuration's columns in which the rows differ, but at least
+    the first.
+    """
     every = [*names, *(name for name in rows[0] if name.startswith("config_") and name != "config_label")]
     return [name for name in every if name == names[0] or len({row.get(name) for row in rows}) > 1]
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Returns rows as CSV; a column that a row does not have is empty."""
+    """Returns rows as CSV. A column that a row lacks is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
@@ -116,7 +122,9 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _plain(name: str, value: object) -> object:
-    """Writes pairs as text, ``256x128``. The launch plan adds K to the shape of an MMA, which is no choice."""
+    """Returns a value for a table: pairs as text, ``256x128``. The launch plan adds K to the shape of an MMA; it is
+    removed, because it is no choice.
+    """
     if isinstance(value, list):
         return "x".join(map(str, value[:2] if name == "mma_shape" else value))
     return value

@@ -1,14 +1,14 @@
-"""Compares the times of two measurements: is the difference real, and does it matter?
+"""Compares the times of two measurements: is the difference real, and is it relevant?
 
-The unit is the process, not the sample: samples of one process resemble each other, so that many of them only say
-very exactly what that process saw. Each process counts once, with its median. Where both measurements timed the same
-vendor's GEMM in turn with the kernel, what counts is the kernel's time over the vendor's, process by process: clocks,
-temperature and the particular GPU are in both and cancel.
+The unit is the process, not the sample: samples of one process are alike, so many of them only give a precise value for
+that process. Each process counts once, with its median. If both measurements timed the same vendor's GEMM in turn with
+the kernel, the value is the kernel's time over the vendor's, process by process: clocks, temperature and the particular
+GPU affect both and cancel.
 
-Welch's t interval of the mean logarithms (B. L. Welch, Biometrika 34, 1947) gives the ratio, new over old.
-FASTER, SLOWER: the interval leaves out 1, at a confidence that leaves one false alarm in twenty for all cases of a
-suite together (Bonferroni), and the ratio is beyond the threshold. SAME: two one-sided tests at 5 % put the ratio
-within the threshold (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987). All else is UNSURE.
+Welch's t interval of the mean logarithms (B. L. Welch, Biometrika 34, 1947) gives the ratio, new over old. FASTER,
+SLOWER: the interval leaves out 1, at a confidence that leaves one false alarm in twenty for all cases of a suite
+together (Bonferroni), and the ratio is beyond the threshold. SAME: two one-sided tests at 5 % put the ratio within the
+threshold (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987). Everything else is UNSURE.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 THRESHOLD = 0.02
 FALSE_ALARMS = 0.05
 MIN_PROCESSES = 3
-"""Fewer say nothing of how much processes differ."""
+"""Fewer processes do not show how much processes differ."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """new over old, above 1 if slower: the ratio and its confidence interval."""
+    """The ratio new over old (above 1 if slower) and its confidence interval."""
 
     ratio: float
     low: float
@@ -36,8 +36,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class TimeVerdict:
-    """verdict: SAME, FASTER, SLOWER or UNSURE. interval: what decides over FASTER and SLOWER, for time alone, or beside
-    the vendor named by ``beside``; equal: the narrower one that decides over SAME; time: the ratio of the times alone.
+    """The verdict: SAME, FASTER, SLOWER or UNSURE.
+
+    ``interval`` decides FASTER and SLOWER, for the time alone or relative to the vendor named by ``beside``. ``equal``
+    is the narrower one that decides SAME. ``time`` is the ratio of the times alone.
     """
 
     verdict: str
@@ -56,8 +58,9 @@ def compare_times(
     threshold: float = THRESHOLD,
     same_vendor: bool = True,
 ) -> TimeVerdict:
-    """Returns the verdict on the ``timing`` of two records. cases: how many are compared at the same time. same_vendor:
-    the vendor's GEMM is the same program in both."""
+    """Returns the verdict on the ``timing`` of two records. ``cases`` is the number of simultaneous comparisons.
+    ``same_vendor`` says that the vendor's GEMM is the same program in both.
+    """
     before, after = _processes(old), _processes(new)
     fewest = min(len(before), len(after))
     if fewest < MIN_PROCESSES:
@@ -72,8 +75,8 @@ def compare_times(
 
 
 def ratio_interval(old: Sequence[float], new: Sequence[float], confidence: float) -> Interval:
-    """exp of Welch's interval for mean(log(new)) - mean(log(old)); each needs two values or more."""
-    from scipy.stats import ttest_ind  # of the extra `bench`
+    """Returns exp of Welch's interval for mean(log(new)) - mean(log(old)). Each needs at least two values."""
+    from scipy.stats import ttest_ind  # a package of the extra `bench`
 
     before, after = np.log(np.asarray(old, float)), np.log(np.asarray(new, float))
     ratio = float(np.exp(after.mean() - before.mean()))
@@ -94,7 +97,7 @@ def _verdict(alarm: Interval, equal: Interval, threshold: float) -> str:
 
 
 def _processes(timing: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns what each process measured; records without this field are of one process."""
+    """Returns the measurements of each process. A record without this field belongs to one process."""
     return timing.get("processes") or [timing]
 
 
@@ -105,5 +108,5 @@ def _common_vendor(processes: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _value(process: Mapping[str, Any], beside: str | None) -> float:
-    """Returns the time, or the time over the vendor's. A record holds the ratio the other way round."""
+    """Returns the time, or the time over the vendor's. A record holds the inverse ratio."""
     return process["seconds"] if beside is None else 1 / process["vendor"][beside]["ratio"]

@@ -20,13 +20,14 @@ from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem import Shape
 
 FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
-"""What kind of figure a device gives."""
+"""The kind of figure that each device gives."""
 
 
 @dataclass(frozen=True)
 class How:
-    """budget: configurations that are compiled, beside the default. processes: that time the winner and the default at
-    the end. limit: seconds that one job may take. workers: compilations at a time."""
+    """The limits of a tuning. ``budget``: configurations to compile besides the default. ``processes``: number that
+    times the winner and the default at the end. ``limit``: seconds per job. ``workers``: simultaneous compilations.
+    """
 
     device: Device
     budget: int = 24
@@ -38,9 +39,12 @@ class How:
 
 @dataclass
 class Tuned:
-    """What came of it. gain: the default's figure over the best one's, above 1 if the best one is better. verdict: of a
-    race on GPUs, the winner against the default in fresh processes; where it is not FASTER, the default is the best.
-    failures: why candidates have no figure."""
+    """The result of a tuning.
+
+    ``gain``: the default's figure over the best one's, above 1 if the best one is better. ``verdict``: the comparison
+    of the winner with the default in fresh processes after a race on GPUs; unless it is FASTER, the default is the
+    best. ``failures``: why candidates have no figure.
+    """
 
     choices: Choices
     shape: Shape
@@ -60,7 +64,7 @@ class Tuned:
 
     @property
     def unit(self) -> str:
-        """The unit of the figures."""
+        """Returns the unit of the figures."""
         return "bytes" if self.how.device == "emulator" else "seconds"
 
 
@@ -91,13 +95,13 @@ def tune(choices: Choices, shape: Shape, how: How, engine: Engine, say: Say = la
 
 
 def _spread(variants: Sequence[KernelConfig], count: int) -> list[KernelConfig]:
-    """Picks some of each option where there are more, as they are listed option by option."""
+    """Picks ``count`` variants, evenly over the list, which goes option by option."""
     step = max(1.0, len(variants) / max(count, 1))
     return [variants[int(n * step)] for n in range(min(count, len(variants)))]
 
 
 def _confirm(found: Tuned, field_: _Field) -> None:
-    """Measures the winner against the default, in fresh processes; without a difference the default is best."""
+    """Measures the winner against the default in fresh processes. Without a difference the default is best."""
     default, winner = found.default, found.best
     if winner == default:
         found.gain = 1.0
@@ -126,7 +130,7 @@ def _median(processes: Sequence[Record]) -> float:
 
 
 class _Field:
-    """Where candidates are compiled and get their figures. figures: the newest of each."""
+    """Compiles candidates and gets their figures. ``figures`` holds the latest of each."""
 
     def __init__(self, shape: Shape, how: How, engine: Engine, say: Say) -> None:
         self.shape, self.how, self.engine, self.say = shape, how, engine, say
@@ -150,7 +154,7 @@ class _Field:
             self.failures |= failed
 
     def _measure(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, float | None]]:
-        """Measures each once, in an order that differs from round to round: what drifts hits all alike."""
+        """Measures each candidate once, in a random order for each round, so that drifts affect all alike."""
         left = [config for config in configs if config not in self.failures]
         if self.how.device == "gpu":
             self._random.shuffle(left)
@@ -165,7 +169,7 @@ class _Field:
             yield config, value
 
     def records_of(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | None]]:
-        """Yields a new run of each. None: without a right result; why is in `failures`."""
+        """Yields a new run of each, or None without a right result; `failures` has the reason."""
         kind: Kind = "predict" if self.how.device == "model" else "run"
         on_gpu = self.how.device == "gpu"
         jobs = (
@@ -194,8 +198,9 @@ class _Field:
             yield config, record
 
     def _figure(self, record: Record) -> float | None:
-        """Returns what is compared, the smaller the better. On a GPU that is the time alone: in turns with a library
-        that draws less power, what draws more gains."""
+        """Returns the figure to compare (smaller is better). On a GPU it is the time alone, because alternating with a
+        library that draws less power favours kernels that draw more.
+        """
         if self.how.device == "model":
             return record["predicted"]["seconds"]
         if self.how.device == "gpu":
@@ -217,7 +222,7 @@ def _problem(record: Record) -> str:
 
 
 def evidence_of(found: Tuned) -> Record:
-    """Returns what is kept beside a configuration: how it was found, and what against."""
+    """Returns the evidence for a configuration: how it was found, and the comparison."""
     record, verdict = found.record, found.verdict
     evidence: Record = {
         "time": new_record(git=None)["time"],

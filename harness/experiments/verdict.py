@@ -1,8 +1,8 @@
 """The verdict on a case, and the exit code of a run.
 
-Times decide where they were measured now and then; the exact figures then only explain. Without times, as on
-the emulator, the exact figures decide. A case that could not be measured is never called slower. Errors of
-synchronisation beat both, old or new: they are no matter of comparison. A wrong result beats everything.
+If both records have times, the times decide, and the exact figures only explain. Without times, as on the emulator, the
+exact figures decide. A case that could not be measured is never called slower. Errors of synchronisation outweigh both,
+in old and new records, because they do not depend on the comparison. A wrong result outweighs everything.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ REGRESSIONS = ("SLOWER", "WORSE", "UNSOUND")
 
 @dataclass(frozen=True)
 class Judgement:
-    """A case, what was measured, what it was compared with, and what came of it.
+    """A case with its record, its baseline and the verdict.
 
-    record, baseline: None where there is none. reason: why it is NEW, NOT MEASURED, UNSURE, UNSOUND or WRONG.
+    ``record`` and ``baseline`` are None if there is none. ``reason`` says why it is NEW, NOT MEASURED, UNSURE, UNSOUND
+    or WRONG.
     """
 
     case: SuiteCase
@@ -54,7 +55,9 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of comparing two records. name: one of MEANINGS. The rest as in `Judgement`."""
+    """The result of a comparison of two records. ``name`` is one of MEANINGS. The other fields are those of
+    `Judgement`.
+    """
 
     name: str
     reason: str = ""
@@ -72,7 +75,9 @@ def judge(
     cases: int = 1,
     threshold: float = THRESHOLD,
 ) -> Judgement:
-    """reason: why there is no record, or no baseline. cases: how many have their times compared in all."""
+    """Judges a case. ``reason`` says why there is no record, or no baseline. ``cases`` is the number of cases whose
+    times are compared.
+    """
     if record is None:
         return Judgement(case, "NOT MEASURED", reason=reason)
     found = compare_records(record, baseline, cases=cases, threshold=threshold)
@@ -83,7 +88,7 @@ def judge(
 def compare_records(
     record: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, cases: int = 1, threshold: float = THRESHOLD
 ) -> Verdict:
-    """Returns the verdict on a record beside an older one. cases: how many have their times compared in all."""
+    """Returns the verdict on a record and an older one. ``cases`` is the number of cases whose times are compared."""
     found = _compare(record, baseline, cases, threshold)
     why = what_is_unsound(record)
     if not why:
@@ -99,7 +104,7 @@ def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, case
     timed = is_timed(record)
     if not timed and not _is_emulated(record):
         return Verdict("NOT MEASURED", (record.get("timing") or {}).get("reason") or "no times came back")
-    # A GPU process that crashed or hung while it was timed; what was measured before is kept.
+    # A GPU process crashed or hung during the timing; its earlier measurements are kept.
     failure = (record["timing"].get("reason") or "") if timed else ""
     if baseline is None:
         return Verdict("NOT MEASURED" if failure else "NEW", failure)
@@ -113,7 +118,7 @@ def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, case
             threshold=threshold,
             same_vendor=_vendor_of(baseline) == _vendor_of(record),
         )
-        # What is known to be slower stays so, whatever happened afterwards; nothing else is known.
+        # A time known to be slower remains slower, whatever happened afterwards; nothing else is known.
         name = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
         return Verdict(name, failure or time.reason, time, found, notes)
     if failure:
@@ -124,8 +129,9 @@ def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, case
 
 
 def exit_code(judgements: Sequence[Judgement]) -> int:
-    """Returns 4 for a wrong result, else 1 for a regression or errors of synchronisation, else 3 if one was not
-    measured, else 0."""
+    """Returns 4 for a wrong result, otherwise 1 for a regression or errors of synchronisation, otherwise 3 if a case
+    was not measured, otherwise 0.
+    """
     verdicts = {judgement.verdict for judgement in judgements}
     if "WRONG" in verdicts:
         return EXIT_WRONG_RESULT
@@ -135,7 +141,7 @@ def exit_code(judgements: Sequence[Judgement]) -> int:
 
 
 def have_times(record: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None) -> bool:
-    """Tells whether the times of two records will be compared."""
+    """Returns whether the times of two records will be compared."""
     return bool(record and baseline and is_timed(record) and is_timed(baseline))
 
 
@@ -149,7 +155,7 @@ def _exact_verdict(found: Sequence[Change]) -> str:
 
 
 def _vendor_of(record: Mapping[str, Any]) -> Any:
-    """Returns what the vendor's GEMM came with; it is no yardstick for a record with another."""
+    """Returns the version of the vendor's GEMM. Records with other versions cannot be compared with it."""
     return record["device"].get("torch")
 
 
@@ -160,12 +166,12 @@ def _is_emulated(record: Mapping[str, Any]) -> bool:
 def _mistakes(record: Mapping[str, Any]) -> str:
     found = record["validation"]
     if found["passed"]:
-        return ""  # but wrong under a schedule of the checker, which says so
+        return ""  # it was wrong under a schedule of the checker, which reports that
     return f"{found.get('mismatches', '?'):,} of {found.get('elements', '?'):,} elements are wrong"
 
 
 def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what a reader must know of the comparison: other compilers, figures that only one side has."""
+    """Returns what a reader must know about the comparison: other compilers, and figures that only one side has."""
     before, after = old.get("toolchain") or {}, new.get("toolchain") or {}
     names = ("mojo", "max", "ptxas")
     notes = [

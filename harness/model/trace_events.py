@@ -39,7 +39,7 @@ class _Placed:
     end: int
 
     @property
-    def inside(self) -> int:
+    def anchor(self) -> int:
         """Returns the time at which a flow is tied to a span, and not to one of no length that is drawn at
         its start.
         """
@@ -84,7 +84,7 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
                 "cat": "flow",
                 "ph": phase,
                 "id": number,
-                "ts": at.inside / 1000,
+                "ts": at.anchor / 1000,
                 "pid": at.pid,
                 "tid": at.tid,
             }

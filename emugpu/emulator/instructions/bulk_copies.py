@@ -140,7 +140,7 @@ class Departure:
     def _start(self) -> None:
         """Does the first half: afterwards the source has been read and may be overwritten."""
         f, grid = self.fragment, self.fragment.grid
-        events.tell_started(grid.sink, self.operation)
+        events.report_started(grid.sink, self.operation)
         data = self.read() if grid.computes else None
         grid.counters.tma_shared_bytes_read += self.nbytes
         self.group.reading -= 1
@@ -153,7 +153,7 @@ class Departure:
         if data is not None:
             grid.counters.tma_global_bytes_written += self.write(data)
         self.group.writing -= 1
-        events.tell_finished(grid.sink, self.operation)
+        events.report_finished(grid.sink, self.operation)
         grid.wakeups.release(self.queue.waiters)
 
 
@@ -212,7 +212,7 @@ class _Arrival:
         sink = grid.sink
         o = self.operation
         if self.data is None:
-            events.tell_started(sink, o)
+            events.report_started(sink, o)
             self.data = self.read().copy()
         nbytes = self.data.size
         for cta in targets:

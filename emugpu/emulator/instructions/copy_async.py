@@ -93,7 +93,7 @@ def _land(
 ) -> None:
     # Threads may exit before their copies have landed. The CTA remains until then.
     grid, shared = f.grid, f.cta.shared
-    events.tell_started(grid.sink, operation)
+    events.report_started(grid.sink, operation)
     word = min(nbytes, 8)
     data = np.zeros((f.count, nbytes // word), f"u{word}")
     full = sizes == nbytes
@@ -108,7 +108,7 @@ def _land(
     started.done = True
     if operation is not None:
         operation.detail["values"] = data.view(np.uint8)
-    events.tell_finished(grid.sink, operation)
+    events.report_finished(grid.sink, operation)
     grid.wakeups.release(_queues(f).waiters)
 
 

@@ -131,7 +131,7 @@ class Load:
         grid, tmap = routes[0][0].grid, self.tmap
         counters, sink, nbytes = grid.counters, grid.sink, tmap.box_bytes
         if self.box is None and grid.computes:
-            events.tell_started(sink, self.operation)
+            events.report_started(sink, self.operation)
             self.box, read = self.fetch()
             counters.tma_global_bytes_read += read
             by_tensor = counters.tma_global_bytes_read_by_tensor

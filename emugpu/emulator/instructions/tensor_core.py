@@ -142,13 +142,13 @@ def _multiply(f: Fragment, site: Site, ctas: Sequence[Cta], what: Mma, operation
     grid = f.grid
     for cta in ctas:
         cta.check_alive("an MMA uses")
-    events.tell_started(grid.sink, operation)
+    events.report_started(grid.sink, operation)
     if grid.computes:
         warn = partial(_warn, f, site)
         grid.counters.mma_flops += grid.mma_unit.mma(ctas, what, warn)
     for cta in ctas:
         cta.mma_in_flight -= 1
-    events.tell_finished(grid.sink, operation)
+    events.report_finished(grid.sink, operation)
 
 
 def _warn(f: Fragment, site: Site, rule: str, message: str) -> None:
@@ -296,7 +296,7 @@ def _copy(
 ) -> None:
     """Carries out a copy. key: what determines the positions."""
     grid = f.grid
-    events.tell_started(grid.sink, operation)
+    events.report_started(grid.sink, operation)
     for cta in ctas:
         cta.check_alive("tcgen05.cp uses")
         cta.tmem.check_allocated(columns.start, columns.stop, "tcgen05.cp")
@@ -310,7 +310,7 @@ def _copy(
         every = slice(None, None, LANES // len(lanes))
         cta.tmem.data[every, columns] = words.take(rows, axis=0)
         cta.tmem.valid[every, columns] = True
-    events.tell_finished(grid.sink, operation)
+    events.report_finished(grid.sink, operation)
 
 
 @instruction("tcgen05.cp", operands=2, writes=0, family="tmem", targets=TENSOR_MEMORY)

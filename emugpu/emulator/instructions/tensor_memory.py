@@ -223,7 +223,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
         operation = f.grid.operation("tmem.load", f, site, reads=_block(f, spot), place=spot)
 
     def read() -> Any:
-        events.tell_started(f.grid.sink, operation)
+        events.report_started(f.grid.sink, operation)
         try:
             values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
         except Fault as fault:

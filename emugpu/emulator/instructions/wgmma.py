@@ -178,11 +178,11 @@ def _report(f: Fragment, site: Site, step: Step, a_registers: RegisterList | Non
 def _execute(f: Fragment, group: Warpgroup, step: Step) -> None:
     grid = f.grid
     f.cta.check_alive("a wgmma reads shared memory of")
-    events.tell_started(grid.sink, step.operation)
+    events.report_started(grid.sink, step.operation)
     if grid.computes:
         step.run(f.cta.shared)
     grid.counters.mma_flops += step.plan.flops
-    events.tell_finished(grid.sink, step.operation)
+    events.report_finished(grid.sink, step.operation)
     group.wake()
 
 

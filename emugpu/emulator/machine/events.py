@@ -1,15 +1,15 @@
-"""What a run tells those who watch it: one stream of typed events, complete enough to rebuild every memory from it.
+"""The events of a run: one stream of typed events, complete enough to rebuild every memory from it.
 
-A *sink* is any callable that takes an event; hand it to ``Device.launch(sinks=[...])``. Events come in the order in
-which things happen; those of one thread in program order. With no sink no event is made, but for a moment while it is
-found out whether a warp only polls.
+A *sink* is any callable that takes an event; pass it to ``Device.launch(sinks=[...])``. Events come in the order in
+which things happen, and the events of one thread in program order. Without a sink no events are made, except for a
+moment in which the machine detects whether a warp only polls.
 
-Who: an `Agent`, the lanes of a warp that execute together. Where: a `Site`, the instruction. What was accessed:
-global and generic memory by device address, shared memory by the CTA's rank in its cluster and a byte offset,
-tensor memory by lanes and columns. Arrays are those of the running machine: copy what you change.
+The actor is an `Agent`, the lanes of a warp that execute together. The place is a `Site`, the instruction. Accesses
+name global and generic memory by device address, shared memory by the CTA's rank in its cluster and a byte offset,
+tensor memory by lanes and columns. Arrays belong to the running machine: copy what you change.
 
-Synchronous accesses are one `Access`. An asynchronous operation is `Issued` by its thread, `Started` when it reads its
-operands, `Finished` when its results are visible; `Signalled` and `BytesLanded` say which barriers it has reached.
+A synchronous access is one `Access`. An asynchronous operation is `Issued` by its thread, `Started` when it reads its
+operands, `Finished` when its results are visible; `Signalled` and `BytesLanded` name the barriers that it has reached.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Agent(NamedTuple):
     """Lanes of one warp that execute together."""
 
     cluster: int
-    """Number of the cluster in the grid, x fastest."""
+    """The number of the cluster in the grid, x fastest."""
     cta: int
-    """Rank in the cluster."""
+    """The rank in the cluster."""
     warp: int
     lanes: int
-    """A mask."""
+    """The mask of the lanes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """An instruction of the kernel. ``semantics`` and ``scope``: as written, or the default that PTX gives them."""
+    """An instruction of the kernel. ``semantics`` and ``scope`` are those in the text, or PTX's defaults."""
 
     index: int
     line: int
@@ -45,11 +45,11 @@ class Site:
     semantics: str
     scope: str
     source: str
-    """``file:line`` of the source it was compiled from, or nothing."""
+    """``file:line`` of the source from which it was compiled, or empty."""
 
     @property
     def verb(self) -> str:
-        """The first two words of the instruction, as in ``st.async``."""
+        """Returns the first two parts of the instruction, as in ``st.async``."""
         return ".".join((self.opcode, *self.modifiers[:1]))
 
 
@@ -57,9 +57,9 @@ class Site:
 
 
 class GridStarted(NamedTuple):
-    """``allocations``: (name, first address, bytes) of the device memory as it is at the launch.
+    """A grid starts. ``allocations`` holds (name, first address, bytes) of the device memory at the launch.
 
-    ``dynamic_shared``: offset of dynamic shared memory in a CTA's window.
+    ``dynamic_shared`` is the offset of dynamic shared memory in a CTA's window.
     """
 
     launch: Any
@@ -68,7 +68,7 @@ class GridStarted(NamedTuple):
 
 
 class CtaStarted(NamedTuple):
-    """``ctaid``: its place in the grid."""
+    """A CTA starts. ``ctaid`` is its place in the grid."""
 
     cluster: int
     cta: int
@@ -77,20 +77,20 @@ class CtaStarted(NamedTuple):
 
 
 class CtaEnded(NamedTuple):
-    """All threads have left."""
+    """All threads of a CTA have exited."""
 
     cluster: int
     cta: int
 
 
 class Exited(NamedTuple):
-    """Lanes have left the kernel."""
+    """Lanes have exited."""
 
     agent: Agent
 
 
 class ClusterEnded(NamedTuple):
-    """All CTAs have ended and nothing of theirs is in flight."""
+    """All CTAs of a cluster have ended, and none of their operations is in flight."""
 
     cluster: int
 
@@ -99,21 +99,23 @@ class ClusterEnded(NamedTuple):
 
 
 class Diverged(NamedTuple):
-    """The lanes of an agent go separate ways: one agent a part from now on."""
+    """The lanes of an agent diverge: each part is an agent from now on."""
 
     agent: Agent
     parts: tuple[Agent, ...]
 
 
 class Rejoined(NamedTuple):
-    """Agents of one warp have met and go on as one."""
+    """Agents of one warp have reconverged and continue as one."""
 
     parts: tuple[Agent, ...]
     agent: Agent
 
 
 class Suspended(NamedTuple):
-    """The agent cannot go on; ``what`` says what it waits for; ``mbarrier``: offset and phase, if it is one."""
+    """The agent cannot continue. ``what`` says what it waits for; ``mbarrier`` is its offset and phase, if it waits for
+    one.
+    """
 
     agent: Agent
     site: Site
@@ -122,13 +124,15 @@ class Suspended(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A fragment executes: for the first time, after a wait, or after a split or a join."""
+    """A fragment executes for the first time, after a wait, or after diverging or reconverging."""
 
     agent: Agent
 
 
 class WarpSynced(NamedTuple):
-    """The lanes of ``members`` met (bar.warp.sync, and what else synchronises lanes: elect, shfl, vote, redux)."""
+    """The lanes of ``members`` met: bar.warp.sync, or another instruction that synchronises lanes (elect, shfl, vote,
+    redux).
+    """
 
     agent: Agent
     site: Site
@@ -141,11 +145,11 @@ class WarpSynced(NamedTuple):
 class Access(NamedTuple):
     """A load, store or atomic of each of the agent's lanes (ascending), completed when the event is made.
 
-    ``mode``: "read", "write" or "atomic". ``space``: "shared", "global", "param", "local" (each
-    thread has its own; functions' parameters are there, too) or "const". ``cta``: rank whose shared memory
-    it is, -1 elsewhere. ``where``: one address for all lanes, or an array with one a lane (stmatrix and ldmatrix: one
-    a row). ``nbytes``: of one item; ``items`` of them lie one after another. ``values``: what is in memory afterwards,
-    for writes and atomics: one scalar for all, or an array (several items: a tuple of those).
+    ``mode``: "read", "write" or "atomic". ``space``: "shared", "global", "param", "local" (private to a thread;
+    includes functions' parameters) or "const". ``cta``: rank of the CTA with the shared memory, -1 for other spaces.
+    ``where``: one address for all lanes, or an array with one per lane (stmatrix and ldmatrix: one per row).
+    ``nbytes``: bytes of one item; ``items``: the number of consecutive items. ``values``: the memory's contents after a
+    write or atomic: one scalar for all lanes, or an array (for several items a tuple of those).
     """
 
     agent: Agent
@@ -161,12 +165,13 @@ class Access(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Accesses:
-    """Loads, or stores, that a fragment has made one after the other with nothing in between: an iterable of each
-    `Access`. Only a `DeferredSink` is told of them so.
+    """Consecutive loads or stores of a fragment, with nothing in between: an iterable of each `Access`. Only a
+    `DeferredSink` gets them.
 
-    agent: of the first one; guards may leave fewer lanes to others. base: of the one allocation of global memory that
-    they access, or 0 if there is no one. chunks: those of 16 bytes of the CTA's memory, or of that allocation, that
-    they touch, some of them perhaps several times. whole: some of which one access covers all bytes.
+    ``agent`` is that of the first one; guards may leave fewer lanes to others. ``base`` is the base of the only
+    allocation of global memory that they access, or 0 if there is not exactly one. ``chunks`` are the 16-byte chunks of
+    the CTA's memory, or of that allocation, that they touch, possibly with repetitions. ``whole`` are chunks that one
+    access covers completely.
     """
 
     agent: Agent
@@ -198,7 +203,8 @@ class Written(NamedTuple):
 class Fenced(NamedTuple):
     """A fence or membar; the site's modifiers say which.
 
-    ``address``: generic, of the tensor map that fence.proxy.tensormap acquires or tensormap.cp_fenceproxy has written.
+    ``address`` is the generic address of the tensor map that fence.proxy.tensormap acquires or tensormap.cp_fenceproxy
+    has written.
     """
 
     agent: Agent
@@ -207,7 +213,7 @@ class Fenced(NamedTuple):
 
 
 class TensorMapRead(NamedTuple):
-    """An asynchronous operation that is being issued takes its tensor map from global memory, at this address."""
+    """An asynchronous operation, when it is issued, reads its tensor map from this address in global memory."""
 
     agent: Agent
     site: Site
@@ -218,7 +224,7 @@ class TensorMapRead(NamedTuple):
 
 
 class SharedChunks(NamedTuple):
-    """16-byte chunks of a CTA's shared memory: numbers are byte offset / 16."""
+    """16-byte chunks of a CTA's shared memory, numbered by byte offset / 16."""
 
     cta: int
     chunks: np.ndarray
@@ -241,7 +247,7 @@ class SharedItems(NamedTuple):
 
 
 class GlobalItems(NamedTuple):
-    """Bytes from addresses in global memory on, one range for each lane."""
+    """Ranges of global memory, one for each lane, by their first addresses."""
 
     addresses: np.ndarray
     nbytes: np.ndarray
@@ -263,7 +269,7 @@ class TensorBlock(NamedTuple):
 
 
 class RegisterBlock(NamedTuple):
-    """Registers of a warp, by name; all lanes."""
+    """Registers of a warp by name, with all lanes."""
 
     warp: int
     names: tuple[str, ...]
@@ -274,15 +280,15 @@ Region = SharedChunks | SharedBytes | SharedItems | GlobalItems | GlobalBox | Te
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """An asynchronous operation. The same object comes with all its events: issued, started, finished.
+    """An asynchronous operation. All its events (issued, started, finished) refer to the same object.
 
-    What happens at issue has no start ("tmem.store", "launch-control", "commit"); a "commit" signals and a "tmem.load"
-    is covered by a wait, so these do not finish.
+    Operations that execute at issue have no start ("tmem.store", "launch-control", "commit"). A "commit" signals and a
+    wait covers a "tmem.load", so these have no finish.
 
     ``kind``: "tma.load", "tma.store", "tma.gather", "bulk.load", "bulk.store", "st.async", "mma", "commit", "wgmma",
     "tmem.load", "tmem.store", "tmem.copy", "launch-control", "cp.async", and "cp.async.arrive", which signals once its
-    thread's earlier copies have landed.
-    ``detail``: what the operation computes, by name, for whoever wants to do it again.
+    thread's earlier copies have landed. ``detail``: the computation of the operation, by name, for sinks that repeat
+    it.
     """
 
     id: int
@@ -295,7 +301,7 @@ class Operation:
 
 
 class Issued(NamedTuple):
-    """A thread has executed the instruction; a wgmma is issued once by each warp of the warpgroup."""
+    """A thread has executed the instruction. Each warp of the warpgroup issues a wgmma once."""
 
     operation: Operation
     agent: Agent
@@ -308,7 +314,9 @@ class Started(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """An operation's results are visible. ``regions`` says which of its ``writes``: they may not all land at once."""
+    """The results of an operation are visible. ``regions`` names the finished ones of its ``writes``, which may land
+    one by one.
+    """
 
     operation: Operation
     regions: tuple[Region, ...]
@@ -333,9 +341,11 @@ class BarrierInvalidated(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """One lane arrives in a phase, ``arrivals`` times, and raises the bytes the phase expects by ``expected_bytes``.
+    """One lane arrives in a phase, ``arrivals`` times, and raises the bytes that the phase expects by
+    ``expected_bytes``.
 
-    No arrivals: mbarrier.expect_tx alone. ``drop``: later phases expect as many fewer.
+    Without arrivals it is mbarrier.expect_tx alone. ``drop`` is the number of arrivals that later phases no longer
+    expect.
     """
 
     agent: Agent
@@ -350,7 +360,7 @@ class Arrived(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """An arrival comes to a CTA that has exited: of a thread, or of an asynchronous operation."""
+    """An arrival of a thread or of an asynchronous operation reaches a CTA that has exited."""
 
     agent: Agent
     site: Site
@@ -360,7 +370,7 @@ class Missed(NamedTuple):
 
 
 class ArrivalExpected(NamedTuple):
-    """The phase awaits one more arrival, which an asynchronous operation makes (cp.async.mbarrier.arrive)."""
+    """The phase expects one more arrival, from an asynchronous operation (cp.async.mbarrier.arrive)."""
 
     agent: Agent
     site: Site
@@ -382,7 +392,7 @@ class Signalled(NamedTuple):
 class BytesLanded(NamedTuple):
     """Bytes complete in a phase: by an asynchronous operation, or None for mbarrier.complete_tx.
 
-    ``agent`` and ``site``: the operation's, or who has executed the mbarrier.complete_tx.
+    ``agent`` and ``site`` belong to the operation or to the mbarrier.complete_tx.
     """
 
     operation: Operation | None
@@ -395,7 +405,7 @@ class BytesLanded(NamedTuple):
 
 
 class PhaseCompleted(NamedTuple):
-    """Neither arrivals nor bytes are pending: the phase has ended."""
+    """The phase has ended: neither arrivals nor bytes are pending."""
 
     cluster: int
     cta: int
@@ -404,7 +414,7 @@ class PhaseCompleted(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """Lanes have learned that a phase is over (by parity, or by the state of an arrival: ``parity`` -1)."""
+    """Lanes have observed the end of a phase (by parity, or by the state of an arrival: ``parity`` -1)."""
 
     agent: Agent
     site: Site
@@ -416,7 +426,7 @@ class Waited(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """test_wait or try_wait has answered that phase ``phase`` is not over."""
+    """test_wait or try_wait has returned that phase ``phase`` has not ended."""
 
     agent: Agent
     site: Site
@@ -430,7 +440,7 @@ class Polled(NamedTuple):
 
 
 class GroupArrived(NamedTuple):
-    """All lanes of the agent arrive. ``barrier``: 0 to 15, or -1, the cluster's. ``waits``: by bar.sync."""
+    """All lanes of the agent arrive. ``barrier`` is 0 to 15, or -1 for the cluster's. ``waits`` is set for bar.sync."""
 
     agent: Agent
     site: Site
@@ -440,7 +450,7 @@ class GroupArrived(NamedTuple):
 
 
 class GroupCompleted(NamedTuple):
-    """Everybody has arrived; ``cta``: whose barrier, or -1 for the cluster's."""
+    """All expected threads have arrived. ``cta`` is the owner of the barrier, or -1 for the cluster's."""
 
     cluster: int
     cta: int
@@ -449,7 +459,7 @@ class GroupCompleted(NamedTuple):
 
 
 class GroupLeft(NamedTuple):
-    """The agent goes on after the generation is complete."""
+    """The agent continues after the generation is complete."""
 
     agent: Agent
     site: Site
@@ -461,7 +471,9 @@ class GroupLeft(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Groups of a ``kind`` ("bulk", "cp.async", "wgmma"), each (lane, its number); wgmma: lane -1, per warp."""
+    """Groups of a ``kind`` ("bulk", "cp.async", "wgmma") are committed, as (lane, number). A group of wgmma belongs to
+    the warp and has lane -1.
+    """
 
     agent: Agent
     site: Site
@@ -470,7 +482,9 @@ class Committed(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Groups up to ``groups`` (lane, number) are known to be complete; ``reads_only``: only their source reads."""
+    """Groups up to ``groups`` (lane, number) are known to be complete. With ``reads_only`` only the reads of their
+    sources are.
+    """
 
     agent: Agent
     site: Site
@@ -480,9 +494,9 @@ class Awaited(NamedTuple):
 
 
 class TensorMemoryWaited(NamedTuple):
-    """tcgen05.wait::ld or ::st, and the operations it covers.
+    """tcgen05.wait::ld or ::st, and the operations that it covers.
 
-    ``kind``: "ld", "st", or "use": a register of a tcgen05.ld was read before tcgen05.wait::ld.
+    ``kind``: "ld", "st", or "use" if a register of a tcgen05.ld was read before tcgen05.wait::ld.
     """
 
     agent: Agent
@@ -495,7 +509,9 @@ class TensorMemoryWaited(NamedTuple):
 
 
 class TensorMemoryAllocated(NamedTuple):
-    """Columns of the agent's CTA. Of a pair, the even CTA's allocation empties those of the odd one, too."""
+    """Columns of the agent's CTA are allocated. In a pair, the even CTA's allocation also empties the same columns of
+    the odd one.
+    """
 
     agent: Agent
     site: Site
@@ -516,7 +532,7 @@ class TensorMemoryRelinquished(NamedTuple):
 
 
 class RegistersSet(NamedTuple):
-    """setmaxnreg has been granted: registers per thread."""
+    """setmaxnreg has been granted, with this number of registers per thread."""
 
     agent: Agent
     site: Site
@@ -524,52 +540,54 @@ class RegistersSet(NamedTuple):
 
 
 Sink = Callable[[Any], None]
-"""What takes events; its result is ignored. It is told at once, unless it is a `DeferredSink`."""
+"""A consumer of events; its return value is ignored. It gets each event at once, unless it is a `DeferredSink`."""
 
 
 class Batches(Protocol):
-    """Takes what has happened natively as parts of the trace, and makes events itself where it wants any."""
+    """Takes parts of the trace of native code, and makes events only of the entries that it needs."""
 
     def take(self, batch: Any) -> None:
-        """Take a `emugpu.emulator.native.trace.Batch`."""
+        """Takes an `emugpu.emulator.native.trace.Batch`."""
 
     def includes(self, event: Any) -> bool:
-        """Whether an event that Python has made may come as an entry of the trace, too, if it can be one."""
+        """Returns whether an event that Python made may also come as an entry of the trace, if it can be one."""
 
 
 class DeferredSink:
-    """A sink that may be told of events some time after they have happened, as it does not look at the machine: the
-    native engine can run a launch that it watches. It takes `Accesses` in place of each `Access`.
+    """A sink that may get events some time after they happened, because it does not read the state of the machine. So
+    the native engine can run a launch with this sink. It takes `Accesses` instead of each `Access`.
     """
 
     is_deferred = True
-    """False: it is told of each event when that happens, as any other sink."""
+    """If False, it gets each event when it happens, as any other sink."""
     batches: Batches | None = None
-    """What takes parts of the trace in place of the events of what happens natively; None: nothing does."""
+    """Takes parts of the trace instead of the events of native code; None if nothing does."""
 
     def __call__(self, event: Any) -> None:
         raise NotImplementedError
 
 
 def can_defer(sink: Sink | None) -> bool:
-    """Whether the native engine can run a launch that this sink watches; None: nothing watches it."""
+    """Returns whether the native engine can run a launch with this sink, or without one."""
     return sink is None or (isinstance(sink, DeferredSink) and sink.is_deferred)
 
 
-def tell_started(sink: Sink | None, operation: Operation | None) -> None:
-    """An operation reads its operands now; None: nobody listens, or nobody did when it was issued."""
+def report_started(sink: Sink | None, operation: Operation | None) -> None:
+    """Reports that an operation reads its operands now. ``operation`` is None if no sink is attached, or none was when
+    it was issued.
+    """
     if sink is not None and operation is not None:
         sink(Started(operation))
 
 
-def tell_finished(sink: Sink | None, operation: Operation | None) -> None:
-    """All results of an operation are visible."""
+def report_finished(sink: Sink | None, operation: Operation | None) -> None:
+    """Reports that all results of an operation are visible."""
     if sink is not None and operation is not None:
         sink(Finished(operation, operation.writes))
 
 
 def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:
-    """One sink for all of them, or None for none."""
+    """Returns one sink for all of them, or None if there are none."""
     return _Several(sinks) if len(sinks) > 1 else sinks[0] if sinks else None
 
 

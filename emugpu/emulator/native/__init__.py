@@ -1,1 +1,1 @@
-"""SIMT code run natively: micro-operations on 32 lanes, interpreted by a library that is compiled once."""
+"""Runs SIMT code natively: a library that is compiled once interprets micro-operations on 32 lanes."""

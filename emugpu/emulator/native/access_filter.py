@@ -1,10 +1,10 @@
-"""The access filter: finds traced accesses that are in order for certain, so that a reader need not look at them.
+"""The access filter finds traced accesses that are certainly in order, so that a reader can skip them.
 
-A reader of the trace names CTAs, and hands over the parts of the trace one after the other (`AccessFilter.filter`). As
-long as the warps of such a CTA only load, store, split up, become one again, and meet at one barrier of all of them,
-the filter knows which accesses to shared memory are in order: those with the barrier in between, or by one lane, or
-by lanes of a warp that have met in between. It stops at a CTA where anything else happens, or where an access may be
-out of order; what comes there is for the reader to judge. `interpreter/access_filter.mojo` does the work.
+A reader of the trace names CTAs, and passes the parts of the trace one after the other (`AccessFilter.filter`). As long
+as the warps of such a CTA only load, store, diverge, reconverge, and meet at one barrier of all of them, the filter
+knows which accesses to shared memory are in order: those with the barrier in between, those of one lane, and those of
+lanes of a warp that have met in between. It stops at a CTA when anything else happens, or when an access may be out of
+order; the reader judges the rest. `interpreter/access_filter.mojo` does the work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from emugpu.emulator.native.layout import NOT_YET, FilterCall, FilteredChunk, Fi
 from emugpu.emulator.native.trace import Batch
 
 WORD = 4
-"""Bytes of shared memory for which the filter knows which lane was the last."""
+"""Bytes of shared memory for which the filter stores the last lane."""
 NO_CTA = 0
 """The row of the table of CTAs for warps of all CTAs that are not filtered."""
 _WARP_OF_ARRIVAL = (1 << 32) - 1
@@ -27,9 +27,11 @@ Numbers = NDArray[np.int64]
 
 
 class Filtered(NamedTuple):
-    """Entries of a part of the trace, by number. others: of CTAs that are not filtered. Of those that are: accesses to
-    global memory; exits of warps; completed: ends of generations of the barrier. arrivals: at the barrier, as pairs of
-    a warp's number and its time. (A warp's time goes up by one where it arrives, and where its lanes split up.)
+    """Entries of a part of the trace, by number.
+
+    ``others`` are entries of CTAs that are not filtered. The other lists belong to filtered CTAs: accesses to global
+    memory; exits of warps; ``completed``, the ends of generations of the barrier; ``arrivals`` at the barrier, as pairs
+    of a warp's number and its time. (A warp's time increases by one when it arrives and when its lanes diverge.)
     """
 
     others: Numbers
@@ -40,8 +42,9 @@ class Filtered(NamedTuple):
 
 
 class CtaFilter:
-    """What the filter knows of a CTA. warps: the numbers that its warps have in the trace, in the order of their first
-    entries."""
+    """The state of the filter for a CTA. ``warps`` are the numbers of its warps in the trace, in the order of their
+    first entries.
+    """
 
     def __init__(self, row: int, shared_bytes: int) -> None:
         self.row = row
@@ -50,8 +53,8 @@ class CtaFilter:
         self.warps: list[int] = []
 
     def oldest_needed(self) -> int | None:
-        """Since how many generations of the barrier all that was ever accessed was written twice over; None: nothing
-        was accessed.
+        """Returns for how many generations of the barrier everything ever accessed was written twice over, or None if
+        nothing was accessed.
         """
         touched = (self.shadow[:, FilteredChunk.WRITE] | self.shadow[:, FilteredChunk.READ]) != 0
         return int(self.shadow[touched, FilteredChunk.WHOLE_BEFORE].min()) - 1 if touched.any() else None
@@ -66,7 +69,7 @@ class AccessFilter:
         self._warps: Numbers = np.zeros((0, len(FilteredWarp)), np.int64)
 
     def add_cta(self, warps: int, shared_bytes: int) -> CtaFilter:
-        """Filter a CTA that starts. shared_bytes: as far as its accesses are looked at; the filter stops at others."""
+        """Filters a CTA that starts. Accesses beyond ``shared_bytes`` stop the filter."""
         if not self._free:
             rows = len(self._ctas)
             self._ctas = np.concatenate([self._ctas, np.zeros_like(self._ctas)])
@@ -85,7 +88,9 @@ class AccessFilter:
         cta.shadow, cta.marks = cta.shadow[:0].copy(), cta.marks[:0].copy()
 
     def add_warps(self, warps: list[tuple[CtaFilter | None, int]]) -> None:
-        """Warps that are traced for the first time: of each its CTA, if that is filtered, and its index there."""
+        """Adds warps that are traced for the first time: the CTA of each, if it is filtered, and the index in
+        the CTA.
+        """
         rows = np.zeros((len(warps), len(FilteredWarp)), np.int64)
         for number, ((cta, index), row) in enumerate(zip(warps, rows, strict=True), len(self._warps)):
             row[[FilteredWarp.CTA, FilteredWarp.INDEX]] = NO_CTA if cta is None else cta.row, index
@@ -95,7 +100,7 @@ class AccessFilter:
         self._warps = np.concatenate([self._warps, rows])
 
     def filter(self, batch: Batch) -> Filtered:
-        """Filter a part of the trace; write into each access of a CTA that is filtered, as its number, the time."""
+        """Filters a part of the trace. Writes the time into each access of a filtered CTA, as its number."""
         count = len(batch.entries)
         lists = np.empty((FilterCall.LISTS, count), np.int64)
         table = np.zeros(len(FilterCall), np.int64)
@@ -115,17 +120,17 @@ class AccessFilter:
         return Filtered(others, accesses, exits, completed, pairs)
 
     def stopped_at(self, cta: CtaFilter) -> int | None:
-        """The entry of the last part of the trace at which the filter has stopped for a CTA."""
+        """Returns the entry of the last part of the trace at which the filter stopped for a CTA."""
         found = int(self._ctas[cta.row, FilteredCta.STOPPED_AT])
         return None if found == NOT_YET else found
 
     def index_of(self, warp: int) -> int:
-        """A warp's index in its CTA."""
+        """Returns a warp's index in its CTA."""
         return int(self._warps[warp, FilteredWarp.INDEX])
 
     def split_warps(self) -> dict[int, int | None]:
-        """The warps, in CTAs that are filtered, whose lanes are not all together: since which entry of the last part
-        of the trace, or None: since an earlier part.
+        """Returns the diverged warps of filtered CTAs, with the entry of the last part of the trace since which they
+        are diverged, or None if they diverged in an earlier part.
         """
         are_split = (self._warps[:, FilteredWarp.APART] != 0) & (self._warps[:, FilteredWarp.CTA] != NO_CTA)
         entries = self._warps[are_split, FilteredWarp.SPLIT_AT].tolist()
@@ -134,10 +139,10 @@ class AccessFilter:
         }
 
     def is_split(self, cta: CtaFilter) -> bool:
-        """Whether the lanes of some warp of a CTA are not all together."""
+        """Returns whether the lanes of some warp of a CTA have diverged."""
         return bool(self._warps[cta.warps, FilteredWarp.APART].any())
 
     def arrived(self, cta: CtaFilter) -> list[int]:
-        """How often each warp of a CTA that has been traced has arrived at the barrier."""
+        """Returns how often each traced warp of a CTA has arrived at the barrier."""
         found: list[int] = self._warps[cta.warps, FilteredWarp.ARRIVED].tolist()
         return found

@@ -1,9 +1,9 @@
 """The native engine of a launch, which also gives fragments their turns.
 
-Where fragments have their turns in the order in which they became ready, the interpreter gives them these itself
-(`Engine.take_turns`): it goes from one fragment to the next as they wait at barriers, split and join, until one of them
-needs Python. Fragments that came into being and are still there become objects then; registers are brought up to date
-when Python next runs the fragment (`FragmentRunner.settle`).
+If fragments have their turns in the order in which they became ready, the interpreter schedules them itself
+(`Engine.take_turns`): it goes from one fragment to the next as they wait at barriers, diverge and rejoin, until one of
+them needs Python. New fragments that still exist then become Python objects. A fragment's registers are updated when
+Python next runs it (`FragmentRunner.settle`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ from emugpu.emulator.native.plan import Plan
 from emugpu.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
 
 FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
-"""Native turns that must be taken together on average, and for how many turns fragments are run one by one else."""
-ROUND_PRICE = 100
-"""What it costs to hand fragments over and to take them back, in the units of `fragment_runner.PRICE`."""
+"""The average number of native turns that a call must make, and for how many turns fragments otherwise run one
+by one.
+"""
+CALL_PRICE = 100
+"""The cost of a call that gives turns, in the units of `fragment_runner.PRICE`."""
 NARROWEST, WIDEST = 8, 1024
-"""Fragments that are handed to native code together at most."""
+"""The most fragments passed to native code in one call."""
 
 
-class _Round:
-    """What one call of native turns is about: who takes part, by the numbers that the interpreter has for them."""
+class _Participants:
+    """The participants of one call of native turns, by their numbers in the interpreter."""
 
     __slots__ = ("ctas", "joins", "numbers", "objects", "outers", "points", "price")
 
@@ -55,28 +57,28 @@ class _Round:
         self.numbers: dict[JoinPoint, int] = {}
         self.points: list[JoinPoint | None] = []
         self.joins: dict[int, list[JoinPoint]] = {-1: []}
-        """By the number of the innermost join: it and those around it."""
+        """Each join with the joins around it, by the number of the innermost one."""
         self.outers = 0
-        """How many lists of joins there are whose innermost one is Python's."""
-        self.price = ROUND_PRICE
+        """The number of lists of joins whose innermost join only Python knows."""
+        self.price = CALL_PRICE
 
 
 class Engine(FragmentRunner):
-    """Gives fragments their turns, too."""
+    """Runs fragments natively and gives them their turns."""
 
     def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
         super().__init__(library, grid, plan)
         self._rounds = self._taken = self._gain = self._pause = 0
         self._next_pause = SHORTEST_PAUSE
         self._width = NARROWEST
-        """How many fragments are handed in together at most; more where all of them had their turns."""
+        """The most fragments passed in one call. It grows while all of them get their turns."""
 
     def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
-        """Give fragments their turns, first come, first served, so many at most, until one of them needs Python; None,
-        and nothing is done, if the first one does.
+        """Gives fragments at most ``turns`` turns, first come, first served, until one of them needs Python. Returns
+        None, with nothing done, if the first one does.
 
-        blocks, window, slice: of a turn, of the window after it in which it is watched whether a loop only polls (0: it
-        is Python's), and after how many blocks without a wait a fragment is put aside.
+        A turn has at most ``blocks`` blocks. In the ``window`` of blocks after it the engine detects whether a loop
+        only polls (0: Python does that). After ``slice`` blocks without a wait a fragment is deferred.
         """
         first = ready[0]
         if first.block < 0 or not (self.begins[first.block] or first.block == first.join_block):
@@ -84,7 +86,7 @@ class Engine(FragmentRunner):
         if self._pause:
             self._pause -= 1
             return None
-        now = _Round()
+        now = _Participants()
         given = 0
         for f in islice(ready, self._width):
             if not self._give(f, now):
@@ -104,7 +106,7 @@ class Engine(FragmentRunner):
             ready.popleft()
         taken = 0
         while True:
-            result = self._answer(turns - taken)
+            result = self._call_native(turns - taken)
             taken += result[Result.TURNS]
             if result[Result.STATUS] != Answer.CANNOT_SPLIT or not self._make_splittable(result[Result.CURRENT], now):
                 break
@@ -129,8 +131,9 @@ class Engine(FragmentRunner):
         return Stop(taken, Answer(result[Result.STATUS]), current, result[Result.FOLLOWING], ran, before)
 
     def _look_at_turns(self, taken: int, gain: int) -> None:
-        """Let fragments be run one by one for a while, longer each time, where few turns are taken together, or little
-        is done in them."""
+        """Makes fragments run one by one for a while, longer each time, if calls give few turns or little is done in
+        them.
+        """
         self._rounds += 1
         self._taken += taken
         self._gain += gain
@@ -140,15 +143,15 @@ class Engine(FragmentRunner):
             self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE) if is_few else SHORTEST_PAUSE
             self._rounds = self._taken = self._gain = 0
 
-    def _answer(self, turns: int) -> list[int]:
-        """Enter native code: what it says."""
+    def _call_native(self, turns: int) -> list[int]:
+        """Calls native code and returns its result."""
         self._cta = None
         self._library.run_turns(self._place.context_address, turns)
         result: list[int] = self._place.out[:FIRST_ROW].tolist()
         return result
 
-    def _give(self, f: Fragment, now: _Round) -> bool:
-        """Hand a fragment in that is ready; False: Python must run it."""
+    def _give(self, f: Fragment, now: _Participants) -> bool:
+        """Passes a ready fragment to native code. Returns False if Python must run it."""
         block = f.block
         meets = block == f.join_block
         if block < 0 or not (self.begins[block] or meets):
@@ -167,13 +170,13 @@ class Engine(FragmentRunner):
         self._give_state(f, cta, join, join_block, State.READY, now)
         return True
 
-    def _renew(self, f: Fragment, block: int, now: _Round) -> bool:
-        """Hand in what native code may read from a block on, unless it is there."""
+    def _renew(self, f: Fragment, block: int, now: _Participants) -> bool:
+        """Passes the registers that native code may read from a block on, unless it has them."""
         if f.native is not None and f.native.is_fresh:
             return True
         return self._give_rows(f, self._plan.pieces[block][0].needs, now, self._plan.needs_all[block])
 
-    def _give_rows(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round, is_complete: bool) -> bool:
+    def _give_rows(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Participants, is_complete: bool) -> bool:
         named: Any = [item for item in f.tokens.items() if _is_named(item[0])]
         price = self._hand_in(f, rows)
         if not price or len(named) > 1:
@@ -192,7 +195,7 @@ class Engine(FragmentRunner):
         self._place.context[Context.STAMP] += 1
         self._table[base + Field.STAMP] = self._place.context[Context.STAMP]
 
-    def _give_state(self, f: Fragment, cta: int, join: int, join_block: int, state: int, now: _Round) -> None:
+    def _give_state(self, f: Fragment, cta: int, join: int, join_block: int, state: int, now: _Participants) -> None:
         number, block = f.native.number, f.block
         base = FIELDS * number
         self._table[base + Field.MASK : base + Field.BARRIER] = array(
@@ -200,7 +203,7 @@ class Engine(FragmentRunner):
         )
         now.objects[number] = f
 
-    def _give_cta(self, cta: Cta, now: _Round) -> int:
+    def _give_cta(self, cta: Cta, now: _Participants) -> int:
         number = now.ctas[cta] = len(now.ctas)
         shared, base = cta.shared, CTA_FIELDS * number
         about = (*shared.addresses, shared.size, cta.window, *shared.mbarrier_bounds, *cta.tmem.addresses)
@@ -213,8 +216,8 @@ class Engine(FragmentRunner):
             self._place.ctas[at : at + BARRIER_FIELDS] = array("q", (*counts, -1, -1))
         return number
 
-    def _give_joins(self, f: Fragment, now: _Round) -> tuple[int, int]:
-        """The number of the innermost join of a fragment, and its block."""
+    def _give_joins(self, f: Fragment, now: _Participants) -> tuple[int, int]:
+        """Returns the number of a fragment's innermost join, and its block."""
         join, block = -1, NO_BLOCK
         is_plain = _is_plain(f)
         for depth, point in enumerate(f.joins):
@@ -229,9 +232,11 @@ class Engine(FragmentRunner):
         return join, block
 
     def _give_join(
-        self, point: JoinPoint, joins: list[JoinPoint], parent: int, parent_block: int, now: _Round
+        self, point: JoinPoint, joins: list[JoinPoint], parent: int, parent_block: int, now: _Participants
     ) -> int | None:
-        """Hand a join in, and who has arrived there; None if Python must make one of them."""
+        """Passes a join with the fragments that arrived there. Returns its number, or None if Python must handle one of
+        them.
+        """
         if not self._plan.has_all_rows[point.block] or len(now.points) >= JOIN_ROOM // 2:
             return None
         rows = self._plan.live_rows[point.block]
@@ -252,16 +257,16 @@ class Engine(FragmentRunner):
         self._place.joins[base : base + JOIN_FIELDS] = array("q", about)
         return number
 
-    def _complete(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Round) -> bool:
-        """Hand in all that is live."""
+    def _complete(self, f: Fragment, rows: list[tuple[int, int, int]], now: _Participants) -> bool:
+        """Passes all live registers."""
         if f.native is not None and f.native.is_fresh and self._table[FIELDS * f.native.number + Field.IS_COMPLETE]:
             return True
         if f.native is not None:
             self.settle(f)
         return self._give_rows(f, rows, now, True)
 
-    def _make_splittable(self, number: int, now: _Round) -> bool:
-        """Give native code what it lacks to split a fragment."""
+    def _make_splittable(self, number: int, now: _Participants) -> bool:
+        """Passes what native code needs to split a fragment."""
         base = FIELDS * number
         if not self._table[base + Field.IS_COMPLETE]:
             f = now.objects[number]
@@ -276,8 +281,8 @@ class Engine(FragmentRunner):
             return self._place.context[Context.FREE_COUNT] < 4 and self._files.grow()
         return True
 
-    def _take_back(self, ready: deque[Fragment], now: _Round, closed_at: int, touched: list[int]) -> None:
-        """Make the machine's objects what the interpreter has made of them."""
+    def _take_back(self, ready: deque[Fragment], now: _Participants, closed_at: int, touched: list[int]) -> None:
+        """Updates the machine's objects with the results of the interpreter."""
         c, table = self._place.context, self._table
         made, gone, left, changed = [], [], [], []
         for number in touched:
@@ -325,8 +330,8 @@ class Engine(FragmentRunner):
             else:
                 self._grid.wakeups.resume_all(others[-1 - number])
 
-    def _make(self, number: int, fields: list[int], now: _Round) -> Fragment:
-        """The object of a fragment that has come into being."""
+    def _make(self, number: int, fields: list[int], now: _Participants) -> Fragment:
+        """Makes the object of a new fragment."""
         origin = now.objects[fields[Field.ORIGIN]]
         joins = self._joins_of(fields[Field.JOIN], now)
         f = Fragment(origin.warp, fields[Field.MASK], list(origin.registers), fields[Field.BLOCK], joins)
@@ -339,7 +344,7 @@ class Engine(FragmentRunner):
         f.warp.fragments.append(f)
         return f
 
-    def _update(self, f: Fragment, fields: list[int], now: _Round) -> None:
+    def _update(self, f: Fragment, fields: list[int], now: _Participants) -> None:
         f.block, f.streak = fields[Field.BLOCK], fields[Field.STREAK]
         f.native.is_fresh = f.native.is_ahead = True
         f.joins = self._joins_of(fields[Field.JOIN], now)
@@ -349,7 +354,7 @@ class Engine(FragmentRunner):
         if fields[Field.BARRIER] >= 0:
             f.tokens[f.cta.named[fields[Field.BARRIER]]] = fields[Field.GENERATION]
 
-    def _joins_of(self, number: int, now: _Round) -> list[JoinPoint]:
+    def _joins_of(self, number: int, now: _Participants) -> list[JoinPoint]:
         found = now.joins.get(number)
         if found is None:
             base = JOIN_FIELDS * number
@@ -358,16 +363,16 @@ class Engine(FragmentRunner):
             found = now.joins[number] = [*self._joins_of(parent, now), point]
         return found
 
-    def _list_from(self, number: int, now: _Round) -> list[Fragment]:
-        """Fragments that wait one behind the other."""
+    def _list_from(self, number: int, now: _Participants) -> list[Fragment]:
+        """Returns the fragments of a linked list of waiting fragments."""
         found = []
         while number >= 0:
             found.append(now.objects[number])
             number = self._table[FIELDS * number + Field.NEXT]
         return found
 
-    def _take_barrier(self, cta: Cta, number: int, n: int, now: _Round) -> list[Fragment]:
-        """Make a barrier what it is; returns those who waited there before and are let go."""
+    def _take_barrier(self, cta: Cta, number: int, n: int, now: _Participants) -> list[Fragment]:
+        """Updates a barrier. Returns the fragments that waited there before and are released."""
         base = CTA_FIELDS * number + CtaState.BARRIERS + n * BARRIER_FIELDS
         barrier = cta.named[n]
         fields = self._place.ctas[base : base + BARRIER_FIELDS].tolist()
@@ -389,5 +394,5 @@ def _is_named(barrier: Any) -> bool:
 
 
 def _is_plain(f: Fragment) -> bool:
-    """Whether it is only registers that it brings to a join."""
+    """Returns whether a fragment brings only registers to a join."""
     return not (f.tokens or f.observed or f.pending_loads or f.pending_stores)

@@ -1,8 +1,8 @@
-"""Runs a fragment natively: hands registers and memory to the interpreter, and takes back what it has changed.
+"""Runs a fragment natively: passes registers and memory to the interpreter, and takes over its changes.
 
-A native run of blocks is a transaction: if anything in it is out of the ordinary (a fault of any kind, a window that
-it does not know) the interpreter takes it back, and the ordinary block function does it, faults included. So what a
-kernel does, and what is reported about it, does not depend on the engine.
+A native run of blocks is a transaction: if anything special happens in it (a fault of any kind, an unknown window), the
+interpreter rolls it back, and the ordinary block function executes it, with its faults. So the behaviour of a kernel
+and its reports do not depend on the engine.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from emugpu.emulator.native.trace import Trace
 from emugpu.emulator.native.workspace import FIELDS, File, Workspace
 
 TRIALS = 16
-"""How often a place is entered before it is looked at whether that pays."""
+"""The engine decides after this many entries of a place whether native code pays there."""
 LAUNCHES = 8
-"""For how many launches of a kernel it holds what has been found."""
+"""The decision holds for this many launches of a kernel."""
 PRICE, ROWS_A_UNIT, FILE_PRICE = 20, 2, 30
-"""What an entry costs, in the units in which the interpreter estimates what Python would take, less than a microsecond
-each; how many registers can be handed in for one; and what the first entry of a fragment costs."""
+"""The cost of an entry, in the interpreter's units for estimating Python's time, each less than a microsecond; the
+registers that can be passed for one unit; and the cost of a fragment's first entry.
+"""
 NO_BLOCK = -3
 
 
 class _Entry:
-    """A piece of a block, and how well it has paid to run it natively."""
+    """A piece of a block, and how much native execution gained there."""
 
     __slots__ = ("entered", "is_native", "piece", "weight")
 
@@ -45,7 +46,7 @@ class _Entry:
 
 
 class FragmentRunner:
-    """Runs fragments of one launch, one at a time."""
+    """Runs the fragments of one launch, one at a time."""
 
     def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
         code: Code = grid.code
@@ -55,7 +56,7 @@ class FragmentRunner:
         self._grid = grid
         self._rows = plan.rows
         self.counts = np.zeros(len(code.functions), np.int64)
-        """Blocks that ran natively and that the machine has not counted."""
+        """Counts blocks that ran natively and that the machine has not counted yet."""
         self._place = plan.workspaces.pop() if plan.workspaces else Workspace(plan)
         if self._place.launches % LAUNCHES == 0:
             self._place.entries = [[_Entry(piece) for piece in pieces] for pieces in plan.pieces]
@@ -67,7 +68,7 @@ class FragmentRunner:
         self._files = self._place.files
         self._table = self._files.table
         self._origins: list[tuple[str, str]] = []
-        """Of what is undefined, by the numbers that rows have: where it comes from, and the rule that is broken."""
+        """The sources of undefined values, by the numbers stored in rows: the origin, and the broken rule."""
         blocks = grid.memory.direct()
         allocations = [
             (b.base, b.data.size, b.data.ctypes.data, b.shadow[1].ctypes.data if b.valid is not None else 0)
@@ -87,12 +88,12 @@ class FragmentRunner:
         self._bounds = (-1, -1)
 
     def flush(self) -> None:
-        """Nothing follows: tell the sink what is left."""
+        """Sends the remaining events to the sink at the end."""
         if self._trace is not None:
             self._trace.drain()
 
     def end(self) -> None:
-        """The launch has come to its end; the next one of the kernel can have its memory."""
+        """Ends the launch and leaves its memory to the next launch of the kernel."""
         if self._place.may_be_kept():
             self._plan.workspaces.append(self._place)
 
@@ -100,7 +101,7 @@ class FragmentRunner:
         self.enters[:] = [any(e.is_native and not e.piece.synchronises for e in entries) for entries in self._pieces]
 
     def _visit(self, cta: Cta) -> None:
-        """Make a CTA's shared memory that of the context."""
+        """Makes a CTA's shared memory current in the context."""
         shared = cta.shared
         if cta is not self._cta:
             self._cta = cta
@@ -115,10 +116,10 @@ class FragmentRunner:
     # ---- one fragment, for a part of its turn ----
 
     def run(self, f: Fragment, block: int, budget: int, stop: Stop | None = None) -> tuple[int, int, int]:
-        """Run a block, and those after it for as long as they are native; at most ``budget`` in all.
+        """Runs a block and the native blocks after it, at most ``budget`` in all.
 
-        stop: how native turns have ended in the middle of the block. Returns the last block that was run, what its
-        block function would have returned, and how many were run before it, which are counted.
+        ``stop`` says how native turns ended in the middle of the block. Returns the last block, the return value of its
+        block function, and the number of blocks before it, which are counted.
         """
         ran, number = 0, stop.piece if stop is not None else 0
         failed = stop is not None and stop.answer == Answer.FAILED
@@ -151,14 +152,14 @@ class FragmentRunner:
                 return block, following, ran
 
     def diverge(self, f: Fragment, block: int) -> int:
-        """Split a fragment at the branch that ends a block; what its function would have returned."""
+        """Splits a fragment at the branch that ends a block. Returns what the block's function would have returned."""
         branch = self._plan.branches[block]
         return diverge(f, f.registers[branch.predicate], branch.yes, branch.no, self._plan.joins[block])
 
     def _hand_in(self, f: Fragment, rows: list[tuple[int, int, int]]) -> int:
-        """Give the interpreter these registers, and whose they are. Returns what that costs; 0: there is no way to."""
+        """Passes these registers to the interpreter, and whose they are. Returns the cost, or 0 if it is impossible."""
         if f.tokens and f.warp in f.tokens:
-            # Lanes have met, and Python has not gone on yet in the instruction where they did.
+            # Lanes have met, but Python has not yet finished the instruction at which they met.
             return 0
         file: File | None = f.native
         price, handed = PRICE, 0
@@ -192,7 +193,9 @@ class FragmentRunner:
         return self._origins.index(origin)
 
     def _run(self, f: Fragment, entry: _Entry, budget: int) -> tuple[int, int, int, int]:
-        """Enter native code: why it stopped, at which block, what follows, and how many blocks it has run before."""
+        """Calls native code. Returns why it stopped, at which block, what follows, and how many blocks it ran
+        before.
+        """
         self._call(f, entry.piece, budget, 0)
         result = self._take_over(f)
         entry.entered += 1
@@ -202,10 +205,10 @@ class FragmentRunner:
         return result[Result.STATUS], result[Result.BLOCK], result[Result.FOLLOWING], result[Result.RAN]
 
     def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
-        """Run so many blocks, all of them native; None, and nothing is done, if that is not to be, or if the fragment
-        comes round with the same registers and nothing changed.
+        """Runs ``blocks`` blocks natively. Returns None, with nothing done, if they cannot all be native, or if the
+        fragment returns to the same registers and nothing changed.
 
-        Returns the block that follows, and how many loads the last one has made, at most four if nothing was stored.
+        Otherwise returns the next block, and the number of loads of the last one, at most four if nothing was stored.
         """
         pieces = self._pieces[f.block]
         if not pieces or not pieces[0].is_native or pieces[0].piece.synchronises:
@@ -232,7 +235,7 @@ class FragmentRunner:
         return status
 
     def _take_over(self, f: Fragment) -> list[int]:
-        """Take the registers that a call has changed and that are live; and the fields of its result."""
+        """Takes over the live registers that a call changed, and returns the fields of its result."""
         out, file = self._place.out, f.native
         result: list[int] = out[:FIRST_ROW].tolist()
         if result[Result.CHANGES]:
@@ -263,14 +266,14 @@ class FragmentRunner:
                 registers[slot_of_row[row]] = known[row] = file.poison(row, packed >> 16, origin)
 
     def _judge(self, entry: _Entry) -> None:
-        """Leave a place to Python that native code does too little from."""
+        """Leaves a place to Python if native code gains too little there."""
         if entry.weight < 0:
             entry.is_native = False
             self._note_entries()
         entry.entered = entry.weight = 0
 
     def settle(self, f: Fragment) -> None:
-        """Bring a fragment's registers up to date, and have them handed in again, as Python is about to run it."""
+        """Updates a fragment's registers, because Python is about to run it, and marks them to be passed again."""
         file: File | None = f.native
         if file is None:
             return

@@ -1,6 +1,6 @@
-"""What Python and the interpreter share: tables of 8-byte fields, and the numbers of states and answers.
+"""The data that Python and the interpreter share: tables of 8-byte fields, and the numbers of states and results.
 
-The interpreter has these as constants, named after the table and the field.
+The interpreter has them as constants, named after the table and the field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Counted(IntEnum):
 
 
 class Context(Counted):
-    """What the interpreter is told of a launch, and of the CTA whose memory it accesses; addresses, and numbers."""
+    """The data of a launch, and of the CTA whose memory is current, for the interpreter: addresses and numbers."""
 
     SHARED = auto()
     SHARED_SHADOW = auto()
@@ -35,7 +35,7 @@ class Context(Counted):
     LAST_ALLOCATION = auto()
     OPERATIONS = auto()
     ENTRIES = auto()
-    """Of each block its first operation, or -1."""
+    """The first operation of each block, or -1."""
     LOCATIONS = auto()
     LOCATION_SLOTS = auto()
     SAVED_SLOTS = auto()
@@ -50,7 +50,7 @@ class Context(Counted):
     PLACES = auto()
     SCRATCH = auto()
     STAMP = auto()
-    """The last one that was given."""
+    """The last stamp given."""
     LOGGED = auto()
     WATCHES = auto()
     WATCHED_ROWS = auto()
@@ -59,7 +59,7 @@ class Context(Counted):
     ROWS = auto()
     JOINS_OF_BLOCKS = auto()
     FIXED_ROWS = auto()
-    """Rows of special registers, which new fragments of a warp get from those they come from."""
+    """Rows of special registers, which new fragments of a warp copy from their parents."""
     FIXED_COUNT = auto()
     FRAGMENTS = auto()
     FREE = auto()
@@ -70,25 +70,25 @@ class Context(Counted):
     HEAD = auto()
     TAIL = auto()
     CLOSED_AT = auto()
-    """Where the queue ends for now, as others of whom the interpreter does not know come before what is appended."""
+    """The present end of the queue: fragments that only Python knows come before the ones that are appended."""
     TOUCHED = auto()
     TOUCHED_COUNT = auto()
     JOINS = auto()
     JOIN_COUNT = auto()
     JOIN_ROOM = auto()
     JOINS_GIVEN = auto()
-    """How many are Python's, the first ones."""
+    """The number of joins that Python passed; they come first."""
     FREE_JOIN = auto()
-    """The last one that was completed, or -1; the one before is its parent."""
+    """The last completed join, or -1. The previous one is its parent."""
     BORN = auto()
-    """How many fragments were made."""
+    """The number of fragments made."""
     CHANGES = auto()
     WEIGHT = auto()
     CTAS = auto()
     TURN_BLOCKS = auto()
     WINDOW_BLOCKS = auto()
     TRACE = auto()
-    """Where it is written down what happens, or 0: nobody listens."""
+    """The address of the trace, or 0 if no sink is attached."""
     TRACED = auto()
     TRACE_ROOM = auto()
     TRACE_WORDS = auto()
@@ -98,61 +98,62 @@ class Context(Counted):
     TRACE_CHUNKS_USED = auto()
     TRACE_CHUNKS_ROOM = auto()
     SLICE = auto()
-    """Blocks of a turn, of a window in which it is watched whether a loop only polls (0: none is to be run), and after
-    how many without a wait a fragment gives way to everything else."""
+    """Blocks of a turn; blocks of a window that detects whether a loop only polls (0: no window); and blocks without a
+    wait after which a fragment is deferred behind all others.
+    """
 
 
 class Mark(IntEnum):
-    """Of a row: what is known of its lanes. Those of what is computed follow by `and` from those of the sources."""
+    """What is known of the lanes of a row. The marks of a result are the `and` of the marks of its sources."""
 
     POISON = 0
-    """Some lanes are undefined, all bits of them."""
+    """Some lanes are undefined, with all their bits."""
     VARIED = 2
     UNIFORM = 3
-    """All lanes agree."""
+    """All lanes are equal."""
 
 
 class FragmentField(Counted):
-    """A fragment of a warp. Its number is also that of its rows."""
+    """A fragment of a warp. Its number is also the number of its rows."""
 
     FILE = auto()
     STAMP = auto()
     MASK = auto()
     ALIVE = auto()
-    """Lanes of the warp that have not left."""
+    """Lanes of the warp that have not exited."""
     CTA = auto()
     BLOCK = auto()
     START = auto()
-    """The operation to go on at in the middle of a turn, or -1."""
+    """The operation at which to continue in the middle of a turn, or -1."""
     RAN = auto()
-    """Blocks that this turn has run already."""
+    """The blocks that this turn has run already."""
     LOCATION = auto()
-    """Where it is known which rows are live."""
+    """The location where the live rows are known."""
     JOIN = auto()
-    """The number of the join at which its siblings wait. -1: it has none; less: one of Python's."""
+    """The number of the join at which its siblings wait, -1 for none, or less for one that only Python knows."""
     JOIN_BLOCK = auto()
     STREAK = auto()
     STATE = auto()
     BARRIER = auto()
-    """That it has arrived at, or -1."""
+    """The barrier at which it has arrived, or -1."""
     GENERATION = auto()
     NEXT = auto()
-    """Who waits behind it."""
+    """The fragment that waits behind it."""
     IS_COMPLETE = auto()
     """Whether all its live rows have their values, not only those that native code may read."""
     HAS_OBJECT = auto()
-    """Whether Python knows it."""
+    """Whether Python has an object for it."""
     ORIGIN = auto()
-    """The fragment that Python knows from which it has come."""
+    """The fragment known to Python from which it was split."""
     BORN = auto()
     IS_TOUCHED = auto()
-    """Whether it is in the list of those that Python is to look at."""
+    """Whether it is in the list of fragments that Python must update."""
     WARP = auto()
-    """The number of its warp among those that are traced."""
+    """The number of its warp among the traced warps."""
 
 
 class Event(IntEnum):
-    """What an entry of the trace tells of; `emugpu.emulator.machine.events` says more of each."""
+    """The kinds of entries of the trace; `emugpu.emulator.machine.events` describes each."""
 
     ACCESS = 0
     RESUMED = 1
@@ -167,26 +168,30 @@ class Event(IntEnum):
 
 
 class Traced(IntEnum):
-    """Of an access in the trace, in the low byte; the high one has for each item whether all lanes store one value."""
+    """Flags of an access in the trace, in the low byte. The high byte says for each item whether all lanes store one
+    value.
+    """
 
     SAME = 1
-    """One address for all lanes."""
+    """All lanes have one address."""
     VALUES = 2
-    """Values of 64 bits."""
+    """The values have 64 bits."""
     WIDE = 4
-    """Addresses of 64 bits."""
+    """The addresses have 64 bits."""
     SHARED = 8
     STORE = 16
     ROW = 32
-    """All lanes, one behind the other: the address is the first one's."""
+    """The lanes access consecutive items, and the address is that of the first lane."""
     GLOBAL = 64
 
 
 class FilterCall(Counted):
-    """What the access filter is given: a part of the trace, tables of warps and CTAs, and room for lists of entries,
-    one behind the other, each with room for all. The first fields are the lengths of the lists: entries of CTAs that
-    are not filtered; of those that are, accesses to global memory, exits of warps, ends of generations of the barrier,
-    and arrivals there, each with the time and the number of the warp.
+    """The arguments of the access filter: a part of the trace, tables of warps and CTAs, and consecutive lists of
+    entries, each with room for all.
+
+    The first fields are the lengths of the lists: entries of CTAs that are not filtered; and of filtered CTAs accesses
+    to global memory, exits of warps, ends of generations of the barrier, and arrivals there, each with the time and the
+    number of the warp.
     """
 
     OTHERS = auto()
@@ -201,16 +206,18 @@ class FilterCall(Counted):
     CHUNK_COUNT = auto()
     WORDS = auto()
     SIZES = auto()
-    """Of each instruction the bytes that a lane accesses."""
+    """The bytes that a lane accesses, for each instruction."""
     WARPS = auto()
     CTAS = auto()
 
 
 class FilteredWarp(Counted):
-    """A warp that is traced, by its number. TIME: how often it has arrived or split, plus 1; where it has split, that
-    of the lanes HOLDER. INTERVAL: a number that it has until its lanes meet again. APART: how many fragments it has,
-    but one, and that since the entry SPLIT_AT, or -1: since an earlier part of the trace. Since then, LANES: those that
-    were the first to access global memory; ALSO: whether others have; STORED: whether any of them has stored there.
+    """A traced warp, by its number.
+
+    TIME: how often it has arrived or diverged, plus 1; if it is diverged, this is the time of the lanes HOLDER.
+    INTERVAL: its number until its lanes meet again. APART: the number of its fragments minus one, since the entry
+    SPLIT_AT, or -1 for an earlier part of the trace. Since then, LANES: the first lanes that accessed global memory;
+    ALSO: whether others did; STORED: whether any of them stored there.
     """
 
     CTA = auto()
@@ -228,10 +235,12 @@ class FilteredWarp(Counted):
 
 
 class FilteredCta(Counted):
-    """A CTA that is filtered. STOPPED_AT: the entry at which it has ceased to be a single-barrier CTA, or its accesses
-    to be in order for certain, or NOT_YET. SHADOW: of its chunks, of which there are so many; MARKS: of the words of 4
-    bytes in them, who has read each last, and behind that who has written it, as an interval and a lane. INTERVALS: how
-    many numbers of intervals were given.
+    """A filtered CTA.
+
+    STOPPED_AT: the entry since which it is no single-barrier CTA, or its accesses are not certainly in order, or
+    NOT_YET. SHADOW: the table of its chunks, and their number. MARKS: for the 4-byte words in them, the last reader of
+    each, followed by the last writer of each, as an interval and a lane. INTERVALS: how many numbers of intervals were
+    given.
     """
 
     STOPPED_AT = auto()
@@ -245,8 +254,9 @@ class FilteredCta(Counted):
 
 
 class FilteredChunk(Counted):
-    """A chunk of a CTA's shared memory, in fields of 4 bytes: the epoch, plus 1, and the warp of the last write and of
-    the last reads since; the epochs, plus 1, of the last write of all of it and of the one before.
+    """A chunk of a CTA's shared memory, in fields of 4 bytes. They hold the epoch, plus 1, and the warp of the last
+    write and of the last reads since; then the epochs, plus 1, of the last write of the whole chunk and of the one
+    before.
     """
 
     WRITE = auto()
@@ -256,24 +266,24 @@ class FilteredChunk(Counted):
 
 
 class State(IntEnum):
-    """Of a fragment."""
+    """The state of a fragment."""
 
     READY = 0
     WAITS = 1
     ARRIVED = 2
     GONE = 3
-    """It has split, or become one with others."""
+    """It has split, or merged with others."""
     LEFT = 4
-    """Its lanes have left the kernel."""
+    """Its lanes have exited."""
 
 
 class JoinField(Counted):
-    """Where lanes meet again."""
+    """A join, where lanes reconverge."""
 
     BLOCK = auto()
     MASK = auto()
     ARRIVED = auto()
-    """A mask."""
+    """The mask of the lanes that have arrived."""
     FIRST = auto()
     LAST = auto()
     COUNT = auto()
@@ -282,7 +292,7 @@ class JoinField(Counted):
 
 
 class CtaState(Counted):
-    """A CTA; the first nine fields are those with which the context begins. Its barriers follow."""
+    """A CTA. The first nine fields are those at the start of the context. Its barriers follow."""
 
     SHARED = auto()
     SHARED_SHADOW = auto()
@@ -296,7 +306,7 @@ class CtaState(Counted):
     ALIVE = auto()
     THREADS = auto()
     IS_QUIET = auto()
-    """Whether nobody has arrived at a barrier that only Python knows, the cluster's among them."""
+    """Whether no thread has arrived at a barrier that only Python knows, including the cluster's."""
     BARRIERS = auto()
 
 
@@ -308,35 +318,37 @@ class Barrier(Counted):
     EVERYBODY = auto()
     GENERATION = auto()
     OTHERS = auto()
-    """Whether somebody waits whom only Python knows."""
+    """Whether a fragment waits that only Python knows."""
     FIRST = auto()
     LAST = auto()
 
 
 class Answer(IntEnum):
-    """Why native code has stopped. The first six are those of a run of blocks, the others of turns."""
+    """Why native code stopped. The first six belong to a run of blocks, the others to turns."""
 
     STOPPED = 0
-    """Before a block that it does not run."""
+    """It stopped before a block that it does not run."""
     FAILED = 1
-    """Something is out of the ordinary: the run is taken back."""
+    """Something special happened, and the run is rolled back."""
     DIVERGES = 2
     LEFT = 3
-    """The block goes on in Python."""
+    """The block continues in Python."""
     REFUSED = 4
     WAITS = 5
     EXITS = 6
     ARRIVES = 7
-    """At a join of which Python keeps count."""
+    """The fragment arrives at a join that Python counts."""
     HAD_TURN = 8
     CANNOT_SPLIT = 9
-    """It diverges, and not all its rows are here, or there is no room."""
+    """The fragment diverges, and its rows are incomplete or there is no room."""
     OTHERS_FIRST = 10
-    """The queue goes on with those who waited for a barrier and whom only Python knows."""
+    """The queue continues with fragments that waited for a barrier and that only Python knows."""
     NOTHING_LEFT = 11
     TURNS_OVER = 12
     SPLITS = 13
-    """It diverges, and one part has to go on in Python, which splits it for less than it costs to hand over two."""
+    """The fragment diverges, and one part continues in Python. Splitting it there costs less than passing two
+    fragments.
+    """
 
 
 class Result(Counted):
@@ -356,27 +368,27 @@ class Result(Counted):
     POISONS = auto()
     LOCATION = auto()
     AT = auto()
-    """The operation that it has stopped at."""
+    """The operation at which it stopped."""
     CURRENT = auto()
-    """Whose turn it is."""
+    """The fragment whose turn it is."""
     TURNS = auto()
     CHANGES_BEFORE = auto()
-    """Before this turn."""
+    """The changes before this turn."""
 
 
 FIRST_ROW = 17
 NAMED_BARRIERS = 16
 TRACE_BYTES = 48
-"""Of an entry of the trace."""
+"""Bytes of an entry of the trace."""
 WHOLE_CHUNK = 1 << 30
-"""Is added to a chunk all bytes of which one access covers."""
+"""Added to a chunk if one access covers all its bytes."""
 NOT_YET = -1
 JOIN_FIELDS, BARRIER_FIELDS = len(JoinField), len(Barrier)
 CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * BARRIER_FIELDS
 
 
 def constants() -> str:
-    """All of it as constants of Mojo."""
+    """Returns everything as constants of Mojo."""
     lines = [f"comptime {field.name} = {field.value}" for field in Context]
     lines += [f"comptime {mark.name} = {mark.value}" for mark in Mark]
     tables = {

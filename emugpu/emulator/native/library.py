@@ -1,4 +1,4 @@
-"""The native engine's library: a wheel carries it compiled; elsewhere Mojo compiles it once on a machine."""
+"""Finds the native engine's library: a wheel carries it compiled; elsewhere Mojo compiles it once per machine."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Engine = Literal["native", "python"]
 QUERY_SECONDS = 60
 BUILD_SECONDS = 600
 BASELINE = "x86-64-v3"
-"""The processor for which a wheel's library is compiled: of 2013 or later."""
+"""The processor for which a wheel's library is compiled: 2013 or later."""
 BASELINE_FLAGS = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"))
-"""What Linux calls the features that this processor has, and the level below it has not."""
+"""Linux's names of the features that this processor has and the level below lacks."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Library:
 
 
 def library_for(engine: Engine) -> Library | None:
-    """The library that an engine needs; None if it needs none, or there is none to be had."""
+    """Returns the library that an engine needs, or None if it needs none or there is none."""
     return _library() if engine == "native" else None
 
 
@@ -60,7 +60,7 @@ def _library() -> Library | None:
 
 
 def _library_path() -> Path:
-    """The library that the package carries, if this processor can run it, else one that Mojo compiles here."""
+    """Returns the library in the package if this processor can run it, otherwise one that Mojo compiles here."""
     source = mojo_source()
     carried = COMPILED / carried_name(source)
     if not carried.exists():
@@ -76,15 +76,15 @@ def _library_path() -> Path:
 
 
 def carried_name(source: Mapping[str, str]) -> str:
-    """The file name of the library that a wheel carries; it names the source from which it was compiled."""
+    """Returns the file name of a wheel's library, which identifies the source from which it was compiled."""
     return f"native-{_digest(source)}.so"
 
 
 def shared_library(source: Mapping[str, str], what: str) -> Path:
-    """Returns the library that `library.mojo` is compiled to, from the cache if it is there. source: that file and
-    those that it imports, by name. what: the message names it.
+    """Returns the library compiled from `library.mojo`, from the cache if it is there.
 
-    The cache knows a library by its source, the compiler's version and the processor. Raises CannotRun.
+    ``source`` holds that file and its imports, by name. ``what`` names the library in the message. The cache key is the
+    source, the compiler's version and the processor. Raises CannotRun.
     """
     mojo = _compiler()
     version = _answer([mojo, "--version"], QUERY_SECONDS)
@@ -100,7 +100,7 @@ def shared_library(source: Mapping[str, str], what: str) -> Path:
 
 
 def compile_library(source: Mapping[str, str], to: Path, processor: str | None = None) -> None:
-    """Has Mojo compile a library, in the folder of its file. processor: None for this one. Raises CannotRun."""
+    """Compiles a library with Mojo, in the folder of its file. ``processor`` is None for this one. Raises CannotRun."""
     for name, text in source.items():
         path = to.parent / name
         path.parent.mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ def _answer(command: list[str | Path], seconds: float) -> str:
 
 
 def _processor_flags() -> str:
-    """The features of this processor, which a compiler for it makes use of; empty if Linux does not say."""
+    """Returns the features of this processor, which a compiler may use, or nothing if Linux does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""The micro-operations of the native engine, each declared once: what one lane of it means, and how Mojo says it.
+"""The micro-operations of the native engine, each declared once: its meaning for one lane, and its Mojo expression.
 
 A micro-operation reads up to three rows of 32 lanes, ``a``, ``b`` and ``c``, and writes one. ``lane`` is its meaning in
-exact Python integers: bit patterns in, a bit pattern out; most of it is what the Python engine does to one lane.
-``mojo`` is the expression over vectors of the types that the sources have. Predicates are rows of 0 and 1. Loads,
-stores and branches are not in this table: they are control and memory, which `interpreter/` has by hand, with the
-numbers that `Control` gives them.
+exact Python integers: bit patterns in, a bit pattern out; most of it is the Python engine's own function for one lane.
+``mojo`` is the expression over vectors of the source types. Predicates are rows of 0 and 1. Loads, stores and branches
+are not in this table, because they are control and memory: they are written by hand in `interpreter/`, with the numbers
+of `Control`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOJO_TYPES = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One micro-operation. result, sources: the types of its rows, by which Mojo reads them."""
+    """One micro-operation. ``result`` and ``sources`` are the types as which Mojo reads its rows."""
 
     name: str
     result: str
@@ -40,20 +40,22 @@ class Operation:
     mojo: str
     lane: Callable[..., int]
     chooses: bool = False
-    """Whether it takes one of its first two sources by a third, which decides what agrees in all lanes."""
+    """Whether the third source chooses one of the first two, which decides whether all lanes are equal."""
     nearly: bool = False
-    """Whether the expression is a float64 that may be a few units off, and is rounded to f32: a result that this might
-    change is out of the ordinary.
+    """Whether the expression is a float64 that may be off by a few units and is rounded to f32. If that error could
+    change the result, the run is rolled back.
     """
 
     @property
     def spreads(self) -> bool:
-        """Whether a lane of the result is undefined, all of it, exactly where one of a source is."""
+        """Returns whether a lane of the result is undefined, with all its bits, exactly if a lane of a source is."""
         return self.name.split(".")[0] in _SPREADING
 
     @property
     def weight(self) -> int:
-        """What it costs in Python where lanes differ, in units of `fragment_runner.PRICE`: floats ten times more."""
+        """Returns its cost in Python with different lanes, in units of `fragment_runner.PRICE`. Floats cost ten times
+        more.
+        """
         return 20 if "f32" in self.name or "f64" in self.name or "f16" in self.name else 2
 
 
@@ -64,7 +66,7 @@ _SPREADING = frozenset((
 
 
 def number(bits: int, kind: str) -> float:
-    """The number of an f32's or an f64's bits."""
+    """Returns the number that the bits of an f32 or f64 represent."""
     return float(struct.unpack(f"<{_FORMS[kind][1]}", struct.pack(f"<{_FORMS[kind][0]}", bits))[0])
 
 
@@ -72,12 +74,14 @@ _FORMS = {"f32": "If", "f64": "Qd"}
 
 
 def f32_bits(value: np.float32) -> int:
-    """The bits of an f32; every NaN is the canonical one."""
+    """Returns the bits of an f32. Every NaN becomes the canonical one."""
     return CANONICAL_NAN if np.isnan(value) else int(value.view(np.uint32))
 
 
 def of(function: Callable[..., Any], *more: object) -> Callable[..., int]:
-    """What a function of `values` makes of one lane. more: its arguments behind the sources."""
+    """Returns the function of one lane that applies a function of `values`. ``more`` holds its arguments behind the
+    sources.
+    """
     return lambda *lanes: function(*lanes, *more)
 
 
@@ -208,7 +212,7 @@ def _operations() -> list[Operation]:
 
 
 def _halves(add: Callable[..., None]) -> None:
-    """f16 and bf16, one in a row or two."""
+    """Adds operations on f16 and bf16, one or two in a row."""
     for kind, form in (("f16", F16), ("bf16", BF16)):
         for name, sources, text in _HALF_FUNCTIONS:
             mojo, kinds = text.replace("B", str(form is BF16)), " ".join(["u32"] * sources)
@@ -219,7 +223,7 @@ def _halves(add: Callable[..., None]) -> None:
 
 
 def _conversions(add: Callable[..., None]) -> None:
-    """Between f32, f64 and integers, and to whole numbers."""
+    """Adds conversions between f32, f64 and integers, and rounding to integers."""
 
     def lane(function: Callable[..., Any], *before: object) -> Callable[..., int]:
         return lambda a: int(function(*before, a))
@@ -255,7 +259,7 @@ _HALF_FUNCTIONS = (
     ("min.nan", 2, "half_bits[B](or_nan(least(of_half[B](a), of_half[B](b)), of_half[B](a), of_half[B](b)))"),
     ("max.nan", 2, "half_bits[B](or_nan(greatest(of_half[B](a), of_half[B](b)), of_half[B](a), of_half[B](b)))"),
 )
-"""Functions of f16 and bf16, one in a row or two; B says whether it is bf16."""
+"""Functions of f16 and bf16, one or two in a row; B says whether it is bf16."""
 _PLAIN = (False, False, False, False)
 """No .ftz, no .sat, no .relu, no .satfinite."""
 _WIDE_FUNCTIONS = (
@@ -271,7 +275,7 @@ _WIDE_FUNCTIONS = (
 """Functions of f64, rounded to nearest."""
 _NEARLY = ("ex2", "lg2")
 _PACKED = ("add", "sub", "mul", "fma")
-"""What is there for two f32 in a row, too."""
+"""Functions that also exist for two f32 in a row."""
 _FLOAT_FUNCTIONS = (
     ("add", 2, "a + b"),
     ("sub", 2, "a - b"),
@@ -289,11 +293,11 @@ _FLOAT_FUNCTIONS = (
     ("min.nan", 2, "or_nan(least(a, b), a, b)"),
     ("max.nan", 2, "or_nan(greatest(a, b), a, b)"),
 )
-"""Functions of f32 by name, with how many sources they have: as `float_math` has them, rounded to nearest."""
+"""Functions of f32 by name, with their number of sources, as in `float_math`, rounded to nearest."""
 
 
 def _wide_lane(name: str) -> Callable[..., int]:
-    """The same of f64."""
+    """Returns the f64 function of one lane."""
 
     def lane(*bits: int) -> int:
         numbers = [float_math.inputs(np.array(b, np.uint64), F64, False) for b in bits]
@@ -303,7 +307,7 @@ def _wide_lane(name: str) -> Callable[..., int]:
 
 
 def _function_lane(name: str, ftz: bool, mode: str = "rn", form: Format = F32) -> Callable[..., int]:
-    """What the emulator's own function makes of one lane."""
+    """Returns the emulator's own function of one lane."""
 
     def lane(*bits: int) -> int:
         numbers = [float_math.inputs(np.array(b, np.uint32), form, ftz) for b in bits]
@@ -362,28 +366,30 @@ EXCHANGES = {
         + ["elect"]
     )
 }
-"""The numbers of what lanes of a warp do together; the last source is the mask of those that take part."""
+"""Numbers of the operations that exchange data between the lanes of a warp. Their last source is the mask of the
+participating lanes.
+"""
 
 
 MATRICES = {"tcgen05.ld": 950, "stmatrix": 951, "stmatrix.trans": 952}
-"""The numbers of what whole warps do: a register of a load of tensor memory, and the store of one matrix."""
+"""Numbers of operations of whole warps: a register of a load from tensor memory, and the store of one matrix."""
 
 
 class Control(IntEnum):
-    """The numbers of what is no operation on lanes: these begin, link and end native pieces."""
+    """Numbers of operations that are not on lanes: they begin, link and end native pieces."""
 
     BEGIN = 1000
-    """The first of a native piece: saves the rows that a rollback needs."""
+    """Begins a native piece: saves the rows that a rollback needs."""
     GO = 1001
     BRANCH = 1002
     LEAVE = 1003
-    """The block goes on with an instruction that Python runs."""
+    """The block continues with an instruction that Python runs."""
     BARRIER = 1004
 
 
 BARRIER = "bar.sync"
-"""The micro-operation of a barrier: its sources are the barrier's number and, if it is given, the count of threads; an
-alignment of 32 says that all lanes of the warp must come together.
+"""The micro-operation of a barrier. Its sources are the barrier's number and, if given, the number of threads. An
+alignment of 32 means that all lanes of the warp must arrive together.
 """
 
 
@@ -396,15 +402,15 @@ ACCESSES: dict[tuple[str, str, int], int] = {
     )
     if (verb, space) != ("st", "param")
 }
-"""The numbers of loads and stores, by direction, state space and bytes of an item."""
+"""Numbers of loads and stores, by direction, state space and bytes of an item."""
 
 
 ATOMICS = (
     "add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min.u", "max.u", "min.s", "max.s", "add.f",
 )  # fmt: skip
-"""What lanes do to memory one after another, numbered as they stand here."""
+"""Atomic operations on memory, one lane after another, numbered in this order."""
 ATOMIC_ACCESSES = {
     (space, nbytes): 930 + number
     for number, (space, nbytes) in enumerate((space, nbytes) for space in ("shared", "global") for nbytes in (4, 8))
 }
-"""The numbers of atomics, by state space and bytes."""
+"""Numbers of atomics, by state space and bytes."""

@@ -1,8 +1,8 @@
-"""Which parts of a kernel run natively, as micro-operations; worked out when a launch first wants it.
+"""Decides which parts of a kernel run natively, as micro-operations, when a launch first needs it.
 
-A block whose instructions all have micro-operations is one native piece. Of other blocks those parts are native pieces
-that are long enough, and Python functions run the rest; the block stays one block to schedules and counters. What a
-native piece may touch are plain registers: none that nothing writes, and none that something asynchronous reads. It may
+A block is one native piece if all its instructions have micro-operations. In other blocks every part that is long
+enough is a native piece, and Python functions run the rest; schedules and counters still see one block. A native piece
+may access only ordinary registers: none that nothing writes, and none that an asynchronous operation reads. It may
 begin with accumulators of wgmma, which Python puts into the registers before.
 """
 
@@ -45,10 +45,10 @@ from emugpu.emulator.translate.cfg import (
 SHORTEST = 4
 """Instructions of the shortest native piece in a block that Python runs otherwise."""
 MOST = 0xFFFE
-"""Rows, and locations: their numbers have 16 bits."""
+"""Most rows and most locations, because their numbers have 16 bits."""
 ROW_BYTES = 256
 NARROW, WIDE, PREDICATE = 0, 1, 2
-"""Kinds of rows: 32 bits a lane, 64, or a predicate."""
+"""Kinds of rows: 32 bits per lane, 64 bits per lane, or a predicate."""
 NO_GUARD = NO_ROW = 0xFFFF
 NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, CHOOSES, ALIGNED, COUNTED, SPREADS = 1, 2, 4, 8, 16, 32, 64, 128
 
@@ -56,21 +56,22 @@ RECORD = np.dtype(
     [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
      ("imm", "u8"), ("yes", "i4"), ("no", "i4")]
 )  # fmt: skip
-"""A micro-operation as the interpreter reads it."""
+"""A micro-operation in the interpreter's format."""
 
 
 class _NotNative(Exception):
-    """The instruction has no micro-operations that do what it does here."""
+    """No micro-operations do what the instruction does here."""
 
 
 @dataclass
 class Piece:
-    """A part of a block: instructions ``[first, last)``. start: its first micro-operation, or -1 if Python runs it.
+    """A part of a block: instructions ``[first, last)``. ``start`` is its first micro-operation, or -1 if Python runs
+    it.
 
-    needs: (slot, row, kind) of the registers that it, or what native code goes on to, may read. function: the part in
-    Python, made when it is first called for. synchronises: it is a barrier, which is native where fragments are given
-    whole turns. publishes: it reads accumulators of wgmma, which Python puts into the registers first: native code does
-    not go on to it by itself.
+    ``needs``: (slot, row, kind) of the registers that this piece, or native code after it, may read. ``function``: the
+    part in Python, made at its first call. ``synchronises``: it is a barrier, which is native if fragments get whole
+    turns. ``publishes``: it reads accumulators of wgmma, which Python puts into the registers first, so native code
+    does not continue to it by itself.
     """
 
     first: int
@@ -85,13 +86,13 @@ class Piece:
 
     @property
     def follows(self) -> bool:
-        """Whether native code may go on to it."""
+        """Returns whether native code may continue to it."""
         return self.start >= 0 and not self.publishes
 
 
 @dataclass(frozen=True)
 class Branch:
-    """The end of a block at which lanes may go separate ways."""
+    """The end of a block at which lanes may diverge."""
 
     predicate: int
     yes: int
@@ -100,10 +101,10 @@ class Branch:
 
 @dataclass
 class Plan:
-    """All that the engine needs to know of a kernel."""
+    """All data of a kernel that the engine needs."""
 
     pieces: list[list[Piece]]
-    """Of each block; none where Python runs all of it."""
+    """The pieces of each block; none if Python runs the whole block."""
     branches: dict[int, Branch]
     joins: list[int]
     operations: NDArray[Any]
@@ -116,29 +117,29 @@ class Plan:
     slot_of_row: list[int]
     literal_rows: list[int]
     literals: NDArray[np.uint8]
-    """What literals' rows hold, [literals, bytes of a row]."""
+    """The contents of the literals' rows, [literals, bytes of a row]."""
     filled: Callable[[Any], tuple[Any, ...]]
-    """The values of a fragment's special registers and variables' addresses."""
+    """Returns the values of a fragment's special registers and variables' addresses."""
     filled_rows: list[tuple[int, int]]
-    """The rows that they go to, each with its kind."""
+    """The rows of these values, each with its kind."""
     live_rows: list[list[tuple[int, int, int]]]
-    """(slot, row, kind) of the registers that have rows and are live at each location."""
+    """(slot, row, kind) of the registers that have rows and are live, at each location."""
     needs_all: list[bool]
-    """Of each block whether its first piece needs all of those, so that a fragment may split when it has these."""
+    """Whether the first piece of a block needs all of those, so that a fragment with them may split."""
     accesses: dict[int, tuple[str, str, int, int]]
-    """Of each instruction that accesses memory natively: the verb, the space, the bytes of an item, and the items."""
+    """The verb, the space, the bytes of an item, and the items, of each instruction that accesses memory natively."""
     barriers: list[int]
-    """Numbers of the barriers that run natively."""
+    """The numbers of the barriers that run natively."""
     has_all_rows: list[bool]
-    """Of each block whether all registers that are live at its start have rows."""
+    """Whether all registers that are live at the start of a block have rows."""
     make_functions: Callable[[int], None]
     """Makes the Python functions of a block's pieces."""
     workspaces: list[Any] = field(default_factory=list)
-    """The memory of launches that have ended, if there is some."""
+    """The memory of ended launches."""
 
 
 class _Rows:
-    """The rows of a fragment's registers, of values between micro-operations, of literals and of special registers."""
+    """The rows of a fragment's registers, of intermediate values, of literals and of special registers."""
 
     def __init__(self, dtypes: Sequence[Any], operands: Any) -> None:
         self._dtypes = dtypes
@@ -182,7 +183,7 @@ class _Rows:
         return self.expressions[text, kind]
 
     def read(self, operand: Any, kind: str, excluded: frozenset[int]) -> tuple[int, int]:
-        """(row, kind of the row) of an operand read as a PTX type."""
+        """Returns (row, kind of the row) of an operand that is read as a PTX type."""
         wanted = PREDICATE if kind == "pred" else WIDE if TYPE_BYTES[kind] == 8 else NARROW
         if isinstance(operand, Temporary):
             row_kind = WIDE if operand.is_wide else NARROW
@@ -226,7 +227,9 @@ class Planner:
         write_pieces: Callable[[int, Sequence[Block]], list[BlockFunction]],
         quiet: bool,
     ) -> None:
-        """quiet: nobody will listen, and loads of tensor memory take their values at once."""
+        """Prepares a plan. ``quiet`` means that no sink will be attached and that loads of tensor memory take their
+        values at once.
+        """
         self._instructions = instructions
         self._emitted = emitted
         self._blocks = blocks
@@ -250,7 +253,7 @@ class Planner:
         self._accesses: dict[int, tuple[str, str, int, int]] = {}
 
     def plan(self) -> Plan | None:
-        """The plan; None if the kernel is too large for one, or has nothing to run natively."""
+        """Returns the plan, or None if the kernel is too large or nothing in it can run natively."""
         blocks = self._blocks
         micro = [self._micro_of_block(block) for block in blocks]
         pieces = [self._pieces(block, found) for block, found in zip(blocks, micro, strict=True)]
@@ -277,7 +280,7 @@ class Planner:
     # ---- which instructions, and which pieces ----
 
     def _micro_of_block(self, block: Block) -> dict[int, list[Record] | None]:
-        """The micro-operations of each instruction that is no branch; None where Python must run it."""
+        """Returns the micro-operations of each instruction except branches, or None if Python must run it."""
         unloaded = set(self._unloaded_in[block.index])
         loading: set[int] = set()
         found: dict[int, list[Record] | None] = {}
@@ -300,7 +303,7 @@ class Planner:
             before = set(unloaded)
             load_step(i, unloaded)
             if before and not unloaded:
-                # What was loaded elsewhere Python has to deliver.
+                # Python must deliver values that were loaded elsewhere.
                 if not before <= loading:
                     found[index] = None
                 loading = set()
@@ -377,7 +380,7 @@ class Planner:
         raise _NotNative
 
     def _exchange(self, m: Micro, guard: int) -> Record:
-        """The mask of those who take part goes where a load has its alignment."""
+        """Returns a record whose field of the alignment holds the mask of the participating lanes."""
         if guard != NO_GUARD:
             raise _NotNative
         *rows, members = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
@@ -427,7 +430,7 @@ class Planner:
         return {**found, "b": value, "d": NO_ROW, "flags": flags}
 
     def _atomic(self, m: Micro, guard: int, flags: int) -> Record:
-        """What is done goes where a load has its alignment."""
+        """Returns a record whose field of the alignment holds the kind of atomic."""
         (base, base_kind), *values = (self._rows.read(*s, self._excluded) for s in m.sources)
         kinds = {kind for _, kind in values}
         flags |= WIDE_ADDRESS if base_kind == WIDE else 0
@@ -445,7 +448,7 @@ class Planner:
         return {**found, "b": rows[0], "c": rows[-1], "e": ATOMICS.index(m.name), "imm": m.offset & 0xFFFFFFFFFFFFFFFF}
 
     def _guard_of_end(self, block: Block) -> set[int]:
-        """The predicate that decides where a block goes on."""
+        """Returns the predicate that decides where a block continues."""
         last = block.skips or self._instructions[block.last - 1]
         ends = block.skips is not None or last.opcode in BRANCHES
         return {last.guard.slot} if ends and last.guard is not None else set()
@@ -458,7 +461,7 @@ class Planner:
         return last.opcode != "brx" and plain and not self._guard_of_end(block) & self._excluded
 
     def _pieces(self, block: Block, found: dict[int, list[Record] | None]) -> list[Piece]:
-        """The block in pieces, those that run natively marked by a start of 0; none if there are no such."""
+        """Divides a block into pieces. Native ones have a start of 0; the list is empty if there are none."""
         end_is_native = self._end_is_native(block)
         pieces: list[Piece] = []
         whole = end_is_native and all(records is not None for records in found.values())
@@ -466,7 +469,7 @@ class Planner:
             if self._synchronises(index) and found[index] is not None:
                 pieces.append(Piece(index, index + 1, 0, synchronises=True))
                 continue
-            # A branch goes with what is before it.
+            # A branch belongs to the instructions before it.
             native = found[index] is not None if index in found else bool(pieces) and pieces[-1].start == 0
             native = whole or (native and (end_is_native or index in found))
             if pieces and (pieces[-1].start == 0) == native and not pieces[-1].synchronises:
@@ -493,7 +496,7 @@ class Planner:
         return piece
 
     def _live_within(self, block: Block, pieces: Sequence[Piece]) -> list[set[int]]:
-        """The registers that are live at the start of each piece, and at the end of the block."""
+        """Returns the live registers at the start of each piece and at the end of the block."""
         live = [block.live_out | self._guard_of_end(block)]
         for piece in reversed(pieces):
             live.append(piece.reads | (live[-1] - piece.writes))
@@ -518,7 +521,7 @@ class Planner:
         self._saved += [self._rows.registers[slot] for slot in saved]
         self._most_saved = max(self._most_saved, len(saved))
         for index in range(piece.first, piece.last):
-            self._records += found.get(index) or ()  # those of a branch are none
+            self._records += found.get(index) or ()  # branches have no micro-operations
         if number + 1 < len(pieces):
             if pieces[number + 1].follows:
                 return
@@ -532,7 +535,7 @@ class Planner:
         return len(self._locations) - 1
 
     def _end(self, block: Block, branches: dict[int, Branch]) -> Record:
-        """Where the block goes on."""
+        """Returns the record of the block's end, which says where it continues."""
         here = len(self._blocks) + block.index
         last = block.skips or self._instructions[block.last - 1]
         if block.skips is not None:
@@ -553,7 +556,7 @@ class Planner:
     # ---- all together ----
 
     def _find_needs(self, pieces: Sequence[Sequence[Piece]]) -> None:
-        """Liveness among the native pieces alone: what Python must hand to the interpreter."""
+        """Computes liveness among the native pieces alone: the registers that Python must pass to the interpreter."""
         needs: dict[int, set[int]] = {}
         for block, several in zip(self._blocks, pieces, strict=True):
             for piece in several:
@@ -599,7 +602,7 @@ class Planner:
         for slot, row in rows.registers.items():
             slot_of_row[row] = slot
         text = f"lambda f: ({''.join(f'{expression}, ' for expression, _ in rows.expressions)})"
-        filled = eval(text, self._operands.names)  # expressions that generated code has, too
+        filled = eval(text, self._operands.names)  # generated code uses the same expressions
         return Plan(
             pieces=pieces,
             branches=branches,

@@ -1,4 +1,4 @@
-"""The Mojo source of the interpreter, complete with the operations of the table."""
+"""Builds the complete Mojo source of the interpreter, including the operations of the table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _handler(operation: Operation) -> list[str]:
 
 
 def _rename(expression: str, names: dict[str, str]) -> str:
-    """An expression with the names of the interpreter's variables in place of a, b and c."""
+    """Returns an expression with a, b and c replaced by names of the interpreter's variables."""
     found, word = "", ""
     for character in expression + " ":
         if character.isalnum() or character == "_":
@@ -67,7 +67,9 @@ def _access(verb: str, space: str, nbytes: int) -> str:
 
 
 def _atomic(space: str, nbytes: int) -> list[str]:
-    """Where it changes nothing, the loop may be one that polls, and Python looks what it polls."""
+    """Returns the code of an atomic. If it changes nothing, the loop may only poll, and Python examines what it
+    polls.
+    """
     kind = f"{SPACES.index(space)}, {nbytes}"
     return [
         "    var is_single = mask & (mask - 1) == 0",
@@ -88,7 +90,7 @@ _MATRICES = {
 
 
 def _chain(cases: list[tuple[int, list[str]]]) -> str:
-    """A chain of ifs, which the compiler makes a table of jumps."""
+    """Returns a chain of ifs, which the compiler turns into a jump table."""
     lines: list[str] = []
     for position, (number, body) in enumerate(cases):
         lines.append(f"{'elif' if position else 'if'} op == {number}:")
@@ -97,7 +99,7 @@ def _chain(cases: list[tuple[int, list[str]]]) -> str:
 
 
 def mojo_source() -> dict[str, str]:
-    """The files of the library and of the package that it imports, by name."""
+    """Returns the files of the library and of the package that it imports, by name."""
     numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
     numbers += [f"comptime ATOMIC_{name.replace('.', '_').upper()} = {n}" for n, name in enumerate(ATOMICS)]
     numbers += [f"comptime FIRST_{what} = {ACCESSES[verb, 'shared', 1]}" for what, verb in _FIRST.items()]

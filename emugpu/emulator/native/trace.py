@@ -1,8 +1,7 @@
-"""What happens natively, as events: the interpreter writes it down, and the sink of the launch is told of it before it
-is told of anything else.
+"""Turns the trace of native code into events. The interpreter writes the trace, and the sink of the launch gets its
+events before any later event.
 
-Accesses that a fragment makes one after the other are one `Accesses`; each of them is made an `Access` only for those
-who look at it.
+Consecutive accesses of a fragment form one `Accesses`; each becomes an `Access` only for sinks that need it.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ ENTRY = np.dtype(
     [("kind", "u2"), ("flags", "u2"), ("warp", "i4"), ("lanes", "u4"), ("site", "i4"), ("run", "i8"), ("value", "i8"),
      ("chunk", "i4"), ("number", "i4"), ("base", "i8")]
 )  # fmt: skip
-"""An entry as the interpreter writes it. run: of accesses of one fragment with nothing in between it is the same. base:
-of the one allocation in global memory that is accessed, if there is one.
+"""An entry in the interpreter's format. ``run`` is equal for consecutive accesses of one fragment. ``base`` is the base
+of the only allocation in global memory that is accessed, if there is only one.
 """
 assert ENTRY.itemsize == TRACE_BYTES
 FIRST_SAME_VALUE = 8
-"""The bit of the flags of an access that says whether all lanes store one value as the first item."""
+"""The bit of an access's flags that says whether all lanes store one value as the first item."""
 ENTRIES, WORDS, CHUNKS, MARGIN = 1 << 16, 1 << 18, 1 << 19, 1 << 10
 _ROW = np.arange(WARP_SIZE, dtype=np.uint64)
 _FILLED = (
@@ -42,7 +41,7 @@ MODES = {"ld": "read", "st": "write"}
 
 
 class Trace:
-    """Holds what the interpreter has written down of one launch."""
+    """Holds the interpreter's trace of one launch."""
 
     def __init__(
         self,
@@ -52,8 +51,10 @@ class Trace:
         accesses: dict[int, tuple[str, str, int, int]],
         library: Library,
     ) -> None:
-        """grid: whose sink is told of it all, in order: what Python makes events of, too, comes by here. accesses: by
-        instruction, the verb, the state space, the bytes of an item and how many items.
+        """Attaches the trace to a launch.
+
+        The sink of ``grid`` gets all events in order; Python's own events pass through here, too. ``accesses`` holds,
+        by instruction, the verb, the state space, the bytes of an item and the number of items.
         """
         assert isinstance(grid.sink, events.DeferredSink)
         self._sink, grid.sink = grid.sink, self._pass_on
@@ -66,7 +67,9 @@ class Trace:
         self.kinds = np.full(len(sites) + 1, -1)
         self.items = np.zeros(len(sites) + 1, np.int64)
         self.sizes = np.zeros(len(sites) + 1, np.int32)
-        """By instruction: which have the same verb and state space, how many items a lane accesses, and their bytes."""
+        """The instructions with the same verb and state space, the items that a lane accesses, and their bytes, by
+        instruction.
+        """
         for index, (verb, space, nbytes, items) in accesses.items():
             self.kinds[index], self.items[index], self.sizes[index] = kinds.index((verb, space)), items, nbytes * items
         self._warps: dict[tuple[int, int, int], int] = {}
@@ -83,7 +86,7 @@ class Trace:
             context[Context[name]], context[Context[f"{name}_ROOM"]] = array.ctypes.data, room
 
     def number_of(self, warp: Warp) -> int:
-        """The number by which the interpreter knows a warp."""
+        """Returns the interpreter's number of a warp."""
         return self._number((warp.cta.cluster.number, warp.cta.rank, warp.index))
 
     def _number(self, who: tuple[int, int, int]) -> int:
@@ -103,7 +106,9 @@ class Trace:
         return self._sites[index]
 
     def _pass_on(self, event: Any) -> None:
-        """Take an event that Python has made; those that the trace has entries for can become some, if that pays."""
+        """Takes an event that Python made. It may become an entry of the trace if there is such an entry and
+        that pays.
+        """
         batches = self._sink.batches
         if batches is not None and batches.includes(event):
             self.drain_if_full()
@@ -114,7 +119,7 @@ class Trace:
         self._sink(event)
 
     def _note(self, event: Any) -> bool:
-        """Write an event down as the interpreter would. False: there are no such entries."""
+        """Writes an event as the interpreter would. Returns False if there is no such entry."""
         if isinstance(event, Access):
             return self._note_access(event)
         about = _entry_of(event)
@@ -164,7 +169,7 @@ class Trace:
         return True
 
     def _add_words(self, row: Any, here: NDArray[np.int64]) -> None:
-        """Words of one value for all lanes, or of one for each lane that is there."""
+        """Adds one value for all lanes, or one for each lane in ``here``."""
         used = self._context[Context.TRACE_WORDS_USED]
         if isinstance(row, np.ndarray):
             words = np.zeros(WARP_SIZE, np.uint64)
@@ -175,13 +180,13 @@ class Trace:
         self._context[Context.TRACE_WORDS_USED] = used + len(words)
 
     def drain_if_full(self) -> None:
-        """Make room, if need be."""
+        """Empties the trace if it is nearly full."""
         context = self._context
         if any(2 * context[used] > context[room] for used, room in _FILLED):
             self.drain()
 
     def drain(self) -> None:
-        """Tell the sink all that has happened since."""
+        """Sends the sink everything that happened since the last call."""
         context = self._context
         count = context[Context.TRACED]
         if not count:
@@ -224,7 +229,7 @@ class Trace:
 
 
 class Batch:
-    """A part of what was written down: entries, and the words and chunks of accesses."""
+    """A part of the trace: entries, and the words and chunks of accesses."""
 
     __slots__ = ("chunks", "entries", "trace", "words")
 
@@ -234,7 +239,7 @@ class Batch:
         self.trace, self.entries, self.words, self.chunks = trace, entries, words, chunks
 
     def events(self, which: NDArray[np.int64]) -> Iterator[Any]:
-        """Makes events of some of the entries, in order; accesses that go on with one another are one event."""
+        """Makes events of some entries, in order. Accesses that belong together become one event."""
         entries = self.entries[which]
         accesses = entries["kind"] == Event.ACCESS
         goes_on = accesses[1:] & accesses[:-1]
@@ -258,13 +263,13 @@ class Batch:
             first, chunk, covered = end, chunk_end, covered_end
 
     def chunks_of(self, which: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The chunks of some of the entries, and how many each of them has."""
+        """Returns the chunks of some entries, and their number per entry."""
         firsts = np.append(self.entries["chunk"], len(self.chunks))
         counts = firsts[which + 1] - firsts[which]
         return self.chunks[_ranges(firsts[which], counts)], counts
 
     def select(self, which: NDArray[np.int64]) -> Batch:
-        """Some of the entries alone, all of them accesses, without their chunks."""
+        """Returns a batch of some entries, which are all accesses, without their chunks."""
         entries = self.entries[which]
         flags = entries["flags"]
         single = flags & (Traced.SAME | Traced.ROW) != 0
@@ -308,7 +313,7 @@ class Batch:
 
 
 def _entry_of(event: Any) -> tuple[Event, Agent, int, int, int] | None:
-    """Kind, agent, instruction, value and number of the entry of an event, if it says all of it."""
+    """Returns kind, agent, instruction, value and number of an event's entry, if the entry can hold the whole event."""
     match event:
         case events.Resumed():
             return Event.RESUMED, event.agent, -1, 0, 0
@@ -328,6 +333,6 @@ def _entry_of(event: Any) -> tuple[Event, Agent, int, int, int] | None:
 
 
 def _ranges(firsts: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Numbers from each of the first ones on, so many."""
+    """Returns the numbers of several ranges: ``counts`` numbers from each of ``firsts``."""
     ends = np.cumsum(counts)
     return np.repeat(firsts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)

@@ -1,6 +1,6 @@
 """The memory in which the interpreter runs a kernel: the rows of fragments' registers, and its tables and lists.
 
-Making it costs more than many a launch, so the launches of a kernel have it one after the other.
+Allocating it costs more than many launches, so the launches of a kernel use it one after the other.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, Plan
 
 LOG_ROOM = 16384
-"""Stores of one lane that a run of blocks may make and still be taken back."""
+"""Most stores of one lane that a run of blocks may make and still be rolled back."""
 LONGEST_WINDOW = 1024
-"""Blocks of the longest window that can be watched."""
+"""Most blocks of a window."""
 QUEUE_ROOM, JOIN_ROOM, CTA_ROOM = 1 << 16, 1 << 12, 64
-"""Fragments that may become ready while native code gives turns, joins that may be open, and CTAs that take part."""
+"""Most fragments that may become ready while native code gives turns, most open joins, and most participating CTAs."""
 CHUNK_FILES, MOST_FRAGMENTS, MOST_BYTES, ALIGNMENT = 4, 1 << 14, 1 << 30, 64
-"""Files of rows that are made together, the most that there may be, and the most bytes that they may take."""
+"""Files of rows that are allocated together, most files, most bytes of rows, and their alignment."""
 MOST_KEPT = 1 << 26
-"""Bytes of rows that are kept for the next launch at most."""
+"""Most bytes of rows that are kept for the next launch."""
 FIELDS = len(Field)
 _PLACE_BYTES = 32
 _LANES = np.arange(32)
 _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
 _UNKNOWN = object()
 _ALL: dict[int, Any] = {NARROW: np.uint32(0xFFFFFFFF), WIDE: np.uint64(0xFFFFFFFFFFFFFFFF), PREDICATE: np.True_}
-"""What a lane's bits are of which none is defined."""
+"""The bits of a lane of which none is defined."""
 
 
 def _numbers(table: NDArray[Any]) -> memoryview:
-    """A table's fields of 8 bytes, as Python's integers."""
+    """Returns a table's 8-byte fields as Python's integers."""
     return table.data.cast("B").cast("q")
 
 
 class Views:
-    """The rows of one fragment, as Python sees them. marks: a `Mark` for each; undefined: the lanes of those that are
-    marked as poison; origins: the number of what is said of them.
+    """The rows of one fragment for Python. ``marks`` holds a `Mark` for each; ``undefined`` the undefined lanes of
+    those marked as poison; ``origins`` the numbers of their sources.
     """
 
     __slots__ = ("marks", "narrow", "origins", "stamps", "undefined", "wide")
@@ -60,7 +60,7 @@ class Views:
 
 
 class Files:
-    """The memory of all fragments' rows, and the interpreter's table of fragments; both grow, and stay where they are.
+    """The memory of all fragments' rows, and the interpreter's table of fragments. Both grow and never move.
 
     A fragment's number is its place in the table.
     """
@@ -79,14 +79,14 @@ class Files:
         self._memory: list[NDArray[np.uint8]] = []
         self._views: dict[int, Views] = {}
         self.launch = object()
-        """Whose fragments have the files."""
+        """The launch whose fragments use the files."""
 
     @property
     def nbytes(self) -> int:
         return CHUNK_FILES * self._bytes * len(self._memory)
 
     def forget(self) -> None:
-        """All fragments are gone, and what they have left."""
+        """Removes all fragments and their data."""
         self.launch = object()
         self._context[Context.FREE_COUNT] = 0
         for number in reversed(range(CHUNK_FILES * len(self._memory))):
@@ -94,12 +94,12 @@ class Files:
             self.give_back(number)
 
     def grow(self) -> bool:
-        """Make room for more fragments; False: there is none."""
+        """Makes room for more fragments. Returns False if there is none."""
         first = CHUNK_FILES * len(self._memory)
         if first + CHUNK_FILES > self._most:
             return False
         memory = aligned_bytes(CHUNK_FILES * self._bytes).reshape(CHUNK_FILES, -1)
-        # What is not written here is zero, and costs nothing before it is touched.
+        # Unwritten memory is zero, and costs nothing until it is touched.
         rows = memory[:, : self._plan.rows * ROW_BYTES].reshape(CHUNK_FILES, -1, ROW_BYTES)
         rows[:, self._plan.literal_rows] = self._plan.literals
         memory[:, self._plan.rows * ROW_BYTES : self._plan.rows * (ROW_BYTES + 1)] = Mark.UNIFORM
@@ -110,7 +110,7 @@ class Files:
         return True
 
     def take(self) -> int:
-        """The number of a new fragment, or -1."""
+        """Returns the number of a new fragment, or -1."""
         if self._context[Context.FREE_COUNT] == 0 and not self.grow():
             return -1
         left = self._context[Context.FREE_COUNT] - 1
@@ -131,10 +131,11 @@ class Files:
 
 
 class File:
-    """The rows of a fragment that Python knows. known: for each row the register value that it was last equal to.
+    """The rows of a fragment that has a Python object. ``known`` holds for each row the register value that it last
+    equalled.
 
-    settle: makes the fragment's registers what they are. is_fresh: whether the rows hold all that native code may read.
-    is_ahead: whether registers have to be taken from it before Python may read them.
+    ``settle`` updates the fragment's registers. ``is_fresh`` says whether the rows hold everything that native code may
+    read, ``is_ahead`` whether Python must take over registers before it reads them.
     """
 
     __slots__ = ("_files", "_launch", "is_ahead", "is_fresh", "known", "number", "rows", "settle", "stamps")
@@ -154,7 +155,7 @@ class File:
             self._files.give_back(self.number)
 
     def put(self, row: int, kind: int, value: Any) -> bool:
-        """Make a row what a register is; False if that is no value."""
+        """Sets a row to the value of a register. Returns False if it has no plain value."""
         rows = self.rows
         try:
             (rows.wide if kind == WIDE else rows.narrow)[row] = value
@@ -164,7 +165,7 @@ class File:
         return True
 
     def put_poison(self, row: int, kind: int, value: Poison, origin: int) -> bool:
-        """The same of a value with undefined lanes; False if only some bits of a lane are undefined."""
+        """Sets a row to a value with undefined lanes. Returns False if only some bits of a lane are undefined."""
         if (value.undefined[value.undefined != 0] != _ALL[kind]).any() or not self.put(row, kind, value.value):
             return False
         rows = self.rows
@@ -172,7 +173,7 @@ class File:
         return True
 
     def poison(self, row: int, kind: int, origin: tuple[str, str]) -> Poison:
-        """The value of a row that is marked so."""
+        """Returns the value of a row that is marked as poison."""
         lanes = (self.rows.undefined[row] >> _LANES & 1).astype(np.bool_)
         values = self.rows.wide[row].copy() if kind == WIDE else self.rows.narrow[row].copy()
         if kind == PREDICATE:
@@ -189,11 +190,11 @@ class Workspace:
         self.context, self.context_address = _numbers(context), context.ctypes.data
         self._context = context
         self._kept: list[Any] = []
-        """What the interpreter knows by address."""
+        """Objects whose addresses the interpreter holds."""
         self.files = Files(plan, self.context)
         self.launches = 0
         self.entries: list[Any] = []
-        """What has been found of the plan's pieces in these launches."""
+        """The experience with the plan's pieces in these launches."""
         self.out = aligned_bytes(8 * (FIRST_ROW + 6 * rows)).view(np.int64)
         self.out_unsigned = self.out.view(np.uint64)
         self.out32 = aligned_bytes(128 * rows).view(np.uint32).reshape(-1, 32)
@@ -219,7 +220,7 @@ class Workspace:
         self._permanent = len(self._kept)
 
     def set(self, **fields: Any) -> None:
-        """Tell the interpreter numbers, and where arrays are."""
+        """Passes numbers and addresses of arrays to the interpreter."""
         for name, value in fields.items():
             if isinstance(value, np.ndarray):
                 self._kept.append(value)
@@ -227,7 +228,7 @@ class Workspace:
             self._context[Context[name.upper()]] = value
 
     def may_be_kept(self) -> bool:
-        """Forget the launch that has ended; whether the next one may have it."""
+        """Forgets the ended launch. Returns whether the next one may use the memory."""
         del self._kept[self._permanent :]
         self.files.forget()
         return self.files.nbytes <= MOST_KEPT
