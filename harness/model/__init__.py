@@ -1,1 +1,1 @@
-"""Predicts how long a kernel takes: the emulated machine with a clock. Nothing here is measured."""
+"""Predicts the time of a kernel with an emulated machine that has a clock. Nothing here is measured."""

@@ -1,4 +1,6 @@
-"""A box of a TMA copy: what of it lies in the tensor, what a load fills in, how its rows lie in lines and sectors."""
+"""The geometry of a TMA box: its part inside the tensor, the part that a load fills, and its rows in lines and
+sectors.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ from emugpu.emulator.memory.tensor_map import TensorMap
 LINE = 128
 """Bytes of a line of L2."""
 SECTOR = 32
-"""Bytes of a line that are read or written by themselves."""
+"""Bytes of the smallest part of a line that is read or written."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Bytes. inside: of the tensor; filled: in rows wholly outside of it. cut: whether rows lie partly outside."""
+    """The bytes of a box: ``inside`` the tensor, and ``filled`` in rows completely outside of it. ``cut`` says whether
+    rows lie partly outside.
+    """
 
     inside: int
     filled: int
@@ -40,24 +44,24 @@ def parts(box: TensorMap, coordinates: Sequence[int]) -> Parts:
 
 
 def alignment(box: TensorMap) -> int:
-    """Returns what the distances of its rows have in common with a line: 16 bytes at least, as a tensor map asks for; a
-    line if each row lies within one.
+    """Returns the common alignment of the rows' distances, at most a line: at least 16 bytes, as a tensor map requires;
+    a line if each row lies within one.
     """
     common = gcd(LINE, *box.strides)
     return LINE if common >= row_of(box) else common
 
 
 def row_of(box: TensorMap) -> int:
-    """Returns the bytes of a box that lie one after another in global memory."""
+    """Returns the contiguous bytes of a box in global memory."""
     return box.box[0] * box.element.bytes
 
 
 def lines_of(box: TensorMap) -> int:
-    """Returns the lines of L2 that the rows of a box are asked for as, if each begins with one."""
+    """Returns the number of L2 lines requested for the rows of a box, if each begins with a line."""
     row = row_of(box)
     return box.box_bytes // row * -(-row // LINE)
 
 
 def in_a_row(box: TensorMap) -> bool:
-    """Returns whether all of a box lies in one piece of global memory: each row begins where the one before ends."""
+    """Returns whether a box is contiguous in global memory, so each row begins where the one before ends."""
     return bool(box.strides) and box.strides[0] == row_of(box)

@@ -1,4 +1,4 @@
-"""The constants of the timing model, one TOML file per GPU: each with its value, unit, source and status.
+"""The constants of the timing model: one TOML file per GPU, with value, unit, source and status of each.
 
 A constant is named ``table.name``, as in ``l2.bandwidth``. Cycles are those of the SM's clock.
 """
@@ -17,13 +17,14 @@ from emugpu.errors import UsageProblem
 from emugpu.gpus import facts, names
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples without their whole parts fill the range from 0 to 1 evenly, however many of them there are."""
+"""The fractional parts of its multiples fill the range from 0 to 1 evenly, for any number of them."""
 ENDLESS = 1e30
-"""Bytes a cycle that take no time."""
+"""Bytes per cycle that take no time."""
 FOLDER = Path(__file__).parent / "gpus"
 STATUSES = ("measured", "published", "estimated", "fitted")
-"""measured: by us on such a GPU; published: measured by others; estimated: from neighbouring facts; fitted: to our
-measurements of whole kernels (results/nvidia-h200-timing.json)."""
+"""``measured``: by us on such a GPU. ``published``: measured by others. ``estimated``: from similar facts. ``fitted``:
+to our measurements of whole kernels (results/nvidia-h200-timing.json).
+"""
 UNITS = (
     "cycles", "byte", "byte/cycle", "byte/s", "FLOP/cycle", "Hz", "s", "W", "J/FLOP", "J/byte", "SMs", "CTAs", "count",
     "ratio",
@@ -32,7 +33,7 @@ UNITS = (
 
 @dataclass(frozen=True)
 class Constant:
-    """One value. ``source``: where it is from, in words."""
+    """One value. ``source`` says in words where it comes from."""
 
     value: float
     unit: str
@@ -42,9 +43,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The constants of one GPU. ``gpcs``: SMs of each cluster of SMs that a thread-block cluster must fit into.
-    ``spare``: pairs of SMs, left over in these by clusters of one CTA an SM, that hold clusters by themselves if an SM
-    holds more CTAs.
+    """The constants of one GPU.
+
+    ``gpcs``: the SMs of each GPC; a thread-block cluster must fit into one GPC. ``spare``: pairs of SMs that clusters
+    with one CTA per SM leave over in the GPCs; they hold more clusters if an SM holds several CTAs.
     """
 
     name: str
@@ -58,7 +60,7 @@ class Gpu:
         return self.constants[name].value
 
     def with_values(self, values: Mapping[str, float]) -> Gpu:
-        """Returns the GPU with some constants changed; raises UsageProblem for a name there is not."""
+        """Returns the GPU with changed constants. Raises UsageProblem for an unknown name."""
         changed = dict(self.constants)
         for name, value in values.items():
             self.require(name)
@@ -77,7 +79,7 @@ class Gpu:
         return self.constants[name]
 
     def in_steps(self) -> Gpu:
-        """Returns a GPU on which each instruction and each operation takes a step: the order of a run, without its
+        """Returns a GPU on which each instruction and operation takes one step: it gives the order of a run without
         times.
         """
         values = {name: 1.0 for name, constant in self.constants.items() if constant.unit == "cycles"}
@@ -87,7 +89,7 @@ class Gpu:
 
     @property
     def has_tcgen05(self) -> bool:
-        """Returns whether its tensor cores are Blackwell's, which have constants that Hopper's have not."""
+        """Returns whether its tensor cores are Blackwell's, which have their own constants."""
         return self.arch.startswith("sm_10")
 
     @property
@@ -96,11 +98,13 @@ class Gpu:
 
     @property
     def compared(self) -> bool:
-        """Returns whether the error of the model was found on such a GPU, by us or by others; else it is a guess."""
+        """Returns whether the error of the model is known for such a GPU, from our measurements or from others'.
+        Otherwise a prediction is a guess.
+        """
         return self.constants["model.error"].status in ("measured", "published")
 
     def error_in_words(self, percent: float) -> str:
-        """Returns a remark on the cycles, to stand next to a prediction."""
+        """Returns a remark about the error of the predicted cycles."""
         if self.constants["model.error"].status == "published":
             return f"the cycles may be wrong by {percent:.0f} %, by what others have published of the {self.title}"
         if self.compared:
@@ -108,8 +112,8 @@ class Gpu:
         return f"±{percent:.0f} % of the cycles is a guess, as no {self.title} was compared with the model"
 
     def resident_clusters(self, size: int, ctas_per_sm: int = 1) -> int:
-        """Returns the clusters of so many CTAs at once: each has all its CTAs in one GPC, and almost always one on an
-        SM.
+        """Returns how many clusters of this size run at once. A cluster has all its CTAs in one GPC, almost always one
+        per SM.
         """
         left = sum(sms % size // 2 for sms in self.gpcs)
         alone = min(self.spare, left) * (2 * ctas_per_sm // size)
@@ -117,12 +121,12 @@ class Gpu:
 
 
 def gpu_names() -> list[str]:
-    """Returns the GPUs there is a file for."""
+    """Returns the GPUs that have a file."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def find_gpu(name: str) -> Gpu:
-    """Returns the GPU of that name; raises UsageProblem if there is none."""
+    """Returns the GPU with that name. Raises UsageProblem if there is none."""
     if name not in gpu_names():
         raise UsageProblem(f"GPU '{name}': the timing model has no constants for it; it has {', '.join(gpu_names())}")
     return _load(name)
@@ -134,7 +138,7 @@ def _load(name: str) -> Gpu:
 
 
 def read(path: Path) -> Gpu:
-    """Reads a constants file; raises UsageProblem, naming the entry, if it breaks the schema."""
+    """Reads a file of constants. Raises UsageProblem, with the entry's name, if it breaks the schema."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,8 +1,8 @@
-"""What a basic block of PTX costs a warp: an in-order scoreboard over its instructions.
+"""Computes the cost of a basic block of PTX for a warp, with an in-order scoreboard over its instructions.
 
-The emulator runs PTX, the GPU machine code that ptxas makes of it. What ptxas drops or folds away (copies between
-registers, conversions of addresses) costs nothing here; the rest is issued in order, one instruction a cycle and
-sub-partition at best, each as soon as its operands are there.
+The emulator runs PTX, but the GPU runs the machine code that ptxas makes of it. Instructions that ptxas drops or folds
+(copies between registers, conversions of addresses) cost nothing here. The others are issued in order, at most one per
+cycle and sub-partition, each when its operands are ready.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from emugpu.emulator.translate.cfg import destinations, sources
 from harness.model.constants import Gpu
 
 FREE = ("mov", "cvta", "isspacep")
-"""Mostly not there in machine code."""
+"""Instructions that usually do not appear in machine code."""
 LANES = 32
 REGISTER_BYTES = 4
 
 
 @dataclass(frozen=True)
 class BlockCost:
-    """``slots``: issue slots. ``cycles``: until the warp comes to the next block. ``at``: when each instruction is
-    issued, from the block's start, by its index. ``signal``: when the last one that others may wait for has taken
-    effect. ``global_bytes``: that a warp moves by plain loads and stores. ``multiplies``: whether it issues wgmma;
-    ``follows``: whether it waits for the launch before this one.
+    """The cost of a block.
+
+    ``slots``: issue slots. ``cycles``: until the warp reaches the next block. ``at``: when each instruction is issued,
+    from the block's start, by its index. ``signal``: when the last instruction that others may wait for has taken
+    effect. ``global_bytes``: bytes that a warp moves by ordinary loads and stores. ``multiplies``: whether it issues
+    wgmma. ``follows``: whether it waits for the launch before this one.
     """
 
     slots: float
@@ -39,7 +41,7 @@ class BlockCost:
 
 
 def block_costs(code: Code, gpu: Gpu) -> list[BlockCost]:
-    """Gives the costs of each block of a kernel."""
+    """Returns the costs of each block of a kernel."""
     instructions = code.kernel.instructions
     return [_cost(instructions[first : last + 1], gpu) for first, last in zip(code.first, code.last, strict=True)]
 
@@ -92,7 +94,7 @@ def _global_bytes(i: Instruction) -> int:
 
 
 def _instruction(i: Instruction, gpu: Gpu) -> tuple[float, float]:
-    """Cycles until the next instruction of the warp can be issued, and until the results are there."""
+    """Returns the cycles until the warp's next instruction can be issued, and until the results are ready."""
     alu = gpu["issue.alu_latency"]
     verb = i.modifiers[0] if i.modifiers else ""
     match i.opcode:

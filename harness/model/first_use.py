@@ -1,4 +1,4 @@
-"""Tells which loads of A and B are of what no wave before has left in L2."""
+"""Decides which loads of A and B read data that no earlier wave has left in L2."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.model.cache import Panel
 
 @dataclass(frozen=True)
 class FirstUse:
-    """Says it of each load, from the wave that its cluster is at.
+    """Decides it for each load, from the wave of its cluster.
 
-    ``waves``: of each, by the panel, the part of it that comes from DRAM (`harness.model.cache`); ``panels``: by the
-    address of a tensor, whether it is A or B, and the rows of one of its panels; ``wave_of``: by the number of a
-    cluster, the wave of its first tile; ``fetched``: by the address of a tensor, the bytes that a copy makes L2 fetch
-    at once; ``gained``: of each wave, by the panel, cycles by which a leader is ahead of others at each of its K steps
-    (`harness.model.gemm.gained`).
+    ``waves``: for each wave and panel, the part that comes from DRAM (`harness.model.cache`). ``panels``: for the
+    address of each tensor, whether it is A or B, and the rows of one of its panels. ``wave_of``: the wave of each
+    cluster's first tile, by the cluster's number. ``fetched``: bytes that a copy makes L2 fetch at once, by the address
+    of a tensor. ``gained``: for each wave and panel, the cycles by which a leader is ahead of others at each of its K
+    steps (`harness.model.gemm.gained`).
     """
 
     waves: Sequence[Mapping[Panel, float]]
@@ -30,28 +30,28 @@ class FirstUse:
     gained: Sequence[Mapping[Panel, float]] = ()
 
     def wave(self, cluster: int, turn: int) -> int:
-        """Returns the wave that a cluster is in after so many tiles."""
+        """Returns the wave of a cluster after ``turn`` tiles."""
         return min(self.wave_of[cluster] + turn, len(self.waves) - 1)
 
     def new(self, address: int, row: int, wave: int) -> float:
-        """Returns the part of a box that comes from DRAM, in that wave. A box that would lie outside of the tensor, and
-        so begins before, counts as the panel in which it begins.
+        """Returns the part of a box that comes from DRAM, in that wave. A box outside of the tensor begins earlier, and
+        counts as the panel in which it begins.
         """
         name, rows = self.panels[address]
-        # Of a dynamic schedule not the tiles of that wave are simulated, but some.
+        # With a dynamic schedule, the simulated tiles are not exactly those of that wave.
         return self.waves[wave].get((name, row // rows), self._averages[wave][name])
 
     def ahead(self, address: int, row: int, wave: int) -> float:
-        """Returns the cycles by which others have asked for the box before, as they lead."""
+        """Returns by how many cycles the leading clusters requested the box earlier."""
         if not self.gained:
             return 0.0
         name, rows = self.panels[address]
         return self.gained[wave].get((name, row // rows), 0.0)
 
     def came_before(self, box: TensorMap, k: int) -> bool:
-        """Returns whether L2 has fetched all rows of the box that begins there with those of the K step before: if
-        these are halves of what is fetched at once. Where rows do not all begin alike, each step has some that do not
-        come so.
+        """Returns whether L2 fetched all rows of the box together with those of the previous K step. This is so if the
+        boxes are halves of what is fetched at once. If rows begin at different alignments, each step has some rows that
+        were not fetched.
         """
         at_once = self.fetched.get(box.address, 0)
         if at_once <= row_of(box) or any(stride % at_once for stride in box.strides):
@@ -60,7 +60,7 @@ class FirstUse:
 
     @cached_property
     def _averages(self) -> list[dict[str, float]]:
-        """Averages of each wave over its panels of A and of B."""
+        """Returns the averages of each wave over its panels of A and of B."""
         return [{name: _average(name, panels) for name in "AB"} for panels in self.waves]
 
 

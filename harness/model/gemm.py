@@ -1,4 +1,4 @@
-"""A launch plan for the timing model: how its clusters are spread over a GPU, and in which order its tiles come."""
+"""A launch plan for the timing model: the distribution of its clusters over a GPU, and the order of its tiles."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from harness.problem import operand_bits
 
 TMEM_COLUMNS = 512
 SM_BARRIERS = 64
-"""Named barriers (`bar.sync` and the like) of all CTAs together: on an H200 32, 16, 12, 8, 7, 5, 4 and 4 CTAs find room
-that use 2, 4, 5, 8, 9, 12, 13 and 16 each, as its driver answers."""
+"""Named barriers (`bar.sync` and the like) of all CTAs of an SM together. On an H200, 32, 16, 12, 8, 7, 5, 4 and 4 CTAs
+fit that use 2, 4, 5, 8, 9, 12, 13 and 16 each, according to its driver.
+"""
 REGISTER_STEP = 8
-"""Registers of a thread are given out in such steps (CUDA occupancy calculator)."""
+"""Allocation granularity of a thread's registers (CUDA occupancy calculator)."""
 DETAIL = 1500
-"""CTA K-steps that are simulated one by one, at most if one cluster of each wave needs no more."""
+"""Most CTA K-steps that are simulated one by one, unless one cluster of each wave needs more."""
 
 RAGGED = 8
-"""How many times as many where tiles differ, as some lie partly outside of C."""
+"""The factor for this limit if tiles differ because some lie partly outside C."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Clusters on a GPU. ``resident``: at once; ``slots``: of these are simulated; ``numbers``: which clusters."""
+    """The clusters on a GPU: ``resident`` at once, of which ``slots`` are simulated, with these ``numbers``."""
 
     resident: int
     slots: int
@@ -41,7 +42,7 @@ class Spread:
 
     @property
     def share(self) -> float:
-        """Returns the part of the GPU that is simulated."""
+        """Returns the simulated part of the GPU."""
         return self.slots / self.resident
 
 
@@ -49,7 +50,9 @@ class Gemm:
     """A plan's problem on one GPU."""
 
     def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None, barriers: int | None = None) -> None:
-        """registers: of a thread; barriers: named ones of a CTA, as NVIDIA's assembler says; None: nobody knows."""
+        """Prepares a plan. ``registers`` (per thread) and ``barriers`` (named ones per CTA) come from NVIDIA's
+        assembler, or are None if unknown.
+        """
         self.plan = plan.of_product()
         self.gpu = gpu
         self.registers = registers
@@ -83,12 +86,12 @@ class Gemm:
 
     @property
     def k_steps(self) -> int:
-        """Of a tile, at most."""
+        """Returns the most K steps of a tile."""
         return -(-self.plan.problem.k // self.plan.config["block_k"] // self.plan.split_k)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """Cluster tiles along M and along N."""
+        """Returns the number of cluster tiles along M and along N."""
         rows, columns = self.tile
         return -(-self.plan.product[0] // rows), -(-self.plan.product[1] // columns)
 
@@ -101,25 +104,28 @@ class Gemm:
 
     @property
     def even(self) -> bool:
-        """Returns whether all tiles have the same work to do."""
+        """Returns whether all tiles need the same work."""
         rows, columns = self.tile
         return self.plan.product[0] % rows == 0 and self.plan.product[1] % columns == 0
 
     @property
     def whole(self) -> bool:
-        """Returns whether no box that is loaded lies partly outside of A or B."""
+        """Returns whether no loaded box lies partly outside A or B."""
         return self.even and self.plan.problem.k % self.plan.config["block_k"] == 0
 
     @property
     def tiles(self) -> int:
-        """Returns how many tiles of clusters there are; with split-K, how many parts of tiles."""
+        """Returns the number of clusters' tiles, or with split-K of parts of tiles."""
         down, across = self.extent
         return down * across * self.plan.split_k
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Of the tiles, in the order in which they start. A cluster's first tile has its number; where each computes
-        the tile at its place in the grid, those left out lie below C, and end at once."""
+        """Returns the numbers of the tiles in the order in which they start.
+
+        A cluster's first tile has the cluster's number. If each cluster computes the tile at its place in the grid, the
+        numbers left out lie below C and end at once.
+        """
         if self.walks:
             return list(range(self.tiles))
         down, _ = self.extent
@@ -131,16 +137,16 @@ class Gemm:
 
     @property
     def persistent(self) -> bool:
-        """Returns whether clusters compute tile after tile, however they come to the next one."""
+        """Returns whether clusters compute several tiles, by any scheduler."""
         return self.plan.config["scheduler"] in ("static", "dynamic", "clc")
 
     @property
     def two_fit(self) -> bool:
-        """Returns whether all CTAs of two launches find room together."""
+        """Returns whether all CTAs of two launches fit together."""
         return 2 * self.clusters <= self.gpu.resident_clusters(self.cluster_size, 1)
 
     def spread(self, detail: int = DETAIL) -> Spread:
-        """Returns the clusters with the same few numbers modulo the resident ones: they take part in every wave."""
+        """Returns the clusters with a few fixed numbers modulo the resident ones, which take part in every wave."""
         per_sm = self.ctas_per_sm
         resident = self.gpu.resident_clusters(self.cluster_size, per_sm)
         first_tiles = self.numbers[: self.clusters]
@@ -148,9 +154,9 @@ class Gemm:
         waves = -(-self.tiles // at_once)
         steps = waves * self.k_steps * self.cluster_size
         slots = max(1, min(at_once, (detail if self.even else RAGGED * detail) // steps))
-        # CTAs that share an SM are of several clusters, which do not keep step.
+        # CTAs on one SM belong to different clusters, which do not advance together.
         slots = min(at_once, max(1, slots // per_sm) * per_sm)
-        # The parts of a tile follow one another: all of them, as one adds them up.
+        # The parts of a tile are consecutive, and all are simulated, because one of them adds up the others.
         split = self.plan.split_k
         groups = max(1, at_once // split)
         firsts = _spread_out(min(groups, max(1, slots // split)), groups, self.tiles % at_once // split)
@@ -160,17 +166,21 @@ class Gemm:
         return Spread(at_once, slots, numbers, per_sm)
 
     def simulated_sms(self, spread: Spread) -> int:
-        """SMs that the simulated clusters share, as densely as all resident ones share the GPU's."""
+        """Returns the number of SMs for the simulated clusters, with the same density as all resident clusters on the
+        GPU.
+        """
         ctas = spread.resident * self.cluster_size
         return max(1, round(spread.slots * self.cluster_size * min(1.0, self.gpu.sms / ctas)))
 
     def simulated_gpcs(self, spread: Spread) -> int:
-        """GPCs in which as many clusters find room as in those of the GPU."""
+        """Returns the number of GPCs that hold as many clusters as those of the GPU."""
         return max(1, round(len(self.gpu.gpcs) * spread.share))
 
     def first_counts(self, spread: Spread) -> dict[int, int]:
-        """Returns where counters of the workspace stand, by their places: that of a dynamic schedule so that the
-        simulated clusters get only their share, those of split-K as if the other parts of their tiles had arrived.
+        """Returns the start values of counters in the workspace, by their places.
+
+        The counter of a dynamic schedule starts so that the simulated clusters get only their share; the counters of
+        split-K start as if the other parts of their tiles had arrived.
         """
         found = {}
         if self.plan.config["scheduler"] == "dynamic":
@@ -184,7 +194,7 @@ class Gemm:
         return found
 
     def simulated_tiles(self, spread: Spread) -> frozenset[int]:
-        """Returns the numbers of those that the simulated clusters compute."""
+        """Returns the numbers of the tiles that the simulated clusters compute."""
         match self.plan.config["scheduler"]:
             case "static":
                 return frozenset(n for first in spread.numbers for n in range(first, self.tiles, self.clusters))
@@ -194,8 +204,9 @@ class Gemm:
                 return frozenset(spread.numbers)
 
     def _taken(self, spread: Spread) -> int:
-        """Tiles that the simulated clusters take from the counter of a dynamic schedule: the last ones. A part of a
-        tile is one, so that few clusters have as many waves as all."""
+        """Returns the number of tiles that the simulated clusters take from the counter of a dynamic schedule, which
+        are the last ones. A part of a tile counts as one, so that few clusters have as many waves as all.
+        """
         share = -(-self.tiles * spread.slots // spread.resident)
         return min(self.tiles - self.clusters, max(0, share - len(spread.numbers)))
 
@@ -204,11 +215,11 @@ class Gemm:
         return list(map(self.place, self.numbers))
 
     def waves(self, resident: int) -> dict[int, int]:
-        """Returns the wave in which a tile comes, by the number of the tile."""
+        """Returns the wave of each tile, by its number."""
         return {number: n // resident for n, number in enumerate(self.numbers)}
 
     def place(self, number: int) -> Place:
-        """Returns where a tile lies, or a cluster that has none, below C."""
+        """Returns the place of a tile, or a place below C for a cluster without one."""
         down, across = self.extent
         if self.walks:
             return _place(self.plan.config["raster_group"], number // self.plan.split_k, down, across)
@@ -217,13 +228,15 @@ class Gemm:
         return number // (x * y) * x + number % x, number // x % y
 
     def part(self, spread: Spread, of: Callable[[int], float]) -> float:
-        """Of what tiles have, as ``of`` says by their number, the part that the simulated clusters get; their share of
-        the GPU if no simulated one has any."""
+        """Returns the part of a quantity, summed over tiles by ``of``, that the simulated clusters get, or their share
+        of the GPU if no simulated one has any.
+        """
         return self._part(self.numbers, spread, of)
 
     def parts(self, spread: Spread, of: Callable[[int], float]) -> list[float]:
-        """Likewise, by the wave. Of a dynamic schedule other tiles are simulated than those of the wave: the
-        part of all."""
+        """Returns the same part for each wave. With a dynamic schedule the simulated tiles are not those of the wave,
+        so it is the part of all.
+        """
         waves: dict[int, list[int]] = {}
         for number, turn in self.waves(spread.resident).items():
             waves.setdefault(turn, []).append(number)
@@ -237,14 +250,14 @@ class Gemm:
         return has / sum(map(of, numbers)) if has else spread.share
 
     def rows_filled(self, number: int) -> float:
-        """Returns the rows of boxes of A and B that lie outside although the box does not: filled with zeros for the
-        tile's clusters. A box that would lie wholly outside begins elsewhere (kernels/common/producer.mojo).
+        """Returns the rows of boxes that lie outside of A and B although the box begins inside. They are filled with
+        zeros for the tile's clusters. A box completely outside begins elsewhere (kernels/common/producer.mojo).
         """
         extents = zip(self.place(number), self.tile, self.plan.product, "AB", strict=True)
         return sum(_filled(place * size, size, extent, self._box_rows(name)) for place, size, extent, name in extents)
 
     def parts_multiplied(self, number: int) -> float:
-        """Returns the parts of a tile that are multiplied: on Hopper those of a warpgroup with a row in C, elsewhere
+        """Returns the parts of a tile that are multiplied: on Hopper those of warpgroups with a row in C, elsewhere
         all.
         """
         if self.plan.tmem_columns:
@@ -255,7 +268,7 @@ class Gemm:
         return -(-down // self._box_rows("C")) * -(-across // self.plan.tile[1])
 
     def parts_of_ctas(self, row: int) -> list[int]:
-        """Returns how many warpgroups' parts each CTA along M of a cluster in that row of tiles has to multiply."""
+        """Returns how many warpgroups' parts each CTA along M multiplies, for a cluster in that row of tiles."""
         rows, along_m = self.plan.tile[0], self.plan.config["cluster"][0]
         if self.plan.tmem_columns:
             return [1] * along_m
@@ -264,7 +277,7 @@ class Gemm:
 
     @property
     def part_cycles(self) -> float:
-        """Returns the cycles of a K step that a tensor core takes for one of them."""
+        """Returns the cycles of a tensor core for one part in a K step."""
         steps = self.plan.config["block_k"] * operand_bits(self.plan.config["dtype"]) / 8 / K_BYTES
         return steps * self._box_rows("C") / WGMMA_ROWS * self.plan.tile[1] / 2
 
@@ -273,8 +286,8 @@ class Gemm:
 
     @property
     def coalesced(self) -> Mapping[int, float]:
-        """Returns the bytes that L2 gives out for each byte that is asked for, by what the rows begin with. The CTAs of
-        a pair that multiplies together never ask for the same ones.
+        """Returns the bytes that L2 delivers per requested byte, by the alignment of the rows. The two CTAs of a pair
+        never request the same bytes.
         """
         config = self.plan.config
         rows, columns = self.plan.tile
@@ -285,7 +298,7 @@ class Gemm:
             Operand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
-        # Parts of K have nothing in common, as if they lay elsewhere.
+        # Parts of K have no data in common, so they count as separate places.
         extent = self.extent
         apart = [n % self.plan.split_k for n in self.numbers[:at_once]]
         places = [
@@ -295,7 +308,7 @@ class Gemm:
         return coalesced(operands, places, self.tiles / at_once, self.persistent, len(self.gpu.gpcs))
 
     def traffic(self) -> Tiles:
-        """A and B as the model of L2 takes them."""
+        """Returns A and B for the model of L2."""
         config, problem = self.plan.config, self.plan.problem
         rows, columns = self.tile
         along_m, along_n = config["cluster"]
@@ -312,9 +325,12 @@ class Gemm:
 
 
 def _spread_out(count: int, total: int, last: int) -> list[int]:
-    """So many places in a wave: one in each of as many equal parts, but not at equal distances, as those
-    might all lie in the same columns or rows of C. last: how many there are in the last wave, if it is not full: of
-    these rather one too many are chosen than one too few, as what comes last decides how long all takes."""
+    """Returns ``count`` places in a wave: one in each of as many equal parts, but not at equal distances, because those
+    might all lie in the same columns or rows of C.
+
+    ``last`` is the number of tiles in a partial last wave. Rather one too many of these are chosen than one too few,
+    because the last tiles decide the total time.
+    """
     places = []
     for n in range(count):
         first, end = n * total // count, (n + 1) * total // count
@@ -324,14 +340,14 @@ def _spread_out(count: int, total: int, last: int) -> list[int]:
 
 
 def _filled(first: int, size: int, extent: int, box: int) -> int:
-    """Counts the rows from ``first`` on, in boxes of so many, that are filled with zeros."""
+    """Returns the number of rows from ``first`` on, in boxes of this size, that are filled with zeros."""
     if extent < box:
         return size // box * (box - extent)
     return -extent % box if first < extent < first + size else 0
 
 
 def _place(group: int, number: int, rows: int, columns: int) -> Place:
-    """Where tile `number` lies, as `kernels/common/raster.mojo` has it."""
+    """Returns the place of tile `number`, computed as in `kernels/common/raster.mojo`."""
     turn = number // (group * rows)
     inside = number - turn * group * rows
     first = turn * group
@@ -341,17 +357,17 @@ def _place(group: int, number: int, rows: int, columns: int) -> Place:
 
 
 def gained(gemm: Gemm, resident: int) -> list[Mapping[Panel, float]]:
-    """By the wave and the panel, cycles of a K step by which clusters that go ahead along K lead the others.
-    ``resident``: clusters at once.
+    """Returns, by wave and panel, the cycles per K step by which clusters that go ahead along K lead the others.
+    ``resident`` is the number of simultaneous clusters.
 
-    Where the last rows of C fill no more than some of a CTA's warpgroups, the others have nothing to multiply, and a K
-    step takes less; least for a CTA that lies below C, and only loads what it does not share. Such a one comes first to
-    each slice of the columns of B that those above it need, too. It waits for DRAM; they wait only for as long as that
-    takes longer than what the leader gains by each step.
+    If the last rows of C fill only some of a CTA's warpgroups, the others multiply nothing, and a K step takes less
+    time; it takes least for a CTA below C, which only loads data that it does not share. Such a CTA is the first to
+    reach each slice of the columns of B that those above it need, too. It waits for DRAM; the others wait only if that
+    takes longer than the leader's gain per step.
 
     On an H200, with events, leaders of kernel 5 wait 1700 cycles a K step for their loads and need 760 for the rest,
-    the others 1230 and 1430. With more than one stage who has half to multiply gains nothing, who has nothing leads:
-    those of kernel 7 with two stages at 1392x696 wait 1770 cycles, the others 1090 to 1360.
+    the others 1230 and 1430. With more than one stage a CTA with half the multiplications gains nothing, and one with
+    none leads: those of kernel 7 with two stages at 1392x696 wait 1770 cycles, the others 1090 to 1360.
     """
     down, _ = gemm.extent
     cycles = _parts_less(gemm) * gemm.part_cycles
@@ -364,9 +380,11 @@ def gained(gemm: Gemm, resident: int) -> list[Mapping[Panel, float]]:
 
 
 def _parts_less(gemm: Gemm) -> int:
-    """Of a warpgroup, that a CTA of the last clusters multiplies less than others: of those that share what they load
-    the one that has most to do, as they keep step; otherwise the one that has least. None where CTAs share an SM, whose
-    tensor core has enough to do."""
+    """Returns how many warpgroup parts fewer a CTA of the last clusters multiplies than others.
+
+    Of CTAs that share their loads the one with most work counts, because they advance together; otherwise the one with
+    least. The result is 0 if several CTAs share an SM, whose tensor core is busy then.
+    """
     if gemm.ctas_per_sm > 1:
         return 0
     down, _ = gemm.extent

@@ -1,4 +1,4 @@
-"""Where the cycles go: the tensor core's time, and what it does when it does not multiply."""
+"""Divides the cycles into the tensor core's busy time and the reasons why it does not multiply."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TAIL = "tail of the last round, idle SMs"
 
 
 def limits(machine: TimedMachine, used: float) -> list[Limit]:
-    """Divides an average SM's cycles until the end of the launch; the parts add up to it. ``used``: an average SM's
-    work over that of an average simulated one.
+    """Divides an average SM's cycles until the end of the launch; the parts add up to it. ``used`` is the work of an
+    average SM over that of an average simulated one.
     """
     total = machine.end
     parts = dict.fromkeys((TENSOR, LAUNCH, PROLOGUE, WAITS, EPILOGUE), 0.0)

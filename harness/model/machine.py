@@ -1,7 +1,7 @@
-"""The emulated machine with a clock: whatever comes first in time happens next.
+"""The emulated machine with a clock: the earliest event happens next.
 
-Warps run block by block, each at its time, and asynchronous operations complete when the units say. So what depends on
-time comes out as it would: who polls, which CTA gets which tile, when a ring runs dry.
+Warps run block by block, each at its time, and asynchronous operations complete when the units say so. So results that
+depend on time are realistic: which warp polls, which CTA gets which tile, when a ring runs dry.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ WARPGROUP = 4
 
 
 class Trace(Protocol):
-    """Receives what happens, with cycles; in no particular order where several SMs are at work.
+    """Receives the events with their cycles, in no particular order if several SMs are simulated.
 
-    ``attach``: the machine that it is about to watch. ``event``: what the emulator tells its sinks.
+    ``attach`` gets the machine before it runs. ``event`` gets what a sink of the emulator gets.
     """
 
     def attach(self, machine: Any) -> None: ...
@@ -46,7 +46,7 @@ class Trace(Protocol):
 
 
 class NoTrace:
-    """Does not want to know."""
+    """A trace that ignores everything."""
 
     def attach(self, machine: Any) -> None:
         pass
@@ -71,8 +71,8 @@ class NoTrace:
 
 
 class Issue:
-    """Of one warpgroup: wgmma for which the tensor core has no room yet, with the earliest time of each, and the warps
-    that cannot go on before these are issued. ``at``: when the last one was.
+    """The wgmma of one warpgroup that wait for room in the tensor core, with the earliest time of each, and the warps
+    that wait until these are issued. ``at`` is when the last one was issued.
     """
 
     __slots__ = ("at", "held", "sm", "waiting")
@@ -86,7 +86,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A box of a load on its way to the units. at: when it was issued."""
+    """A box of a load on its way to the units. ``at`` is the time of issue."""
 
     operation: AsyncOperation
     at: float
@@ -94,14 +94,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A box of a load reaches an SM. at: when it was asked for."""
+    """A box of a load reaches an SM. ``at`` is the time of the request."""
 
     operation: AsyncOperation
     at: float
 
 
 class Clock:
-    """The schedule of a timed machine: it says when what is submitted will be done."""
+    """The schedule of a timed machine: it decides when a submitted operation will be done."""
 
     splits_multicast = True
     rng = None
@@ -129,7 +129,7 @@ class Clock:
 
 
 class TimedMachine(Machine):
-    """Runs one launch; ``end`` is the cycle in which its last cluster ended."""
+    """Runs one launch. ``end`` is the cycle in which its last cluster ended."""
 
     def __init__(
         self,
@@ -143,8 +143,11 @@ class TimedMachine(Machine):
         trace: Trace | None = None,
         two_fit: bool = False,
     ) -> None:
-        """two_fit: in a row of launches all of its CTAs find room next to those of the one before; if they wait for its
-        end, they have prepared themselves by then."""
+        """Prepares a launch.
+
+        With ``two_fit``, all CTAs of successive launches fit next to those of the launch before; if they wait for its
+        end, they are prepared by then.
+        """
         super().__init__(grid, schedule, clusters, limits)
         self.gpu = gpu
         self.units = units
@@ -157,22 +160,22 @@ class TimedMachine(Machine):
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Any]] = []
         self.effect = 0.0
-        """When what happens now can be seen by others."""
+        """The time at which other warps can observe what happens now."""
         self._block: tuple[float, Any] | None = None
-        """The block that runs: its start and its cost."""
+        """The running block: its start and its cost."""
         self._actor: Cta | None = None
         self._waits: dict[Fragment, tuple[float, Site]] = {}
         self._sms: dict[tuple[int, int], Sm] = {}
         self._arrived: dict[tuple[Cta, int], float] = {}
         """When a warp last arrived at an mbarrier of another CTA."""
         self._issues: dict[tuple[Cta, int], Issue] = {}
-        # One follows the other far from it, so that CTAs of a cluster and of its neighbours are served differently.
+        # Successive values are far apart, so that CTAs of a cluster and of its neighbours are served differently.
         count = min(sms, clusters.capacity * clusters.size)
         self._all = [Sm(2 * (n * GOLDEN % 1) - 1) for n in range(1, count + 1)]
         self._per_sm = -(-clusters.capacity * clusters.size // count)
-        """CTAs that find room on an SM."""
+        """CTAs that fit on an SM."""
         self._started: dict[tuple[int, int], float] = {}
-        """When CTAs started that have not ended, by cluster and rank."""
+        """Start times of the running CTAs, by cluster and rank."""
         self._wake = {
             "mbarrier": gpu["barrier.wake"],
             "bar": gpu["barrier.cta"],
@@ -231,7 +234,7 @@ class TimedMachine(Machine):
         heappush(self._heap, (at, next(self._order), item))
 
     def _take_ready(self) -> None:
-        """Who has been woken goes on when the message has reached him."""
+        """Makes woken fragments ready when the message has reached them."""
         ready = self.wakeups.ready
         while ready:
             fragment = ready.popleft()
@@ -248,7 +251,7 @@ class TimedMachine(Machine):
     # ---- clusters ----
 
     def _start_all(self) -> None:
-        """Clusters start one by one, each at its time."""
+        """Starts the clusters one by one, each at its time."""
 
     def _launch(self, at: float) -> None:
         for _ in self.clusters.launched:
@@ -259,7 +262,8 @@ class TimedMachine(Machine):
         cluster = self.clusters.running[-1]
         taken: set[Sm] = set()
         for cta in cluster.ctas:
-            # CTAs of one cluster share an SM only where no other has room: they would keep step, and wait together.
+            # CTAs of one cluster share an SM only if no other SM has room, because they would advance together and wait
+            # together.
             sm = min(self._all, key=lambda each: (each.ctas >= self._per_sm, each in taken, each.ctas))
             taken.add(sm)
             sm.ctas += 1
@@ -268,7 +272,7 @@ class TimedMachine(Machine):
         self.trace.cluster_started(cluster, self.now)
 
     def _end_if_done(self, cluster: Cluster) -> None:
-        """An SM has room for another CTA as soon as one has ended, whatever the rest of its cluster does."""
+        """Frees the room on an SM as soon as a CTA has ended, even if the rest of its cluster runs."""
         waiting = len(self.clusters.launched)
         number = cluster.number
         for cta in cluster.ctas:
@@ -295,7 +299,7 @@ class TimedMachine(Machine):
     # ---- warps ----
 
     def _turn(self, fragment: Fragment) -> None:
-        """Run blocks until the fragment waits, splits or ends, or something else comes first."""
+        """Runs blocks until the fragment waits, diverges or ends, or an earlier event is due."""
         functions, counts, costs, heap = self.code.functions, self.block_counts, self.costs, self._heap
         registers, join_block = fragment.registers, fragment.join_block
         cta = fragment.cta
@@ -357,7 +361,7 @@ class TimedMachine(Machine):
         self._take_ready()
 
     def _plain_access(self, at: float, nbytes: int) -> float:
-        """Loads and stores that are no tensor copies, through the same L2."""
+        """Returns the time of loads and stores that are not tensor copies; they use the same L2."""
         return self.units.read_memory(at, nbytes) + self.units.dram_wait() - self.units.hit_latency
 
     # ---- asynchronous operations ----
@@ -382,7 +386,7 @@ class TimedMachine(Machine):
             self._will_be_done(operation, at, self._finish(operation, at))
 
     def _request(self, request: Request) -> None:
-        """Hands a load over at once, unless its warp has just arrived at another CTA's mbarrier: then later."""
+        """Submits a load at once, or later if its warp has just arrived at another CTA's mbarrier."""
         fragment = request.operation.fragment
         arrived = self._arrived.get((fragment.cta, fragment.warp.index), -ENDLESS)
         heard = arrived + self.gpu["barrier.acknowledged"]
@@ -416,7 +420,7 @@ class TimedMachine(Machine):
         return self._issues[key]
 
     def _issue(self, issue: Issue) -> None:
-        """Issues as many as the tensor core has room for, and comes back when there is room for the next."""
+        """Issues as many as the tensor core has room for, and continues when there is room for the next."""
         while issue.waiting:
             earliest, operation = issue.waiting[0]
             room = issue.sm.tensor.room(self.units.tensor_queue)
@@ -431,8 +435,9 @@ class TimedMachine(Machine):
         issue.held.clear()
 
     def _holds(self, fragment: Fragment, at: float) -> bool:
-        """Whether the warp, which has come to the end of a block with wgmma, has to wait until all are issued: by the
-        other warps of its warpgroup, and to a tensor core that has room."""
+        """Returns whether the warp, at the end of a block with wgmma, must wait until all are issued: by the other
+        warps of its warpgroup, and to a tensor core with room.
+        """
         issue = self._issue_of(fragment)
         if not issue.waiting and not fragment.cta.warpgroups[fragment.warp.index // WARPGROUP].steps:
             return False
@@ -440,7 +445,7 @@ class TimedMachine(Machine):
         return True
 
     def _let_go(self) -> bool:
-        """Nothing else happens: the other warps will come only after those that were held for them."""
+        """Releases held warps if nothing else happens, because the other warps need them to continue."""
         held = [(at, fragment) for issue in self._issues.values() for at, fragment in issue.held]
         for issue in self._issues.values():
             issue.held.clear()
@@ -449,7 +454,7 @@ class TimedMachine(Machine):
         return bool(held)
 
     def _finish(self, operation: AsyncOperation, at: float) -> float:
-        """When it will be done."""
+        """Returns when an operation will be done."""
         units, cta = self.units, operation.fragment.cta
         sm = self.sm(cta)
         subject = operation.subject
@@ -459,7 +464,7 @@ class TimedMachine(Machine):
             case "mma":
                 ctas = cta.pair if subject.cta_group == 2 else (cta,)
                 return units.mma(at, subject, [self.sm(each) for each in ctas])
-            case "tmem.copy":  # what it takes of the tensor core's time nobody has published: nothing here
+            case "tmem.copy":  # its share of the tensor core's time is not published, and counts as zero
                 return at + units.tmem_latency
             case "commit":
                 return at
@@ -478,11 +483,9 @@ class TimedMachine(Machine):
 class TimedDevice(Device):
     """An emulated GPU with a clock.
 
-    ``computes``: whether data is moved and multiplied, or only the time is wanted that it takes.
-
-    ``numbers``: the clusters of a grid that run here, None: all; ``sms``, ``gpcs``: multiprocessors, and the parts of
-    the GPU that they lie in, of which a cluster needs one; None: all of the GPU;
-    ``two_fit``: whether all CTAs of a launch find room next to those of the one before.
+    ``computes``: whether data is moved and multiplied; otherwise only the time is computed. ``numbers``: the clusters
+    of a grid that run here, or None for all. ``sms``, ``gpcs``: multiprocessors, and the GPCs, one of which a cluster
+    needs, or None for all of the GPU. ``two_fit``: whether all CTAs of a launch fit next to those of the one before.
     ``machines``: one for each launch so far.
     """
 
@@ -498,7 +501,9 @@ class TimedDevice(Device):
         trace: Trace | None = None,
         two_fit: bool = False,
     ) -> None:
-        super().__init__(uninitialised="fault" if computes else "zero")  # no copy has brought what a kernel reads
+        super().__init__(
+            uninitialised="fault" if computes else "zero"
+        )  # no copy has written the data that a kernel reads
         self.gpu = gpu
         self.l2_and_dram = memory
         self.computes = computes

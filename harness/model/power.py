@@ -1,8 +1,9 @@
-"""Clock and power, apart from the cycles: which clock meets the board's limit.
+"""Clock and power, apart from the cycles: the clock at which the board reaches its power limit.
 
-    P(f) = idle + (energy per cycle at the highest clock) * f * (V(f) / V(max))^2,    V on a straight line in f
+P(f) = idle + (energy per cycle at the highest clock) * f * (V(f) / V(max))^2, with V linear in f
 
-The energy of a cycle: that of the multiplications, by kind of input, and of the bytes from L2 and from DRAM.
+The energy of a cycle is that of the multiplications, which depends on the kind of inputs, and of the bytes from L2 and
+from DRAM.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ INPUTS = {
     "index": "power.integers",
     "zeros": "power.zeros",
 }
-"""Kinds of inputs, and the constant by which the energy of a multiplication is smaller than with normal ones."""
+"""Kinds of inputs, and the constant by which the energy of a multiplication is smaller than with normal inputs."""
 STEPS = 60
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one launch does: floating-point operations, bytes from L2 into SMs, bytes of DRAM, cycles."""
+    """The work of one launch: floating-point operations, bytes from L2 into SMs, bytes of DRAM, cycles."""
 
     flops: float
     l2_bytes: float
@@ -36,7 +37,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Clock:
-    """Hz, and W at that clock. ``limited``: whether the highest clock needs more than the board may draw."""
+    """Hertz, and watts at that clock. ``limited`` says whether the highest clock would need more than the board's
+    limit.
+    """
 
     hertz: float
     watts: float
@@ -44,7 +47,7 @@ class Clock:
 
 
 def clock_of(work: Work, gpu: Gpu, inputs: str) -> Clock:
-    """Returns the highest clock at which launches one after the other stay within the limit."""
+    """Returns the highest clock at which successive launches stay within the limit."""
     if inputs not in INPUTS:
         raise UsageProblem(f"inputs '{inputs}': the power model knows {', '.join(INPUTS)}")
     factor = gpu[INPUTS[inputs]] if INPUTS[inputs] else 1.0

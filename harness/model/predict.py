@@ -1,9 +1,8 @@
-"""Predictions: cycles from the timed machine, seconds from the power model's clock, and where the cycles go.
+"""Predicts cycles by the timed machine, seconds by the power model's clock, and where the cycles go.
 
-Of one of our kernels the representative part runs, without its data (`harness.model.simulate`). Of anyone's PTX all
-clusters of each launch run, with their data. Which bytes come from DRAM is not known beforehand then: a first pass
-counts what is asked for; every byte of the buffers is taken to come from DRAM once, the rest from L2, if all of them
-fit in L2.
+For our kernels a representative part runs, without its data (`harness.model.simulate`). For other PTX all clusters of
+each launch run, with their data. It is not known beforehand which bytes come from DRAM then: a first pass counts the
+requests; every byte of the buffers is assumed to come from DRAM once, the rest from L2, if all of them fit into L2.
 """
 
 from __future__ import annotations
@@ -27,14 +26,16 @@ from harness.model.units import Memory
 from harness.problem import Shape, operand_bits
 
 FEW = 2
-"""Options in which a configuration near the defaults differs from them, at most."""
+"""Most options in which a configuration near the defaults differs from them."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one launch; nothing here is measured. shape: M, N, K, of anyone's PTX the grid. flops: of
-    the tensor cores only. error: of the cycles, the largest one that is expected, as a fraction. memory: bytes that
-    move, by name, where the model has them. digits: of the TFLOPS that mean something.
+    """The prediction for one launch; nothing here is measured.
+
+    ``shape``: M, N, K, or the grid for other PTX. ``flops``: of the tensor cores only. ``error``: the largest expected
+    error of the cycles, as a fraction. ``memory``: moved bytes by name, if the model has them. ``digits``: significant
+    digits of the TFLOPS.
     """
 
     kernel: str
@@ -68,7 +69,7 @@ class Prediction:
 
     @property
     def band(self) -> str:
-        """Returns the error, to stand next to a figure."""
+        """Returns the error as a remark on a figure."""
         return f"±{self.error_percent:.0f}%{'' if self.gpu.compared else ' (a guess)'}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,15 +99,16 @@ class Prediction:
 def predict(
     artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str = "normal", constants: Mapping[str, float] | None = None
 ) -> Prediction:
-    """Predicts one of our kernels. ``constants``: changed values, by name.
+    """Predicts one of our kernels. ``constants`` are changed values, by name.
 
-    Raises UsageProblem for what there is not, CannotRun if there is no result.
+    Raises UsageProblem for unknown names, CannotRun if there is no result.
     """
     if shape.groups:
         raise UsageProblem(f"{shape}: the model of time knows no groups; leave them out")
     gpu = gpu.with_values(constants or {})
     plan = artifact.plan(shape)
-    # The clock decides how much DRAM brings in a cycle, and the cycles which clock the power allows: once round.
+    # The DRAM bytes per cycle depend on the clock, and the clock allowed by the power limit on the cycles: one
+    # iteration.
     simulation = simulate(artifact, plan, gpu, gpu["clock.max"])
     clock = _clock(simulation, gpu, inputs)
     if clock.limited:
@@ -129,7 +131,7 @@ def predict(
 
 def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
     found = simulation.hits
-    # A guess: an MMA takes the energy of one of bf16, whose operands have as many bytes.
+    # A guess: an MMA takes the energy of a bf16 MMA whose operands have as many bytes.
     bits = operand_bits(simulation.gemm.plan.config["dtype"])
     flops = simulation.gemm.flops * bits / 16
     work = Work(flops, found.requested + found.written, found.dram + found.written, simulation.cycles)
@@ -139,8 +141,8 @@ def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
 def predict_launches(
     what: Launchable, gpu: Gpu, options: EmulationOptions = TOLERANT, trace: Trace | None = None
 ) -> tuple[Outcome, list[Prediction]]:
-    """Predicts the launches of anyone's PTX. The outcome is that of any run: the result is computed, and compared with
-    what is expected.
+    """Predicts the launches of any PTX. The outcome is that of a normal run: the result is computed and compared with
+    the expected one.
     """
     _check_target(what, gpu)
     first = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], 0.0, 0.0), computes=True)
@@ -158,7 +160,9 @@ def predict_launches(
 
 
 def _check_target(what: Launchable, gpu: Gpu) -> None:
-    """Code for sm_90a runs there alone, code for sm_90 on later ones, too (PTX ISA 11.1.2, .target)."""
+    """Checks the target: code for sm_90a runs only there, code for sm_90 on later GPUs, too (PTX ISA 11.1.2,
+    .target).
+    """
     target = list_kernels(what.text).target
     number, kind = target.removeprefix("sm_").rstrip("af"), target[-1]
     own = gpu.arch.removeprefix("sm_").rstrip("af")
@@ -186,16 +190,16 @@ def _of_launch(launched: Launched, gpu: Gpu, machine: TimedMachine) -> Predictio
 
 
 def largest_error(gpu: Gpu, config: KernelConfig, shape: Shape) -> float:
-    """Returns how far off the cycles may be, as a fraction: as far as any run of a comparison with a GPU was. Of
-    kernels with one stage on a Blackwell GPU only one is published, and it is far off.
+    """Returns the expected error of the cycles, as a fraction: the largest error of any run that was compared with a
+    GPU. For kernels with one stage on a Blackwell GPU only one measurement is published, and its error is large.
     """
     alone = gpu.has_tcgen05 and config.stages == 1
     return gpu["model.error" if near_defaults(config, shape) and not alone else "model.error_far"]
 
 
 def near_defaults(config: KernelConfig, shape: Shape) -> bool:
-    """Returns whether few options differ from the defaults. Those that follow from others count, too: another tile may
-    have another depth of the ring.
+    """Returns whether few options differ from the defaults. Options that follow from others count, too: another tile
+    may have another depth of the ring.
     """
     usual = make_config(config.kernel, arch=config.arch, dtype=config.dtype, shape=shape)
     return sum(getattr(config, each.name) != getattr(usual, each.name) for each in fields(config)) <= FEW

@@ -1,4 +1,4 @@
-"""Runs the representative part of a launch on the timed machine, without its data."""
+"""Runs a representative part of a launch on the timed machine, without its data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_ADDRESS = 1 << 40
 
 @dataclass(frozen=True)
 class Simulation:
-    """A launch that has been timed. ``hits``: what the model of L2 says of it."""
+    """A timed launch. ``hits`` is the result of the model of L2."""
 
     gemm: Gemm
     spread: Spread
@@ -46,9 +46,9 @@ class Simulation:
 def simulate(
     artifact: Artifact, plan: Plan, gpu: Gpu, clock: float, trace: Trace | None = None, detail: int | None = None
 ) -> Simulation:
-    """``clock``: Hz of the SMs, which says how many bytes of L2 and of DRAM a cycle brings.
+    """Runs a launch. ``clock`` is the SMs' in hertz; it decides the bytes of L2 and of DRAM per cycle.
 
-    Raises CannotRun if the kernel does not run to its end.
+    Raises CannotRun if the kernel does not end.
     """
     if plan.layout != "nt":
         raise UsageProblem(f"layout {plan.layout}: the model of time is of K-major A and B; use nt")
@@ -60,16 +60,16 @@ def simulate(
     gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
     spread = gemm.spread() if detail is None else gemm.spread(detail)
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
-    # In a row of launches L2 is full of what the ones before have written.
+    # In successive launches L2 is full of the output of the earlier ones.
     left = found.written * spread.share
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
     addresses = {argument.tensor: FIRST_ADDRESS * n for n, argument in enumerate(maps, 1)}
     tensors = "BA" if plan.swapped else "AB"
     panels = {addresses[each]: (name, rows) for each, name, rows in zip(tensors, "AB", gemm.tile, strict=True)}
-    if plan.has_f32_factors:  # those of B, too; those of A, of which little is loaded, are rows of blocks of K
+    if plan.has_f32_factors:  # those of B, too; the factors of A are few, and their rows are rows of blocks of K
         panels[addresses["A scales"]] = "A", LARGEST
         panels[addresses["B scales"]] = "B", max(1, gemm.tile[1] // fp8.BLOCK)
-    elif plan.scaling:  # scale factors come with the rows they belong to, from a map whose rows are rows of atoms
+    elif plan.scaling:  # scale factors come with the rows they belong to, by a map whose rows are rows of atoms
         panels |= {addresses[f"{name} scales"]: (name, rows // ATOM_ROWS) for name, rows in list(panels.values())}
     fetched = {addresses[argument.tensor]: argument.l2_promotion for argument in maps}
     wave_of, ahead = gemm.waves(spread.resident), gained(gemm, spread.resident)
@@ -100,7 +100,9 @@ def simulate(
     buffers = {name: Buffer(name, *nothing, address=at) for name, at in addresses.items()}
     for workspace in (a for a in plan.arguments if isinstance(a, WorkspaceArgument)):
         buffers[workspace.name] = workspace_buffer(workspace, gemm.first_counts(spread))
-    for read in (a for a in plan.arguments if isinstance(a, TensorArgument)):  # by plain loads, which take values
+    for read in (
+        a for a in plan.arguments if isinstance(a, TensorArgument)
+    ):  # read by ordinary loads, which need values
         words = DATA_TYPES["u16" if read.dtype in ELEMENT_TYPES else "u32"]
         buffers[read.name] = Buffer(read.name, words, read.shape, Fill("zeros"))
     what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)

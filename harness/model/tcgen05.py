@@ -1,7 +1,7 @@
-"""How long a tcgen05.mma takes: the cycles until the tensor core takes the next one, and those until it is done.
+"""The times of a tcgen05.mma: the cycles until the tensor core takes the next one, and until it is done.
 
 The form is that of published micro-benchmarks of a B200 (`harness.model.silicon`). It depends on the shape and on where
-A lies, and not on the types: an instruction takes 32 bytes of each row of A and B, whatever they are.
+A lies, not on the types: an instruction takes 32 bytes of each row of A and B for every type.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from emugpu.emulator.units.mma_instruction import Mma
 from harness.model.constants import Gpu
 
 K_BYTES = 32
-"""Bytes of a row of A or B in one multiplication, whatever the type."""
+"""Bytes of a row of A or B in one multiplication, for every type."""
 HALF_ROWS = 128
-"""Rows of a pair that are 64 of each CTA, which then works on half of the columns at a time."""
+"""Rows of a pair with 64 rows per CTA, which then works on half of the columns at a time."""
 NARROW = 112
-"""Columns from which on a pair reads its operands without a pause."""
+"""A pair with at least this many columns reads its operands without a pause."""
 
 
 @dataclass(frozen=True)
 class MmaForm:
-    """What the time of an instruction depends on. m, n: rows and columns of D, of both CTAs of a pair together; group:
-    1 CTA or 2; scaled: whether it takes scale factors."""
+    """The properties that decide the time of an instruction. ``m``, ``n``: rows and columns of D, of both CTAs of a
+    pair together. ``group``: 1 CTA or 2. ``scaled``: whether it takes scale factors.
+    """
 
     m: int
     n: int
@@ -53,7 +54,7 @@ def form_of(what: Mma) -> MmaForm:
 
 
 class MmaTimes:
-    """The times of a GPU that has tcgen05.mma."""
+    """The times on a GPU with tcgen05.mma."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.overhead = gpu["tensor.overhead"]
@@ -71,8 +72,8 @@ class MmaTimes:
     def interval(self, form: MmaForm, loaded: bool = False) -> float:
         """Returns the cycles until the tensor core takes another instruction of this form.
 
-        loaded: whether B has just been loaded, as it has in a main loop; otherwise the same operands are multiplied
-        again and again, as micro-benchmarks do.
+        ``loaded`` says whether B has just been loaded, as in a main loop; otherwise the same operands are multiplied
+        again and again, as in micro-benchmarks.
         """
         operands = (form.a_bytes + form.b_bytes) / self.shared_rate
         least = 0.0

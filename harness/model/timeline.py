@@ -1,6 +1,6 @@
-"""A run as spans in time: what each warp does and waits for, and what the units are busy with.
+"""A run as spans in time: what each warp does and waits for, and when the units are busy.
 
-Rows are warps and units of the CTAs that are looked at. Times are cycles of the SM from the start of the launch.
+Rows are warps and units of the selected CTAs. Times are cycles of the SM from the start of the launch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from emugpu.emulator.units.mma_instruction import Mma
 from harness.model.machine import TimedMachine
 
 NEAR = 1.0
-"""Spans of one kind that are no more cycles apart are one."""
+"""Spans of one kind with a gap of at most this many cycles become one."""
 
 CtaKey = tuple[int, int]
-"""Number of the cluster, rank in it."""
+"""The number of the cluster, and the rank in it."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of spans. words: in a legend. light, dark: its colour on a light and on a dark page."""
+    """A kind of span. ``words``: its name in a legend. ``light``, ``dark``: its colour on a light and on a dark
+    page.
+    """
 
     words: str
     light: str
@@ -44,7 +46,7 @@ KINDS = {
     "work": Kind("other instructions", "#7d838c", "#858b95"),
     "wait": Kind("waits", "#eceff1", "#30363d"),
 }
-"""Kinds by the names that spans have, in the order of a legend."""
+"""The kinds, by the names in spans, in the order of a legend."""
 _ROWS: tuple[str | tuple[str, ...], ...] = (
     ("TMA load", "loads"),
     "tensor core",
@@ -52,11 +54,13 @@ _ROWS: tuple[str | tuple[str, ...], ...] = (
     "cluster launch control",
     "warp",
 )
-"""How rows begin: what feeds the tensor core before it, and what takes from it after it."""
+"""The beginnings of rows in order: units that feed the tensor core come before it, and those that read its results
+after it.
+"""
 
 
 def row_order(row: str) -> tuple[int, str, int]:
-    """Returns a key to sort rows by: units first, then warps, those of one kind by their number."""
+    """Returns a key to sort rows by: units first, then warps, each kind by number."""
     head = row.rstrip("0123456789")
     number = row[len(head) :]
     first = next((n for n, start in enumerate(_ROWS) if row.startswith(start)), len(_ROWS))
@@ -65,7 +69,7 @@ def row_order(row: str) -> tuple[int, str, int]:
 
 @dataclass
 class Span:
-    """``row``: its row of the CTA; ``kind``: decides the colour."""
+    """``row`` is its row of the CTA; ``kind`` decides the colour."""
 
     cta: CtaKey
     row: str
@@ -86,7 +90,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Sample:
-    """A counter of a CTA from that cycle on."""
+    """The value of a CTA's counter from that cycle on."""
 
     cta: CtaKey
     name: str
@@ -96,7 +100,9 @@ class Sample:
 
 @dataclass
 class Timeline:
-    """``unit``: of the times: cycles, or steps where there is no model. ``hertz``: cycles a second."""
+    """A timeline. ``unit`` is that of the times: cycles, or steps without a model. ``hertz`` is the number of cycles
+    per second.
+    """
 
     title: str
     unit: str
@@ -114,11 +120,11 @@ class Timeline:
         return sorted({span.cta for span in self.spans})
 
     def rows(self, cta: CtaKey) -> list[str]:
-        """Units first, then warps, each in a fixed order."""
+        """Returns the rows of a CTA: units first, then warps, each in a fixed order."""
         return sorted({span.row for span in self.spans if span.cta == cta}, key=row_order)
 
     def within(self, first: float, last: float) -> Timeline:
-        """Returns what lies between two times."""
+        """Returns the part between two times."""
         spans = [s for s in self.spans if s.end > first and s.start < last]
         kept = {id(s) for s in spans}
         flows = [f for f in self.flows if id(f.source) in kept and id(f.target) in kept]
@@ -130,8 +136,8 @@ class Timeline:
 class Recorder:
     """A trace, and a sink for the machine's events: collects the timeline of some CTAs.
 
-    ``stages``: of the ring, to say how full it is; 0: there is none, or nobody knows. ``ranks``: CTAs to look at, as
-    (cluster, rank); None: those of the first cluster that starts.
+    ``stages`` is the depth of the ring, for its fill level, or 0 if there is none or it is unknown. ``ranks`` are the
+    CTAs to record, as (cluster, rank), or None for those of the first cluster that starts.
     """
 
     def __init__(self, title: str, hertz: float, ctas: Collection[CtaKey] | None, unit: str = "cycles") -> None:
@@ -212,7 +218,7 @@ class Recorder:
     # ---- the events ----
 
     def event(self, event: Any) -> None:
-        """Follows how full the ring is: stages that are full and have not been read."""
+        """Tracks how full the ring is: the stages that are full and not yet read."""
         if type(event) is not PhaseCompleted or self.machine is None:
             return
         key = (event.cluster, event.cta)
@@ -283,7 +289,7 @@ class Recorder:
 
 
 def _operand(operation: AsyncOperation, cta: Cta) -> str:
-    """The part of shared memory that A comes from, by its name."""
+    """Returns the name of the part of shared memory that holds A."""
     subject = operation.subject
     a = None
     if isinstance(subject, Mma):
@@ -294,13 +300,13 @@ def _operand(operation: AsyncOperation, cta: Cta) -> str:
 
 
 def whole(region: str) -> str:
-    """Returns the part of shared memory that ``A stage 0 + 8192`` lies in, which several boxes fill."""
+    """Returns the part of shared memory that contains ``A stage 0 + 8192``, which several boxes fill."""
     return region.partition(" + ")[0]
 
 
 def _levels(changes: Sequence[tuple[float, CtaKey, str, float]]) -> list[Sample]:
-    """Counters from their changes: one sample for all that happens at once. The ring is that of the CTA whose barriers
-    say that stages are full; the other CTA of a pair has only those that say they are empty.
+    """Turns changes of counters into samples: one sample for all simultaneous changes. The ring belongs to the CTA
+    whose barriers signal full stages; the other CTA of a pair only has barriers for empty ones.
     """
     filled = {(key, name) for _, key, name, change in changes if change > 0}
     level: dict[tuple[CtaKey, str], float] = defaultdict(float)
@@ -313,7 +319,7 @@ def _levels(changes: Sequence[tuple[float, CtaKey, str, float]]) -> list[Sample]
 
 
 WINDOW = 1000.0
-"""Cycles over which it is counted how busy the tensor core is."""
+"""The window over which the busy time of the tensor core is averaged, in cycles."""
 
 
 def _busy(timeline: Timeline, key: CtaKey) -> list[Sample]:
@@ -333,7 +339,7 @@ def _busy(timeline: Timeline, key: CtaKey) -> list[Sample]:
 
 
 def _wait_name(site: Any) -> str:
-    """What a warp waits for at an instruction, in the words of a measured timeline (`harness.model.measured`)."""
+    """Returns what a warp waits for at an instruction, in the words of a measured timeline."""
     match site.opcode:
         case "wgmma":
             return "wait for MMA"
@@ -347,7 +353,7 @@ def _wait_name(site: Any) -> str:
 
 
 def _block_kinds(code: Code) -> list[tuple[str, str]]:
-    """A name and a kind for each block, from the most telling of its instructions."""
+    """Returns a name and a kind for each block, from its most important instruction."""
     return [_kind(code, first, last) for first, last in zip(code.first, code.last, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""A timeline as one HTML page that needs nothing else: zoom, move, and ask what a span is."""
+"""Draws a timeline as one HTML page without other files: a reader can zoom, move, and ask what a span is."""
 
 from __future__ import annotations
 

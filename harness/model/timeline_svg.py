@@ -1,4 +1,4 @@
-"""A timeline as a picture: one bar a row, one colour a kind."""
+"""Draws a timeline as a picture: one bar per row, one colour per kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.model.timeline import KINDS, Span, Timeline
 LEFT, WIDTH, ROW, GAP, TOP = 150, 1100, 13, 22, 46
 MOST_TICKS = 12
 LEAST = 0.3
-"""Pixels below which a span is drawn together with its neighbours of the same kind."""
+"""Spans below this width in pixels are drawn together with their neighbours of the same kind."""
 COLOURS = {name: (kind.light, kind.dark) for name, kind in KINDS.items()}
 STYLE = """text { font-size: 10px; }
 .title { font-size: 12px; font-weight: 600; }
@@ -21,7 +21,9 @@ STYLE = """text { font-size: 10px; }
 
 
 def svg(timelines: Sequence[Timeline], first: float | None = None, last: float | None = None) -> str:
-    """Timelines under one another, on one scale, from ``first`` to ``last``; None: as far as there is something."""
+    """Draws timelines one above the other, on one scale, from ``first`` to ``last``, or their whole length if these are
+    None.
+    """
     begin = min((span.start for timeline in timelines for span in timeline.spans), default=0.0)
     begin = begin if first is None else first
     end = max((timeline.end for timeline in timelines), default=begin) if last is None else last
@@ -78,7 +80,7 @@ def _axis(drawing: Drawing, begin: float, end: float, unit: str) -> None:
 
 
 def round_numbers(begin: float, end: float) -> list[float]:
-    """Returns the multiples of 1, 2 or 5 times a power of ten within a range: as many as `MOST_TICKS` at most."""
+    """Returns the multiples of 1, 2 or 5 times a power of ten within a range, at most `MOST_TICKS`."""
     least = (end - begin) / MOST_TICKS
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)

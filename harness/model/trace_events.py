@@ -1,10 +1,10 @@
-"""A timeline as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Writes a timeline as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 Format: "Trace Event Format" (Google): complete events X, metadata M, counters C, flows s and f. A process is a CTA, a
-thread a row. Time is in microseconds, at the clock that is predicted; ``args`` have the cycles.
+thread a row. Times are in microseconds at the predicted clock; ``args`` hold the cycles.
 
-Perfetto counts whole nanoseconds, and wants spans of one thread one after another: so ends and starts are rounded to
-them here, not lengths, and what overlaps (stores of one CTA do) gets a thread of its own.
+Perfetto counts whole nanoseconds, and expects the spans of one thread one after another: so the ends and starts are
+rounded here, not the lengths, and overlapping spans (such as stores of one CTA) get separate threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A span on its thread. start, end: nanoseconds."""
+    """A span on its thread. ``start`` and ``end`` are in nanoseconds."""
 
     span: Span
     pid: int
@@ -40,7 +40,7 @@ class _Placed:
 
     @property
     def anchor(self) -> int:
-        """Returns the time at which a flow is tied to a span, and not to one of no length that is drawn at
+        """Returns a time at which Perfetto connects a flow to this span, not to a span of no length that is drawn at
         its start.
         """
         return min(self.start + 1, self.end)
@@ -105,7 +105,7 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
 
 
 def as_json(timeline: Timeline) -> str:
-    """Writes one event a line."""
+    """Returns the events as JSON, one per line."""
     document = trace_events(timeline)
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in document["traceEvents"])
     rest = json.dumps({key: value for key, value in document.items() if key != "traceEvents"}, allow_nan=False)
@@ -113,7 +113,9 @@ def as_json(timeline: Timeline) -> str:
 
 
 def _lanes(spans: Sequence[Span], clock: _Clock) -> list[list[Interval]]:
-    """Spans of a row by thread, each in order, one after another. Without overlaps there is one."""
+    """Distributes the spans of a row over threads, so that those of a thread follow one another. One thread is enough
+    without overlaps.
+    """
     lanes: list[list[Interval]] = []
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         start, end = clock.nanosecond(span.start), clock.nanosecond(span.end)

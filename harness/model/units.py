@@ -1,7 +1,7 @@
-"""What an SM and the memory behind it are busy with: units that serve one request after another, and their latencies.
+"""The units of an SM and of its memory, which serve one request after another, and their latencies.
 
-A unit is a queue: a request starts when it comes, or when the unit is free, and holds the unit for as long as its bytes
-or its multiplications take. Times are in cycles of the SM's clock from the start of the launch.
+A unit is a queue: a request starts when it arrives or when the unit is free, and occupies the unit for its bytes or
+multiplications. Times are in cycles of the SM's clock from the start of the launch.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from harness.model.tcgen05 import K_BYTES, MmaTimes, form_of
 SUB_PARTITIONS = 4
 WGMMA_ROWS = 64
 MOST_AT_ONCE = 64
-"""Multiplications that a tensor core is remembered to have been given."""
+"""The number of recent multiplications that a tensor core remembers."""
 LEFT = 0.2
-"""Of a wait for DRAM, the part that is left however far others are ahead: 90 to 120 of 490 cycles in kernels with
-events on an H200."""
+"""The part of a wait for DRAM that remains however far other clusters are ahead: 90 to 120 of 490 cycles in kernels
+with events on an H200.
+"""
 LOAD_CYCLES, MOST_LOAD = 4000, 0.85
-"""The cycles over which a unit's load is averaged, what was longer ago counting less; the most that it can be."""
+"""The cycles over which a unit's load is averaged, with decreasing weights, and the largest load."""
 
 
 class Unit:
-    """A queue with one server. ``busy``: cycles it has worked."""
+    """A queue with one server. ``busy`` counts the cycles in which it worked."""
 
     __slots__ = ("busy", "free")
 
@@ -42,26 +43,26 @@ class Unit:
         self.busy = 0.0
 
     def serve(self, at: float, cycles: float) -> float:
-        """Returns when a request that comes at a time and takes so long has been served."""
+        """Returns when a request is done that arrives at this time and takes ``cycles``."""
         start = at if at > self.free else self.free
         self.free = start + cycles
         self.busy += cycles
         return self.free
 
     def serve_soon(self, at: float, cycles: float, slack: float) -> float:
-        """Returns the same, but what comes after a pause is served at once, as long as on average there is no more than
-        its share: of the pause up to ``slack`` cycles count.
+        """Returns the same, but serves a request after a pause at once if its average share is not exceeded. Up to
+        ``slack`` cycles of the pause count.
         """
         return max(at, Unit.serve(self, at - slack, cycles))
 
 
 class Contended(Unit):
-    """What all SMs of a GPU share, as some of them see it, which are simulated.
+    """A unit that all SMs of a GPU share, seen from the simulated ones.
 
-    What these ask for at once others ask for at other times. So what comes after a pause is served soon, with ``slack``
-    cycles. And others come at random before it: while the unit is busy for a part ``load`` of the time, it waits for
-    ``wait * load**2 / (1 - load)`` cycles: little while there is room, as rings show that find everything in L2. The
-    load of those that are simulated stands for that of all.
+    When these request something at once, others do so at other times. So a request after a pause is served soon, with
+    ``slack`` cycles. Requests of others arrive before it at random: if the unit is busy for a part ``load`` of the
+    time, a request waits for ``wait * load**2 / (1 - load)`` cycles: little while there is room, as in rings that find
+    everything in L2. The load of the simulated SMs stands for that of all.
     """
 
     __slots__ = ("load", "seen", "slack", "wait")
@@ -70,9 +71,9 @@ class Contended(Unit):
         super().__init__()
         self.slack = self.wait = 0.0
         self.load = 0.0
-        """The part of the last cycles in which it was busy, by what was asked of it."""
+        """The part of the recent cycles in which it was busy, according to its requests."""
         self.seen = 0.0
-        """Until when that has been counted."""
+        """The time up to which the load has been counted."""
 
     def serve(self, at: float, cycles: float) -> float:
         served = self.serve_soon(at, cycles, self.slack)
@@ -85,7 +86,7 @@ class Contended(Unit):
 
 
 class Tensor(Unit):
-    """A tensor core, and when it has worked: spans without a gap. ``ends``: of what it was last given."""
+    """A tensor core, and when it has worked, as spans without gaps. ``ends`` are the ends of its recent work."""
 
     __slots__ = ("ends", "spans")
 
@@ -95,7 +96,7 @@ class Tensor(Unit):
         self.ends: deque[float] = deque(maxlen=MOST_AT_ONCE)
 
     def room(self, depth: float) -> float:
-        """Returns when it takes one more, if it takes so many at once."""
+        """Returns when it accepts one more, if it accepts ``depth`` at once."""
         return self.ends[-int(depth)] if len(self.ends) >= depth else 0.0
 
     def serve(self, at: float, cycles: float) -> float:
@@ -110,9 +111,9 @@ class Tensor(Unit):
 
 
 class Dram(Unit):
-    """Reads are served as they come; what is written waits in L2 until there is nothing to read, or no more room.
+    """DRAM. Reads are served as they arrive; writes wait in L2 until there is nothing to read, or no room.
 
-    ``dirty``: bytes of L2 that are to be written, at most ``room``; ``rate``: bytes a cycle that are.
+    ``dirty``: bytes of L2 to be written, at most ``room``; ``rate``: bytes written per cycle.
     """
 
     __slots__ = ("dirty", "rate", "room", "seen")
@@ -122,14 +123,14 @@ class Dram(Unit):
         self.dirty = 0.0
         self.room = self.rate = ENDLESS
         self.seen = 0.0
-        """Until when it has been settled what was written."""
+        """The time up to which the writes have been computed."""
 
     def serve(self, at: float, cycles: float) -> float:
         self._settle(at)
         return super().serve(at, cycles)
 
     def write(self, at: float, nbytes: float) -> float:
-        """When L2 has room for them: what there is none for has to be written first."""
+        """Returns when L2 has room for these bytes: older bytes must be written first if there is none."""
         self._settle(at)
         self.dirty += nbytes
         if self.dirty <= self.room:
@@ -159,8 +160,8 @@ class Life:
 class Sm:
     """One multiprocessor: four sub-partitions that issue, a tensor core, a TMA engine for loads and stores, a port.
 
-    ``maps``: tensor maps it has used; ``lives``: CTAs it has had. The four sub-partitions' tensor cores work as one.
-    ``behind``: from -1, served sooner than others where all wait for L2, to 1, later.
+    ``maps``: the tensor maps it has used. ``lives``: the CTAs it has had. The four sub-partitions' tensor cores work as
+    one. ``behind``: from -1 (served sooner than others if all wait for L2) to 1 (later).
     """
 
     def __init__(self, behind: float = 0.0) -> None:
@@ -177,7 +178,7 @@ class Sm:
 
 @dataclass
 class Traffic:
-    """Bytes that have moved. ``l2``: between SMs and L2; ``dram``: read into L2 and written by stores."""
+    """The moved bytes. ``l2``: between SMs and L2. ``dram``: read into L2 and written by stores."""
 
     l2_read: float = 0.0
     l2_written: float = 0.0
@@ -188,15 +189,15 @@ class Traffic:
 
 @dataclass
 class Memory:
-    """L2 and DRAM, or the share of them that a part of the GPU has.
+    """L2 and DRAM, or the share of a part of the GPU.
 
-    ``share``: that part; ``miss``: fraction of the bytes read that come from DRAM; ``waits``: fraction of the loads of
-    what comes from DRAM that wait for it, as another SM may have asked for it before; ``first_use``: which loads by
-    tensor maps are of that, if it is known, otherwise all are (who waits follows from it; how many bytes, from
-    ``miss``); ``coalesced``: bytes that L2 gives out for each byte that is asked for, by what their rows begin with
-    (`harness.model.sharing`); ``left``: bytes that the launch before has left in L2, still to be written;
-    ``outside``: by the wave, of what all boxes have outside of their tensors the part that these have;
-    ``clusters``: how many of a GEMM's are simulated at once, and stand for others; ENDLESS: nothing stands for others.
+    ``share``: that part. ``miss``: fraction of the bytes read that come from DRAM. ``waits``: fraction of the loads
+    from DRAM that wait for it; the others find that another SM has requested the data before. ``first_use``: which
+    loads by tensor maps come from DRAM, if that is known (it decides who waits; ``miss`` decides the number of bytes);
+    otherwise all may. ``coalesced``: bytes that L2 delivers per requested byte, by the alignment of the rows
+    (`harness.model.sharing`). ``left``: bytes that the launch before has left in L2, still to be written. ``outside``:
+    for each wave, these boxes' part of the bytes that all boxes have outside of their tensors. ``clusters``: how many
+    of a GEMM's clusters are simulated at once, and stand for others; ENDLESS: nothing stands for others.
     """
 
     share: float
@@ -216,14 +217,14 @@ class Memory:
     traffic: Traffic = field(default_factory=Traffic)
 
     def fresh(self) -> Memory:
-        """Returns the same, with nothing to do yet."""
+        """Returns the same memory without any work yet."""
         return replace(
             self, l2=Contended(), rows=Contended(), fill=Unit(), writes=Unit(), dram=Dram(), traffic=Traffic()
         )
 
 
 class Units:
-    """All units of the simulated part of a GPU; says when an asynchronous operation is done."""
+    """All units of the simulated part of a GPU. It decides when an asynchronous operation is done."""
 
     def __init__(self, gpu: Gpu, memory: Memory) -> None:
         self.gpu = gpu
@@ -262,7 +263,7 @@ class Units:
         self.split_waits = gpu["l2.together_split"]
         self.l2_spread = gpu["l2.spread"]
         self.distances = Random(0)
-        """Always the same: what is predicted does not change from run to run."""
+        """Always the same seed, so that predictions do not change from run to run."""
         self.dram_latency = gpu["dram.latency"] * memory.clock
         self.dram_in_a_row = gpu["dram.in_a_row"] if gpu.has_tcgen05 else 1.0
         self.descriptor_latency = gpu["tma.descriptor"]
@@ -287,12 +288,12 @@ class Units:
         self.descriptors: set[tuple[int, int, int]] = set()
         """The tensor maps that a CTA has fetched: its cluster, its rank, the map."""
         self._along_k: dict[tuple[int, int, int], tuple[int, int]] = {}
-        """By CTA and tensor: where along K its last box began, and how many tiles came before that one's."""
+        """For each CTA and tensor: where along K its last box began, and how many tiles came before."""
         self._last_load: tuple[Any, float] = (None, 0.0)
         self.multiplied = (0.0, 0.0)
-        """When the tensor core starts and ends the last multiplication that was issued."""
+        """When the tensor core starts and ends the last issued multiplication."""
         self.pipes: dict[Any, float] = {}
-        """When all that has been issued to a queue will be done."""
+        """When everything issued to a queue will be done."""
 
     # ---- copies ----
 
@@ -305,11 +306,12 @@ class Units:
         times: float = 1.0,
         behind: float = 0.0,
     ) -> float:
-        """Returns when the last of the bytes for an SM, from L2 or through it, come if L2 has them. at: when they
-        are asked for, which is their place in the queues; ready: when an SM has asked for the last of them; aligned:
-        what their rows begin with; times: how many bytes L2 gives out for each of them, as it gives whole sectors;
-        behind: of the `Sm`. What L2 gives out once for several SMs saves it time, less where rows lie in two lines; the
-        way to it knows no such thing.
+        """Returns when the last of the bytes for an SM arrive from L2 or through it, if L2 has them.
+
+        ``at``: when they are requested, which is their place in the queues. ``ready``: when an SM has requested the
+        last of them. ``aligned``: the alignment of their rows. ``times``: how many bytes L2 delivers for each, as it
+        delivers whole sectors. ``behind``: that of the `Sm`. L2 saves time if it delivers once for several SMs, less if
+        rows lie in two lines; the way to L2 saves nothing.
         """
         memory = self.memory
         memory.traffic.l2_read += nbytes
@@ -328,30 +330,30 @@ class Units:
         return leaves + self.hit_latency + self.l2_spread * (2 * self.distances.random() - 1)
 
     def dram_wait(self, aligned: int = LINE, new: float = 1.0, ahead: float = 0.0) -> float:
-        """Returns the cycles that bytes come later than from L2. new: the part that has to come from DRAM; ahead:
-        cycles by which others have asked for it before.
+        """Returns by how many cycles bytes arrive later than from L2. ``new`` is the part that comes from DRAM;
+        ``ahead`` the cycles by which others requested it before.
         """
         waits = new * self.memory.waits * (1.0 if aligned == LINE else self.split_waits)
         cycles = waits * self.dram_latency
         return max(LEFT * cycles, cycles - ahead)
 
     def tma_load(self, at: float, load: Any, destination: int, cta: Cta, sm: Sm) -> float:
-        """Ask for a box for one of the CTAs that it goes to, and say when it reaches that CTA's SM: early enough that
-        the SM takes the last of it as it comes. Memory is asked once, for the first of these CTAs.
+        """Requests a box for one of its destination CTAs. Returns when it reaches that CTA's SM: early enough that the
+        SM takes the last bytes as they arrive. Memory is read once, for the first of these CTAs.
 
-        What lies outside an SM asks for, too; but all of that is answered from one place.
+        An SM also requests the parts outside of the tensor, but these are answered from one place.
         """
         nbytes = load.tmap.box_bytes
         aligned = alignment(load.tmap)
         cast = len(load.routes) > 1
         if self._last_load[0] is not load or destination == 0:
             part = parts(load.tmap, load.coordinates)
-            # What is left of a cut row lies in no more lines than the whole row does.
+            # The rest of a cut row lies in no more lines than the whole row.
             longer = max(self.split[aligned], self.cut_rows if part.cut else 1.0)
             sent = self._send(at, load.tmap, longer, sm)
             sent += self._first_load(load, cta, sm)
             self.memory.traffic.loads += 1
-            # How several SMs are answered together was fitted to sectors of boxes that are not multicast.
+            # The saving for several SMs was fitted to sectors of boxes without multicast.
             times = self._sectors(load) if cast else 1.0
             wave = self._walk(load, cta)
             arrives = self.read_memory(at, part.inside, sent, aligned, times, sm.behind)
@@ -366,10 +368,10 @@ class Units:
         return self._last_load[1] - nbytes * self._sectors(load) / self.port_rate
 
     def _send(self, at: float, box: TensorMap, longer: float, sm: Sm) -> float:
-        """Returns when an SM's engine has asked for all of a box. longer: how many times as long its rows take.
+        """Returns when an SM's engine has requested all of a box. ``longer`` is the factor for the time of its rows.
 
-        On a B200 it looks at one box every so many cycles, and asks for one line every so many, however few of its
-        bytes a row needs; the one while it does the other. No more is known of Hopper's than how both add up.
+        On a B200 the engine starts a box every few cycles, and requests a line every few cycles, even if a row needs
+        few of its bytes; both overlap. For Hopper only their sum is known.
         """
         if self.tma_box:
             at = sm.boxes.serve(at, self.tma_box)
@@ -377,16 +379,16 @@ class Units:
         return sm.tma.serve(at, self.tma_issue + cycles * longer)
 
     def take(self, at: float, load: Any, sm: Sm) -> float:
-        """An SM takes a box through its port, where boxes come one after another as they arrive."""
+        """Returns when an SM has taken a box through its port, where boxes follow one another as they arrive."""
         return sm.port.serve(at, load.tmap.box_bytes * self._sectors(load) / self.port_rate)
 
     def _sectors(self, load: Any) -> float:
-        """How many times the bytes of a box come, in whole sectors."""
+        """Returns the ratio of the bytes in whole sectors to the bytes of the box."""
         sectors = self.cast_sectors if len(load.routes) > 1 else self.sectors
         return sectors.get(alignment(load.tmap), 1.0)
 
     def _first_load(self, load: Any, cta: Cta, sm: Sm) -> float:
-        """How much longer the first load by a tensor map takes: a CTA's, and an SM's."""
+        """Returns the extra time of the first load by a tensor map, for a CTA and for an SM."""
         cycles = 0.0
         key = cta.cluster.number, cta.rank, id(load.tmap)
         if key not in self.descriptors:
@@ -398,9 +400,11 @@ class Units:
         return cycles
 
     def _walk(self, load: Any, cta: Cta) -> int:
-        """A CTA goes on to this load, once: the wave in which it is, where that is known. Boxes of a tile
-        come in their order along K, so one that begins before the last is the next tile's; of a single K step all are
-        taken for the first tile's."""
+        """Advances a CTA to this load, once. Returns its wave, if that is known.
+
+        Boxes of a tile come in their order along K, so one that begins before the last belongs to the next tile. With a
+        single K step all belong to the first tile.
+        """
         if self.memory.first_use is None:
             return 0
         k, address, cluster = load.coordinates[0], load.tmap.address, cta.cluster.number
@@ -410,8 +414,9 @@ class Units:
         return self.memory.first_use.wave(cluster, turn)
 
     def _new(self, load: Any, wave: int) -> tuple[float, float]:
-        """The part of a box that has to come from DRAM, in a wave, where it is known; and the cycles by which
-        others have asked for it before."""
+        """Returns the part of a box that comes from DRAM in a wave, if that is known, and the cycles by which others
+        requested it before.
+        """
         first_use = self.memory.first_use
         if first_use is None:
             return 1.0, 0.0
@@ -422,21 +427,22 @@ class Units:
         return first_use.new(*box), first_use.ahead(*box)
 
     def tma_store(self, at: float, box: TensorMap, coordinates: Sequence[int], sm: Sm) -> float:
-        """Until the source may be written again: L2 takes the bytes as they are read, row by row, if it has room. What
-        lies outside of the tensor is not written."""
+        """Returns when the source may be written again: L2 takes the bytes as they are read, row by row, if it has
+        room. Parts outside of the tensor are not written.
+        """
         memory = self.memory
         nbytes = parts(box, coordinates).inside
         memory.traffic.l2_written += nbytes
         memory.traffic.dram += nbytes
         memory.traffic.stores += 1
         row = row_of(box)
-        # A row that begins within a sector is read as one sector more, each of which takes longer.
+        # A row that begins within a sector is read as one more sector, each of which takes longer.
         split = alignment(box) < SECTOR
         times = self.stored_sectors * (1 + SECTOR / row) if split else 1.0
         read = sm.tma.serve(at, self.tma_issue + times * nbytes / self.store_rate)
         times = self.stored_split if split else 1.0
         room = memory.dram.write(at, nbytes)
-        # On the way to L2 each line of a row is a request, and one more where it begins within a sector.
+        # On the way to L2 each line of a row is a request, and there is one more if it begins within a sector.
         memory.rows.serve(at, nbytes / row * (-(-row // LINE) + split) / self.request_rate)
         slack = self.write_slack if row >= LINE else self.write_slack_parts
         taken = memory.writes.serve_soon(room, times * nbytes * (1 + self.write_row / row) / self.write_rate, slack)
@@ -454,7 +460,7 @@ class Units:
         return done + self.tensor_latency
 
     def mma(self, at: float, what: Mma, sms: list[Sm]) -> float:
-        """Returns when a tcgen05.mma of one CTA or of a pair is done; both tensor cores work in step."""
+        """Returns when a tcgen05.mma of one CTA or of a pair is done. Both tensor cores of a pair work in step."""
         form = form_of(what)
         start = max(at, *(sm.tensor.free for sm in sms))
         cycles = self.mma_times.interval(form, loaded=True)
@@ -463,7 +469,7 @@ class Units:
         return taken - cycles + self.mma_times.latency(form)
 
     def in_order(self, pipe: Any, done: float) -> float:
-        """Operations of one pipe are done in the order in which they were issued."""
+        """Returns when an operation is done, which is not before earlier operations of the same pipe."""
         if pipe is None:
             return done
         done = max(done, self.pipes.get(pipe, 0.0))

@@ -1,4 +1,6 @@
-"""Changes to try on a prediction, one at a time: NAME=VALUE of a constant of the GPU, or of an option of the kernel."""
+"""Changes to try on a prediction, one at a time: NAME=VALUE for a constant of the GPU, or for an option of the
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ STANDARD = (
     "dram.bandwidth=0.5x", "dram.latency=0.5x", "launch.kernel=0.5x", "launch.cta=0.5x", "launch.cluster_control=0.5x",
     "barrier.wake=0.5x", "barrier.remote=0.5x", "barrier.cluster=0.5x", "tma.store_rate=2x", "tmem.rate=0.5x",
 )  # fmt: skip
-"""What ``all`` stands for: units and latencies twice as good, and some of them twice as bad."""
+"""The changes of ``all``: units and latencies twice as good, and some of them twice as bad."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """``text``: as asked for. Either constants or options are changed."""
+    """A change. ``text`` is what the user wrote. It changes either constants or options."""
 
     text: str
     constants: Mapping[str, float] = field(default_factory=dict)
@@ -28,7 +30,7 @@ class Change:
 
 
 def parse_changes(texts: tuple[str, ...], gpu: Gpu) -> list[Change]:
-    """Raises UsageProblem for a constant or an option that there is not, and for a value it cannot have."""
+    """Reads changes. Raises UsageProblem for an unknown constant or option, and for an impossible value."""
     expanded = [each for text in texts for each in (STANDARD if text == "all" else (text,))]
     return [_parse(text, gpu) for text in dict.fromkeys(expanded)]
 

@@ -1,1 +1,1 @@
-"""What others have published of a chip, held against the emulated GPU and the timing model."""
+"""Compares published measurements of a chip with the emulated GPU and the timing model."""

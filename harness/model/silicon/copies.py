@@ -1,4 +1,4 @@
-"""Boxes that an SM copies one behind the other while all other SMs do the same, by the units of the timing model."""
+"""Predicts with the units of the timing model how an SM copies successive boxes while all other SMs do the same."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from harness.model.constants import Gpu
 from harness.model.units import LINE, Memory, Sm, Units
 
 ADDRESS = 1 << 40
-"""Where what is copied lies; nothing is read there."""
+"""The address of the copied data; nothing is read there."""
 ELEMENT_BYTES = 4
 BOXES = 96
-"""Boxes that are simulated of a long row; the steady rate is that of the second half."""
+"""Simulated boxes of a long row; the steady rate is that of the second half."""
 
 
 @dataclass(frozen=True)
 class Copies:
-    """wide, rows: of a box, in elements of 4 bytes. in_flight: boxes that a CTA has asked for and not yet waited for.
-    sharing: SMs that want the same bytes together, which then come from DRAM and out of L2 once for all of them."""
+    """A copy loop. ``wide``, ``rows``: size of a box, in elements of 4 bytes. ``in_flight``: boxes that a CTA has
+    requested and not yet waited for. ``sharing``: SMs that request the same bytes together; these come from DRAM and
+    out of L2 once for all of them.
+    """
 
     wide: int
     rows: int
@@ -30,23 +32,27 @@ class Copies:
 
 
 def cycles_of_box(copies: Copies, gpu: Gpu, clock: float) -> float:
-    """Returns the cycles of one box of many, on an SM that has its share of L2 and DRAM. clock: Hz of the SMs."""
+    """Returns the cycles per box of a long row, on an SM with its share of L2 and DRAM. ``clock`` is the SMs'
+    in hertz.
+    """
     ends = _ends(copies, gpu, clock, BOXES)
     half = BOXES // 2
     return (ends[-1] - ends[half - 1]) / (BOXES - half)
 
 
 def latency_of_first(copies: Copies, gpu: Gpu, clock: float) -> float:
-    """Returns the cycles of the first box that each SM asks for as soon as it begins. Its tensor map has to be fetched
-    before, and DRAM has to answer all SMs at once, which it does at a part of its rate."""
+    """Returns the cycles of the first box that each SM requests at its start. Its tensor map is fetched before, and
+    DRAM serves all SMs at once, at a part of its full rate.
+    """
     waits = gpu["tma.descriptor"] + gpu["dram.cold"]
     known = {"tma.descriptor": 0.0, "dram.cold": 0.0, "dram.bandwidth": gpu["dram.bandwidth"] * gpu["dram.at_once"]}
     return waits + _ends(copies, gpu.with_values(known), clock, 1)[0]
 
 
 def _ends(copies: Copies, gpu: Gpu, clock: float, count: int) -> list[float]:
-    """Returns when each box has come. A box is asked for as soon as the one ``in_flight`` boxes before it is there; who
-    waits for it looks at its mbarrier, and a thread asks for the next."""
+    """Returns when each box has arrived. A box is requested as soon as the one ``in_flight`` boxes before it has
+    arrived: a waiting thread polls its mbarrier, and requests the next.
+    """
     part = 1 / copies.sharing
     memory = Memory(1 / gpu.sms, clock, miss=part, coalesced={LINE: part})
     units, sm = Units(gpu, memory), Sm()

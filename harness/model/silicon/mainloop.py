@@ -1,4 +1,4 @@
-"""A main loop of one CTA in PTX, and the cycles of one of its K steps under the timing model.
+"""Generates the main loop of one CTA in PTX, and predicts the cycles of one of its K steps with the timing model.
 
 A TMA warp fills a ring of stages, an MMA warp multiplies them into tensor memory; full and empty mbarriers hand the
 stages over. There is no epilogue: published main loops are so deep (K = 131072) that theirs does not matter.
@@ -22,17 +22,19 @@ from harness.model.tcgen05 import K_BYTES
 from harness.model.units import Memory
 
 STEPS = 96
-"""K steps that are simulated; the steady rate is that of the second half."""
+"""Simulated K steps; the steady rate is that of the second half."""
 LINE = 128
-"""Bytes of the widest swizzle: a longer row is several boxes."""
+"""Bytes of the widest swizzle; a longer row is several boxes."""
 FETCHED = 128
-"""Bytes that L2 reads from DRAM at once for a row: what follows along K is there when the next step asks for it."""
+"""Bytes of a row that L2 reads from DRAM at once: the data that follows along K is there when the next step requests
+it.
+"""
 ATOM = 1024
-"""Bytes that an operand's place in shared memory is a multiple of: an atom of the 128-byte swizzle."""
+"""Alignment of an operand in shared memory: an atom of the 128-byte swizzle."""
 SWIZZLES = {32: (Swizzle.B32, 6), 64: (Swizzle.B64, 4), 128: (Swizzle.B128, 2)}
-"""By the bytes of a row: the swizzle and its code in a matrix descriptor (PTX ISA 9.7.16.4.1)."""
+"""The swizzle and its code in a matrix descriptor (PTX ISA 9.7.16.4.1), by the bytes of a row."""
 KINDS = {"bf16": ("f16", 2, 1), "f16": ("f16", 2, 0), "e4m3": ("f8f6f4", 1, 0), "e5m2": ("f8f6f4", 1, 1)}
-"""By the type: the kind of the instruction, bytes of an element, its code in an instruction descriptor."""
+"""The kind of the instruction, the bytes of an element, and its code in an instruction descriptor, by the type."""
 FIRST_ADDRESS = 1 << 40
 """The address of A; nothing is read there."""
 COPY = "cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes"
@@ -43,7 +45,7 @@ THREADS = 64
 
 @dataclass(frozen=True)
 class Mainloop:
-    """One CTA that multiplies A [m, K] and B [n, K], both with K innermost, ``tile_k`` elements of K a step."""
+    """One CTA that multiplies A [m, K] and B [n, K], both with K innermost, ``tile_k`` elements of K per step."""
 
     dtype: str
     m: int
@@ -68,7 +70,7 @@ class Mainloop:
 
     @property
     def places(self) -> tuple[int, int, int]:
-        """Returns where B begins in a stage, the bytes from a box of A to the next, and of B."""
+        """Returns where B begins in a stage, and the bytes from a box of A to the next, and of B."""
         a, b = (-(-rows * self.width // ATOM) * ATOM for rows in (self.m, self.n))
         return a * self.boxes, a, b
 
@@ -83,7 +85,7 @@ class Mainloop:
         return self.stages * self.stage_bytes + 16 * self.stages + 16
 
     def why_not(self) -> str:
-        """Returns why there is no such main loop; nothing if there is."""
+        """Returns why such a main loop is impossible, or nothing."""
         if self.dtype not in KINDS:
             return f"format {self.dtype}: must be one of {', '.join(KINDS)}"
         least = 8 if self.m == 64 else 16
@@ -114,7 +116,7 @@ PROLOGUE = """    .reg .pred %p, %more, %wraps, %adds, %first;
 
 
 def ptx(loop: Mainloop) -> str:
-    """Returns the kernel: parameters are the tensor maps of A and B and the number of K steps."""
+    """Returns the kernel. Its parameters are the tensor maps of A and B and the number of K steps."""
     return f""".version 8.7
 .target sm_100a
 .address_size 64
@@ -127,7 +129,9 @@ def ptx(loop: Mainloop) -> str:
 
 
 def _barriers(loop: Mainloop) -> tuple[int, int, int]:
-    """Returns where the full barriers, the empty barriers, and the address of tensor memory are in shared memory."""
+    """Returns the places of the full barriers, the empty barriers, and the address of tensor memory in shared
+    memory.
+    """
     full = loop.stages * loop.stage_bytes
     return full, full + 8 * loop.stages, full + 16 * loop.stages
 
@@ -138,7 +142,9 @@ def _columns(loop: Mainloop) -> int:
 
 
 def _start(loop: Mainloop) -> str:
-    """All threads: barriers, tensor memory; then one thread of each warp goes on, that of warp 1 to MULTIPLY."""
+    """Returns the code of all threads: barriers, tensor memory; then one thread of each warp continues, that of warp 1
+    at MULTIPLY.
+    """
     full, _, taddr = _barriers(loop)
     init = "".join(f"    mbarrier.init.shared::cta.b64 [%base+{full + 8 * n}], 1;\n" for n in range(2 * loop.stages))
     return f"""    setp.ne.u32 %p, %thread, 0;
@@ -167,7 +173,7 @@ READY:
 
 
 def _place(loop: Mainloop) -> str:
-    """%r3 and %r4: the empty and the full barrier of the stage."""
+    """Returns the code for %r3 and %r4: the empty and the full barrier of the stage."""
     full, empty, _ = _barriers(loop)
     return f"""    shl.b32 %r1, %stage, 3;
     add.u32 %r1, %base, %r1;
@@ -177,7 +183,7 @@ def _place(loop: Mainloop) -> str:
 
 
 def _turn(loop: Mainloop) -> str:
-    """The next stage; %more: whether there is another K step."""
+    """Returns the code for the next stage; %more says whether there is another K step."""
     return f"""    add.u32 %stage, %stage, 1;
     add.u32 %at, %at, {loop.stage_bytes};
     add.u32 %step, %step, 1;
@@ -191,7 +197,7 @@ def _turn(loop: Mainloop) -> str:
 
 
 def _load(loop: Mainloop) -> str:
-    """The TMA warp: waits for an empty stage and loads its boxes of A and B."""
+    """Returns the code of the TMA warp: it waits for an empty stage and loads its boxes of A and B."""
     b_at, a_box, b_box = loop.places
     across = loop.width // KINDS[loop.dtype][1]
     loads = ""
@@ -214,7 +220,9 @@ LOAD:
 
 
 def _mma(loop: Mainloop) -> str:
-    """The MMAs of a stage. The instruction descriptor and the matrix descriptors are those of PTX ISA 9.7.16.4."""
+    """Returns the MMAs of a stage. The instruction descriptor and the matrix descriptors are those of PTX ISA
+    9.7.16.4.
+    """
     kind, _, code = KINDS[loop.dtype]
     b_at, a_box, b_box = loop.places
     instruction = 1 << 4 | code << 7 | code << 10 | loop.n >> 3 << 17 | loop.m >> 4 << 24
@@ -235,7 +243,9 @@ def _mma(loop: Mainloop) -> str:
 
 
 def _multiply(loop: Mainloop) -> str:
-    """The MMA warp: waits for a full stage, multiplies it, commits to its empty barrier; at the end waits for all."""
+    """Returns the code of the MMA warp: it waits for a full stage, multiplies it, commits to its empty barrier, and at
+    the end waits for all.
+    """
     return f"""MULTIPLY:
     mov.u32 %phase, 0;
     setp.ne.u32 %adds, %zero, 0;
@@ -254,7 +264,7 @@ WAIT_LAST:
 
 
 def _end(loop: Mainloop) -> str:
-    """All threads: the MMA warp gives tensor memory back."""
+    """Returns the code of all threads at the end: the MMA warp deallocates tensor memory."""
     return f"""END:
     bar.warp.sync -1;
     setp.ne.u32 %p, %warp, 1;
@@ -280,10 +290,11 @@ class Done(NoTrace):
 
 
 def cycles_of_step(loop: Mainloop, gpu: Gpu, clock: float, k: int, steps: int = STEPS) -> float:
-    """Returns the cycles of a K step, once the ring has filled. clock: Hz of the SMs; k: depth of the operands.
+    """Returns the cycles of a K step, once the ring has filled. ``clock`` is the SMs' in hertz, ``k`` the depth of the
+    operands.
 
-    The CTA is alone on its GPU, and has run before: operands that fit into L2 are there. Of others each byte comes from
-    DRAM once, and L2 reads `FETCHED` bytes of a row at a time.
+    The CTA is alone on its GPU, and has run before, so operands that fit into L2 are there. Each byte of larger
+    operands comes from DRAM once, and L2 reads `FETCHED` bytes of a row at a time.
     """
     there = (loop.m + loop.n) * k * KINDS[loop.dtype][1] <= gpu["l2.bytes"] * gpu["l2.effective"]
     depth = steps * loop.tile_k

@@ -1,11 +1,11 @@
-"""Sums of ``tcgen05.mma`` that others saw on a chip: does tensor_core accumulation give the same words?
+"""Compares sums of ``tcgen05.mma`` that others observed on a chip with those of the emulated tensor core, word by word.
 
 A file is a JSON list of cases, each an object with the raw codes of one sum. ``b200/sums.json`` is published for B200:
 sf-tensor/tcgen05, MODEL.md. Fields:
 
 - ``name``; ``kind`` as in ``.kind::``; ``a_type``, ``b_type``, ``d_type``.
 - ``a``, ``b``: codes along K. Those of bf16 and tf32 are f32 words whose lower bits do not count.
-- ``c``: the old D as it stands in tensor memory, and ``d``: the word that was seen.
+- ``c``: the old D in tensor memory, and ``d``: the observed word.
 - ``saturate``, of i8. ``scale_type``, ``scale_vec`` (factors of a row), ``scale_a``, ``scale_b`` (their codes).
 """
 
@@ -35,13 +35,14 @@ _FACTORS = {
     "mxf4": {("ue8m0", 2)},
     "mxf4nvf4": {("ue8m0", 2), ("ue8m0", 4), ("ue4m3", 4)},
 }
-"""Types of the factors, and how many a row has."""
+"""Types of the factors, and their number per row."""
 
 
 @dataclass(frozen=True)
 class SumsAnswer:
-    """How the sums of a file compare. different: those with another word; refused: those that cannot be computed, which
-    are among the cases and not among the different ones. Names of both, with what was seen and what came out, or why.
+    """The comparison of the sums of a file. ``different`` are those with another word. ``refused`` are those that
+    cannot be computed; they count as cases but not as different ones. Both hold names, with the observed and the
+    computed word, or the reason.
     """
 
     file: str
@@ -53,7 +54,9 @@ class SumsAnswer:
 
 
 def confront_sums(path: Path) -> SumsAnswer:
-    """Compute every sum of a file as the emulated Blackwell GPU does. Raises `UsageProblem` if it is no such file."""
+    """Computes every sum of a file as the emulated Blackwell GPU does. Raises `UsageProblem` for another kind
+    of file.
+    """
     cases = _read(path)
     different, refused = [], []
     together: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -103,7 +106,7 @@ def _name(i: int, case: Case) -> str:
 
 
 def _refusal(case: Case) -> str:
-    """Why a case cannot be computed, or nothing."""
+    """Returns why a case cannot be computed, or nothing."""
     unknown = sorted(set(case) - set(_REQUIRED) - set(_OPTIONAL))
     if unknown:
         return f"what {unknown[0]} means is not known"
@@ -128,13 +131,13 @@ def _refusal(case: Case) -> str:
 
 
 def _alike(case: Case) -> tuple[object, ...]:
-    """What cases that are computed together have in common."""
+    """Returns the properties that cases must share to be computed together."""
     fields = ("kind", "a_type", "b_type", "d_type", "scale_type", "scale_vec", "saturate")
     return tuple(case.get(field) for field in fields)
 
 
 def _words(cases: list[Case]) -> NDArray[np.uint32]:
-    """D of cases that are alike: each is a row of A, which meets a B of its own."""
+    """Returns D of cases that are computed together: each is a row of A with its own B."""
     first, count = cases[0], len(cases)
 
     def codes(field: str) -> NDArray[np.uint32]:

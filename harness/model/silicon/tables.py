@@ -1,6 +1,6 @@
-"""Reads tables that others have published of a GPU: CSV files, each with its columns, and whose they are.
+"""Reads published tables of a GPU: CSV files, each with its columns and its source.
 
-What a table means is with the functions that predict its rows (`harness.model.silicon.times`).
+The functions that predict the rows explain a table (`harness.model.silicon.times`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from emugpu.errors import UsageProblem
 
 SHIPPED = Path(__file__).parent
-"""A folder for each GPU of which tables are shipped."""
+"""The shipped tables, in a folder per GPU."""
 Value = str | int | float
 Row = Mapping[str, Value]
 Read = Callable[[str], Value]
-"""Raises ValueError for what a column cannot have."""
+"""Raises ValueError for a value that the column cannot have."""
 
 
 def _count(text: str) -> int:
@@ -75,12 +75,12 @@ COLUMNS: dict[str, Mapping[str, Read]] = {
         "boxes_per_sm": _positive,
     },
 }
-"""By the name of a table the columns that are used, and how each is read; it may have others."""
+"""The used columns, and how each is read, by the name of a table, which may have other columns."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Whose a table is. date: of publication; licence: under which it may be passed on; what: the table shows."""
+    """The source of a table. ``date``: of publication. ``licence``: that of the table. ``what``: its content."""
 
     source: str
     link: str
@@ -91,7 +91,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """rows: in the order of the file, the columns of `COLUMNS` only."""
+    """A table. ``rows`` are in the order of the file, with only the columns of `COLUMNS`."""
 
     name: str
     path: Path
@@ -99,18 +99,18 @@ class Table:
 
 
 def gpus_with_tables() -> list[str]:
-    """Returns the GPUs of which tables are shipped."""
+    """Returns the GPUs with shipped tables."""
     return sorted(place.parent.name for place in SHIPPED.glob("*/sources.toml"))
 
 
 def read_sources(gpu: str) -> dict[str, Source]:
-    """Returns whose the tables of a GPU are, by the names of their files."""
+    """Returns the sources of a GPU's tables, by the names of their files."""
     with (SHIPPED / gpu / "sources.toml").open("rb") as file:
         return {name: Source(**entry) for name, entry in tomllib.load(file).items()}
 
 
 def find_tables(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Returns the files of sums (.json) and the known tables (.csv) of a folder, others are left out.
+    """Returns the files of sums (.json) and the known tables (.csv) of a folder; others are left out.
 
     Raises UsageProblem if there is no such folder, or nothing in it.
     """
@@ -127,7 +127,9 @@ def find_tables(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def read_table(path: Path) -> Table:
-    """Reads a table by its name. Raises UsageProblem, naming the place, for what breaks the rule of its column."""
+    """Reads a table by its name. Raises UsageProblem, with the place, for a value that breaks the rule of its
+    column.
+    """
     columns = COLUMNS[path.stem]
     try:
         with path.open(encoding="utf-8", newline="") as file:

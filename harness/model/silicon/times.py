@@ -1,6 +1,6 @@
-"""Predicts the rows of published tables by the timing model, and holds both against each other.
+"""Predicts the rows of published tables with the timing model, and compares both.
 
-Nothing here has constants of its own: they are those of `harness/model/gpus`, which `harness predict` uses.
+It has no constants of its own: it uses those of `harness/model/gpus`, as `harness predict` does.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from harness.model.silicon.tables import SHIPPED, Row, Table, find_tables, gpus_
 from harness.model.tcgen05 import MmaForm, MmaTimes
 
 LATENCY = "mma_intervals latency"
-"""What the second column of mma_intervals is called."""
+"""The name of the second column of mma_intervals."""
 MOST_IN_FLIGHT = 4
-"""Buffers of a cluster in the publisher's multicast programs, as their shared memory shows."""
+"""Buffers of a cluster in the publisher's multicast programs, according to their shared memory."""
 PER_CTA = 2
-"""Of these a CTA has no more in flight, as the cycles of small boxes show."""
+"""Most of these that a CTA has in flight, according to the cycles of small boxes."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One row. what: it is, in words; predicted: None where the model has no answer, and refused says why."""
+    """One row. ``what`` describes it. ``predicted`` is None if the model has no result, and ``refused`` says why."""
 
     what: str
     published: float
@@ -36,13 +36,13 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Returns the prediction over what was published, less one; 0 of a refused row."""
+        """Returns the prediction over the published value, minus one, or 0 for a refused row."""
         return 0.0 if self.predicted is None else self.predicted / self.published - 1
 
 
 @dataclass(frozen=True)
 class Confrontation:
-    """A table, or one column of it. rows: all of them; unit: of what is compared."""
+    """A table, or one column of it: all its ``rows``, and the ``unit`` of its values."""
 
     name: str
     unit: str
@@ -59,7 +59,7 @@ class Confrontation:
 
     @property
     def mean_error(self) -> float | None:
-        """Returns the mean of the errors of all rows that were predicted, as a fraction."""
+        """Returns the mean of the errors of all predicted rows, as a fraction."""
         return fmean(abs(row.error) for row in self.answered) if self.answered else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ Progress = Callable[[int], None]
 
 
 def confront(table: Table, gpu: Gpu, progress: Progress = lambda ready: None) -> list[Confrontation]:
-    """Predicts all rows of a table at the GPU's highest clock. progress: is called with the rows that are ready."""
+    """Predicts all rows of a table at the GPU's highest clock. Calls ``progress`` with the number of rows done."""
     unit, compare = COMPARE[table.name]
     found = []
     for number, row in enumerate(table.rows, 1):
@@ -90,7 +90,7 @@ def confront(table: Table, gpu: Gpu, progress: Progress = lambda ready: None) ->
 
 @cache
 def confront_shipped() -> dict[str, list[Confrontation]]:
-    """Returns the tables that are shipped, confronted, by GPU."""
+    """Returns the comparisons of the shipped tables, by GPU."""
     found: dict[str, list[Confrontation]] = {}
     for name in gpus_with_tables():
         gpu = find_gpu(name)
@@ -100,7 +100,7 @@ def confront_shipped() -> dict[str, list[Confrontation]]:
 
 
 def _form(row: Row) -> MmaForm | str:
-    """Returns what the time of an instruction depends on, or why there is no such instruction."""
+    """Returns the properties that decide the time of an instruction, or why there is no such instruction."""
     scaled = str(row["format"]).startswith(("MX", "NV"))
     form = MmaForm(int(row["m"]), int(row["n"]), int(row["cta_group"]), row["a_in"] == "tmem", scaled)
     rows = (64, 128) if form.group == 1 else (128, 256)
@@ -114,7 +114,7 @@ def _name(row: Row) -> str:
 
 
 def seen(gpu: Gpu) -> float:
-    """Returns the cycles from the end of an instruction until a waiting thread goes on: commit, wake, a last look."""
+    """Returns the cycles from the end of an instruction until a waiting thread continues: commit, wake, a last poll."""
     return gpu["tensor.commit"] + gpu["barrier.wake"] + gpu["barrier.try_wait"] + gpu["issue.branch"]
 
 
@@ -129,7 +129,9 @@ def _interval(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
 
 
 def _depth(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
-    """So many are issued, then waited for, again and again: a branch and two dependent instructions lie between."""
+    """Compares a loop that issues a number of instructions, then waits for them; a branch and two dependent
+    instructions lie between.
+    """
     form, count = _form(row), int(row["in_flight"])
     what, published = f"{_name(row)}, {count} in flight", float(row["cycles_per_mma"])
     if isinstance(form, str):
@@ -156,14 +158,14 @@ def _box(row: Row) -> str:
 
 
 def _refusal(row: Row) -> str:
-    """Returns why a box cannot be copied so; nothing if it can."""
+    """Returns why a box cannot be copied so, or nothing."""
     if max(int(row["box_elements_wide"]), int(row["box_rows"])) > 256:
         return f"{_box(row)}: a box has at most 256 elements each way"
     return "" if int(row.get("ctas_per_sm", 1)) == 1 else f"{row['ctas_per_sm']} CTAs on an SM: only one is predicted"
 
 
 def _multicast(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
-    """The same, by whichever of both ways: L2 answers the SMs of a cluster together."""
+    """Compares the same copy by either way: L2 answers the SMs of a cluster together."""
     cluster = int(row["cluster"])
     what, published = f"{row['mode']}, cluster of {cluster}, {_box(row)}", float(row["sm_cycles"])
     refused = _refusal(row) or ("" if cluster in (1, 2, 4) else f"cluster of {cluster}: buffers are known of 1, 2, 4")
@@ -201,4 +203,4 @@ COMPARE: dict[str, tuple[str, Callable[[Row, Gpu], tuple[Compared, ...]]]] = {
     "tma_latency_all_sms": ("cycles", _latency),
     "tma_throughput_dram": ("cycles", _throughput),
 }
-"""By the name of a table: the unit of what is compared, and what compares a row."""
+"""The unit of the values, and the function that compares a row, by the name of a table."""
