@@ -1,3 +1,3 @@
-"""The lab: build, run, validate and measure the matmul kernels in ``kernels/``."""
+"""The lab: it builds, runs, validates and measures the matmul kernels in ``kernels/``."""
 
 __version__ = "0.2.0"

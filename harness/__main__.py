@@ -1,4 +1,4 @@
-"""The program: ``harness``, or ``python -m harness``."""
+"""The program ``harness``, or ``python -m harness``."""
 
 from emugpu.cli.program import start_program
 

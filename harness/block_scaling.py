@@ -1,10 +1,10 @@
-"""Block-scaled matrices on the host: formats, quantisation, first values, and how scale factors lie in memory.
+"""Block-scaled matrices on the host: formats, quantisation, initial values, and the layout of scale factors in memory.
 
 A matrix [rows, K] has elements of 4 or 8 bits, and a scale factor for each block of 16 or 32 of them along K: a [rows,
-K / block] array. An element stands for element * factor; all of C is multiplied by one more number, alpha.
+K / block] array. An element represents element * factor; all of C is multiplied by one more number, alpha.
 
-Scale factors lie in memory as cuBLASLt and CUTLASS have them, in atoms of 128 rows x 4 blocks, 512 bytes, row-major:
-see `to_atoms`. Formats: nvfp4 is NVIDIA's (e2m1 and ue4m3, an e4m3 without a sign), the others are those of the OCP
+Scale factors have the memory layout of cuBLASLt and CUTLASS, in atoms of 128 rows x 4 blocks, 512 bytes, row-major: see
+`to_atoms`. Formats: nvfp4 is NVIDIA's (e2m1 and ue4m3, an e4m3 without a sign), the others are those of the OCP
 Microscaling Formats specification 1.0 (ue8m0, powers of two).
 """
 
@@ -22,17 +22,18 @@ from emugpu.launch.spec import DATA_TYPES, DataType
 ATOM_ROWS, ATOM_BLOCKS = 128, 4
 ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS
 LANES = 32
-"""Rows of an atom that lie one after the other; the others beside them."""
+"""Rows of an atom that lie one after the other; the others lie beside them."""
 LARGEST_SCALE = 448.0
-"""Of ue4m3."""
+"""The largest ue4m3."""
 NOT_A_NUMBER = {DATA_TYPES["e4m3"].numpy: 0x7F, DATA_TYPES["ue8m0"].numpy: 0xFF}
-"""What stands for rows that a matrix does not have. A kernel may read it, and must not let it get into other rows."""
+"""The factors of rows that a matrix does not have. A kernel may read them, but they must not affect other rows."""
 
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """block: elements of a row that share a factor. scale: the factors' type, which holds ue4m3, too. largest: binary
-    exponent of the largest element and its value."""
+    """A format. ``block``: elements of a row that share a factor. ``scale``: the factors' type, which holds ue4m3, too.
+    ``largest``: binary exponent of the largest element, and its value.
+    """
 
     name: str
     element: DataType
@@ -70,22 +71,23 @@ class Scaled:
     factors: NDArray[np.generic]
 
     def numbers(self) -> NDArray[np.float64]:
-        """What the elements stand for, exactly: [rows, K]."""
+        """Returns the numbers that the elements represent, exactly: [rows, K]."""
         block = self.elements.shape[1] // self.factors.shape[1]
         return self.elements.astype(np.float64) * np.repeat(self.factors.astype(np.float64), block, axis=1)
 
 
 def to_atoms(factors: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """The bytes of scale factors [rows, blocks] in memory. Rows that are not there have NaN; blocks beyond K are 0, as
-    a kernel multiplies them by zeros, which must not meet a NaN.
+    """Returns the bytes of scale factors [rows, blocks] in memory. Missing rows have NaN. Blocks beyond K are 0,
+    because a kernel multiplies them by zeros, which must not meet a NaN.
     """
     return in_atoms(factors.view(np.uint8), NOT_A_NUMBER[factors.dtype])
 
 
 def in_atoms(of_blocks: NDArray[Any], missing: float) -> NDArray[Any]:
-    """What belongs to blocks [rows, blocks], as it lies in atoms: [atoms along M or N, atoms along K, 512].
+    """Arranges values of blocks [rows, blocks] in atoms: [atoms along M or N, atoms along K, 512].
 
-    Row r and block b of an atom: byte 16 * (r % 32) + 4 * (r // 32) + b. missing: of rows that are not there.
+    Row r and block b of an atom are at byte 16 * (r % 32) + 4 * (r // 32) + b. ``missing`` is the value of missing
+    rows.
     """
     rows, blocks = of_blocks.shape
     down, across = -(-rows // ATOM_ROWS), -(-blocks // ATOM_BLOCKS)
@@ -97,16 +99,18 @@ def in_atoms(of_blocks: NDArray[Any], missing: float) -> NDArray[Any]:
 
 
 def largest_of_blocks(values: NDArray[np.floating], block: int) -> NDArray[np.float64]:
-    """The largest magnitudes [rows, K / block] in blocks of the rows."""
+    """Returns the largest magnitudes [rows, K / block] in blocks of the rows."""
     rows, k = values.shape
     found: NDArray[np.float64] = np.abs(values.astype(np.float64)).reshape(rows, k // block, block).max(axis=2)
     return found
 
 
 def factors_of(largest: NDArray[np.float64], block_format: BlockFormat, alpha: float = 1.0) -> NDArray[np.generic]:
-    """Scale factors by the largest magnitudes of blocks, in units of alpha: with powers of two so that these keep the
-    format's largest exponent, as in the OCP specification 6.3, but 2^-127 at least, the smallest; with ue4m3 so that
-    they become the largest element, as far as ue4m3 goes.
+    """Returns scale factors for the largest magnitudes of blocks, in units of alpha.
+
+    Powers of two are chosen so that these magnitudes keep the format's largest exponent, as in the OCP specification
+    6.3, but at least 2^-127, the smallest. ue4m3 is chosen so that they become the largest element, within the range of
+    ue4m3.
     """
     if block_format.powers:
         exponents = np.frexp(largest)[1] - 1 - block_format.exponent
@@ -115,9 +119,9 @@ def factors_of(largest: NDArray[np.float64], block_format: BlockFormat, alpha: f
 
 
 def quantise(values: NDArray[np.floating], block_format: BlockFormat) -> tuple[Scaled, float]:
-    """A matrix near `values` [rows, K], and the number by which it is to be multiplied.
+    """Returns a matrix near `values` [rows, K], and the number by which it is to be multiplied.
 
-    With ue4m3 the largest factor of all becomes 448, its largest, and alpha makes up for it.
+    With ue4m3 the largest factor becomes 448, its maximum, and alpha compensates for that.
     """
     alpha = 1.0
     if not block_format.powers:
@@ -129,18 +133,20 @@ def quantise(values: NDArray[np.floating], block_format: BlockFormat) -> tuple[S
 
 
 def divisors(factors: NDArray[np.generic], alpha: float = 1.0) -> NDArray[np.float64]:
-    """What values are divided by: a factor 0, beside which all of them round to 0, counts as 1."""
+    """Returns the divisors of values: the factors times alpha, with 1 for a factor 0, because all its values round to
+    0.
+    """
     numbers = factors.astype(np.float64)
     return np.where(numbers > 0, numbers * alpha, 1)
 
 
 def limited(quotients: NDArray[np.float64], block_format: BlockFormat) -> NDArray[np.float64]:
-    """As far as elements go."""
+    """Limits quotients to the range of elements."""
     return np.clip(quotients, -block_format.largest, block_format.largest)
 
 
 def draw(kind: str, block_format: BlockFormat, rows: int, k: int, rng: np.random.Generator) -> tuple[Scaled, float]:
-    """First values of a matrix by the names of `harness.problem.KINDS`, and its part of alpha."""
+    """Draws initial values of a matrix by the names of `harness.problem.KINDS`, and its part of alpha."""
     blocks = k // block_format.block
     match kind:
         case "normal":
@@ -152,7 +158,8 @@ def draw(kind: str, block_format: BlockFormat, rows: int, k: int, rng: np.random
             factors = np.exp2(rng.integers(0, 3, (rows, blocks)).astype(np.float32))
             return _typed(elements, factors, block_format), 0.5
         case "index":
-            # A power of two by the row and one by chance: another row's or block's is another number.
+            # A power of two that depends on the row, times a random one, so that a wrong row or block changes the
+            # result.
             factors = row_scales(rows)[:, None] * np.exp2(rng.integers(0, 4, (rows, blocks)).astype(np.float32))
             return _typed(index_words(rows, k, rng), factors, block_format), 0.5
     assert kind == "codes", kind

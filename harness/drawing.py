@@ -1,4 +1,4 @@
-"""Writes a drawing as SVG, from the top downwards, in colours that follow the reader's light or dark mode."""
+"""Writes a drawing as SVG, from top to bottom, in colours that follow the reader's light or dark mode."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PAPER: Colours = {
     "soft": ("#57606a", "#9aa4ae"),
     "line": ("#d0d7de", "#30363d"),
 }
-"""What every drawing has; soft: of text that matters less."""
+"""The colours of every drawing. ``soft`` is for less important text."""
 FONT = 'ui-sans-serif, system-ui, "Segoe UI", "DejaVu Sans", sans-serif'
 
 
 class Drawing:
-    """Collects elements. y: where the next one goes."""
+    """A drawing to which elements are added. ``y`` is the place of the next one."""
 
     def __init__(self, y: float) -> None:
         self.elements: list[str] = []
@@ -30,7 +30,7 @@ class Drawing:
         self.elements.append(f'<text x="{x:g}" y="{self.y + down:g}"{named}>{escape(content)}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, style: str, title: str = "") -> None:
-        """Adds a rectangle. title: what a reader who points at it is told."""
+        """Adds a rectangle. ``title`` is the text shown under the mouse."""
         start = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" class="{style}"'
         self.elements.append(f"{start}><title>{escape(title)}</title></rect>" if title else f"{start}/>")
 
@@ -38,7 +38,9 @@ class Drawing:
         self.elements.append(f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="rule"/>')
 
     def svg(self, width: float, title: str, description: str, colours: Colours, style: str) -> str:
-        """Returns the file: as high as what was drawn. title and description: for screen readers. style: more CSS."""
+        """Returns the file, as high as its content. ``title`` and ``description`` are for screen readers. ``style`` is
+        more CSS.
+        """
         height = self.y + 8
         return "\n".join(
             [

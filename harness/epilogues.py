@@ -1,8 +1,8 @@
-"""Fused epilogues: what becomes of the product A . B^T between a kernel's accumulator and C.
+"""Fused epilogues: functions of the product A . B^T between a kernel's accumulator and C.
 
 The kernels compute them in f32 (``kernels/common/epilogues.mojo``); here they are formulas, which NumPy evaluates in
-float64. The names in them: ``product`` [M, N]; ``bias`` [N]; ``residual`` [M, N]; ``alpha`` and ``beta``; and, where C
-has half as many columns, ``gate`` and ``up`` [M, N/2]: of each 16 columns of the product the first 8 and the last 8.
+float64. The names in them are ``product`` [M, N]; ``bias`` [N]; ``residual`` [M, N]; ``alpha`` and ``beta``; and, if C
+has half as many columns, ``gate`` and ``up`` [M, N/2]: the first 8 and the last 8 of each 16 columns of the product.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from harness import paths
 NONE = "none"
 NAMES = ("product", "gate", "up", "bias", "residual", "alpha", "beta")
 EXACT = {"abs", "maximum", "minimum", "where"}
-"""Functions that round nothing."""
+"""Functions that do not round."""
 ROUNDING = 2.0**-22
 """Relative error of a few operations in f32."""
 APPROXIMATION = 2.0**-15
-"""Relative error of the functions in ``kernels/common/epilogues.mojo``, which rest on ``ex2.approx`` and
-``rcp.approx``: the exponent of e^-x, at most 128 in magnitude, is rounded five times at 2^-24 of it; each power of two
-is off by ln 2 times that."""
+"""Relative error of the functions in ``kernels/common/epilogues.mojo``, which use ``ex2.approx`` and ``rcp.approx``:
+the exponent of e^-x, at most 128 in magnitude, is rounded five times with an error of 2^-24 of it; each power of two is
+off by ln 2 times that.
+"""
 UNDERFLOW = 2.0**-100
-"""What is smaller than this may become 0: more than e^-88 times the argument, beyond which a sigmoid is 0 in f32."""
+"""Numbers smaller than this may become 0. It is more than e^-88 times the argument, beyond which a sigmoid is 0
+in f32.
+"""
 OWN_FILE = "own_epilogue.mojo"
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """One epilogue. formula: what C must be. file: of one of one's own, where it is written."""
+    """One epilogue. ``formula`` defines C. ``file`` is the source of a user's own epilogue."""
 
     name: str
     summary: str
@@ -61,16 +64,16 @@ class Epilogue:
 
     @property
     def is_exact(self) -> bool:
-        """Returns whether it rounds nothing where every f32 sum is exact."""
+        """Returns whether it does not round if every f32 sum is exact."""
         return not any(map(_rounds, ast.walk(self.expression.tree)))
 
     @property
     def error(self) -> float:
-        """Returns the relative error of what a kernel computes in f32, before the result is rounded."""
+        """Returns the relative error of a kernel's f32 result, before it is rounded."""
         return ROUNDING if self.is_exact else APPROXIMATION
 
     def of(self, product: np.ndarray, given: Mapping[str, Any]) -> np.ndarray:
-        """C in float64, before it is rounded. given: the operands that it takes, by their names."""
+        """Returns C in float64, before it is rounded. ``given`` holds the operands by their names."""
         rows, columns = product.shape
         values = {"product": product, **{name: np.asarray(value, np.float64) for name, value in given.items()}}
         if self.halves:
@@ -86,9 +89,11 @@ class Epilogue:
         return found
 
     def bound(self, product: np.ndarray, error: np.ndarray, given: Mapping[str, Any]) -> np.ndarray:
-        """How far C can be from `of` where each element of the product is off by at most `error`, and each operation
-        rounds. To first order: the formula is evaluated at the ends of each interval. Roundings count as an error of
-        the product, too, as the rest of the formula may cancel what they are relative to.
+        """Returns the largest error of C relative to `of`, if each element of the product is off by at most `error` and
+        each operation rounds.
+
+        The result is of first order: the formula is evaluated at the ends of each interval. Roundings also count as an
+        error of the product, because the rest of the formula may cancel the terms that they are relative to.
         """
         error = error + self.error * np.abs(product)
         middle = self.of(product, given)
@@ -102,7 +107,7 @@ class Epilogue:
 
 
 def _rounds(node: ast.AST) -> bool:
-    """Whether a part of a formula rounds numbers that f32 holds exactly."""
+    """Returns whether a part of a formula rounds numbers that f32 represents exactly."""
     match node:
         case ast.Constant(float() | int() as value):
             return float(np.float32(value)) != value
@@ -124,7 +129,7 @@ def _sigmoid(x: str) -> str:
 
 
 def _gelu(x: str) -> str:
-    """The tanh form: 1 + tanh(u) is twice the sigmoid of 2u."""
+    """Returns the tanh form of GELU: 1 + tanh(u) is twice the sigmoid of 2u."""
     return f"{x} * ({_sigmoid(f'2 * 0.7978845608028654 * ({x} + 0.044715 * {x} ** 3)')})"
 
 
@@ -145,7 +150,7 @@ EPILOGUES = {
 
 
 def find_epilogue(name: str) -> Epilogue:
-    """Looks up an epilogue by name, also one of one's own that the process that started this one has taken in."""
+    """Looks up an epilogue by name, including the user's own that this process or its parent registered."""
     file = None if name in EPILOGUES else paths.file_of_own(OWN_FILE)
     if file:
         own = read(file)
@@ -161,7 +166,7 @@ _DECLARED = re.compile(
 
 
 def read(file: Path, word: str = "") -> Epilogue:
-    """What a Mojo file says of its epilogue. word: how it was named."""
+    """Reads a Mojo file's epilogue. ``word`` is the name on the command line."""
     word = word or str(file)
     try:
         text = file.read_text(encoding="utf-8")

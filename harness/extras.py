@@ -1,4 +1,4 @@
-"""What some commands of the lab need besides its dependencies."""
+"""Checks for the optional packages that some commands of the lab need."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ EXTRAS = {"bench": ("scipy",), "report": ("matplotlib", "jinja2", "scipy"), "swe
 
 
 def needs(extra: str) -> None:
-    """Raises `CannotRun` with the line that installs an extra, if one of its packages is missing."""
+    """Raises `CannotRun` with the command that installs an extra, if one of its packages is missing."""
     errors.needs(extra, EXTRAS[extra], "blackwell-matmul-lab")

@@ -1,11 +1,10 @@
-"""fp8 (e4m3) matrices with f32 scale factors: first values, quantisation, and how the factors lie in memory.
+"""fp8 (e4m3) matrices with f32 scale factors: initial values, quantisation, and the layout of the factors in memory.
 
 scales "tensor": one factor for all of A and one for all of B. Their product is alpha, by which all of C is multiplied.
-scales "block": of A one for each 128 elements along K of a row [M, K / 128], of B one for each 128 x 128 [N / 128,
-K / 128].
-An element stands for element * factor; alpha is there, too.
+scales "block": A has one for each 128 elements along K of a row [M, K / 128], B has one for each 128 x 128 [N / 128, K
+/ 128]. An element represents element * factor; alpha applies, too.
 
-In memory factors of blocks lie as cuBLASLt and DeepGEMM have them, in rows of 16 bytes: see `in_memory`.
+Factors of blocks have the memory layout of cuBLASLt and DeepGEMM, in rows of 16 bytes: see `in_memory`.
 """
 
 from __future__ import annotations
@@ -27,20 +26,22 @@ Drawn = tuple[NDArray[np.generic], NDArray[np.float32] | None, float]
 
 
 def factor_of_each(factors: NDArray[np.float32], operand: str, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """The factor of each element [rows, K]."""
+    """Returns the factor of each element [rows, K]."""
     rows, k = shape
     wide = np.repeat(factors.astype(np.float64), ROWS[operand], axis=0)[:rows]
     return np.repeat(wide, BLOCK, axis=1)[:, :k]
 
 
 def in_memory(factors: NDArray[np.float32], operand: str) -> NDArray[np.float32]:
-    """A's factors [K / 128, M], B's [N / 128, K / 128], rows padded to 4 with what no result may depend on: NaN."""
+    """Returns A's factors [K / 128, M], or B's [N / 128, K / 128], with rows padded to a multiple of 4 by NaN, on which
+    no result may depend.
+    """
     found = factors.T if operand == "A" else factors
     return np.pad(found, ((0, 0), (0, -found.shape[1] % 4)), constant_values=np.nan)
 
 
 def shape_in_memory(operand: str, rows: int, k: int) -> tuple[int, int]:
-    """Of the factors of a matrix [rows, K], with what rows are padded to."""
+    """Returns the shape of the factors of a matrix [rows, K], with padding."""
     down, across = -(-k // BLOCK), rows
     if operand == "B":
         down, across = -(-rows // BLOCK), -(-k // BLOCK)
@@ -48,7 +49,9 @@ def shape_in_memory(operand: str, rows: int, k: int) -> tuple[int, int]:
 
 
 def quantise(values: NDArray[np.floating], operand: str, scales: str) -> Drawn:
-    """A matrix near `values` [rows, K]: the largest of those that share a factor becomes 448, e4m3's largest."""
+    """Returns a matrix near `values` [rows, K]: the largest value of those that share a factor becomes 448, e4m3's
+    maximum.
+    """
     size = np.abs(values.astype(np.float64))
     if scales == "tensor":
         alpha = np.float32(size.max() / LARGEST) or np.float32(1)
@@ -60,12 +63,12 @@ def quantise(values: NDArray[np.floating], operand: str, scales: str) -> Drawn:
 
 
 def factors_of(largest: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Factors by the largest magnitudes of those that share them."""
+    """Returns factors for the largest magnitudes of the values that share them."""
     return np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
 
 
 def draw(kind: str, operand: str, scales: str, shape: tuple[int, int], rng: np.random.Generator) -> Drawn:
-    """First values of a matrix by the names of `harness.problem.KINDS`."""
+    """Draws initial values of a matrix by the names of `harness.problem.KINDS`."""
     rows, k = shape
     if kind == "normal":
         return quantise(rng.standard_normal(shape), operand, scales)
@@ -78,7 +81,8 @@ def draw(kind: str, operand: str, scales: str, shape: tuple[int, int], rng: np.r
         factors = np.exp2(rng.random(blocks) * 8 - 4).astype(np.float32)
         alpha = float(np.float32(0.5 + rng.random()))
         return codes.view(ELEMENT.numpy), factors if scales == "block" else None, alpha
-    # A power of two by the row and one by chance for each block: another row's or block's is another number.
+    # A power of two that depends on the row, times a random one per block, so that a wrong row or block changes the
+    # result.
     if kind == "integer":
         elements = rng.integers(-4, 5, shape).astype(np.float64)
         factors = np.exp2(rng.integers(0, 3, blocks)).astype(np.float32)

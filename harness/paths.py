@@ -1,6 +1,7 @@
-"""Where things are, in a checkout and when installed: Mojo sources, suites, records.
+"""The places of Mojo sources, suites and records, in a checkout and when installed.
 
-A wheel carries the sources and suites inside the package, in ``data/``, a folder that a checkout does not have."""
+A wheel carries the sources and suites inside the package, in ``data/``, a folder that a checkout does not have.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from emugpu.paths import git
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
-"""The checkout; of an installed harness, the folder of all packages."""
+"""The checkout, or for an installed harness the folder of all packages."""
 DATA = PACKAGE / "data"
 APPLICATION = "blackwell-matmul-lab"
 OWN_KERNEL = "HARNESS_OWN_KERNEL"
@@ -20,18 +21,20 @@ OWN_KERNEL = "HARNESS_OWN_KERNEL"
 
 
 def is_installed() -> bool:
-    """Whether this is an installed package, not a checkout."""
+    """Returns whether this is an installed package, not a checkout."""
     return DATA.is_dir()
 
 
 def mojo_root(own: bool = True) -> Path:
-    """The folder that holds ``kernels``, as the compiler needs it. own: with a kernel of one's own, if there is one."""
+    """Returns the folder that holds ``kernels``, as the compiler needs it. With ``own`` it is the user's copy with
+    their own kernel, if there is one.
+    """
     override = os.environ.get(OWN_KERNEL) if own else None
     return Path(override) if override else DATA if is_installed() else ROOT
 
 
 def kernels_dir(own: bool = True) -> Path:
-    """The folder of the Mojo sources."""
+    """Returns the folder of the Mojo sources."""
     path = mojo_root(own) / "kernels"
     if not path.is_dir():
         raise CannotRun(f"no Mojo sources at {path}: install the harness again, with `pip install .` in a checkout")
@@ -39,20 +42,20 @@ def kernels_dir(own: bool = True) -> Path:
 
 
 def file_of_own(place: str) -> Path | None:
-    """The file that was put in this place, by this process or by one that started it."""
+    """Returns the user's file that this process or its parent put in this place."""
     root = os.environ.get(OWN_KERNEL)
     file = Path(root, "kernels", place).readlink() if root else None
     return None if file is None or file == kernels_dir(own=False) / place else file
 
 
 def suites_dir() -> Path:
-    """The suites of the benchmark that come with the project."""
+    """Returns the benchmark suites that come with the project."""
     return DATA / "suites" if is_installed() else ROOT / "results" / "suites"
 
 
 def results_dir() -> Path:
-    """The folder of the result records: results/ of the checkout, or the user's data folder; HARNESS_RESULTS_DIR
-    overrides both.
+    """Returns the folder of the result records: results/ of the checkout, or the user's data folder.
+    HARNESS_RESULTS_DIR overrides both.
     """
     override = os.environ.get("HARNESS_RESULTS_DIR")
     if override:
@@ -65,7 +68,7 @@ def results_dir() -> Path:
 
 
 def find_commit(text: str) -> str | None:
-    """The whole hash of what git takes for a commit: a branch, a tag, part of a hash."""
+    """Returns the full hash of a commit that git finds by a branch, a tag or part of a hash."""
     if text.startswith("-"):
         return None
     found = git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}")

@@ -39,22 +39,23 @@ from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat, draw
 from harness.epilogues import NONE, find_epilogue
 
-# Rows of A and B are K elements apart and rows of C are N elements apart. Tensor maps take strides that are
-# multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.
+# Rows of A and B are K elements apart and rows of C are N elements apart. Tensor maps take strides that are multiples
+# of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.
 STRIDE_ELEMENTS = 8
-# Tensor coordinates are signed 32-bit (PTX ISA, cp.async.bulk.tensor), also those of CTAs outside the problem, as a
-# grid is rounded up to whole clusters. The same number is in kernels/host/launch_plan.mojo.
+# Tensor coordinates are signed 32-bit (PTX ISA, cp.async.bulk.tensor), including those of CTAs outside the problem,
+# because a grid is rounded up to whole clusters. kernels/host/launch_plan.mojo has the same number.
 LARGEST = 2**31 - 4096
 MOST_GROUPS = 1024
-"""The same number is in kernels/common/groups.mojo."""
+"""kernels/common/groups.mojo has the same number."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """M, N, K in elements. groups: rows of A that each group has, M in all; () if there are none, and one B. ld: of A,
-    B and C the elements from one row in memory to the next, where that is more than a row has, else 0; () if all lie
-    without gaps. masked: rows of A and C from the first of a group to the first of the next; 0 if there are no others
-    between them.
+    """The sizes M, N, K in elements.
+
+    ``groups``: rows of A in each group, M in total; () if there are no groups and one B. ``ld``: leading dimensions of
+    A, B and C in elements, 0 for a contiguous matrix; () if all are contiguous. ``masked``: rows of A and C in memory
+    from the start of a group to the next; 0 if the groups are contiguous.
     """
 
     m: int
@@ -69,7 +70,7 @@ class Shape:
             if not 1 <= value <= LARGEST:
                 raise UsageProblem(f"shape {self}: {name}={value} must be between 1 and {LARGEST}")
         for name, value in (("N", self.n), ("K", self.k)):
-            if name == "K" and self.ld:  # what begins where then says the planner
+            if name == "K" and self.ld:  # the planner checks the alignment then
                 continue
             if value % STRIDE_ELEMENTS:
                 near = min(-(-value // STRIDE_ELEMENTS), LARGEST // STRIDE_ELEMENTS) * STRIDE_ELEMENTS
@@ -103,7 +104,7 @@ class Shape:
 
     @property
     def groups_text(self) -> str:
-        """As `parse_groups` reads it."""
+        """Returns the groups in the form of `parse_groups`."""
         return ",".join(map(str, self.groups))
 
     @property
@@ -112,16 +113,16 @@ class Shape:
 
     @property
     def as_option(self) -> str:
-        """As `parse_shape` reads it."""
+        """Returns the shape in the form of `parse_shape`."""
         return f"{self.m},{self.n},{self.k}{f'@{self.ld_text}' if self.ld else ''}"
 
     @property
     def title(self) -> str:
-        """As people read it."""
+        """Returns the shape for people."""
         return f"C[{self.m},{self.n}], K={self.k}{self._more(', ')}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, which `from_dict` reads; groups, ld and masked only where there are some."""
+        """Returns plain data for JSON, which `from_dict` reads. It has groups, ld and masked only if they are set."""
         more = {"groups": list(self.groups), "ld": list(self.ld), "masked": self.masked}
         return {"m": self.m, "n": self.n, "k": self.k, **{name: value for name, value in more.items() if value}}
 
@@ -131,33 +132,33 @@ class Shape:
         return cls(data["m"], data["n"], data["k"], groups, ld, data.get("masked", 0))
 
     def numbers(self) -> dict[str, int]:
-        """Each size by its name; with groups the rows of each in the place of M."""
+        """Returns each size by its name; with groups, the rows of each instead of M."""
         rows = {f"group {number}": size for number, size in enumerate(self.groups)} or {"M": self.m}
         return {**rows, "N": self.n, "K": self.k}
 
     def with_numbers(self, values: Mapping[str, int]) -> Shape:
-        """The same with other sizes, as `numbers` has them."""
+        """Returns the same shape with other sizes, in the form of `numbers`."""
         *rows, n, k = values.values()
         return Shape(sum(rows), n, k, tuple(rows) if self.groups else (), self.ld, self.masked)
 
     @property
     def b_rows(self) -> int:
-        """Rows of B, of all groups together."""
+        """Returns the rows of B, of all groups together."""
         return self.n * max(1, len(self.groups))
 
     @property
     def rows_in_memory(self) -> int:
-        """Of A and C."""
+        """Returns the rows of A and C in memory."""
         return len(self.groups) * self.masked or self.m
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the product: one multiplication and one addition per term."""
+        """Returns the floating-point operations of the product: one multiplication and one addition per term."""
         return 2 * self.m * self.n * self.k
 
 
 def parse_shape(text: str) -> Shape:
-    """Reads ``M,N,K``, or one number for a cube; ``M,N,K@LDA,LDB,LDC`` with leading dimensions, 0: none."""
+    """Reads ``M,N,K``, or one number for a cube, or ``M,N,K@LDA,LDB,LDC`` with leading dimensions (0: none)."""
     text, at, ld_text = text.partition("@")
     ld = [part.strip() for part in ld_text.split(",")] if at else []
     if at and (len(ld) != 3 or not all(part.isascii() and part.isdecimal() and len(part) <= 12 for part in ld)):
@@ -187,7 +188,7 @@ def parse_groups(text: str) -> tuple[int, ...]:
 class ElementType:
     """One floating-point type.
 
-    ptx: its name in PTX. unit_roundoff: half an ulp of 1, relative. smallest_normal: below it numbers are
+    ``ptx``: its name in PTX. ``unit_roundoff``: half an ulp of 1, relative. ``smallest_normal``: numbers below it are
     evenly spaced.
     """
 
@@ -203,7 +204,7 @@ class ElementType:
 
     @property
     def bits(self) -> int:
-        """In memory, where two of 4 bits share a byte."""
+        """Returns the bits in memory, where two elements of 4 bits share a byte."""
         return DATA_TYPES[self.ptx].bits
 
 
@@ -211,27 +212,28 @@ BF16 = ElementType("bf16", "bf16", np.dtype(ml_dtypes.bfloat16), 2.0**-8, 2.0**-
 FP16 = ElementType("fp16", "f16", np.dtype(np.float16), 2.0**-11, 2.0**-14)
 F32 = ElementType("f32", "f32", np.dtype(np.float32), 2.0**-24, 2.0**-126)
 ELEMENT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16)}
-"""Of A and B that are not block-scaled."""
+"""Types of A and B that are not block-scaled."""
 
 FP8 = "e4m3"
 DTYPES = (*ELEMENT_TYPES, FP8, *FORMATS)
-"""Of A and B."""
+"""Types of A and B."""
 
 E4M3 = ElementType(FP8, FP8, fp8.ELEMENT.numpy, 2.0**-4, 2.0**-6)
 OUT_TYPES = {dtype.name: dtype for dtype in (BF16, FP16, F32, E4M3)}
-"""Of C that PyTorch has a type for; e4m3 has a scale factor for each 128 columns of a row. What NumPy calls them,
-`ElementType.numpy.name`, PyTorch and MAX call them, too."""
+"""Types of C that PyTorch has; e4m3 has a scale factor for each 128 columns of a row. PyTorch and MAX use the same
+names as NumPy, `ElementType.numpy.name`.
+"""
 
 C_TYPES = OUT_TYPES | {
     "nvfp4": ElementType("nvfp4", "e2m1", FORMATS["nvfp4"].element.numpy, 2.0**-2, 1.0),
     "mxfp8": replace(E4M3, name="mxfp8"),
     "mxfp4": ElementType("mxfp4", "e2m1", FORMATS["mxfp4"].element.numpy, 2.0**-2, 1.0),
 }
-"""All of C: of a block-scaled format, too, with its scale factors."""
+"""All types of C, including block-scaled formats with their scale factors."""
 
 
 def check_dtype(name: str) -> None:
-    """Refuses what is no type of A and B."""
+    """Refuses a name that is no type of A and B."""
     if name not in DTYPES:
         raise UsageProblem(f"dtype {name!r} is not supported; use one of: {', '.join(DTYPES)}")
 
@@ -249,9 +251,10 @@ EXACT_KINDS = ("integer", "index")
 
 @dataclass(frozen=True)
 class Inputs:
-    """A [M, K] and B [N, K], with groups [groups * N, K], row-major, and how they were made. factors: the scale factors
-    of A and of B, if they have any; alpha: what C is multiplied by. epilogue: the fused one; given: what it reads, by
-    the names in its formula.
+    """A [M, K] and B [N, K], with groups [groups * N, K], row-major, and how they were made.
+
+    ``factors``: the scale factors of A and of B, if any. ``alpha``: the factor of C. ``epilogue``: the fused one.
+    ``given``: its operands, by the names in its formula.
     """
 
     a: np.ndarray
@@ -267,14 +270,15 @@ class Inputs:
 
     @property
     def rows(self) -> np.ndarray | None:
-        """Of A and C in memory those that count, if there are others: of masked groups."""
+        """Returns the valid rows of A and C in memory, if masked groups leave others."""
         if not self.masked:
             return None
         return np.concatenate([at * self.masked + np.arange(size) for at, size in enumerate(self.groups)])
 
     def in_memory(self, values: np.ndarray) -> np.ndarray:
-        """A, or what else has its rows, as it lies there. Rows that do not count are 1, so that what is made of them is
-        not NaN, and is seen in C."""
+        """Arranges A, or an array with the same rows, in memory. Invalid rows are 1, so that their results are not NaN
+        and would show in C.
+        """
         if self.rows is None:
             return values
         found = np.ones((len(self.groups) * self.masked, values.shape[1]), values.dtype)
@@ -283,17 +287,21 @@ class Inputs:
 
     @property
     def given_in_memory(self) -> dict[str, Any]:
-        """`given`, where what has rows of C has them as they lie."""
+        """Returns `given`, with arrays that have rows of C arranged as in memory."""
         return {name: self.in_memory(each) if name == "residual" else each for name, each in self.given.items()}
 
     @property
     def exact(self) -> bool:
-        """True if the f32 sums have no rounding error: unless an epilogue rounds, the output must match exactly."""
+        """Returns whether the f32 sums have no rounding error. Then the output must match exactly, unless an epilogue
+        rounds.
+        """
         return self.kind in EXACT_KINDS
 
 
 def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = NONE, scales: str = "tensor") -> Inputs:
-    """Draws A and B, and what an epilogue reads; the same arguments give the same values. scales: of e4m3."""
+    """Draws A and B, and an epilogue's operands. The same arguments give the same values. ``scales`` applies to
+    e4m3.
+    """
     if kind not in KINDS:
         raise UsageProblem(f"inputs {kind!r} are not known; use one of: {', '.join(KINDS)}")
     check_dtype(dtype)
@@ -314,14 +322,14 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = 
 
 
 def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str) -> dict[str, Any]:
-    """Draws what an epilogue reads, by the names in its formula; of groups, each has a bias."""
+    """Draws an epilogue's operands, by the names in its formula. Each group has its own bias."""
     if epilogue == NONE:
         return {}
     found = find_epilogue(epilogue)
     rows, columns = np.arange(shape.m)[:, None], np.arange(shape.n)
     exact = kind in EXACT_KINDS
     of_b = np.arange(shape.b_rows).reshape(len(shape.groups), shape.n) if shape.groups else columns
-    # 127 and 61 are primes: only columns, or rows, that many times as far apart are alike.
+    # 127 and 61 are primes: columns, or rows, repeat only at these distances.
     marks = {"bias": 4 * (37 * of_b % 127) - 252, "residual": 4 * ((13 * rows + 5 * columns) % 61) - 120}
     given: dict[str, Any] = {"alpha": 0.5, "beta": -2.0} if exact else {"alpha": 0.75, "beta": -1.25}
     rng = np.random.default_rng([seed, 1])
@@ -332,7 +340,7 @@ def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: 
 
 
 def check_kind(kind: str, dtype: str) -> None:
-    """Refuses inputs that a type does not have."""
+    """Refuses inputs that a type does not support."""
     if kind not in _DRAW and dtype in ELEMENT_TYPES:
         raise UsageProblem(
             f"inputs {kind!r} are codes of scale factors, which {dtype} has not; use one of: {', '.join(_DRAW)}"

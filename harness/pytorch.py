@@ -41,11 +41,12 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 TORCH_TYPES = {name: getattr(torch, found.numpy.name) for name, found in OUT_TYPES.items()}
 OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 BLOCK_SCALED = tuple(name for name in C_TYPES if name not in OUT_TYPES)
-"""Of C, by name, as PyTorch has no type for them with their scale factors."""
+"""Block-scaled types of C, by name, because PyTorch has no types for them with their scale factors."""
 
 Product: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-"""C; of e4m3 C and its scale factors, float32 [ceil(columns / 128), M], rows padded to 16 bytes; of a block-scaled
-format C as bytes and its scale factors in atoms."""
+"""C; for e4m3 C and its scale factors, float32 [ceil(columns / 128), M], rows padded to 16 bytes; for a block-scaled
+format C as bytes and its scale factors in atoms.
+"""
 
 
 def matmul(
@@ -151,13 +152,13 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, group_sizes: torch.Tensor, 
 
 
 def _launch(c: torch.Tensor, factors: torch.Tensor | None, *rest: Any) -> Product:
-    """Calls the op `_gemm`, which says what the rest is."""
+    """Calls the op `_gemm` with these arguments."""
     torch.ops.blackwell_lab.gemm(c, factors, *rest)
     return c if factors is None else (c, factors)
 
 
 def _views(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    """The layout of A and B, and the leading dimensions, if not all is contiguous."""
+    """Returns the layout of A and B, and the leading dimensions, if not all are contiguous."""
     views = [_view(name, each) for name, each in {"a": a, "b": b, "out": out}.items()]
     layout = ("t" if views[0].transposed else "n") + ("n" if views[1].transposed else "t")
     plain = all(each.is_contiguous() for each in (a, b, out))
@@ -166,14 +167,16 @@ def _views(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[str, tu
 
 @dataclass(frozen=True)
 class _View:
-    """How a matrix lies in memory: whether its columns are contiguous, not its rows, and how far apart these begin."""
+    """The layout of a matrix in memory: whether its columns are contiguous instead of its rows, and the distance of
+    these.
+    """
 
     transposed: bool
     ld: int
 
 
 def _view(name: str, x: torch.Tensor) -> _View:
-    """Raises ValueError for what TMA cannot address, and for an output whose columns are contiguous."""
+    """Returns the layout. Raises ValueError if TMA cannot address it, and for an output with contiguous columns."""
     strides = tuple(x.stride())
     transposed = strides[1] != 1
     if strides[transposed ^ 1] != 1 or (transposed and name == "out"):
@@ -188,7 +191,7 @@ def _view(name: str, x: torch.Tensor) -> _View:
 
 
 def _memory(x: torch.Tensor) -> torch.Tensor:
-    """All that lies from the first element of a view to its last, which MAX takes in its place."""
+    """Returns the memory from the first element of a view to its last, which MAX takes instead of the view."""
     return x.as_strided((sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1,), (1,))
 
 
@@ -272,7 +275,7 @@ def _output(
     c_scale: float,
     strided: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """C, and its scale factors where it has any."""
+    """Returns C, and its scale factors if it has any."""
     if c_scale != 1 and asked != "nvfp4":
         raise ValueError(f"c_scale {c_scale} is that of nvfp4; leave it out")
     dtype = asked or (usual if out is None else out.dtype)
@@ -299,7 +302,7 @@ def _output(
 
 
 def _if_quantised(factors: torch.Tensor | None, c_scale: float) -> list[float]:
-    """The number that only ops of quantised C take."""
+    """Returns the number that only ops with quantised C take."""
     return [] if factors is None else [c_scale]
 
 
@@ -329,7 +332,7 @@ def _check(named: dict[str, torch.Tensor | None], a: torch.Tensor, dtype: torch.
 
 
 def _asked(options: dict[str, Any], out: torch.Tensor, named: torch.dtype | str | None) -> tuple[tuple[str, Any], ...]:
-    """All that is asked for of the configuration, as a key."""
+    """Returns all requested options of the configuration, as a key."""
     return tuple(sorted({**options, "out_dtype": named if isinstance(named, str) else OUT_DTYPES[out.dtype]}.items()))
 
 
@@ -343,8 +346,9 @@ def _configuration(
     tuned: bool,
     ld: tuple[int, ...] = (),
 ) -> str:
-    """The configuration as text: a constant for torch.compile, which cannot trace how it is made. problem: M, N, K, and
-    the number of groups if there are some, which are taken to be as large as one another.
+    """Returns the configuration as text: a constant for torch.compile, which cannot trace how it is made.
+
+    ``problem`` is M, N, K, and the number of groups if there are some, which are assumed to have equal sizes.
     """
     arch = arch_of_gpu(*torch.cuda.get_device_capability(device))
     asked = {"dtype": dtype, **dict(options)}
@@ -363,7 +367,7 @@ def _configuration(
 
 @functools.lru_cache(maxsize=4096)
 def _tuned(kernel: str, arch: str, dtype: str, shape: Shape, gpu: str) -> str | None:
-    """Looked up once in a process."""
+    """Returns the tuned configuration as text; it is looked up once per process."""
     found = configuration_for(gpu, kernel, arch, dtype, shape)
     return found.to_json() if found else None
 
@@ -379,7 +383,9 @@ def _gemm(
     config: str,
     sizes: Sequence[int],
 ) -> None:
-    """factors: of quantised C. sizes: of views M, N, K and the leading dimensions; none if all is contiguous."""
+    """Computes the product. ``factors`` belong to a quantised C. ``sizes`` are M, N, K and the leading dimensions of
+    views, or empty if all are contiguous.
+    """
     from max.driver import Buffer
 
     _check_places(out, operands, fused=len(numbers) - (factors is not None) == 2)
@@ -398,7 +404,9 @@ def _gemm(
 
 
 def _check_places(out: torch.Tensor, operands: Sequence[torch.Tensor], *, fused: bool) -> None:
-    """When the operator runs, as a trace of torch.compile has no addresses. TMA starts at multiples of 16 bytes."""
+    """Checks the addresses when the operator runs, because a trace of torch.compile has none. TMA starts at multiples
+    of 16 bytes.
+    """
     more = (("bias", 4), ("residual", 4)) if fused else (("a_scales", 16), ("b_scales", 16))
     groups = (("group_sizes", 4),) if len(operands) == 5 else ()
     places = (("out", 16), ("a", 16), ("b", 16), *groups, *more)

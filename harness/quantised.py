@@ -1,8 +1,8 @@
-"""What C must be as a type with scale factors: elements in units of the factors of their blocks, and these.
+"""Computes the expected C for a type with scale factors: elements in units of their blocks' factors, and these factors.
 
 e4m3 has f32 factors of 128 columns of a row (`harness.fp8`), a block-scaled format its own (`harness.block_scaling`).
-An error of the product moves the largest of a block, so its factor, so all of the block: where a factor may be one or
-the next, elements may be off by as much as that makes of them.
+An error of the product changes the largest element of a block, so its factor, and so the whole block: if the factor may
+be either of two neighbours, elements may differ by the effect of that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from harness.validation import Reference
 
 QUANTISED = {FP8, *FORMATS}
 ROUNDED = 2.0**-22
-"""Relative error of what f32 rounds on the way: alpha, c_scale, and quotients."""
+"""Relative error of f32 roundings before the result: alpha, c_scale, and quotients."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Elements of C, and its factors as they lie in memory, rows of what lies together. factor_type: of these. c_scale:
-    what C is multiplied by before it is quantised."""
+    """The elements of C, and its factors as they lie in memory, in contiguous rows. ``factor_type`` is the type of
+    these. C is multiplied by ``c_scale`` before it is quantised.
+    """
 
     elements: Reference
     factors: Reference
@@ -35,12 +36,12 @@ class Quantised:
 
 
 def quantised(reference: Reference, name: str) -> Quantised:
-    """C as e4m3 or in a block-scaled format."""
+    """Returns C as e4m3 or in a block-scaled format."""
     block_format = FORMATS.get(name)
     block = block_format.block if block_format else fp8.BLOCK
     values = reference.values.astype(np.float64)
     scale = 1.0
-    if block_format and not block_format.powers:  # a power of two, which rounds nothing: factors up to 448
+    if block_format and not block_format.powers:  # a power of two, which does not round: factors up to 448
         scale = 2.0 ** floor(log2(block_format.largest * LARGEST_SCALE / (np.abs(values).max() or 1)))
     values = values * scale
     error = 0 * values
@@ -51,13 +52,13 @@ def quantised(reference: Reference, name: str) -> Quantised:
     largest, moved = (np.maximum.reduceat(each, starts, axis=1) for each in (np.abs(values), error))
 
     def units(largest: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Factors, and what each element is divided by."""
+        """Returns the factors, and the divisor of each element."""
         found = factors_of(largest, block_format) if block_format else fp8.factors_of(largest)
         return found, np.repeat(divisors(found), block, axis=1)[:, : values.shape[1]]
 
     (low, least), (factors, each), (high, most) = map(units, (np.maximum(largest - moved, 0), largest, largest + moved))
     spread = np.maximum(np.abs(1 / least - 1 / each), np.abs(1 / each - 1 / most))
-    # A quarter more: what is off is rounded, too.
+    # A quarter more, because a value with an error is rounded, too.
     bound = 1.25 * (error * np.maximum(1 / least, 1 / each) + np.abs(values) * spread)
     off = np.maximum(*(np.abs(one.astype(np.float64) - factors.astype(np.float64)) for one in (low, high)))
     elements: Any = values / each

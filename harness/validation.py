@@ -39,12 +39,12 @@ from harness.problem import ElementType, Inputs
 
 @dataclass(frozen=True)
 class Reference:
-    """C [M, N] in f32 or f64, and the length of each row of A and of the row of B that makes each column, [1, N] or
-    with groups [M, N]: they bound rounding errors.
+    """C [M, N] in f32 or f64, and the lengths of each row of A and of the row of B of each column, [1, N] or with
+    groups [M, N], which bound rounding errors.
 
-    exact: nothing before the output has a rounding error, so that it must be `values` rounded once. fp8_depth: of
-    e4m3, the products that a tensor core adds up before f32 registers take over; 0 for other types. bound: with a
-    fused epilogue, how far each element may be off before it is rounded.
+    ``exact``: nothing before the output has a rounding error, so it must be `values` rounded once. ``fp8_depth``: for
+    e4m3, the number of products that a tensor core adds before f32 registers take over; 0 for other types. ``bound``:
+    with a fused epilogue, the largest error of each element before it is rounded.
     """
 
     values: np.ndarray
@@ -57,11 +57,11 @@ class Reference:
 
     @property
     def accumulation(self) -> Any:
-        """How far each element of the product may be off."""
+        """Returns the largest error of each element of the product."""
         return accumulation_error(self) * (self.a_norms[:, None] * self.b_norms)
 
     def through(self, epilogue: str, given: Mapping[str, Any]) -> Reference:
-        """Returns the same behind a fused epilogue. Of arrays of NumPy."""
+        """Returns the reference after a fused epilogue. It needs NumPy arrays."""
         if epilogue == NONE:
             return self
         found, product = find_epilogue(epilogue), self.values.astype(np.float64)
@@ -71,7 +71,7 @@ class Reference:
         return replace(self, values=found.of(product, given), exact=exact, bound=bound)
 
     def rounded(self, dtype: ElementType) -> np.ndarray:
-        """`values` rounded to nearest even in the output type, as f32."""
+        """Returns `values` rounded to nearest even in the output type, as f32."""
         with np.errstate(over="ignore"):
             return self.values.astype(dtype.numpy).astype(np.float32)
 
@@ -85,8 +85,9 @@ def _blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def compute_reference(inputs: Inputs, product: Product = _blas) -> Reference:
-    """A . B^T by the BLAS under NumPy, or another product of [M, K] and [N, K]: in f32 where that is exact, in f64 for
-    random and scaled values."""
+    """Computes A . B^T by NumPy's BLAS, or another product of [M, K] and [N, K]: in f32 if that is exact, in f64 for
+    random and scaled values.
+    """
     a: np.ndarray
     b: np.ndarray
     depth = 0
@@ -121,7 +122,7 @@ def compute_reference(inputs: Inputs, product: Product = _blas) -> Reference:
 
 
 def _product_of_groups(a: np.ndarray, b: np.ndarray, groups: Sequence[int], product: Product) -> np.ndarray:
-    """Each group's rows of A by its own B."""
+    """Multiplies each group's rows of A by its own B."""
     rows = np.split(a, np.cumsum(groups)[:-1])
     return np.concatenate([product(*each) for each in zip(rows, np.split(b, len(groups)), strict=True)])
 
@@ -135,7 +136,7 @@ ACCUMULATION_ERROR = 2.0**-22
 
 
 def accumulation_error(reference: Reference) -> float:
-    """What adding up may cost, as a part of |a| |b|: see above."""
+    """Returns the error of the accumulation, relative to |a| |b|: see above."""
     if not reference.fp8_depth:
         return ACCUMULATION_ERROR * reference.k**0.5
     root = reference.fp8_depth**0.5
@@ -144,7 +145,7 @@ def accumulation_error(reference: Reference) -> float:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One wrong element of C. allowed: how far it may be from what was expected."""
+    """One wrong element of C. ``allowed`` is the largest permitted error."""
 
     row: int
     column: int
@@ -155,7 +156,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class WrongTile:
-    """One tile of C (the part one CTA writes) with wrong elements; row and column count tiles."""
+    """One tile of C (the part one CTA writes) with wrong elements. ``row`` and ``column`` count tiles."""
 
     row: int
     column: int
@@ -165,10 +166,10 @@ class WrongTile:
 
 @dataclass(frozen=True)
 class Validation:
-    """The verdict. Errors are against the reference rounded to the output type, over the finite elements. buffer: C, or
-    the scale factors of C.
+    """The verdict. Errors are relative to the reference rounded to the output type, over the finite elements.
+    ``buffer`` is C, or the scale factors of C.
 
-    relative_frobenius_error: length of the error over length of the reference, both taken as vectors.
+    ``relative_frobenius_error`` is the norm of the error over the norm of the reference, both as vectors.
     """
 
     passed: bool
@@ -187,7 +188,7 @@ class Validation:
 
     @classmethod
     def from_plain(cls, values: dict) -> Validation:
-        """From `dataclasses.asdict` of a verdict that another process reached."""
+        """Makes a verdict from `dataclasses.asdict` of another process's verdict."""
         lists = {
             "tile": tuple(values["tile"]),
             "wrong_tiles": [WrongTile(**tile) for tile in values["wrong_tiles"]],
@@ -196,8 +197,8 @@ class Validation:
         return cls(**{**values, **lists})
 
     def as_dict(self) -> dict:
-        """For records: the first of the wrong tiles and elements only; values that JSON cannot hold become
-        text.
+        """Returns plain data for records: only the first wrong tiles and elements; values that JSON cannot represent
+        become text.
         """
         return {
             "passed": self.passed,
@@ -221,9 +222,10 @@ class Validation:
 
 @dataclass(frozen=True)
 class Matmul:
-    """C should hold the product, or another buffer the scale factors of C: a `emugpu.launch.spec.Expectation`. tile:
-    rows and columns that one CTA writes. rows: those of the buffer that are C's, all if None. What lies between, and
-    behind each where they are further apart than they are long, must stay NaN.
+    """An `emugpu.launch.spec.Expectation`: C should hold the product, or another buffer the scale factors of C.
+
+    ``tile``: rows and columns that one CTA writes. ``rows``: the rows of the buffer that belong to C, or None for all.
+    Other rows, and the gap behind each row if there is one, must stay NaN.
     """
 
     buffer: str
@@ -234,11 +236,11 @@ class Matmul:
 
     @property
     def compared(self) -> str:
-        """The kernel's result, which is held to `allowed_error`."""
+        """Names the kernel's result, whose error is compared with `allowed_error`."""
         return self.buffer
 
     def judge(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> Validation:
-        """first: not needed, the reference has been computed."""
+        """Judges a result. ``first`` is not needed, because the reference has been computed."""
         found = replace(validate(got[self._places], self.reference, self.dtype, self.tile), buffer=self.buffer)
         if self.rows is not None:
             in_memory = [replace(each, row=int(self.rows[each.row])) for each in found.first_mismatches]
@@ -258,7 +260,7 @@ class Matmul:
         )
 
     def differences(self, got: np.ndarray, first: Mapping[str, np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what each element should be, and which are not."""
+        """Returns the expected elements, and which ones are wrong."""
         rounded = self.reference.rounded(self.dtype)
         expected, wrong = np.full(got.shape, np.nan, np.float32), self._written_elsewhere(got)
         expected[self._places] = rounded
@@ -268,12 +270,12 @@ class Matmul:
 
     @property
     def _places(self) -> tuple[Any, slice]:
-        """Of C in the buffer."""
+        """Returns the place of C in the buffer."""
         rows = slice(None) if self.rows is None else self.rows
         return rows, slice(self.reference.values.shape[1])
 
     def _written_elsewhere(self, got: np.ndarray) -> np.ndarray:
-        """Which elements are neither C's nor NaN."""
+        """Returns which elements are neither in C nor NaN."""
         others = np.ones(got.shape, bool)
         others[self._places] = False
         others[others] = ~np.isnan(got[others].astype(np.float32))
@@ -281,23 +283,25 @@ class Matmul:
 
 
 def wrong_elements(got: np.ndarray, expected: np.ndarray, reference: Reference, allowed: np.ndarray) -> np.ndarray:
-    """Returns which elements are further off than allowed. expected: the reference, rounded to the output type."""
+    """Returns which elements have a larger error than allowed. ``expected`` is the reference, rounded to the output
+    type.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(got - (expected if reference.exact else reference.values)) <= allowed
-        # A NaN is wrong, but where a row is padded; infinity is right where C cannot hold the sum.
+        # A NaN is wrong, except where a row is padded; infinity is right if C cannot represent the sum.
         wrong: np.ndarray = ~(near | (got == expected) | np.isnan(reference.values))
     return wrong
 
 
 def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile: tuple[int, int]) -> Validation:
-    """Compares output [M, N] with the reference; tile: rows and columns of C that one CTA writes."""
+    """Compares output [M, N] with the reference. ``tile`` is the size of the part of C that one CTA writes."""
     got = output.astype(np.float32)
     expected = reference.rounded(dtype)
     finite = np.isfinite(got)
     non_finite = int(got.size - np.count_nonzero(finite))
     allowed = allowed_error(reference, dtype)
     wrong = wrong_elements(got, expected, reference, allowed)
-    # In f64: differences and squares of the largest f32 would overflow.
+    # In f64, because differences and squares of the largest f32 would overflow.
     finite &= np.isfinite(expected)
     error = np.where(finite, got, 0).astype(np.float64) - np.where(finite, expected, 0)
     size = float(np.linalg.norm(expected[np.isfinite(expected)].astype(np.float64)))
@@ -320,7 +324,9 @@ def validate(output: np.ndarray, reference: Reference, dtype: ElementType, tile:
 
 
 def allowed_error(reference: Reference, dtype: ElementType) -> Any:
-    """How far each element may be off: 0 where the result is exact. Of arrays of NumPy and of PyTorch alike."""
+    """Returns the largest permitted error of each element, 0 if the result is exact. Works on arrays of NumPy and of
+    PyTorch.
+    """
     size = abs(reference.values)
     if reference.exact:
         return 0 * size

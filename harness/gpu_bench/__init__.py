@@ -1,1 +1,1 @@
-"""Kernels beside cuBLAS on a GPU, without MAX: from CUDA graphs, in turns or each alone."""
+"""Compares kernels with cuBLAS on a GPU, without MAX: CUDA graphs run in turns or each alone."""

@@ -66,24 +66,24 @@ ARCH = "sm_90a"
 SAMPLE_SECONDS = 0.025
 ROUNDS = 20
 ALONE_SECONDS = 5.5
-"""How long a contestant runs alone. Of that, SETTLING at the start, while clock and power settle, does not count."""
+"""Time for which a contestant runs alone. The first SETTLING seconds, in which clock and power settle, do not count."""
 SETTLING = 1.0
 COOLING_SECONDS = 4.0
-"""Longest pause before the next contestant; it ends when the GPU is as cool as before the first."""
+"""Longest pause before the next contestant. It ends when the GPU is as cool as before the first."""
 IN_FLIGHT = 4
 """Graphs that wait on the GPU while one runs, so that it is never idle."""
 INPUTS = ("normal", "-1, 0, 1")
 
 
 class Kernel:
-    """One kernel on one problem. Needs PyTorch's context."""
+    """One kernel on one problem. It needs PyTorch's context."""
 
     def __init__(self, run: dict[str, Any], packed: Packed) -> None:
         self.run, self.packed = run, packed
         self.name: str = run["name"].partition(" at ")[0]
 
     def prepare(self, tensors: dict[str, Any]) -> Callable[[], None]:
-        """A function that launches on PyTorch's current stream."""
+        """Returns a function that launches on PyTorch's current stream."""
         import torch
 
         launch = self.packed.launch(self.run, {name: tensor.data_ptr() for name, tensor in tensors.items()})
@@ -91,7 +91,7 @@ class Kernel:
 
 
 def cublas(run: dict[str, Any], tensors: dict[str, Any]) -> Callable[[], Any]:
-    """The plain product; of groups, one after the other."""
+    """Returns a function for the plain product; with groups, one after the other."""
     import torch
 
     if "A scales" in tensors:
@@ -112,7 +112,7 @@ def cublas(run: dict[str, Any], tensors: dict[str, Any]) -> Callable[[], Any]:
 
 
 def torch_fused(run: dict[str, Any], tensors: dict[str, Any]) -> Callable[[], Any] | None:
-    """What PyTorch does for groups, or for a fused epilogue; None for what it has no word for."""
+    """Returns PyTorch's operation for groups, or for a fused epilogue, or None if PyTorch has none."""
     import torch
     from torch.nn.functional import silu
 
@@ -145,7 +145,7 @@ def _scaled_mm(tensors: dict[str, Any], of_a: Any, of_b: Any, *, fast: bool) -> 
 
 
 def cublas_blocks(tensors: dict[str, Any]) -> Callable[[], None] | None:
-    """cuBLASLt with scale factors of blocks; None where it refuses the problem, which is said."""
+    """Returns cuBLASLt with scale factors of blocks. Returns None with a message if it refuses the problem."""
     blocks = -(-tensors["A"].shape[1] // SCALE_BLOCK)
     of_a = tensors["A scales"].t()[: tensors["A"].shape[0]]
     of_b = tensors["B scales"][:, :blocks].t()
@@ -181,7 +181,9 @@ def seconds_of(graph: Any, while_it_runs: Callable[[], None] = lambda: None) -> 
 
 
 def graphs_of(kernels: list[Kernel], kind: str, warm: bool = False) -> tuple[dict[str, Any], int, int]:
-    """A graph of launches for cuBLAS and for each kernel; how many launches each has, and how many sets of inputs."""
+    """Returns a graph of launches for cuBLAS and for each kernel, the launches in each, and the number of sets of
+    inputs.
+    """
     import torch
 
     count = 1 if warm else set_count(kernels[0].run)
@@ -206,7 +208,7 @@ def graphs_of(kernels: list[Kernel], kind: str, warm: bool = False) -> tuple[dic
 
 
 def measure(kernels: list[Kernel], kind: str, warm: bool) -> dict[str, Any]:
-    """Samples of cuBLAS and of each kernel, taken in turn: seconds a launch."""
+    """Samples cuBLAS and each kernel in turn. Returns seconds per launch."""
     import pynvml
 
     graphs, count, sets = graphs_of(kernels, kind, warm)
@@ -233,7 +235,9 @@ def measure(kernels: list[Kernel], kind: str, warm: bool) -> dict[str, Any]:
 
 
 def measure_alone(kernels: list[Kernel], kind: str, rounds: int) -> dict[str, Any]:
-    """What cuBLAS and each kernel do alone, each for seconds, in turns: lists with one entry for each round."""
+    """Measures cuBLAS and each kernel alone, each for seconds, in turns. Returns lists with one entry for each
+    round.
+    """
     import pynvml
 
     graphs, count, sets = graphs_of(kernels, kind)
@@ -251,8 +255,8 @@ def measure_alone(kernels: list[Kernel], kind: str, rounds: int) -> dict[str, An
 
 
 def steady_state(graph: Any, count: int, device: Any) -> dict[str, float]:
-    """Replays a graph of so many launches back to back. Returns of what is steady: seconds and joules a launch, the
-    median of the SM clock in MHz and of the power in W, and the temperature at its end.
+    """Replays a graph of this many launches back to back. Returns, for the steady part, seconds and joules per launch,
+    the median of the SM clock in MHz and of the power in W, and the temperature at its end.
     """
     import pynvml
     import torch
@@ -272,7 +276,7 @@ def steady_state(graph: Any, count: int, device: Any) -> dict[str, float]:
     celsius = _celsius(device)
     torch.cuda.synchronize()
     first, last = joules[0][0], joules[-1][0]
-    # The counter steps forward some ten times a second: between two of its steps nothing is cut off.
+    # The energy counter advances some ten times a second; measuring from one step to another cuts nothing off.
     steps = [now for before, now in pairwise(joules) if now[1] != before[1]]
     (since, before), (until, after) = steps[0], steps[-1]
     return {
@@ -292,7 +296,7 @@ def _celsius(device: Any) -> int:
 
 
 def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
-    """How many times faster than cuBLAS: the median over turns, without the first quarter."""
+    """Returns the speed relative to cuBLAS: the median over turns, without the first quarter."""
     warm = len(seconds["cublas"]) // 4
     return {
         name: statistics.median(a / b for a, b in zip(seconds["cublas"][warm:], times[warm:], strict=True))
@@ -317,7 +321,7 @@ def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
 
 
 def load_checked(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
-    """The same, once the results are right."""
+    """Loads the kernels, after a check that their results are right."""
     loaded = load(folder)
     for shape, kernels in loaded.items():
         for kernel in kernels:
@@ -356,7 +360,7 @@ def pack(folder: Path, shapes: tuple[str, ...], groups: str | None, kernels: tup
 def turns(
     folder: Path, inputs: tuple[str, ...], processes: int, warm: bool, json_path: Path | None, child: int | None
 ) -> None:
-    """Check, then time, in so many processes, one after the other."""
+    """Check, then time in several processes, one after the other."""
     if child is not None:
         for shape, kernels in load_checked(folder).items():
             for kind in inputs:
@@ -385,7 +389,7 @@ def turns(
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write what was measured there.")
 def alone(folder: Path, inputs: tuple[str, ...], shapes: tuple[str, ...], rounds: int, json_path: Path | None) -> None:
-    """Check, then give each contestant the GPU for itself, in turns."""
+    """Check, then run each contestant alone on the GPU, in turns."""
     found: list[dict[str, Any]] = []
     for shape, kernels in load_checked(folder).items():
         if shapes and ",".join(map(str, shape)) not in shapes:
@@ -399,7 +403,9 @@ def alone(folder: Path, inputs: tuple[str, ...], shapes: tuple[str, ...], rounds
 
 
 def table_alone(run: dict[str, Any]) -> list[str]:
-    """Of each contestant: the medians over the rounds, and the range of the ratio to cuBLAS round by round."""
+    """Returns, for each contestant, the medians over the rounds, and the range of the ratio to cuBLAS round by
+    round.
+    """
     m, n, k = run["shape"]
     lines = []
     for name, rounds in run["alone"].items():
@@ -415,7 +421,7 @@ def table_alone(run: dict[str, Any]) -> list[str]:
 
 
 def write(path: Path, folder: Path, found: list[dict[str, Any]]) -> None:
-    """The samples, one run a line, with what was run."""
+    """Writes the samples, one run per line, with a description of the runs."""
     import torch
 
     runs = json.loads((folder / RUNS).read_text(encoding="utf-8"))
@@ -431,7 +437,7 @@ def write(path: Path, folder: Path, found: list[dict[str, Any]]) -> None:
 
 
 def table(found: list[dict[str, Any]]) -> list[str]:
-    """Median over the processes of the ratio to cuBLAS, with the lowest and the highest."""
+    """Returns the median over the processes of the ratio to cuBLAS, with the lowest and the highest."""
     lines = []
     for shape, kind in dict.fromkeys((tuple(run["shape"]), run["inputs"]) for run in found):
         runs = [run for run in found if tuple(run["shape"]) == shape and run["inputs"] == kind]
@@ -463,7 +469,7 @@ def once(folder: Path, inputs: str) -> None:
 
 
 def entry() -> None:
-    """Runs a command; an error that the user can cause is one line."""
+    """Runs a command. Reports an error that the user can cause in one line."""
     try:
         main()
     except ReportedError as error:

@@ -1,4 +1,4 @@
-"""Packed kernels on the GPU of this process: how one is launched, its operands, and whether its result is right.
+"""Packed kernels on the GPU of this process: their launch, their operands, and the check of their results.
 
 `harness.gpu_bench.pack` makes the folder. Operands and results are PyTorch's.
 """
@@ -18,22 +18,24 @@ RUNS = "runs.json"
 """The file of a packed folder with the name, the launch plan and the code of each run."""
 L2_BYTES = 60 << 20
 SCALE_BLOCK, LARGEST_E4M3 = 128, 448.0
-"""Of e4m3: elements along K, and rows of B, that share a scale factor."""
+"""For e4m3: elements along K, and rows of B, that share a scale factor; and the largest value."""
 ALPHA = {"tensor": 0.5, "block": 1.0}
-"""What C is multiplied by, by `scales`: the product of the factors of A and B, if each has one."""
+"""The factor of C, by `scales`: the product of the factors of A and B, if each has one."""
 FUSED = {"alpha": 0.5, "beta": 2.0}
-"""Of a fused epilogue that takes them."""
+"""The factors of a fused epilogue that takes them."""
 ROUNDED, TINY = 2.0**-7, 2.0**-30
-"""How far C may be from an epilogue that rounds: one unit in the last place of bf16, relative; and what counts as 0."""
+"""The largest relative error of C after an epilogue that rounds (one unit in the last place of bf16), and the magnitude
+below which numbers count as 0.
+"""
 
 Launch = Callable[[int], None]
-"""Takes a stream."""
+"""A function that takes a stream."""
 Operands = dict[str, int]
-"""Addresses of A, B and C, of the scale factors of A and B, and of what a fused epilogue takes."""
+"""Addresses of A, B and C, of the scale factors of A and B, and of a fused epilogue's operands."""
 
 
 class Packed:
-    """Runs of a folder, loaded when they are asked for."""
+    """The runs of a folder. A kernel is loaded at its first use."""
 
     def __init__(self, folder: Path, driver: Driver) -> None:
         self.folder, self.driver = folder, driver
@@ -75,7 +77,9 @@ class Packed:
         return ctypes.c_uint64(value) if argument["type"] == "u64" else ctypes.c_uint32(value)
 
     def _workspace(self, run: str, size: int) -> int:
-        """Each run's own, as another keeps sums where this one has counters. Zeroed once: a launch leaves them at 0."""
+        """Returns the workspace of a run, its own because others would leave sums in place of its counters. It is
+        zeroed once; a launch leaves the counters at 0.
+        """
         if run not in self._workspaces:
             self._workspaces[run] = self.driver.allocate(size)
             self.driver.fill(self._workspaces[run], size)
@@ -87,13 +91,13 @@ def epilogue_of(run: dict[str, Any]) -> Epilogue:
 
 
 def groups_of(run: dict[str, Any]) -> list[int]:
-    """Rows of each; empty if there are none, and one B."""
+    """Returns the rows of each group, or nothing if there are no groups and one B."""
     groups: list[int] = run["plan"]["problem"].get("groups", [])
     return groups
 
 
 def _factors(run: dict[str, Any]) -> dict[str, float]:
-    """alpha and beta; other numbers are as planned."""
+    """Returns alpha and beta; other numbers are those of the plan."""
     if epilogue_of(run).name != NONE:
         return FUSED
     return {"alpha": ALPHA.get(run["plan"]["config"]["scales"], 1.0), "beta": 0.0}
@@ -110,8 +114,9 @@ def _draw(kind: str, size: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _draw_fp8(kind: str, size: tuple[int, int, int]) -> dict[str, Any]:
-    """A and B of e4m3 with scale factors of blocks, which kernels with one for each tensor do not read, and C. Normal
-    values are quantised, so that the largest of each block is 448; others have random powers of two as factors.
+    """Draws A and B of e4m3 with scale factors of blocks, which kernels with one factor per tensor do not read, and C.
+
+    Normal values are quantised so that the largest of each block is 448; others have random powers of two as factors.
     """
     import torch
     from torch.nn.functional import pad
@@ -134,7 +139,7 @@ def _draw_fp8(kind: str, size: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def _numbers(tensors: dict[str, Any], name: str, scales: str) -> Any:
-    """What the elements of A or B stand for, without alpha, in float64."""
+    """Returns the numbers that the elements of A or B represent, without alpha, in float64."""
     values = tensors[name].double()
     if scales != "block":
         return values
@@ -168,7 +173,7 @@ def draw_sets(kind: str, run: dict[str, Any], count: int) -> list[dict[str, Any]
 
 
 def matrices(run: dict[str, Any], a: Any, b: Any) -> tuple[Any, Any]:
-    """A as [M, K] and B as [K, N], with groups as [groups, K, N], however they lie."""
+    """Returns A as [M, K] and B as [K, N], with groups as [groups, K, N], for any layout."""
     of_a, of_b = run["plan"]["config"]["layout"]
     a = a if of_a == "n" else a.t()
     if groups := groups_of(run):
@@ -194,8 +199,9 @@ def _size(run: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def check(packed: Packed, run: dict[str, Any]) -> str | None:
-    """What is wrong with its result on small integers, where every order of sums is exact; None if nothing. Launched
-    twice, as a kernel that keeps a counter must leave it as it found it."""
+    """Returns the error of a result on small integers, for which every order of sums is exact, or None. Launches twice,
+    because a kernel must leave its counter at its start value.
+    """
     import torch
 
     [tensors] = draw_sets("-1, 0, 1", run, 1)

@@ -1,4 +1,4 @@
-"""Compiles kernels into a folder from which a machine with a GPU launches them: it needs neither Mojo nor MAX.
+"""Compiles kernels into a folder from which a machine with a GPU launches them without Mojo or MAX.
 
 The folder has `runs.json` with the launch plan of each run, the machine code of every kernel, and the Python code that
 launches and times them.
@@ -29,12 +29,12 @@ CODE = (
 )
 """The files that run on the machine with the GPU."""
 AT_ONCE = 6
-"""Configurations compiled into one program: more in one take more memory, fewer more time."""
+"""Configurations compiled into one program: more take more memory, fewer more time."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One kernel on one problem. options: of `harness.compile.config.make_config`."""
+    """One kernel on one problem. ``options`` are those of `harness.compile.config.make_config`."""
 
     kernel: str
     options: tuple[tuple[str, Any], ...]
@@ -75,7 +75,7 @@ def pack_runs(runs: Sequence[Run], arch: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for run, artifact in zip(runs, artifacts, strict=True):
         plan = json.loads(artifact.plan_json(run.shape))
-        plan.pop("tiles")  # long, and no launch needs it
+        plan.pop("tiles")  # it is long, and no launch needs it
         entries.append({"name": run.name, "plan": plan, "code": _code(folder, plan["entry"], artifact.ptx, arch)})
     (folder / RUNS).write_text(json.dumps(entries), encoding="utf-8")
     copy_code(folder)
@@ -97,7 +97,9 @@ def _artifacts(runs: Sequence[Run], arch: str) -> list[Artifact]:
 
 
 def _code(folder: Path, name: str, text: str, arch: str) -> str:
-    """Returns the file with a kernel's machine code, or with its PTX where there is no ptxas: the driver takes both."""
+    """Writes a file with a kernel's machine code, or with its PTX if there is no ptxas (the driver accepts both).
+    Returns its name.
+    """
     ptx = folder / f"{name}.ptx"
     if not ptx.exists():
         ptx.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the report shows, taken from the history: plain rows, no drawing."""
+"""Extracts the data of the report from the history as plain rows, without drawing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Device:
-    """The right records of one kind of device, oldest first, and the newest of every case. everything: the wrong ones,
-    too."""
+    """The right records of one kind of device, oldest first, and the newest of every case. ``everything`` includes the
+    wrong ones.
+    """
 
     kind: str
     records: Sequence[Record]
@@ -50,21 +51,22 @@ class Device:
 
 @dataclass(frozen=True)
 class Results:
-    """All devices, GPUs first, and the lines that could not be read."""
+    """All devices, GPUs first, and the unreadable lines."""
 
     devices: list[Device] = field(default_factory=list)
     damaged: list[DamagedLine] = field(default_factory=list)
 
 
 def gpu_of(record: Record) -> GpuFacts:
-    """Returns the GPU itself, or the usual one of those that run such kernels."""
+    """Returns the GPU of the record, or the usual one for its kernels."""
     named = {gpu.title: gpu for gpu in map(facts, names())}
     return named.get(record["device"]["name"]) or usual_gpu(str(record["config"].get("arch", "sm_90a")))
 
 
 def load_results(folder: Path) -> Results:
-    """Reads every history in a folder; without a benchmark, the single runs. Wrong results have no place in a
-    picture, but in the state of things."""
+    """Reads every history in a folder. If there is no benchmark, reads the single runs. Wrong results appear only in
+    the summary of the state, not in pictures.
+    """
     results = Results()
     for path in sorted(folder.glob("*.jsonl")):
         if path.stem == BASELINES:
@@ -80,7 +82,7 @@ def load_results(folder: Path) -> Results:
 
 
 def _as_benchmark(record: Record) -> dict[str, Any]:
-    """Returns a record of ``harness run`` with the name of a case, and each run by itself."""
+    """Returns a record of ``harness run`` as one of a benchmark, with a case's name and its own run."""
     config, inputs = record["config"], record["inputs"]
     tile = [f"{name}={'x'.join(map(str, config[name][:2]))}" for name in ("cluster", "mma_shape") if name in config]
     stages = [f"stages={config['stages']}"] if "stages" in config else []
@@ -101,13 +103,13 @@ def vendor_tflops(record: Record) -> dict[str, float]:
 
 
 def executed(record: Record) -> int | None:
-    """Returns warp instructions that a run executed; None: not emulated."""
+    """Returns the executed warp instructions of a run, or None if it was not emulated."""
     counters = record.get("counters") or {}
     return sum(counters["instructions"].values()) if counters.get("instructions") else None
 
 
 def ptx_instructions(record: Record) -> int | None:
-    """Returns instructions in the PTX; None: not counted, as in a single run."""
+    """Returns the instructions in the PTX, or None if they were not counted, as in a single run."""
     facts = record.get("facts")
     return sum(facts["ptx_instructions"].values()) if facts else None
 
@@ -126,7 +128,7 @@ def version_label(record: Record) -> str:
 
 
 def run_labels(records: Sequence[Record]) -> list[str]:
-    """Returns one label for each run, given a record of each; the time of day is added where they would be the same."""
+    """Returns one label for each run, given a record of each. Equal labels get the time of day."""
     labels = [version_label(record) for record in records]
     return [
         f"{label} {record['time'][11:16]}" if labels.count(label) > 1 else label
@@ -139,12 +141,12 @@ def shape_label(record: Record) -> str:
 
 
 def compact(words: str) -> str:
-    """Sizes that are all the same as a cube: ``4096x4096x4096`` is ``4096`` with an exponent."""
+    """Writes equal sizes as a cube: ``4096x4096x4096`` is ``4096`` with an exponent."""
     return re.sub(r"\b(\d+)x\1x\1\b", "\\1\u00b3", words)
 
 
 def main_cases(device: Device) -> dict[str, str]:
-    """For each kernel the case that stands for it: the one measured most often that all kernels have alike."""
+    """Returns the representative case of each kernel: the one measured most often that all kernels have in common."""
     alike: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
     for record in device.records:
@@ -159,14 +161,15 @@ def main_cases(device: Device) -> dict[str, str]:
 
 
 def intensity(record: Record) -> float:
-    """Returns operations per byte that DRAM must move at least: A, B and C once. What L2 does not hold comes again, so
-    the bytes of a run are no fewer."""
+    """Returns operations per byte that DRAM must move at least: A, B and C once. Data that L2 does not hold is read
+    again, so a run moves at least as many bytes.
+    """
     m, n, k = (record["problem"][name] for name in ("m", "n", "k"))
     return 2 * m * n * k / (ELEMENT_BYTES * (m * k + n * k + m * n))
 
 
 def global_reads(config: Mapping[str, Any], problem: Mapping[str, int]) -> dict[str, int]:
-    """Returns bytes of A and B that TMA reads, for problems that are multiples of the cluster's tile."""
+    """Returns the bytes of A and B that TMA reads, for problems that are multiples of the cluster's tile."""
     group, (cm, cn) = config["cta_group"], config["cluster"]
     rows, columns = config["mma_shape"][:2]
     # The tile of the unit that computes together: a CTA, or a pair along M.
@@ -181,19 +184,21 @@ def global_reads(config: Mapping[str, Any], problem: Mapping[str, int]) -> dict[
 
 @dataclass(frozen=True)
 class Saving:
-    """Bytes of global memory read with multicast in a cluster, and without; by operand."""
+    """Bytes of global memory read with multicast in a cluster, and without, by operand."""
 
     cluster: str
     read: dict[str, int]
     alone: dict[str, int]
 
     def saved(self, operand: str) -> float:
-        """Part of the bytes that multicast saves."""
+        """Returns the part of the bytes that multicast saves."""
         return 1 - self.read[operand] / self.alone[operand]
 
 
 def savings(device: Device) -> tuple[str, list[Saving]]:
-    """Returns what multicast saves by cluster, for the kernel, problem and tile with most clusters: (which, rows)."""
+    """Returns the savings of multicast by cluster, for the kernel, problem and tile with most clusters: (which,
+    rows).
+    """
     groups: dict[tuple, dict[str, Record]] = {}
     for record in device.newest.values():
         config, counters = record["config"], record.get("counters") or {}

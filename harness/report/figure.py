@@ -1,8 +1,8 @@
-"""A figure of the report: a drawing with its words and its numbers, its colours and type in light and dark. It can be
-handled without matplotlib.
+"""A figure of the report: a drawing with its description and its numbers, and its colours in light and dark mode. This
+module works without matplotlib.
 
-A figure is drawn once, in light colours. Inside the page each colour becomes a CSS variable, so that the same
-drawing follows the reader's light or dark mode.
+A figure is drawn once, in light colours. Inside the page each colour becomes a CSS variable, so that the same drawing
+follows the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DARK = {
     "other": "#7f858f",
 }
 FIGURE = ("kernel5", "kernel6", "kernel7", "kernel8", "vendor", "other")
-"""Colours of bars and lines; the rest is text and paper."""
+"""Colours of bars and lines; the others are text and paper."""
 
 SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -71,7 +71,7 @@ SETTINGS: Any = {
 
 
 def color(name: str) -> str:
-    """Returns the colour of a kernel or of a part of a figure; kernels that the series does not have are ink."""
+    """Returns the colour of a kernel or of a part of a figure. Kernels outside the series have the colour of ink."""
     return LIGHT.get(name, LIGHT["ink"])
 
 
@@ -80,7 +80,7 @@ def css_variables(colors: dict[str, str]) -> str:
 
 
 def for_page(svg: str, name: str, title: str, description: str) -> str:
-    """Makes an SVG file a part of the page: CSS colours, ids of its own, and words for those who do not see it."""
+    """Makes an SVG file a part of the page: CSS colours, unique ids, and a description for screen readers."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<(title|metadata)>.*?</\1>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
@@ -99,9 +99,9 @@ VENDORS = {"cublas": "cuBLAS", "max": "MAX"}
 
 @dataclass(frozen=True)
 class Figure:
-    """name: of the files. description: what is to be seen, in words. canvas: a matplotlib Figure. rows: the numbers,
-    under columns. status: measured (here, on a GPU), counted (by the emulator), predicted (by a model), published (by
-    others, as theirs), or two of these.
+    """A figure. ``name``: of the files. ``description``: the content in words. ``canvas``: a matplotlib Figure.
+    ``rows``: the numbers, under ``columns``. ``status``: measured (here, on a GPU), counted (by the emulator),
+    predicted (by a model), published (by others), or two of these.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Figure:
 
     @cached_property
     def svg(self) -> str:
-        """Draws once: the file and the page have the same. What the layout has found then stays for the PNG."""
+        """Draws the figure once, for the file and the page. The layout then stays for the PNG."""
         import matplotlib
 
         text = io.StringIO()

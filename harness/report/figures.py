@@ -1,4 +1,4 @@
-"""The figures, drawn with matplotlib. Each comes with its words and its numbers as a table."""
+"""Draws the figures with matplotlib. Each comes with a description and its numbers as a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARED_CLOCK = (
     "Batches of both share a clock, which falls with the power that either takes: the vendor's figure differs by its "
     "neighbour, and no ratio is one of each alone."
 )
-"""What a reader of ratios has to know."""
+"""A remark for readers of ratios."""
 
 
 def draw_all(
@@ -33,8 +33,8 @@ def draw_all(
     published: Sequence[PublishedFigure],
     confrontations: Mapping[str, Sequence[Confrontation]],
 ) -> list[Figure]:
-    """Every figure that there are numbers for; GPUs have one each, as their times share no axis. confrontations: with
-    published tables, by GPU.
+    """Draws every figure for which there are numbers. Each GPU has its own, because their times share no axis.
+    ``confrontations`` are comparisons with published tables, by GPU.
     """
     with matplotlib.rc_context(SETTINGS):
         found: list[Figure | None] = []
@@ -47,7 +47,7 @@ def draw_all(
 
 
 def measured(device: Device) -> Figure | None:
-    """Draws TFLOPS measured here, by problem, each with the vendor's that was measured in turn with it."""
+    """Draws TFLOPS measured here, by problem, each beside the vendor's that was measured in turn with it."""
     groups: dict[str, list[Record]] = {}
     for record in device.newest.values():
         if not device.emulated and data.tflops(record):
@@ -78,7 +78,7 @@ def measured(device: Device) -> Figure | None:
 
 
 def by_others(gpu: str, published: Sequence[PublishedFigure]) -> Figure:
-    """Draws TFLOPS that others have published for one GPU."""
+    """Draws published TFLOPS for one GPU."""
     groups: dict[str, list[PublishedFigure]] = {}
     for one in published:
         groups.setdefault(f"by others: {one.author}, {one.dtype} {data.compact(one.shape)}", []).append(one)
@@ -102,8 +102,8 @@ def by_others(gpu: str, published: Sequence[PublishedFigure]) -> Figure:
 
 
 def confronted(gpu: str, found: Sequence[Confrontation]) -> Figure | None:
-    """Draws what others have published of a GPU against what the model predicts: a panel for each table, a dot for each
-    row; on the line both are the same.
+    """Draws published values of a GPU against the model's predictions: a panel for each table, a dot for each row. On
+    the line both are equal.
     """
     found = [one for one in found if one.answered]
     if not found:
@@ -142,7 +142,7 @@ def confronted(gpu: str, found: Sequence[Confrontation]) -> Figure | None:
 
 
 def _panels(bars: Sequence[int]) -> tuple[Canvas, Any]:
-    """Makes panels one below the other, with room for so many bars each."""
+    """Makes panels one below the other, with room for this many bars each."""
     canvas = Canvas(figsize=(WIDTH, 0.62 * len(bars) + 0.34 * sum(bars) + 0.6), layout="constrained")
     axes = canvas.subplots(len(bars), 1, squeeze=False, sharex=True, height_ratios=[n + 0.8 for n in bars])[:, 0]
     axes[-1].set_xlabel("TFLOPS")
@@ -150,7 +150,7 @@ def _panels(bars: Sequence[int]) -> tuple[Canvas, Any]:
 
 
 def _mark_vendors(axis: Any, vendors: Sequence[dict[str, float]]) -> None:
-    """Marks on each bar what each vendor's GEMM took in turn with it."""
+    """Marks each vendor's GEMM, measured in turn, on each bar."""
     names = list(dict.fromkeys(name for one in vendors for name in one))
     for number, name in enumerate(names):
         places = [(one[name], row) for row, one in enumerate(vendors) if name in one]
@@ -170,7 +170,7 @@ def _legend_beside_title(axis: Any, count: int) -> None:
 def _bars(
     axis: Any, title: str, bars: list[tuple[str, float, str]], vendors: dict[str, float] | None = None, hatch: str = ""
 ) -> None:
-    """Draws horizontal bars with their values, and GEMMs that all of them are compared with as lines."""
+    """Draws horizontal bars with their values, and lines for GEMMs to which all bars are compared."""
     axis.set_title(title)
     names = [name for name, _, _ in bars]
     colors = [shade for _, _, shade in bars]
@@ -181,7 +181,7 @@ def _bars(
     if hatch:
         behind = {"facecolor": color("paper"), "edgecolor": "none", "pad": 1}
         axis.bar_label(drawn, fmt="%.4g", padding=5, color=color("ink"), bbox=behind, zorder=4)
-    else:  # where no mark of a vendor is
+    else:  # where no vendor's mark is
         for row, (_, value, _) in enumerate(bars):
             axis.annotate(
                 f"{value:.4g}", (0, row), (6, 0), textcoords="offset points", va="center", color=color("paper")
@@ -244,7 +244,7 @@ def _part(record: Record, start: str) -> int:
 
 
 def history(device: Device) -> Figure | None:
-    """One line per kernel over the commits: TFLOPS, or exact figures where nothing was timed."""
+    """Draws one line per kernel over the commits: TFLOPS, or exact figures if nothing was timed."""
     cases = data.main_cases(device)
     measures: dict[str, Any] = {"TFLOPS": data.tflops}
     if device.emulated:
@@ -290,7 +290,7 @@ def history(device: Device) -> Figure | None:
 
 
 def _label_ends(axis: Any, ends: Sequence[tuple[int, float, str]]) -> None:
-    """Name and last value of each line beside its end, moved apart where they would overlap."""
+    """Writes name and last value of each line beside its end, and moves overlapping labels apart."""
     low, high = axis.get_ylim()
     step = 0.09 * (high - low)
     place = low - step

@@ -1,4 +1,4 @@
-"""Maps of sweeps: for each shape the best configuration, and what the default loses against it."""
+"""Maps of sweeps: for each shape the best configuration, and how much slower the default is."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WORDS = {
     "counted": "bytes from and to global memory, counted by the emulator",
 }
 LARGEST = 16
-"""Rows or columns of a map whose cells still have words; those of larger ones have numbers."""
+"""Maps with at most this many rows or columns have words in their cells; larger ones have numbers."""
 WIDTH = 9.0
-"""Inches, at least: on the page all figures are as wide, so a narrow one would have large letters."""
+"""Least width in inches. All figures have the same width on the page, so a narrow one would have large letters."""
 DARKEST = 0.25
-"""The loss that is shaded darkest."""
+"""The loss with the darkest shade."""
 _LEFT_OUT = ("kernel", "arch", "dtype", "out_dtype", "mma_shape", "cluster", "stages", "sms", "clc_depth")
 
 
 @dataclass(frozen=True)
 class Cell:
     """One shape: the best configuration of those that were tried (the default, if none is better), its figure, how many
-    have the same, and the default's over it, if it was tried.
+    have the same, and the ratio of the default's figure to it, if it was tried.
     """
 
     shape: Shape
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Map:
-    """Cells of one kernel and type on one kind of device. figures: what they compare, see `WORDS`."""
+    """Cells of one kernel and type on one kind of device. ``figures`` names what they compare (`WORDS`)."""
 
     kernel: str
     dtype: str
@@ -60,15 +60,16 @@ class Map:
 
 
 def load_maps(folder: Path) -> list[Map]:
-    """Reads all sweeps below a folder of results that tried several configurations on several shapes. Of the same job
-    the newest record counts, also where kernels have changed since the others."""
+    """Reads all sweeps below a folder of results that tried several configurations on several shapes. The newest record
+    of a job counts, even if kernels changed after the others.
+    """
     found = (record for path in sorted((folder / "sweeps").glob("*.jsonl")) for record in read(path))
     newest = {_asked(record): record for record in sorted(found, key=lambda record: record["time"])}
     return maps(newest.values())
 
 
 def maps(records: Iterable[Record]) -> list[Map]:
-    """Makes a map for each kernel, type, device and sort of figure."""
+    """Makes a map for each kernel, type, device and kind of figure."""
     rows = [(found, record) for record in records if (found := _figure(record))]
     made = []
     for (kernel, dtype, device, figures), those in groupby(sorted(rows, key=_group), key=_group):
@@ -147,7 +148,7 @@ def draw(drawn: Map) -> Figure:
 
 
 def _asked(record: Record) -> str:
-    """Returns what the job was, without what it was done by."""
+    """Returns what the job was, without the versions that executed it."""
     job = {name: value for name, value in record["job"].items() if name not in ("key", "gpu")}
     return json.dumps(
         [record["kernel"], _choices(record["config"]), record["problem"], record["inputs"], job], sort_keys=True
@@ -155,7 +156,7 @@ def _asked(record: Record) -> str:
 
 
 def _figure(record: Record) -> tuple[str, float] | None:
-    """(measured, predicted or counted; the figure, the smaller the better) of a right result."""
+    """Returns (measured, predicted or counted; the figure, smaller is better) of a right result."""
     if "failure" in record or (record.get("validation") or {}).get("passed") is False:
         return None
     if (record.get("timing") or {}).get("seconds"):
@@ -191,9 +192,9 @@ def _default(record: Record, shape: Shape) -> dict[str, Any] | None:
 
 
 def _choices(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a configuration, as it was asked for: a launch plan adds others, and K to the tile."""
+    """Returns the requested fields of a configuration. A launch plan adds others, and adds K to the tile."""
     found = {name: config[name] for name in KernelConfig.__dataclass_fields__ if name in config and name != "kernel"}
-    usual = {"out_dtype": config["dtype"]}  # of records that do not say it
+    usual = {"out_dtype": config["dtype"]}  # for records without these fields
     return {**usual, **found, "mma_shape": list(config["mma_shape"])[:2]}
 
 

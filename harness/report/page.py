@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no fonts, and a small script that sorts tables."""
+"""Writes the report as one self-contained HTML page: no network, no fonts, and a small script that sorts tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.run.compare import multicast_factor
 
 @dataclass(frozen=True)
 class PlanPicture:
-    """The picture that `harness explain` makes of a kernel. title: which one, and for what."""
+    """The picture of a kernel by `harness explain`. ``title`` names the kernel and the problem."""
 
     kernel: str
     title: str
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class KernelSection:
-    """All there is about one kernel. plans: title, and the picture as base64."""
+    """The section about one kernel. ``plans`` are titles with pictures as base64."""
 
     name: str
     tables: list[Table]
@@ -51,7 +51,7 @@ def page(
     published: Sequence[PublishedFigure],
     pictures: Sequence[PlanPicture],
 ) -> str:
-    """Renders the whole page. figures: those drawn from these results. pictures: of launch plans."""
+    """Renders the whole page. ``figures`` were drawn from these results; ``pictures`` show launch plans."""
     environment = Environment(
         loader=PackageLoader("harness.report"),
         autoescape=True,
@@ -132,7 +132,7 @@ def _drawing(figure: Figure) -> Markup:
 
 
 def _is_words(rows: Sequence[Sequence[str]]) -> bool:
-    """Tells whether a table ends in text, which is aligned to the left."""
+    """Returns whether a table ends in text, which is aligned to the left."""
     return all(not any(ch.isdigit() for ch in row[-1]) for row in rows)
 
 

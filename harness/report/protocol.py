@@ -1,4 +1,4 @@
-"""The hand-offs of a run for a person."""
+"""Writes the hand-offs of a run for a person."""
 
 from __future__ import annotations
 

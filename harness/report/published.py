@@ -1,4 +1,4 @@
-"""Figures that others have published (``published.toml``), to be shown as theirs."""
+"""Reads published figures (``published.toml``), which are shown with their source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PLACE = Path(__file__).with_name("published.toml")
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """One result of someone else. vendor_tflops: cuBLAS according to the same source, None if not given."""
+    """A published result. ``vendor_tflops`` is cuBLAS according to the same source, or None."""
 
     author: str
     name: str
@@ -25,7 +25,7 @@ class PublishedFigure:
 
 
 def published_figures() -> list[PublishedFigure]:
-    """Reads all of them, series by series."""
+    """Reads all published figures, series by series."""
     with PLACE.open("rb") as file:
         series = tomllib.load(file)["series"]
     return [

@@ -1,4 +1,4 @@
-"""The state of things in one look: is everything right and sound, and what changed since the run before."""
+"""Summarises the state: is everything right and sound, and what changed since the previous run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from harness.report.data import Device, Record, version_label
 from harness.run.records import is_timed
 
 QUIET = ("SAME", "NEW", "UNSURE")
-"""Verdicts that ask nobody to look."""
+"""Verdicts that need no attention."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A case whose newest record differs from the one before it. since: the version of that one."""
+    """A case whose newest record differs from the one before it. ``since`` is the version of that one."""
 
     case: str
     machine: str
@@ -29,9 +29,9 @@ class Change:
 
 @dataclass(frozen=True)
 class State:
-    """A kind of device. verdict: whether its newest results are right. changed: since the records before them.
-    soundness: of the synchronisation, kernel by kernel; nothing if none was checked. when: of the newest. attention:
-    something is wrong, unsound, slower or worse.
+    """The state of a kind of device. ``verdict``: whether its newest results are right. ``changed``: changes since the
+    previous records. ``soundness``: of the synchronisation, kernel by kernel, or empty if none was checked. ``when``:
+    the time of the newest. ``attention``: whether something is wrong, unsound, slower or worse.
     """
 
     machine: str
@@ -71,7 +71,7 @@ def state_of(device: Device) -> State:
 
 
 def _soundness(newest: Sequence[Record]) -> str:
-    """Says in one line which kernels are sound."""
+    """Returns in one line which kernels are sound."""
     if not any(is_checked(record) for record in newest):
         return ""
     words = []

@@ -1,4 +1,4 @@
-"""The explanation of a launch plan as SVG, readable in light and dark, with text for screen readers."""
+"""Draws the explanation of a launch plan as SVG, readable in light and dark mode, with text for screen readers."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def as_svg(plan: Plan) -> str:
 
 
 def _budget(page: Page, plan: Plan) -> None:
-    """One bar for all shared memory, divided as the plan says."""
+    """Draws one bar for all shared memory, divided according to the plan."""
     found = budget(plan)
     page.head(f"Shared memory of one CTA: {found.used:,} of {found.limit:,} bytes")
     x = float(MARGIN)
     for part in plan.shared_memory:
-        # Barriers are too small to be seen at scale.
+        # Barriers are too small to be visible at scale.
         width = max(3.0, INNER * part.bytes / found.limit)
         page.box(x, page.y - 10, width - 1, 26, PARTS.get(part.name, "barrier"), _sentence(part))
         x += width
@@ -182,7 +182,7 @@ def _legend(page: Page, x: float, entries: Iterable[tuple[str, str]]) -> None:
 
 
 def _pictures(page: Page, plan: Plan, shown: list[Cta], left: float, mark: Mark) -> None:
-    """One small picture of the cluster for each CTA, laid out as the cluster is where that fits."""
+    """Draws one small picture of the cluster for each CTA, in the layout of the cluster if that fits."""
     cm, cn = plan.cluster[:2]
     width = max(cn * CELL, CAPTION) + GAP
     fit = max(1, int((WIDTH - MARGIN - left + GAP) // width))
@@ -209,7 +209,7 @@ def _picture(page: Page, plan: Plan, cta: Cta, left: float, mark: Mark) -> None:
 
 
 def _cell(page: Page, x: float, y: float, size: float, mark: str) -> None:
-    """Both operands: the left half for A, the right half for B."""
+    """Draws both operands: the left half for A, the right half for B."""
     page.box(x, y, size, size, {"A": "a", "B": "b", "o": "c"}.get(mark, "cell"))
     if mark == "#":
         page.box(x, y, size / 2, size, "a")

@@ -1,7 +1,7 @@
-"""The launch plan for a person: what a CTA keeps in shared memory, what its warps do, who waits for whom on
-which barrier, and who sends what to whom in the cluster.
+"""Writes the launch plan for a person: the contents of a CTA's shared memory, the work of its warps, who waits for whom
+on which barrier, and the data sent within the cluster.
 
-Everything is computed from the plan that the kernel is launched with.
+Everything is computed from the plan that launches the kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.epilogues import NONE, find_epilogue
 from harness.problem import OUT_TYPES
 
 Mark = Callable[["Cta", int], str]
-"""What a CTA's picture of the cluster shows in the place of a rank."""
+"""The mark in a CTA's picture of the cluster, in place of a rank."""
 
 WIDTH = 100  # columns of text
 ORDER_ROWS, ORDER_COLUMNS = 16, 18  # cluster tiles whose order is shown
@@ -28,10 +28,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Cta:
-    """One CTA of the cluster. x: along M, y: along N. Receivers are ranks.
+    """One CTA of the cluster. ``x`` is along M, ``y`` along N. Receivers are ranks.
 
-    a_to, b_to: the CTAs that receive its slices of A and of B, itself among them. commits_to: the CTAs that
-    its MMA tells when it has read a stage; empty for a CTA that issues no MMA.
+    ``a_to``, ``b_to``: the CTAs that receive its slices of A and of B, including itself. ``commits_to``: the CTAs that
+    its MMA signals when it has read a stage; empty for a CTA that issues no MMA.
     """
 
     rank: int
@@ -46,9 +46,9 @@ class Cta:
 
 @dataclass(frozen=True)
 class Budget:
-    """Shared memory of one CTA, in bytes. whole_tile: what C would take if all of it had its place.
+    """Shared memory of one CTA, in bytes. ``whole_tile`` is the size of C if all of it had its own place.
 
-    stages_with_whole_tile: how deep the ring could be with it.
+    ``stages_with_whole_tile`` is the possible depth of the ring then.
     """
 
     used: int
@@ -114,7 +114,7 @@ def headline(plan: Plan) -> str:
 
 
 def launch_lines(plan: Plan) -> list[str]:
-    """Returns what is launched, in sentences."""
+    """Describes the launch in sentences."""
     problem, (rows, columns) = plan.problem, plan.tile
     number = prod(plan.grid) // prod(plan.cluster)
     bands = f" in {plan.grid[2]} bands along M" if plan.grid[2] > 1 else ""
@@ -144,13 +144,13 @@ def launch_lines(plan: Plan) -> list[str]:
 
 
 def _memory_line(plan: Plan) -> str:
-    """Returns how A, B and C lie in memory."""
+    """Describes the memory layout of A, B and C."""
     maps = [a for a in plan.arguments if isinstance(a, TensorMapArgument) and a.tensor in "ABC"]
     said = []
     for one in sorted(maps, key=lambda each: each.tensor):
         across, down = one.dims[0], one.dims[1]
         bits = 8 * OUT_TYPES[one.dtype].bytes if one.tensor in "AB" else plan.out_type.bits
-        if one.tensor == "C":  # whose map is of bytes, where it is block-scaled
+        if one.tensor == "C":  # a block-scaled C has a map of bytes
             across = plan.output[1]
         apart = one.strides[0] * 8 // bits
         said.append(f"{one.tensor} [{down}, {across}]{f' in rows of {apart}' if apart > across else ''}")
@@ -158,7 +158,7 @@ def _memory_line(plan: Plan) -> str:
 
 
 def budget_note(plan: Plan) -> str:
-    """Returns what the space for C means for the depth of the ring."""
+    """Describes how the space for C affects the depth of the ring."""
     found = budget(plan)
     ring = f"{found.stages} x {kib(found.stage)} = {kib(found.stages * found.stage)} for A and B"
     if found.output == found.whole_tile:
@@ -172,7 +172,7 @@ def budget_note(plan: Plan) -> str:
 
 
 def barrier_facts(barrier: Barrier) -> list[tuple[str, str]]:
-    """Returns what one phase of a barrier expects, who arrives, who waits."""
+    """Returns what one phase of a barrier expects, who arrives, and who waits."""
     expects = f"{barrier.arrivals} arrival{'s' if barrier.arrivals != 1 else ''}"
     if barrier.bytes:
         expects += f" and {barrier.bytes:,} bytes"
@@ -180,7 +180,7 @@ def barrier_facts(barrier: Barrier) -> list[tuple[str, str]]:
 
 
 def as_text(plan: Plan, width: int = WIDTH) -> str:
-    """Writes the explanation in at most so many columns, of which 40 are needed."""
+    """Writes the explanation in lines of at most this many columns, at least 40."""
     sections = [
         [headline(plan), *launch_lines(plan)],
         _budget_text(plan, width),
@@ -193,7 +193,7 @@ def as_text(plan: Plan, width: int = WIDTH) -> str:
 
 
 def _fit(lines: list[str], width: int) -> list[str]:
-    """Has lines that are too long go on below, indented."""
+    """Continues long lines below, indented."""
     fitting: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -202,7 +202,7 @@ def _fit(lines: list[str], width: int) -> list[str]:
 
 
 def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the plan as it is, and what follows from it."""
+    """Returns the plan, and what follows from it."""
     found = budget(plan)
     return {
         "schema": SCHEMA,
@@ -213,7 +213,7 @@ def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
 
 
 def order_note(plan: Plan) -> str:
-    """Who computes which tiles, in a sentence."""
+    """Describes in a sentence which CTAs compute which tiles."""
     config, clusters = plan.config, prod(plan.grid) // prod(plan.cluster)
     last = "no other" if clusters == 1 else f"c + {clusters}, c + {2 * clusters} and so on"
     return {
@@ -225,7 +225,7 @@ def order_note(plan: Plan) -> str:
 
 
 def order_numbers(tiles: TileOrder, columns: int = ORDER_COLUMNS) -> list[list[str]]:
-    """Returns the corner of C that is shown, each cluster tile with its number in the order; empty for a late one."""
+    """Returns the shown corner of C: each cluster tile with its number in the order, or empty for a late one."""
     numbers = {place: number for number, place in enumerate(tiles.order)}
     shown = range(min(tiles.rows, ORDER_ROWS)), range(min(tiles.columns, columns))
     return [[str(numbers.get((row, column), "")) for column in shown[1]] for row in shown[0]]
@@ -302,7 +302,7 @@ def _cluster_text(plan: Plan, width: int) -> list[str]:
 
 
 def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
-    """Returns the same as numbers, bit r for rank r, with the rows of a tile that each CTA loads."""
+    """Returns the same as numbers (bit r for rank r), with the rows of a tile that each CTA loads."""
     lines = ["  the same as masks, and the rows of the receivers' tiles that each CTA loads"]
     if any(map(plan.is_mn_major, "AB")):
         lines.append("  lines of shared memory: line l has 64 rows, from 64 * (l // 64) on, at k = l % 64 of a stage")
@@ -318,12 +318,14 @@ def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
 
 
 def unit(plan: Plan, operand: str) -> str:
-    """Returns what is dealt out of an operand."""
+    """Returns the name of the slices of an operand."""
     return "lines" if plan.is_mn_major(operand) else "rows"
 
 
 def rows(plan: Plan, operand: str, first_rows: tuple[int, ...]) -> str:
-    """Returns the rows (or lines) a CTA loads: boxes, rows of a box, first row, distance: ``3 x 8 from 16 by 48``."""
+    """Returns the rows (or lines) that a CTA loads: boxes, rows of a box, first row, distance: ``3 x 8 from 16
+    by 48``.
+    """
     height = plan.operand(operand).box[1]
     if not first_rows:
         return "none"
@@ -340,7 +342,7 @@ def slice_mark(cta: Cta, rank: int) -> str:
 
 
 def commit_mark(cta: Cta, rank: int) -> str:
-    """``o`` for a CTA that is told when the MMA of this one has read a stage."""
+    """Returns ``o`` for a CTA that is signalled when the MMA of this one has read a stage."""
     return "o" if rank in cta.commits_to else "."
 
 
@@ -357,7 +359,7 @@ def _by_rows(pictures: list[list[str]], of: list[Cta], cm: int) -> list[list[lis
 
 
 def _side_by_side(rows: list[list[list[str]]], cn: int, columns: int) -> list[str]:
-    """Pictures side by side, as many as fit in the columns."""
+    """Puts as many pictures side by side as fit in the columns."""
     width = max(2 * cn - 1, len("rank 15"))
     fit = max(1, (columns - 2) // (width + 3))
     lines: list[str] = []
@@ -379,14 +381,14 @@ def _indented(text: str, width: int, label: str = "") -> list[str]:
 
 
 def warps(numbers: tuple[int, ...]) -> str:
-    """``warp 4``, or ``warps 0-3``."""
+    """Returns ``warp 4``, or ``warps 0-3``."""
     if len(numbers) == 1:
         return f"warp {numbers[0]}"
     return f"warps {numbers[0]}-{numbers[-1]}"
 
 
 def kib(size: int) -> str:
-    """Writes bytes as KiB, to one decimal if need be."""
+    """Writes bytes as KiB, with one decimal if necessary."""
     return f"{size / 1024:.1f}".removesuffix(".0") + " KiB"
 
 

@@ -213,7 +213,7 @@ class Fenced(NamedTuple):
 
 
 class TensorMapRead(NamedTuple):
-    """An asynchronous operation, when it is issued, reads its tensor map from this address in global memory."""
+    """An asynchronous operation is issued, and reads its tensor map from this address in global memory."""
 
     agent: Agent
     site: Site
