@@ -1,4 +1,4 @@
-"""Command line: run the probes, compare a GPU with the emulator, write down the answers."""
+"""The command line: runs the probes, compares a GPU with the emulator, and writes the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(
     path: Path | None,
     timeout: float,
 ) -> int:
-    """Run the probes (all, or the named ones). On a GPU each that it can be asked is compared with the emulator.
+    """Run the probes (all, or the named ones). On a GPU each probe that it supports is compared with the emulator.
 
     Exit codes: 0 all as the emulator, 1 some failed or differ, 2 usage, 3 could not run or write.
     """

@@ -1,4 +1,6 @@
-"""Generic addresses: which space they name, what converting them keeps, and whether every access reaches its place."""
+"""Probes of generic addresses: the state space that they name, what conversions keep, and the place that accesses
+reach.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ st.global.u32 [%rd0+{at + 8}], %r3;
 """
         )
         at += 12
-    # The bits above 24 of a generic address of shared memory say where its window is; below them is the offset.
+    # In a generic address of shared memory, the bits above 24 give the place of its window; below them is the offset.
     lines.append(
         f"""cvt.u64.u32 %rd2, %base;
 cvta.shared.u64 %rd1, %rd2;
@@ -102,7 +104,7 @@ def _read(outputs: Outputs) -> dict[str, Any]:
         answer[place] = [[s for n, s in enumerate(SPACES) if int(row[number]) >> n & 1] for row in words]
     at = len(PLACES)
     for number, place in enumerate(WRITABLE):
-        # Both CTAs add to the global variable, which is one: what the last of them finds there is a matter of time.
+        # Both CTAs add to the same global variable, so the value that the last one reads depends on time.
         last = 2 if WRITABLE[place] == "global" else 3
         answer[f"accesses: {place}"] = words[:, at + 3 * number : at + 3 * number + last].tolist()
     return answer

@@ -1,4 +1,6 @@
-"""Functions that hardware approximates: how far its results are from exact ones, and what special values give."""
+"""Probes of approximated functions: the distance of the hardware's results from exact ones, and results of special
+values.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ FUNCTIONS: dict[str, tuple[Function, float, float]] = {
     "cos": (np.cos, -2 * np.pi, 2 * np.pi),
     "tanh": (np.tanh, -5, 5),
 }
-"""By name: exact, and the interval that inputs are drawn from."""
+"""The exact function, and the interval of random inputs, by name."""
 
 SAMPLES, MANY = 1024, 1 << 18
 
@@ -30,7 +32,7 @@ FORMS = [Form(f"{name}.f32", f"{name}.approx.f32 d, {name}_x;", 32) for name in 
 
 
 def _inputs(count: int, seed: int) -> dict[str, np.ndarray]:
-    """Sorted; where the interval is positive the logarithms are spread evenly."""
+    """Returns sorted inputs. In a positive interval their logarithms are evenly distributed."""
     rng = np.random.default_rng(seed)
     inputs = {}
     for name, (_, low, high) in FUNCTIONS.items():
@@ -43,7 +45,7 @@ CASES = {"samples": _inputs(SAMPLES, 40), "many": _inputs(MANY, 41)}
 
 
 def errors(outputs: Outputs) -> dict[str, dict[str, float]]:
-    """By function: the largest relative and absolute errors over all cases that were run."""
+    """Returns the largest relative and absolute errors over all cases, by function."""
     found: dict[str, dict[str, float]] = {}
     for case, arrays in outputs.items():
         for name, (function, _, _) in FUNCTIONS.items():
@@ -81,7 +83,7 @@ HALF_FORMS = [
 
 
 def half_errors(outputs: Outputs) -> dict[str, float]:
-    """By form: the largest error in units in the last place of the exact result, where that is a normal number."""
+    """Returns the largest error in units in the last place of the exact result, if that is a normal number, by form."""
     import ml_dtypes
 
     found = {}
@@ -134,7 +136,9 @@ SPECIAL_FORMS = [
 
 
 def special_answers(outputs: Outputs) -> dict[str, Any]:
-    """By form and input: zeros and infinities as they are, NaN by its bits, other results as their sign."""
+    """Returns results by form and input: zeros and infinities unchanged, NaN by its bits, other results by
+    their sign.
+    """
     answer = {}
     for form, array in outputs["all"].items():
         kinds = {}

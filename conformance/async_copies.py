@@ -1,4 +1,4 @@
-"""cp.async: what is copied, what is filled with zeros, and when an mbarrier hears of it."""
+"""Probes of cp.async: which bytes it copies or fills with zeros, and when an mbarrier receives its arrival."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ COPIES = Probe(
 
 
 def _read_copies(outputs: Outputs) -> dict[str, Any]:
-    """By form: how many words came from the source, became zero, and were not touched."""
+    """Returns, by form, how many words came from the source, became zero, and stayed unchanged."""
     answer = {}
     for name, words in zip(FORMS, outputs["all forms"]["memory"], strict=True):
         counts = (words == SOURCE, words == 0, words == UNTOUCHED)

@@ -1,4 +1,6 @@
-"""Atomic operations on floats: sums of random, subnormal and special values in global and in shared memory."""
+"""Probes of atomic operations on floats: sums of random, subnormal and special values in global and in shared
+memory.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from conformance.probe import Outputs
 
 
 def _global(operation: str, kind: str, bits: int) -> Form:
-    """The value in memory after an atomic operation."""
+    """Returns the form that reads the value in memory after an atomic operation."""
     register = {16: "h", 32: "w", 64: "l"}[bits]
     return Form(
         f"global {operation}.{kind}",
@@ -55,7 +57,7 @@ atom.global.{operation}.{kind} d, [cell], {register}_value;""",
 
 
 def _vector(operation: str, kind: str) -> Form:
-    """Two f32, or four halves, of 64 bits."""
+    """Returns the form for two f32, or four halves, of 64 bits."""
     size = 32 if "f32" in kind or "x2" in kind else 16
     count = 64 // size
     old, new = ([f"{letter}{n}" for n in range(count)] for letter in "ab")
@@ -84,7 +86,7 @@ COUNT = 512
 
 
 def _inputs() -> dict[str, np.ndarray]:
-    """Random bits; then sums of like exponents, which round; then subnormal numbers; then special values."""
+    """Returns random bits; then sums of similar exponents, which round; then subnormal numbers; then special values."""
     rng = np.random.default_rng(50)
     inputs = {}
     for name, bits, exponent_bits in (("h", 16, 8), ("w", 32, 8), ("l", 64, 11)):
@@ -106,7 +108,7 @@ def _inputs() -> dict[str, np.ndarray]:
 
 
 def _read(outputs: Outputs) -> dict[str, Any]:
-    """How many of the sums in which the addends or the result are subnormal came out as zeros."""
+    """Returns how many of the sums with subnormal addends or results became zero."""
     found = outputs["all"]
     inputs = CASE["all"]
     old, value = (inputs[f"w_{which}"][256:384].view(np.float32) for which in ("old", "value"))

@@ -1,4 +1,4 @@
-"""mbarrier: every form of arriving, waiting and counting, by one thread and across a cluster."""
+"""Probes of mbarrier: every form of arriving, waiting and counting, by one thread and across a cluster."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ STEPS = (
     "mbarrier.arrive.shared::cta.b64 %rd2, [%base], 1048575;",
     "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%base], 1048575;",
 )
-"""Each is done by one thread, which then asks what `QUESTIONS` says."""
+"""One thread executes each step, then asks the `QUESTIONS`."""
 QUESTIONS = ("wait for the state", "wait for parity 0", "wait for parity 1", "pending count of the state")
 NOTHING = 0xFFFF
-"""What stands for the pending count before a state exists, and for all answers while there is no barrier."""
+"""The pending count before a state exists, and all results while there is no barrier."""
 
 
 def _body() -> str:
@@ -66,7 +66,7 @@ mov.b64 %rd2, 0;
 
 
 def _read(outputs: Outputs) -> dict[str, Any]:
-    """The answers after each step, in the order of `QUESTIONS`."""
+    """Returns the results after each step, in the order of `QUESTIONS`."""
     return {
         f"{number} {step.removeprefix('mbarrier.').partition(';')[0]}": answers.tolist()
         for number, (step, answers) in enumerate(zip(STEPS, outputs["steps"]["report"], strict=True))

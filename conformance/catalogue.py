@@ -1,4 +1,4 @@
-"""All probes."""
+"""The list of all probes."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ _BLACKWELL_FAMILIES = (
 )  # fmt: skip
 
 PROBES: dict[str, Probe] = {probe.name: probe for family in _FAMILIES for probe in family.PROBES}
-"""For Hopper."""
+"""The probes for Hopper."""
 
 
 def _risk(probe: Probe) -> tuple[bool, bool]:
-    """What is asked last: what the ISA may rule out, and before that clusters. Should they hang, all else is known."""
+    """Returns a sort key that puts clusters late and probes that the ISA may forbid last. If they hang, everything else
+    is known.
+    """
     return not probe.modelled, max(prod(case.cluster) for case in probe.cases) > 1
 
 
@@ -60,10 +62,10 @@ BLACKWELL: dict[str, Probe] = {
     probe.name: probe
     for probe in sorted((probe for family in _BLACKWELL_FAMILIES for probe in family.PROBES), key=_risk)
 }
-"""What only Blackwell can answer."""
+"""The probes that only Blackwell supports."""
 ALL: dict[str, Probe] = {**PROBES, **BLACKWELL}
 
 
 def for_target(target: str) -> dict[str, Probe]:
-    """The probes that a GPU can be asked, as it is called in PTX."""
+    """Returns the probes for a GPU, named as in PTX."""
     return {name: probe.on(target) for name, probe in ALL.items() if target in probe.targets}

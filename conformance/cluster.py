@@ -1,4 +1,4 @@
-"""Clusters: which CTAs a multicast mask names, which barrier a load signals, what addresses of peers look like."""
+"""Probes of clusters: the CTAs of a multicast mask, the barrier that a load signals, and the addresses of peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REGION = 1024
 BOX_ROWS, BOX_COLUMNS = 8, 16
 BOX_BYTES = 2 * BOX_ROWS * BOX_COLUMNS
 WORDS = 8
-"""Words each CTA reports."""
+"""Words that each CTA reports."""
 CLUSTERS = 2
 """Clusters along x, so that %ctaid and the rank in the cluster differ."""
 
@@ -89,11 +89,11 @@ mbarrier.inval.shared::cta.b64 [%base];
 LEFT:
 """,
 )
-"""Every CTA arms its barrier for a box; the CTA of one rank loads it, by multicast or plainly."""
+"""Every CTA arms its barrier for a box; the CTA of one rank loads it, with or without multicast."""
 
 
 def _load_case(cluster: tuple[int, int], issuer: int, mask: int = 0, signalled: int = 0) -> Case:
-    """Mask 0: a plain load that names the barrier of the CTA with rank ``signalled``."""
+    """Returns a case. Mask 0 is a plain load that names the barrier of the CTA with rank ``signalled``."""
     what = f"mask {mask:#06b}" if mask else f"barrier of rank {signalled}"
     ctas = CLUSTERS * cluster[0] * cluster[1]
     return Case(
@@ -117,7 +117,7 @@ def _load_case(cluster: tuple[int, int], issuer: int, mask: int = 0, signalled: 
 
 
 def _read_loads(outputs: Outputs) -> dict[str, Any]:
-    """Per case: the ranks that got data and the ranks whose barrier completed, and whether clusters agree."""
+    """Returns, by case, the ranks that got data, the ranks whose barrier completed, and whether clusters agree."""
     answer = {}
     for name, arrays in outputs.items():
         report = arrays["report"]
@@ -229,7 +229,7 @@ st.global.u32 [%rd3+8], %r10;
 LEFT:
 """,
 )
-"""Each CTA maps its address to every rank, loads from, stores to and arrives at each; then reports what it got."""
+"""Each CTA maps its address to every rank, loads from, stores to and arrives at each, then reports the results."""
 
 
 def _read_addresses(outputs: Outputs) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How what a GPU answered differs from what the emulator does, in the terms of the question."""
+"""Describes how a GPU's results differ from the emulator's, in the terms of the question."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from emugpu.errors import ReportedError
 
 @dataclass(frozen=True)
 class Difference:
-    """A place in a buffer of a case where the GPU has another word. ours: the emulator's; theirs: the GPU's."""
+    """A place in a buffer of a case where the GPU has another word. ``ours`` is the emulator's, ``theirs`` the
+    GPU's.
+    """
 
     case: str
     buffer: str
@@ -25,13 +27,13 @@ class Difference:
 
 
 Tell = Callable[[Difference], str]
-"""Says it in a sentence."""
+"""Describes a difference in a sentence."""
 TOLD = 2
-"""Places that are told of each buffer that differs."""
+"""Places that are described for each buffer that differs."""
 
 
 def compare(probe: Probe, found: Outputs) -> list[str]:
-    """A line for each difference; none if there is none, or if the emulator has no answer to the question."""
+    """Returns a line for each difference, or none if there is none or if the emulator does not model the question."""
     if not probe.modelled or not found:
         return []
     try:
@@ -41,12 +43,12 @@ def compare(probe: Probe, found: Outputs) -> list[str]:
     explain = probe.explain or differences
     try:
         return explain({case: ours[case] for case in found if case in ours}, found)
-    except Exception as error:  # an answer that nobody expected must not cost those that come after it
+    except Exception as error:  # an unexpected result must not affect those that come after it
         return [f"it differs, and cannot be told: {error!r}"]
 
 
 def by_element(tell: Tell) -> Explain:
-    """Differences place by place, each told as a sentence; places that are told alike count as one."""
+    """Describes differences place by place, each in a sentence. Places with the same sentence count as one."""
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
         lines = []
@@ -68,7 +70,7 @@ def by_element(tell: Tell) -> Explain:
 
 
 def by_answer(read: Callable[[Outputs], dict[str, Any]]) -> Explain:
-    """Differences of the answers: outputs may differ where the answer does not say so."""
+    """Describes differences of the interpreted results. Outputs may differ if the interpretation is the same."""
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
         ours, theirs = (dict(_flat(read(outputs))) for outputs in (expected, found))
@@ -86,7 +88,7 @@ def _words(array: np.ndarray) -> np.ndarray:
 
 
 def _flat(answer: Any, name: str = "") -> list[tuple[str, str]]:
-    """Every leaf of nested dictionaries, by the keys that lead to it."""
+    """Returns every leaf of nested dictionaries, named by the keys that lead to it."""
     if isinstance(answer, dict):
         return [leaf for key, value in answer.items() for leaf in _flat(value, f"{name}, {key}" if name else str(key))]
     return [(name, str(answer))]

@@ -1,4 +1,6 @@
-"""cvt: every value of 16 bits and of fp8, and f32 at and beside the middle between two results of every target."""
+"""Probes of cvt: every value of 16 bits and of fp8, and f32 at and beside the middle between two results of every
+target.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,11 @@ HALVES = elementwise(
 # ---- from f32 ----
 
 DROPPED = {"e5m2": 21, "e4m3": 20, "f16": 13, "bf16": 16}
-"""Fraction bits of f32 that a target has no room for; tf32 drops as many as f16."""
+"""Fraction bits of f32 that a target drops; tf32 drops as many as f16."""
 
 
 def fractions() -> list[int]:
-    """Fractions of f32 at, just below and just above a tie, above an even and above an odd last bit."""
+    """Returns fractions of f32 at, just below and just above a tie, above an even and above an odd last bit."""
     found = {0, 1, 0x7FFFFF, 0x7FFFFE, 0x2AAAAA, 0x555555, 0x123456, 0x654321}
     for dropped in DROPPED.values():
         tie = 1 << (dropped - 1)
@@ -66,7 +68,7 @@ def fractions() -> list[int]:
 
 
 def singles() -> np.ndarray:
-    """Every sign and exponent with these fractions, in the order of the bit patterns, padded to whole CTAs."""
+    """Returns every sign and exponent with these fractions, in the order of the bit patterns, padded to whole CTAs."""
     fraction = np.array(fractions(), np.uint32)
     bits = (np.arange(512, dtype=np.uint32)[:, None] << 23 | fraction[None, :]).ravel()
     return np.concatenate([bits, np.zeros(-bits.size % 128, np.uint32)])
@@ -90,7 +92,7 @@ FROM_SINGLES = [
 
 
 def _read_singles(outputs: Outputs) -> dict[str, Any]:
-    """What becomes of the NaN ff800001, of infinity and of the largest f32."""
+    """Returns the results for the NaN ff800001, infinity and the largest f32."""
     bits, found = singles(), outputs["rounding"]
     places = {name: int(np.flatnonzero(bits == code)[0]) for name, code in
               (("nan", 0xFF800001), ("infinity", 0x7F800000), ("largest", 0x7F7FFFFF))}  # fmt: skip

@@ -26,7 +26,7 @@ EMPTY_KERNEL = b""".version 8.0
 
 
 def facts() -> dict[str, Any]:
-    """All of it, as plain data. Numbers are those of the enumerations in cuda.h."""
+    """Returns all facts as plain data. The numbers are those of the enumerations in cuda.h."""
     api = Driver()
     total, free, seen = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
     api.call("cuDeviceTotalMem_v2", ctypes.byref(total), api.device)
@@ -49,7 +49,7 @@ def facts() -> dict[str, Any]:
 
 
 def _attributes(api: Driver) -> dict[str, int]:
-    """The device attributes (CUdevice_attribute) that this driver knows."""
+    """Returns the device attributes (CUdevice_attribute) that this driver knows."""
     values = {}
     for number in ATTRIBUTES:
         value = ctypes.c_int()
@@ -59,7 +59,7 @@ def _attributes(api: Driver) -> dict[str, int]:
 
 
 def _limits(api: Driver) -> dict[str, int]:
-    """Stack size, printf buffer, heap and so on (CUlimit)."""
+    """Returns stack size, printf buffer, heap and so on (CUlimit)."""
     values = {}
     for number in LIMITS:
         value = ctypes.c_size_t()
@@ -69,7 +69,9 @@ def _limits(api: Driver) -> dict[str, int]:
 
 
 def _empty_kernel(api: Driver) -> dict[str, int]:
-    """Function attributes (CUfunction_attribute) of a kernel that only returns, and how many blocks of it fit an SM."""
+    """Returns function attributes (CUfunction_attribute) of an empty kernel, and how many of its blocks fit on
+    an SM.
+    """
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     api.call("cuModuleLoadData", ctypes.byref(module), EMPTY_KERNEL)
     api.call("cuModuleGetFunction", ctypes.byref(function), module, b"empty")
@@ -87,7 +89,7 @@ def _empty_kernel(api: Driver) -> dict[str, int]:
 
 
 def _granularity(api: Driver) -> dict[str, int]:
-    """Of physical memory (cuMemCreate) on the device: the least, and the recommended."""
+    """Returns the minimum and the recommended granularity of physical memory (cuMemCreate) on the device."""
 
     class Properties(ctypes.Structure):
         """CUmemAllocationProp: pinned memory of device 0."""
@@ -111,7 +113,7 @@ def _granularity(api: Driver) -> dict[str, int]:
 
 
 def _addresses(api: Driver) -> list[list[int]]:
-    """Sizes of some allocations in order, and where the driver put them."""
+    """Returns the sizes of some allocations in order, and their addresses."""
     found = []
     for size in (1, 256, 257, 4096, 1 << 20, (1 << 21) + 1, 1 << 25):
         address = ctypes.c_uint64()

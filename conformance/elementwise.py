@@ -1,4 +1,4 @@
-"""Probes that give each thread one set of values: `elementwise` makes the kernel that asks for many forms at once."""
+"""Makes probes that give each thread one set of values: `elementwise` builds a kernel that tests many forms at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ THREADS = 128
 
 @dataclass(frozen=True)
 class Form:
-    """Instructions that make ``d``, of so many bits, from the inputs, which are registers of their names.
+    """Instructions that compute ``d``, of this many bits, from the inputs, which are registers with their names.
 
-    They may also use the 64-bit register ``cell``, the address of 16 bytes of global memory of this thread alone,
-    and ``near``, that of 16 bytes of shared memory.
+    They may also use the 64-bit register ``cell``, the address of 16 bytes of global memory of this thread alone, and
+    ``near``, that of 16 bytes of shared memory.
     """
 
     name: str
@@ -38,7 +38,9 @@ def elementwise(
     target: str = "sm_90a",
     explain: Explain | None = None,
 ) -> Probe:
-    """cases: by name the inputs, 1-dimensional arrays of u16, u32 or u64 of one size, a multiple of `THREADS`."""
+    """Returns a probe. ``cases`` holds the inputs by name, 1-dimensional arrays of u16, u32 or u64 of one size, a
+    multiple of `THREADS`.
+    """
     inputs = next(iter(cases.values()))
     parameters = [f"u64 from_{name}" for name in inputs] + [f"u64 to_{n}" for n in range(len(forms))] + ["u64 cells"]
     made = []

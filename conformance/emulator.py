@@ -8,7 +8,7 @@ from emugpu.launch.launching import run as run_launchable
 
 
 def run(probe: Probe) -> Outputs:
-    """The outputs of the cases that are kept. Raises CannotRun if the emulator stops one."""
+    """Returns the outputs of the cases that are kept. Raises CannotRun if the emulator stops a case."""
     options = EmulationOptions(accumulation=probe.accumulation, strict=False)
     return {
         case.name: outputs_of(case, run_launchable(probe.launchable(case), options, keep=case.outputs).contents)

@@ -27,26 +27,28 @@ from emugpu.errors import CannotRun, ReportedError
 from emugpu.processes import program
 
 TIME_LIMIT = 30.0
-"""Seconds a process of a probe may take, the start of Python and of the driver included."""
+"""Time limit of a probe's process in seconds, including the start of Python and of the driver."""
 MOST_PROCESSES = 4
-"""Processes of a probe, at most: one more for each case that fails. The cases that are left then are not asked."""
+"""Most processes of a probe: one more for each case that fails. The remaining cases are not run then."""
 MOST_HANGS = 2
-"""How many of them may hang."""
+"""Most of these processes that may hang."""
 CASE = "case"
-"""Begins the message of a case that fails."""
+"""The beginning of the message of a case that fails."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What a GPU answered. failed: what it said of cases that have no outputs, by name."""
+    """The results of a GPU. ``failed`` holds the messages of cases without outputs, by name."""
 
     outputs: Outputs
     failed: dict[str, str]
 
 
 def describe() -> dict[str, str]:
-    """Name, driver version, compute capability, date. Raises CannotRun if there is no GPU that there are probes for."""
+    """Returns name, driver version, compute capability, date. Raises CannotRun if there is no GPU for which there are
+    probes.
+    """
     name, driver, capability = _from_nvidia_smi() or _from_driver()
     if capability not in TARGETS:
         known = ", ".join(f"{c} ({t})" for c, t in TARGETS.items())
@@ -55,7 +57,7 @@ def describe() -> dict[str, str]:
 
 
 def _from_nvidia_smi() -> list[str] | None:
-    """Name, driver version and compute capability of the first GPU; None if there is no such program."""
+    """Returns name, driver version and compute capability of the first GPU, or None if there is no such program."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
     try:
         done = program.run(query, 60)
@@ -69,15 +71,15 @@ def _from_nvidia_smi() -> list[str] | None:
 
 
 def _from_driver() -> list[str]:
-    """The same, as the driver says it; of its version only which CUDA it is for."""
+    """Returns the same from the driver. Its version is only the supported version of CUDA."""
     found = Driver().describe()
     return [found["name"], f"CUDA {found['cuda']}", found["compute_capability"]]
 
 
 def run_in_child(probe: Probe, seconds: float = TIME_LIMIT) -> Answered:
-    """The probe's outputs, from processes of so many seconds each.
+    """Returns the probe's outputs, from processes with this time limit.
 
-    Raises CannotRun with what the child said, or that it took too long, if no case has outputs.
+    If no case has outputs, raises CannotRun with the child's message, or with the exceeded time.
     """
     left = list(range(len(probe.cases)))
     found: Outputs = {}
@@ -100,7 +102,7 @@ def run_in_child(probe: Probe, seconds: float = TIME_LIMIT) -> Answered:
                 failed.update(dict.fromkeys(left, message))
                 left.clear()
                 break
-            # Cases go in order: it is the first that is left.
+            # Cases run in order, so it is the first of those left.
             failed[left.pop(0)] = message if hangs else message.partition(": ")[2]
             hung += hangs
             if not left or hung == MOST_HANGS:
@@ -112,7 +114,7 @@ def run_in_child(probe: Probe, seconds: float = TIME_LIMIT) -> Answered:
 
 
 def _child(asked: Path, parts: Path, seconds: float, cases: Sequence[int]) -> tuple[str | None, bool]:
-    """Runs some cases in a process. What went wrong, if anything, and whether that was time."""
+    """Runs some cases in a process. Returns the error, if any, and whether it was the time limit."""
     numbers = ",".join(map(str, cases))
     command = [sys.executable, "-m", "conformance.gpu", str(asked), str(parts), numbers]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
@@ -125,7 +127,7 @@ def _child(asked: Path, parts: Path, seconds: float, cases: Sequence[int]) -> tu
 
 
 def answer(asked: Path, parts: Path, cases: Sequence[int], driver: Driver) -> None:
-    """Runs some cases in this process. Raises CannotRun, whose message names the case if it is a case's fault."""
+    """Runs some cases in this process. Raises CannotRun, whose message names the case if the case is at fault."""
     everything = pickle.loads(asked.read_bytes())
     driver.load_module(everything[0][0].text.encode())
     for number in cases:

@@ -1,4 +1,4 @@
-"""wgmma and mma of every type of sm_90a: how sums are rounded, on random numbers and on random bits."""
+"""Probes of wgmma and mma of every type of sm_90a: the rounding of sums, on random numbers and on random bits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KINDS = ("normal", "spread", "cancelling", "bits", "integers")
 
 
 def draw(rng: np.random.Generator, element: str, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    """Values of a type: normal ones; over many powers of two; in pairs along the last axis that almost cancel; any
-    bits, NaN included; small integers. Old s32 sums that are "spread" are close to the largest and the smallest.
+    """Returns values of a type: normal ones; over many powers of two; in pairs along the last axis that almost cancel;
+    random bits including NaN; small integers. Old s32 sums that are "spread" are close to the largest and the smallest.
     """
     dtype = np.dtype(DTYPES[element])
     if element == "s32" and kind == "spread":
@@ -43,7 +43,7 @@ def draw(rng: np.random.Generator, element: str, shape: tuple[int, ...], kind: s
 
 
 def _metadata(rng: np.random.Generator, element: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Random metadata: of four bits, the two elements kept of four in order, or for tf32 which of two."""
+    """Returns random metadata: the two kept elements of each four in order, or for tf32 the kept one of two."""
     codes = np.array([0b1110, 0b0100] if element == "tf32" else [0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b1110])
     nibbles = rng.choice(codes, (*shape, 8)).astype(np.uint64)
     return (nibbles << (4 * np.arange(8, dtype=np.uint64))).sum(axis=-1).astype(np.uint32)
@@ -56,7 +56,7 @@ THREADS, M, N, STEPS, SLICE = 128, 64, 8, 2, 32
 
 
 def _wgmma_body(types: str, suffix: str, selector: int | None) -> str:
-    """selector: of a sparse A, whose metadata is the buffer ``e``."""
+    """Returns the code. ``selector`` belongs to a sparse A, whose metadata is the buffer ``e``."""
     d_type, a_type, _ = types.split(".")
     sparse = selector is not None
     b_slice = SLICE * (1 + sparse)
@@ -107,7 +107,7 @@ ld.global.b32 %r2, [%rd6];
 
 
 def _core_matrices(rows: np.ndarray) -> np.ndarray:
-    """[cases, rows, elements] as 16-byte chunks: those of one place along K lie together."""
+    """Returns [cases, rows, elements] as 16-byte chunks, so that those at one place along K are consecutive."""
     raw = rows.view(np.uint8).reshape(*rows.shape[:2], -1, 16)
     return raw.transpose(0, 2, 1, 3).copy().view(np.uint32)
 
@@ -170,7 +170,7 @@ MMAS = {
     "m16n8k32.row.col.satfinite.s32.u8.s8.s32": (4, 2, 4), "m16n8k16.row.col.s32.s8.u8.s32": (2, 1, 4),
     "m8n8k4.row.col.f64.f64.f64.f64": (2, 2, 4),
 }  # fmt: skip
-"""Registers of 32 bits that A, B and D take."""
+"""The 32-bit registers of A, B and D."""
 
 SPARSE_MMAS = {
     "m16n8k32.row.col.f32.f16.f16.f32": (4, 4, 4), "m16n8k16.row.col.f32.bf16.bf16.f32": (2, 2, 4),
@@ -180,7 +180,7 @@ SPARSE_MMAS = {
 }  # fmt: skip
 SELECTORS = {"m16n8k16.row.col.f32.bf16.bf16.f32": 4, "m16n8k16.row.col.f16.f16.f16.f16": 4,
              "m16n8k8.row.col.f32.tf32.tf32.f32": 4}  # fmt: skip
-"""How many sparsity selectors a form takes; others take two or one, which is 0."""
+"""The number of sparsity selectors of a form; others have two or one, which is 0."""
 
 
 def _selectors(form: str) -> int:
@@ -196,7 +196,9 @@ def _types(form: str) -> tuple[str, str, str]:
 
 
 def _mma_body(form: str, counts: tuple[int, int, int], sparse: bool) -> str:
-    """Buffers are [CTA, register, lane]; a sparse form takes its metadata from a register of its own."""
+    """Returns the code. Buffers are [CTA, register, lane]; a sparse form takes its metadata from a separate
+    register.
+    """
     wide = 2 if "f64" in form else 1
     groups, lines, first = [], [], 10
     for which, count in zip("abd", counts, strict=True):
@@ -228,7 +230,7 @@ def _mma_body(form: str, counts: tuple[int, int, int], sparse: bool) -> str:
 
 
 def _fragments(rng: np.random.Generator, element: str, count: int, kind: str) -> np.ndarray:
-    """Registers of one warp, [ROUNDS, count, 32]."""
+    """Returns the registers of one warp, [ROUNDS, count, 32]."""
     size = np.dtype(DTYPES[element]).itemsize
     per_lane = 4 * count // size
     values = draw(rng, element, (ROUNDS, 32 * per_lane), kind)

@@ -1,4 +1,4 @@
-"""wgmma: which bytes a descriptor names, how sums are rounded, and whole tiles on integers."""
+"""Probes of wgmma: the bytes that a descriptor names, the rounding of sums, and whole tiles on integers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ M, K = 64, 16
 # ---- which elements a descriptor names ----
 
 AREA = 9216
-"""Shared memory that A may lie in; B, an identity matrix, lies behind it."""
+"""Shared memory in which A may lie; B, an identity matrix, lies behind it."""
 UNIT = 2048
-"""f16 holds integers up to this exactly: element number e is asked for as e % UNIT and e // UNIT."""
+"""f16 represents integers up to this exactly, so element number e is tested by e % UNIT and e // UNIT."""
 N = 16
 
 
@@ -87,7 +87,7 @@ add.u64 %rd6, %rd6, %rd7;
 
 
 def _identity() -> np.ndarray:
-    """B [n, k] = 1 where n = k, K-major without swizzle: element (n, k) at chunk (k / 8, n), byte 2 (k % 8)."""
+    """Returns B [n, k] = 1 if n = k, K-major without swizzle: element (n, k) at chunk (k / 8, n), byte 2 (k % 8)."""
     return np.eye(N, K, dtype=np.float16).reshape(N, K // 8, 8).transpose(1, 0, 2).copy().view(np.uint16)
 
 
@@ -114,7 +114,7 @@ def _request(mode: Swizzle, major: str, start: int, base: int) -> tuple[int, int
 
 
 def _read_operands(outputs: Outputs) -> dict[str, Any]:
-    """Per request, the byte offsets of A(0, 0), A(0, 8), A(1, 0), A(8, 0), A(32, 0) from the boundary."""
+    """Returns, by request, the byte offsets of A(0, 0), A(0, 8), A(1, 0), A(8, 0), A(32, 0) from the boundary."""
     from emugpu.emulator.units.wgmma import from_registers
 
     answer = {}
@@ -197,7 +197,7 @@ add.u64 %rd2, %rd2, %rd3;
 
 
 def _sum_inputs(dtype: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Per kind of data: A [64, 64], B [8, 64] and the old D [64, 8]."""
+    """Returns A [64, 64], B [8, 64] and the old D [64, 8], by kind of data."""
     rng = np.random.default_rng(20)
     k = K * STEPS
     tiny = float(ml_dtypes.finfo(dtype).smallest_subnormal)
@@ -245,7 +245,7 @@ def _sums(element: str, dtype: Any) -> Probe:
     a, b, c = (np.stack(arrays) for arrays in zip(*inputs.values(), strict=True))
 
     def chunks(x: np.ndarray) -> np.ndarray:
-        """[cases, rows, 64] to core matrices: K in chunks of 8, then rows."""
+        """Returns core matrices of [cases, rows, 64]: K in chunks of 8, then rows."""
         return x.reshape(*x.shape[:2], -1, 8).transpose(0, 2, 1, 3).copy().view(np.uint16)
 
     fragments = c.reshape(-1, 4, 2, 8, 4, 2).transpose(0, 2, 5, 1, 3, 4)

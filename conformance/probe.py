@@ -1,4 +1,4 @@
-"""What a probe consists of: PTX, the launches to make of it, and how to read what they wrote."""
+"""A probe: PTX, its launches, and the interpretation of its outputs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from emugpu.launch import spec
 from emugpu.launch.spec import DATA_TYPES
 
 MOST_ANSWER_BYTES = 64 << 20
-"""A buffer of an answer has a few MiB at most."""
+"""Largest size of a decoded buffer; real ones have a few MiB at most."""
 Outputs = dict[str, dict[str, np.ndarray]]
-"""By case and buffer: what the launch left in the case's output buffers."""
+"""The contents of the output buffers after the launch, by case and buffer."""
 ANY_ADDRESS = 1 << 20
-"""Stands for a buffer's address where only the form of a tensor map matters."""
+"""A buffer's address for uses in which only the form of a tensor map matters."""
 EMULATED_SWIZZLES = ("NONE", *(f"{each.span_bytes}B" for each in Swizzle if each is not Swizzle.B128_ATOM_32B))
 Explain = Callable[[Outputs, Outputs], list[str]]
-"""Takes the emulator's outputs and others, and gives a line for each difference."""
+"""Takes the emulator's outputs and others, and returns a line for each difference."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Pointer:
 class Map:
     """A kernel argument: a tensor map over a packed row-major buffer [rows, columns], read as this element type.
 
-    box: (rows, columns). The fields are those of `emugpu.emulator.TensorMap.tiled`.
+    ``box`` is (rows, columns). The fields are those of `emugpu.emulator.TensorMap.tiled`.
     """
 
     buffer: str
@@ -51,13 +51,13 @@ class Map:
     fill_nan: bool = False
 
     def at(self, address: int) -> TensorMap:
-        """The map once the buffer has an address."""
+        """Returns the map for a buffer at this address."""
         return TensorMap.tiled(address, self.element, self.shape, self.box, self.swizzle, self.fill_nan)
 
 
 @dataclass(frozen=True)
 class Struct:
-    """A kernel argument: a struct by value, its fields where C puts them."""
+    """A kernel argument: a struct by value, with its fields in C's layout."""
 
     fields: tuple[Argument, ...]
 
@@ -68,9 +68,10 @@ Argument = Pointer | Map | Struct | np.number[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One launch. buffers: their content before it; outputs: which of them to read back. shared: dynamic bytes.
+    """One launch. ``buffers``: their content before it. ``outputs``: the buffers to read back. ``shared``: dynamic
+    bytes.
 
-    kept: whether a recording keeps the outputs; those of a large case are only read, for the answer.
+    ``kept`` says whether a recording keeps the outputs; those of a large case only serve the interpretation.
     """
 
     name: str
@@ -86,12 +87,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Probe:
-    """A question to the machine. read: turns the outputs into an answer of plain data (JSON).
+    """A question to the machine. ``read`` turns the outputs into plain data (JSON).
 
-    accumulation: the emulator's mode of summation, where it matters. entry: the kernel's name. exact: whether the
-    emulator gives the same bits; if not, the answer says how far each machine is from exact values. explain: says how
-    outputs differ, in the terms of the question. modelled: whether the emulator has an answer; if not, what a GPU
-    answers is only recorded. assumption: what the emulator's answer rests on, where no hardware has confirmed it.
+    ``accumulation``: the emulator's mode of summation, if it matters. ``entry``: the kernel's name. ``exact``: whether
+    the emulator gives the same bits; otherwise the result says how far each machine is from exact values. ``explain``:
+    describes differences in the terms of the question. ``modelled``: whether the emulator models the behaviour;
+    otherwise a GPU's results are only recorded. ``assumption``: the basis of the emulator's behaviour, if no hardware
+    has confirmed it.
     """
 
     name: str
@@ -108,18 +110,18 @@ class Probe:
 
     @property
     def target(self) -> str:
-        """What the PTX is for."""
+        """Returns the target of the PTX."""
         return next(line.split()[1].rstrip(",") for line in self.ptx.splitlines() if line.startswith(".target"))
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """What it can be made for. wgmma is Hopper's alone, the integers of tcgen05.mma are those of sm_100a."""
+        """Returns the possible targets. Only Hopper has wgmma, and only sm_100a has the integers of tcgen05.mma."""
         if self.target != HOPPER:
             return BLACKWELL[:1] if ".kind::i8" in self.ptx else BLACKWELL
         return (HOPPER,) if "wgmma" in self.ptx else (HOPPER, *BLACKWELL)
 
     def on(self, target: str) -> Probe:
-        """The probe for another GPU, one of `targets`."""
+        """Returns the probe for another GPU, one of `targets`."""
         return self if target == self.target else replace(self, ptx=for_target(self.ptx, target))
 
     @property
@@ -127,7 +129,7 @@ class Probe:
         return tuple(case for case in self.cases if case.kept)
 
     def launchable(self, case: Case) -> spec.Launchable:
-        """A case as any device runs it. Its buffers are bytes there: `outputs_of` gives them their types again."""
+        """Returns a case in the form that any device runs. Its buffers are bytes: `outputs_of` restores their types."""
         maps: dict[str, spec.Map] = {}
         arguments = tuple((f"argument {n}", _argument(each, maps)) for n, each in enumerate(case.arguments))
         block = case.block if isinstance(case.block, tuple) else (case.block,)
@@ -136,7 +138,7 @@ class Probe:
         return spec.Launchable(Path(f"{self.name}.ptx"), buffers, maps, (launch,), text_given=self.ptx)
 
     def digest(self) -> str:
-        """Changes when the PTX, an input or a launch does: a recording is for one digest."""
+        """Returns a hash of the PTX, the inputs and the launches. A recording belongs to one digest."""
         parts = hashlib.sha256(self.ptx.encode())
         if self.entry != "probe":
             parts.update(self.entry.encode())
@@ -150,7 +152,7 @@ class Probe:
 
 
 def outputs_of(case: Case, contents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a device left in the output buffers of a case, as they were given."""
+    """Returns the output buffers of a case, with their types."""
     return {
         name: np.frombuffer(bytearray(contents[name]), case.buffers[name].dtype).reshape(case.buffers[name].shape)
         for name in case.outputs
@@ -163,7 +165,7 @@ def _bytes(name: str, content: np.ndarray) -> spec.Buffer:
 
 
 def _argument(argument: Argument, maps: dict[str, spec.Map]) -> spec.Argument:
-    """The argument; its tensor maps are added to the others."""
+    """Returns the argument, and adds its tensor maps to the others."""
     if isinstance(argument, Pointer):
         return spec.Reference(argument.buffer)
     if isinstance(argument, Struct):
@@ -189,10 +191,10 @@ def _argument(argument: Argument, maps: dict[str, spec.Map]) -> spec.Argument:
 
 
 def encode(outputs: Outputs) -> dict[str, Any]:
-    """Outputs as plain data: {case: {buffer: {"dtype", "shape", "zlib"}}}, the bytes deflated, in base64.
+    """Returns outputs as plain data: {case: {buffer: {"dtype", "shape", "zlib"}}}, the bytes deflated, in base64.
 
-    Where that is much shorter it is "steps": the differences of neighbours, their lowest bytes first, deflated. So are
-    the answers to inputs in order.
+    If that is much shorter, "steps" holds the differences of neighbours, their lowest bytes first, deflated. This is so
+    for results of ordered inputs.
     """
     return {
         case: {name: _encode(np.ascontiguousarray(array)) for name, array in buffers.items()}
@@ -209,7 +211,7 @@ def _encode(array: np.ndarray) -> dict[str, Any]:
 
 
 def decode(data: dict[str, Any]) -> Outputs:
-    """The inverse of `encode`."""
+    """Returns the inverse of `encode`."""
     return {case: {name: _decode(array) for name, array in buffers.items()} for case, buffers in data.items()}
 
 
@@ -223,7 +225,7 @@ def _decode(array: dict[str, Any]) -> np.ndarray:
 
 
 def _inflate(text: str) -> bytes:
-    """Raises ValueError for what is no answer of a probe: it may come from anywhere."""
+    """Raises ValueError for data that is not a result of a probe, because the file may come from anywhere."""
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(base64.b64decode(text), MOST_ANSWER_BYTES)
@@ -235,7 +237,7 @@ def _inflate(text: str) -> bytes:
 
 
 def differences(expected: Outputs, found: Outputs) -> list[str]:
-    """One line per case and buffer that is not bit for bit the same."""
+    """Returns one line per case and buffer whose bits differ."""
     lines = []
     for case, buffers in expected.items():
         for name, array in buffers.items():

@@ -1,4 +1,4 @@
-"""Builds PTX text: a module with one kernel, and pieces of a body that several probes use. It knows no probe.
+"""Builds PTX text: a module with one kernel, and pieces of a body that several probes use. It depends on no probe.
 
 Instructions are of PTX ISA 8.6.
 """
@@ -12,12 +12,12 @@ from emugpu.emulator import Swizzle
 
 HOPPER = "sm_90a"
 TARGETS = {"9.0": HOPPER, "10.0": "sm_100a", "10.3": "sm_103a"}
-"""What PTX names the GPUs that there are probes for, by compute capability."""
+"""PTX's names of the GPUs for which there are probes, by compute capability."""
 FIRST_VERSIONS = {"sm_103a": "8.8"}
-"""The first version of PTX that has a target, where it is later than that of the probes."""
+"""The first version of PTX with a target, if it is later than that of the probes."""
 
 UNTOUCHED = 0xEEEEEEEE
-"""What shared memory is filled with, so that bytes nobody wrote show."""
+"""The content of shared memory before the test, which marks unwritten bytes."""
 
 REGISTERS = """.reg .pred %p<16>;
 .reg .b16 %h<16>;
@@ -27,7 +27,7 @@ REGISTERS = """.reg .pred %p<16>;
 mov.u32 %thread, %tid.x;
 mov.u32 %base, smem;
 """
-"""Of `kernel`: %thread is the index of the thread, %base the address of the dynamic shared memory."""
+"""The registers of `kernel`: %thread is the index of the thread, %base the address of the dynamic shared memory."""
 
 
 def module(
@@ -40,8 +40,10 @@ def module(
     scope: str = "",
     directives: str = "",
 ) -> str:
-    """Returns a module with one kernel. Parameters: "map NAME" for a tensor map, or a type, such as "u64 NAME". scope:
-    declarations before the kernel; directives: after its parameters, on a line of their own.
+    """Returns a module with one kernel.
+
+    A parameter is "map NAME" for a tensor map, or a type with a name, such as "u64 NAME". ``scope`` holds declarations
+    before the kernel, ``directives`` those after its parameters, on a separate line.
     """
     declared = ", ".join(_parameter(*parameter.split()) for parameter in parameters)
     return f""".version {version}
@@ -66,7 +68,7 @@ def kernel(parameters: Sequence[str], body: str, target: str = HOPPER, version: 
 
 
 def for_target(ptx: str, target: str | None) -> str:
-    """The text for another GPU, which must have the instructions: what it has not, ptxas and the driver refuse."""
+    """Returns the text for another GPU. ptxas and the driver refuse instructions that it lacks."""
     if not target or f".target {target}" in ptx:
         return ptx
     if target in FIRST_VERSIONS:
@@ -75,7 +77,9 @@ def for_target(ptx: str, target: str | None) -> str:
 
 
 def _by_words(nbytes: int, threads: int, body: str) -> str:
-    """All threads: ``body`` for each word, whose byte offset 0, 4, .. nbytes - 4 is in the register ``at``."""
+    """Returns code for all threads: ``body`` for each word, whose byte offset 0, 4, .. nbytes - 4 is in the register
+    ``at``.
+    """
     return f"""{{
 .reg .b32 at, word, near;
 .reg .b64 far;
@@ -93,13 +97,15 @@ END:
 
 
 def fill(first: int, nbytes: int, threads: int) -> str:
-    """All threads: set the words of shared memory first .. first + nbytes - 1 to `UNTOUCHED`."""
+    """Returns code for all threads: sets the words of shared memory first .. first + nbytes - 1 to `UNTOUCHED`."""
     body = f"add.u32 near, at, %base;\nst.shared.b32 [near+{first}], {UNTOUCHED};"
     return _by_words(nbytes, threads, body)
 
 
 def dump(first: int, nbytes: int, threads: int, to: str) -> str:
-    """All threads: copy words of shared memory to the global address in the 64-bit register ``to``."""
+    """Returns code for all threads: copies words of shared memory to the global address in the 64-bit register
+    ``to``.
+    """
     body = f"""add.u32 near, at, %base;
 ld.shared.b32 word, [near+{first}];
 cvt.u64.u32 far, at;
@@ -109,7 +115,9 @@ st.global.b32 [far], word;"""
 
 
 def copy_in(source: str, first: int, nbytes: int, threads: int) -> str:
-    """All threads: copy words from the global address in the 64-bit register ``source`` to shared memory."""
+    """Returns code for all threads: copies words from the global address in the 64-bit register ``source`` to shared
+    memory.
+    """
     body = f"""cvt.u64.u32 far, at;
 add.u64 far, far, {source};
 ld.global.b32 word, [far];
@@ -119,7 +127,9 @@ st.shared.b32 [near+{first}], word;"""
 
 
 def spin(until: str, done: str, nanoseconds: int, tries: int) -> str:
-    """Do ``until``, with pauses of so many nanoseconds, until it has set the predicate ``done``, or so many times."""
+    """Returns code that executes ``until``, with pauses of this many nanoseconds, until it sets the predicate ``done``,
+    or ``tries`` times.
+    """
     return f"""{{
 .reg .b32 tries;
 .reg .pred more;
@@ -137,12 +147,14 @@ POLLED:
 
 
 def poll(barrier: str, parity: int | str, done: str, nanoseconds: int = 2000, tries: int = 300) -> str:
-    """Wait for a phase of an mbarrier, but give up after about a millisecond; ``done`` says whether it completed."""
+    """Returns code that waits for a phase of an mbarrier, for about a millisecond; ``done`` says whether it
+    completed.
+    """
     return spin(f"mbarrier.test_wait.parity.shared::cta.b64 {done}, [{barrier}], {parity};", done, nanoseconds, tries)
 
 
 ONLY_THREAD_0 = "setp.ne.u32 %p0, %thread, 0;\n"
-"""%p0: whether this is not thread 0."""
+"""%p0 says whether this is not thread 0."""
 
 CTA_SYNC = "bar.warp.sync -1;\nbar.sync 0;\n"
 CLUSTER_SYNC = "bar.warp.sync -1;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
@@ -153,13 +165,15 @@ DESCRIPTOR_LAYOUT = {Swizzle.NONE: 0, Swizzle.B128: 1, Swizzle.B64: 2, Swizzle.B
 
 
 def descriptor(leading: int, stride: int, swizzle: Swizzle, base_offset: int = 0) -> int:
-    """A wgmma matrix descriptor without its start address (PTX ISA 9.7.15.5.1.2.2). Offsets in bytes."""
+    """Returns a wgmma matrix descriptor without its start address (PTX ISA 9.7.15.5.1.2.2). Offsets are in bytes."""
     layout = DESCRIPTOR_LAYOUT[swizzle] << 62
     return (leading >> 4) << 16 | (stride >> 4) << 32 | base_offset << 49 | layout
 
 
 def with_start(descriptor_bits: int, address: str, result: str) -> str:
-    """A descriptor with the start address in a 32-bit register, in a 64-bit register."""
+    """Returns code that adds the start address, in a 32-bit register, to a descriptor; the result is a 64-bit
+    register.
+    """
     return f"""{{
 .reg .b32 start;
 shr.u32 start, {address}, 4;
@@ -171,7 +185,7 @@ or.b64 {result}, {result}, {descriptor_bits};
 
 
 def tma_load(to: str, tensor_map: str, column: str, row: str, barrier: str, mask: str = "") -> str:
-    """``to`` and ``barrier``: shared addresses; ``mask``: a 16-bit register for multicast."""
+    """Returns a load. ``to`` and ``barrier`` are shared addresses; ``mask`` is a 16-bit register for multicast."""
     multicast, last = (".multicast::cluster", f", {mask}") if mask else ("", "")
     return (
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -180,6 +194,8 @@ def tma_load(to: str, tensor_map: str, column: str, row: str, barrier: str, mask
 
 
 def wgmma(n: int, element: str, d: list[str], a: str, b: str, keep: str, flags: str) -> str:
-    """One wgmma.mma_async. ``a``: descriptor, or a vector of four registers; ``keep``: predicate of scale-d."""
+    """Returns one wgmma.mma_async. ``a`` is a descriptor, or a vector of four registers; ``keep`` is the predicate of
+    scale-d.
+    """
     types = f"f32.{element}.{element}"
     return f"wgmma.mma_async.sync.aligned.m64n{n}k16.{types} {{{', '.join(d)}}}, {a}, {b}, {keep}, {flags};\n"

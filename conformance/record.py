@@ -1,4 +1,4 @@
-"""Runs probes, compares what they answer with the emulator, and writes it down."""
+"""Runs probes, compares their results with the emulator, and writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def record(
     path: Path | None,
     timeout: float = gpu.TIME_LIMIT,
 ) -> bool:
-    """Run the probes, say how they compare, and write them to ``path``; whether all is well.
+    """Runs the probes, reports the comparison, and writes the results to ``path``. Returns whether everything
+    succeeded.
 
     Raises CannotRun if there is no GPU.
     """
@@ -63,7 +64,7 @@ def record(
 
 
 def _for_machine(probes: Iterable[Probe], machine: dict[str, Any]) -> Iterable[Probe]:
-    """The probes that this GPU can be asked, as they are for it."""
+    """Yields the probes that this GPU supports, in their form for it."""
     target = TARGETS[machine["compute_capability"]]
     asked = list(probes)
     for probe in asked:
@@ -82,7 +83,7 @@ def _verdict(probe: Probe, lines: list[str]) -> str:
 
 
 def _machine(device: str, timeout: float) -> tuple[dict[str, Any], Callable[[Probe], Answered]]:
-    """What answers, and how it is asked."""
+    """Returns the description of the machine, and the function that runs a probe on it."""
     if device == "gpu":
         return dict(gpu.describe()), lambda probe: gpu.run_in_child(probe, timeout)
     return {"gpu": "emulator"}, lambda probe: Answered(emulator.run(probe), {})

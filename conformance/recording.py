@@ -16,7 +16,7 @@ from emugpu.files import write_text
 
 
 def entry(probe: Probe, outputs: Outputs, seconds: float, failed: dict[str, str] | None = None) -> dict[str, Any]:
-    """What a probe found. failed: what was said of cases without outputs."""
+    """Returns the entry of a probe's results. ``failed`` holds the messages of cases without outputs."""
     kept = [case.name for case in probe.kept_cases if case.name in outputs]
     return {
         "question": probe.question,
@@ -28,7 +28,9 @@ def entry(probe: Probe, outputs: Outputs, seconds: float, failed: dict[str, str]
 
 
 def _answer(probe: Probe, outputs: Outputs) -> dict[str, Any]:
-    """One that nobody expected must not cost those that come after it: its outputs are kept, whatever they are."""
+    """Returns the interpreted result. An unexpected one must not affect later probes: its outputs are kept in
+    any case.
+    """
     try:
         return probe.read(outputs)
     except Exception as error:
@@ -36,12 +38,12 @@ def _answer(probe: Probe, outputs: Outputs) -> dict[str, Any]:
 
 
 def failure(probe: Probe, message: str) -> dict[str, Any]:
-    """Why a probe found nothing."""
+    """Returns the entry of a probe without results."""
     return {"question": probe.question, "digest": probe.digest(), "error": message}
 
 
 def write(path: Path, machine: dict[str, Any], entries: dict[str, Any]) -> None:
-    """Write a recording; entries that the file has for other probes stay."""
+    """Writes a recording. Entries of other probes in the file are kept."""
     kept = read(path)["probes"] if path.exists() else {}
     data = {"machine": machine, "probes": {**kept, **entries}}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,6 +51,6 @@ def write(path: Path, machine: dict[str, Any], entries: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A recording."""
+    """Reads a recording."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data

@@ -26,8 +26,9 @@ ADDRESS = 0x7F12_3456_7800
 NBYTES = 128
 UNTOUCHED = 0xEE
 TYPE_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 4, 11: 4, 12: 4}
-"""Of the types of cuda.h that take whole bytes: u8, u16, u32, s32, u64, s64, f16, f32, f64, bf16, f32 and tf32 with and
-without flushing."""
+"""Bytes of the types of cuda.h that have whole bytes: u8, u16, u32, s32, u64, s64, f16, f32, f64, bf16, f32 and tf32
+with and without flushing.
+"""
 F16, F32 = 6, 7
 U4_ALIGN8, U4_ALIGN16, U6_ALIGN16 = 13, 14, 15
 FLOATS = (6, 7, 8, 9, 10, 11, 12)
@@ -89,7 +90,7 @@ def wide(name: str, **changes: Any) -> Map:
 
 
 def packed(rank: int, size: int = 2, extents: tuple[int, ...] = (64, 24, 12, 6, 5)) -> Map:
-    """Dimensions and strides of a tensor without gaps, and a small box in it."""
+    """Returns dimensions and strides of a tensor without gaps, and a small box in it."""
     dims = list(extents[:rank])
     strides, pitch = [], size
     for extent in dims[:-1]:
@@ -175,7 +176,9 @@ def _strides() -> Iterator[Map]:
 
 
 def _sizes() -> Iterator[Map]:
-    """The driver notes in the map how large the tensor is: sizes around powers of two, with and without gaps."""
+    """Yields sizes around powers of two, with and without gaps, because the driver stores the size of the tensor in the
+    map.
+    """
     for exponent in range(12, 24):
         for more in (-1, 0, 1):
             rows = (1 << exponent) // 512 + more
@@ -247,7 +250,7 @@ def _without_box(shape: Map) -> Map:
 
 
 def _any_tiled(number: int) -> Map:
-    """A map that keeps the rules, with everything in it drawn."""
+    """Returns a valid map in which everything is random."""
     draw = random.Random(f"tiled {number}")
     rank = draw.randint(1, 5)
     element = draw.choice(list(TYPE_BYTES))
@@ -309,7 +312,7 @@ def _any_im2col(number: int) -> Map:
 
 
 def maps() -> list[Map]:
-    """All maps, in order; every name once."""
+    """Returns all maps, in order, with unique names."""
     found = [*_types(), *_modes(), *_extents(), *_strides(), *_sizes(), *_im2col()]
     found += [_any_tiled(number) for number in range(150)]
     found += [_any_im2col(number) for number in range(50)]
@@ -324,7 +327,7 @@ def _array(kind: Any, values: list[int]) -> Any:
 
 
 def encoded(api: Driver, arguments: Map) -> tuple[int, str]:
-    """The driver's code for a map, and the 128 bytes in hexadecimal digits (which it may have left alone)."""
+    """Returns the driver's code for a map, and the 128 bytes in hexadecimal digits (which may be unchanged)."""
     room = (ctypes.c_uint8 * (NBYTES + 64))(*([UNTOUCHED] * (NBYTES + 64)))
     skip = -ctypes.addressof(room) % 64
     numbers = [
@@ -351,7 +354,7 @@ def encoded(api: Driver, arguments: Map) -> tuple[int, str]:
 
 
 def readdressed(api: Driver, data: str, address: int) -> tuple[int, str]:
-    """The same for cuTensorMapReplaceAddress."""
+    """Returns the same for cuTensorMapReplaceAddress."""
     room = (ctypes.c_uint8 * (NBYTES + 64))()
     skip = -ctypes.addressof(room) % 64
     room[skip : skip + NBYTES] = list(bytes.fromhex(data))
@@ -397,7 +400,7 @@ IN_REGISTERS = ("global_address", "rank", "global_dim", "global_stride", "box_di
 
 
 def change(field: str, ordinal: int | None, value: int) -> str:
-    """A kernel that replaces one field of the map whose address it is given."""
+    """Returns a kernel that replaces one field of the map at the given address."""
     width = "b64" if field in ("global_address", "global_stride") else "b32"
     operand = str(value) if field not in IN_REGISTERS else "%rd1" if width == "b64" else "%r1"
     operands = operand if ordinal is None else f"{ordinal}, {operand}"
@@ -405,7 +408,7 @@ def change(field: str, ordinal: int | None, value: int) -> str:
 
 
 def replaced(driver: Driver, data: str, ptx: str) -> str:
-    """What is left of 128 bytes in global memory after the kernel."""
+    """Returns the 128 bytes in global memory after the kernel."""
     function = driver.load(ptx.encode(), "change")
     address = driver.allocate(NBYTES)
     driver.upload(address, np.frombuffer(bytes.fromhex(data), np.uint8))
@@ -415,7 +418,7 @@ def replaced(driver: Driver, data: str, ptx: str) -> str:
 
 
 def record(path: Path) -> None:
-    """Ask for everything and write it down. What has been found is written before anything runs on the GPU."""
+    """Records everything. Writes the earlier results before anything runs on the GPU."""
     api = Driver()
     machine = api.describe()
     found: dict[str, Any] = {"machine": {"gpu": machine["name"], "cuda": machine["cuda"]}, "maps": []}
@@ -437,7 +440,7 @@ def record(path: Path) -> None:
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    """As JSON with one map on a line."""
+    """Writes JSON with one map per line."""
     blocks = []
     for name, content in found.items():
         lines = ",\n  ".join(json.dumps(item) for item in content)

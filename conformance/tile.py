@@ -1,4 +1,4 @@
-"""A kernel that multiplies one 64 x N x 64 tile with wgmma, operands brought by TMA: for probes and tests."""
+"""A kernel that multiplies one 64 x N x 64 tile with wgmma and loads its operands by TMA: for probes and tests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ M = 64
 STEP = 16
 """K of one instruction."""
 OPERANDS = 1024
-"""Shared offset of A; the mbarrier is at 0. B follows A."""
+"""The offset of A in shared memory; the mbarrier is at 0. B follows A."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """D [64, n] = A [64, k] . B [n, k]^T. Operands are 16-bit; an MN-major one is kept transposed in global memory.
+    """D [64, n] = A [64, k] . B [n, k]^T. Operands are 16-bit; an MN-major one is stored transposed in global memory.
 
-    An operand is brought in boxes as wide as the swizzle's span, one behind the other in shared memory.
+    An operand is loaded in boxes as wide as the swizzle's span, one behind the other in shared memory.
     """
 
     n: int
@@ -61,7 +61,7 @@ class Tile:
         return self.b_offset + 2 * self.n * self.k
 
     def _boxes(self, rows: int, major: str) -> list[tuple[int, int, int]]:
-        """(column, row, byte offset) of each box of an operand, in the coordinates of its tensor map."""
+        """Returns (column, row, byte offset) of each box of an operand, in the coordinates of its tensor map."""
         width = self.mode.span_bytes // 2
         depth, extent = (rows, self.k) if major == "K" else (self.k, rows)
         return [(at, 0, 2 * at * depth) for at in range(0, extent, width)]
@@ -78,7 +78,7 @@ class Tile:
         return descriptor(leading, stride, self.mode)
 
     def _step_offset(self, step: int, rows: int, major: str) -> int:
-        """Bytes from an operand's first element to the first one of a K step."""
+        """Returns the bytes from an operand's first element to the first one of a K step."""
         span = self.mode.span_bytes
         if major == "MN":
             return span * STEP * step
@@ -86,7 +86,7 @@ class Tile:
         return box * span * rows + inside
 
     def ptx(self, wait: bool = True) -> str:
-        """``wait`` False leaves the wgmma.wait_group out: the kernel reads its accumulators too early."""
+        """Returns the kernel. Without ``wait`` it has no wgmma.wait_group and reads its accumulators too early."""
         d = [f"%d{j}" for j in range(self.n // 2)]
         parameters = ["map b", "u64 d"] + (["u64 a"] if self.a_in_registers else ["map a"])
         return kernel(
@@ -162,7 +162,7 @@ READY:
         return stored.view(np.uint16), Map(name, self.element, stored.shape, box, self.swizzle)
 
     def case(self, name: str, a: np.ndarray, b: np.ndarray) -> Case:
-        """The launch for A [64, k] and B [n, k] of the tile's type."""
+        """Returns the launch for A [64, k] and B [n, k] of the tile's type."""
         b_stored, b_map = self._operand("b", b, self.b_major)
         a_argument: Argument
         if self.a_in_registers:
@@ -182,7 +182,7 @@ READY:
         )
 
     def product(self, registers: np.ndarray) -> np.ndarray:
-        """D [64, n] in f32 from what the kernel wrote: register i of thread t of warp w (PTX ISA 9.7.15.5.1.1).
+        """Returns D [64, n] in f32 from the kernel's output: register i of thread t of warp w (PTX ISA 9.7.15.5.1.1).
 
         Row 16 w + t / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (t % 4) + i % 2.
         """

@@ -1,4 +1,4 @@
-"""Boxes: what a TMA load writes and signals, what a TMA store writes, at edges and with every swizzle."""
+"""Probes of boxes: what a TMA load writes and signals, and what a TMA store writes, at edges and with every swizzle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emugpu.emulator import Swizzle
 
 THREADS = 64
 REGION = 1024
-"""Where boxes go; the mbarrier is at 0."""
+"""The place of boxes; the mbarrier is at 0."""
 REGION_BYTES = 4096
 ROWS, COLUMNS = 20, 72
 """The tensor, of 16-bit elements. Neither is a multiple of the boxes below."""
@@ -70,7 +70,7 @@ mbarrier.inval.shared::cta.b64 [%base];
 DONE:
 """,
 )
-"""Load a box, dump shared memory, and store the box through the other map at the same corner (if asked to)."""
+"""Loads a box, dumps shared memory, and optionally stores the box through the other map at the same corner."""
 
 
 def _case(
@@ -83,7 +83,7 @@ def _case(
     element: str = "bf16",
     nan: bool = False,
 ) -> Case:
-    """Box of rows x columns at corner (row, column), to shared offset REGION + offset."""
+    """Returns a case with a box of rows x columns at corner (row, column), to shared offset REGION + offset."""
     ids = np.arange(ROWS * COLUMNS, dtype=np.uint16) + 0x1000
     row, column = corner
     store = row >= 0 and column >= 0
@@ -113,7 +113,9 @@ def _case(
 
 
 def _read(outputs: Outputs) -> dict[str, Any]:
-    """Per case: whether the barrier saw exactly the box's bytes; how many elements came, were filled, were stored."""
+    """Returns, by case, whether the barrier saw exactly the box's bytes, and how many elements arrived, were filled,
+    and were stored.
+    """
     answer = {}
     for name, arrays in outputs.items():
         halves = arrays["memory"].view(np.uint16)
@@ -130,7 +132,7 @@ def _read(outputs: Outputs) -> dict[str, Any]:
 
 
 def _row_starts(halves: np.ndarray) -> list[int]:
-    """Bytes from REGION to the first elements of the box's rows 0 and 1, as far as they came."""
+    """Returns the bytes from REGION to the first elements of the box's rows 0 and 1, if they arrived."""
     first = min((h for h in halves.tolist() if 0x1000 <= h < 0x1000 + ROWS * COLUMNS), default=0)
     places = [np.flatnonzero(halves == first + row * COLUMNS) for row in range(2)]
     return [int(2 * p[0]) for p in places if len(p) == 1]

@@ -1,4 +1,4 @@
-"""Warps and barriers: elect.sync, stmatrix and ldmatrix, the phases of an mbarrier."""
+"""Probes of warps and barriers: elect.sync, stmatrix and ldmatrix, the phases of an mbarrier."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ bar.warp.sync -1;
         registers = ", ".join(f"%r{10 + j}" for j in range(count))
         form = f"x{count}{'.trans' if trans else ''}"
         lines.append(f"stmatrix.sync.aligned.m8n8.{form}.shared.b16 [%r0+{number * AREA}], {{{registers}}};\n")
-    # For ldmatrix every half of its area is different.
+    # For ldmatrix every half of its area has a different value.
     first = len(FORMS) * AREA
     lines.append(
         f"""{{
@@ -209,7 +209,7 @@ BARRIER = Probe(
 
 
 def _read_barrier(outputs: Outputs) -> dict[str, Any]:
-    """Per step: the answers to the waits for parity 0 and for parity 1."""
+    """Returns, by step, the results of the waits for parity 0 and for parity 1."""
     return {
         f"{number} {step.split('.b64')[0]}": tests.tolist()
         for number, (step, tests) in enumerate(zip(_STEPS, outputs["steps"]["report"], strict=True))

@@ -1,1 +1,1 @@
-"""Probes of what only Blackwell has: tensor memory, tcgen05, pairs of CTAs, cluster launch control."""
+"""Probes of features that only Blackwell has: tensor memory, tcgen05, pairs of CTAs, cluster launch control."""

@@ -1,4 +1,4 @@
-"""tcgen05.alloc: which columns it gives, when it waits, and what CTAs that share an SM do to one another."""
+"""Probes of tcgen05.alloc: the columns that it allocates, when it waits, and how CTAs on one SM affect one another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ tcgen05.dealloc.cta_group::{group}.sync.aligned.b32 %r5, %r2;
 DONE:
 st.global.b32 [%rd1], %r5;
 """
-    # Both CTAs of a pair have done a step before either does the next one.
+    # Both CTAs of a pair finish a step before either starts the next one.
     return (
         "mov.u32 %r20, %ctaid.x;\n"
         + pointer("%rd0", "steps")
@@ -202,23 +202,23 @@ WAIT = Probe(
 # ---- two CTAs of an SM ----
 
 SMS, SM_NUMBERS = 160, 512
-"""At least as many SMs as a GPU has; its numbers of SMs may have holes."""
+"""At least the number of SMs of any GPU. The numbers of SMs may have gaps."""
 HALF_AN_SM = 100 * 1024
-"""Shared memory of which an SM has room for two CTAs'."""
+"""Shared memory such that two CTAs fit on an SM."""
 RELINQUISHED, FREED = 1, 2
 
 
 def _until(condition: str) -> str:
-    """Wait for what sets ``%p3``, some hundred microseconds at most."""
+    """Returns code that waits until ``condition`` sets ``%p3``, for some hundred microseconds at most."""
     return spin(condition, "%p3", nanoseconds=1000, tries=300)
 
 
 def _neighbours(columns: int) -> str:
-    """The first CTA of an SM takes columns, gives up the right to more a while later, and the columns still later. The
-    second wants as many, and says how far the first one was when it got them.
+    """Returns code for two CTAs on an SM. The first one takes columns, gives up the right to more a while later, and
+    frees the columns still later. The second requests as many, and reports how far the first one was when it got them.
 
-    Words of an SM: how many CTAs have come, whether the first one has its columns, what it has given up, what the
-    second one saw, and its column.
+    The words of an SM are: how many CTAs have come, whether the first one has its columns, what it has given up, what
+    the second one saw, and its column.
     """
     alloc = f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%base], {columns};\nbar.warp.sync -1;\n"
     free = f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r6, {columns};\n"

@@ -1,4 +1,4 @@
-"""Collectors of tcgen05.mma, which keep A or B and change no value; and who issues if many threads are active."""
+"""Probes of tcgen05.mma's collectors, which keep A or B and change no value, and of issues with many active threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEP = f"add.u32 %d, %d, {N};\nadd.u64 %b, %b, {b_at(N) >> 4};\n"
 
 
 def _collectors() -> Probe:
-    """Instructions one behind the other, each with a B and a D of its own."""
+    """Returns a probe of consecutive instructions, each with its own B and D."""
     bf16 = ml_dtypes.bfloat16
     data = np.concatenate(
         [core_matrices(integers(M, bf16, 7)), *(core_matrices(integers(N, bf16, 8 + n)) for n in range(4))]
@@ -46,7 +46,7 @@ def _collectors() -> Probe:
 
 
 def _another_a() -> Probe:
-    """The second instruction names another A, and says that the collector has it."""
+    """Returns a probe whose second instruction names another A, but says that the collector has it."""
     first, b, other = (integers(rows, ml_dtypes.bfloat16, seed) for rows, seed in ((M, 7), (N, 8), (M, 20)))
     data = np.concatenate([core_matrices(x) for x in (first, b, other)])
     step = f"add.u32 %d, %d, {N};\nadd.u64 %a, %a, {(b_at(M) + b_at(N)) >> 4};\n"
@@ -76,7 +76,7 @@ def _ws(collector: str) -> str:
 
 
 def _weights() -> Probe:
-    """Collectors of B. ``.ws`` wants N of 64 at least."""
+    """Returns a probe of collectors of B. ``.ws`` needs N of at least 64."""
     n = 64
     a, b = integers(M, ml_dtypes.bfloat16, 9), integers(n, ml_dtypes.bfloat16, 10)
     forms = [_ws(f"b{number}::{use}") for number, use in ((0, "fill"), (0, "use"), (3, "fill"), (0, "lastuse"))]

@@ -1,4 +1,4 @@
-"""tcgen05.commit: which mbarriers of a cluster receive an arrival, and how many."""
+"""Probes of tcgen05.commit: which mbarriers of a cluster receive an arrival, and how many."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from conformance.ptx import CLUSTER_SYNC, poll
 
 CTAS = 4
 EXPECTED = 64
-"""Arrivals that every mbarrier waits for: more than come, so that those that came can be counted."""
+"""Arrivals that every mbarrier expects: more than occur, so that the arrivals can be counted."""
 BARRIER = 16
-"""Shared offset."""
+"""The offset in shared memory."""
 _OWN = f"%base+{BARRIER}"
 
 
 def _program(issue: str) -> str:
-    """Thread 0 of the CTA whose rank is asked for does ``issue``; a millisecond later, for no phase is complete,
-    every CTA says how many arrivals it has seen.
+    """Returns a kernel in which thread 0 of the CTA with the requested rank executes ``issue``. A millisecond later (no
+    phase completes) every CTA reports the arrivals that it has received.
     """
     chosen = "ld.global.u32 %r1, [%rd0];\nsetp.ne.u32 %p1, %r1, %r0;\n@%p1 bra NOT_ME;\n"
     count = (
@@ -58,7 +58,7 @@ _ONE = "setp.ne.u32 %p3, %thread, 0;\n@%p3 bra NOT_ME;\n"
 def _commits(
     name: str, question: str, issue: str, requests: Sequence[tuple[str, int, int]], assumption: str = ""
 ) -> Probe:
-    """requests: name, rank that commits, and what the issue takes from the request's second word."""
+    """Returns a probe. ``requests`` hold a name, the rank that commits, and the request's second word for ``issue``."""
 
     def tell(d: Difference) -> str:
         return f"the mbarrier of rank {d.place[0]} receives {d.theirs} arrivals; on the emulator {d.ours}"

@@ -1,4 +1,6 @@
-"""tcgen05.cp and tcgen05.shift: which words of shared memory go to which lanes and columns of tensor memory."""
+"""Probes of tcgen05.cp and tcgen05.shift: which words of shared memory reach which lanes and columns of tensor
+memory.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ SHAPES = {
     "32x128b.warpx4": 4,
     "4x256b": 8,
 }
-"""Columns that each fills. They lie one behind the other in tensor memory."""
+"""The columns that each shape fills. They are consecutive in tensor memory."""
 COLUMNS = 32
 NBYTES = 16384
 
 
 @dataclass(frozen=True)
 class Source:
-    """A descriptor. Offsets in bytes."""
+    """A descriptor. Offsets are in bytes."""
 
     swizzle: str
     leading: int
@@ -93,7 +95,7 @@ def _copies(name: str, question: str, group: int, assumption: str = "") -> Probe
         )
 
     def read(outputs: Outputs) -> dict[str, Any]:
-        """Of the first descriptor: what some lanes have in each shape's first column."""
+        """Returns, for the first descriptor, the contents of some lanes in each shape's first column."""
         image, first, answer = outputs["all"]["after"][0], 0, {}
         for shape, columns in SHAPES.items():
             answer[shape] = {f"lane {lane}": _word(int(image[lane, first]), 1) for lane in (0, 1, 32, 64, 96, 127)}
@@ -118,7 +120,9 @@ UNPACKED = {"b6x16_p32": 6, "b4x16_p64": 4}
 
 
 def _decompression() -> Probe:
-    """Each row of 32 bytes holds two of 16 bytes, each with 16 elements whose number is that of the element."""
+    """Returns a probe with rows of 32 bytes: each holds two of 16 bytes, with 16 elements whose value is their
+    number.
+    """
     issue = "".join(
         f"tcgen05.cp.cta_group::1.128x256b.b8x16.{form} [%d], %a;\nadd.u32 %d, %d, 8;\nadd.u64 %a, %a, {4096 >> 4};\n"
         for form in UNPACKED

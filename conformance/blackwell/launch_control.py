@@ -1,4 +1,6 @@
-"""Cluster launch control: who is given which work, what a refusal looks like, and what a multicast answer reaches."""
+"""Probes of cluster launch control: who receives which work, the form of a refusal, and the targets of a multicast
+result.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from conformance.ptx import CLUSTER_SYNC, poll
 
 THREADS = 32
 ANSWER = 64
-"""Shared offset; the mbarrier is at 0."""
+"""The offset in shared memory; the mbarrier is at 0."""
 LARGE = 200 * 1024
-"""Shared memory of which an SM has room for one CTA's."""
+"""Shared memory such that one CTA fits on an SM."""
 ROUNDS = 4096
-"""Requests that a CTA makes at most."""
+"""Most requests of a CTA."""
 
 
 def _wait(parity: int | str) -> str:
-    """``%p1``: whether the answer has come. It is looked for often, as many are asked for one after another."""
+    """Returns code that sets ``%p1`` if the result has arrived. It polls often, because many requests follow one
+    another.
+    """
     return poll("%base", parity, "%p1", nanoseconds=200, tries=3000)
 
 
@@ -54,8 +58,10 @@ def _add_one(buffer: str, index: str) -> str:
 
 
 def _queue(multicast: bool) -> str:
-    """A cluster takes work until there is none. Every CTA counts itself as having run, what it was given, and refusals;
-    it keeps the words of an answer for the first CTA that the answer names.
+    """Returns the code of a cluster that takes work until there is none.
+
+    Every CTA counts its own start, the work that it received, and refusals. It keeps the words of a result for the
+    first CTA that the result names.
     """
     take = (
         f"""ld.shared.b128 %answer, [%base+{ANSWER}];
@@ -95,7 +101,7 @@ add.u32 %r6, %r6, %r8;
         + _wait("%parity")
         + "bar.warp.sync -1;\n"
         + by_thread_0("@%p1 bra HERE;\n" + late + "bra TOLD;\nHERE:\n" + take + "TOLD:\n")
-        # Every thread goes by what thread 0 has found.
+        # Every thread uses the result of thread 0.
         + f"""shfl.sync.idx.b32 %round, %round, 0, 31, -1;
 xor.b32 %parity, %parity, 1;
 add.u32 %round, %round, 1;
@@ -127,7 +133,7 @@ GRID = (24, 20, 4)
 
 
 def _layout_of_words(words: np.ndarray) -> bool:
-    """Whether answers are laid out as the emulator has them: x, y | z << 16, and bit 0 of word 2."""
+    """Returns whether results have the emulator's layout: x, y | z << 16, and bit 0 of word 2."""
     first = np.flatnonzero(words.any(axis=1))
     across, down, _ = GRID
     x, y, z = first % across, first // across % down, first // (across * down)
@@ -150,7 +156,7 @@ def _read_queue(outputs: Outputs) -> dict[str, Any]:
 
 
 def _read_whole_queue(outputs: Outputs) -> dict[str, Any]:
-    """How many ran, and which, is the GPU's affair."""
+    """Returns the results without the number and identity of the CTAs that ran, which the GPU may choose."""
     answer = _read_queue(outputs)
     for case, arrays in outputs.items():
         count = int(arrays["ran"].sum())
@@ -177,7 +183,9 @@ CTAS = 4
 
 
 def _refusals(requests: int) -> str:
-    """CTAs that have all started ask, so many times; each keeps whether and what was answered."""
+    """Returns code in which all CTAs, once started, send this many requests; each stores whether it got a result, and
+    the result.
+    """
     asked = "".join(
         f"""mbarrier.arrive.expect_tx.shared::cta.b64 _, [%base], 16;
 fence.proxy.async.shared::cta;
@@ -243,7 +251,7 @@ def _read_refusals(outputs: Outputs) -> dict[str, Any]:
 
 
 def _read_words(outputs: Outputs) -> dict[str, Any]:
-    """With the words of a refusal, which are not defined."""
+    """Returns the results with the words of a refusal, which are undefined."""
     answer = _read_refusals(outputs)
     for case, arrays in outputs.items():
         answer[case]["words"] = [[hex(w) for w in words] for words in arrays["found"][0, :, 4:].tolist()]

@@ -1,4 +1,4 @@
-"""Which lane and column of tensor memory holds which element of D."""
+"""Probes of the lane and column of tensor memory that hold each element of D."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from conformance.comparison import Difference, Tell, by_element
 from conformance.probe import Case, Outputs, Probe
 
 UNIT = 256
-"""D(r, n) = 256 r + n: a number that names its element, and that bf16 factors make exactly."""
+"""D(r, n) = 256 r + n: the number identifies its element, and bf16 factors produce it exactly."""
 DEPTH = 16
 SHIFT_OF_LANE = 16
 READING = "The ISA shows it in figures; they were read, and compared with CuTe DSL's layouts, not with a GPU."
 
 
 def numbered(m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """A [m, 16] and B [n, 16], whose product is 256 r + n."""
+    """Returns A [m, 16] and B [n, 16], whose product is 256 r + n."""
     a, b = (np.zeros((rows, DEPTH), ml_dtypes.bfloat16) for rows in (m, n))
     a[:, 0], a[:, 1] = np.arange(m), 1
     b[:, 0], b[:, 1] = UNIT, np.arange(n)
@@ -40,7 +40,7 @@ def numbered(m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def element(word: int) -> str:
-    """What a word of D says it is."""
+    """Returns the element that a word of D identifies."""
     if word == BLANK:
         return "nothing new"
     value = f32(word)
@@ -50,7 +50,7 @@ def element(word: int) -> str:
 
 
 def tell_elements(group: int) -> Tell:
-    """For images of tensor memory with such elements."""
+    """Returns a description of differences for images of tensor memory with such elements."""
 
     def tell(d: Difference) -> str:
         cta, lane, column = d.place
@@ -61,7 +61,7 @@ def tell_elements(group: int) -> Tell:
 
 
 def read_layout(outputs: Outputs) -> dict[str, Any]:
-    """Per case and CTA: lane and column of D's corners, and how many lanes and columns hold something."""
+    """Returns, by case and CTA, lane and column of D's corners, and how many lanes and columns hold something."""
     answer: dict[str, Any] = {}
     for name, arrays in outputs.items():
         for cta, image in enumerate(arrays["after"]):
@@ -83,14 +83,14 @@ def read_layout(outputs: Outputs) -> dict[str, Any]:
 
 
 def numbered_operands(m: int, n: int, group: int, room: int) -> np.ndarray:
-    """Bytes of `numbered` [group, room]: each CTA's rows of A, then its columns of B; zeros fill the room."""
+    """Returns the bytes of `numbered` [group, room]: each CTA's rows of A, then its columns of B, then zeros."""
     a, b = numbered(m, n)
     halves = [operands(x, y) for x, y in zip(np.split(a, group), np.split(b, group), strict=True)]
     return np.stack([np.pad(half, (0, room - half.size)) for half in halves])
 
 
 class D(NamedTuple):
-    """Its shape, and the lane and column that an instruction names for it."""
+    """The shape of D, and the lane and column that an instruction names for it."""
 
     m: int
     n: int

@@ -1,4 +1,4 @@
-"""What bits and operands beside A, B and D do to tcgen05.mma: signs, disabled lanes, a scaled D, zero columns."""
+"""Probes of the other bits and operands of tcgen05.mma: signs, disabled lanes, a scaled D, zero columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEGATE_A, NEGATE_B = 1 << 13, 1 << 14
 
 
 def integers(rows: int, dtype: DTypeLike, seed: int) -> np.ndarray:
-    """[rows, 32 bytes of K] of small integers; a row in four is zero."""
+    """Returns [rows, 32 bytes of K] of small integers; every fourth row is zero."""
     depth = 32 // np.dtype(dtype).itemsize
     values = np.random.default_rng(seed).integers(-6, 7, (rows, depth))
     values[::4] = 0
@@ -39,19 +39,19 @@ def integers(rows: int, dtype: DTypeLike, seed: int) -> np.ndarray:
 
 
 def request_of(idesc: int, adds: bool = False) -> Request:
-    """An MMA of M x N, whose operands lie one behind the other."""
+    """Returns the request of an MMA of M x N with consecutive operands."""
     return Request(idesc, a=plain(M), b=plain(N), b_start=b_at(M), adds=adds)
 
 
 @beside_commits
 def tell_numbers(d: Difference) -> str:
-    """For D of f32 in lane r, column n."""
+    """Describes a difference in an f32 D in lane r, column n."""
     request, lane, column = d.place
     return f"request {request}: D({lane}, {column}) is {f32(d.theirs):.9g}; the emulator: {f32(d.ours):.9g}"
 
 
 def read_sums(outputs: Outputs) -> dict[str, Any]:
-    """Per case and request one column of some rows; row 0 of A, and of B, is zero."""
+    """Returns, by case and request, one column of some rows. Row 0 of A, and of B, is zero."""
     return {
         f"{case}, {request}": np.ascontiguousarray(image[1:6, 1]).view(np.float32).tolist()
         for case, arrays in outputs.items()
@@ -60,7 +60,7 @@ def read_sums(outputs: Outputs) -> dict[str, Any]:
 
 
 def old_d(seed: int) -> np.ndarray:
-    """An image of D [128, N] of small integers."""
+    """Returns an image of D [128, N] of small integers."""
     return np.random.default_rng(seed).integers(-50, 51, (LANES, N)).astype(np.float32)
 
 
@@ -98,7 +98,7 @@ MASKS = (
 )
 MASKED_N = 32
 MASKED_BYTES = b_at(128) + b_at(MASKED_N)
-"""Of operands, that suffice for each CTA of every case."""
+"""Bytes of operands that are enough for each CTA of every case."""
 
 
 def _mask_case(m: int, group: int, masks: Sequence[tuple[int, ...]]) -> Case:
@@ -130,7 +130,7 @@ SHIFTS = (0, 1, 4, 15)
 
 
 def _scaled_d(kind: str, code: int, dtype: DTypeLike) -> Probe:
-    """One instruction for each shift, each with columns of its own."""
+    """Returns a probe with one instruction for each shift, each with its own columns."""
     a, b = integers(M, dtype, 4), integers(N, dtype, 5)
     columns = N * len(SHIFTS)
     issue = "add.u32 %d, %d, 16;\n".join(mma(kind, tail=f", {shift}") for shift in SHIFTS)
@@ -161,8 +161,8 @@ ZERO_N = 64
 
 
 def _zero_mask(zeros: int, used: int, start: tuple[int, ...] = (), first: int = 0, shift: int = 0) -> int:
-    """Zero-column mask descriptor (PTX ISA 9.7.16.4.3): spans, start counts of the sub-masks, and bits of those that
-    begin with the first kind of span. The ISA's table and its examples disagree on which span is which.
+    """Returns a zero-column mask descriptor (PTX ISA 9.7.16.4.3): spans, start counts of the sub-masks, and the bits of
+    those that begin with the first kind of span. The ISA's table and its examples disagree on which span is which.
     """
     counts = sum(count << 8 * n for n, count in enumerate(start))
     return counts | first << 32 | 1 << 39 | zeros - 1 << 40 | used - 1 << 48 | shift << 56
@@ -178,7 +178,7 @@ ZERO_MASKS = {
 
 
 def _zero_columns() -> Probe:
-    """The descriptor goes through two words of the request."""
+    """Returns a probe whose descriptors are two words of the request."""
     cases, room = [], b_at(128) + b_at(ZERO_N + 32)
     for m in (32, 64, 128):
         a, b = numbered(m, ZERO_N + 32)
@@ -200,7 +200,7 @@ def _zero_columns() -> Probe:
         cases.append(Launch(requests, np.stack([data] * len(requests)), ZERO_N).case(f"M {m}"))
 
     def read(outputs: Outputs) -> dict[str, Any]:
-        """Per case and mask the columns of row 5, as D's elements, from each 32 lanes; 0 where they are zero."""
+        """Returns, by case and mask, the columns of row 5, as D's elements, from each 32 lanes; 0 if they are zero."""
         answer = {}
         for case, arrays in outputs.items():
             for name, image in zip(ZERO_MASKS, arrays["after"], strict=True):
@@ -237,7 +237,7 @@ def _halves() -> Probe:
         return {"upper halves": uppers[:8], "first rows": lower[:, :4, 0].astype(float).tolist()}
 
     def lower_halves(outputs: Outputs) -> Outputs:
-        """The ISA does not say what is in the upper ones."""
+        """Returns the lower halves, because the ISA does not define the upper ones."""
         return {case: {**arrays, "after": arrays["after"] & 0xFFFF} for case, arrays in outputs.items()}
 
     def tell(d: Difference) -> str:

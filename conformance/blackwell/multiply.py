@@ -1,7 +1,7 @@
-"""A kernel around tcgen05.mma: operands and tensor memory are given as bytes, tensor memory is what comes out.
+"""A kernel around tcgen05.mma: its inputs are operands and tensor memory as bytes, and its output is tensor memory.
 
-All that an instruction takes but its own text is data, so one module asks about many descriptors. Each request is a
-CTA's, or a pair's.
+Everything except the text of the instruction is data, so one module tests many descriptors. Each request belongs to a
+CTA, or to a pair.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ from conformance.ptx import copy_in, poll
 WORDS = 32
 """Words of a request."""
 SLICE = 32
-"""Bytes along K that an instruction takes of every row."""
+"""Bytes along K of every row in one instruction."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one instruction, or several, are given. Addresses of tensor memory count from the first allocated column.
+    """The operands of one or several instructions. Addresses of tensor memory are relative to the first allocated
+    column.
 
-    idesc: instruction descriptor. a, b: matrix descriptors without their start addresses, which are a_start and b_start
-    bytes behind the operands' first. d: lane << 16 | column. adds: whether the old D is added. a_tmem, a_scales,
-    b_scales: columns. mask: lanes whose D is left alone, 8 words. other: a word that a probe uses as it likes.
+    ``idesc``: instruction descriptor. ``a``, ``b``: matrix descriptors without their start addresses, which are
+    ``a_start`` and ``b_start`` bytes behind the operands' first. ``d``: lane << 16 | column. ``adds``: whether the old
+    D is added. ``a_tmem``, ``a_scales``, ``b_scales``: columns. ``mask``: lanes of D that are not changed, 8 words.
+    ``other``: a word for the probe's own use.
     """
 
     idesc: int
@@ -59,7 +61,7 @@ class Request:
     other: int = 0
 
     def words(self) -> np.ndarray:
-        """As `program` reads them."""
+        """Returns the words in the format of `program`."""
         halves = (self.a & 0xFFFFFFFF, self.a >> 32, self.b & 0xFFFFFFFF, self.b >> 32)
         rest = (self.a_start, self.b_start, self.idesc, self.d, int(self.adds), self.a_tmem, self.a_scales)
         words = np.zeros(WORDS, np.uint32)
@@ -106,9 +108,11 @@ mov.b32 %other, %r8;
 def program(
     issue: str, columns: int, nbytes: int, group: int = 1, by: Callable[[str], str] = by_thread_0, arrivals: int = 1
 ) -> str:
-    """issue: what thread 0 (of the even CTA), or whoever ``by`` names, does with ``%d``, ``%a`` or ``[%at]``, ``%b``,
-    ``%idesc``, ``%adds``, ``%m0`` to ``%m7``, ``%sfa``, ``%sfb``, ``%other``. columns: of tensor memory. nbytes: of
-    each CTA's operands. arrivals: of commits, one a thread.
+    """Returns the kernel.
+
+    ``issue`` is the code of thread 0 (of the even CTA), or of the threads of ``by``, with ``%d``, ``%a`` or ``[%at]``,
+    ``%b``, ``%idesc``, ``%adds``, ``%m0`` to ``%m7``, ``%sfa``, ``%sfb``, ``%other``. ``columns``: of tensor memory.
+    ``nbytes``: of each CTA's operands. ``arrivals``: of commits, one per thread.
     """
     mine = "mov.u32 %r0, %cluster_ctarank;\nsetp.ne.u32 %p2, %r0, 0;\n@%p2 bra ISSUED;\n" if group == 2 else ""
     both = "mov.u16 %h0, 3;\n" if group == 2 else ""
@@ -138,8 +142,8 @@ def program(
 
 @dataclass(frozen=True)
 class Launch:
-    """Requests with their data. operands: bytes of each CTA [requests * group, nbytes]. before: images of tensor memory
-    [requests * group, 128, columns], `BLANK` if there are none.
+    """Requests with their data. ``operands``: bytes of each CTA [requests * group, nbytes]. ``before``: images of
+    tensor memory [requests * group, 128, columns], or `BLANK` if there are none.
     """
 
     requests: Sequence[Request]
@@ -176,7 +180,9 @@ class Launch:
 
 
 def beside_commits(tell: Tell) -> Tell:
-    """For the outputs of `program`: that a commit did not arrive; ``tell`` speaks of the other buffers."""
+    """Describes differences in outputs of `program`: a missing arrival of a commit, and for the other buffers what
+    ``tell`` says.
+    """
 
     def tell_all(d: Difference) -> str:
         if d.buffer == "done":
@@ -187,56 +193,62 @@ def beside_commits(tell: Tell) -> Tell:
 
 
 def f32(word: int) -> float:
-    """The number that a word of D is."""
+    """Returns the number that a word of D represents."""
     return float(np.uint32(word).view(np.float32))
 
 
 # ---- descriptors and operands ----
 
 SWIZZLE_CODES = {"none": 0, "128B_32B": 1, "128B": 2, "64B": 4, "32B": 6}
-"""Of a matrix descriptor; the second is the 128-byte swizzle of atoms of 32 bytes."""
+"""Codes of a matrix descriptor; the second is the 128-byte swizzle of atoms of 32 bytes."""
 
 
 def matrix_descriptor(leading: int, stride: int, swizzle: str = "none", base_offset: int = 0) -> int:
-    """A tcgen05 matrix descriptor without its start address (PTX ISA 9.7.16.4.1). Offsets in bytes."""
+    """Returns a tcgen05 matrix descriptor without its start address (PTX ISA 9.7.16.4.1). Offsets are in bytes."""
     layout = SWIZZLE_CODES[swizzle] << 61 | base_offset << 49 | 1 << 46
     return (leading >> 4) << 16 | (stride >> 4) << 32 | layout
 
 
 def instruction_descriptor(m: int, n: int, a: int = 1, b: int = 1, d: int = 1, more: int = 0) -> int:
-    """A tcgen05 instruction descriptor (PTX ISA 9.7.16.4.2). a, b, d: codes of the types; as they are, bf16 to f32."""
+    """Returns a tcgen05 instruction descriptor (PTX ISA 9.7.16.4.2). ``a``, ``b``, ``d`` are codes of the types; the
+    defaults are bf16 and f32.
+    """
     return d << 4 | a << 7 | b << 10 | n >> 3 << 17 | m >> 4 << 24 | more
 
 
 def scaled_descriptor(m: int, n: int, a: int, b: int, ue8m0: bool, a_id: int = 0, b_id: int = 0) -> int:
-    """That of the block-scaled kinds."""
+    """Returns the instruction descriptor of the block-scaled kinds."""
     return b_id << 4 | a << 7 | b << 10 | n >> 3 << 17 | int(ue8m0) << 23 | m >> 4 << 24 | a_id << 29
 
 
 def plain(rows: int) -> int:
-    """Of K-major rows without swizzle, of 32 bytes each, as `core_matrices` puts them."""
+    """Returns the descriptor of K-major rows of 32 bytes without swizzle, in the layout of `core_matrices`."""
     return matrix_descriptor(16 * rows, 128)
 
 
 def core_matrices(rows: np.ndarray) -> np.ndarray:
-    """[..., rows, elements] as bytes: the rows' 16-byte chunks, those of one place along K one behind the other."""
+    """Returns [..., rows, elements] as bytes: the rows' 16-byte chunks, so that those at one place along K are
+    consecutive.
+    """
     raw = np.ascontiguousarray(rows).view(np.uint8)
     chunks = raw.reshape(*raw.shape[:-1], -1, 16)
     return np.ascontiguousarray(np.moveaxis(chunks, -2, -3)).reshape(*raw.shape[:-2], -1)
 
 
 def operands(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Bytes of A's rows [.., rows, K], then of B's; B starts at `b_at` of A's rows."""
+    """Returns the bytes of A's rows [.., rows, K], then of B's; B starts at `b_at` of A's rows."""
     return np.concatenate([core_matrices(a), core_matrices(b)], axis=-1)
 
 
 def b_at(rows: int) -> int:
-    """Bytes of so many rows of A."""
+    """Returns the bytes of this many rows of A."""
     return SLICE * rows
 
 
 def mma(kind: str, group: int = 1, a: str = "%a", scales: bool = False, masked: bool = False, tail: str = "") -> str:
-    """One instruction. tail: what follows the predicate. kind: with what follows it, as "f16.collector::a::fill"."""
+    """Returns one instruction. ``tail`` follows the predicate. ``kind`` includes its suffixes, as in
+    "f16.collector::a::fill".
+    """
     form = f"tcgen05.mma.cta_group::{group}.kind::{kind}"
     factors = " [%sfa], [%sfb]," if scales else ""
     mask = f" {MASK_OF[group]}," if masked else ""

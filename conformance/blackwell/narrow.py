@@ -1,4 +1,6 @@
-"""Types of 4, 6 and 8 bits outside of tcgen05, and arithmetic that sm_100a adds: cvt, ldmatrix, stmatrix, redux."""
+"""Probes of types of 4, 6 and 8 bits outside of tcgen05, and of sm_100a's new arithmetic: cvt, ldmatrix, stmatrix,
+redux.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from conformance.ptx import copy_in
 
 
 def _near(exponents: range) -> np.ndarray:
-    """f32 of both signs at, between and beside numbers with 4 bits of fraction; special ones."""
+    """Returns f32 of both signs at, between and beside numbers with 4 bits of fraction, and special ones."""
     exponent = np.array([e + 127 for e in exponents], np.uint32)
     fraction = np.array([(n << 18) + d & 0x7FFFFF for n in range(32) for d in (-1, 0, 1)], np.uint32)
     positive = (exponent[:, None] << 23 | fraction).ravel()
@@ -126,7 +128,7 @@ def _tell_load(d: Difference) -> str:
 
 
 def _loads() -> Probe:
-    """Bytes that say where they are: once by its remainder of 251, once by its upper eight bits."""
+    """Returns a probe whose bytes identify their place: once by its remainder of 251, once by its upper eight bits."""
     number = np.arange(BYTES)
     contents = {"bytes are place % 251": number % 251, "bytes are place / 2": number // 2}
     count = sum(registers for _, registers in SQUARES)

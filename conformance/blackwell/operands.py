@@ -1,4 +1,6 @@
-"""Where tcgen05.mma reads A and B: matrix descriptors of shared memory, and A in tensor memory."""
+"""Probes of the places from which tcgen05.mma reads A and B: shared memory by matrix descriptors, and A in tensor
+memory.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,20 @@ from conformance.probe import Outputs, Probe
 SPANS = {"none": 16, "32B": 32, "64B": 64, "128B": 128, "128B_32B": 128}
 """Bytes of a row of each swizzle."""
 UNIT = 2048
-"""f16 holds integers up to this exactly: element number e is asked for as e % UNIT and e // UNIT."""
+"""f16 represents integers up to this exactly, so element number e is tested by e % UNIT and e // UNIT."""
 M, K, SOME = 64, 16, 16
 """Rows of A; depth of an instruction; rows of an identity matrix, which shows the other operand."""
 F16 = 0
 A_TRANSPOSED, B_TRANSPOSED = 1 << 15, 1 << 16
 ASKED = ((0, 0), (0, 8), (1, 0), (8, 0), (32, 0))
-"""Rows and places along K of the elements that the answer names."""
+"""Rows and places along K of the elements in the result."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """An operand in shared memory. major: "K" or "MN". start: bytes from a 1024-byte boundary. Offsets in bytes."""
+    """An operand in shared memory. ``major`` is "K" or "MN". ``start`` is the distance from a 1024-byte boundary.
+    Offsets are in bytes.
+    """
 
     swizzle: str
     major: str
@@ -61,7 +65,7 @@ class Layout:
 
 
 def _usual(swizzle: str, major: str, start: int, base: int) -> Layout:
-    """Offsets as tiles have them that lie densely; for MN-major ones, 16 along K."""
+    """Returns the offsets of dense tiles; MN-major ones have 16 along K."""
     span = SPANS[swizzle]
     if swizzle == "none":
         leading, stride = 1024, 128
@@ -92,7 +96,9 @@ ATOMS = [Layout("128B_32B", major, 0, 0, leading, 1024) for major in ("K", "MN")
 
 
 def _elements(words: np.ndarray) -> np.ndarray:
-    """The low and the high part of element numbers, as f32 [.., two parts, rows, k], put together; -1: no integer."""
+    """Combines the low and the high part of element numbers, as f32 [.., two parts, rows, k]; -1 marks a
+    non-integer.
+    """
     values = words.view(np.float32).astype(np.float64)
     with np.errstate(invalid="ignore"):
         numbers = values[..., 0, :, :] + UNIT * values[..., 1, :, :]
@@ -101,13 +107,15 @@ def _elements(words: np.ndarray) -> np.ndarray:
 
 
 def _from_d_of_a(image: np.ndarray) -> np.ndarray:
-    """A [64, 16] as bytes: D of M = 64 is in the lower 16 lanes of each warp, its columns are A's along K."""
+    """Returns A [64, 16] as bytes: D of M = 64 is in the lower 16 lanes of each warp, and its columns are A's
+    along K.
+    """
     rows = image.reshape(4, 32, -1)[:, :16, : 2 * SOME].reshape(M, 2, SOME)
     return 2 * _elements(np.ascontiguousarray(rows.transpose(1, 0, 2)))
 
 
 def _from_d_of_b(image: np.ndarray) -> np.ndarray:
-    """B [64, 16] as bytes: rows 0 to 15 of D are B's columns along K."""
+    """Returns B [64, 16] as bytes: rows 0 to 15 of D are B's columns along K."""
     rows = image[:K, : 2 * M].reshape(K, 2, M)
     return 2 * _elements(np.ascontiguousarray(rows.transpose(1, 2, 0)))
 
@@ -125,8 +133,8 @@ def _addresses(
     modelled: bool = True,
     assumption: str = "",
 ) -> Probe:
-    """operand: "A" or "B". area: bytes it may lie in; once with the low parts of the elements' numbers, then with the
-    high ones, then an identity matrix for the other operand.
+    """Returns a probe. ``operand`` is "A" or "B". ``area`` is the number of bytes in which it may lie. The memory holds
+    the low parts of the elements' numbers, then the high ones, then an identity matrix for the other operand.
     """
     n = SOME if operand == "A" else M
     columns = 2 * n
@@ -150,7 +158,7 @@ def _addresses(
         )  # fmt: skip
 
     def read(outputs: Outputs) -> dict[str, Any]:
-        """Per layout, the byte offsets of some elements from the 1024-byte boundary."""
+        """Returns, by layout, the byte offsets of some elements from the 1024-byte boundary."""
         images = outputs["all"]["after"]
         return {
             layout.name: {f"{operand}{place}": int(bytes_of(image)[place]) for place in ASKED}
@@ -188,13 +196,15 @@ def _addresses(
 TF32 = 2
 A_COLUMN = 32
 A_WORDS = 8
-"""32-bit columns that a row of A takes."""
+"""32-bit columns of a row of A."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A in tensor memory. kind: with its types' code; per: elements in a word. low: the number of a lane's element is
-    lane * 8 * per + element; with "lane" or "element" only that, for types that hold no more.
+    """A in tensor memory. ``kind`` includes its types' code; ``per`` is the number of elements in a word.
+
+    ``low``: the number of a lane's element is lane * 8 * per + element; with "lane" or "element" only that part, for
+    types that represent no more.
     """
 
     kind: str
@@ -216,7 +226,7 @@ class Kept:
         return {"both": lane * self.depth + element, "lane": lane, "element": element}[self.what]
 
     def image(self, columns: int, cta: int) -> np.ndarray:
-        """Of a CTA; the second one's numbers are negative."""
+        """Returns the image of a CTA. The second one's numbers are negative."""
         image = np.full((LANES, columns), BLANK, np.uint32)
         numbers = self.numbers().astype(self.dtype)
         image[:, A_COLUMN : A_COLUMN + A_WORDS] = (-numbers if cta else numbers).view(np.uint32)
@@ -224,7 +234,9 @@ class Kept:
 
 
 def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: int, assumption: str = "") -> Probe:
-    """shapes: M and N; B is the identity, repeated, so that column n of D is A's column n % depth."""
+    """Returns a probe. ``shapes`` are M and N. B is the identity, repeated, so column n of D is A's column n %
+    depth.
+    """
     columns = 2 * A_COLUMN
     room = 32 * 32
     cases = []

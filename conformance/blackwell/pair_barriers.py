@@ -1,4 +1,4 @@
-"""Loads with .cta_group: whose barrier they signal in a pair, or in a cluster, and who gets the data."""
+"""Probes of loads with .cta_group: whose barrier they signal in a pair, or in a cluster, and who gets the data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from conformance.ptx import CLUSTER_SYNC, UNTOUCHED, fill, poll
 BOX_ROWS, BOX_COLUMNS = 8, 16
 BOX_BYTES = 2 * BOX_ROWS * BOX_COLUMNS
 REGION = 1024
-"""Shared offset of boxes; the mbarrier is at 0."""
+"""The offset of boxes in shared memory; the mbarrier is at 0."""
 CTAS = 4
 GUESSES = (1, 2, 4)
-"""Boxes that the barriers of each cluster of a launch wait for."""
+"""The number of boxes that the barriers of each cluster of a launch expect."""
 OWN, CLEARED, SET = range(3)
 ADDRESSED = {OWN: "own barrier", CLEARED: "barrier with bit 24 cleared", SET: "barrier with bit 24 set"}
 
@@ -32,8 +32,8 @@ def _load(group: int, multicast: bool) -> str:
 
 
 def _routes_text(group: int) -> str:
-    """The CTA of one rank loads a box. Every CTA says whether as many bytes as guessed came to its barrier, and what
-    lies where a box would.
+    """Returns a kernel in which the CTA of one rank loads a box. Every CTA reports whether its barrier received the
+    guessed number of bytes, and the content of the place of a box.
     """
     issue = f"""setp.ne.u32 %p1, %r3, %r0;
 @%p1 bra ISSUED;
@@ -109,7 +109,7 @@ def _route_case(issuer: int, mask: int, addressed: int) -> Case:
 
 
 def _read_routes(outputs: Outputs) -> dict[str, Any]:
-    """Per case: the ranks that got data, and how many boxes' bytes came to each rank's barrier."""
+    """Returns, by case, the ranks that got data, and the number of boxes whose bytes reached each rank's barrier."""
     answer = {}
     for case, arrays in outputs.items():
         found = arrays["found"]

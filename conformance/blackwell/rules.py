@@ -1,4 +1,4 @@
-"""How tcgen05.mma adds: sums that tell one order, width and rounding from another.
+"""Probes of how tcgen05.mma adds: sums whose results distinguish orders, widths and roundings.
 
 Each experiment is a sum of products and an old D. Its factors are row i of A and column i of B, its result D(i, i).
 """
@@ -33,8 +33,8 @@ Products = dict[int, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Type:
-    """Of A and B. top: exponent of the largest product that is asked about, half of it in each factor; bottom: exponent
-    of the smallest factor.
+    """A type of A and B. ``top``: exponent of the largest tested product, half of it in each factor. ``bottom``:
+    exponent of the smallest factor.
     """
 
     kind: str
@@ -49,11 +49,11 @@ class Type:
 
     @property
     def reach(self) -> int:
-        """Powers of two below the largest product that a product can be, 36 at most."""
+        """Returns by how many powers of two a product can be smaller than the largest one, 36 at most."""
         return min(36, self.top - 2 * self.bottom)
 
     def product(self, below: int, sign: int = 1, odd: float = 1.0) -> tuple[float, float]:
-        """Factors of sign * odd * 2^(top - below)."""
+        """Returns factors of sign * odd * 2^(top - below)."""
         exponent = self.top - below
         a = max(self.bottom, exponent // 2)
         return sign * odd * 2.0**a, 2.0 ** (exponent - a)
@@ -70,7 +70,9 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """rule: what the results of several tell together; at: which of them this is. old: D before."""
+    """An experiment. ``rule`` is determined by several results together; ``at`` is the place of this one. ``old`` is D
+    before.
+    """
 
     rule: str
     at: int
@@ -93,7 +95,7 @@ BETWEEN = {0: (1, 1), 1: (-1, -1), 2: (1, 0), 3: (-1, 0)}
 
 
 def experiments(kind: Type) -> Iterator[Experiment]:
-    """All that can be asked of a type."""
+    """Yields all experiments for a type."""
     one, minus = kind.product(0), kind.product(0, -1)
     scale = 2.0**kind.top
     last = kind.depth - 1
@@ -120,7 +122,7 @@ def experiments(kind: Type) -> Iterator[Experiment]:
 
 
 def special_values(kind: Type) -> dict[str, tuple[Products, float]]:
-    """Infinities, NaN, zeros, and numbers below the normal ones. e4m3 has no infinity."""
+    """Returns infinities, NaN, zeros, and numbers below the normal ones. e4m3 has no infinity."""
     infinity = float("nan") if kind.dtype is ml_dtypes.float8_e4m3fn else float("inf")
     tiny = float(ml_dtypes.finfo(kind.dtype).smallest_subnormal)
     return {
@@ -150,12 +152,12 @@ def _operand(kind: Type, number: int, which: int, products: list[Products]) -> n
 
 
 def words_of(outputs: Outputs) -> np.ndarray:
-    """Results of the experiments, in their order."""
+    """Returns the results of the experiments, in their order."""
     return np.concatenate([np.diagonal(image) for image in outputs["all"]["after"]])
 
 
 def bits_kept(found: dict[int, float], shift: int = 0) -> str:
-    """The largest ``below`` whose sum is 2^-(below + shift), as it should be, and what others there are."""
+    """Returns the largest ``below`` with the exact sum 2^-(below + shift), and other such values."""
     whole = [below for below, value in found.items() if value == 2.0 ** -(below + shift)]
     others = {below: value for below, value in found.items() if below not in whole and value}
     last = max(whole, default=0)
@@ -165,7 +167,7 @@ def bits_kept(found: dict[int, float], shift: int = 0) -> str:
 
 
 def read_rules(results: np.ndarray, asked: list[Experiment], kind: Type) -> dict[str, Any]:
-    """results: f32. What the results of each rule say together."""
+    """Interprets the results (f32) of each rule together."""
     by_rule: dict[str, dict[int, float]] = {}
     for experiment, result in zip(asked, results.astype(np.float64) / 2.0**kind.top, strict=False):
         by_rule.setdefault(experiment.rule, {})[experiment.at] = float(result)

@@ -1,4 +1,4 @@
-"""How block-scaled kinds add their blocks: what is cut off, and sums of random numbers."""
+"""Probes of how block-scaled kinds add their blocks: truncation, and sums of random numbers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ WITH_OLD = "bits below an old D that a block keeps"
 OLD_KEPT = "bits below the largest block that an old D keeps"
 ENDS = "a sum between two numbers of f32: one and 0.75 units"
 REACH = 44
-"""Powers of two that are asked about."""
+"""Tested powers of two."""
 
 
 def _experiments() -> Iterator[tuple[str, int, dict[int, tuple[int, int]], float]]:
-    """Rule, number, sign and exponent of each block's sum, old D. Two blocks are 2^e and 2^-e by their factors."""
+    """Yields rule, number, sign and exponent of each block's sum, and old D. Two blocks are 2^e and 2^-e by their
+    factors.
+    """
     for below in range(1, REACH):
         yield WITH_OLD, below, {0: (-1, 0), 1: (1, -below)}, 1.0
         yield OLD_KEPT, below, {0: (1, 0), 1: (-1, 0)}, 2.0**-below
@@ -45,7 +47,9 @@ def _experiments() -> Iterator[tuple[str, int, dict[int, tuple[int, int]], float
 
 
 def _rules(name: str, kind: Scaled) -> Probe:
-    """Row r is an experiment: block v is one element of A, times the block's factor in A; B is ones."""
+    """Returns a probe in which row r is an experiment: block v is one element of A, times the block's factor in A; B is
+    ones.
+    """
     asked = list(_experiments())
     codes = np.zeros((2 * M, kind.depth), np.uint8)
     factors = np.full((2 * M, 4), kind.one, np.uint8)
@@ -94,7 +98,7 @@ def _rules(name: str, kind: Scaled) -> Probe:
 
 
 def _random(name: str, kind: Scaled) -> Probe:
-    """Random elements and factors within 2^-8 to 2^8 of one."""
+    """Returns a probe with random elements, and factors within 2^-8 to 2^8 of one."""
     rng = np.random.default_rng(80)
     data, images = [], []
     for _ in range(2):

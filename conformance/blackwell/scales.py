@@ -1,4 +1,4 @@
-"""Scale factors of the block-scaled kinds: where they lie in tensor memory, and what their codes mean."""
+"""Probes of the scale factors of block-scaled kinds: their place in tensor memory, and the meaning of their codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = 96
 A_SCALES, B_SCALES = 64, 80
 """Columns of the factors, behind those of D."""
 WIDTH = 8
-"""Columns of factors that are written: more than any operand takes."""
+"""Columns of factors that are written: more than any operand uses."""
 ONE = {"e4m3": 0x38, "e2m1": 2}
 """Code of the number one."""
 UE8M0_ONE, UE4M3_ONE = 127, 0x38
@@ -39,7 +39,7 @@ UE8M0_ONE, UE4M3_ONE = 127, 0x38
 
 @dataclass(frozen=True)
 class Scaled:
-    """A kind with the factors of a row. code: of the element type; packed: two elements to a byte."""
+    """A kind with the factors of a row. ``code``: of the element type. ``packed``: two elements in a byte."""
 
     kind: str
     vectors: int
@@ -58,7 +58,7 @@ class Scaled:
 
     @property
     def per(self) -> int:
-        """Elements that share a factor."""
+        """Returns the number of elements that share a factor."""
         return self.depth // self.vectors
 
     @property
@@ -70,7 +70,7 @@ class Scaled:
         return tuple(range(0, 4, self.vectors))
 
     def rows(self, rows: int, block: int | None) -> np.ndarray:
-        """[rows, 32 bytes] of ones, but for zeros outside of a block if one is named."""
+        """Returns [rows, 32 bytes] of ones. If a block is named, everything else is zero."""
         codes = np.full((rows, self.depth), ONE[self.element], np.uint8)
         if block is not None:
             codes[:, : block * self.per] = 0
@@ -78,7 +78,7 @@ class Scaled:
         return codes[:, ::2] | codes[:, 1::2] << 4 if self.packed else codes
 
     def value(self, codes: np.ndarray) -> np.ndarray:
-        """What factors are, by the formats' definitions."""
+        """Returns the values of factors, by the formats' definitions."""
         raw = codes.astype(np.uint8)
         if self.ue8m0:
             return np.ldexp(1.0, raw.astype(int) - UE8M0_ONE)
@@ -95,15 +95,15 @@ KINDS = (
 # ---- where they lie ----
 
 FIRST = {True: 110, False: 8}
-"""Code of the place with number 0, by whether factors are ue8m0: the numbers are 0 to 31."""
+"""Code of the place with number 0, by whether factors are ue8m0. The numbers are 0 to 31."""
 OTHER = 4
-"""What the odd CTA's numbers are larger by, where it has others."""
+"""The odd CTA's numbers are larger by this, if it has its own."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """operand: whose factors tell places apart. by: "lane" (of a quadrant), "place" (column and byte) or "quadrant".
-    block: along K, that alone counts.
+    """A question. ``operand``: whose factors identify places. ``by``: "lane" (of a quadrant), "place" (column and byte)
+    or "quadrant". ``block``: the only block along K that counts.
     """
 
     operand: str
@@ -117,7 +117,7 @@ class Question:
 
 
 def ones_image(kind: Scaled) -> np.ndarray:
-    """Of a CTA's tensor memory: every factor is one, D is blank."""
+    """Returns an image of a CTA's tensor memory in which every factor is one and D is blank."""
     image = np.full((LANES, COLUMNS), BLANK, np.uint32)
     for first in (A_SCALES, B_SCALES):
         image[:, first : first + WIDTH] = kind.one * 0x01010101
@@ -125,7 +125,9 @@ def ones_image(kind: Scaled) -> np.ndarray:
 
 
 def _image(kind: Scaled, question: Question, same: bool, cta: int) -> np.ndarray:
-    """Factors of one operand that tell places apart. same: whether the odd CTA of a pair has those of the even one."""
+    """Returns an image in which the factors of one operand identify places. ``same`` says whether the odd CTA of a pair
+    has those of the even one.
+    """
     image = ones_image(kind)
     lane, column, byte = np.mgrid[:LANES, :WIDTH, :4]
     number = {"lane": lane % 32, "place": 4 * column + byte, "quadrant": lane // 32}[question.by]
@@ -136,7 +138,7 @@ def _image(kind: Scaled, question: Question, same: bool, cta: int) -> np.ndarray
 
 
 def request_of(kind: Scaled, m: int, n: int, group: int, a_id: int = 0, b_id: int = 0) -> Request:
-    """An MMA whose operands lie one behind the other; a_id, b_id: of the factors."""
+    """Returns an MMA with consecutive operands. ``a_id``, ``b_id`` are those of the factors."""
     rows, some = m // group, n // group
     return Request(
         scaled_descriptor(m, n, kind.code, kind.code, kind.ue8m0, a_id, b_id),
@@ -159,7 +161,7 @@ def _asked(kind: Scaled, bys: Sequence[str]) -> list[Question]:
 
 
 def _room(group: int) -> int:
-    """Bytes of operands that suffice for each CTA of every case."""
+    """Returns bytes of operands that are enough for each CTA of every case."""
     return b_at(M) + b_at(N // group)
 
 
@@ -177,7 +179,7 @@ def _place_case(kind: Scaled, asked: list[Question], m: int, n: int, group: int,
 
 
 def _number(kind: Scaled, word: int) -> int | None:
-    """Number of the place that a D was scaled from; None if there is none."""
+    """Returns the number of the place whose factor scaled a D, or None."""
     value = f32(word) / kind.per
     table = kind.value(FIRST[kind.ue8m0] + np.arange(32 + OTHER))
     found = np.flatnonzero(table == value)
@@ -203,7 +205,7 @@ def _places(
     modelled: bool = True,
     assumption: str = "",
 ) -> Probe:
-    """same: as of `_image`."""
+    """Returns a probe. ``same`` is that of `_image`."""
     asked = _asked(kind, bys)
     shapes = [(M, N)] if group == 1 else [(2 * M, N), (M, N)]
 
@@ -243,18 +245,20 @@ def _places(
 # ---- what their codes mean ----
 
 ASKED_CODES = (0, 1, 7, 8, 0x38, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
-"""Those that the answer names."""
+"""The codes in the result."""
 
 
 def put_factors(image: np.ndarray, words: np.ndarray) -> None:
-    """The factors of each row of A, in every quadrant."""
+    """Writes the factors of each row of A, in every quadrant."""
     row = np.arange(M)
     for quadrant in range(4):
         image[32 * quadrant + row % 32, A_SCALES + row // 32] = words
 
 
 def _codes(name: str, kind: Scaled) -> Probe:
-    """Row r of the first request has code r, of the second 128 + r; the rest is one. ue4m3 has 7 bits."""
+    """Returns a probe in which row r of the first request has code r, and of the second 128 + r; the other factors are
+    one. ue4m3 has 7 bits.
+    """
     firsts = (0, 128) if kind.ue8m0 else (0,)
     data = np.concatenate([core_matrices(kind.rows(M, 0)), core_matrices(kind.rows(N, None))])
     images = []

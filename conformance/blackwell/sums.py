@@ -1,4 +1,4 @@
-"""tcgen05.mma of every kind on random numbers: are the emulator's sums the GPU's, and if not, how far off?"""
+"""Probes of tcgen05.mma of every kind on random numbers: are the emulator's sums equal to the GPU's, or how far off?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FP8 = MODEL + " On Hopper fp8 is cut to 13 bits; here it is as f16."
 
 
 def _rows(rng: np.random.Generator, element: str, rows: int, kind: str) -> np.ndarray:
-    """[rows, 32 bytes]. Of types narrower than a byte any bits: 16 elements and padding in 16 bytes."""
+    """Returns [rows, 32 bytes]. Types narrower than a byte get random bits: 16 elements and padding in 16 bytes."""
     if element in NARROW:
         return rng.integers(0, 256, (rows, SLICE), np.uint8)
     values = draw(rng, element, (rows, SLICE // np.dtype(draw(rng, element, (1,), "integers").dtype).itemsize), kind)
@@ -42,7 +42,7 @@ def _rows(rng: np.random.Generator, element: str, rows: int, kind: str) -> np.nd
 
 
 def units(ours: np.ndarray, theirs: np.ndarray, d_type: str) -> np.ndarray:
-    """Units in the last place between numbers; 0 where both are NaN, and very many where one is."""
+    """Returns the distance of numbers in units in the last place: 0 if both are NaN, and very many if one is."""
     if d_type == "s32":
         return np.abs(ours.view(np.int32).astype(np.int64) - theirs.view(np.int32))
     width, dtype = (32, np.float32) if d_type == "f32" else (16, np.float16)
@@ -58,7 +58,7 @@ def _explain(d_type: str, names: tuple[str, ...]) -> Explain:
         lines = []
         cut = 0xFFFF if d_type == "f16" else 0xFFFFFFFF
         for case in expected:
-            # Of a pair both CTAs' rows belong to one product.
+            # The rows of both CTAs of a pair belong to one product.
             images = [o[case]["after"] & cut for o in (expected, found)]
             pairs = zip(names, *(i.reshape(len(names), -1, i.shape[-1]) for i in images), strict=True)
             for name, ours, theirs in pairs:
@@ -76,7 +76,7 @@ def _explain(d_type: str, names: tuple[str, ...]) -> Explain:
 
 
 def _sums(kind: str, a: str, b: str, d: str, saturates: bool = False, group: int = 1) -> Probe:
-    """Of a pair each CTA has half of A's rows and half of B's columns, and D of its rows."""
+    """Returns a probe. Each CTA of a pair has half of A's rows and half of B's columns, and D of its rows."""
     names = ("bits",) if a in NARROW or b in NARROW else KINDS
     m, n = LANES * group, N * group
     rng = np.random.default_rng(70)

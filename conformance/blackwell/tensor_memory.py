@@ -1,4 +1,4 @@
-"""Tensor memory: which words loads and stores of each shape name, and what a lane field means."""
+"""Probes of tensor memory: the words that loads and stores of each shape access, and the meaning of a lane field."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from conformance.comparison import Difference, by_element
 from conformance.probe import Case, Outputs, Pointer, Probe
 
 REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
-"""Of .x1."""
+"""The registers of .x1."""
 WIDTH = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}
-"""Columns of .x1."""
+"""The columns of .x1."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """A load or a store of every warp. lane: 0 or 16 behind the warp's first; split: immHalfSplitoff of 16x32bx2;
-    packed: .pack::16b or .unpack::16b; column: the first.
+    """A load or a store of every warp. ``lane``: 0 or 16 behind the warp's first. ``split``: immHalfSplitoff of
+    16x32bx2. ``packed``: .pack::16b or .unpack::16b. ``column``: the first.
     """
 
     shape: str
@@ -47,7 +47,7 @@ class Access:
 
     @property
     def columns(self) -> int:
-        """From the first that it touches to the last, and one more."""
+        """Returns the number of columns from the first to the last that it accesses."""
         return WIDTH[self.shape] * self.num * (1 + self.packed) + self.split
 
     @property
@@ -64,7 +64,7 @@ class Access:
 
     @property
     def address(self) -> str:
-        """``%r8`` becomes the address; ``%r9`` is that of the warp's first lane."""
+        """Returns code that sets ``%r8`` to the address; ``%r9`` is that of the warp's first lane."""
         return f"add.u32 %r8, %r9, {(self.lane << 16) + self.column};\n"
 
     @property
@@ -86,7 +86,7 @@ WARPS_LANES = "and.b32 %r9, %thread, 96;\nshl.b32 %r9, %r9, 16;\nadd.u32 %r9, %r
 
 
 def _accesses(column: int) -> tuple[Access, ...]:
-    """Every shape with several .num, for both halves of a warp's lanes, packed and not."""
+    """Returns every shape with several .num, for both halves of a warp's lanes, packed and not."""
     whole = [Access("32x32b", num, packed=packed, column=column) for num, packed in
              ((1, False), (4, False), (32, False), (128, False), (1, True), (8, True))]  # fmt: skip
     halves = [
@@ -132,7 +132,7 @@ def _load_body(accesses: tuple[Access, ...]) -> str:
 
 
 def owners(accesses: tuple[Access, ...]) -> list[tuple[Access, int]]:
-    """Of each row of a load probe's output: the access, and its register."""
+    """Returns, for each row of a load probe's output, the access and its register."""
     return [(access, n) for access in accesses for n in range(access.registers)]
 
 
@@ -141,7 +141,7 @@ def _place(word: int) -> str:
 
 
 def place_of(access: Access, word: int) -> str:
-    """Where a word comes from: words of `_image` are lane << 16 | column; packed ones have low halves of two."""
+    """Returns the origin of a word: words of `_image` are lane << 16 | column; packed ones have low halves of two."""
     if access.packed:
         low, high = word & 0xFFFF, word >> 16
         return f"lane {low >> 8}, column {low & 255} and lane {high >> 8}, column {high & 255}"
@@ -149,7 +149,7 @@ def place_of(access: Access, word: int) -> str:
 
 
 def _image(packed: bool) -> np.ndarray:
-    """Words that say where they are. Their low half does where halves are packed."""
+    """Returns words that identify their place. If halves are packed, their low half does so."""
     lane, column = np.mgrid[:LANES, :LOADED_COLUMNS].astype(np.uint32)
     return lane << 8 | column | 0xAA000000 if packed else lane << 16 | column
 
@@ -196,7 +196,7 @@ def _loads(name: str, question: str, accesses: tuple[Access, ...], packed: bool)
 
 
 def _placed(accesses: tuple[Access, ...]) -> tuple[tuple[Access, ...], int]:
-    """The accesses one behind the other, each at a multiple of 8 columns, and the columns they take together."""
+    """Returns the accesses one behind the other, each at a multiple of 8 columns, and the columns of all."""
     placed, column = [], 0
     for access in accesses:
         placed.append(replace(access, column=column))
@@ -234,12 +234,12 @@ def _store_body() -> str:
 
 
 def _stored_by(column: int) -> Access:
-    """Whose column it is; or that of the access before it, if nobody's."""
+    """Returns the access that owns a column, or the access before it."""
     return [access for access in STORES if access.column <= column][-1]
 
 
 def stored(access: Access, word: int) -> str:
-    """Whose word this is: register * 128 + thread, in bit 15 whether it is the upper half."""
+    """Returns the origin of a stored word: register * 128 + thread, with bit 15 for the upper half."""
     if word == BLANK:
         return "nothing new"
     half = (" upper half" if word & 0x8000 else " lower half") if access.packed else ""
@@ -334,7 +334,7 @@ def _field_case(field: int) -> Case:
 
 
 def _read_field(outputs: Outputs) -> dict[str, Any]:
-    """Per case and shape: the lane that thread 0 of each warp gets."""
+    """Returns, by case and shape, the lane that thread 0 of each warp gets."""
     answer: dict[str, Any] = {}
     for name, arrays in outputs.items():
         row = 0

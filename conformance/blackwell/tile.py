@@ -1,4 +1,6 @@
-"""A whole tile as kernels compute it, by one CTA or a pair: TMA loads, MMAs along K, a commit, tensor memory read."""
+"""A probe of a whole tile, computed by one CTA or a pair: TMA loads, MMAs along K, a commit, loads from tensor
+memory.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ STAGE = 64
 """Elements along K of a stage: a row is as long as the 128-byte swizzle."""
 STAGES, STEP = K // STAGE, 16
 DONE = 8 * STAGES
-"""Shared offset of the last mbarrier; those of the stages lie before it."""
+"""The offset of the last mbarrier in shared memory; those of the stages lie before it."""
 WIDE = 32
 """Columns of D that a warp loads at once, with two loads of 16 lanes."""
 REGISTERS = 16
-"""That each of those takes."""
+"""Registers of each of these loads."""
 
 
 def _bytes(rows: int) -> int:
@@ -42,7 +44,9 @@ def _bytes(rows: int) -> int:
 
 
 def _load(group: int, map_name: str, at: str, rows: int, stage: int) -> str:
-    """This CTA's rows of an operand, signalled to the even CTA of a pair. A pair's loads name their CTA by a mask."""
+    """Returns code that loads this CTA's rows of an operand, and signals the even CTA of a pair. A pair's loads name
+    their CTA by a mask.
+    """
     pair, last = (".multicast::cluster.cta_group::2", ", %h0") if group == 2 else ("", "")
     return f"""{map_address("%rd2", map_name)}add.u32 %r5, %base, {at};
 mov.u32 %r6, {STAGE * stage};
@@ -55,7 +59,7 @@ cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
 
 
 def _multiply(group: int, a_at: int, b_at: int) -> str:
-    """The steps along K of a stage, whose operands have arrived. %p2: whether D is added."""
+    """Returns code for the steps along K of a stage whose operands have arrived. %p2 says whether D is added."""
     text = ""
     for step in range(STAGE // STEP):
         for address, register in ((a_at, "%a"), (b_at, "%b")):
@@ -123,7 +127,7 @@ tcgen05.wait::ld.sync.aligned;
 
 
 def product(found: np.ndarray) -> np.ndarray:
-    """D from the registers that each CTA's threads have written (PTX ISA 9.7.16.2.3)."""
+    """Returns D from the registers that each CTA's threads have written (PTX ISA 9.7.16.2.3)."""
     ctas = len(found)
     d = np.empty((ctas, LANES, N), np.float32)
     registers = found.view(np.float32).reshape(ctas, N // WIDE, 2, REGISTERS, THREADS)

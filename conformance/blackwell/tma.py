@@ -1,4 +1,4 @@
-"""TMA as Blackwell has it: rows gathered and scattered, packed types, swizzles of atoms."""
+"""Probes of Blackwell's TMA: gathered and scattered rows, packed types, swizzles of atoms."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from conformance.probe import Case, Map, Outputs, Pointer, Probe
 from conformance.ptx import CTA_SYNC, UNTOUCHED, dump, fill, poll
 
 REGION = 1024
-"""Shared offset of boxes; the mbarrier is at 0."""
+"""The offset of boxes in shared memory; the mbarrier is at 0."""
 ROOM = 2048
-"""Bytes there, for four rows, or for a box of packed types."""
+"""Bytes for four rows, or for a box of packed types."""
 
 
 def _load_and_dump(mode: str, coordinates: str, expected: str) -> str:
-    """64 threads: a load through the map at %rd4 to %r10. To %rd1 goes whether as many bytes as a register expects were
-    signalled, to %rd0 what the room of the boxes then holds.
+    """Returns code for 64 threads: a load through the map at %rd4 to %r10. %rd1 receives whether as many bytes as a
+    register expects were signalled, %rd0 the content of the boxes' room.
     """
     return (
         by_thread_0("mbarrier.init.shared::cta.b64 [%base], 1;\nfence.mbarrier_init.release.cluster;\n")
@@ -43,7 +43,7 @@ def _load_and_dump(mode: str, coordinates: str, expected: str) -> str:
 ROWS, COLUMNS = 20, 72
 """The tensor, of 16-bit elements. Neither is a multiple of four boxes."""
 UNSTORED = 0xA5A5
-"""What the tensor that is stored to holds before."""
+"""The content of the destination tensor before the store."""
 
 FOUR = kernel(
     ["map loaded", "map stored", "u64 memory", "u64 flags", "u64 corner"],
@@ -73,7 +73,7 @@ mbarrier.inval.shared::cta.b64 [%base];
 def _four_case(
     name: str, column: int, rows: tuple[int, int, int, int], width: int, swizzle: str = "none", nan: bool = False
 ) -> Case:
-    """Rows that are all inside are scattered, too."""
+    """Returns a case. Rows that are all inside are scattered, too."""
     inside = column >= 0 and min(rows) >= 0
     box = (1, width)
     return Case(
@@ -137,7 +137,7 @@ def _read_four(outputs: Outputs) -> dict[str, Any]:
 PACKED_BOX, PACKED_ROWS = 128, 8
 """Elements of a row of a box of the padded types."""
 PACKED = {"b4x16_p64": 64, "b6x16_p32": 96}
-"""Bytes of such a row in global memory. In shared memory all are of 128."""
+"""Bytes of such a row in global memory. In shared memory all have 128."""
 ATOMS = ("128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
 
 BYTES = kernel(
@@ -154,11 +154,11 @@ mov.u32 %r1, 0;
     + _load_and_dump("tile", "%r1, %r1", expected="%r0")
     + by_thread_0("mbarrier.inval.shared::cta.b64 [%base];\n"),
 )
-"""Load the box at the tensor's first element, and say whether as many bytes as expected were signalled."""
+"""Loads the box at the tensor's first element, and reports whether the expected number of bytes was signalled."""
 
 
 def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, expected: int, swizzle: str) -> Case:
-    """The tensor is one box of so many bytes, which are numbered."""
+    """Returns a case whose tensor is one box of this many bytes, which are numbered."""
     return Case(
         name=name,
         buffers={
@@ -198,7 +198,9 @@ def _tell_bytes(d: Difference) -> str:
 
 
 def _read_bytes(outputs: Outputs) -> dict[str, Any]:
-    """Where the tensor's 16-byte chunks went: of each 16 bytes of the box the number of the first pair of bytes."""
+    """Returns where the tensor's 16-byte chunks went: for each 16 bytes of the box the number of the first pair of
+    bytes.
+    """
     answer = {}
     for case, arrays in outputs.items():
         firsts = arrays["memory"].view(np.uint16)[::8]

@@ -113,9 +113,7 @@ class Rejoined(NamedTuple):
 
 
 class Suspended(NamedTuple):
-    """The agent cannot continue. ``what`` says what it waits for; ``mbarrier`` is its offset and phase, if it waits for
-    one.
-    """
+    """The agent cannot continue. ``what`` names what it waits for; ``mbarrier`` is its offset and phase, if any."""
 
     agent: Agent
     site: Site
@@ -130,7 +128,7 @@ class Resumed(NamedTuple):
 
 
 class WarpSynced(NamedTuple):
-    """The lanes of ``members`` met: bar.warp.sync, or another instruction that synchronises lanes (elect, shfl, vote,
+    """The lanes of ``members`` met: bar.warp.sync, or another warp-synchronous instruction (elect, shfl, vote,
     redux).
     """
 
@@ -314,9 +312,7 @@ class Started(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The results of an operation are visible. ``regions`` names the finished ones of its ``writes``, which may land
-    one by one.
-    """
+    """The results of an operation are visible. ``regions`` are the finished ones of its ``writes``."""
 
     operation: Operation
     regions: tuple[Region, ...]
