@@ -128,19 +128,19 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> Plan:
 def watched():
     """Counts why native code stopped, by `Answer`; what is yielded fills while the block runs."""
     found: Counter[int] = Counter()
-    enter, turns = Engine._run, Engine._answer
+    enter, turns = Engine._run, Engine._call_native
 
     def _run(self: Engine, *arguments: Any) -> tuple[int, int, int, int]:
         answer = enter(self, *arguments)
         found[answer[0]] += 1
         return answer
 
-    def _answer(self: Engine, *arguments: Any) -> list[int]:
+    def _call_native(self: Engine, *arguments: Any) -> list[int]:
         result = turns(self, *arguments)
         found[result[Result.STATUS]] += 1
         return result
 
-    with mock.patch.object(Engine, "_run", _run), mock.patch.object(Engine, "_answer", _answer):
+    with mock.patch.object(Engine, "_run", _run), mock.patch.object(Engine, "_call_native", _call_native):
         yield found
 
 

@@ -286,7 +286,7 @@ def test_the_choice_for_few_rows_is_explained_by_what_was_tuned(results_dir):
         return result.stdout
 
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", Shape(3, 512, 1024)) == best
-    assert f"nvidia-h200: {best.label} in its place" in why("--shape", "3,512,1024")
+    assert f"nvidia-h200: {best.label} instead" in why("--shape", "3,512,1024")
     assert "gain 1.2, interval [1.1, 1.3]" in why("--shape", "8,512,1024") and "cycles" in why("--shape", "8,512,1024")
     assert "nvidia-h200" not in why("--shape", "17,512,1024") + why("--shape", "8,512,1024", "-c", "stages=4")
 
@@ -343,10 +343,10 @@ def test_without_a_gpu_it_is_said_what_can_be_done(results_dir, monkeypatch):
 def test_an_entry_that_the_kernel_no_longer_has_is_left_out(results_dir):
     path = store.keep("nvidia-h200", ENTRY)
     path.write_text(path.read_text().replace("stages = 3", "stages = 30"))
-    with pytest.warns(UserWarning, match="no longer counts .stages 30"):
+    with pytest.warns(UserWarning, match="is no longer valid .stages 30"):
         assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
     result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--shape", "4096", "--explain"])
-    assert result.exit_code == 0 and "1.1" in result.stdout and "no longer counts" in result.stdout
+    assert result.exit_code == 0 and "1.1" in result.stdout and "is no longer valid" in result.stdout
     path.write_text("[[tuned]")
     with pytest.raises(CannotRun, match="-c preset=default"):
         store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE)
