@@ -24,7 +24,7 @@ from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import Log, judge
 from emugpu.driver.server import run_program
 from emugpu.driver.state import Gpu
-from emugpu.errors import UsageProblem
+from emugpu.errors import EXIT_INCOMPLETE, UsageProblem
 from emugpu.launch.corpus import look_through
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.shrink import Numbers, of_launch_file, smaller_file
@@ -110,7 +110,7 @@ def _folder(folder: Path, emulation: Emulation, outputs: Outputs) -> int:
     if outputs.shows_report:
         show_corpus(Console(), folder, rows)
         written.show(Console())
-    return exit_code(alone) or written.exit_code
+    return (exit_code(alone) if alone else EXIT_INCOMPLETE) or written.exit_code
 
 
 def _program(words: tuple[str, ...], gpu: str, wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:

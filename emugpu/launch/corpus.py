@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,9 +13,8 @@ from emugpu.check.verdict import Verdict
 from emugpu.emulator import LaunchError
 from emugpu.emulator.names import find_name, short_name
 from emugpu.errors import ReportedError, UsageProblem
-from emugpu.files import read_text_file
 from emugpu.launch.check import CheckOptions, check, judge
-from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launch_file import launch_file_data, read_launch_file
 from emugpu.launch.launching import load_module
 from emugpu.launch.listing import ListedKernel, compiler_of, list_kernels
 from emugpu.launch.ptxas import require_accepted
@@ -77,7 +75,8 @@ def look_through(
     """Returns a row for every kernel below the folder, and one for each launch of it. options: their jobs are files at
     a time. ptxas: whether PTX that it refuses is not launched.
 
-    Launch files are the .toml files with a ``ptx`` key. progress is called with (files done, files).
+    Launch files are the .toml files with a ``ptx`` key, and those that cannot be read, which may have one. progress is
+    called with (files done, files).
     """
     files = sorted(folder.rglob("*.ptx"))
     launches = _launch_files(folder)
@@ -97,12 +96,13 @@ def look_through(
 
 
 def _launch_files(folder: Path) -> dict[Path, list[Path]]:
-    """Launch files by the PTX file that they name."""
+    """Launch files by the PTX file that they name; one that cannot be read by its own path."""
     found: dict[Path, list[Path]] = {}
     for path in sorted(folder.rglob("*.toml")):
         try:
-            ptx = tomllib.loads(read_text_file(path)).get("ptx")
-        except (OSError, ValueError, RecursionError):
+            ptx = launch_file_data(path).get("ptx")
+        except UsageProblem:
+            found[path] = [path]
             continue
         if isinstance(ptx, str):
             found.setdefault((path.parent / ptx).resolve(), []).append(path)

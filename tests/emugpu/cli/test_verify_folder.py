@@ -102,6 +102,18 @@ def test_folders_with_nothing_to_look_at(tmp_path):
         assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
 
 
+def test_what_was_not_looked_at_is_incomplete(tmp_path):
+    """PTX that no launch file launches, and a launch file that cannot be read."""
+    shutil.copy(FOLDER / "sgemm.ptx", tmp_path)
+    nothing = command(tmp_path)
+    assert nothing.exit_code == 5 and "3 not launched" in nothing.stdout
+    (tmp_path / "good.toml").write_text(SGEMM)
+    (tmp_path / "bad.toml").write_text('ptx = "sgemm.ptx"\n[launch\n')
+    done = command(tmp_path)
+    assert done.exit_code == 5 and "1 clean" in done.stdout
+    assert "bad.toml: incomplete: " in done.stdout and "is not TOML" in done.stdout
+
+
 def test_what_goes_wrong_with_one_file_costs_the_others_nothing(folder, monkeypatch):
     """The emulator's own errors are rows of the table, too; launch files of PTX that cannot be listed have theirs."""
     list_kernels, check = corpus.list_kernels, corpus.check
