@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,7 @@ def run_command(files: tuple[Path, ...], device: str, emulation: Emulation, outp
             if len(several) == 1:
                 raise
             print_error(str(error), EXIT_CANNOT_RUN)
-    return _report(runs, outputs, len(several) > 1) or (EXIT_OK if len(runs) == len(several) else EXIT_CANNOT_RUN)
+    return _report(runs, outputs, files) or (EXIT_OK if len(runs) == len(several) else EXIT_CANNOT_RUN)
 
 
 def _tried(what: Launchable, device: str, emulation: Emulation, keep: Sequence[str] | None) -> list[Tried]:
@@ -94,15 +95,13 @@ def _first_failure(tried: Sequence[Tried]) -> Tried:
     return next((one for one in tried if not one.passed), tried[0])
 
 
-def _report(runs: Sequence[Sequence[Tried]], outputs: Outputs, several: bool) -> int:
-    """Writes and shows the result of each launch file. Returns the exit code. ``several`` says whether several were
-    named.
-    """
+def _report(runs: Sequence[Sequence[Tried]], outputs: Outputs, files: Sequence[Path]) -> int:
+    """Writes and shows the result of each launch file. Returns the exit code."""
     outcomes = [_first_failure(tried).require() for tried in runs]
     records = [_record(outcome, tried) for outcome, tried in zip(outcomes, runs, strict=True)]
     written = outputs.write(
-        folder=lambda folder: _dump(outcomes, folder, several),
-        **({"json": lambda: as_json(records if several else records[0])} if records else {}),
+        folder=lambda folder: _dump(outcomes, folder, files),
+        **({"json": lambda: as_json(records if len(files) > 1 else records[0])} if records else {}),
     )
     for outcome, tried in zip(outcomes, runs, strict=True):
         if outputs.shows_report:
@@ -121,13 +120,17 @@ def _record(outcome: Outcome, tried: Sequence[Tried]) -> dict[str, object]:
     return record
 
 
-def _dump(outcomes: Sequence[Outcome], folder: Path, several: bool) -> None:
-    """Writes a file for each buffer, in a folder for each launch file if there are several.
+def _dump(outcomes: Sequence[Outcome], folder: Path, files: Sequence[Path]) -> None:
+    """Writes a file for each buffer. If several launch files are named, each has a folder of its name, below the folder
+    that holds all of them.
 
     Types that NumPy lacks are written as float32, which represents all their values.
     """
+    above = os.path.commonpath([file.resolve().parent for file in files])
     for outcome in outcomes:
-        place = folder / outcome.what.file.stem if outcome.what.file and several else folder
+        place = folder
+        if len(files) > 1 and outcome.what.file:
+            place /= outcome.what.file.resolve().relative_to(above).with_suffix("")
         try:
             place.mkdir(parents=True, exist_ok=True)
             for name, values in outcome.contents.items():

@@ -368,3 +368,13 @@ def test_several_launch_files_and_one_that_cannot_run(write, tmp_path):
     assert {path.parent.name for path in (tmp_path / "both").rglob("C.npy")} == {"good", "wrong"}
     unread = command(good, tmp_path / "none.toml")
     assert unread.exit_code == 2 and unread.stdout == ""
+
+
+def test_the_buffers_of_launch_files_of_one_name_are_kept_apart(write, tmp_path):
+    """As of the launches that emugpu exec -o DIR/ has kept: DIR/launch-0/launch.toml and DIR/launch-1/launch.toml."""
+    for n in range(2):
+        (tmp_path / f"launch-{n}").mkdir()
+    files = [write(SGEMM.replace("seed = 3", f"seed = {n}"), f"launch-{n}/launch.toml") for n in range(2)]
+    assert command(*files, "-o", f"{tmp_path}/out/").exit_code == 0
+    first, second = (np.load(tmp_path / f"out/launch-{n}/launch/B.npy") for n in range(2))
+    assert not np.array_equal(first, second)
