@@ -84,7 +84,7 @@ def ensure(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotRun(
-            f"cannot write to {folder} ({error.strerror}); set HARNESS_CACHE_DIR to another folder"
+            f"cannot write to {folder} ({error.strerror}); set EMUGPU_CACHE_DIR to another folder"
         ) from error
     return folder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 
 from emugpu.driver import (  # noqa: F401  they register the functions that answer
@@ -20,6 +19,7 @@ from emugpu.driver.protocol import Copy, Request, encode_reply
 from emugpu.driver.results import CODES, DriverError, name_of
 from emugpu.driver.state import Abandoned, Session
 from emugpu.errors import CannotRun
+from emugpu.paths import setting
 
 QUIET = frozenset({"cuPointerGetAttribute", "cuDeviceGetAttribute"})
 """Libraries call these speculatively, so the log has no line if one fails."""
@@ -53,9 +53,9 @@ def reply(session: Session, request: Request) -> bytes:
         session.fail("UNKNOWN")
         return encode_reply(request, session.error, (), text=text)
     except Exception as error:
-        if os.environ.get("HARNESS_TRACEBACK"):
+        if setting("TRACEBACK"):
             traceback.print_exc()
-        log.failed(f"{name}: unexpected {type(error).__name__}: {error}; set HARNESS_TRACEBACK=1 to see where")
+        log.failed(f"{name}: unexpected {type(error).__name__}: {error}; set EMUGPU_TRACEBACK=1 to see where")
         session.fail("UNKNOWN")
         return encode_reply(request, session.error, (), text=text)
     copies: list[Copy] = given if request.function.copies else []

@@ -17,7 +17,7 @@ import pytest
 
 from emugpu.check.findings import Finding
 from emugpu.cli.exec_output import as_json
-from emugpu.driver import launch_calls, memory, state
+from emugpu.driver import launch_calls, memory, session, state
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log, judge
 from emugpu.driver.memory import PINNED
@@ -131,6 +131,17 @@ def test_a_launch_ends_when_the_host_has_no_memory_left(monkeypatch):
     """
     _, log = run_script(script, max_steps=2_000_000)
     assert "of this machine's memory are needed" in log.failure
+
+
+@pytest.mark.parametrize("traceback", [True, False])
+def test_an_error_of_the_driver_itself_is_one_line(monkeypatch, capfd, traceback):
+    """EMUGPU_TRACEBACK shows where it was, as for the commands."""
+    monkeypatch.setitem(session.HANDLERS, "cuDeviceGetName", lambda *_: {}["name"])
+    monkeypatch.delenv("HARNESS_TRACEBACK", raising=False)
+    monkeypatch.setenv("EMUGPU_TRACEBACK", "1" if traceback else "")
+    _, log = run_script('call("cuDeviceGetName", ctypes.create_string_buffer(9), c_int(9), c_int(0))')
+    assert log.failure == "cuDeviceGetName: unexpected KeyError: 'name'; set EMUGPU_TRACEBACK=1 to see where"
+    assert ("Traceback (most recent" in capfd.readouterr().err.partition("cuDeviceGetName: unexpected")[0]) == traceback
 
 
 def test_the_device_is_the_chosen_one():

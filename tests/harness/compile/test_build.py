@@ -397,7 +397,7 @@ def test_builds_at_the_same_time_do_not_disturb_each_other(fake, tmp_path):
 def test_a_cache_that_cannot_be_written(fake, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.raises(CannotRun, match=r"cannot write to .*set HARNESS_CACHE_DIR"):
+    with pytest.raises(CannotRun, match=r"cannot write to .*set EMUGPU_CACHE_DIR"):
         build(TWO[:1])
 
 
