@@ -31,16 +31,21 @@ BUILD_SECONDS = 1800
 # not know. The last line of the output holds the results.
 _PROGRAM = """
 import json, sys
-try:
-    from harness.experiments.suite import load_suite
-    from harness.compile.artifacts import build
-    from harness.compile.planner import planner
-    from harness.run.model import compile_artifact
-except ImportError:  # the commit is older than these packages
-    from harness.bench.suite import load_suite
-    from harness.compiler.build import build
-    from harness.config.planner import planner
-    from harness.gpu.model import compile_artifact
+from importlib import import_module
+
+def imported(*names):
+    for name in names:  # the last ones are of older commits
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(error.name or "-"):
+                raise
+    raise ImportError(f"it has no {names[0]}")
+
+load_suite = imported("harness.experiments.suite", "harness.bench.suite").load_suite
+build = imported("harness.compile.artifacts", "harness.build.artifacts", "harness.compiler.build").build
+planner = imported("harness.compile.planner", "harness.build.planner", "harness.config.planner").planner
+compile_artifact = imported("harness.run.model", "harness.gpu.model").compile_artifact
 
 asked, answers = json.load(sys.stdin), {}
 configs = {}
@@ -73,7 +78,7 @@ def build_commit(
 
     ``cases`` maps each case to this checkout's configuration. ``models`` says whether to compile them for MAX, too.
     """
-    archive = git("archive", "--format=tar", commit, "harness", "kernels")
+    archive = _archive(commit)
     if archive is None:
         return dict.fromkeys(cases, f"git has no harness and kernels in commit {commit[:10]}")
     with cache.temporary_folder() as folder:
@@ -83,6 +88,12 @@ def build_commit(
         except CannotRun as error:
             return dict.fromkeys(cases, f"commit {commit[:10]} could not be built: {error}")
     return {case: _artifact(commit, config, answers[case.id]) for case, config in cases.items()}
+
+
+def _archive(commit: str) -> bytes | None:
+    """Returns the sources of a commit. Older ones have no emugpu beside the harness."""
+    parts = ("harness", "kernels")
+    return git("archive", "--format=tar", commit, *parts, "emugpu") or git("archive", "--format=tar", commit, *parts)
 
 
 def _unpack(archive: bytes, folder: str | Path) -> None:

@@ -12,7 +12,7 @@ from test_bench_command import CASES, H200, alter_ptx, bench, results, suite  # 
 
 import harness.experiments.bench as runs
 from emugpu.paths import git
-from harness.experiments.baseline_build import _build_in, _unpack, build_commit
+from harness.experiments.baseline_build import _archive, _build_in, _unpack, build_commit
 from harness.experiments.suite import load_suite
 from harness.paths import find_commit
 
@@ -43,12 +43,18 @@ def test_the_sources_are_unpacked_by_the_first_python_3_11_too(monkeypatch, tmp_
     assert (tmp_path / "harness" / "paths.py").is_file()
 
 
-def test_commits_from_before_the_packages_were_renamed_can_be_built(tmp_path):
-    archive = git("archive", "--format=tar", "ccff401", "harness", "kernels")
+@pytest.mark.parametrize("commit", ["ccff401", "c25b39cd"])
+def test_commits_from_before_the_packages_were_renamed_can_be_built(tmp_path, commit):
+    archive = _archive(commit)
     if archive is None:
         pytest.skip("a clone without that commit")
     _unpack(archive, tmp_path)
     assert _build_in(tmp_path, {}, models=True) == {}
+
+
+def test_a_commit_is_built_with_its_own_emugpu(tmp_path):
+    _unpack(_archive(HEAD), tmp_path)
+    assert (tmp_path / "emugpu" / "errors.py").is_file() and (tmp_path / "kernels").is_dir()
 
 
 def test_a_commit_without_a_harness_says_so(suite, artifacts):  # noqa: F811
