@@ -22,7 +22,7 @@ from emugpu.check.operations import AsynchronousOperations
 from emugpu.check.single_barrier import SingleBarrierCtas
 from emugpu.check.tensor_core import TensorMemoryLife
 from emugpu.check.termination import check_ended, check_missed, note_error
-from emugpu.check.verdict import Word
+from emugpu.check.verdict import ORDER, Word
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import DeferredSink, GridStarted
 
@@ -243,13 +243,14 @@ class Checked:
 
 
 def together(runs: Sequence[Checked]) -> Checked:
-    """Joins the outcomes of one program under several schedules."""
+    """Joins the outcomes of one program under several schedules. Of several failures, the most severe counts."""
     verdicts = {run.correct for run in runs}
+    failed = min((run for run in runs if run.failure), key=lambda run: ORDER.index(run.ended), default=None)
     return replace(
         runs[0],
         report=merged([run.report for run in runs]),
-        failure=next((run.failure for run in runs if run.failure), ""),
-        ended=next((run.ended for run in runs if run.failure), "clean"),
+        failure=failed.failure if failed else "",
+        ended=failed.ended if failed else "clean",
         correct=False if False in verdicts else None if None in verdicts else True,
         schedules=len(runs),
         where=next((run.where for run in runs if run.correct is False), ""),

@@ -124,7 +124,7 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
     reasons = races(checked.report.findings)
     if checked.failure:
         reasons.append((checked.ended, f"a run did not come to its end: {checked.failure}"))
-    elif checked.correct is False:
+    if checked.correct is False:
         reasons.append(("wrong", f"a result is wrong{checked.where}"))
     if not what.expectations:
         reasons.append(("incomplete", "no result is expected, so none was compared"))

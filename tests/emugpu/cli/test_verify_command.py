@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +19,7 @@ from ptx_programs import STORE_R1, WORDS, source
 from emugpu.check.verdict import EXIT_CODES, fidelity
 from emugpu.cli.main import main
 from emugpu.emulator import Module
+from emugpu.launch import check as check_module
 
 LAUNCH = """ptx = "kernel.ptx"
 launch = {{ kernel = "kernel", grid = 1, block = 64, arguments = ["out"] }}
@@ -50,6 +52,27 @@ def launch_file(folder: Path, body: str, expect: str = 'expect.out = "roll(arang
     (folder / "kernel.ptx").write_text(source(body + "ret;", WORDS))
     (folder / "launch.toml").write_text(LAUNCH.format(expect=expect))
     return folder / "launch.toml"
+
+
+@pytest.mark.parametrize(
+    ("ends", "word"), [(("incomplete", "wrong"), "wrong"), (("incomplete", "hung", "wrong"), "hung")]
+)
+def test_the_most_severe_of_the_schedules_is_the_verdict(tmp_path, monkeypatch, ends, word):
+    """A limit that one schedule meets hides neither the wrong result nor the deadlock of another one."""
+    left, check_once = [*ends], check_module.check_once
+
+    def end(work):
+        found = check_once(work)
+        how = left.pop(0) if left else "clean"
+        if how == "wrong":
+            return replace(found, correct=False)
+        return found if how == "clean" else replace(found, failure=f"made {how}", ended=how, correct=None)
+
+    monkeypatch.setattr(check_module, "check_once", end)
+    done = verify(launch_file(tmp_path, BODIES["clean"]), "--json", "-")
+    found = json.loads(done.stdout)
+    assert (found["verdict"], done.exit_code) == (word, EXIT_CODES[word])
+    assert {"verdict": "wrong", "reason": "a result is wrong"} in found["reasons"]
 
 
 @pytest.mark.parametrize("name", BODIES)
