@@ -115,6 +115,7 @@ _SCHEDULES = ("--schedules", "--schedule", "--schedule-seed", "--schedule-seeds"
 _SEEDS_OF_SCHEDULES = ("exec", "ptx run", "ptx check")
 """The commands whose --seed was the seed of the schedules."""
 _CYCLES = ("--from", "--to")
+_RESUME = ("missing", "failed")
 _USUAL = {"verify": "4", "bench": "4"}
 """The number of schedules if only their seed is given."""
 _ALONE = (
@@ -186,7 +187,8 @@ def _options(old: str, command: str, words: list[str]) -> list[str]:
     """Returns the words of a command with its options in their new spelling."""
     found: list[str] = []
     together: dict[str, str] = {}
-    left = [*words]
+    has_preset = any(word.partition("=")[0] == "--preset" for word in words)
+    left = [word for word in words if not (word == "--no-tuned" and has_preset)]
     joins = _joins(old, command, {word.partition("=")[0] for word in words})
     while left:
         word = left.pop(0)
@@ -195,6 +197,9 @@ def _options(old: str, command: str, words: list[str]) -> list[str]:
         for gone in (f"{command} {name}", pair):
             if gone in GONE:
                 raise UsageProblem(GONE[gone])
+        if word == "--resume" and left and not left[0].startswith("-") and left[0] not in _RESUME:
+            found += [word, _RESUME[0]]  # it took no value
+            continue
         option, joined = _BY_NAME.get(pair, _BY_NAME.get(name)), name in joins
         if not joined and (option is None or (option.value and not equals and not left)):
             found.append(word)
@@ -233,7 +238,9 @@ def _schedules(command: str, said: dict[str, str]) -> list[str]:
         return ["--schedules", f"random:{seeds}"]
     schedule, seed = said.get("--schedule"), said.get("--schedule-seed")
     count = said.get("--schedules")
-    if schedule is not None and (count in (None, "1") or schedule != "fifo"):
+    if schedule not in (None, "fifo") and count not in (None, "1"):
+        raise UsageProblem(f"--schedules {count} are fifo and random ones; leave --schedule {schedule} out")
+    if schedule is not None and count in (None, "1"):
         return ["--schedules", f"random:{seed or 0}" if schedule == "random" else schedule]
     count = count or _USUAL.get(command, "1")
     return ["--schedules", count if seed is None else f"{count}@{seed}"]

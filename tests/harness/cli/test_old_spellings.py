@@ -76,6 +76,10 @@ SCHEDULES = [
     ("bench --schedule-seed 3", "bench --schedules 4@3"),
     ("sweep kernel7 --shape 512 --schedule-seeds 0:4", "sweep kernel7 --shape 512 --schedules random:0:4"),
     ("sweep kernel7 --shape 512 --seeds 0:4", "sweep kernel7 --shape 512 --schedules random:0:4"),
+    ("run kernel7 --preset 1cta --no-tuned", "run kernel7 -c preset=1cta"),
+    ("run kernel7 --no-tuned --preset=1cta", "run kernel7 -c preset=1cta"),
+    ("sweep --resume kernel7 --shape 512", "sweep --resume missing kernel7 --shape 512"),
+    ("sweep --resume failed kernel7 --shape 512", "sweep --resume failed kernel7 --shape 512"),
     ("sweep kernel7 --shape 512 --resume --retry-failed", "sweep kernel7 --shape 512 --resume --resume failed"),
     ("timeline kernel7 -o x.svg --from 10 --to 50", "timeline kernel7 -o x.svg --cycles 10:50"),
     ("timeline kernel7 -o x.svg --from 10", "timeline kernel7 -o x.svg --cycles 10:"),
@@ -86,6 +90,13 @@ SCHEDULES = [
 def test_several_old_options_are_one_new_one(old, new):
     assert respell(old.split()) == ("harness", new.split())
     assert parsed("harness", new.split())
+
+
+@pytest.mark.parametrize("line", ["--schedules 4 --schedule random", "--schedule declining --schedules=4"])
+def test_a_schedule_beside_several_is_refused_as_before(line):
+    """One of them alone would have been run."""
+    with pytest.raises(UsageProblem, match=r"--schedules 4 are fifo and random ones; leave --schedule \w+ out"):
+        respell(["run", "kernel7", *line.split()])
 
 
 FORWARDED = [
