@@ -188,7 +188,4 @@ def start_program() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for size in ("COLUMNS", "LINES"):
-        if os.environ.get(size) == "0":  # on a terminal without a size, rich would write lines without width
-            del os.environ[size]
     prepare_streams()
