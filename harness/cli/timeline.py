@@ -10,6 +10,7 @@ from rich.console import Console
 
 from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import several, show_line
+from emugpu.cli.target import only_launch_file
 from emugpu.errors import UsageProblem
 from emugpu.gpus import usual_gpu
 from emugpu.launch.launch_file import read_launch_file
@@ -89,7 +90,7 @@ def timeline_command(
     asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None, steps)
     if kernels[0].endswith(".toml"):
         refuse_what_kernels_have(kernels[0])
-        names, kernels = [], kernels[:1]
+        names, kernels = [], (str(only_launch_file(kernels)),)
     else:
         names = kernels_named(kernels, config.dtype)
     for kind, place in outputs.places:
