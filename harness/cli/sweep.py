@@ -190,15 +190,17 @@ def _sweep(
 ) -> Sweep:
     asked: dict[str, Any] = {name: text for name, text in given.items() if text is not None}
     asked |= {name: options.pop(name) for name in ("arch", "preset") if name in options}
-    schedules = asked.pop("schedules", "fifo")
-    if schedules.startswith("random:"):
+    schedules, fifo_first = asked.pop("schedules", None), False
+    if schedules == "fifo":
+        asked["schedule_seeds"] = None
+    elif schedules is not None and schedules.startswith("random:"):
         asked["schedule_seeds"] = schedules.removeprefix("random:")
-    elif schedules != "fifo":
+    elif schedules is not None:
         counted = parse_schedules(schedules)
         if counted.schedule != "fifo" or counted.count == 1:
             raise UsageProblem(f"--schedules {schedules}: a sweep takes fifo, random:SEED, a range of them, or 10@SEED")
         seed = counted.seed or 0
-        asked["schedule_seeds"] = f"{seed}:{seed + counted.count - 2}"
+        asked["schedule_seeds"], fifo_first = f"{seed}:{seed + counted.count - 2}", True
     if ":" in options.get("scheduler", ""):
         raise UsageProblem(
             f"scheduler {options['scheduler']!r} is no scheduler of a kernel; use some of {', '.join(SCHEDULERS)}, "
@@ -212,9 +214,7 @@ def _sweep(
         found = read_sweep(Path(files[0]), by)
     else:
         found = make_sweep("-".join(what), kernels=what, shapes=shapes, options=options, **asked)
-    if schedules != "fifo" and not schedules.startswith("random:") and found.schedule_seeds is not None:
-        return replace(found, schedule_seeds=(None, *found.schedule_seeds))
-    return found
+    return replace(found, schedule_seeds=(None, *(found.schedule_seeds or ()))) if fifo_first else found
 
 
 def _run(console: Console, planned: Plan, path: Path, where: Where, limit: float, resume: str | None) -> Tally:

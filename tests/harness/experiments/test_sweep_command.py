@@ -93,6 +93,14 @@ def test_schedules_are_jobs(results_dir):
     assert several.schedule_seeds == (None, 7, 8), "fifo, and two random ones"
 
 
+def test_the_schedules_of_a_file_can_be_overridden(tmp_path):
+    (tmp_path / "x.toml").write_text(
+        'schema = 1\nkernels = ["kernel6"]\nshapes = ["512"]\nschedule_seeds = "1:3"\n[options]\ncluster = "2x1"\n'
+    )
+    for asked, jobs in (((), 3), (("--schedules", "fifo"), 1), (("--schedules", "random:7"), 1)):
+        assert counts(run(tmp_path / "x.toml", "--dry-run", "--json", "-", *asked))["planned"] == jobs
+
+
 def test_a_dry_run_does_nothing(results_dir):
     assert counts(run(*SMALL, "--dry-run"))["planned"] == 2
     assert not (results_dir / "sweeps").exists()
@@ -109,7 +117,7 @@ def test_a_dry_run_does_nothing(results_dir):
         (("kernel8", "--shape", "512", "-c", "scheduler=tcp://h:1"), "--cluster-address for a Dask cluster"),
         (("kernel6", "-c", "stages=x"), "stages 'x' is not a whole number"),
         (("kernel6", "--shape", "512", "-o", "x.txt"), "this command writes .json or .csv"),
-        (("kernel6", "--shape", "512", "--resume", "all"), "'all' is not one of 'missing', 'failed'"),
+        (("kernel6", "--shape", "512", "--resume=all"), "'all' is not one of 'missing', 'failed'"),
         (("kernel6", "--shape", "512", "--schedules", "declining"), "a sweep takes fifo, random:SEED, a range of them"),
         (("kernel6", "--shape", "512", "--problem", "groups=4"), "this command takes NAME=VALUE, of: inputs, seed"),
         (("missing.toml",), "missing.toml: cannot be read (No such file or directory); name a file, or kernels"),
