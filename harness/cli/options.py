@@ -217,7 +217,7 @@ def several_configs(words: Sequence[str], dtype: str | None) -> list[ConfigOptio
     """Returns one configuration for each combination of values."""
     texts = read_settings(words, dtype)
     preset = texts.pop("preset", None)
-    values = {name: several(OPTIONS[name], text) for name, text in texts.items()}
+    values = {name: several(OPTIONS[name], text) for name, text in texts.items() if text != "auto"}
     presets = preset.split(",") if preset is not None else [None]
     for one in filter(None, presets):
         find_preset(one)

@@ -182,6 +182,12 @@ def test_bad_requests_are_one_line(command, arguments, message):
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
+def test_what_is_left_to_the_kernel_may_be_said():
+    """As to the commands that take one configuration."""
+    [config] = several_configs(["stages=auto", "cluster=2x1"], None)
+    assert config.asked == {"cluster": (2, 1)}
+
+
 def test_two_configurations_of_one_kernel_are_two_columns(monkeypatch):
     monkeypatch.setattr(harness.cli.running, "build_with_notice", lambda configs: [None for _ in configs])
     configs = several_configs(["stages=3,4", "cluster=2x1"], "fp16")
