@@ -11,6 +11,8 @@ in the copies to tensor memory scale factors lie in atoms of 128 rows x 4 blocks
 A matrix is a row-major array of atoms: one row of them for each 128 rows, one column for each 4 blocks.
 """
 
+from .word import Word
+
 comptime ATOM_ROWS = 128
 comptime ATOM_BLOCKS = 4
 comptime ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS
@@ -29,8 +31,8 @@ comptime SCALE_SLOTS = 2
 struct BlockScaling(TrivialRegisterPassable):
     """One format of A and B, or none."""
 
-    var name: StaticString
-    var kind: StaticString  # of the MMA (PTX ISA 9.7.16.10.9.1)
+    var name: Word
+    var kind: Word  # of the MMA (PTX ISA 9.7.16.10.9.1)
     var bits: Int  # of an element
     var factors: Int  # of a row in one MMA, whose K is 32 bytes
     var element_code: Int  # in the instruction descriptor (PTX ISA 9.7.16.4.2)
@@ -69,11 +71,11 @@ comptime BLOCK_SCALED = [
 ]
 
 
-def block_scaled_names() -> List[StaticString]:
+def block_scaled_names() -> List[Word]:
     return [format.name for format in materialize[BLOCK_SCALED]()]
 
 
-def find_scaling(name: StaticString) -> BlockScaling:
+def find_scaling(name: Word) -> BlockScaling:
     """`UNSCALED` for a name that is neither a block-scaled format nor e4m3."""
     comptime for format in BLOCK_SCALED:
         if name == format.name:

@@ -13,6 +13,7 @@ from .options import Options
 from .series import *
 from .shared_memory import *
 from .tile import *
+from .word import Word, text
 
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
@@ -29,17 +30,17 @@ comptime SWIZZLE_ROW_BYTES = 128
 """One row of a 128-byte swizzled tile; 8 such rows are the repeating pattern (PTX ISA 5.5.7)."""
 
 
-def dtype_names() -> List[StaticString]:
+def dtype_names() -> List[Word]:
     """The types that A and B may have."""
-    var names: List[StaticString] = ["bf16", "fp16", E4M3.name]
+    var names: List[Word] = ["bf16", "fp16", E4M3.name]
     return names + block_scaled_names()
 
 
-comptime OUT_DTYPES: List[StaticString] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "mxfp8", "mxfp4"]
+comptime OUT_DTYPES: List[Word] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "mxfp8", "mxfp4"]
 """The types that C may have."""
 
 
-def float_type(name: StaticString) -> DType:
+def float_type(name: Word) -> DType:
     """The type of a name: bytes for elements of 4 bits, of which a byte holds two; bf16 for what is none of `OUT_DTYPES`.
     """
     if name == "f32":
@@ -49,7 +50,7 @@ def float_type(name: StaticString) -> DType:
     return DType.float16 if name == "fp16" else DType.bfloat16
 
 
-def float_name(dtype: DType) -> StaticString:
+def float_name(dtype: DType) -> Word:
     if dtype == DType.float32:
         return "f32"
     return "bf16" if dtype == DType.bfloat16 else "fp16"
@@ -69,7 +70,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var arch: StaticString
     var dtype: DType  # of A and B that `scaling` does not name
     var scaling: BlockScaling  # of A and B
-    var scales: StaticString  # none; tensor: one number for all of C; block: scale factors of A and B, and that number
+    var scales: Word  # none; tensor: one number for all of C; block: scale factors of A and B, and that number
     var out_dtype: DType  # of C; where its elements have 4 bits, of two of them
     var out_scaling: BlockScaling  # of C, where it has scale factors
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
@@ -82,7 +83,7 @@ struct GemmConfig(TrivialRegisterPassable):
     var epilogue_width: Int  # columns of C in one TMA store
     var multicast: Bool
     var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
-    var scheduler: StaticString  # where a cluster's next tile comes from: none (there is no next), static, clc, dynamic
+    var scheduler: Word  # where a cluster's next tile comes from: none (there is no next), static, clc, dynamic
     var raster_group: Int  # columns of cluster tiles that the raster walks along M together
     var accumulators: Int  # in TMEM: the MMA fills one while the epilogue reads another
     var clc_depth: Int  # CLC response slots in shared memory; 0 without clc
@@ -102,11 +103,11 @@ struct GemmConfig(TrivialRegisterPassable):
         var blackwell = arch == "sm_100a"
         var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6"))
         self.kernel = kernel
-        self.arch = arch
+        self.arch = text["sm_100a", "sm_90a"](arch)
         var dtype = options.word[dtype_names()]("dtype", "bf16")
         self.scaling = find_scaling(dtype)
         self.dtype = float_type(dtype) if self.scaling.bits == 16 else DType.bfloat16
-        var scales: StaticString = "none"
+        var scales: Word = "none"
         if kernel.is_block_scaled:
             scales = "block"
         elif dtype == E4M3.name:
@@ -127,7 +128,7 @@ struct GemmConfig(TrivialRegisterPassable):
         var bands = kernel.double_buffers_epilogue and not kernel.is_persistent and not blackwell
         self.band_m = options.number("band_m", 2048 // max(1, self.mma_m) if bands else 0)
         self.ping_pong = options.switch("ping_pong")
-        var scheduler: StaticString = "none"
+        var scheduler: Word = "none"
         if kernel.is_persistent:
             scheduler = "clc" if blackwell and not self.grouped else "static"
         self.scheduler = options.word[["clc", "static", "dynamic", "none"]]("scheduler", scheduler)
@@ -137,7 +138,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.epilogue = epilogue_number(options.word[epilogue_names()]("epilogue", "none"))
         self.results = Fusion(self.epilogue).results * min(8, self.out_scaling.bits) // 8
         self.split_k = options.number("split_k", 1)
-        self.layout = options.word[["nt", "nn", "tn", "tt"]]("layout", "nt")
+        self.layout = text["nt", "nn", "tn", "tt"](options.word[["nt", "nn", "tn", "tt"]]("layout", "nt"))
         self.swapped = options.switch("swapped")
         # Where C is f32, or goes through two buffers without scale factors, a step is half as wide.
         var halves = self.out_dtype == DType.float32
@@ -225,13 +226,13 @@ struct GemmConfig(TrivialRegisterPassable):
     def threads(self) -> Int:
         return self.warps() * 32
 
-    def dtype_name(self) -> StaticString:
+    def dtype_name(self) -> Word:
         """The name of the type of A and B."""
         if self.scaling.bits < 16:
             return self.scaling.name
         return float_name(self.dtype)
 
-    def c_dtype_name(self) -> StaticString:
+    def c_dtype_name(self) -> Word:
         return self.out_scaling.name if self.quantises() else float_name(self.out_dtype)
 
 

@@ -6,6 +6,7 @@ accumulator that it holds; what comes back is rounded to the type of C and store
 """
 from ..own_epilogue import OwnEpilogue
 from .fragment import Fragment, FusedEpilogue, Values, gelu, silu
+from .word import LENGTH, Word
 
 
 struct Bias(FusedEpilogue):
@@ -105,16 +106,16 @@ comptime UNKNOWN = -1
 """The number of a name that is no epilogue's."""
 
 
-def epilogue_names() -> List[StaticString]:
+def epilogue_names() -> List[Word]:
     """Names that can be asked for. One's own has none where nobody has named a file."""
-    var names: List[StaticString] = ["none"]
+    var names: List[Word] = ["none"]
     comptime for i in range(EPILOGUES.length):
         if EPILOGUES[i].name != "":
             names.append(EPILOGUES[i].name)
     return names^
 
 
-def epilogue_number(name: StaticString) -> Int:
+def epilogue_number(name: Word) -> Int:
     """The number of an epilogue; `NONE` for none, `UNKNOWN` for a name that is not among `epilogue_names`."""
     if name == "none":
         return NONE
@@ -128,7 +129,7 @@ def epilogue_number(name: StaticString) -> Int:
 struct Fusion(TrivialRegisterPassable):
     """What layouts and launches need to know of an epilogue."""
 
-    var name: StaticString
+    var name: Word
     var takes_bias: Bool
     var takes_residual: Bool
     var results: Int  # of 8 values; so many columns has C of 8 of the product
@@ -137,5 +138,7 @@ struct Fusion(TrivialRegisterPassable):
         self = {"none", False, False, 8}
         comptime for i in range(EPILOGUES.length):
             comptime E = EPILOGUES[i]
+            comptime name: Word = E.name
+            comptime assert name.bytes[LENGTH - 1] == 0, "the name of an epilogue has at most 31 bytes"
             if number == i + 1:
-                self = {E.name, E.takes_bias, E.takes_residual, E.results}
+                self = {name, E.takes_bias, E.takes_residual, E.results}

@@ -1,5 +1,6 @@
 """A configuration as text, `kernel=kernel8 cluster_m=2 cluster_n=1 multicast=false`, in any order. `GemmConfig` reads its
 options from here, the planner's at run time and those of a build or a MAX op at compile time."""
+from .word import Word
 
 
 def whole_number(name: String, text: String) raises -> Int:
@@ -29,16 +30,16 @@ struct Options(Movable):
         return whole_number(name, self.values.pop(name)) if name in self.values else default
 
     def switch(mut self, name: String, default: Bool = False) raises -> Bool:
-        var usual: StaticString = "true" if default else "false"
+        var usual: Word = "true" if default else "false"
         return self.word[["true", "false"]](name, usual) == "true"
 
-    def word[choices: List[StaticString]](mut self, name: String, default: StaticString) raises -> StaticString:
+    def word[choices: List[Word]](mut self, name: String, default: Word) raises -> Word:
         """One of the choices."""
         if name not in self.values:
             return default
         var text = self.values.pop(name)
         comptime for choice in choices:
-            if text == choice:
+            if Word(text) == choice:
                 return choice
         raise Error(name, " '", text, "' is not one of ", String(", ").join(materialize[choices]()))
 

@@ -1,13 +1,14 @@
 """The kernels of the series, and what each can do."""
 
 from ..own import KERNEL as OWN
+from .word import Word
 
 
 @fieldwise_init
 struct Kernel(TrivialRegisterPassable):
     """One kernel of the series, by what it can do. Shared code asks for these capabilities, never for a name."""
 
-    var name: StaticString
+    var name: Word
     var pipelined: Bool  # a ring of stages between warps of different roles; otherwise there is one stage
     var double_buffers_epilogue: Bool  # C leaves through two small buffers, one stored while the next is written
     var is_persistent: Bool  # CTAs compute tile after tile; or a CTA's place in the grid is its tile
@@ -28,11 +29,11 @@ comptime SERIES = [
 ]
 
 
-def kernel_names() -> List[StaticString]:
+def kernel_names() -> List[Word]:
     return [kernel.name for kernel in materialize[SERIES]() if kernel.name != ""]
 
 
-def find_kernel(name: StaticString) -> Kernel:
+def find_kernel(name: Word) -> Kernel:
     """One without capabilities for a name that is not of the series: `find_error` refuses it."""
     comptime for kernel in SERIES:
         if name == kernel.name:

@@ -19,8 +19,8 @@ def pair(name: StaticString, value: String) -> String:
     return String(quoted(name), ": ", value)
 
 
-def text(name: StaticString, value: String) -> String:
-    return pair(name, quoted(value))
+def text(name: StaticString, value: Some[Writable]) -> String:
+    return pair(name, quoted(String(value)))
 
 
 def array(items: List[String]) -> String:

@@ -22,4 +22,4 @@ def label(config: GemmConfig) -> String:
     name += String(t"_k{config.split_k}") if config.splits_k() else String()
     name += "_swapped" if config.swapped else ""
     name += "_masked" if config.masked else "_grouped" if config.grouped else ""
-    return name if not config.is_fused() else name + "_" + config.fusion().name.replace("-", "_")
+    return name if not config.is_fused() else name + "_" + config.fusion().name.text().replace("-", "_")

@@ -8,6 +8,7 @@ from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, ATOM_WORD
 from ..common.config import ELEMENT_BYTES, TEAM, GemmConfig, partials_offset
 from ..common.groups import MOST_GROUPS
 from ..common.multicast import Slices
+from ..common.word import Word
 from std.math import align_up, ceildiv
 
 comptime LARGEST_DIMENSION = (1 << 31) - 4096
@@ -39,7 +40,7 @@ struct TensorMap(Copyable):
     a row of scale-factor atoms words of 8 bytes. f32 scale factors of A are [K, M], those of B [N, K], in blocks."""
 
     var tensor: StaticString
-    var dtype: StaticString
+    var dtype: Word
     var element_bytes: Int
     var rows: Int
     var columns: Int

@@ -7,6 +7,7 @@ from .label import label
 from .launch_plan import LaunchPlan, TensorMap
 from ..common.multicast import Slices
 from ..common.raster import Raster
+from ..common.word import Word
 from std.math import ceildiv
 
 
@@ -192,7 +193,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     def scalar(name: StaticString, value: Int, type: StaticString = "u32") -> String:
         return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
 
-    def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: StaticString) -> String:
+    def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: Word) -> String:
         """Of a tensor that is read or written as it lies in memory."""
         if not is_taken:
             return scalar(name, 0, "u64")
@@ -217,7 +218,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n], config.dtype_name()))
     found.append(scalar("alpha", 1, "f32"))
     found.append(scalar("beta", 0, "f32"))
-    var factor: StaticString = "f32"
+    var factor: Word = "f32"
     if config.out_scaling.factors > 0:
         factor = "ue8m0" if config.out_scaling.has_powers() else "e4m3"
     found.append(address("factors", config.quantises(), plan.factors, factor))

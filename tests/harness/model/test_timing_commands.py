@@ -73,7 +73,10 @@ def test_predict_checks_the_result_too() -> None:
         (("timeline", "kernel99", "--gpu", "h200", "-o", "trace.json"), "kernel99"),
         (("timeline", "kernel7", "--gpu", "h200", "-o", "trace.json", "--ctas", "first"), "first"),
         (("timeline", "kernel7", "--gpu", "h200", "-o", "no/trace.json"), "is not a file in an existing folder"),
-        (("timeline", "kernel7", "--shape", "256", "-o", "trace.svg", "--ctas", "0,7:1"), "--ctas 7:1: the run has no events"),
+        (
+            ("timeline", "kernel7", "--shape", "256", "-o", "trace.svg", "--ctas", "0,7:1"),
+            "--ctas 7:1: the run has no events",
+        ),
         (("timeline", "kernel7", "-o", "trace.svg", "--cycles", "nan"), "--cycles 'nan' is not FIRST:LAST"),
         (("timeline", "kernel7", "-o", "trace.svg", "--cycles", "5:5"), "the last must be above the first"),
         (("timeline", "kernel7"), "name a file for the timeline: -o FILE.json"),
