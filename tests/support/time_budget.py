@@ -1,7 +1,8 @@
 """A budget of CPU time that fails: for each test, and for the session.
 
 What counts is CPU time, of the test's process and of the processes that it waited for, so a busy machine changes
-little. The limits are about twice what a machine of 2026 takes. A test that compiles kernels, or needs a GPU, has no limit of its own.
+little. The limits are about twice what a machine of 2026 takes. A test that compiles kernels, or needs a GPU, has no
+limit of its own.
 """
 
 from __future__ import annotations
