@@ -1,4 +1,4 @@
-"""What ``harness build --emit`` writes: PTX, machine code, the launch plan, or figures about the code."""
+"""Writes the output of ``harness build --emit``: PTX, machine code, the launch plan, or figures about the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 
 
 def emit(artifact: Artifact, what: str, shape: Shape) -> str:
-    """The text of one of `KINDS`. shape: for the plan."""
+    """Returns the text of one of `KINDS`. ``shape`` is for the plan."""
     return KINDS[what](artifact, shape)
 
 
@@ -36,7 +36,7 @@ def _plan(artifact: Artifact, shape: Shape) -> str:
 
 
 def _statistics(artifact: Artifact, _: Shape) -> str:
-    """Static counts by opcode, in PTX and in machine code, and what ptxas says."""
+    """Returns static counts by opcode, in PTX and in machine code, and what ptxas reports."""
     try:
         sass: dict[str, Any] = _count(_SASS.findall(disassemble(artifact.ptx, artifact.config.arch)))
     except CannotRun as error:

@@ -1,8 +1,8 @@
-"""The compiled planner, ``kernels/host/plan.mojo``, and the launch plans it computes.
+"""Runs the compiled planner, ``kernels/host/plan.mojo``, and reads the launch plans that it computes.
 
-It alone knows the rules of a configuration and completes one. It stays and answers a line of options with a line, in
-tens of microseconds. A plan has grid, cluster, shared memory, barriers and arguments for one problem; the kernels
-compute it in the code that their host launch uses, and it is given types here.
+Only the planner knows the rules of a configuration and completes one. It keeps running and answers each line of options
+with a line, in tens of microseconds. A plan has grid, cluster, shared memory, barriers and arguments for one problem.
+The kernels compute it in the code that their host launch uses; here it gets types.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from harness.problem import C_TYPES, ElementType, Shape, operand_bits
 
 
 class ConfigError(UsageProblem):
-    """A rule that a configuration breaks. subject: the option it is about. instead: others that can be set otherwise in
-    its place.
+    """A configuration breaks a rule. ``subject`` is the option at fault; ``instead`` are others that could be changed
+    in its place.
     """
 
     def __init__(self, message: str, subject: str, instead: Sequence[str] = ()) -> None:
@@ -49,10 +49,10 @@ class ConfigError(UsageProblem):
 
 
 def planner(needed: Mapping[str, Any] | None = None) -> Path:
-    """The program, from the cache or compiled now, which is said.
+    """Returns the program, from the cache or compiled now, with a message.
 
-    needed: options of a kernel that is likely to be built next. It is then compiled in the same go, as more than half
-    of what a compilation takes is spent on Mojo's standard library: see `compiled_with_planner`.
+    ``needed`` holds the options of a kernel that is likely to be built next. It is compiled in the same run, because
+    Mojo's standard library takes more than half of a compilation's time: see `compiled_with_planner`.
     """
     place = cache.place("programs", key_of(PLANNER)) / "program"
     if not cache.is_whole(place):
@@ -62,8 +62,8 @@ def planner(needed: Mapping[str, Any] | None = None) -> Path:
 
 
 def own_planner(needed: Mapping[str, Any] | None = None) -> Path:
-    """The program that this process asks: looked for once, as its key takes a walk through all sources that it is made
-    from. needed: as of `planner`.
+    """Returns the program that this process uses. It is looked up once, because its key depends on all its sources.
+    ``needed`` is that of `planner`.
     """
     place = (paths.kernels_dir(), cache.root())
     if place not in _found or not cache.is_whole(_found[place]):
@@ -72,14 +72,14 @@ def own_planner(needed: Mapping[str, Any] | None = None) -> Path:
 
 
 _found: dict[tuple[Path, Path], Path] = {}
-"""By the folder of the sources, which a kernel of one's own changes, and that of the cache."""
+"""The programs, by the folder of the sources, which differs for a user's own kernel, and that of the cache."""
 
 _compiled_with_planner: dict[str, str] = {}
-"""PTX of the kernel that this process compiled together with the planner, by what was asked for."""
+"""The PTX of the kernel that this process compiled together with the planner, by its requested options."""
 
 
 def compiled_with_planner(options: Mapping[str, Any]) -> str | None:
-    """The PTX of a complete configuration, if it is what came of that which was compiled with the planner."""
+    """Returns the PTX of a complete configuration, if it was compiled together with the planner."""
     wanted = options_text(options)
     return next((ptx for asked, ptx in _compiled_with_planner.items() if _answer(asked) == _answer(wanted)), None)
 
@@ -91,7 +91,7 @@ def _compile(place: Path, needed: Mapping[str, Any] | None) -> None:
                 _compiled_with_planner[options_text(needed)] = ask(program, "ptx", 0)
                 return _publish(program, place)
         except CannotRun:
-            pass  # the kernel breaks a rule, about which the planner knows more to say than the compiler
+            pass  # the kernel breaks a rule, which the planner explains better than the compiler
     with compiled(PLANNER) as program:
         _publish(program, place)
 
@@ -101,12 +101,12 @@ def _publish(program: Path, place: Path) -> None:
 
 
 def plan_json(options: Mapping[str, Any], shape: Shape) -> str:
-    """The launch plan of a complete configuration: one line of JSON, with null for the entry's name."""
+    """Returns the launch plan of a complete configuration: one line of JSON, with null for the entry's name."""
     return ask_plan(own_planner(), options, shape)
 
 
 def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
-    """As `plan_json`, of a planner that may be another commit's."""
+    """Works as `plan_json`, with a planner that may be another commit's."""
     more = [f"groups={shape.groups_text}"] if shape.groups else []
     more += [f"ld={shape.ld_text}"] if shape.ld else []
     answer = _plan(program, shape.rows_in_memory, shape.n, shape.k, *more, *words_of(options))
@@ -114,11 +114,11 @@ def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
 
 
 _plan = functools.lru_cache(maxsize=256)(ask)
-"""What a program says of a plan stays as it is."""
+"""A program's result for a plan never changes."""
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All choices of a configuration, by the names of the plan. Raises `ConfigError` for one that breaks a rule."""
+    """Returns all choices of a configuration, by the names of the plan. Raises `ConfigError` if it breaks a rule."""
     words = words_of(options)
     odd = next((word for word in words if not word.isprintable() or " " in word), None)
     if odd is not None:
@@ -135,7 +135,7 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _answer(line: str) -> str:
-    for _ in range(2):  # a planner that was ended, as by Ctrl-C in its terminal, is started again
+    for _ in range(2):  # restart a planner that was ended, for example by Ctrl-C in its terminal
         server = _server(os.getpid())
         found = server.ask(line)
         if found:
@@ -146,7 +146,7 @@ def _answer(line: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _server(process: int) -> _Server:
-    """One for each process: a child of `fork` must not talk to its parent's."""
+    """Returns the server of this process; a child of `fork` must not use its parent's."""
     return _Server(own_planner())
 
 
@@ -157,7 +157,7 @@ class _Server:
         atexit.register(end, self._child)
 
     def ask(self, line: str) -> str:
-        """The answer; empty if there is none any more."""
+        """Returns the reply, or an empty text if the program has ended."""
         assert self._child.stdin and self._child.stdout
         with self._turn:
             try:
@@ -174,8 +174,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SharedPart:
-    """A part of dynamic shared memory. detail: how the bytes come about, for people. count: of parts of the same size,
-    of which each is called `one` and has a number, if it has that name; 0: what is in it has names elsewhere.
+    """A part of dynamic shared memory.
+
+    ``detail`` explains its size to people. ``count`` is the number of parts of the same size, each named ``one`` with a
+    number, if it has that name; 0 means that its contents have their names elsewhere.
     """
 
     name: str
@@ -187,7 +189,7 @@ class SharedPart:
 
 @dataclass(frozen=True)
 class Role:
-    """What a group of warps does."""
+    """The work of a group of warps."""
 
     name: str
     warps: tuple[int, ...]
@@ -196,7 +198,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Barrier:
-    """An array of mbarriers. offset: byte of the first in dynamic shared memory; arrivals and bytes: of one
+    """An array of mbarriers. ``offset``: byte of the first in dynamic shared memory. ``arrivals`` and ``bytes``: of one
     phase.
     """
 
@@ -211,10 +213,10 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Multicast:
-    """What one CTA of the cluster sends to others, as masks with one bit per rank.
+    """The data that one CTA of the cluster sends to others, as masks with one bit per rank.
 
-    a, b: receivers of its slices of A and B; a_rows, b_rows: first rows of these slices in the tile, of an operand that
-    is MN-major lines of shared memory; commit: receivers of the message that a stage has been read.
+    ``a``, ``b``: receivers of its slices of A and B. ``a_rows``, ``b_rows``: first rows of these slices in the tile, or
+    lines of shared memory for an MN-major operand. ``commit``: receivers of the signal that a stage has been read.
     """
 
     rank: int
@@ -236,9 +238,11 @@ class TileOrder:
 
 @dataclass(frozen=True)
 class TensorMapArgument:
-    """A tensor map over A, B or C. dims and box are innermost first, in elements; strides in bytes, of dims
-    1 and up. l2_promotion: bytes that a copy makes L2 fetch at once. offset: bytes from the tensor's start to the
-    map's, which is before it in a map of windows (kernels/common/groups.mojo).
+    """A tensor map over A, B or C.
+
+    ``dims`` and ``box`` are innermost first, in elements; ``strides`` are in bytes, for dims 1 and up.
+    ``l2_promotion``: bytes that a copy makes L2 fetch at once. ``offset``: bytes from the tensor's start to the map's,
+    which lies before it in a map of windows (kernels/common/groups.mojo).
     """
 
     name: str
@@ -254,7 +258,7 @@ class TensorMapArgument:
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """A number. type: the PTX type, for example ``u32``."""
+    """A number. ``type`` is its PTX type, for example ``u32``."""
 
     name: str
     type: str
@@ -263,8 +267,9 @@ class ScalarArgument:
 
 @dataclass(frozen=True)
 class WorkspaceArgument:
-    """The address of so many bytes of global memory. The words at its start, ``counters`` of 4 bytes, must be 0 before
-    the launch, and are 0 after it; partial sums of split-K come behind them."""
+    """The address of this many bytes of global memory. The words at its start, ``counters`` of 4 bytes, must be 0
+    before the launch, and are 0 after it; partial sums of split-K follow.
+    """
 
     name: str
     counters: int
@@ -273,8 +278,9 @@ class WorkspaceArgument:
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """The address of a row-major tensor that a fused epilogue reads, or of the sizes of groups, which is called as the
-    argument is."""
+    """The address of a row-major tensor that a fused epilogue reads, or of the sizes of groups. The tensor has the
+    argument's name.
+    """
 
     name: str
     dtype: str
@@ -286,10 +292,10 @@ Argument = TensorMapArgument | ScalarArgument | WorkspaceArgument | TensorArgume
 
 @dataclass(frozen=True)
 class Plan:
-    """How a kernel is launched; arguments are in the order of the kernel's parameters.
+    """The launch of a kernel. Arguments are in the order of the kernel's parameters.
 
-    entry: name of the kernel in its PTX, None in a plan made without compiling it. tiles: None where each CTA computes
-    the tile at its place in the grid.
+    ``entry``: name of the kernel in its PTX, None in a plan made without compiling it. ``tiles``: None if each CTA
+    computes the tile at its place in the grid.
     """
 
     kernel: str
@@ -311,22 +317,22 @@ class Plan:
 
     @property
     def scaling(self) -> BlockFormat | None:
-        """The format of block-scaled A and B."""
+        """Returns the format of block-scaled A and B."""
         return FORMATS.get(self.config["dtype"])
 
     @property
     def has_f32_factors(self) -> bool:
-        """Whether e4m3 has scale factors of blocks."""
+        """Returns whether e4m3 has scale factors of blocks."""
         return self.scaling is None and self.config["scales"] == "block"
 
     @property
     def out_type(self) -> ElementType:
-        """The type of C."""
+        """Returns the type of C."""
         return C_TYPES[self.config["out_dtype"]]
 
     @property
     def operand_bytes(self) -> float:
-        """What an element of A or B takes in memory, with its part of a scale factor."""
+        """Returns the bytes of an element of A or B in memory, with its part of a scale factor."""
         own = operand_bits(self.config["dtype"]) / 8
         if self.has_f32_factors:
             return own + 4 / fp8.BLOCK
@@ -334,59 +340,60 @@ class Plan:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of the product that one CTA computes: the MMA's, with the rows split over the CTAs of a
-        group. The product is C, or swapped its transpose.
+        """Returns rows and columns of the product that one CTA computes: the MMA's, with the rows split over the CTAs
+        of a group. The product is C, or swapped its transpose.
         """
         rows, columns, _ = self.config["mma_shape"]
         return rows // self.config["cta_group"], columns
 
     @property
     def output(self) -> tuple[int, int]:
-        """Rows and columns of C, which a fused epilogue may make fewer."""
+        """Returns rows and columns of C, which a fused epilogue may reduce."""
         dims = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
         in_element = 8 // self.out_type.bits if self.out_type.bits < 8 else 1  # of a map of bytes
         return self.problem.rows_in_memory, dims[0] * in_element
 
     @property
     def stored_output(self) -> tuple[int, int]:
-        """Rows of C in memory, and elements from one to the next."""
+        """Returns the rows of C in memory, and the elements from one to the next."""
         rows, columns = self.output
         return rows, (self.problem.ld or (0, 0, 0))[2] or columns
 
     @property
     def output_tile(self) -> tuple[int, int]:
-        """Rows and columns of C that one CTA writes."""
+        """Returns rows and columns of C that one CTA writes."""
         rows, columns = self.tile
         return (columns, rows) if self.swapped else (rows, columns * self.output[1] // self.problem.n)
 
     @property
     def layout(self) -> str:
-        """How A and B lie: see `harness.compile.config.OPTIONS`."""
+        """Returns the layout of A and B: see `harness.compile.config.OPTIONS`."""
         return str(self.config.get("layout", "nt"))
 
     def operand(self, name: str) -> TensorMapArgument:
-        """The tensor map of the MMA's A or B; swapped, A is the tensor B."""
+        """Returns the tensor map of the MMA's A or B; swapped, A is the tensor B."""
         maps = (argument for argument in self.arguments if isinstance(argument, TensorMapArgument))
         return next(argument for argument in maps if argument.name == f"{name.lower()}_map")
 
     def is_mn_major(self, name: str) -> bool:
-        """Whether the MMA's A or B lies so: a tensor A of [K, M], or B of [K, N]."""
+        """Returns whether the MMA's A or B is MN-major: a tensor A of [K, M], or B of [K, N]."""
         tensor = self.operand(name).tensor
         return self.layout["AB".index(tensor)] == ("t" if tensor == "A" else "n")
 
     @property
     def swapped(self) -> bool:
-        """Whether the kernel multiplies B . A^T and stores the transpose."""
-        return bool(self.config.get("swapped"))  # a plan of an older commit does not say
+        """Returns whether the kernel multiplies B . A^T and stores the transpose."""
+        return bool(self.config.get("swapped"))  # a plan of an older commit lacks this
 
     @property
     def split_k(self) -> int:
-        """Parts of K that a tile is added up in."""
+        """Returns the number of parts of K whose sums are added to a tile."""
         return int(self.config.get("split_k", 1))
 
     def of_product(self) -> Plan:
-        """The same launch with operands and boxes as the kernel sees them, which knows the product alone: swapped, its
-        A is the tensor B."""
+        """Returns the same launch with the kernel's operands and boxes: the kernel knows only the product, and swapped
+        its A is the tensor B.
+        """
         if not self.swapped:
             return self
         names = {"A": "B", "B": "A", "C": "C"}
@@ -400,7 +407,7 @@ class Plan:
 
     @property
     def product(self) -> tuple[int, int]:
-        """Rows and columns of the product."""
+        """Returns rows and columns of the product."""
         return (self.problem.n, self.problem.m) if self.swapped else (self.problem.m, self.problem.n)
 
 
@@ -413,7 +420,7 @@ _ARGUMENTS: dict[str, type] = {
 
 
 def parse_plan(text: str) -> Plan:
-    """Reads what ``emit plan`` prints."""
+    """Reads the output of ``emit plan``."""
     try:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
@@ -443,7 +450,7 @@ def parse_plan(text: str) -> Plan:
 
 
 def _argument(data: dict[str, Any]) -> Argument:
-    if data["kind"] == "counter":  # what a plan of an older commit calls a workspace of one word
+    if data["kind"] == "counter":  # the name of a one-word workspace in a plan of an older commit
         data = {"kind": "workspace", "counters": 1, **{key: value for key, value in data.items() if key != "kind"}}
     made: Argument = _make(_ARGUMENTS[data["kind"]], data)
     return made
@@ -465,7 +472,7 @@ def _all(kind: type[T], objects: list[dict]) -> tuple[T, ...]:
 
 
 def _make(kind: type[T], data: dict) -> T:
-    """An instance of a dataclass from the JSON fields of the same names; fields it does not know are left."""
+    """Makes an instance of a dataclass from the JSON fields of the same names; unknown fields are ignored."""
     known = [field for field in fields(kind) if field.name in data or field.default is MISSING]  # type: ignore[arg-type]
     values = {field.name: data[field.name] for field in known}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

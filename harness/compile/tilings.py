@@ -1,5 +1,6 @@
-"""Which tile, cluster, split of K and order of operands kernel 8 takes for a problem: the choice among what the
-catalogue has, by what geometry says of each; nothing is compiled or run for it."""
+"""Chooses tile, cluster, split of K and order of operands for kernel 8 and a problem from the catalogue, by an estimate
+from geometry. Nothing is compiled or run for it.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +14,32 @@ from harness.compile.catalog import Kernel, Tiling
 from harness.problem import Shape, operand_bits
 
 FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
-"""Where a CTA of the last clusters along M lies outside of C altogether, and clusters along M are few, the tiles of an
-H200 took 1.2 to 1.6 times as long as their waves say (777x8192x8192: one cluster of 4); with 24 along M it did not
-show, nor on an H100 in a launch of one wave, where nobody waits for such a CTA (384x4096x4096)."""
+"""If a CTA of the last clusters along M lies completely outside C, and there are few clusters along M, the tiles of an
+H200 took 1.2 to 1.6 times as long as their waves predict (777x8192x8192: one cluster of 4). With 24 along M there was
+no such effect, nor on an H100 in a launch of one wave, where nothing waits for such a CTA (384x4096x4096).
+"""
 DRAM_BYTES = {"sm_90a": 2300, "sm_100a": 3680}
-"""Of a cycle, all SMs together, as published for copies: 4.1 TB/s on an H200 at 1.78 GHz; 7.2 TB/s by TMA on a B200 at
-1.96 GHz (SemiAnalysisAI/microbench-blackwell)."""
+"""Bytes per cycle of all SMs together, as published for copies: 4.1 TB/s on an H200 at 1.78 GHz; 7.2 TB/s by TMA on a
+B200 at 1.96 GHz (SemiAnalysisAI/microbench-blackwell).
+"""
 
 # The next three are fitted to the order of 24 choices for 20 problems on an H200 (results/nvidia-h200-small-m.json):
-# what is chosen takes 1.01 times as long as the fastest of them, in the mean. For a B200 they are taken to be the same.
+# the choice takes on average 1.01 times as long as the fastest one. They are assumed to be the same for a B200.
 NOT_HIDDEN = 0.4
-"""The part of the smaller one of work and DRAM that the larger one does not hide."""
+"""The part of the smaller of work and DRAM that the larger one does not hide."""
 HAND_OVER = 2000
-"""Cycles from a team's barrier to what its counter held, and back: two ways through L2 with a release."""
+"""Cycles from a team's barrier to the value of its counter, and back: two round trips through L2 with a release."""
 PARTIAL_SLOWER = 4
-"""How many times longer partial sums take than bytes that TMA brings from L2."""
+"""Cost of a byte of partial sums relative to a byte that TMA loads from L2."""
 LEAST_K_STEPS, K_STEP = 4, 128
-"""K steps of a part of a tile at least, each 128 bytes deep."""
+"""Least K steps of a part of a tile, each 128 bytes deep."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cycles that a choice may take. waves: tiles or parts of tiles that a CTA computes one after the other; work: in
-    them, multiplying or filling shared memory, whichever is more; dram: A and B once; handing_over: partial sums.
+    """The estimated cycles of a choice. ``waves``: tiles or parts of tiles that a CTA computes one after the other.
+    ``work``: multiplying or filling shared memory in them, whichever is more. ``dram``: reading A and B once.
+    ``handing_over``: partial sums.
     """
 
     tiling: Tiling
@@ -51,7 +55,7 @@ class Estimate:
 
     @property
     def options(self) -> dict[str, Any]:
-        """As `harness.compile.config.make_config` takes them."""
+        """Returns the options for `harness.compile.config.make_config`."""
         return {name: getattr(self.tiling, name) for name in OF_TILING} | {"split_k": self.split_k}
 
 
@@ -59,7 +63,7 @@ OF_TILING = ("mma_shape", "cluster", "ping_pong", "swapped", "cta_group")
 
 
 def offered(kernel: Kernel, arch: str, asked: Mapping[str, Any]) -> list[Tiling]:
-    """The tilings among those that are asked for, in the kernel's own order."""
+    """Returns the tilings that match the requested options, in the kernel's own order."""
     tilings = kernel.tilings.get(f"{arch} block" if asked.get("scales") == "block" else arch, ())
     wanted = {name: asked.get(name) for name in OF_TILING}
     return [
@@ -68,12 +72,11 @@ def offered(kernel: Kernel, arch: str, asked: Mapping[str, Any]) -> list[Tiling]
 
 
 def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape) -> list[Estimate]:
-    """Of each tiling that is asked for, with the splits that it is offered with or the one that is asked for: the
-    fastest first."""
+    """Returns the estimates of each matching tiling, with its splits or the requested one, the fastest first."""
     found = [
         estimate(tiling, split, shape, arch, asked)
         for tiling in offered(kernel, arch, asked)
-        if not (shape.groups and (tiling.swapped or arch == "sm_100a"))  # whose grouped kernel has a default of its own
+        if not (shape.groups and (tiling.swapped or arch == "sm_100a"))  # the grouped kernel has its own default
         if tiling.least_m <= _rows(shape) and (tiling.most_m is None or _rows(shape) <= tiling.most_m)
         for split in _splits(tiling, shape, asked)
     ]
@@ -83,7 +86,7 @@ def estimates(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape)
 def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]:
     wanted = asked.get("split_k")
     if wanted is not None:
-        return [wanted] if wanted > 0 else []  # which the kernels refuse
+        return [wanted] if wanted > 0 else []  # the kernels refuse it
     if shape.groups:
         return [1]
     steps = ceil(shape.k * _element_bytes(asked) / K_STEP)
@@ -91,7 +94,7 @@ def _splits(tiling: Tiling, shape: Shape, asked: Mapping[str, Any]) -> list[int]
 
 
 def _rows(shape: Shape) -> int:
-    """Of A, or of each group if all had as many."""
+    """Returns the rows of A, or the average rows of a group."""
     return ceil(shape.m / max(1, len(shape.groups)))
 
 
@@ -100,7 +103,9 @@ def _element_bytes(asked: Mapping[str, Any]) -> float:
 
 
 def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping[str, Any]) -> Estimate:
-    """All CTAs that fit compute a tile at the same time: what counts is how often, times what a tile takes."""
+    """Returns the estimate. All CTAs that fit compute a tile at the same time, so the time is the number of waves times
+    that of a tile.
+    """
     gpu = usual_gpu(arch)
     sms = gpu.sms if asked.get("sms") is None else asked["sms"]
     m, n = (shape.n, shape.m) if tiling.swapped else (_rows(shape), shape.n)
@@ -109,8 +114,8 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     clusters = ceil(m / (rows * cm)) * ceil(n / (columns * cn)) * split * max(1, len(shape.groups))
     waves = ceil(clusters / max(1, sms // (cm * cn)))
     deep = shape.k / split * _element_bytes(asked)
-    # Zeros beyond the edge of a tensor come out of one place of L2: they count twice.
-    # Of multicast slices half the gain is seen.
+    # Zeros beyond the edge of a tensor come from one place of L2, so they count twice.
+    # Multicast slices gain only half of the expected time.
     filled = (rows + columns + rows / cn + columns / cm) / 2 + max(0, rows - m) + max(0, columns - n)
     multiply = rows * columns * deep / 2 / gpu.multiplications * tiling.slower
     ctas_m = ceil(m / rows)

@@ -1,1 +1,1 @@
-"""The native engine's interpreter: runs micro-operations on the 32-lane registers of fragments of warps."""
+"""The native engine's interpreter runs micro-operations on the 32-lane registers of fragments of warps."""

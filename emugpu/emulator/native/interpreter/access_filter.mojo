@@ -1,11 +1,12 @@
-"""The access filter: finds accesses of the trace that need no further look, since they are in order for certain.
+"""The access filter finds accesses of the trace that a reader can skip, because they are certainly in order.
 
-It looks at single-barrier CTAs, whose warps have done no more than load, store and meet at one barrier of all of them,
-and at the accesses to their own shared memory. `access_filter.py` hands it the CTAs and the trace.
+It examines single-barrier CTAs, whose warps have only loaded, stored and met at one barrier of all of them, and
+their accesses to their own shared memory. `access_filter.py` passes it the CTAs and the trace.
 
-A warp's *epoch* is how often it has left the barrier. What another warp has done in an earlier epoch has happened
-before; nothing else that another warp has done is known to have. An *interval* is the time between two meetings of a
-warp's lanes: at a barrier of the CTA, or in an instruction that all of them execute together (.sync). Lanes that split up are in no order with one another until they are one again.
+A warp's *epoch* is the number of times that it has left the barrier. An access of another warp in an earlier epoch
+has happened before; no other access of another warp is known to have. An *interval* is the time between two
+meetings of a warp's lanes: at a barrier of the CTA, or in an instruction that all of them execute together (.sync).
+Diverged lanes are not ordered with one another until they reconverge.
 """
 
 from std.bit import count_trailing_zeros
@@ -15,19 +16,19 @@ from .lanes import *
 comptime WARP_BITS = 6
 comptime LANE_BITS = 6
 comptime MANY = (1 << WARP_BITS) - 1
-"""In place of a warp, or of a lane."""
+"""Marks several warps, or several lanes."""
 comptime MOST_INTERVALS = 1 << 24
 
 
 @inline(.always)
 def knows(mark: Int, epoch: Int, warp: Int) -> Bool:
-    """Whether a warp in an epoch comes after what a mark stands for: 0, or an epoch, plus 1, and a warp."""
+    """Returns whether a warp in an epoch comes after a mark: 0, or an epoch, plus 1, and a warp."""
     return mark >> WARP_BITS <= epoch or mark & MANY == warp
 
 
 @inline(.always)
 def note_read(shadow: Bytes, chunk: Int, epoch: Int, warp: Int) -> Bool:
-    """Notes a read of a chunk; False: it may be out of order among warps."""
+    """Records a read of a chunk. Returns False if it may be out of order with other warps."""
     var s = shadow.unsafe_offset(4 * CHUNK_FIELDS * chunk)
     if not knows(Int(get[DType.int32](s, 4 * CHUNK_WRITE)), epoch, warp):
         return False
@@ -41,7 +42,7 @@ def note_read(shadow: Bytes, chunk: Int, epoch: Int, warp: Int) -> Bool:
 
 @inline(.always)
 def note_write(shadow: Bytes, chunk: Int, epoch: Int, warp: Int, is_whole: Bool) -> Bool:
-    """Notes a write to a chunk; False: it may be out of order among warps."""
+    """Records a write to a chunk. Returns False if it may be out of order with other warps."""
     var s = shadow.unsafe_offset(4 * CHUNK_FIELDS * chunk)
     var was_read = Int(get[DType.int32](s, 4 * CHUNK_READ))
     if not knows(Int(get[DType.int32](s, 4 * CHUNK_WRITE)), epoch, warp) or not knows(was_read, epoch, warp):
@@ -55,15 +56,15 @@ def note_write(shadow: Bytes, chunk: Int, epoch: Int, warp: Int, is_whole: Bool)
 
 @inline(.always)
 def is_anothers(mark: Int, interval: Int, lane: Int) -> Bool:
-    """Whether another lane of the warp than this one, or more than one, has left a mark since its lanes met."""
+    """Returns whether another lane of the warp, or more than one, has left a mark since its lanes met."""
     return mark >> LANE_BITS == interval and (mark & MANY != lane or lane == MANY)
 
 
 @fieldwise_init
 struct Marks(TrivialRegisterPassable):
-    """The marks of words, for an access of a warp in an interval: by whom each was read last, and written.
+    """The marks of words for an access of a warp in an interval: the last reader and the last writer of each.
 
-    apart: whether the lanes are not all together, so that two stores are not in order either.
+    `apart` says whether the lanes have diverged, so that two stores are not in order either.
     """
 
     var reads: Bytes
@@ -75,7 +76,9 @@ struct Marks(TrivialRegisterPassable):
 
 @inline(.always)
 def mark_words(marks: Marks, address: Int, size: Int, lane: Int) -> Bool:
-    """Marks the words that a lane accesses, or many do; False: it may be out of order among the lanes of its warp."""
+    """Marks the words that a lane, or several, accesses. Returns False if it may be out of order with lanes of its
+    warp.
+    """
     for word in range(address >> 2, ((address + size - 1) >> 2) + 1):
         var was_read = Int(get[DType.int32](marks.reads, 4 * word))
         var written = Int(get[DType.int32](marks.writes, 4 * word))
@@ -93,7 +96,7 @@ def mark_words(marks: Marks, address: Int, size: Int, lane: Int) -> Bool:
 
 @inline(.always)
 def mark_row(marks: Marks, address: Int, size: Int) -> Bool:
-    """The same of all lanes of a warp, each of which accesses so many bytes behind those of the lane before."""
+    """Does the same for all lanes of a warp, which access this many consecutive bytes each."""
     for k in range(size // 4):
         var lanes = (ramp[DType.int32](1) + Int32(32 * k)) // Int32(size // 4)
         var mine = lanes | Int32(marks.interval << LANE_BITS)
@@ -116,7 +119,7 @@ def mark_row(marks: Marks, address: Int, size: Int) -> Bool:
 
 @inline(.always)
 def pass_lanes(t: Bytes, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
-    """An access to shared memory, as one of lanes that are in no order but by meeting."""
+    """Handles an access to shared memory by lanes that only their meetings order."""
     var flags = half(e, 2)
     var lanes = Int(get[DType.uint32](e, 8))
     var words = pointer(t, FILTER_WORDS).unsafe_offset(8 * Int(get[DType.int64](e, 24)))
@@ -142,8 +145,9 @@ def pass_lanes(t: Bytes, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
 
 @inline(.always)
 def pass_global(e: Bytes, w: Bytes) -> Bool:
-    """An access to global memory: where the lanes of a warp are not together, those of one fragment may store there, or
-    all may load."""
+    """Handles an access to global memory. If the lanes of a warp have diverged, those of one fragment may store
+    there, or all may load.
+    """
     if look(w, WARP_APART) == 0:
         return True
     var lanes = Int(get[DType.uint32](e, 8))
@@ -158,7 +162,7 @@ def pass_global(e: Bytes, w: Bytes) -> Bool:
 
 @inline(.always)
 def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
-    """An access, whose chunks end there. Its time is written into the entry."""
+    """Handles an access, whose chunks end there. Writes its time into the entry."""
     var epoch = look(w, WARP_LEFT)
     set[DType.int32](e, 36, Int32(look(w, WARP_TIME)))
     var flags = half(e, 2)
@@ -182,7 +186,7 @@ def pass_access(t: Bytes, e: Bytes, end: Int, w: Bytes, cta: Bytes) -> Bool:
 
 @inline(.always)
 def list_entry(t: Bytes, list: Int, k: Int):
-    """Appends an entry to one of the lists that are handed back."""
+    """Appends an entry to one of the lists of results."""
     var count = look(t, list)
     set[DType.int64](pointer(t, FILTER_LISTS), 8 * (list * look(t, FILTER_COUNT) + count), Int64(k))
     note(t, list, count + 1)
@@ -190,7 +194,7 @@ def list_entry(t: Bytes, list: Int, k: Int):
 
 @inline(.always)
 def begin_interval(w: Bytes, cta: Bytes) -> Bool:
-    """The lanes of a warp have met. False: there are no more numbers."""
+    """Begins an interval, because the lanes of a warp have met. Returns False if there are no more numbers."""
     var number = look(cta, FILTERED_INTERVALS)
     note(cta, FILTERED_INTERVALS, number + 1)
     note(w, WARP_INTERVAL, number)
@@ -199,8 +203,9 @@ def begin_interval(w: Bytes, cta: Bytes) -> Bool:
 
 @inline(.always)
 def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
-    """What else happens to a warp; False: it is something else than all warps that meet at barrier 0, and leave, and
-    lanes that split up and become one again in between."""
+    """Handles other events of a warp: meeting at barrier 0 with all warps, exiting, diverging and reconverging.
+    Returns False for any other event.
+    """
     var kind = half(e, 0)
     var number = Int(get[DType.int32](e, 36))
     var value = Int(get[DType.int64](e, 24))
@@ -251,8 +256,9 @@ def pass_event(t: Bytes, k: Int, e: Bytes, w: Bytes, cta: Bytes) -> Bool:
 
 @inline(.never)
 def filter_all(t: Bytes):
-    """Looks at the entries of single-barrier CTAs, in order, and notes where a CTA ceases to be one. Lists the entries
-    that the reader of the trace has to look at."""
+    """Examines the entries of single-barrier CTAs, in order, and records where a CTA ceases to be one. Lists the
+    entries that the reader of the trace must examine.
+    """
     var count = look(t, FILTER_COUNT)
     for k in range(count):
         var e = pointer(t, FILTER_ENTRIES).unsafe_offset(TRACE_BYTES * k)

@@ -1,4 +1,4 @@
-"""Operations on lanes that are more than an expression."""
+"""Operations on lanes that need more than an expression."""
 
 from std.math import ceil, floor, sqrt, trunc
 from .lanes import *
@@ -23,12 +23,12 @@ def permute_bytes(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
 
 @inline(.always)
 def truncated[t: DType](a: SIMD[t, 32], b: SIMD[t, 32]) -> SIMD[t, 32]:
-    """The quotient of unsigned numbers; by zero, all ones."""
+    """Returns the quotient of unsigned numbers, or all ones for a division by zero."""
     var nowhere = b.eq(0)
     var divisor = nowhere.select(SIMD[t, 32](1), b)
     var found: SIMD[t, 32]
     comptime if t == DType.uint32:
-        # Of such numbers the quotient in float64 is rounded to a whole number only where it is one.
+        # For such numbers the quotient in float64 is rounded to an integer only if it is exactly that integer.
         found = (a.cast[DType.float64]() / divisor.cast[DType.float64]()).cast[t]()
     else:
         found = a // divisor
@@ -42,7 +42,7 @@ def magnitude[t: DType](a: SIMD[t, 32], negative: SIMD[DType.bool, 32]) -> SIMD[
 
 @inline(.always)
 def is_below_zero[t: DType](a: SIMD[t, 32]) -> SIMD[DType.bool, 32]:
-    """Whether bits are those of a negative integer."""
+    """Returns whether the bits are those of a negative integer."""
     comptime if t == DType.uint32:
         return a.ge(1 << 31)
     else:
@@ -51,7 +51,7 @@ def is_below_zero[t: DType](a: SIMD[t, 32]) -> SIMD[DType.bool, 32]:
 
 @inline(.never)
 def whole_quotient[is_signed: Bool, t: DType](a: SIMD[t, 32], b: SIMD[t, 32]) -> SIMD[t, 32]:
-    """Of integers, rounded toward zero; by zero, all ones."""
+    """Returns the quotient of integers, rounded toward zero, or all ones for a division by zero."""
     comptime if is_signed:
         var down = is_below_zero(a)
         var by = is_below_zero(b)
@@ -62,7 +62,7 @@ def whole_quotient[is_signed: Bool, t: DType](a: SIMD[t, 32], b: SIMD[t, 32]) ->
 
 @inline(.always)
 def whole_remainder[is_signed: Bool, t: DType](a: SIMD[t, 32], b: SIMD[t, 32]) -> SIMD[t, 32]:
-    """What a quotient leaves; by zero, everything."""
+    """Returns the remainder of a division, or the dividend for a division by zero."""
     return a - whole_quotient[is_signed](a, b) * b
 
 
@@ -101,7 +101,7 @@ def from_f16(a: Lanes) -> SIMD[DType.float32, 32]:
 
 @inline(.always)
 def canonical(a: Floats) -> Lanes:
-    """The bits of numbers; every NaN is the same."""
+    """Returns the bits of numbers. Every NaN becomes the same."""
     return a.eq(a).select(a.to_bits[DType.uint32](), Lanes(0x7FFFFFFF))
 
 
@@ -122,14 +122,14 @@ def pair(low: Floats, high: Floats) -> Pairs:
 
 @inline(.always)
 def flush(a: Floats) -> Floats:
-    """Subnormal numbers as zeros of their sign."""
+    """Returns numbers with subnormal ones replaced by zeros of their sign."""
     var bits = a.to_bits[DType.uint32]()
     return Floats(from_bits=(bits & 0x7F800000).eq(0).select(bits & 0x80000000, bits))
 
 
 @inline(.always)
 def quotient(a: Floats, b: Floats) -> Floats:
-    """Of div.approx: of a divisor beyond 2**126 the quotient is a zero, or NaN of an infinity."""
+    """Returns the result of div.approx: with a divisor beyond 2**126 it is a zero, or NaN for an infinity."""
     var bits = b.to_bits[DType.uint32]() & 0x7FFFFFFF
     var huge = bits.gt(0x7E800000) & bits.lt(0x7F800000)
     var sign = Floats(from_bits=(b.to_bits[DType.uint32]() & 0x80000000) | 0x3F800000)
@@ -153,7 +153,7 @@ def is_negative(a: Floats) -> SIMD[DType.bool, 32]:
 
 @inline(.always)
 def least(a: Floats, b: Floats) -> Floats:
-    """The smaller of two numbers, -0 before +0; a NaN loses."""
+    """Returns the smaller of two numbers, with -0 before +0. If one is a NaN, returns the other."""
     var first = a.lt(b) | (a.eq(b) & is_negative(a)) | ~b.eq(b)
     return first.select(a, b)
 
@@ -171,7 +171,7 @@ def or_nan(found: Floats, a: Floats, b: Floats) -> Floats:
 
 @inline(.always)
 def is_certain(a: Doubles, mask: UInt32) -> Bool:
-    """Whether numbers that are off by less than 2**-48 of themselves are rounded to f32 as the exact ones are."""
+    """Returns whether numbers with a relative error below 2**-48 round to the same f32 as the exact ones."""
     var low = (a * (1 - 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
     var high = (a * (1 + 2.0**-48)).cast[DType.float32]().to_bits[DType.uint32]()
     return (low.eq(high) | (lane_bits() & Lanes(mask)).eq(0)).reduce_and()
@@ -179,7 +179,7 @@ def is_certain(a: Doubles, mask: UInt32) -> Bool:
 
 @inline(.never)
 def power_of_two(a: Floats) -> Doubles:
-    """2 to the power of a number: of its fraction by the exponential series, to 2**-52 or so."""
+    """Returns 2 to the power of a number. The exponential series gives the fraction's part, to about 2**-52."""
     var x = min(max(a, Floats(-1000)), Floats(1000)).cast[DType.float64]()
     var whole = round(x)
     var f = (x - whole) * 0.6931471805599453
@@ -192,7 +192,7 @@ def power_of_two(a: Floats) -> Doubles:
 
 @inline(.never)
 def logarithm(a: Floats) -> Doubles:
-    """The logarithm to base 2: the exponent, and the series of the inverse hyperbolic tangent for the fraction."""
+    """Returns the logarithm to base 2: the exponent, plus the inverse hyperbolic tangent's series for the fraction."""
     var bits = a.cast[DType.float64]().to_bits[DType.uint64]()
     var exponent = (bits >> 52).cast[DType.int64]() - 1023
     var m = Doubles(from_bits=(bits & 0xFFFFFFFFFFFFF) | (UInt64(1023) << 52))
@@ -223,14 +223,14 @@ def made_quiet(a: Doubles) -> Doubles:
 
 @inline(.always)
 def with_nan(found: Doubles, a: Doubles) -> Doubles:
-    """A result, whose NaN is the operand's, made quiet, or else the one that hardware makes."""
+    """Returns a result. A NaN is the operand's, made quiet, or the one that hardware generates."""
     var own = is_nan(a).select(made_quiet(a), Doubles(from_bits=Pairs(UInt64(0xFFF8) << 48)))
     return is_nan(found).select(own, found)
 
 
 @inline(.always)
 def with_nan(found: Doubles, a: Doubles, b: Doubles) -> Doubles:
-    """The first operand that is a NaN counts."""
+    """Returns a result. The NaN of the first operand that is one takes precedence."""
     return is_nan(a).select(made_quiet(a), with_nan(found, b))
 
 
@@ -256,7 +256,7 @@ def whole_rp(a: Doubles) -> Doubles:
 
 @inline(.always)
 def whole_rn(a: Doubles) -> Doubles:
-    """To the nearest integer, of two the even one; a zero keeps the sign."""
+    """Rounds to the nearest integer, ties to even; a zero keeps the sign."""
     var bits = a.to_bits[DType.uint64]()
     var sign = bits & (UInt64(1) << 63)
     var size = Doubles(from_bits=bits ^ sign)
@@ -267,7 +267,7 @@ def whole_rn(a: Doubles) -> Doubles:
 
 @inline(.always)
 def to_s32(a: Doubles, of_nan: UInt32) -> Lanes:
-    """A whole number as an integer, the nearest that there is."""
+    """Returns a whole number as an integer, limited to the range of s32."""
     var inside = min(max(is_nan(a).select(Doubles(0), a), Doubles(-2147483648.0)), Doubles(2147483647.0))
     return is_nan(a).select(Lanes(of_nan), inside.cast[DType.int32]().cast[DType.uint32]())
 
@@ -280,8 +280,8 @@ def to_u32(a: Doubles, of_nan: UInt32) -> Lanes:
 
 @inline(.never)
 def fused_toward[mode: StaticString](a: Floats, b: Floats, c: Floats) -> Floats:
-    """a * b + c, rounded toward zero ("rz"), down ("rm") or up ("rp"): the nearest number, and the one beside it where
-    that lies on the wrong side of the exact sum, which is total + error (Knuth).
+    """Returns a * b + c, rounded toward zero ("rz"), down ("rm") or up ("rp"): the nearest number, or its neighbour
+    if that one lies on the wrong side of the exact sum, which is total + error (Knuth).
     """
     var product = a.cast[DType.float64]() * b.cast[DType.float64]()
     var addend = c.cast[DType.float64]()
@@ -309,7 +309,7 @@ def fused_toward[mode: StaticString](a: Floats, b: Floats, c: Floats) -> Floats:
 
 @inline(.always)
 def of_half[is_bf16: Bool](a: Lanes) -> Floats:
-    """The number of the low 16 bits."""
+    """Returns the number in the low 16 bits."""
     comptime if is_bf16:
         return Floats(from_bits=a << 16)
     return from_f16(a)
@@ -330,8 +330,8 @@ def half_bits[is_bf16: Bool](a: Floats) -> Lanes:
 
 @inline(.never)
 def odd_sum(a: Doubles, b: Doubles) -> Doubles:
-    """a + b rounded to odd, so that rounding it once more to fewer bits is right: of the two numbers beside the exact
-    sum, which is total + error (Knuth), the one with the last bit set.
+    """Returns a + b rounded to odd, so that a second rounding to fewer bits is correct: of the two neighbours of
+    the exact sum, which is total + error (Knuth), the one whose last bit is set.
     """
     var total = a + b
     var back = total - a
@@ -344,7 +344,7 @@ def odd_sum(a: Doubles, b: Doubles) -> Doubles:
 
 @inline(.never)
 def rounded_half[is_bf16: Bool](a: Doubles) -> Lanes:
-    """Rounded once: to odd on the way through f32."""
+    """Rounds once. The intermediate f32 is rounded to odd."""
     var nearest = a.cast[DType.float32]()
     var bits = nearest.to_bits[DType.uint32]()
     var there = nearest.cast[DType.float64]()

@@ -9,7 +9,7 @@ from .trace import *
 
 @inline(.never)
 def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, marks: Bytes) -> Int:
-    """Whether a fragment gets past bar.sync. 1: it does; 0: it waits; -1: something is odd, and nothing is done."""
+    """Returns 1 if a fragment passes bar.sync, 0 if it waits, and -1, with nothing done, if Python must handle it."""
     var flags = half(o, 4)
     var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
     var mask = look(f, FRAGMENT_MASK)

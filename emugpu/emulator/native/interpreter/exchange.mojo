@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: shfl, vote, redux and elect."""
+"""Exchanges of data between the lanes of a warp: shfl, vote, redux and elect."""
 
 from std.bit import count_trailing_zeros
 from .layout import *
@@ -8,9 +8,9 @@ from .arithmetic import *
 
 @inline(.never)
 def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees: Bool, mask: UInt32, members: UInt32, mut undefined: UInt32) -> Int:
-    """One of shfl, vote, redux and elect; the mark of its result, or -1: something is out of the ordinary.
+    """Executes a shfl, vote, redux or elect. Returns the mark of its result, or -1 if Python must handle it.
 
-    undefined: the lanes of `a` that are, which become those of the result.
+    `undefined` holds the undefined lanes of `a`, and then those of the result.
     """
     if mask & ~members != 0 or members & UInt32(look(f, FRAGMENT_ALIVE)) & ~mask != 0:
         return -1
@@ -60,7 +60,7 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
         return UNIFORM
     if op == ELECT:
         if mask & (mask - 1) == 0:
-            # What a lane alone has is the same in all places of a row.
+            # A lane's own value is the same in all places of a row.
             put(to, Lanes(1))
             return UNIFORM
         put(to, (lane_bits() & Lanes(mask & (~mask + 1))).ne(0).cast[DType.uint32]())
@@ -95,7 +95,7 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
 
 @inline(.always)
 def reduce_floats(op: Int, values: Lanes, active: SIMD[DType.bool, 32]) -> Lanes:
-    """The least or the greatest number of the lanes, in all lanes."""
+    """Returns the smallest or the largest number of the lanes, in all lanes."""
     var numbers = Floats(from_bits=active.select(values, Lanes(0x7FFFFFFF)))
     var any_nan = (active & ~numbers.eq(numbers)).reduce_or()
     comptime for step in range(5):

@@ -1,4 +1,4 @@
-"""Fragments are born and buried where a warp splits and joins; the queue of those that are ready."""
+"""Fragments begin and end where a warp diverges and reconverges. This file also has the queue of ready fragments."""
 
 from std.bit import count_trailing_zeros
 from .layout import *
@@ -9,7 +9,7 @@ from .trace import *
 
 @inline(.always)
 def push(c: Bytes, number: Int):
-    """Appends a fragment to the queue of those that are ready."""
+    """Appends a fragment to the queue of ready ones."""
     var tail = look(c, TAIL)
     set[DType.int32](pointer(c, QUEUE), 4 * tail, Int32(number))
     note(c, TAIL, tail + 1)
@@ -24,7 +24,7 @@ def new_stamp(c: Bytes, f: Bytes):
 
 @inline(.always)
 def touch(c: Bytes, number: Int):
-    """Notes that Python must be told of a fragment."""
+    """Records that Python must update a fragment."""
     var f = fragment(c, number)
     if look(f, FRAGMENT_IS_TOUCHED) == 0:
         note(f, FRAGMENT_IS_TOUCHED, 1)
@@ -35,7 +35,7 @@ def touch(c: Bytes, number: Int):
 
 @inline(.always)
 def copy_lanes(c: Bytes, to: Bytes, source: Bytes, packed: Int, lane: Int):
-    """A row of another fragment, or of one lane of it."""
+    """Copies a row of another fragment, or of one lane of it."""
     var slots = look(c, ROWS)
     var slot = packed & 0xFFFF
     var row = to.unsafe_offset(ROW * slot)
@@ -60,7 +60,9 @@ def copy_lanes(c: Bytes, to: Bytes, source: Bytes, packed: Int, lane: Int):
 
 @inline(.always)
 def born(c: Bytes, f: Bytes, mask: Int, block: Int, join: Int, join_block: Int) -> Int:
-    """A new fragment with the rows of another that are live at a block; if it has one lane, all lanes are like that."""
+    """Makes a fragment with those rows of another one that are live at a block. If it has one lane, all lanes equal
+    it.
+    """
     var left = look(c, FREE_COUNT) - 1
     note(c, FREE_COUNT, left)
     var number = Int(get[DType.int32](pointer(c, FREE), 4 * left))
@@ -103,7 +105,7 @@ def born(c: Bytes, f: Bytes, mask: Int, block: Int, join: Int, join_block: Int) 
 
 @inline(.always)
 def bury(c: Bytes, number: Int):
-    """A fragment is no more: it has split, or become one with others."""
+    """Ends a fragment that has split, or merged with others."""
     var f = fragment(c, number)
     note(f, FRAGMENT_STATE, STATE_GONE)
     if look(f, FRAGMENT_HAS_OBJECT) != 0:
@@ -116,7 +118,7 @@ def bury(c: Bytes, number: Int):
 
 @inline(.never)
 def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
-    """Makes two fragments of one at the branch that ends a block. False: Python must."""
+    """Splits a fragment at the branch that ends a block. Returns False if Python must do it."""
     var f = fragment(c, number)
     var room = look(c, FREE_COUNT) >= 4 and look(c, QUEUE_ROOM) - look(c, TAIL) >= 2048
     if look(c, FREE_JOIN) < 0 and look(c, JOIN_COUNT) == look(c, JOIN_ROOM):
@@ -153,7 +155,7 @@ def split(c: Bytes, number: Int, block: Int, o: Bytes) -> Bool:
 
 @inline(.always)
 def new_join(c: Bytes) -> Int:
-    """The number of a join that is not in use."""
+    """Returns the number of an unused join."""
     var new = look(c, FREE_JOIN)
     if new >= 0:
         note(c, FREE_JOIN, look(pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * new), JOINPOINT_PARENT))
@@ -165,7 +167,7 @@ def new_join(c: Bytes) -> Int:
 
 @inline(.never)
 def arrive(c: Bytes, number: Int):
-    """A fragment waits for its siblings; the last one to come makes one of all of them."""
+    """Makes a fragment wait for its siblings. The last one that arrives merges all of them."""
     var f = fragment(c, number)
     var join = look(f, FRAGMENT_JOIN)
     var j = pointer(c, JOINS).unsafe_offset(8 * JOINPOINT_FIELDS * join)
@@ -216,8 +218,9 @@ def arrive(c: Bytes, number: Int):
 
 @inline(.always)
 def join_rows(c: Bytes, to: Bytes, other: Bytes, block: Int):
-    """Takes over the lanes of another fragment in the fixed rows, of which a lane alone has its own, and in those that
-    are live at a block."""
+    """Takes over the lanes of another fragment in the fixed rows, where each lane has its own value, and in those
+    that are live at a block.
+    """
     for k in range(look(c, FIXED_COUNT)):
         join_row(c, to, other, Int(get[DType.int32](pointer(c, FIXED_ROWS), 4 * k)))
     var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
@@ -228,7 +231,7 @@ def join_rows(c: Bytes, to: Bytes, other: Bytes, block: Int):
 
 @inline(.always)
 def join_row(c: Bytes, to: Bytes, other: Bytes, packed: Int):
-    """Takes over the lanes of another fragment in one row; packed: its number and kind."""
+    """Takes over the lanes of another fragment in one row. `packed` holds its number and kind."""
     var slots = look(c, ROWS)
     var file = to.unsafe_bitcast[Bytes]()[]
     var source = other.unsafe_bitcast[Bytes]()[]

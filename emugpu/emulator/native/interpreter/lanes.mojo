@@ -1,8 +1,8 @@
-"""Rows of 32 lanes, a fragment's tables of fields of 8 bytes, and the numbers that handlers and Python share.
+"""Rows of 32 lanes, a fragment's tables of 8-byte fields, and the numbers that the interpreter and Python share.
 
-A register is a row of 256 bytes, the lanes from its start. For each there are a mark, which says whether all lanes
-agree and whether some are undefined, the stamp of its last change, the lanes that are undefined and the number of what
-is said of them.
+A register is a row of 256 bytes, with the lanes at its start. For each row there are a mark, which says whether all
+lanes are equal and whether some are undefined, the stamp of its last change, the undefined lanes, and the number of
+their origin.
 """
 
 from .layout import *
@@ -30,7 +30,8 @@ comptime ALIGNED = 32
 comptime COUNTED = 64
 comptime SPREADS = 128
 
-# What Python takes for a turn, to go to a next block, for a barrier and a shuffle, in the units of an operation's weight.
+# Python's cost of a turn, of the step to a next block, of a barrier and of a shuffle, in the units of an operation's
+# weight.
 comptime TURN_WEIGHT = 8
 comptime BLOCK_WEIGHT = 1
 comptime BARRIER_WEIGHT = 12
@@ -78,7 +79,7 @@ def pointer(c: Bytes, number: Int) -> Bytes:
 
 @inline(.always)
 def look(table: Bytes, number: Int) -> Int:
-    """One of a table's fields of 8 bytes."""
+    """Returns one of a table's 8-byte fields."""
     return Int(get[DType.int64](table, 8 * number))
 
 
@@ -104,7 +105,7 @@ def lane_bits() -> SIMD[DType.uint32, 32]:
 
 @inline(.always)
 def mask_of(p: Bytes) -> UInt32:
-    """The lanes in which a predicate holds."""
+    """Returns the lanes in which a predicate holds."""
     return load[DType.uint32](p).ne(0).select(lane_bits(), SIMD[DType.uint32, 32](0)).reduce_or()
 
 

@@ -1,5 +1,5 @@
-"""What Python calls: `run` for one fragment, `run_turns` to give fragments their turns, and split and join them, for as
-long as Python is not needed; `filter_accesses` to filter what was traced.
+"""The functions that Python calls: `run` for one fragment; `run_turns` to give fragments their turns, and split and
+join them, as long as Python is not needed; `filter_accesses` to filter a trace.
 """
 
 from interpreter.layout import *
@@ -13,7 +13,7 @@ from interpreter.access_filter import *
 
 @export
 def run(c: Bytes, number: Int, start: Int, budget: Int, window: Int) abi("C") -> Int:
-    """Runs one fragment from an operation on, and hands over what it has changed."""
+    """Runs one fragment from an operation on, and lists its changes."""
     if number < 0:
         return 0
     var f = fragment(c, number)
@@ -27,7 +27,7 @@ def run(c: Bytes, number: Int, start: Int, budget: Int, window: Int) abi("C") ->
 
 @export
 def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
-    """Hands over the rows of a fragment that were changed since that was last done."""
+    """Lists the rows of a fragment that changed since the last call."""
     if number < 0:
         return 0
     var f = fragment(c, number)
@@ -37,7 +37,7 @@ def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
 
 @export
 def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
-    """Gives the fragments of the queue their turns, in order, until one of them needs Python; returns why it stops."""
+    """Gives the fragments of the queue their turns, in order, until one of them needs Python. Returns why it stops."""
     if turns <= 0:
         return ANSWER_TURNS_OVER
     var taken = 0
@@ -73,9 +73,9 @@ def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
 
 @export
 def touch_living(c: Bytes, current: Int, ctas: Int) abi("C") -> Int:
-    """Notes of all fragments that Python does not know yet that it is to be told of them; returns how many are noted.
+    """Records all fragments of which Python has no object yet, so that Python updates them. Returns their number.
 
-    current: whose turn it is, or -1. ctas: how many there are in the table.
+    `current` is the fragment whose turn it is, or -1. `ctas` is the number of CTAs in the table.
     """
     if ctas == 0:
         return 0
@@ -95,6 +95,6 @@ def touch_living(c: Bytes, current: Int, ctas: Int) abi("C") -> Int:
 
 @export
 def filter_accesses(t: Bytes) abi("C") -> Int:
-    """Filters a part of the trace, as `filter_all` does."""
+    """Filters a part of the trace with `filter_all`."""
     filter_all(t)
     return 0

@@ -1,4 +1,6 @@
-"""What a whole warp does at once: loads of tensor memory, a register at a time, and stores of matrices, one at a time."""
+"""Operations of a whole warp: loads from tensor memory, one register at a time, and stores of matrices, one at a
+time.
+"""
 
 from .layout import *
 from .lanes import *
@@ -7,7 +9,9 @@ from .memory import *
 
 @inline(.never)
 def load_tensor_memory(c: Bytes, to: Bytes, a: Bytes, lanes: Bytes, o: Bytes) -> Bool:
-    """Loads a register of all threads. lanes: where those of an access to address 0 lie; False: it is Python's."""
+    """Loads a register of all threads. `lanes` is the place of an access to address 0. Returns False if Python must
+    do it.
+    """
     comptime COLUMNS = 512
     var address = Int(UInt32(address_of(a, 0, o, half(o, 4) & WIDE_ADDRESS != 0)))
     var lane = address >> 16
@@ -35,7 +39,7 @@ def load_tensor_memory(c: Bytes, to: Bytes, a: Bytes, lanes: Bytes, o: Bytes) ->
 
 @inline(.never)
 def store_matrix[transposes: Bool](c: Bytes, a: Bytes, values: Bytes, o: Bytes) -> Bool:
-    """Stores the 8 rows of a matrix of 16 bits, whose addresses 8 lanes have; False: it is Python's."""
+    """Stores the 8 rows of a matrix of 16 bits, at the addresses in 8 lanes. Returns False if Python must do it."""
     var first = 8 * Int(get[DType.int32](o, 28))
     var places = pointer(c, PLACES).unsafe_bitcast[Place]()
     for row in range(8):

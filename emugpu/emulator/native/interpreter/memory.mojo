@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of all spaces, checked; what is replaced is kept, so that it can be taken back."""
+"""Checked loads, stores and atomics of all spaces. Replaced values are kept for a rollback."""
 
 from std.bit import count_leading_zeros
 from .layout import *
@@ -7,7 +7,9 @@ from .lanes import *
 
 @fieldwise_init
 struct Place(TrivialRegisterPassable):
-    """Where an access lies in the host's memory. poisoned: whether a shadow says which bytes were written."""
+    """The place of an access in the host's memory. `poisoned` says whether a shadow records which bytes were
+    written.
+    """
 
     var found: Bool
     var poisoned: Bool
@@ -46,7 +48,9 @@ def write[n: Int](p: Bytes, v: UInt64):
 
 @inline(.always)
 def find_allocation(c: Bytes, address: UInt64, nbytes: UInt64) -> Int:
-    """The allocation that holds these bytes, or -1. An allocation: base, bytes, data, shadow or null."""
+    """Returns the allocation that holds these bytes, or -1. An allocation has a base, bytes, data, and a shadow or
+    null.
+    """
     var table = pointer(c, ALLOCATIONS)
     var last = Int(field(c, LAST_ALLOCATION))
     for k in range(-1, Int(field(c, ALLOCATION_COUNT))):
@@ -97,7 +101,7 @@ def is_written[n: Int](at: Place) -> Bool:
 
 @inline(.always)
 def address_of(row: Bytes, lane: Int, o: Bytes, wide: Bool) -> UInt64:
-    """An address of 32 bits wraps around at 32."""
+    """Returns a lane's address. One of 32 bits wraps around at 32 bits."""
     var displacement = get[DType.uint64](o, 16)
     if wide:
         return get[DType.uint64](row, 8 * lane) + displacement
@@ -106,7 +110,7 @@ def address_of(row: Bytes, lane: Int, o: Bytes, wide: Bool) -> UInt64:
 
 @inline(.always)
 def consecutive(row: Bytes, wide: Bool) -> Bool:
-    """Whether the lanes' addresses are those of 4-byte words in a row."""
+    """Returns whether the lanes' addresses are those of consecutive 4-byte words."""
     if wide:
         var a = load[DType.uint64](row)
         return a.eq(SIMD[DType.uint64, 32](a[0]) + ramp[DType.uint64](4)).reduce_and()
@@ -116,7 +120,7 @@ def consecutive(row: Bytes, wide: Bool) -> Bool:
 
 @inline(.never)
 def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, o: Bytes, mask: UInt32) -> Int:
-    """Loads a row; its mark, or -1: something is out of the ordinary."""
+    """Loads a row. Returns its mark, or -1 if Python must do it."""
     var flags = half(o, 4)
     var aligned = UInt64(half(o, 14) - 1)
     var wide = flags & WIDE_ADDRESS != 0
@@ -135,7 +139,7 @@ def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, 
         if mask == FULL and flags & WIDE == 0 and consecutive(a, wide):
             var address = address_of(a, 0, o, wide)
             var at = place[space, False](c, address, 128)
-            # Words in a row are aligned to 4 bytes and no more.
+            # Consecutive words are only aligned to 4 bytes.
             if not at.found or address & 3 != 0 or half(o, 14) > 4:
                 return -1
             if at.poisoned:
@@ -161,7 +165,7 @@ def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, 
 
 @inline(.always)
 def note_old[n: Int](c: Bytes, at: Place) -> Bool:
-    """Writes down what a store is about to replace. False: there is no room for it."""
+    """Saves the bytes that a store is about to replace. Returns False if there is no room for them."""
     var number = field(c, LOGGED)
     if number >= field(c, LOG_ROOM):
         return False
@@ -215,7 +219,7 @@ def lane_value(row: Bytes, lane: Int, wide: Bool) -> UInt64:
 def store_lanes[space: Int, n: Int](
     c: Bytes, a: Bytes, agrees: Bool, values: Bytes, o: Bytes, mask: UInt32
 ) -> Bool:
-    """Stores a row. False: something is out of the ordinary, and nothing is stored."""
+    """Stores a row. Returns False, with nothing stored, if Python must do it."""
     var flags = half(o, 4)
     var aligned = UInt64(half(o, 14) - 1)
     var wide = flags & WIDE_ADDRESS != 0
@@ -225,7 +229,7 @@ def store_lanes[space: Int, n: Int](
         var at = place[space, True](c, address, UInt64(n))
         if address & aligned != 0 or not at.found or not note_old[n](c, at):
             return False
-        # Of lanes that store to one place the last one wins.
+        # If several lanes store to one place, the last one wins.
         var last = 31 - Int(count_leading_zeros(mask))
         write_at[n](at, lane_value(values, last, wide_values))
         return True
@@ -264,13 +268,13 @@ def store_lanes[space: Int, n: Int](
 
 @inline(.always)
 def flushed(bits: UInt32) -> UInt32:
-    """A subnormal number's bits as those of a zero of its sign."""
+    """Returns a subnormal number's bits as those of a zero of its sign."""
     return bits & 0x80000000 if bits & 0x7F800000 == 0 else bits
 
 
 @inline(.always)
 def sum_of_numbers[space: Int, n: Int](old: UInt64, b: UInt64) -> UInt64:
-    """In global memory f32 flushes subnormal numbers, and f64 leaves a NaN as it is."""
+    """Returns a sum. In global memory f32 flushes subnormal numbers, and f64 does not change a NaN."""
     comptime if n == 4:
         var x = old.cast[DType.uint32]()
         var y = b.cast[DType.uint32]()
@@ -305,7 +309,7 @@ def as_signed[n: Int](a: UInt64) -> Int64:
 
 @inline(.always)
 def combined[space: Int, n: Int](what: Int, old: UInt64, b: UInt64, x: UInt64) -> UInt64:
-    """What is in memory after one lane's turn; higher bits than those of the item mean nothing."""
+    """Returns the content of memory after one lane's operation. Bits above those of the item are meaningless."""
     if what == ATOMIC_ADD:
         return old + b
     if what == ATOMIC_CAS:
@@ -337,9 +341,9 @@ def combined[space: Int, n: Int](what: Int, old: UInt64, b: UInt64, x: UInt64) -
 def atomic_lanes[space: Int, n: Int](
     c: Bytes, to: Bytes, a: Bytes, agrees: Bool, b: Bytes, x: Bytes, o: Bytes, mask: UInt32, alone: Bool
 ) -> Int:
-    """The lanes' turns, one after another; how many of them have changed memory, or -1: something is out of the ordinary.
+    """Executes an atomic lane by lane. Returns how many lanes changed memory, or -1 if Python must do it.
 
-    Before the first turn it is known that none of them is. alone: there is one lane, whose result is that of all.
+    All lanes are checked before the first one. `alone` means that there is one lane, whose result all lanes get.
     """
     comptime all_bits = UInt64(0xFFFFFFFFFFFFFFFF) >> UInt64(64 - 8 * n)
     var flags = half(o, 4)

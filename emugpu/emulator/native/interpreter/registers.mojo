@@ -1,4 +1,4 @@
-"""The rows of a fragment: what is undefined in them, what Python is handed, and whether they are as they were."""
+"""The rows of a fragment: their undefined lanes, the list of changes for Python, and the comparison with saved rows."""
 
 from .layout import *
 from .lanes import *
@@ -23,7 +23,7 @@ def merge(to: Bytes, new: Bytes, guard: Bytes, negated: Bool, wide: Bool):
 
 @inline(.always)
 def undefined_at(slots: Int, slot: Int) -> Int:
-    """Where a file has the undefined lanes of a row."""
+    """Returns the place of a row's undefined lanes in a file."""
     return (ROW + 5) * slots + 4 * slot
 
 
@@ -39,13 +39,15 @@ def mark_of(file: Bytes, slots: Int, slot: Int) -> Int:
 
 @inline(.never)
 def missing_lanes(file: Bytes, slots: Int, slot: Int) -> UInt32:
-    """The lanes of a row that are undefined."""
+    """Returns the undefined lanes of a row."""
     return get[DType.uint32](file, undefined_at(slots, slot)) if mark_of(file, slots, slot) == POISON else UInt32(0)
 
 
 @inline(.never)
 def spread(file: Bytes, slots: Int, o: Bytes, mut undefined: UInt32, mut origin: UInt32) -> Bool:
-    """What is undefined in a result: the lanes in which a source is. False: Python must see to it."""
+    """Computes the undefined lanes of a result: those in which a source is undefined. Returns False if Python must
+    do it.
+    """
     var flags = half(o, 4)
     var count = 3
     if flags & CHOOSES != 0:
@@ -77,7 +79,7 @@ def spread(file: Bytes, slots: Int, o: Bytes, mut undefined: UInt32, mut origin:
 
 @inline(.never)
 def join_undefined(file: Bytes, slots: Int, d: Int, new: Int, lanes: UInt32, undefined: UInt32, origin: UInt32) -> Int:
-    """The mark of a row that gets some lanes of one that is marked as `new`."""
+    """Returns the mark of a row that gets some lanes of one marked as `new`."""
     var left = missing_lanes(file, slots, d) & ~lanes
     var found = left | (undefined & lanes if new == POISON else UInt32(0))
     if found == 0:
@@ -90,7 +92,7 @@ def join_undefined(file: Bytes, slots: Int, d: Int, new: Int, lanes: UInt32, und
 
 @inline(.never)
 def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
-    """Lists the rows that were changed under a stamp and that are live at a location."""
+    """Lists the rows that changed under a stamp and are live at a location."""
     var slots = look(c, ROWS)
     var marks = file.unsafe_offset(ROW * slots)
     var stamps = marks.unsafe_offset(slots)
@@ -141,7 +143,7 @@ def hand_over(c: Bytes, file: Bytes, stamp: UInt32, location: Int):
 
 @inline(.never)
 def keep_rows(c: Bytes, file: Bytes, block: Int):
-    """Writes down the registers that are live at the start of a block."""
+    """Saves the registers that are live at the start of a block."""
     var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
     var first = Int(get[DType.int32](where))
     for k in range(Int(get[DType.int32](where, 4))):
@@ -151,7 +153,7 @@ def keep_rows(c: Bytes, file: Bytes, block: Int):
 
 @inline(.never)
 def are_as_kept(c: Bytes, file: Bytes, block: Int, mask: UInt32) -> Bool:
-    """Whether those are the same now, in the lanes of a mask: what others hold means nothing."""
+    """Returns whether they are equal to the saved ones in the lanes of a mask; other lanes are meaningless."""
     var here = (lane_bits() & Lanes(mask)).ne(0)
     var where = pointer(c, LOCATIONS).unsafe_offset(8 * block)
     var first = Int(get[DType.int32](where))

@@ -17,7 +17,7 @@ from .barriers import *
 
 @inline(.never)
 def save_undefined(kept: Bytes, k: Int, file: Bytes, slots: Int, slot: Int, saves: Bool):
-    """Keeps what is undefined in a row, or puts it back."""
+    """Saves the undefined lanes of a row, or restores them."""
     if saves:
         set[DType.uint32](kept, 8 * k, get[DType.uint32](file, undefined_at(slots, slot)))
         set[DType.uint32](kept, 8 * k + 4, get[DType.uint32](file, origin_at(slots, slot)))

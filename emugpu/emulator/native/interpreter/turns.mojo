@@ -1,4 +1,4 @@
-"""Gives a fragment its turn, and does what follows from it."""
+"""Gives a fragment its turn, and handles the consequences."""
 
 from std.bit import pop_count
 from .layout import *
@@ -11,7 +11,7 @@ from .run_blocks import *
 
 @inline(.always)
 def enter_cta(c: Bytes, number: Int):
-    """Makes a CTA's memory that of the context."""
+    """Makes a CTA's memory current in the context."""
     var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * number)
     for k in range(CTA_ALIVE):
         note(c, k, look(cta, k))
@@ -39,7 +39,9 @@ def waits(c: Bytes, number: Int):
 
 @inline(.never)
 def leave(c: Bytes, number: Int) -> Bool:
-    """A whole warp leaves the kernel, if that ends nothing and nobody waits for its arrival; else it is Python's."""
+    """Lets a whole warp exit, if that ends nothing and no fragment waits for its arrival; otherwise Python must do
+    it.
+    """
     var f = fragment(c, number)
     var cta = pointer(c, CTAS).unsafe_offset(8 * CTA_FIELDS * look(f, FRAGMENT_CTA))
     var mask = look(f, FRAGMENT_MASK)
@@ -59,7 +61,7 @@ def leave(c: Bytes, number: Int) -> Bool:
 
 @inline(.always)
 def leaves(c: Bytes, block: Int, o: Bytes) -> Bool:
-    """Whether a part of what splits at the branch that ends a block has to go on in Python."""
+    """Returns whether a part of a fragment that splits at the branch at a block's end must continue in Python."""
     for side in range(2):
         var next = Int(get[DType.int32](o, 24 + 4 * side))
         var meets = next == Int(get[DType.int32](pointer(c, JOINS_OF_BLOCKS), 4 * block))
@@ -70,8 +72,9 @@ def leaves(c: Bytes, block: Int, o: Bytes) -> Bool:
 
 @inline(.never)
 def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
-    """Runs the window after a turn, in which it is watched whether a loop only polls; returns why it has ended.
-    REFUSED: it is Python's, and nothing is done."""
+    """Runs the window after a turn that detects whether a loop only polls. Returns why it ended. REFUSED means that
+    Python must do it, and nothing is done.
+    """
     var blocks = look(c, WINDOW_BLOCKS)
     var start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
     if blocks == 0 or start < 0 or look(f, FRAGMENT_STREAK) + blocks >= look(c, SLICE):
@@ -101,7 +104,7 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
 
 @inline(.always)
 def note_run(c: Bytes, f: Bytes):
-    """Notes what a run of blocks has done, and where its fragment is."""
+    """Records the result of a run of blocks, and the place of its fragment."""
     var out = pointer(c, OUT)
     note(c, CHANGES, look(c, CHANGES) + look(out, RESULT_CHANGES))
     note(c, WEIGHT, look(c, WEIGHT) + look(out, RESULT_WEIGHT) + TURN_WEIGHT)
@@ -111,14 +114,16 @@ def note_run(c: Bytes, f: Bytes):
 
 @inline(.always)
 def goes_on(c: Bytes, f: Bytes, status: Int) -> Bool:
-    """Whether a fragment neither waits, splits, joins nor exits after a run of blocks."""
+    """Returns whether a fragment neither waits, splits, joins nor exits after a run of blocks."""
     var following = look(pointer(c, OUT), RESULT_FOLLOWING)
     return status == ANSWER_STOPPED and following >= 0 and following != look(f, FRAGMENT_JOIN_BLOCK)
 
 
 @inline(.always)
 def turn(c: Bytes, number: Int) -> Int:
-    """One turn of a fragment, or what is left of it. STOPPED: it is over, and what follows from it is done."""
+    """Runs one turn of a fragment, or the rest of it. STOPPED means that it has ended and its consequences are
+    handled.
+    """
     var f = fragment(c, number)
     var block = look(f, FRAGMENT_BLOCK)
     var start = look(f, FRAGMENT_START)
@@ -189,7 +194,9 @@ def turn(c: Bytes, number: Int) -> Int:
 
 @inline(.always)
 def meet(c: Bytes, number: Int) -> Int:
-    """A fragment has come to where its siblings meet it. ARRIVES: that is a join of Python's, or there is no room."""
+    """Handles a fragment that reaches its join. ARRIVES means that the join belongs to Python, or that there is no
+    room.
+    """
     if look(fragment(c, number), FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
         return ANSWER_ARRIVES
     arrive(c, number)
