@@ -142,7 +142,7 @@ def test_schedules_are_not_for_a_gpu(tmp_path):
         'schema=1\ndevice="gpu"\nkernels="kernel6"\nclusters="2x1"\nshapes="8"\ndtypes="bf16"\ninputs="index"\n[[cases]]\n'
     )
     result = harness_command("bench", "--suite", suite, "--schedules", 4)
-    assert result.exit_code == 2 and "runs on a GPU, which has none" in result.stderr
+    assert result.exit_code == 2 and "runs on a GPU, which has no schedules" in result.stderr
 
 
 CONFIGS = [
