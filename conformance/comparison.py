@@ -26,9 +26,9 @@ class Difference:
     theirs: int
 
 
-Tell = Callable[[Difference], str]
+Describe = Callable[[Difference], str]
 """Describes a difference in a sentence."""
-TOLD = 2
+MOST_DESCRIBED = 2
 """Places that are described for each buffer that differs."""
 
 
@@ -44,10 +44,10 @@ def compare(probe: Probe, found: Outputs) -> list[str]:
     try:
         return explain({case: ours[case] for case in found if case in ours}, found)
     except Exception as error:  # an unexpected result must not affect those that come after it
-        return [f"it differs, and cannot be told: {error!r}"]
+        return [f"it differs, and the difference cannot be described: {error!r}"]
 
 
-def by_element(tell: Tell) -> Explain:
+def by_element(describe: Describe) -> Explain:
     """Describes differences place by place, each in a sentence. Places with the same sentence count as one."""
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
@@ -56,14 +56,14 @@ def by_element(tell: Tell) -> Explain:
             for name, array in buffers.items():
                 ours, theirs = _words(array), _words(found[case][name])
                 places = np.argwhere(ours != theirs)
-                told: list[str] = []
+                sentences: list[str] = []
                 for place in map(tuple, places.tolist()):
-                    sentence = tell(Difference(case, name, place, int(ours[place]), int(theirs[place])))
-                    if sentence not in told:
-                        told.append(sentence)
-                    if len(told) == TOLD:
+                    sentence = describe(Difference(case, name, place, int(ours[place]), int(theirs[place])))
+                    if sentence not in sentences:
+                        sentences.append(sentence)
+                    if len(sentences) == MOST_DESCRIBED:
                         break
-                lines += [f"{case}: {sentence} ({len(places)} of {array.size} differ)" for sentence in told]
+                lines += [f"{case}: {sentence} ({len(places)} of {array.size} differ)" for sentence in sentences]
         return lines
 
     return explain

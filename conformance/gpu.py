@@ -110,7 +110,7 @@ def run_in_child(probe: Probe, seconds: float = TIME_LIMIT) -> Answered:
     if not found:
         raise CannotRun(next(iter(failed.values()), "the process left nothing"))
     failed.update(dict.fromkeys(left, "not asked: too many cases failed"))
-    return Answered(found, {probe.cases[number].name: said for number, said in sorted(failed.items())})
+    return Answered(found, {probe.cases[number].name: message for number, message in sorted(failed.items())})
 
 
 def _child(asked: Path, parts: Path, seconds: float, cases: Sequence[int]) -> tuple[str | None, bool]:

@@ -55,8 +55,8 @@ def record(
             print(f"{probe.name:34} {seconds:6.2f} s  {_verdict(probe, lines) if real else ''}")
             for line in lines[:SHOWN_DIFFERENCES]:
                 print(f"    {line}")
-            for case, said in answered.failed.items():
-                print(f"    {case}: failed: {said}")
+            for case, message in answered.failed.items():
+                print(f"    {case}: failed: {message}")
         if path is not None:
             recording.write(path, machine, entries)
     print(f"{len(entries)} probes, {failed} failed, {differing} differ from the emulator")

@@ -173,32 +173,32 @@ def read(file: Path, word: str = "") -> Epilogue:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageProblem(f"{word} cannot be read: {why}; name a Mojo file") from None
-    said = {key: value.strip() for key, value in _DECLARED.findall(text)}
-    if "struct OwnEpilogue(" not in text or "name" not in said:
+    declared = {key: value.strip() for key, value in _DECLARED.findall(text)}
+    if "struct OwnEpilogue(" not in text or "name" not in declared:
         raise UsageProblem(
             f"{word} declares no epilogue: it needs a `struct OwnEpilogue(FusedEpilogue)` with a line such as "
             '`comptime name = "mine"`, as docs/epilogues.md says'
         )
-    if "formula" not in said:
+    if "formula" not in declared:
         raise UsageProblem(
             f'{word} does not say what C must be: it needs a line such as `comptime formula = "product + bias"`'
         )
     for key in ("name", "formula"):
-        if not re.fullmatch(r'"[^"\\]*"', said[key]):
-            raise UsageProblem(f"{word}: {key} is {said[key]}; write one text in double quotes, whole on its line")
-        said[key] = said[key][1:-1]
-    name = said["name"]
+        if not re.fullmatch(r'"[^"\\]*"', declared[key]):
+            raise UsageProblem(f"{word}: {key} is {declared[key]}; write one text in double quotes, whole on its line")
+        declared[key] = declared[key][1:-1]
+    name = declared["name"]
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise UsageProblem(f"{word}: name is {name!r}; write it in lower case, with digits and hyphens")
     if name in EPILOGUES and EPILOGUES[name].file != str(file):
         raise UsageProblem(f"{word} names its epilogue {name}, which there is already; take another name")
-    found = Epilogue(name, f"your own, {word}", said["formula"], str(file))
+    found = Epilogue(name, f"your own, {word}", declared["formula"], str(file))
     try:
         _ = found.expression
     except ExpressionError as error:
         raise UsageProblem(f"{word}: formula: {error}") from None
     for operand in ("bias", "residual"):
-        says, takes = said.get(f"takes_{operand}", "False"), found.takes(operand)
+        says, takes = declared.get(f"takes_{operand}", "False"), found.takes(operand)
         if says != str(takes):
             has = "has" if takes else "has no"
             raise UsageProblem(
@@ -210,9 +210,9 @@ def read(file: Path, word: str = "") -> Epilogue:
         shape = found.of(product, {"bias": product[0], "residual": product, "alpha": 1.0, "beta": 1.0}).shape
     except UsageProblem as error:
         raise UsageProblem(f"{word}: formula: of a product [16, 32], {error}") from None
-    if said.get("results", "8") != ("4" if found.halves else "8"):
+    if declared.get("results", "8") != ("4" if found.halves else "8"):
         raise UsageProblem(
-            f"{word}: the formula makes {shape[1]} columns of 32, and results is {said.get('results', '8')}; write "
+            f"{word}: the formula makes {shape[1]} columns of 32, and results is {declared.get('results', '8')}; write "
             f"`comptime results = {4 if found.halves else 8}`, or another formula"
         )
     return found

@@ -87,7 +87,7 @@ def _allocations(
             answer[case] = [row[taken].tolist() for row in arrays["found"]]
         return answer
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         cta, step = d.place
         kind, size, _ = sequences[d.case][step].tolist()
         what = "tcgen05.alloc" if kind == ALLOC else "tcgen05.dealloc"
@@ -111,7 +111,7 @@ def _allocations(
             for case, steps in sequences.items()
         ),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(describe),
         modelled=modelled,
         assumption="The first hole that is large enough, at a multiple of the size: the name of a machine instruction.",
     )

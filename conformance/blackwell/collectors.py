@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.blackwell.modifiers import M, N, integers, old_d, read_sums, request_of, tell_numbers
+from conformance.blackwell.modifiers import M, N, describe_numbers, integers, old_d, read_sums, request_of
 from conformance.blackwell.multiply import (
     Launch,
     Request,
@@ -41,7 +41,7 @@ def _collectors() -> Probe:
         ptx=program(STEP.join(forms), N * len(forms), data.size),
         cases=(launch.case("one behind the other"),),
         read=read_sums,
-        explain=by_element(tell_numbers),
+        explain=by_element(describe_numbers),
     )
 
 
@@ -89,7 +89,7 @@ def _weights() -> Probe:
         ptx=program(f"add.u32 %d, %d, {n};\n".join(forms), columns, data.size),
         cases=(Launch([request], data[None], columns).case("b0 fill, b0 use, b3 fill, b0 lastuse"),),
         read=read_sums,
-        explain=by_element(tell_numbers),
+        explain=by_element(describe_numbers),
     )
 
 
@@ -104,7 +104,7 @@ def _issuers() -> Probe:
         ptx=program(mma("f16"), N, data.size, by=by_warp_0, arrivals=32),
         cases=(Launch([request], data[None], N, before=before).case("a whole warp"),),
         read=read_sums,
-        explain=by_element(tell_numbers),
+        explain=by_element(describe_numbers),
     )
 
 

@@ -60,7 +60,7 @@ def _commits(
 ) -> Probe:
     """Returns a probe. ``requests`` hold a name, the rank that commits, and the request's second word for ``issue``."""
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         return f"the mbarrier of rank {d.place[0]} receives {d.theirs} arrivals; on the emulator {d.ours}"
 
     def read(outputs: Outputs) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _commits(
             for case, rank, word in requests
         ),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(describe),
         assumption=assumption,
     )
 

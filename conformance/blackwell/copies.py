@@ -85,7 +85,7 @@ def _case(group: int) -> Case:
 
 
 def _copies(name: str, question: str, group: int, assumption: str = "") -> Probe:
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         cta, lane, column = d.place
         shape, at = _where(column)
         rank = f"CTA rank {cta % group}, " if group > 1 else ""
@@ -108,7 +108,7 @@ def _copies(name: str, question: str, group: int, assumption: str = "") -> Probe
         ptx=program(_issue(group), COLUMNS, NBYTES, group),
         cases=(_case(group),),
         read=read,
-        explain=by_element(beside_commits(tell)),
+        explain=by_element(beside_commits(describe)),
         assumption=assumption,
     )
 

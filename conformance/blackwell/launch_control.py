@@ -100,7 +100,7 @@ add.u32 %r6, %r6, %r8;
         + by_thread_0(leader + _ask(multicast) + "ASKED:\n")
         + _wait("%parity")
         + "bar.warp.sync -1;\n"
-        + by_thread_0("@%p1 bra HERE;\n" + late + "bra TOLD;\nHERE:\n" + take + "TOLD:\n")
+        + by_thread_0("@%p1 bra HERE;\n" + late + "bra MOST_DESCRIBED;\nHERE:\n" + take + "MOST_DESCRIBED:\n")
         # Every thread uses the result of thread 0.
         + f"""shfl.sync.idx.b32 %round, %round, 0, 31, -1;
 xor.b32 %parity, %parity, 1;

@@ -21,7 +21,7 @@ from conformance.blackwell.multiply import (
     program,
 )
 from conformance.blackwell.ptx import BLANK
-from conformance.comparison import Difference, Tell, by_element
+from conformance.comparison import Describe, Difference, by_element
 from conformance.probe import Case, Outputs, Probe
 
 UNIT = 256
@@ -49,15 +49,15 @@ def element(word: int) -> str:
     return f"D({int(value) // UNIT}, {int(value) % UNIT})"
 
 
-def tell_elements(group: int) -> Tell:
+def describe_elements(group: int) -> Describe:
     """Returns a description of differences for images of tensor memory with such elements."""
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         cta, lane, column = d.place
         rank = f"CTA rank {cta % group}, " if group > 1 else ""
         return f"{rank}lane {lane}, column {column} holds {element(d.theirs)}; the emulator has {element(d.ours)} there"
 
-    return beside_commits(tell)
+    return beside_commits(describe)
 
 
 def read_layout(outputs: Outputs) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _layout(
         ptx=program(form or mma("f16", group), columns, room, group),
         cases=tuple(_case(d, columns, room, group) for d in asked),
         read=read_layout,
-        explain=by_element(tell_elements(group)),
+        explain=by_element(describe_elements(group)),
         assumption=assumption,
     )
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
 
-from conformance.blackwell.layouts import numbered, numbered_operands, read_layout, tell_elements
+from conformance.blackwell.layouts import describe_elements, numbered, numbered_operands, read_layout
 from conformance.blackwell.multiply import (
     Launch,
     Request,
@@ -44,7 +44,7 @@ def request_of(idesc: int, adds: bool = False) -> Request:
 
 
 @beside_commits
-def tell_numbers(d: Difference) -> str:
+def describe_numbers(d: Difference) -> str:
     """Describes a difference in an f32 D in lane r, column n."""
     request, lane, column = d.place
     return f"request {request}: D({lane}, {column}) is {f32(d.theirs):.9g}; the emulator: {f32(d.ours):.9g}"
@@ -82,7 +82,7 @@ def _negate(kind: str, code: int, dtype: DTypeLike) -> Probe:
         ptx=program(mma(kind), N, data.shape[1]),
         cases=(Launch(requests, data, N, before=before).case("none, A, B, both; then with D added"),),
         read=read_sums,
-        explain=by_element(tell_numbers),
+        explain=by_element(describe_numbers),
         accumulation="tensor_core",
     )
 
@@ -119,7 +119,7 @@ def _masks(name: str, shapes: Sequence[int], group: int, masks: Sequence[tuple[i
         ptx=program(mma("f16", group, masked=True), MASKED_N, MASKED_BYTES, group),
         cases=tuple(_mask_case(m, group, masks) for m in shapes),
         read=read_layout,
-        explain=by_element(tell_elements(group)),
+        explain=by_element(describe_elements(group)),
         assumption=assumption,
     )
 
@@ -149,7 +149,7 @@ def _scaled_d(kind: str, code: int, dtype: DTypeLike) -> Probe:
             ),
         ),
         read=read_sums,
-        explain=by_element(tell_numbers),
+        explain=by_element(describe_numbers),
         accumulation="tensor_core",
         assumption="D is divided exactly before it is added; a result that f32 does not hold is rounded to even.",
     )
@@ -240,12 +240,12 @@ def _halves() -> Probe:
         """Returns the lower halves, because the ISA does not define the upper ones."""
         return {case: {**arrays, "after": arrays["after"] & 0xFFFF} for case, arrays in outputs.items()}
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         values = [float(np.uint16(word).view(np.float16)) for word in (d.theirs, d.ours)]
         return f"request {d.place[0]}: the lower half of D{d.place[1:]} is {values[0]:g}; the emulator: {values[1]:g}"
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
-        return by_element(beside_commits(tell))(lower_halves(expected), lower_halves(found))
+        return by_element(beside_commits(describe))(lower_halves(expected), lower_halves(found))
 
     return Probe(
         name="mma_d_of_16_bits",

@@ -26,7 +26,7 @@ from conformance.blackwell.ptx import (
     release,
     sync,
 )
-from conformance.comparison import Difference, Tell
+from conformance.comparison import Describe, Difference
 from conformance.probe import Case, Pointer
 from conformance.ptx import copy_in, poll
 
@@ -179,17 +179,17 @@ class Launch:
 # ---- what differs ----
 
 
-def beside_commits(tell: Tell) -> Tell:
+def beside_commits(describe: Describe) -> Describe:
     """Describes differences in outputs of `program`: a missing arrival of a commit, and for the other buffers what
-    ``tell`` says.
+    ``describe`` says.
     """
 
-    def tell_all(d: Difference) -> str:
+    def describe_all(d: Difference) -> str:
         if d.buffer == "done":
             return f"the commit of CTA {d.place[0]} arrived: {d.theirs == 1}; on the emulator: {d.ours == 1}"
-        return tell(d)
+        return describe(d)
 
-    return tell_all
+    return describe_all
 
 
 def f32(word: int) -> float:

@@ -239,7 +239,7 @@ def _redux() -> Probe:
     data[4] = np.where(np.arange(32) % 2, 0x80000000, 0)
     data[5] = np.arange(32) | 0x80000000
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         row, form, _ = d.place
         return f"redux.{REDUCTIONS[form]}.f32 of row {row} is {d.theirs:#010x}; on the emulator {d.ours:#010x}"
 
@@ -261,7 +261,7 @@ def _redux() -> Probe:
             form: [hex(v) for v in next(iter(outputs.values()))["found"][:, n, 0].tolist()]
             for n, form in enumerate(REDUCTIONS)
         },
-        explain=by_element(tell),
+        explain=by_element(describe),
     )
 
 

@@ -262,7 +262,7 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
         lane, at = divmod(int(abs(value)), kept.depth)
         return f"element {at} of lane {lane}{rank}"
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         cta, lane, column = d.place
         return f"D at CTA {cta}, lane {lane}, column {column} takes {number(d.theirs)}; the emulator: {number(d.ours)}"
 
@@ -282,7 +282,7 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
         ptx=program(mma(kept.kind, group, a="[%at]"), columns, room, group),
         cases=tuple(cases),
         read=read,
-        explain=by_element(beside_commits(tell)),
+        explain=by_element(beside_commits(describe)),
         assumption=assumption,
     )
 

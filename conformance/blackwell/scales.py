@@ -209,7 +209,7 @@ def _places(
     asked = _asked(kind, bys)
     shapes = [(M, N)] if group == 1 else [(2 * M, N), (M, N)]
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         cta, lane, column = d.place
         q = asked[cta // group]
         what = f"row of lane {lane}" if q.operand == "A" else f"column {column}"
@@ -235,7 +235,7 @@ def _places(
         ptx=program(mma(kind.kind, group, scales=True), COLUMNS, _room(group), group),
         cases=tuple(_place_case(kind, asked, m, n, group, same) for m, n in shapes),
         read=read,
-        explain=by_element(beside_commits(tell)),
+        explain=by_element(beside_commits(describe)),
         accumulation="tensor_core",
         modelled=modelled,
         assumption=assumption,
@@ -269,7 +269,7 @@ def _codes(name: str, kind: Scaled) -> Probe:
     count = len(firsts)
     launch = Launch([request_of(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         code = 128 * d.place[0] + d.place[1]
         return f"code {code:#04x} is {f32(d.theirs) / kind.per:g}; on the emulator {f32(d.ours) / kind.per:g}"
 
@@ -283,7 +283,7 @@ def _codes(name: str, kind: Scaled) -> Probe:
         ptx=program(mma(kind.kind, scales=True), COLUMNS, data.size),
         cases=(launch.case("all codes"),),
         read=read,
-        explain=by_element(beside_commits(tell)),
+        explain=by_element(beside_commits(describe)),
         accumulation="tensor_core",
     )
 

@@ -157,7 +157,7 @@ def _image(packed: bool) -> np.ndarray:
 def _loads(name: str, question: str, accesses: tuple[Access, ...], packed: bool) -> Probe:
     rows = owners(accesses)
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         access, register = rows[d.place[0]]
         warp, thread = divmod(d.place[1], 32)
         return (
@@ -188,7 +188,7 @@ def _loads(name: str, question: str, accesses: tuple[Access, ...], packed: bool)
             ),
         ),
         read=read,
-        explain=by_element(tell),
+        explain=by_element(describe),
     )
 
 

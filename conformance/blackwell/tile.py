@@ -144,7 +144,7 @@ def _tile(name: str, group: int) -> Probe:
     a, b = (rng.integers(-4, 5, (rows, K)) for rows in (LANES * group, N))
     exact = (a @ b.T).astype(np.float32)
 
-    def tell(d: Difference) -> str:
+    def describe(d: Difference) -> str:
         row, thread = divmod(d.place[1], THREADS)
         chunk, i = divmod(row, REGISTERS)
         where = f"register {i} of thread {thread % 32} of warp {thread // 32}, load {chunk}"
@@ -187,7 +187,7 @@ def _tile(name: str, group: int) -> Probe:
             ),
         ),
         read=read,
-        explain=by_element(beside_commits(tell)),
+        explain=by_element(beside_commits(describe)),
     )
 
 

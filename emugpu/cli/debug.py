@@ -182,12 +182,12 @@ def _follow(commands: Commands, script: Path, lines: list[str]) -> None:
         if line.strip():
             click.echo(f"{PROMPT}{line.strip()}")
         try:
-            said = commands.do(line)
+            output = commands.do(line)
         except Quit:
             return
         except UsageProblem as error:
             raise UsageProblem(f"{script}, line {number}: {error}") from error
-        for text in said:
+        for text in output:
             click.echo(text)
 
 

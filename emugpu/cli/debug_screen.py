@@ -119,7 +119,7 @@ class DebugScreen(App[None]):
 
     def on_mount(self) -> None:
         self.query_one(Listing).focus()
-        self.query_one(RichLog).border_title = "said"
+        self.query_one(RichLog).border_title = "output"
         self.call_after_refresh(self._show)
 
     def action_command(self, line: str) -> None:
@@ -142,10 +142,10 @@ class DebugScreen(App[None]):
     def _carry_out(self, line: str) -> None:
         try:
             try:
-                said = [Text(text) for text in self._commands.do(line)]
+                output = [Text(text) for text in self._commands.do(line)]
             except ReportedError as error:
-                said = [Text(str(error), "red")]
-            for text in said:
+                output = [Text(str(error), "red")]
+            for text in output:
                 self.query_one(RichLog).write(text)
             self._show()
         except Quit:

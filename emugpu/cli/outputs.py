@@ -122,7 +122,7 @@ def output_option(*kinds: str, folder: str = "") -> Callable[[Command], Command]
         asked = [*output, *([("json", json_path)] if json_path is not None else [])]
         return Outputs(tuple(dict.fromkeys(asked)))
 
-    said = click.option(
+    option = click.option(
         "-o",
         "--output",
         multiple=True,
@@ -131,4 +131,4 @@ def output_option(*kinds: str, folder: str = "") -> Callable[[Command], Command]
         help=f"Write {', '.join(holds)}; - is {instead}. Repeatable.",
     )
     as_before = [click.option("--json", "json_path", metavar="PATH|-", hidden=True)] if "json" in kinds else []
-    return group("outputs", gathered, said, *as_before)
+    return group("outputs", gathered, option, *as_before)

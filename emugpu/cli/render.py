@@ -109,11 +109,11 @@ def _lines(console: Console, what: str, unit: str) -> Iterator[Callable[[int, in
         nonlocal far
         far = f", {done:,} of {total:,} {unit}"
 
-    def tell() -> None:
+    def print_lines() -> None:
         while not ended.wait(SECONDS):
             show_line(console, f"{what}: {time.monotonic() - start:.0f} s{far}")
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=print_lines, daemon=True)
     thread.start()
     try:
         yield report

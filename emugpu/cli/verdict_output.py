@@ -66,8 +66,8 @@ def as_junit(verdicts: Sequence[Verdict]) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname="emugpu.verify", name=verdict.target)
         if verdict.word != "clean":
             outcome = "skipped" if verdict.word == "incomplete" else "failure"
-            said = ElementTree.SubElement(case, outcome, message=verdict.word)
-            said.text = "\n".join(reason for _, reason in verdict.reasons)
+            element = ElementTree.SubElement(case, outcome, message=verdict.word)
+            element.text = "\n".join(reason for _, reason in verdict.reasons)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 

@@ -130,8 +130,8 @@ def _with_smaller(case: Case, verdict: Verdict, emulation: Emulation) -> Verdict
     numbers = case.numbers()
     found = shrink(numbers, emulation.check_options())
     if found is None:
-        said = "not found: no schedule shows an error that would be recognised in a smaller case"
-        return replace(verdict, smaller=said)
+        message = "not found: no schedule shows an error that would be recognised in a smaller case"
+        return replace(verdict, smaller=message)
     new = found.values
     changed = [f"{name} {old} to {new[name]}" for name, old in numbers.values.items() if old != new[name]]
     differs = ", ".join(changed) or "no smaller numbers show the same error"

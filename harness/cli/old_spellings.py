@@ -216,28 +216,28 @@ def _options(old: str, command: str, words: list[str]) -> list[str]:
     return [*found, *_joined(command, together)]
 
 
-def _joins(old: str, command: str, said: set[str]) -> tuple[str, ...]:
+def _joins(old: str, command: str, given: set[str]) -> tuple[str, ...]:
     """Returns the options that become one word. --schedules alone did not change."""
     seeds = ("--seed",) if old in _SEEDS_OF_SCHEDULES else ()
-    schedules = (*_SCHEDULES, *seeds) if said & {*_SCHEDULES[1:], *seeds} else ()
+    schedules = (*_SCHEDULES, *seeds) if given & {*_SCHEDULES[1:], *seeds} else ()
     return (*schedules, *(_CYCLES if command == "timeline" else ()))
 
 
-def _joined(command: str, said: dict[str, str]) -> list[str]:
+def _joined(command: str, given: dict[str, str]) -> list[str]:
     """Joins several old options into one word."""
-    schedules = {name: value for name, value in said.items() if name in _SCHEDULES}
+    schedules = {name: value for name, value in given.items() if name in _SCHEDULES}
     words = _schedules(command, schedules) if schedules else []
-    cycles = ":".join(said.get(name, "") for name in _CYCLES)
+    cycles = ":".join(given.get(name, "") for name in _CYCLES)
     return words if cycles == ":" else [*words, "--cycles", cycles]
 
 
-def _schedules(command: str, said: dict[str, str]) -> list[str]:
+def _schedules(command: str, given: dict[str, str]) -> list[str]:
     """Joins the old options about schedules into one word."""
-    seeds = said.get("--schedule-seeds", said.get("--seeds"))
+    seeds = given.get("--schedule-seeds", given.get("--seeds"))
     if seeds is not None:  # only sweep has seeds
         return ["--schedules", f"random:{seeds}"]
-    schedule, seed = said.get("--schedule"), said.get("--schedule-seed")
-    count = said.get("--schedules")
+    schedule, seed = given.get("--schedule"), given.get("--schedule-seed")
+    count = given.get("--schedules")
     if schedule not in (None, "fifo") and count not in (None, "1"):
         raise UsageProblem(f"--schedules {count} are fifo and random ones; leave --schedule {schedule} out")
     if schedule is not None and count in (None, "1"):

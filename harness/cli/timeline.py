@@ -111,8 +111,8 @@ def timeline_command(
     spans = sum(len(timeline.spans) for timeline in timelines)
     kind = "timeline in logical steps" if steps else "predicted timeline"
     if outputs.shows_report:
-        said = f"{kind}, {several(spans, 'span')} of {several(len(timelines[0].ctas), 'CTA')}"
-        show_line(Console(), f"{said}: {', '.join(written.places)}")
+        summary = f"{kind}, {several(spans, 'span')} of {several(len(timelines[0].ctas), 'CTA')}"
+        show_line(Console(), f"{summary}: {', '.join(written.places)}")
     return written.exit_code
 
 

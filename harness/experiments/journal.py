@@ -66,7 +66,7 @@ class Journal:
     def add(self, record: Record) -> None:
         """Writes a record. Raises `CannotRun` if the disk stays full."""
         deadline = time.monotonic() + self.patience
-        said = False
+        was_reported = False
         while True:
             now = time.monotonic()
             to_disk = now - self._on_disk > TO_DISK
@@ -75,9 +75,9 @@ class Journal:
             except CannotRun as error:
                 if now > deadline:
                     raise
-                if not said:
+                if not was_reported:
                     self.say(f"{error}; waiting up to {self.patience:g} s for room")
-                    said = True
+                    was_reported = True
                 time.sleep(0.5)
             else:
                 self._on_disk = now if to_disk else self._on_disk

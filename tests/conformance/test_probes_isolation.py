@@ -236,4 +236,6 @@ def test_a_difference_that_cannot_be_told_is_one_all_the_same():
         raise KeyError("nobody")
 
     probe = replace(PROBES["elect_sync"], explain=explain)
-    assert compare(probe, emulator.run(probe)) == ["it differs, and cannot be told: KeyError('nobody')"]
+    assert compare(probe, emulator.run(probe)) == [
+        "it differs, and the difference cannot be described: KeyError('nobody')"
+    ]

@@ -1,4 +1,4 @@
-"""What happens is written down for those who listen (`trace.py` reads it)."""
+"""Writes the trace of native code, if a sink is attached (`trace.py` reads it)."""
 
 from std.bit import count_trailing_zeros
 from .layout import *
@@ -8,7 +8,7 @@ from .memory import *
 
 @inline(.always)
 def trace_room(c: Bytes) -> Bool:
-    """Whether there is room for one more entry, whatever it is."""
+    """Returns whether there is room for one more entry of any kind."""
     var words = look(c, TRACE_WORDS_ROOM) - look(c, TRACE_WORDS_USED)
     if look(c, TRACE) == 0:
         return True
@@ -28,7 +28,7 @@ def trace_is_half_full(c: Bytes) -> Bool:
 
 @inline(.always)
 def new_entry(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int) -> Bytes:
-    """Appends an entry. There is room: it was looked for before the turn, or the instruction, began."""
+    """Appends an entry. There is room, which was checked before the turn, or the instruction, began."""
     var number = look(c, TRACED)
     note(c, TRACED, number + 1)
     var e = pointer(c, TRACE).unsafe_offset(TRACE_BYTES * number)
@@ -47,7 +47,7 @@ def new_entry(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int
 
 @inline(.always)
 def trace(c: Bytes, kind: Int, f: Bytes, mask: UInt32, site: Int, value: Int, number: Int):
-    """Writes down what has happened to a fragment, if anybody listens."""
+    """Traces an event of a fragment, if a sink is attached."""
     if look(c, TRACE) != 0:
         var e = new_entry(c, kind, f, mask, site, value)
         set[DType.int32](e, 36, Int32(number))
@@ -76,7 +76,7 @@ def trace_chunk(c: Bytes, chunk: Int):
 
 @inline(.always)
 def trace_row(c: Bytes, first: Int, end: Int):
-    """Writes down the chunks of 16 bytes of a part of memory, and which of them it covers."""
+    """Traces the 16-byte chunks of a part of memory, and which of them it covers."""
     for chunk in range(first >> 4, ((end - 1) >> 4) + 1):
         var is_whole = 16 * chunk >= first and 16 * chunk + 16 <= end
         trace_chunk(c, chunk + (WHOLE_CHUNK if is_whole else 0))
@@ -84,7 +84,7 @@ def trace_row(c: Bytes, first: Int, end: Int):
 
 @inline(.always)
 def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size: Int, in_row: Bool):
-    """The same of an aligned access of so many bytes a lane. in_row: of all lanes, one behind the other."""
+    """Does the same for an aligned access of this many bytes per lane. `in_row` means all lanes, consecutively."""
     if in_row:
         trace_row(c, Int(addresses[0]), Int(addresses[0]) + 32 * size)
         return
@@ -109,7 +109,7 @@ def trace_chunks(c: Bytes, addresses: SIMD[DType.uint64, 32], mask: UInt32, size
 
 @inline(.never)
 def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes, alike: Bool, mask: UInt32) -> Bool:
-    """Writes down an access that is about to be made. False: there is no room.
+    """Traces an access that is about to be made. Returns False if there is no room.
 
     An entry's words are the address, or the lanes' addresses, and of each item that is stored the value, or the lanes'.
     """
@@ -179,7 +179,7 @@ def trace_access(c: Bytes, f: Bytes, o: Bytes, a: Bytes, agrees: Bool, b: Bytes,
 
 @inline(.always)
 def trace_back(c: Bytes, traced: Int, words: Int, chunks: Int):
-    """Takes back what was traced since there was so much."""
+    """Removes the entries after the first ones."""
     note(c, TRACED, traced)
     note(c, TRACE_WORDS_USED, words)
     note(c, TRACE_CHUNKS_USED, chunks)
