@@ -255,7 +255,7 @@ def test_what_cannot_be_done_is_the_answer(client, tmp_path):
     assert "launch first" in client.refused("threads")
     assert 'write the target as "program"' in client.refused("launch")
     assert "none.toml" in client.refused("launch", program=str(tmp_path / "none.toml"))
-    assert "is no program" in client.refused("launch", program=str(MATMUL), args=["--launch", "1"])
+    assert "is not a program" in client.refused("launch", program=str(MATMUL), args=["--launch", "1"])
     assert "No such option" in client.refused("launch", program=str(MATMUL), args=["--launches", "1"])
     client.launch(MATMUL)
     assert "not a request that this adapter supports" in client.refused("stepOut", threadId=1)

@@ -176,7 +176,7 @@ def test_without_a_terminal_or_the_library_it_is_one_line(monkeypatch, tmp_path)
         assert done.exit_code == 2 and done.stderr.count("\n") == 1
         return done.stderr
 
-    assert "standard input and output are no terminal" in refused()
+    assert "standard input and output are not a terminal" in refused()
     assert "leave one of the two out" in refused("--script", str(tmp_path / "commands"))
     monkeypatch.setattr(emugpu.errors, "find_spec", lambda package: None)
     assert "textual is not installed" in refused() and "'emugpu[debug]'" in refused()

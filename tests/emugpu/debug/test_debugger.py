@@ -328,7 +328,7 @@ def test_bad_input_of_the_command(tmp_path):
     assert wrong.exit_code == 2 and "line 3: 'whither' is not a command" in wrong.output
     assert script(tmp_path, "continue", target=tmp_path / "none.toml").exit_code == 2
     ignored = script(tmp_path, "continue", "--launch", "1")
-    assert ignored.exit_code == 2 and "--launch: " in ignored.output and "is no program" in ignored.output
+    assert ignored.exit_code == 2 and "--launch: " in ignored.output and "is not a program" in ignored.output
     several = script(tmp_path, "continue", "--schedules", "4")
     assert several.exit_code == 2 and "--schedules 4: one run is recorded" in several.output
     missing = CliRunner().invoke(main, ["debug", str(MATMUL), "--script", str(tmp_path / "nothing")])
