@@ -92,7 +92,8 @@ def tune(
 
     The kernel declares the space. Tiles and clusters are tried first, then the other options around the best of them.
     On GPUs it is a race: the worse half drops out, and the winner has to beat the default in fresh processes. The
-    result is kept in results/tuned/, where run, compare and harness.pytorch find it.
+    result is kept in results/tuned/, where run, compare and harness.pytorch find it, unless -c leaves out a part of
+    the space.
     """
     shape = problem.shape
     settings = read_settings(words)
@@ -113,7 +114,8 @@ def tune(
     if device == "emulator":
         check_memory(shape, dtype)
     choices = space_of(kernel, arch, dtype, shape, only)
-    if gpu_kind and not no_save:
+    is_kept = device == "gpu" and not no_save and not only
+    if gpu_kind and is_kept:
         store.load(store.file_of(gpu_kind))  # report an unreadable file before anything is measured
     how = How(
         device,  # type: ignore[arg-type]  # one of its values
@@ -136,9 +138,11 @@ def tune(
     written = outputs.write(json=lambda: json.dumps(as_dict(found), allow_nan=False) + "\n")
     if outputs.shows_report:
         written.show(screen)
-    if device == "gpu" and not no_save:
+    if is_kept:
         kind = gpu_kind or found.record["device"]["kind"]
         say(f"kept in {store.keep(kind, store.entry_of(found.best, class_of(shape), evidence_of(found)))}")
+    elif device == "gpu" and not no_save:
+        say(f"not kept in results/tuned/: -c {', '.join(only)} left out a part of the space")
     return written.exit_code
 
 

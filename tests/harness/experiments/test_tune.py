@@ -228,6 +228,19 @@ def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     assert result.exit_code == 3 and "nvidia-h200.toml cannot be read" in result.stderr and not engine.runs
 
 
+def test_the_best_of_a_part_of_the_space_is_not_kept(monkeypatch, results_dir):
+    """Another configuration may be faster. An architecture and a type leave nothing out."""
+    monkeypatch.setattr(Where, "engine", lambda *_: Pretend(lambda config: 1e-3, 0.001))
+    monkeypatch.setattr(harness.cli.tune, "_device", lambda *_: ("nvidia-h200", "sm_90a"))
+    words = ["tune", "kernel8", "--shape", "4096", "--budget", "2", "-c", "arch=sm_90a"]
+    result = CliRunner().invoke(harness.cli.main.main, [*words, "-c", "stages=3"])
+    assert result.exit_code == 0, result.output
+    assert "not kept in results/tuned/: -c stages left out a part of the space" in result.stderr
+    assert not (results_dir / "tuned").exists()
+    assert CliRunner().invoke(harness.cli.main.main, words).exit_code == 0
+    assert (results_dir / "tuned" / "nvidia-h200.toml").exists()
+
+
 def test_a_job_that_takes_too_long_is_told_of_the_option():
     engine = Pretend(lambda config: None)
     engine.error = JobTimeout("it took more than 1 s")
