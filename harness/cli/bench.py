@@ -101,12 +101,12 @@ def bench(
     cases = _filter(suite, pattern)
     if save_baseline is not None:
         check_name(save_baseline)
+    under, schedule_seed = _schedules(suite, schedules)
     if list_only:
         for case in cases:
             click.echo(case.id)
         return EXIT_OK
     progress = Console(stderr=True)
-    under, schedule_seed = _schedules(suite, schedules)
     prepared = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
     if jobs > 1 and any(job.request and job.request.gpu for job in prepared):
         raise UsageProblem(f"--jobs {jobs}: cases on a GPU are timed one at a time; leave --jobs out")
@@ -225,6 +225,10 @@ def _schedules(suite: Suite, asked: Schedules | None) -> tuple[int, int]:
     if asked.schedule != "fifo":
         raise UsageProblem(
             f"--schedules {asked.schedule}: bench takes a number of schedules, fifo and random ones: 4@7"
+        )
+    if asked.count == 1 and asked.seed is not None:
+        raise UsageProblem(
+            f"--schedules 1@{asked.seed}: the only schedule is fifo, which uses no seed; write 1, or 4@{asked.seed}"
         )
     return asked.count, asked.seed or 0
 

@@ -240,6 +240,8 @@ WRONG = [
     (["-o", "x.txt"], "-o x.txt: this command writes .json, .md or .xml"),
     (["--schedules", "random:3"], "--schedules random: bench takes a number of schedules"),
     (["--schedules", "0"], "--schedules 0: write fifo"),
+    (["--schedules", "1@7"], "--schedules 1@7: the only schedule is fifo, which uses no seed; write 1, or 4@7"),
+    (["--schedules", "declining", "--list"], "--schedules declining: bench takes a number of schedules"),
     (["-o", "/nowhere/x.xml"], "is not a file in an existing folder"),
     (["--threshold", "-1"], "--threshold"),
 ]
