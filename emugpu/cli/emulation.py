@@ -19,7 +19,6 @@ from typing import Any, get_args
 
 import click
 
-from emugpu.check.findings import RULES
 from emugpu.cli.options import Command, FiniteRange, Parsed, given_options, group
 from emugpu.emulator.memory.unwritten import Uninitialised
 from emugpu.emulator.native.library import Engine
@@ -92,7 +91,7 @@ SETTINGS = {
     "uninitialised": _choice(*get_args(Uninitialised)),
     "engine": _choice(*get_args(Engine)),
     "strict": _SWITCH,
-    "allow": Setting(("RULE",), lambda text: text if text in {*WARNINGS, *RULES} else None),
+    "allow": Setting(("RULE",), str),
     "ptxas": _SWITCH,
 }
 """The settings of ``--emulate``: fields of `EmulationOptions`, and whether PTX that ptxas refuses is an error. Each may
@@ -100,16 +99,16 @@ be given once, ``allow`` many times.
 """
 
 
-def parse_setting(text: str, offered: Sequence[str]) -> tuple[str, Any]:
-    """Reads NAME=VALUE, where NAME is one of ``offered``."""
+def parse_setting(text: str, offered: Sequence[str], rules: Sequence[str] = WARNINGS) -> tuple[str, Any]:
+    """Reads NAME=VALUE, where NAME is one of ``offered``, and the value of ``allow`` is one of ``rules``."""
     name, mark, value = text.partition("=")
     if name not in offered:
         raise UsageProblem(
             f"--emulate {text}: write NAME=VALUE, with one of the names of this command: {', '.join(offered)}"
         )
     found = SETTINGS[name].read(value) if mark else None
-    if found is None:
-        allowed = {"N": "a whole number of at least 1", "RULE": f"a rule, one of {', '.join(WARNINGS)}"}
+    if found is None or (name == "allow" and found not in rules):
+        allowed = {"N": "a whole number of at least 1", "RULE": f"a rule, one of {', '.join(rules)}"}
         choices = " or ".join(SETTINGS[name].values)
         raise UsageProblem(f"--emulate {text}: {name} is {allowed.get(choices, choices)}")
     return name, found
@@ -171,12 +170,19 @@ def jobs_option(what: str = "Worker processes.") -> Callable[[Command], Command]
 
 
 def emulation_options(
-    *names: str, schedules: str = "1", first_seed: int = 0, jobs: bool = True, timeout: bool = True, **defaults: Any
+    *names: str,
+    schedules: str = "1",
+    first_seed: int = 0,
+    rules: Sequence[str] = WARNINGS,
+    jobs: bool = True,
+    timeout: bool = True,
+    **defaults: Any,
 ) -> Callable[[Command], Command]:
     """Returns the decorator that gives a command an `Emulation`.
 
-    ``names`` are the settings that the command accepts. ``schedules`` and ``first_seed`` are its defaults. ``jobs`` and
-    ``timeout`` say whether it has these options. ``defaults`` replaces defaults of fields of `EmulationOptions`.
+    ``names`` are the settings that the command accepts. ``schedules`` and ``first_seed`` are its defaults. ``rules``
+    are those that ``allow`` accepts: a command that only runs has no others than the warnings of the emulator. ``jobs``
+    and ``timeout`` say whether it has these options. ``defaults`` replaces defaults of fields of `EmulationOptions`.
     """
 
     def gathered(
@@ -209,7 +215,7 @@ def emulation_options(
     ), click.option(
         "--emulate",
         multiple=True,
-        type=Parsed("NAME=VALUE", lambda text: parse_setting(text, names)),
+        type=Parsed("NAME=VALUE", lambda text: parse_setting(text, names, rules)),
         metavar="NAME=VALUE",
         help=f"Set {'; '.join(_written(name, defaults) for name in names)}. The first value is the default.",
     )]  # fmt: skip

@@ -26,6 +26,7 @@ from emugpu.cli.options import as_json, group, together
 from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import progress_bar, several, show_table
 from emugpu.cli.verdict_output import as_junit, as_markdown, show_verdict
+from emugpu.emulator.rules import WARNINGS
 from emugpu.errors import CannotRun
 from emugpu.launch.check import check, judge
 from emugpu.launch.ptxas import require_accepted
@@ -79,6 +80,7 @@ verdict_options = together(
         "strict",
         "allow",
         "ptxas",
+        rules=(*RULES, *(rule for rule in WARNINGS if rule not in RULES)),
         **DEFAULTS,
     ),
     group(

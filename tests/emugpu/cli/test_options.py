@@ -63,7 +63,6 @@ def test_what_is_no_schedule_is_refused_in_one_line(text):
         ("accumulation=tensor_core", ("accumulation", "tensor_core")),
         ("max-steps=100", ("max-steps", 100)),
         ("strict=false", ("strict", False)),
-        ("allow=race-shared", ("allow", "race-shared")),
         ("allow=mbarrier-reinit", ("allow", "mbarrier-reinit")),
         ("uninitialised=zero", ("uninitialised", "zero")),
     ],
@@ -81,12 +80,26 @@ def test_settings_are_read(text, found):
         ("max-steps=0", "max-steps is a whole number of at least 1"),
         ("strict=yes", "strict is true or false"),
         ("allow=x", "allow is a rule, one of"),
+        ("allow=race-shared", "allow is a rule, one of"),
     ],
 )
 def test_what_is_no_setting_is_refused(text, said):
     with pytest.raises(UsageProblem) as error:
         parse_setting(text, tuple(SETTINGS))
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("rule", ["race-shared", "mbarrier-reinit"])
+def test_each_command_allows_the_rules_that_it_looks_at(rule):
+    """A rule of the checker and one of the emulator: emugpu run has only the second."""
+    run, verify = (
+        CliRunner().invoke(main, [command, str(EXAMPLE), "--emulate", "allow=x"]).stderr
+        for command in ("run", "verify")
+    )
+    assert rule in verify and (rule in run) == (rule == "mbarrier-reinit")
+    for command, accepted in (("run", rule in run), ("verify", True)):
+        done = CliRunner().invoke(main, [command, str(EXAMPLE), "--emulate", f"allow={rule}"])
+        assert (done.exit_code == 0) == accepted, done.output
 
 
 DEFAULTS = {"schedules": "4", "first_seed": 1, "strict": False}
@@ -126,7 +139,7 @@ def test_the_defaults_are_the_commands():
         ("--schedules 10@7 --emulate accumulation=tensor_core", None),
         ("--schedules 1@9 --emulate uninitialised=random", None),
         ("--emulate resident-clusters=2 --emulate max-steps=9 --emulate engine=python --emulate strict=true", None),
-        ("--emulate allow=count --emulate allow=bytes --emulate ptxas=false --timeout 60", None),
+        ("--emulate allow=exit-pending --emulate allow=peer-exited --emulate ptxas=false --timeout 60", None),
         ("--emulate engine=native --jobs 3", ""),
     ],
 )
