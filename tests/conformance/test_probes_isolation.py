@@ -59,6 +59,7 @@ def machine(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the emulated driver is for Linux")
+@pytest.mark.slow
 def test_faults_in_processes_of_their_own(tmp_path, machine, capfd):
     """On an emulated driver: a case that faults, a probe that faults in every case, one of Hopper's."""
     path, code = tmp_path / "answers.json", tmp_path / "ask.py"

@@ -95,6 +95,7 @@ def test_bad_arguments_of_the_planner_are_one_line(arguments, message):
     assert message in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_bad_arguments_of_a_program_with_ptx_are_one_line():
     with compiled(driver_source([CONFIGS["kernel5 one CTA"].options()])) as program:
         for arguments, message in [

@@ -68,6 +68,7 @@ def test_multicast_saves_exactly_what_the_cluster_shares(built, cluster, cta_gro
     assert shared["tma_global_bytes_written"] == ELEMENT_BYTES * m * n
 
 
+@pytest.mark.slow
 def test_two_stores_of_kernel7_are_in_flight(series):
     size = (512, 512, 512)
     in_flight = {

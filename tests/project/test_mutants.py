@@ -167,6 +167,7 @@ def mutants(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_faults_are_seen_or_survive(root):
     lines = (10, 11, 24, 26, 33)
     only = [f"--only=package/program.py:{line}" for line in lines]

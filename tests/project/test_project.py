@@ -152,6 +152,7 @@ def test_workflows_make_what_the_makefile_has():
         assert plan.returncode == 0 and "pip " in plan.stdout, plan.stderr
 
 
+@pytest.mark.slow
 def test_nightly_commands_are_there():
     """As a shell runs them, which has not what pytest puts on the path."""
     text = workflow("nightly")

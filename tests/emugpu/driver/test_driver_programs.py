@@ -433,6 +433,7 @@ def emugpu(*arguments: str, **keywords) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_the_command_writes_json_and_a_killed_emulator_is_told(tmp_path):
     path = tmp_path / "out.json"
     script = ADD + 'print("go", flush=True)\ninput()\nprint(result_of("cuCtxSynchronize"), flush=True)\n'

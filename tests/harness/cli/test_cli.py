@@ -315,6 +315,7 @@ def test_a_profile_beside_the_report(harness_command, artifacts, results_dir, tm
 
 
 @pytest.mark.parametrize(("shape", "granted"), [("256,512,64", False), ("4096,2048,64", True)])
+@pytest.mark.slow
 def test_launch_control_that_grants_nothing_is_said_with_a_shape_where_it_does(harness_command, shape, granted):
     result = harness_command("run", "kernel8", "-c", "arch=sm_100a", "--shape", shape, "--no-save")
     assert result.exit_code == 0 and ("--shape 4096,2048,512 has more" in result.stdout) is not granted

@@ -246,6 +246,7 @@ def test_processes_that_share_kernels_and_schedules_give_the_same(results_dir):
     assert len((results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_processes_say_which_schedule_failed(released_twice):
     result = harness_command("run", "kernel6", *SIZE, "--schedules", 3, "--jobs", 2, "--no-save")
     assert result.exit_code == 3

@@ -66,6 +66,7 @@ def test_the_findings_name_both_places_the_bytes_and_the_fix(altered):
     assert also.count(" -> ") == 8 and "23 more" in also
 
 
+@pytest.mark.slow
 def test_json_is_what_scripts_rely_on(altered, tmp_path):
     file = tmp_path / "report.json"
     ptx = without_fences(altered)
@@ -188,6 +189,7 @@ def test_the_rules_are_listed():
         assert f"{rule.id} " in done.stdout and rule.summary in done.stdout
 
 
+@pytest.mark.slow
 def test_progress_is_told_by_schedule(series):
     kernel = series["kernel7"]
     shape = parse_shape("256,256,64")
@@ -212,6 +214,7 @@ def verify_again(command: str) -> tuple[dict, list[str]]:
     return json.loads(done.stdout), words
 
 
+@pytest.mark.slow
 def test_a_kernel_of_ours_with_a_fault_is_shown_by_a_smaller_product(monkeypatch, artifacts):
     def without_wait(*arguments):
         what = make_launchable(*arguments)

@@ -197,6 +197,7 @@ def test_a_run_asks_for_its_plan_once_and_forms_each_key_once(series, monkeypatc
     assert len(plans) == 1, asked
 
 
+@pytest.mark.slow
 def test_the_first_kernel_is_compiled_together_with_the_planner(tmp_path, monkeypatch):
     """By the true compiler: one call, whose program plans, and whose PTX is that of the configuration."""
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))

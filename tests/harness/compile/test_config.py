@@ -307,6 +307,7 @@ def advice(message: str, subject: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.slow
 def test_what_a_refusal_advises_is_accepted(kernel):
     refused = 0
     for one, other in combinations(ODD_OPTIONS, 2):

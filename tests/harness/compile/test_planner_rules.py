@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
+
 from emugpu.errors import UsageProblem
 from harness.compile import planner
 from harness.problem import Shape
@@ -160,6 +162,7 @@ def shared_bytes(o: dict, stages: int) -> int:
     )
 
 
+@pytest.mark.slow
 def test_the_planner_keeps_the_rules():
     """Of hundreds of drawn configurations, against the rules as they are written down here."""
     legal = 0

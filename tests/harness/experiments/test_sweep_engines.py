@@ -171,6 +171,7 @@ def test_an_address_where_nothing_is():
         pass
 
 
+@pytest.mark.slow
 def test_what_is_timed_never_shares_a_gpu():
     """Two pretended GPUs: work that needs one sees it alone, and is alone on it; other work is done elsewhere."""
     with Processes(1, ["3", "5"]) as engine:
@@ -182,6 +183,7 @@ def test_what_is_timed_never_shares_a_gpu():
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(turns))
 
 
+@pytest.mark.slow
 def test_what_no_worker_has(scheduler):
     with Cluster(scheduler, patience=0.5) as engine, pytest.raises(CannotRun, match="GPU=1"):
         list(engine.map(work.square, [1], needs="GPU"))

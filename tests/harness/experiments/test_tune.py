@@ -248,6 +248,7 @@ def test_a_job_that_takes_too_long_is_told_of_the_option():
         tune(CHOICES, SHAPE, How("model", budget=2), engine)
 
 
+@pytest.mark.slow
 def test_the_command_line(monkeypatch, results_dir):
     monkeypatch.setattr(Where, "engine", lambda *_: Pretend(faster_with_a_tile_and_a_depth))
     words = ["tune", "kernel8", "--shape", "4096", "-c", "arch=sm_90a", "--device", "model", "--explain", "--json", "-"]

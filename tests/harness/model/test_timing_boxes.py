@@ -238,6 +238,7 @@ def test_warpgroups_without_rows_of_c_multiply_nothing(artifact):
     assert gemm.part(Spread(4, 1, (gemm.order().index((1, 0)),), 1), gemm.parts_multiplied) == pytest.approx(1 / 6)
 
 
+@pytest.mark.slow
 def test_k_that_is_no_multiple_of_a_line_takes_longer():
     """On the same work but for one element in a hundred."""
     [artifact] = build([make_config("kernel7", arch="sm_90a", cluster=(1, 1), mma_shape=(128, 128))])

@@ -165,6 +165,7 @@ def test_simulated_clusters_are_spread_over_a_round(count, total, last):
     assert count < 5 or count > total / 2 or {place % 2 for place in places} == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_round_more_takes_longer_beside_clusters_below_c(artifact):
     """13 rows of clusters in bands of seven, 16 columns: 208 tiles, 66 at a time, in four waves as those of 14."""
     shapes = [Shape(rows * 256, 4096, 512) for rows in (13, 14)]
@@ -172,6 +173,7 @@ def test_a_round_more_takes_longer_beside_clusters_below_c(artifact):
     assert ragged == pytest.approx(whole, rel=0.03)
 
 
+@pytest.mark.slow
 def test_rounds_that_find_their_rows_in_l2_are_shorter(artifact):
     """C of 14 x 15 tiles in bands of 7 rows, 66 at a time: the third wave needs nothing that was not loaded before."""
     found = simulate(artifact, artifact.plan(Shape(3584, 3840, 576)), GPU, CLOCK)

@@ -108,6 +108,7 @@ def test_a_launch_with_leaders_takes_less():
     assert with_leaders < 0.7 * without
 
 
+@pytest.mark.slow
 def test_sms_of_a_launch_wait_differently_where_rows_lie_in_two_lines():
     [artifact] = build([configure("kernel7", arch="sm_90a", multicast=False)])
 

@@ -117,6 +117,7 @@ def test_no_more_is_simulated_than_is_needed() -> None:
     assert few.cycles == pytest.approx(many.cycles, rel=0.03)
 
 
+@pytest.mark.slow
 def test_each_step_of_the_series_is_faster_on_a_b200() -> None:
     shape = Shape(4096, 4096, 4096)
     gpu = find_gpu("b200")

@@ -90,6 +90,7 @@ def test_a_load_that_is_heard_later_takes_no_place_before_others(monkeypatch):
     assert all(early == 0 for early, late in ahead if late > 0)
 
 
+@pytest.mark.slow
 def test_boxes_come_through_the_port_as_they_arrive(monkeypatch):
     """Not as they are asked for: what a CTA of a pair loads for both may arrive before what the other has asked for."""
     taken: dict[int, list[float]] = {}

@@ -132,6 +132,7 @@ def test_few_simulated_clusters_have_as_many_rounds_of_a_dynamic_schedule_as_all
         assert gemm.first_counts(spread) == {0: (tiles - 66) - (count - slots)}
 
 
+@pytest.mark.slow
 def test_the_parts_add_up_where_sms_are_shared():
     artifact = artifacts()[TWO_ON_AN_SM]
     run = simulate(artifact, artifact.plan(Shape(256 * 62, 384, 512)), GPU, CLOCK)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from harness.paths import ROOT
 
 TRACED = """
@@ -28,6 +30,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_run_goes_through_twenty_two_files_beside_the_emulator_and_the_page_names_them():
     words = ("run", "kernel7", "--device", "emulator", "--shape", "64", "--no-save")
     subprocess.run([sys.executable, "-m", "harness", *words], check=True, capture_output=True)  # it is compiled then
