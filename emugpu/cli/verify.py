@@ -27,7 +27,7 @@ from emugpu.driver.state import Gpu
 from emugpu.errors import EXIT_INCOMPLETE, UsageProblem
 from emugpu.launch.corpus import look_through
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.shrink import Numbers, of_launch_file, smaller_file
+from emugpu.launch.shrink import WRITTEN, Numbers, of_launch_file, smaller_file
 from emugpu.launch.spec import Launchable, read_ptx
 
 OF_LAUNCHES = ("resident-clusters", "strict", "allow", "ptxas")
@@ -72,6 +72,8 @@ def verify_command(
         return _folder(Path(folders[0]), emulation, outputs)
     if ptx is not None and len(words) > 1:
         raise UsageProblem(f"--ptx {ptx} is launched by one launch file, and {len(words)} are named; name one")
+    for word in words if wanted.smaller else ():
+        _refuse_to_replace(_smaller(Path(word)))
     return give_verdicts([_case(Path(word), ptx) for word in words], wanted, emulation, outputs)
 
 
@@ -88,11 +90,26 @@ def _case(path: Path, ptx: Path | None) -> Case:
     def command(values: Mapping[str, int]) -> list[str]:
         target = path
         if values != of_launch_file(path).values:
-            target = path.with_name(f"{path.stem}-smaller.toml")
+            target = _smaller(path)
             write_output(smaller_file(path, values), str(target))
         return ["emugpu", "verify", str(target), *(["--ptx", str(ptx)] if ptx else [])]
 
     return Case(with_ptx(read_launch_file(path), ptx), numbers, command)
+
+
+def _smaller(path: Path) -> Path:
+    """Returns the place of the smaller launch file."""
+    return path.with_name(f"{path.stem}-smaller.toml")
+
+
+def _refuse_to_replace(target: Path) -> None:
+    """Refuses to write over a launch file, unless a previous --shrink wrote it."""
+    try:
+        is_foreign = target.is_file() and not target.read_bytes().startswith(WRITTEN.encode())
+    except OSError as error:
+        raise UsageProblem(f"--shrink writes {target}, which cannot be read: {error.strerror}") from None
+    if is_foreign:
+        raise UsageProblem(f"--shrink writes {target}, which exists and is not from --shrink; rename it")
 
 
 def _folder(folder: Path, emulation: Emulation, outputs: Outputs) -> int:

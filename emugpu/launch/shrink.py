@@ -25,6 +25,9 @@ from emugpu.launch.toml_table import is_whole
 MOST_RUNS = 100
 """The largest number of smaller cases. The smallest ones run first, because they take the least time."""
 
+WRITTEN = "# Written by emugpu verify --shrink, which may write it again.\n"
+"""The first line of a smaller launch file."""
+
 Cause = frozenset[tuple[object, ...]]
 
 
@@ -102,7 +105,8 @@ def of_launch_file(path: Path) -> Numbers:
 
 def smaller_file(path: Path, values: Mapping[str, int]) -> str:
     """Returns the text of the same launch file with other numbers and without expectations."""
-    return "".join(f"{key} = {_as_toml(value)}\n" for key, value in _with(launch_file_data(path), values).items())
+    data = _with(launch_file_data(path), values)
+    return WRITTEN + "".join(f"{key} = {_as_toml(value)}\n" for key, value in data.items())
 
 
 def _with(data: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from ptx_programs import STORE_R1, WORDS, source
 
 from emugpu.check.verdict import EXIT_CODES, fidelity
+from emugpu.cli import verify as verify_module
 from emugpu.cli.main import main
 from emugpu.emulator import Module
 from emugpu.launch import check as check_module
@@ -221,6 +222,21 @@ def test_any_name_is_written_and_a_place_that_is_taken_leaves_the_verdict(tmp_pa
     done = verify(path, "--shrink")
     assert done.exit_code == 1 and "smaller: found (launch.grid 6 to 1), but cannot write " in done.stdout
     assert "launch-smaller.toml: Is a directory" in done.stdout
+
+
+def test_a_smaller_case_replaces_only_what_shrink_wrote(tmp_path, monkeypatch):
+    path, smaller = launch_file(tmp_path, BODIES["racy"]), tmp_path / "launch-smaller.toml"
+    path.write_text(path.read_text().replace("grid = 1,", "grid = 6,"))
+    assert [verify(path, "--shrink").exit_code for _ in range(2)] == [1, 1] and tomllib.loads(smaller.read_text())
+    mine = path.read_text()
+    smaller.write_text(mine)
+    assert verify(path).exit_code == 1
+    monkeypatch.setattr(verify_module, "give_verdicts", lambda *_: pytest.fail("nothing may be run"))
+    done = verify(path, "--shrink")
+    assert done.exit_code == 2 and smaller.read_text() == mine
+    assert done.stderr == (
+        f"emugpu: error: --shrink writes {smaller}, which exists and is not from --shrink; rename it\n"
+    )
 
 
 def test_a_wrong_result_keeps_its_numbers(tmp_path):
