@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from emugpu.errors import UsageProblem
@@ -201,6 +202,8 @@ def _options(old: str, command: str, words: list[str]) -> list[str]:
             found += [word, _RESUME[0]]  # it took no value
             continue
         option, joined = _BY_NAME.get(pair, _BY_NAME.get(name)), name in joins
+        if name == "--format" and command != "explain":
+            option = None  # only explain had it
         if not joined and (option is None or (option.value and not equals and not left)):
             found.append(word)
             continue
@@ -210,10 +213,27 @@ def _options(old: str, command: str, words: list[str]) -> list[str]:
             together["--schedule-seed" if name == "--seed" else name] = value
             continue
         assert option is not None
+        if name == "--format" and (places := _places(words)):
+            _check_format(value, places)
+            continue
         if value == "-" and option.new.startswith("-o"):
             raise UsageProblem(f"{name} -: name a file; -o - is JSON on standard output")
         found += [part.format(value.rstrip("/") if part == "{}/" else value) for part in option.new.split()]
     return [*found, *_joined(command, together)]
+
+
+def _places(words: list[str]) -> list[str]:
+    """Returns the places that -o names."""
+    behind = [place for word, place in pairwise(words) if word in ("-o", "--output")]
+    return behind + [word.partition("=")[2] for word in words if word.startswith("--output=")]
+
+
+def _check_format(form: str, places: list[str]) -> None:
+    """Refuses a format that the ending of the file does not choose now."""
+    ending = {"json": ".json", "text": ".txt"}[form]
+    for place in places:
+        if not place.endswith(ending) and (form, place) != ("json", "-"):
+            raise UsageProblem(f"--format {form} -o {place}: the ending of the file chooses the format: -o FILE{ending}")
 
 
 def _joins(old: str, command: str, given: set[str]) -> tuple[str, ...]:

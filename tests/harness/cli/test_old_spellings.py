@@ -81,6 +81,10 @@ SCHEDULES = [
     ("sweep --resume kernel7 --shape 512", "sweep --resume missing kernel7 --shape 512"),
     ("sweep --resume failed kernel7 --shape 512", "sweep --resume failed kernel7 --shape 512"),
     ("sweep kernel7 --shape 512 --resume --retry-failed", "sweep kernel7 --shape 512 --resume --resume failed"),
+    ("explain kernel7 --format json -o x.json", "explain kernel7 -o x.json"),
+    ("explain kernel7 --output=x.json --format=json", "explain kernel7 --output=x.json"),
+    ("explain kernel7 -o - --format json", "explain kernel7 -o -"),
+    ("explain kernel7 -o x.txt --format text", "explain kernel7 -o x.txt"),
     ("timeline kernel7 -o x.svg --from 10 --to 50", "timeline kernel7 -o x.svg --cycles 10:50"),
     ("timeline kernel7 -o x.svg --from 10", "timeline kernel7 -o x.svg --cycles 10:"),
 ]
@@ -151,6 +155,18 @@ def test_what_is_gone_is_said_in_one_line_with_what_to_do(line):
 def test_a_table_that_went_to_the_screen_has_no_new_spelling():
     with pytest.raises(UsageProblem, match="--markdown -: name a file"):
         respell(["bench", "--markdown", "-"])
+
+
+@pytest.mark.parametrize(("line", "ending"), [("text -o x.json", "txt"), ("text -o -", "txt"), ("json -o x.txt", "json")])
+def test_a_format_that_the_file_does_not_end_with_is_refused(line, ending):
+    """The ending would choose another format."""
+    with pytest.raises(UsageProblem, match=f"^--format {line}: the ending .* -o FILE.{ending}$"):
+        respell(["explain", "kernel7", "--format", *line.split()])
+
+
+def test_only_explain_had_formats():
+    done = CliRunner().invoke(main, ["build", "kernel7", "--format", "json"])
+    assert done.exit_code == 2 and "--format" in done.stderr and done.stdout == "", done.output
 
 
 def test_the_new_command_is_printed_once_and_done():
