@@ -14,7 +14,7 @@ from emugpu.cli.program import ClearErrors
 from emugpu.errors import EXIT_FINDINGS, EXIT_OK, UsageProblem
 
 
-@click.command(cls=ClearErrors)
+@click.command("conformance", cls=ClearErrors)
 @click.argument("names", nargs=-1, metavar="[PROBE]...", type=click.Choice(list(ALL)))
 @click.option("--device", type=click.Choice(["emulator", "gpu"]), default="emulator", show_default=True)
 @click.option(

@@ -199,7 +199,7 @@ def test_bad_requests_get_one_line(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, words)
     assert (done.exit_code, done.stdout) == (2, "") and said in done.stderr
-    assert done.stderr.startswith("harness: error: ") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("conformance: error: ") and done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

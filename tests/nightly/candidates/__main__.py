@@ -28,7 +28,7 @@ class Candidates(ClearErrors, click.Group):
     """The commands, with one line and an exit code for each error."""
 
 
-@click.group(cls=Candidates)
+@click.group("candidates", cls=Candidates)
 def main() -> None:
     """Does `emugpu verify` tell right kernels from wrong ones?"""
 

@@ -30,7 +30,7 @@ class Board(ClearErrors, click.Command):
     """The command, with one line and an exit code for each error."""
 
 
-@click.command(cls=Board)
+@click.command("max_board", cls=Board)
 @click.argument("answers", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--gpu", type=click.Choice(("b200", "h200", "h100")), default="b200", show_default=True)
 @click.option("--part", default="1/1", show_default=True, help="Which ops: the first of seven parts is 1/7.")
