@@ -315,7 +315,7 @@ def show_results(console: Console, rows: Sequence[table.Row]) -> None:
     if rankings or not rows:
         return
     names = table.differing(rows, ("kernel", "m", "n", "k", "inputs", "seed", "schedule_seed"))
-    cells = [(*(_cell(row[name]) for name in names), table.result_of(row)) for row in rows[:RESULTS]]
+    cells = [(*(_cell(row.get(name)) for name in names), table.result_of(row)) for row in rows[:RESULTS]]
     more = f", the first {RESULTS} of them" if len(rows) > RESULTS else ""
     show_table(console, f"{several(len(rows), 'job')}{more}", (*map(_word, names), "result"), cells)
 
@@ -328,7 +328,7 @@ def _show_ranking(console: Console, ranking: table.Ranking) -> None:
     for row in ranking.rows[:FASTEST]:
         seconds = row[ranking.figure]
         times = (f"{1e6 * seconds:.2f}", f"{flops / seconds / 1e12:,.0f}", f"{seconds / best:.3f}")
-        rows.append((*(_cell(row[name]) for name in choices), *times))
+        rows.append((*(_cell(row.get(name)) for name in choices), *times))
     problem = f"C[{ranking.m},{ranking.n}], K={ranking.k}, {ranking.dtype}"
     shown = f", the fastest {FASTEST} of them" if len(ranking.rows) > FASTEST else ""
     title = f"{problem} on {ranking.device}: {len(ranking.rows)} with a time{shown}"

@@ -74,9 +74,11 @@ class Ranking:
 
     @property
     def choices(self) -> list[str]:
-        """Returns the columns in which the requests differ."""
-        names = [name for name in self.rows[0] if name.startswith("config_") or name in ("kernel", "inputs", "seed")]
-        return [name for name in names if len({row[name] for row in self.rows}) > 1]
+        """Returns the columns in which the requests differ. A row may lack columns."""
+        names = [
+            name for name in _columns(self.rows) if name.startswith("config_") or name in ("kernel", "inputs", "seed")
+        ]
+        return [name for name in names if len({row.get(name) for row in self.rows}) > 1]
 
 
 def ranked(rows: Sequence[Row]) -> list[Ranking]:
@@ -108,17 +110,22 @@ def differing(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """Returns those of the columns and of the configuration's columns in which the rows differ, but at least
     the first.
     """
-    every = [*names, *(name for name in rows[0] if name.startswith("config_") and name != "config_label")]
+    every = [*names, *(name for name in _columns(rows) if name.startswith("config_") and name != "config_label")]
     return [name for name in every if name == names[0] or len({row.get(name) for row in rows}) > 1]
 
 
 def as_csv(rows: Sequence[Row]) -> str:
     """Returns rows as CSV. A column that a row lacks is empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Returns the columns that any of the rows has."""
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _plain(name: str, value: object) -> object:

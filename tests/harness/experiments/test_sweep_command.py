@@ -262,6 +262,21 @@ def test_a_column_that_a_row_does_not_have_is_empty(tmp_path):
     assert (second["config_own"], second["config_words"], second["passed"]) == ("", "a,b", "True")
 
 
+def test_requests_with_other_options_are_ranked_together(tmp_path):
+    """As from a kernel with options of its own. A request without the option has an empty cell."""
+    path = tmp_path / "x.jsonl"
+    records.append(path, timed(predicted=2e-6, own=7), timed(predicted=1e-6), timed(predicted=3e-6, other=8))
+    [ranking] = table.ranked(table.load(path))
+    assert ranking.choices == ["config_own", "config_other"]
+    console = Console(file=StringIO())
+    harness.cli.sweep.show_results(console, table.load(path))
+    assert [line.split() for line in console.file.getvalue().splitlines()[-3:]] == [
+        ["1.00", "17", "1.000"],
+        ["7", "2.00", "8", "2.000"],
+        ["8", "3.00", "6", "3.000"],
+    ]
+
+
 def test_what_is_fastest(tmp_path):
     path = tmp_path / "x.jsonl"
     slow, wrong = timed(predicted=3e-6, stages=5), timed(predicted=1e-6, stages=3, passed=False)
