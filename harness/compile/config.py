@@ -575,5 +575,5 @@ def find_preset(name: str) -> Preset:
     if name == DEFAULT.name:
         return DEFAULT
     if name not in PRESETS:
-        raise UsageProblem(f"there is no preset {name!r}; use one of: {', '.join(PRESETS)}")
+        raise UsageProblem(f"there is no preset {name!r}; use one of: {', '.join((*PRESETS, DEFAULT.name))}")
     return PRESETS[name]
