@@ -19,6 +19,7 @@ from emugpu.emulator.machine.code import BLOCKED
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.grid import Clusters
 from emugpu.emulator.machine.machine import LIMIT_CHECK, Limits, Machine
+from emugpu.emulator.machine.schedule import QuietSchedule
 from emugpu.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
 from emugpu.emulator.machine.warpgroup import Step
 from harness.model.constants import ENDLESS, GOLDEN, Gpu
@@ -100,29 +101,16 @@ class Delivery:
     at: float
 
 
-class Clock:
+class Clock(QuietSchedule):
     """The schedule of a timed machine: it decides when a submitted operation will be done."""
 
     splits_multicast = True
-    rng = None
 
     def __init__(self) -> None:
         self.submitted: Callable[[AsyncOperation], None] = lambda operation: None
 
     def submit(self, operation: AsyncOperation) -> None:
         self.submitted(operation)
-
-    def early(self) -> bool:
-        return True
-
-    def spurious_failure(self) -> bool:
-        return False
-
-    def declines(self) -> bool:
-        return False
-
-    def budget(self) -> int:
-        return 0
 
     def next(self, ready: Any, can_start: bool) -> Any:
         return None

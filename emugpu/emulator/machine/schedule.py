@@ -25,17 +25,11 @@ CANDIDATES = 12
 """The random schedule takes the warp with the highest priority among at most this many ready ones."""
 
 
-class FifoSchedule:
-    """Runs everything in issue order. A cluster starts only when no other can go on without it."""
+class QuietSchedule:
+    """What schedules that provoke nothing have in common."""
 
     splits_multicast = False
     rng = None
-
-    def __init__(self) -> None:
-        self._pending: deque[AsyncOperation] = deque()
-
-    def submit(self, operation: AsyncOperation) -> None:
-        self._pending.append(operation)
 
     def early(self) -> bool:
         return True
@@ -50,6 +44,16 @@ class FifoSchedule:
     def budget(self) -> int:
         """Returns how many blocks a warp may run before others do; 0 means no limit."""
         return 0
+
+
+class FifoSchedule(QuietSchedule):
+    """Runs everything in issue order. A cluster starts only when no other can go on without it."""
+
+    def __init__(self) -> None:
+        self._pending: deque[AsyncOperation] = deque()
+
+    def submit(self, operation: AsyncOperation) -> None:
+        self._pending.append(operation)
 
     def next(self, ready: deque[Fragment], can_start: bool) -> Any:
         """Returns the next step: a fragment taken from ``ready``, an operation, START, or None if nothing is left."""
