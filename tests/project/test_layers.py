@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import emugpu.paths
 
 _IMPORTED = """
 import importlib, sys
@@ -35,3 +38,11 @@ def test_the_emulated_gpu_needs_numpy_ml_dtypes_and_click_alone(name):
     packages, ours = (set(line.split()) for line in done.stdout.split("\n")[:2])
     assert packages <= {"numpy", "ml_dtypes", "click"}
     assert ours <= BASE | EMULATED_GPU
+
+
+def test_emugpu_reads_variables_of_the_lab_in_one_place():
+    """Under their names before 0.2, and after its own."""
+    folder = Path(emugpu.paths.__file__).parent
+    files = [path for kind in ("py", "c", "h", "mojo") for path in folder.rglob(f"*.{kind}")]
+    assert len(files) > 200
+    assert [path.name for path in files if "HARNESS_" in path.read_text(encoding="utf-8")] == ["paths.py"]
