@@ -152,11 +152,13 @@ def planner(tmp_path_factory) -> Planner:
 
 @cache
 def changed_files() -> tuple[str, ...]:
-    """What differs from main, where this branch left it. Nothing, if git does not know."""
+    """What differs from main, where this branch left it, and new files. Nothing, if git does not know."""
     for main in ("origin/main", "main"):
         base = git("merge-base", "HEAD", main)
         if base:
-            return tuple((git("diff", "--name-only", base.decode().strip()) or b"").decode().splitlines())
+            differing = git("diff", "--name-only", base.decode().strip()) or b""
+            new = git("ls-files", "--others", "--exclude-standard") or b""
+            return tuple((differing + new).decode().splitlines())
     return ()
 
 

@@ -233,7 +233,9 @@ def _check_format(form: str, places: list[str]) -> None:
     ending = {"json": ".json", "text": ".txt"}[form]
     for place in places:
         if not place.endswith(ending) and (form, place) != ("json", "-"):
-            raise UsageProblem(f"--format {form} -o {place}: the ending of the file chooses the format: -o FILE{ending}")
+            raise UsageProblem(
+                f"--format {form} -o {place}: the ending of the file chooses the format: -o FILE{ending}"
+            )
 
 
 def _joins(old: str, command: str, given: set[str]) -> tuple[str, ...]:

@@ -157,7 +157,9 @@ def test_a_table_that_went_to_the_screen_has_no_new_spelling():
         respell(["bench", "--markdown", "-"])
 
 
-@pytest.mark.parametrize(("line", "ending"), [("text -o x.json", "txt"), ("text -o -", "txt"), ("json -o x.txt", "json")])
+@pytest.mark.parametrize(
+    ("line", "ending"), [("text -o x.json", "txt"), ("text -o -", "txt"), ("json -o x.txt", "json")]
+)
 def test_a_format_that_the_file_does_not_end_with_is_refused(line, ending):
     """The ending would choose another format."""
     with pytest.raises(UsageProblem, match=f"^--format {line}: the ending .* -o FILE.{ending}$"):
