@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-QUICK_TEST, SLOW_TEST = 5.0, 60.0
+QUICK_TEST, SLOW_TEST = 8.0, 120.0
 """CPU seconds of one test."""
-QUICK_TIER, DAILY_TIER = 300.0, 1500.0
+QUICK_TIER, DAILY_TIER = 450.0, 2400.0
 """CPU seconds of the tests of a session, without collection and what the queue compiles."""
 SHOWN = 25
 
