@@ -1,5 +1,5 @@
-"""An epilogue of one's own, to begin with: a bias, then the square of ReLU. `harness run kernel8 --epilogue
-docs/examples/my_epilogue.mojo` compiles it into kernel 8 and runs that."""
+"""An epilogue of one's own, to begin with: a bias, then the square of ReLU. `harness run kernel8 -c
+epilogue=docs/examples/my_epilogue.mojo` compiles it into kernel 8 and runs that."""
 from kernels.common.fragment import Fragment, FusedEpilogue, Values
 
 

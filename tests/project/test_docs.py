@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,24 @@ from click.testing import CliRunner
 
 from emugpu.cli.main import main as emugpu
 from harness.cli.main import main as harness
+from harness.cli.old_spellings import respell
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 RUN = re.compile(r"^```bash exec.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:harness|emugpu) .*$", re.MULTILINE)
 COMMANDS = sorted({line for page in PAGES for run in RUN.findall(page.read_text()) for line in COMMAND.findall(run)})
+
+SHOWN = re.compile(r"^(?: {4})?(harness .*)$|`(harness [^`]+)`", re.MULTILINE)
+BEHIND_COMMAND = re.compile(r"\s(?:#|2?>|\||&&).*")
+EXAMPLES = [path for path in sorted((ROOT / "docs" / "examples").iterdir()) if path.suffix in (".mojo", ".py", ".toml")]
+HARNESS_COMMANDS = sorted(
+    {
+        BEHIND_COMMAND.sub("", " ".join((line or inline).split()))
+        for path in (*PAGES, *EXAMPLES, ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+        for line, inline in SHOWN.findall(path.read_text())
+    }
+)
 
 
 def test_every_page_is_in_the_navigation_and_the_other_way_round():
@@ -45,6 +58,12 @@ def test_commands_that_the_pages_run_are_understood(command):
     program, *words = command.split()
     done = CliRunner().invoke({"harness": harness, "emugpu": emugpu}[program], [*words, "--help"])
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("command", HARNESS_COMMANDS)
+def test_commands_of_the_pages_have_no_old_spelling(command):
+    program, *words = shlex.split(command)
+    assert respell(words) == (program, words)
 
 
 def test_pages_that_run_a_kernel_leave_no_record():
