@@ -47,7 +47,14 @@ MOST_NAMED = 20
 """Most launches of a program that a message names."""
 
 recording_options = emulation_options(
-    "accumulation", "resident-clusters", "max-steps", "uninitialised", strict=False, jobs=False, timeout=False
+    "accumulation",
+    "resident-clusters",
+    "max-steps",
+    "uninitialised",
+    strict=False,
+    jobs=False,
+    timeout=False,
+    several=False,
 )
 
 

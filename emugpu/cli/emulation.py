@@ -156,13 +156,14 @@ class Emulation:
             raise UsageProblem(f"{', '.join(given)}: only the emulator uses it; leave it out, or add --device emulator")
 
 
-timeout_option = click.option(
-    "--timeout",
-    type=FiniteRange(0, min_open=True),
-    metavar="SECONDS",
-    help="Time limit of an emulated launch, or of a GPU without progress, in seconds.  "
-    f"[default: no limit; {GPU_SILENCE:g} on a GPU]",
-)
+def timeout_option(gpu: bool) -> Callable[[Command], Command]:
+    of_gpu, default = (", or of a GPU without progress", f"; {GPU_SILENCE:g} on a GPU") if gpu else ("", "")
+    return click.option(
+        "--timeout",
+        type=FiniteRange(0, min_open=True),
+        metavar="SECONDS",
+        help=f"Time limit of an emulated launch{of_gpu}, in seconds.  [default: no limit{default}]",
+    )
 
 
 def jobs_option(what: str = "Worker processes.") -> Callable[[Command], Command]:
@@ -176,13 +177,16 @@ def emulation_options(
     rules: Sequence[str] = WARNINGS,
     jobs: bool = True,
     timeout: bool = True,
+    gpu: bool = False,
+    several: bool = True,
     **defaults: Any,
 ) -> Callable[[Command], Command]:
     """Returns the decorator that gives a command an `Emulation`.
 
     ``names`` are the settings that the command accepts. ``schedules`` and ``first_seed`` are its defaults. ``rules``
     are those that ``allow`` accepts: a command that only runs has no others than the warnings of the emulator. ``jobs``
-    and ``timeout`` say whether it has these options. ``defaults`` replaces defaults of fields of `EmulationOptions`.
+    and ``timeout`` say whether it has these options, ``gpu`` whether a GPU can run instead, and ``several`` whether
+    several schedules can run. ``defaults`` replaces defaults of fields of `EmulationOptions`.
     """
 
     def gathered(
@@ -208,10 +212,12 @@ def emulation_options(
     decorators: list[Callable[[Command], Command]] = [click.option(
         "--schedules",
         type=Parsed("SCHEDULES", parse_schedules),
-        default=schedules,
+        default=schedules if several else "fifo",
         show_default=True,
         metavar="SCHEDULES",
-        help="fifo, declining, random:SEED, or a number: 10 or 10@SEED gives fifo and random ones.",
+        help="fifo, declining, random:SEED, or a number: 10 or 10@SEED gives fifo and random ones."
+        if several
+        else "fifo, declining or random:SEED.",
     ), click.option(
         "--emulate",
         multiple=True,
@@ -220,7 +226,7 @@ def emulation_options(
         help=f"Set {'; '.join(_written(name, defaults) for name in names)}. The first value is the default.",
     )]  # fmt: skip
     decorators += [jobs_option()] if jobs else []
-    return group("emulation", gathered, *decorators, *([timeout_option] if timeout else []))
+    return group("emulation", gathered, *decorators, *([timeout_option(gpu)] if timeout else []))
 
 
 def _written(name: str, defaults: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from emugpu.errors import EXIT_CANNOT_RUN
 @profile_option
 @gpu_option
 @click.option("--check", is_flag=True, help="Check the synchronisation of every launch, as emugpu verify does.")
-@emulation_options("accumulation", "max-steps", "uninitialised", "engine", uninitialised="report")
+@emulation_options("accumulation", "max-steps", "uninitialised", "engine", several=False, uninitialised="report")
 @output_option("json", folder="every launch, for emugpu run DIR/launch-N/launch.toml")
 @click.option("--quiet", is_flag=True, help="Do not print the summary at the end.")
 @click.argument("command", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS...]")

@@ -47,6 +47,7 @@ from emugpu.record import new_record
     "strict",
     "allow",
     "ptxas",
+    gpu=True,
     strict=False,
 )
 @output_option("json", folder="final contents of the buffers, as .npy")

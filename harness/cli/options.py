@@ -316,7 +316,7 @@ device_option = click.option(
 )
 
 
-run_options = together(device_option, emulation_options(*EMULATE))
+run_options = together(device_option, emulation_options(*EMULATE, gpu=True))
 """Gives a command ``device`` and ``emulation``."""
 
 ptx_option = click.option(

@@ -242,6 +242,17 @@ def test_the_program_has_few_options():
     assert "emugpu verify --schedules" in seen and len(seen) <= MOST_OPTIONS, f"{len(seen)}: {sorted(seen)}"
 
 
+@pytest.mark.parametrize(
+    ("command", "several", "gpu"),
+    [("run", True, True), ("verify", True, False), ("exec", False, False), ("debug", False, False)],
+)
+def test_help_offers_only_what_the_command_does(command, several, gpu):
+    shown = " ".join(CliRunner().invoke(main, [command, "--help"]).stdout.split())
+    assert ("or a number: 10 or 10@SEED" in shown) is several
+    assert ("fifo, declining or random:SEED. [default: fifo]" in shown) is not several
+    assert ("60 on a GPU" in shown) is gpu
+
+
 @pytest.mark.parametrize("name", ["run", "verify", "exec", "debug", "ptx", "ptx list", "ptx init"])
 def test_help_fits_on_one_screen_and_ends_with_the_exit_codes(name):
     done = CliRunner().invoke(main, [*name.split(), "--help"], terminal_width=80)
