@@ -64,11 +64,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Artifact:
-    """One compiled configuration. folder: its place in the cache. planner: another commit's program that plans its
-    launches, if it is not to be this checkout's.
+    """Holds one compiled configuration. ``folder`` is its place in the cache.
 
-    edited: the file whose PTX, edited_ptx, is run in place of the compiled one (see `harness.run.edited`).
-    model: its MAX model, if it is not to be compiled from the sources of this checkout.
+    ``edited`` is the file whose PTX, ``edited_ptx``, runs in place of the compiled one (see `harness.run.edited`).
+    ``model`` is a MAX model to be used in place of one that this checkout compiles. ``planner`` is the program of
+    another commit that plans the launches in place of this checkout's.
     """
 
     config: KernelConfig
@@ -92,15 +92,15 @@ class Artifact:
         return hashlib.sha256(self.ptx.encode()).hexdigest()
 
     def plan(self, shape: Shape) -> Plan:
-        """The launch plan for a problem."""
+        """Returns the launch plan for a problem."""
         return parse_plan(self.plan_json(shape))
 
     def plan_json(self, shape: Shape) -> str:
-        """The launch plan as the planner computes it, with the name of the kernel's entry: one line of JSON."""
+        """Returns the launch plan as the planner computes it, with the name of the kernel's entry: one line of JSON."""
         return _plan(self.planner or planner.own_planner(), self.folder, shape)
 
     def statistics(self) -> dict:
-        """What ptxas says about the kernel (see `emugpu.launch.ptxas`); of compiled PTX asked once per version."""
+        """Returns what ptxas says about the kernel (see `emugpu.launch.ptxas`). The cache keeps it for compiled PTX."""
         version = ptxas_version()
         if version is None:
             return {"error": why_no_ptxas()}
@@ -113,7 +113,7 @@ class Artifact:
             return {"error": f"ptxas could not be asked: {error}"}
 
     def require_accepted(self) -> None:
-        """Raises CannotRun if ptxas is there, and refuses the PTX."""
+        """Raises CannotRun if ptxas is installed and refuses the PTX."""
         refusal = refusal_in(self.statistics())
         if refusal:
             raise CannotRun(f"ptxas refuses the PTX: {refusal}; fix it, or add --emulate ptxas=false")
@@ -131,8 +131,9 @@ class Artifact:
 
 
 def build(configs: Sequence[KernelConfig], notice: bool = False) -> list[Artifact]:
-    """The artifacts of these configurations, in their order. What the cache lacks is compiled in one go. notice: say on
-    standard error what is being compiled, for a person: that takes a while.
+    """Returns the artifacts of these configurations, in their order. Compiles all that the cache lacks in one run.
+
+    With ``notice``, says on standard error what it compiles, because that takes a while.
     """
     folders = {config: _kernel_folder(config) for config in dict.fromkeys(configs)}
     missing = {config: folder for config, folder in folders.items() if not _is_whole(folder)}
@@ -148,7 +149,7 @@ def build(configs: Sequence[KernelConfig], notice: bool = False) -> list[Artifac
 
 
 def build_each(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact | str]:
-    """Artifacts, or the reason why there is none: one that does not compile must not cost the others."""
+    """Returns each artifact, or the reason why there is none. One that does not compile does not cost the others."""
     configs = list(dict.fromkeys(configs))
     if not configs:
         return {}
@@ -166,27 +167,27 @@ def build_each(configs: Sequence[KernelConfig]) -> dict[KernelConfig, Artifact |
 
 
 def build_with_notice(configs: Sequence[KernelConfig]) -> list[Artifact]:
-    """`build`, for a person."""
+    """Works as `build`, and says what it compiles."""
     return build(configs, notice=True)
 
 
 def is_built(config: KernelConfig) -> bool:
-    """True if the cache holds this configuration."""
+    """Returns whether the cache holds this configuration."""
     return _is_whole(_kernel_folder(config))
 
 
 def plan_json(config: KernelConfig, shape: Shape) -> str:
-    """The launch plan of any configuration, as `Artifact.plan_json` but without the entry's name.
+    """Returns the launch plan of any configuration, as `Artifact.plan_json` does, but without the entry's name.
 
-    The kernel is not compiled: the planner, the same for all configurations, is compiled once.
+    This does not compile the kernel: one planner, compiled once, serves all configurations.
     """
     return planner.plan_json(config.options(), shape)
 
 
 def model_key(config: KernelConfig) -> str:
-    """Names the MAX model of a configuration: a hash of sources, configuration and version of MAX.
+    """Returns the name of a configuration's MAX model: a hash of sources, configuration and version of MAX.
 
-    Where the compiler lies does not count: models are carried to other machines.
+    The place of the compiler does not count, because models are carried to other machines.
     """
     return digest(sources_hash(paths.kernels_dir()), config.to_json(), str(package_version("max")))
 
@@ -226,7 +227,7 @@ def _keep(config: KernelConfig, place: Path, ptx: str) -> None:
 
 @lru_cache(maxsize=256)
 def _plan(program: Path, folder: Path, shape: Shape) -> str:
-    """Asked once in a process: what a folder of the cache holds stays as it is."""
+    """Returns a launch plan. The contents of a folder of the cache never change, so a process reads them once."""
     options = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))["config"]
     found = json.loads(planner.ask_plan(program, options, shape))
     entry = _ENTRY.search((folder / "kernel.ptx").read_text(encoding="utf-8"))
@@ -242,25 +243,26 @@ def _kernel_folder(config: KernelConfig) -> Path:
 
 OUTPUT = "C"
 FACTORS_OF_C = "factors"
-"""The scale factors of C, by the name of their argument."""
+"""The name of the argument that takes the scale factors of C."""
 FACTORS = ("alpha", "beta")
 C_SCALE = "c_scale"
-"""What C of nvfp4 is multiplied by, likewise."""
+"""The name of the argument by which the kernel multiplies a C of nvfp4."""
 COUNTER_TYPE = DATA_TYPES["u32"]
 NAN = 0x7FFFFFFF
-"""Of f32."""
+"""The bits of an f32 NaN."""
 
 
 def make_launchable(artifact: Artifact, shape: Shape, kind: str, seed: int) -> Launchable:
-    """A compiled kernel on a problem with drawn inputs."""
+    """Makes a launchable of a compiled kernel and a problem, with inputs that it draws."""
     config = artifact.config
     inputs = make_inputs(shape, config.dtype, kind, seed, config.epilogue, config.scales)
     return to_launchable(artifact, artifact.plan(shape), inputs)
 
 
 def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
-    """A compiled kernel, its plan for a problem, and the problem's inputs. Elements of C that the kernel does not write
-    stay NaN, or what else they must not be, and so are found as wrong with their place.
+    """Makes a launchable of a compiled kernel, its plan for a problem, and the problem's inputs.
+
+    C begins with NaN, or with other wrong values, so the check finds each element that the kernel does not write.
     """
     dtype = plan.out_type
     buffers = {
@@ -299,8 +301,9 @@ def to_launchable(artifact: Artifact, plan: Plan, inputs: Inputs) -> Launchable:
 
 
 def operands(dtype: str, inputs: Inputs, layout: str, ld: Sequence[int] = ()) -> dict[str, Buffer]:
-    """A, B, and the scale factors that they have, by the names of the plan's tensors, as they lie in memory. Between
-    rows that are further apart than they are long is NaN.
+    """Returns A, B and their scale factors, by the names of the plan's tensors, as they lie in memory.
+
+    NaN fills the gaps between rows if a leading dimension is larger than a row.
     """
     block_format = FORMATS.get(dtype)
     element = block_format.element if block_format else DATA_TYPES[FP8 if dtype == FP8 else ELEMENT_TYPES[dtype].ptx]
@@ -321,8 +324,10 @@ def operands(dtype: str, inputs: Inputs, layout: str, ld: Sequence[int] = ()) ->
 
 
 def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
-    """What an epilogue reads, scale factors that it writes, and the sizes of groups. Raises UsageProblem if the formula
-    of one's own lacks what it takes."""
+    """Returns the buffers that an epilogue reads, the scale factors that it writes, and the sizes of groups.
+
+    Raises UsageProblem if the user's own epilogue reads an operand that its formula lacks.
+    """
     given = {**inputs.given_in_memory, "sizes": np.array(inputs.groups, np.int32)}
     found = {}
     for argument in plan.arguments:
@@ -340,14 +345,14 @@ def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
 
 
 def describe(artifact: Artifact, shape: Shape) -> tuple[str, dict[str, Any]]:
-    """What is launched, in one line and as data."""
+    """Describes a launch, in one line and as data."""
     config = artifact.config
     about = {"kernel": config.kernel, "config": config.as_dict(), "problem": shape.as_dict()}
     return f"{config.label}, {shape}", about
 
 
 def workspace_buffer(workspace: WorkspaceArgument, first: Mapping[int, int] = MappingProxyType({})) -> Buffer:
-    """Partial sums that nobody has written are NaN. first: counters that do not begin at 0, by their places."""
+    """Makes a workspace: partial sums at NaN, and counters at 0 or at the value that ``first`` has for their place."""
     words = np.full(workspace.bytes // 4, NAN, np.uint32)
     words[: workspace.counters] = 0
     for place, value in first.items():
@@ -356,8 +361,10 @@ def workspace_buffer(workspace: WorkspaceArgument, first: Mapping[int, int] = Ma
 
 
 def launch_of(plan: Plan, given: Mapping[str, Any] = MappingProxyType({})) -> Launch:
-    """The launch that a plan describes. Tensor maps and workspaces are called as the arguments are. given: the factors
-    of C, which a plan does not know, by their names."""
+    """Makes the launch that a plan describes. Tensor maps and workspaces have the names of their arguments.
+
+    ``given`` holds the factors of C by their names; a plan does not know them.
+    """
     return Launch(
         plan.entry,
         plan.grid,
@@ -373,7 +380,7 @@ def launch_of(plan: Plan, given: Mapping[str, Any] = MappingProxyType({})) -> La
 
 
 def maps_of(plan: Plan) -> dict[str, Map]:
-    """The tensor maps of a plan, by the names of its arguments."""
+    """Returns the tensor maps of a plan, by the names of its arguments."""
     return {
         argument.name: Map(
             argument.name,
@@ -396,12 +403,12 @@ def _argument(argument: Argument) -> LaunchArgument:
 
 
 def _left_at_zero(workspace: WorkspaceArgument) -> Holds:
-    """The next launch gets the counters as this one leaves them."""
+    """Expects 0 in all counters, because the next launch gets them as this one leaves them."""
     return Holds(workspace.name, COUNTER_TYPE, "0", parse_expression("0", ()), size=workspace.counters)
 
 
 def regions_of(plan: Plan) -> list[Region]:
-    """The parts of dynamic shared memory by the names that the plan gives them; of a ring, each stage."""
+    """Returns the parts of dynamic shared memory by the names that the plan gives them, and each stage of a ring."""
     regions = []
     offset = 0
     for part in plan.shared_memory:
@@ -418,7 +425,7 @@ def regions_of(plan: Plan) -> list[Region]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What came out of a run of a kernel: C, whether it is right, and the counters by the names of tensors."""
+    """Holds the result of a run of a kernel: C, whether it is right, and the counters by the names of tensors."""
 
     output: np.ndarray
     validation: Validation
@@ -426,8 +433,9 @@ class Judged:
 
 
 def judged(outcome: Outcome, plan: Plan) -> Judged:
-    """The verdict on C, or on its scale factors where those are wrong. Raises CannotRun if the kernel has not left its
-    counters at 0."""
+    """Returns the verdict on C, or on its scale factors if those are wrong. Raises CannotRun if the kernel has not left
+    its counters at 0.
+    """
     validations = [verdict for verdict in outcome.verdicts if isinstance(verdict, Validation)]
     validation = next((one for one in reversed(validations) if not one.passed), validations[0])
     for other in outcome.verdicts:
@@ -445,6 +453,6 @@ def judged(outcome: Outcome, plan: Plan) -> Judged:
 
 
 def named_counters(counters: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The emulator counts bytes by the place of a tensor map; a plan knows which tensor that is."""
+    """Names the tensors in the counters of the emulator, which knows only the places of the tensor maps."""
     by_tensor = counters["tma_global_bytes_read_by_tensor"]
     return {**counters, "tma_global_bytes_read_by_tensor": {names[key]: value for key, value in by_tensor.items()}}

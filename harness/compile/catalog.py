@@ -1,4 +1,4 @@
-"""The kernels, the GPU architectures they are written for, and what is offered of each option: data, nothing else.
+"""Lists the kernels, the GPU architectures they are written for, and the values offered for each option.
 
 The kernels decide whether a configuration is legal, and what its defaults are (`harness.compile.planner`).
 """
@@ -25,10 +25,13 @@ LAYOUTS = ("nt", "nn", "tn", "tt")
 
 @dataclass(frozen=True)
 class Tiling:
-    """A tile of a CTA with the cluster that suits it. slower: seconds for the same multiplications, as a factor; the
-    smaller the tile, the more often its operands are read. ping_pong: its warpgroups take tiles in turn. swapped: rows
-    of B lie along its rows. splits: in how many parts of K it may be added up. least_m, most_m: rows of A that it is
-    offered for; None: any. cta_group: CTAs that work on one of its MMAs."""
+    """Describes a tile of a CTA, with the cluster that suits it.
+
+    ``slower`` is a factor of the seconds for the same multiplications: the smaller the tile, the more often its
+    operands are read. With ``ping_pong`` the warpgroups take tiles in turn. With ``swapped`` rows of B lie along the
+    rows of the tile. ``splits`` lists the numbers of parts into which K may be split. The tile is offered for
+    ``least_m`` to ``most_m`` rows of A; None is no limit. ``cta_group`` is the number of CTAs that work on one MMA.
+    """
 
     mma_shape: tuple[int, int]
     cluster: tuple[int, int]
@@ -43,7 +46,10 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A GPU architecture. shared_memory: bytes one CTA can have (CUDA C++ Programming Guide, compute capabilities)."""
+    """Describes a GPU architecture.
+
+    ``shared_memory`` is the most bytes that a CTA can have (CUDA C++ Programming Guide, compute capabilities).
+    """
 
     name: str
     gpus: str
@@ -51,7 +57,7 @@ class Architecture:
 
     @property
     def usual(self) -> GpuFacts:
-        """The GPU that is meant where none is named."""
+        """Returns the GPU that a command uses if the user names none."""
         return usual_gpu(self.name)
 
 
@@ -74,11 +80,13 @@ Space = Mapping[str, tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of the series. archs: what it is written for, the default first; dtypes: of A and B, likewise.
-    is_persistent: its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in the
-    grid. tilings: by architecture (with scale factors of blocks: "sm_90a block"), what it chooses from for a problem,
-    its default first; none where it has one for every problem. space: by architecture, the values of each option that
-    are tried when it is tuned. file: of a kernel of one's own, where it is written.
+    """Describes one kernel of the series.
+
+    ``archs`` and ``dtypes`` list its architectures and the types of A and B, the default first. If it
+    ``is_persistent``, its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in
+    the grid. ``tilings`` lists, by architecture (for scale factors of blocks: "sm_90a block"), the tilings among which
+    it chooses for a problem, its default first; it is empty if the kernel has one for every problem. ``space`` has, by
+    architecture, the values of each option that tuning tries. ``file`` is the source of the user's own kernel.
     """
 
     name: str
@@ -92,7 +100,7 @@ class Kernel:
 
 
 DEPTHS = (None, 2, 3, 4, 5, 6)
-"""None: as deep as fits."""
+"""The depths that tuning tries. None is the largest that fits."""
 _TILE_BLACKWELL: Space = {
     "cta_group": (1, 2),
     "mma_shape": ((128, 128), (128, 256), (256, 128), (256, 192), (256, 256)),
@@ -222,5 +230,5 @@ KERNELS = {
 
 
 def kernels_of(dtype: str | None) -> list[str]:
-    """Returns the kernels that multiply a type, which is what "all" names; of bf16 where none is asked for."""
+    """Returns the kernels that multiply a type, or bf16 if none is given. A command line names them ``all``."""
     return [kernel.name for kernel in KERNELS.values() if (dtype or "bf16") in kernel.dtypes]

@@ -38,7 +38,7 @@ from harness import paths
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver describes it."""
+    """Describes one GPU, as its driver does."""
 
     name: str
     compute_capability: str
@@ -47,12 +47,12 @@ class Gpu:
 
     @property
     def kind(self) -> str:
-        """Names its record file, for example ``nvidia-h200``."""
+        """Returns the name of its record file, for example ``nvidia-h200``."""
         return kind_of(self.name)
 
 
 def require_mojo() -> Path:
-    """The Mojo compiler, or an error that says how to get it."""
+    """Returns the Mojo compiler. Raises CannotRun, with how to install it, if there is none."""
     mojo = find_mojo()
     if mojo is None or not mojo.exists():
         raise CannotRun(
@@ -63,7 +63,7 @@ def require_mojo() -> Path:
 
 
 def mojo_version() -> str | None:
-    """For example ``1.2.0 (2016d0cd)``; None if there is no compiler that answers."""
+    """Returns the version, for example ``1.2.0 (2016d0cd)``, or None if no compiler answers."""
     mojo = find_mojo()
     return _mojo_version(mojo) if mojo else None
 
@@ -74,7 +74,7 @@ def _mojo_version(mojo: Path) -> str | None:
 
 
 def package_version(name: str) -> str | None:
-    """The installed version of a Python package, None if it is not installed."""
+    """Returns the installed version of a Python package, or None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -82,8 +82,8 @@ def package_version(name: str) -> str | None:
 
 
 def find_gpus() -> list[Gpu]:
-    """The NVIDIA GPUs that a program here sees, in its order: those that ``nvidia-smi`` (part of the driver) lists,
-    as far as CUDA_VISIBLE_DEVICES lets them through; empty without one.
+    """Returns the NVIDIA GPUs that a program on this machine sees, in its order: those that ``nvidia-smi`` (part of the
+    driver) lists and CUDA_VISIBLE_DEVICES does not hide.
     """
     smi = shutil.which("nvidia-smi")
     fields = "uuid,name,compute_cap,memory.total,driver_version"
@@ -95,8 +95,9 @@ def find_gpus() -> list[Gpu]:
 
 
 def _visible(wanted: str, listed: dict[str, Gpu]) -> list[Gpu]:
-    """By number or by the start of a UUID; the first that does not exist hides all after it (CUDA C++ Programming
-    Guide, environment variables)."""
+    """Returns the listed GPUs that CUDA_VISIBLE_DEVICES names, by number or by the start of a UUID. The first name that
+    does not exist hides all after it (CUDA C++ Programming Guide, environment variables).
+    """
     found = []
     for word in (word.strip() for word in wanted.split(",")):
         names = list(listed)
@@ -111,7 +112,7 @@ def _visible(wanted: str, listed: dict[str, Gpu]) -> list[Gpu]:
 
 
 def versions() -> dict[str, str | None]:
-    """What a result depends on, for records. None: not installed."""
+    """Returns the versions of all that a result depends on, for records; None if not installed."""
     return {
         "mojo": mojo_version(),
         "max": package_version("max"),
@@ -122,7 +123,7 @@ def versions() -> dict[str, str | None]:
 
 
 def _first_words(program: Path, *arguments: str) -> str | None:
-    """What a program prints, None if it cannot be run or fails."""
+    """Returns what a program prints, or None if it cannot be run or fails."""
     try:
         return output_of(program, *arguments)
     except (OSError, subprocess.SubprocessError):
@@ -136,7 +137,7 @@ PLANNER = "from kernels.host.plan import plan_main\n\n\ndef main():\n    plan_ma
 
 
 def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
-    """Options by the names that the kernels give them; None is left out."""
+    """Returns the options by the names that the kernels give them, without those that are None."""
     found: dict[str, str | int | bool] = {}
     for name, value in options.items():
         if name in _PARTS and value is not None:
@@ -147,7 +148,7 @@ def parameters(options: Mapping[str, Any]) -> dict[str, str | int | bool]:
 
 
 def options_text(options: Mapping[str, Any]) -> str:
-    """Options as the kernels read them (``kernels/common/options.mojo``). What is left out the kernel chooses."""
+    """Writes options as the kernels read them (``kernels/common/options.mojo``). A kernel chooses those left out."""
     return " ".join(words_of(options))
 
 
@@ -159,13 +160,14 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def driver_source(kernels: Sequence[Mapping[str, Any]]) -> str:
-    """A program for ``kernels/host/emit.mojo``. It knows each configuration, given by its options, by its place in the
-    list."""
+    """Writes a program that calls ``kernels/host/emit.mojo``. It knows each configuration, given by its options, by its
+    place in the list.
+    """
     return f"{_IMPORTS}\n\ndef main():\n{_emit(kernels, 4)}"
 
 
 def planner_source_with(options: Mapping[str, Any]) -> str:
-    """The planner, and a program that holds the PTX of one kernel, in one."""
+    """Writes a program that is the planner and also holds the PTX of one kernel."""
     return (
         f"{_IMPORTS}from kernels.host.plan import plan_main\nfrom std.sys import argv\n\n\ndef main():\n"
         f'    if len(argv()) > 1 and argv()[1] == "ptx":\n{_emit([options], 8)}    else:\n        plan_main()\n'
@@ -188,7 +190,7 @@ T = TypeVar("T")
 
 @contextmanager
 def compiled(source: str) -> Iterator[Path]:
-    """Compiles a host program from a Mojo source that imports the kernels; it is gone with the block."""
+    """Compiles a host program from a Mojo source that imports the kernels. The end of the block deletes it."""
     mojo, key = require_mojo(), key_of(source)
     with cache.temporary_folder() as temporary:
         folder = Path(temporary)
@@ -224,10 +226,10 @@ _FOLLOWING = re.compile(r"error: (function instantiation failed|failed to run th
 
 
 def readable_errors(text: str) -> str:
-    """The part of the compiler's output that a person needs.
+    """Returns the part of the compiler's output that a person needs.
 
-    Failed constraints come first, by their message; then errors with the source lines under them, with paths
-    relative to the folder of ``kernels``. Chains of instantiation notes are left out.
+    The messages of failed constraints come first, then errors with the source lines under them. Paths are relative to
+    the folder of ``kernels``. Chains of instantiation notes are left out.
     """
     for own in (paths.kernels_dir() / "own.mojo", paths.kernels_dir() / "own_epilogue.mojo"):
         if own.is_symlink():
@@ -249,7 +251,7 @@ def readable_errors(text: str) -> str:
 
 
 class Refused(CannotRun):
-    """A size or a configuration breaks a rule of the kernels, so the request is wrong: see kernels/host/plan.mojo."""
+    """Says that a size or a configuration breaks a rule of the kernels (kernels/host/plan.mojo)."""
 
     exit_code = EXIT_USAGE
 
@@ -282,8 +284,9 @@ def with_notice(what: str, work: Callable[[], T]) -> T:
 
 
 def key_of(source: str) -> str:
-    """Hash of a program's source, of the kernels' sources that it imports, and of the compiler. The compiler counts
-    with its place, too: the program loads shared libraries from there."""
+    """Hashes a program's source, the kernels' sources that it imports, and the compiler. The compiler's place counts,
+    too, because the program loads shared libraries from there.
+    """
     return digest(*imported_sources(source), _compiler(), source)
 
 
@@ -297,13 +300,13 @@ def _compiler() -> str:
 
 
 def sources_hash(folder: Path) -> str:
-    """Hash of all Mojo sources in a folder."""
+    """Hashes all Mojo sources in a folder."""
     files = sorted(folder.rglob("*.mojo"))
     return digest(*(f"{path.relative_to(folder).as_posix()} {_read(path).sha256}" for path in files))
 
 
 def imported_sources(source: str) -> list[str]:
-    """The files that a program's source imports, directly or through others, each with the hash of its content."""
+    """Finds the files that a source imports, directly or through others; returns each with the hash of its content."""
     root, found = paths.kernels_dir().parent, dict[Path, str]()
     waiting = [root.joinpath(*module.split(".")) for module in _IMPORT.findall(source)]
     while waiting:
@@ -339,14 +342,14 @@ def _read(path: Path) -> _MojoFile:
 
 @functools.lru_cache(maxsize=1024)
 def _read_as_it_is(path: Path, *state: int) -> _MojoFile:
-    """state: what changes with its content, so that each content is read once in a process."""
+    """Reads a file once for each ``state``, which changes with the content."""
     content = path.read_bytes()
     imports = _IMPORT.findall(content.decode("utf-8", "replace"))
     return _MojoFile(hashlib.sha256(content).hexdigest(), tuple(imports))
 
 
 def disassemble(ptx: str, arch: str) -> str:
-    """The machine code (SASS) of a PTX text. Raises CannotRun without the tools of the CUDA toolkit."""
+    """Returns the machine code (SASS) of a PTX text. Raises CannotRun without the tools of the CUDA toolkit."""
     nvdisasm = find_nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
@@ -367,7 +370,7 @@ def disassemble(ptx: str, arch: str) -> str:
 
 
 def find_nvdisasm() -> str | None:
-    """On PATH, or in the triton package, which PyTorch brings."""
+    """Looks for nvdisasm on PATH, and in the triton package, which PyTorch installs."""
     found = shutil.which("nvdisasm")
     triton = importlib.util.find_spec("triton")
     if found or triton is None or triton.origin is None:

@@ -1,5 +1,5 @@
-"""The sentences of a launch plan: what its roles do, who arrives and who waits at its barriers, and how the bytes of
-shared memory come about. The kernels give the numbers (``kernels/host/plan_json.mojo``).
+"""Adds sentences to a launch plan: what its roles do, which threads arrive and wait at its barriers, and how many bytes
+each part of shared memory has. The kernels give the numbers (``kernels/host/plan_json.mojo``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def add_words(plan: Json) -> Json:
-    """Adds the sentences to a plan. The planner of an older commit wrote them itself: its plan stays as it is."""
+    """Adds the sentences to a plan. The planner of an older commit wrote them itself, so its plan stays as it is."""
     if "does" in plan["roles"][0]:
         return plan
     for part in plan["shared_memory"]:
@@ -124,7 +124,7 @@ def _roles_of_sm90(plan: Json, defers_epilogue: bool) -> dict[str, str]:
 
 # ---- barriers --------------------------------------------------------------------------------------------------------
 def _at_barriers(plan: Json) -> dict[str, tuple[str, str]]:
-    """Who arrives and who waits, by the name of the barrier."""
+    """Returns who arrives and who waits, by the name of the barrier."""
     found = _at_stages_of_sm90(plan) if _is_sm90(plan) else _at_barriers_of_sm100(plan)
     return found | _at_answers(plan)
 
