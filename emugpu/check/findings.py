@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.rules import Finding as Warned
 
 Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -299,3 +300,12 @@ def _location(place: Place, file: str) -> dict[str, Any]:
     if path and number.isdecimal():
         name, line = path, int(number)
     return {"physicalLocation": {"artifactLocation": {"uri": name}, "region": {"startLine": max(1, line)}}}
+
+
+def unwritten_reads(warnings: Iterable[Warned]) -> tuple[Finding, ...]:
+    """Returns the emulator's warnings of reads of unwritten memory, as findings of a verdict."""
+    return tuple(
+        Finding("memory", "warning", warning.message, None, count=warning.count)
+        for warning in warnings
+        if warning.rule == "uninitialised"
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from emugpu.check.checker import Checked, Checker, chosen, together
-from emugpu.check.findings import Finding, Report
+from emugpu.check.findings import Finding, Report, unwritten_reads
 from emugpu.check.redundant import unneeded
 from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
 from emugpu.emulator import Finding as Warned
@@ -102,21 +102,23 @@ def check_once(work: Work) -> Checked:
     """Returns the outcome under one schedule."""
     what = work.what
     checker = Checker(roles=what.roles)
-    failure, correct = "", None
+    failure, correct, where = "", None, work.where
     ended: Word = "clean"
     warnings: tuple[Warned, ...] = ()
     try:
         outcome = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=())
         correct, warnings = outcome.passed, outcome.warnings
+        where += "".join(
+            f": {expected.buffer} in {result.mismatches:,} of {result.elements:,} elements"
+            for expected, result in zip(what.expectations, outcome.verdicts, strict=True)
+            if not result.passed
+        )
     except CannotRun as error:
         failure, ended = str(error), how_it_ended(error.__cause__)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
-    unwritten = tuple(
-        Finding("memory", "warning", w.message, None, count=w.count) for w in warnings if w.rule == "uninitialised"
-    )
-    report = Report((*checker.report().findings, *unwritten))
-    return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=work.where)
+    report = Report((*checker.report().findings, *unwritten_reads(warnings)))
+    return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where)
 
 
 def judge(what: Launchable, checked: Checked) -> Verdict:
