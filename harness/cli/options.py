@@ -46,9 +46,9 @@ def own_or_named(word: str) -> str:
     """Returns the name of the kernel in a Mojo file, and registers it; returns any other word unchanged."""
     if not word.endswith(".mojo"):
         return word
-    from harness.compile.own_kernel import take_in
+    from harness.compile.own_kernel import register_kernel
 
-    return take_in(word)
+    return register_kernel(word)
 
 
 KERNEL_WORD = Parsed("kernel", own_or_named)

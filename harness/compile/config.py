@@ -1,8 +1,8 @@
-"""Configurations of a kernel: the table of its options, presets, and what follows from what is asked for.
+"""Defines the options of a kernel, its presets, and its configurations.
 
 `KernelConfig`, the options of the commands, the grids of sweeps, the cases of suites, what-if, and the commands that
-repeat a run follow from the table of options. Which values are legal together, and what an option is where nothing is
-asked for, the kernels say (`harness.compile.planner`); what they refuse comes with ways out that were tried and work.
+repeat a run follow from the table of options. The kernels decide which values are legal together, and choose those that
+are not requested (`harness.compile.planner`). An error of theirs suggests changes that were tried and work.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ from harness.epilogues import EPILOGUES, NONE, find_epilogue
 from harness.problem import BF16, C_TYPES, DTYPES, ELEMENT_TYPES, FP8, Shape, check_dtype
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
-"""What an option that is on or off can be written as."""
+"""The words for an option that is on or off."""
 THE_KERNELS = "[default: the kernel's]"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option. A number is a whole one, a pair is two of them (``4x2``), a switch is on or off, a word is one of the
-    choices.
+    """Describes one option. A number is a whole one, a pair is two of them (``4x2``), a switch is on or off, a word is
+    one of the ``choices``.
 
-    help: what it is, and where its default comes from. written: how one value is written, several: how many are.
-    example: of a pair.
-    offered: values that are worth trying in the place of one that the kernels refuse; distance: how far such a value is
-    from that which is wanted; bound: how a nearer one is proposed.
-    case: how a value is written in the id of a suite's case, if not as ``name={}``. default: the value where nothing
-    is asked for, if no kernel decides that. persistent: only kernels whose CTAs compute tile after tile have it.
-    least: the smallest number that the command line takes. takes_file: a Mojo file is a value, too. takes_auto: the
-    word auto asks for nothing.
+    ``help`` explains the option and its default. ``written`` shows how one value is written, ``several`` how several
+    are, and ``example`` is an example of a pair.
+
+    ``offered`` lists the values to suggest in place of one that the kernels refuse. ``distance`` measures how far a
+    value is from the requested one, and ``bound`` is the text that suggests the nearest.
+
+    ``case`` shows how a value is written in the id of a suite's case, if not as ``name={}``. ``default`` is the value
+    if none is requested and no kernel chooses one. A ``persistent`` option belongs only to kernels whose CTAs compute
+    tile after tile. ``least`` is the smallest number that the command line accepts. With ``takes_file`` a Mojo file is
+    a value, too, and with ``takes_auto`` the word auto requests nothing.
     """
 
     name: str
@@ -73,11 +75,11 @@ class Option:
 
     @property
     def words(self) -> str:
-        """The name as it is said to people."""
+        """Returns the name as messages write it."""
         return self.name.replace("_", " ")
 
     def parse(self, text: str) -> Any:
-        """Reads one value; raises `UsageProblem` for text that is none."""
+        """Reads one value. Raises `UsageProblem` for text that is not a value."""
         if self.kind == "pair":
             return self._parse_pair(text)
         if self.takes_auto and text == "auto":
@@ -87,9 +89,9 @@ class Option:
                 raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
             return SWITCH[text.lower()]
         if self.takes_file:
-            from harness.compile.own_kernel import take_in_epilogue  # only here: few name a file
+            from harness.compile.own_kernel import register_epilogue  # imported here because few commands name a file
 
-            return take_in_epilogue(text) if text.endswith(".mojo") else find_epilogue(text).name
+            return register_epilogue(text) if text.endswith(".mojo") else find_epilogue(text).name
         if self.kind == "word":
             if text not in self.choices:
                 raise UsageProblem(f"there is no {self.words} {text!r}; use one of: {', '.join(self.choices)}")
@@ -107,7 +109,7 @@ class Option:
         return int(parts[0]), int(parts[1])
 
     def read(self, value: object) -> Any:
-        """Takes a value from a TOML file, where numbers and switches are written as such."""
+        """Reads a value of a TOML file, which has types for numbers and switches."""
         if self.kind == "number":
             if not isinstance(value, int) or isinstance(value, bool):
                 raise UsageProblem(f"{self.name} is {value!r}; it must be a whole number")
@@ -121,7 +123,7 @@ class Option:
         return self.parse(value)
 
     def write(self, value: Any) -> Any:
-        """Gives a value as a TOML or JSON file has it, for `read`."""
+        """Converts a value to that of a TOML or JSON file, for `read`."""
         return self.show(value) if self.kind == "pair" else value
 
     def show(self, value: Any) -> str:
@@ -133,7 +135,7 @@ class Option:
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     def setting(self, value: Any) -> str:
-        """Writes the option with a value as `read_settings` takes it."""
+        """Writes the option with a value as `parse_settings` reads it."""
         return f"{self.name}={self.show(value)}"
 
     def in_case(self, value: Any) -> str:
@@ -143,7 +145,7 @@ class Option:
 
 
 def _distance(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Counts rows first."""
+    """Returns the differences of rows and of columns; rows count first."""
     return abs(one[0] - other[0]), abs(one[1] - other[1])
 
 
@@ -211,7 +213,7 @@ OPTIONS = {
 """All options by their names, in the order in which they are shown."""
 
 TUNABLE = {name: option for name, option in OPTIONS.items() if name != "arch"}
-"""Those of which a sweep can try several values, or what-if another."""
+"""The options of which a sweep can try several values, or what-if another."""
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -220,8 +222,8 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def split_settings(words: Sequence[str], names: Collection[str]) -> dict[str, str]:
-    """Splits ``NAME=VALUE`` words; of one name twice the last word counts. Raises UsageProblem for a name that is not
-    among names.
+    """Splits ``NAME=VALUE`` words. If a name is given twice, the last word counts. Raises UsageProblem for a name that
+    is not in ``names``.
     """
     found = {}
     for word in words:
@@ -236,19 +238,19 @@ def split_settings(words: Sequence[str], names: Collection[str]) -> dict[str, st
 def find_kernel(name: str) -> Kernel:
     """Looks up a kernel by name."""
     if name not in KERNELS and paths.OWN_KERNEL in os.environ:
-        from harness.compile.own_kernel import OWN, take_in
+        from harness.compile.own_kernel import OWN, register_kernel
 
         file = paths.file_of_own(OWN)  # of the process that started this one
         if file:
-            take_in(str(file))
+            register_kernel(str(file))
     if name not in KERNELS:
         raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
     return KERNELS[name]
 
 
 def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | None) -> list[dict[str, Any]]:
-    """The options of each tiling among those that are asked for, the fastest first; in the kernel's own order without a
-    problem. For a kernel without a choice, or if what is asked for is none of them, one that has no options.
+    """Returns the options of each tiling that fits the request, the fastest first, or in the kernel's own order without
+    a problem. Returns one empty tiling if the kernel has no tilings or none fits.
     """
     if not kernel.tilings:
         return [{}]
@@ -259,14 +261,14 @@ def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | 
 
 
 Change = Mapping[str, Any]
-"""Options to be set otherwise; None: to be left out."""
+"""Options with their new values. None leaves an option out."""
 SHOWN = 2
 
 
 def advise(refusal: ConfigError, asked: Change, works: Callable[[Change], bool]) -> UsageProblem:
-    """Adds suggestions to an error: the changes that work with all else that is asked for.
+    """Adds suggestions to an error: changes that work with all other requested options.
 
-    Where none does, as there is more wrong, the fewest options are named that are best left out.
+    If no single change works, suggests leaving out as few options as possible.
     """
 
     def works_with(changes: Iterable[Change], most: int) -> list[Change]:
@@ -290,8 +292,9 @@ def advise(refusal: ConfigError, asked: Change, works: Callable[[Change], bool])
 
 
 def _settings(name: str, asked: Change) -> list[Change]:
-    """An option set to what is offered, as near as can be to what was asked for; left out, if nothing is, and so is a
-    switch that was asked for."""
+    """Returns the changes of one option to its offered values, the nearest to the requested one first. Leaves out an
+    option without offered values, and a switch that was requested.
+    """
     wanted = asked.get(name)
     if name in OPTIONS and OPTIONS[name].kind == "switch" and wanted != OPTIONS[name].default:
         return [{name: None}]
@@ -304,7 +307,7 @@ def _settings(name: str, asked: Change) -> list[Change]:
 
 
 def _in_words(ways: list[Change], subject: str) -> str:
-    """``use 128x64, or cta_group=1``, ``use 1 or 2``, ``use static, or leave out sms``."""
+    """Writes, for example, ``use 128x64, or cta_group=1``, ``use 1 or 2``, or ``use static, or leave out sms``."""
     values = [_value(way, subject) for way in ways if None not in way.values()]
     alike = all(set(way) == set(ways[0]) for way in ways)
     words = [f"use {(' or ' if alike else ', or ').join(values)}"] if values else []
@@ -326,7 +329,7 @@ def _setting(name: str, value: object, subject: str) -> str:
 
 
 _LEAST = ("stages", 1)
-"""There is no less, so nobody is told to use at most that."""
+"""The smallest value. A suggestion does not say "at most" of it."""
 
 
 def _bound(option: str) -> str:
@@ -335,11 +338,11 @@ def _bound(option: str) -> str:
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """One complete configuration of a kernel, as `make_config` makes it: everything the compiler needs to know.
+    """Holds one complete configuration of a kernel, as `make_config` makes it: everything the compiler needs to know.
 
-    The fields after kernel are `harness.compile.config.OPTIONS`, where each is explained; but grouped and masked, which
-    the problem says: whether it has groups, and how they lie (docs/grouped.md). A kernel that has no use for
-    an option has its default here: clc_depth is 0 unless the scheduler is clc, sms 0 unless the launch is persistent.
+    `OPTIONS` explains the fields, except ``grouped`` and ``masked``, which follow from the problem: whether it has
+    groups, and how they lie in memory (docs/grouped.md). An option that a kernel does not use has its default here:
+    ``clc_depth`` is 0 unless the scheduler is clc, and ``sms`` is 0 unless the launch is persistent.
     """
 
     kernel: str
@@ -368,7 +371,7 @@ class KernelConfig:
 
     @property
     def label(self) -> str:
-        """Short name for tables."""
+        """Returns a short name for tables."""
         unit = "pair" if self.cta_group == 2 else "1 CTA"
         blocks = " scales of blocks" if self.dtype == FP8 and self.scales == "block" else ""
         return (
@@ -379,13 +382,13 @@ class KernelConfig:
 
     @property
     def types(self) -> str:
-        """The type of A and B, and that of C if it is not the usual one."""
+        """Returns the type of A and B, and that of C if it is not the usual one."""
         usual = self.dtype if self.dtype in ELEMENT_TYPES else BF16.name
         return self.dtype if self.out_dtype == usual else f"{self.dtype} to {self.out_dtype}"
 
     @property
     def _walk(self) -> str:
-        """The order of tiles and who gets them, for a kernel that has one."""
+        """Describes how a persistent kernel schedules its tiles; empty for other kernels."""
         if not find_kernel(self.kernel).is_persistent:
             return ""
         details = f" on {self.sms} SMs" if self.sms else f" depth {self.clc_depth}" if self.clc_depth else ""
@@ -398,20 +401,20 @@ class KernelConfig:
         )
 
     def options(self) -> dict[str, Any]:
-        """As for `make_config`, with nothing left to be chosen."""
+        """Returns the options for `make_config`, all with values."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def as_dict(self) -> dict:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return {**asdict(self), "mma_shape": list(self.mma_shape), "cluster": list(self.cluster)}
 
     def to_json(self) -> str:
-        """One line; `from_json` reads it."""
+        """Writes one line, which `from_json` reads."""
         return json.dumps(self.as_dict())
 
     @classmethod
     def from_json(cls, text: str) -> KernelConfig:
-        """The configuration that `to_json` wrote."""
+        """Reads the configuration that `to_json` wrote."""
         values: dict[str, Any] = json.loads(text)
         options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
@@ -422,10 +425,11 @@ class KernelConfig:
 def make_config(
     kernel: str, *, shape: Shape | None = None, grouped: bool = False, masked: bool = False, **asked: Any
 ) -> KernelConfig:
-    """A configuration of the named kernel, with defaults where nothing is asked for: None, or ``auto`` as arch.
+    """Makes a configuration of the named kernel. Options that are None, and an ``arch`` of ``auto``, get defaults.
 
-    asked: values by the names of `OPTIONS`. shape: the problem, for kernels that choose their tile and cluster for it,
-    among those that are asked for. grouped, masked: for problems with such groups, as it is anyway if the shape has.
+    ``asked`` has values by the names of `OPTIONS`. ``shape`` is the problem for which some kernels choose tile and
+    cluster, unless they are requested. ``grouped`` and ``masked`` request a kernel for such groups; a shape that has
+    groups does that, too.
     """
     unknown = asked.keys() - OPTIONS.keys()
     if unknown:
@@ -445,7 +449,7 @@ def make_config(
 
 
 def try_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
-    """As `make_config`, for those who try many: raises `ConfigError` as it is, without looking for suggestions."""
+    """Works as `make_config`, but raises `ConfigError` without suggestions, which take time if there are many calls."""
     options: dict[str, Any] = {field.name: None for field in fields(KernelConfig)} | {"kernel": kernel, **asked}
     if options["arch"] == "auto":
         options["arch"] = None
@@ -477,8 +481,8 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
 
 
 def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the first choice that the rules allow, completed; raises `ConfigError` for a rule that the
-    first breaks.
+    """Returns the first choice that the rules allow, completed. Raises the `ConfigError` of the first choice if they
+    allow none.
     """
     first: ConfigError | None = None
     for choice in choices:
@@ -492,8 +496,8 @@ def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preset:
-    """options: what it sets, by the names of `make_config`. stages: depth by kernel, where it sets one. walk: what it
-    sets for kernels that compute tile after tile. least: the smallest number that the command line takes.
+    """Describes a preset. ``options`` has its values by the names of `make_config`, ``stages`` the depth by kernel, if
+    it sets one, and ``walk`` the values for kernels that compute tile after tile.
     """
 
     name: str
@@ -508,7 +512,7 @@ HOPPER = {"arch": "sm_90a", "mma_shape": (128, 256)}
 PAIR = {"arch": "sm_100a", "cta_group": 2, "mma_shape": (256, 256)}
 
 DEFAULT = Preset("default", "what the kernel chooses, also on a GPU for which harness tune has found another", {})
-"""Where nothing is asked for, a GPU may run what tuning has found; this asks for the kernel's own choice."""
+"""Requests the kernel's own choice. Without it, a GPU may run the configuration that tuning has found."""
 
 PRESETS = {
     preset.name: preset
@@ -552,9 +556,9 @@ PRESETS = {
 
 
 def chosen_options(kernel: str, preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Options for `make_config`: what is asked for, else what the preset says.
+    """Returns options for `make_config`: those requested, and else those of the preset.
 
-    None and ``auto`` ask for nothing.
+    None and ``auto`` request nothing.
     """
     asked = {name: value for name, value in options.items() if value not in (None, "auto")}
     if preset is None:
@@ -565,8 +569,9 @@ def chosen_options(kernel: str, preset: str | None, options: dict[str, Any]) -> 
 
 
 def configure(kernel: str, preset: str | None = None, **options: Any) -> KernelConfig:
-    """A configuration of the kernel: what is asked for, else what the preset says, else what suits the shape if one is
-    given, else the defaults."""
+    """Makes a configuration of the kernel. Each option has the requested value, else that of the preset, else the one
+    that suits the shape if there is one, else the default.
+    """
     return make_config(kernel, **chosen_options(kernel, preset, options))
 
 

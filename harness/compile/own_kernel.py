@@ -1,8 +1,8 @@
-"""A kernel or a fused epilogue of one's own: a Mojo file in any folder that takes the place of ``kernels/own.mojo``, or
-of ``kernels/own_epilogue.mojo``.
+"""Registers a user's own kernel or fused epilogue: a Mojo file in any folder, which takes the place of
+``kernels/own.mojo`` or of ``kernels/own_epilogue.mojo``.
 
-The sources are then a folder of links: to everything in ``kernels/``, and to that file. The environment says where it
-is, so that every process of this one compiles the same.
+The sources are then a folder of links, to everything in ``kernels/`` and to that file. An environment variable names
+the folder, so all processes that this one starts compile the same sources.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ _FORM = (
 )
 
 
-def take_in(word: str) -> str:
-    """Returns the name of a kernel: the word itself, or, if it names a Mojo file, that of the kernel in it, which is
-    known from now on. Raises UsageProblem for a file that has none.
+def register_kernel(word: str) -> str:
+    """Registers the kernel in a Mojo file, and returns its name; returns any other word unchanged.
+
+    Adds the kernel to `KERNELS`, and sets the environment variable that names the sources, for this process and those
+    that it starts. Raises UsageProblem for a file without a kernel.
     """
     if not word.endswith(SUFFIX):
         return word
@@ -41,9 +43,11 @@ def take_in(word: str) -> str:
     return kernel.name
 
 
-def take_in_epilogue(word: str) -> str:
-    """Returns the name of the fused epilogue in a Mojo file, which is known from now on. Raises UsageProblem for a file
-    that has none.
+def register_epilogue(word: str) -> str:
+    """Registers the fused epilogue in a Mojo file, and returns its name.
+
+    Adds the epilogue to `EPILOGUES`, and sets the environment variable that names the sources, for this process and
+    those that it starts. Raises UsageProblem for a file without an epilogue.
     """
     file = Path(word).absolute()
     epilogue = epilogues.read(file, word)
@@ -53,7 +57,9 @@ def take_in_epilogue(word: str) -> str:
 
 
 def _put_in_place(file: Path, place: str, word: str) -> None:
-    """Makes the sources those of this checkout, with a file in this place of ``kernels/``."""
+    """Makes a folder of links to the sources of this checkout, with a file in this place of ``kernels/``, and sets the
+    environment variable that names it.
+    """
     sources = paths.kernels_dir(own=False)
     files = sorted(path.relative_to(sources) for path in sources.rglob("*.mojo"))
     root = cache.place("own", digest(str(sources), str(file), place, *map(str, files)))
@@ -66,7 +72,7 @@ def _put_in_place(file: Path, place: str, word: str) -> None:
 
 
 def read(file: Path, word: str) -> Kernel:
-    """What the file says of its kernel. word: how it was named."""
+    """Reads the declaration of a kernel from a file. ``word`` is the file as the user named it."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
