@@ -122,7 +122,7 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
     words = words_of(options)
     odd = next((word for word in words if not word.isprintable() or " " in word), None)
     if odd is not None:
-        raise UsageProblem(f"{odd!r} is no value of a configuration's option: it has spaces")
+        raise UsageProblem(f"option value {odd!r} contains a space or a control character; write it without")
     own_planner(needed=options)
     answer = json.loads(_answer(options_text(options)))
     if "refused" in answer:

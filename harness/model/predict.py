@@ -104,7 +104,7 @@ def predict(
     Raises UsageProblem for unknown names, CannotRun if there is no result.
     """
     if shape.groups:
-        raise UsageProblem(f"{shape}: the model of time knows no groups; leave them out")
+        raise UsageProblem(f"{shape}: the timing model does not model groups; leave them out")
     gpu = gpu.with_values(constants or {})
     plan = artifact.plan(shape)
     # The DRAM bytes per cycle depend on the clock, and the clock allowed by the power limit on the cycles: one

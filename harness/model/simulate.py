@@ -51,11 +51,9 @@ def simulate(
     Raises CannotRun if the kernel does not end.
     """
     if plan.layout != "nt":
-        raise UsageProblem(f"layout {plan.layout}: the model of time is of K-major A and B; use nt")
+        raise UsageProblem(f"layout={plan.layout}: the timing model knows K-major A and B only; use layout=nt")
     if plan.problem.ld:
-        raise UsageProblem(
-            f"shape {plan.problem}: the model of time is of rows without gaps; leave the leading dimensions out"
-        )
+        raise UsageProblem(f"shape {plan.problem}: the timing model does not model leading dimensions; leave them out")
     statistics = artifact.statistics()
     gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
     spread = gemm.spread() if detail is None else gemm.spread(detail)

@@ -198,7 +198,7 @@ def test_sizes_and_commands_that_do_not_take_it():
         plan_json(make_config("kernel8", arch="sm_90a", dtype="e4m3"), Shape(256, 256, 256, ld=(0, 0, 512)))
     with pytest.raises(Refused, match=r"M 262 is not a multiple of 8: rows .* pad to 264"):
         parse_plan(plan_json(config, Shape(262, 328, 168)))
-    with pytest.raises(UsageProblem, match="layout tn: the model of time is of K-major A and B; use nt"):
+    with pytest.raises(UsageProblem, match="layout=tn: the timing model knows K-major A and B only; use layout=nt"):
         simulate(Artifact(config, Path(), False), parse_plan(plan_json(config, Shape(264, 328, 168))), None, 1.0)
 
 
