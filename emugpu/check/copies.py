@@ -94,7 +94,11 @@ class CountedCopies(OperationChecker):
         self._land(in_flight, rest, -1, NEVER)
 
     def _land(self, in_flight: InFlight, regions: Iterable[Region], who: int, time: int) -> None:
-        """Accesses the regions. ``who`` and ``time`` stand for the bytes in their phase; -1 if they have not landed."""
+        """Checks the accesses of a copy: its reads of the source, and its writes to the regions.
+
+        ``who`` and ``time`` are the clock component and the time at which an mbarrier counts the bytes. ``who`` is -1
+        if they have not landed.
+        """
         operation, model = in_flight.operation, self._model
         kind = _KINDS.get(operation.kind, "copy")
         agent = operation.agent

@@ -46,10 +46,11 @@ def send_event(event: Any) -> None:
 
 
 def _listen(requests: Connection, waiting: SimpleQueue[bytes]) -> None:
+    """Receives requests until the parent is gone, then kills the process group: this process and all it started."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             waiting.put(requests.recv_bytes())
-    os.killpg(0, signal.SIGKILL)  # this process leads the group of all processes that it started
+    os.killpg(0, signal.SIGKILL)  # this process leads its group
 
 
 def _work(request: bytes) -> bytes:
