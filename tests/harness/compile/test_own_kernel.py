@@ -100,7 +100,7 @@ def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
     wrong = harness(tmp_path, *RUN, *given, "--no-save", "--dump", "kept")
     a, b, bias = (np.load(tmp_path / "kept" / "kernel8" / f"{name}.npy") for name in ("a", "b", "bias"))
     assert a.shape == (150, 72) and b.shape == (136, 72) and bias.shape == (136,)
-    assert wrong.returncode == 4 and f"--epilogue {mine}" in wrong.stdout + wrong.stderr
+    assert wrong.returncode == 4 and f"-c epilogue={mine}" in wrong.stdout + wrong.stderr
 
     mine.write_text(text.replace("fragment.bias()", "fragment.bios()"))
     broken = harness(tmp_path, *RUN, *given)
