@@ -1,4 +1,4 @@
-"""The place of a fused epilogue of your own: `--epilogue FILE.mojo` compiles that file in place of this one, which has none.
+"""The place of a fused epilogue of your own: `-c epilogue=FILE.mojo` compiles that file in place of this one, which has none.
 """
 from .common.fragment import Fragment, FusedEpilogue, Values
 

@@ -1,5 +1,5 @@
-"""Fused epilogues: what becomes of the product between the accumulator and C. `--epilogue NAME` names one of
-`EPILOGUES`, `--epilogue FILE.mojo` one of your own (docs/epilogues.md).
+"""Fused epilogues: what becomes of the product between the accumulator and C. `-c epilogue=NAME` names one of
+`EPILOGUES`, `-c epilogue=FILE.mojo` one of your own (docs/epilogues.md).
 
 Each says what it is called, what it reads and what it computes. A thread calls `apply` for each `Fragment` of the
 accumulator that it holds; what comes back is rounded to the type of C and stored.
