@@ -58,8 +58,10 @@ OTHERWISE = {
     "device": ("harness sweep", "harness tune", "emugpu run"),  # a model, too; not auto
     "jobs": ("harness bench", "harness sweep", "harness tune"),  # what is shared out: cases, jobs
     "config": ("harness compare", "harness sweep", "harness tune"),  # several values
-    "timeout": ("harness sweep", "harness tune"),  # of a job
-    "schedules": ("harness bench", "harness sweep"),  # a number alone; a job for each
+    # of a job; commands that may use a GPU say so
+    "timeout": ("harness sweep", "harness tune", "harness run", "harness compare", "emugpu run"),
+    # a number alone; a job for each; one schedule alone
+    "schedules": ("harness bench", "harness sweep", "harness debug", "emugpu exec", "emugpu debug"),
 }
 """Commands where a name says more or less, and its help says what."""
 
