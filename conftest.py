@@ -26,7 +26,7 @@ from emugpu.emulator.native.library import library_for
 from harness.compile.artifacts import Artifact, build
 from harness.compile.config import KernelConfig, make_config
 from harness.compile.planner import planner as compiled_planner
-from harness.paths import git
+from harness.paths import ROOT, git
 
 # A shell has jobs in the background ignore Ctrl-C, and so would what the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -141,7 +141,7 @@ Planner = Callable[..., subprocess.CompletedProcess[str]]
 def planner(tmp_path_factory) -> Planner:
     """Runs `plan M N K name=value ...` of ``kernels/host/plan.mojo``; compiled once, no kernel is."""
     with one_worker_at_a_time(tmp_path_factory, "planner"):
-        program = compiled_planner()
+        program = compiled_planner(ROOT)
 
     def run(m: int = 512, n: int = 512, k: int = 512, **options: object) -> subprocess.CompletedProcess[str]:
         words = [str(m), str(n), str(k), *(f"{name}={value}" for name, value in options.items())]

@@ -20,7 +20,6 @@ import numpy as np
 
 from emugpu.errors import UsageProblem
 from emugpu.launch.expression import Expression, ExpressionError, parse_expression
-from harness import paths
 
 NONE = "none"
 NAMES = ("product", "gate", "up", "bias", "residual", "alpha", "beta")
@@ -37,7 +36,6 @@ UNDERFLOW = 2.0**-100
 """Numbers smaller than this may become 0. It is more than e^-88 times the argument, beyond which a sigmoid is 0
 in f32.
 """
-OWN_FILE = "own_epilogue.mojo"
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,11 @@ class Epilogue:
     summary: str
     formula: str
     file: str | None = None
+
+    @property
+    def word(self) -> str:
+        """Returns the word for it on a command line: its file, or the name."""
+        return self.file or self.name
 
     @cached_property
     def expression(self) -> Expression:
@@ -149,15 +152,13 @@ EPILOGUES = {
 }
 
 
-def find_epilogue(name: str) -> Epilogue:
-    """Looks up an epilogue by name, including the user's own that this process or its parent registered."""
-    file = None if name in EPILOGUES else paths.file_of_own(OWN_FILE)
-    if file:
-        own = read(file)
-        EPILOGUES[own.name] = own
-    if name not in EPILOGUES:
-        raise UsageProblem(f"there is no epilogue {name!r}; use one of: {', '.join(EPILOGUES)}, or a Mojo file")
-    return EPILOGUES[name]
+def find_epilogue(word: str) -> Epilogue:
+    """Looks up an epilogue by name, or reads the user's own from a Mojo file."""
+    if word.endswith(".mojo"):
+        return read(word)
+    if word not in EPILOGUES:
+        raise UsageProblem(f"there is no epilogue {word!r}; use one of: {', '.join(EPILOGUES)}, or a Mojo file")
+    return EPILOGUES[word]
 
 
 _DECLARED = re.compile(
@@ -165,14 +166,18 @@ _DECLARED = re.compile(
 )
 
 
-def read(file: Path, word: str = "") -> Epilogue:
-    """Reads a Mojo file's epilogue. ``word`` is the name on the command line."""
-    word = word or str(file)
+def text_of(word: str) -> str:
+    """Reads a Mojo file of the user's."""
     try:
-        text = file.read_text(encoding="utf-8")
+        return Path(word).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageProblem(f"{word} cannot be read: {why}; name a Mojo file") from None
+
+
+def read(word: str) -> Epilogue:
+    """Reads the epilogue in a Mojo file."""
+    text = text_of(word)
     declared = {key: value.strip() for key, value in _DECLARED.findall(text)}
     if "struct OwnEpilogue(" not in text or "name" not in declared:
         raise UsageProblem(
@@ -190,9 +195,10 @@ def read(file: Path, word: str = "") -> Epilogue:
     name = declared["name"]
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise UsageProblem(f"{word}: name is {name!r}; write it in lower case, with digits and hyphens")
-    if name in EPILOGUES and EPILOGUES[name].file != str(file):
+    if name in EPILOGUES:
         raise UsageProblem(f"{word} names its epilogue {name}, which there is already; take another name")
-    found = Epilogue(name, f"your own, {word}", declared["formula"], str(file))
+    file = str(Path(word).absolute())
+    found = Epilogue(name, f"your own, {file}", declared["formula"], file)
     try:
         _ = found.expression
     except ExpressionError as error:

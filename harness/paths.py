@@ -16,8 +16,6 @@ ROOT = PACKAGE.parent
 """The checkout, or for an installed harness the folder of all packages."""
 DATA = PACKAGE / "data"
 APPLICATION = "blackwell-matmul-lab"
-OWN_KERNEL = "HARNESS_OWN_KERNEL"
-"""The environment variable that names the folder of sources with a user's kernel (`harness.compile.own_kernel`)."""
 
 
 def is_installed() -> bool:
@@ -25,27 +23,17 @@ def is_installed() -> bool:
     return DATA.is_dir()
 
 
-def mojo_root(own: bool = True) -> Path:
-    """Returns the folder that holds ``kernels``, as the compiler needs it. With ``own`` it is the user's copy with
-    their own kernel, if there is one.
-    """
-    override = os.environ.get(OWN_KERNEL) if own else None
-    return Path(override) if override else DATA if is_installed() else ROOT
+def mojo_root() -> Path:
+    """Returns the folder that holds ``kernels``, as the compiler needs it."""
+    return DATA if is_installed() else ROOT
 
 
-def kernels_dir(own: bool = True) -> Path:
+def kernels_dir() -> Path:
     """Returns the folder of the Mojo sources."""
-    path = mojo_root(own) / "kernels"
+    path = mojo_root() / "kernels"
     if not path.is_dir():
         raise CannotRun(f"no Mojo sources at {path}: install the harness again, with `pip install .` in a checkout")
     return path
-
-
-def file_of_own(place: str) -> Path | None:
-    """Returns the user's file that this process or its parent put in this place."""
-    root = os.environ.get(OWN_KERNEL)
-    file = Path(root, "kernels", place).readlink() if root else None
-    return None if file is None or file == kernels_dir(own=False) / place else file
 
 
 def suites_dir() -> Path:

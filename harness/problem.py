@@ -37,7 +37,7 @@ from emugpu.launch.memory import index_operand
 from emugpu.launch.spec import DATA_TYPES
 from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat, draw
-from harness.epilogues import NONE, find_epilogue
+from harness.epilogues import EPILOGUES, NONE, Epilogue
 
 # Rows of A and B are K elements apart and rows of C are N elements apart. Tensor maps take strides that are multiples
 # of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled), which is 8 elements of 2 bytes.
@@ -263,7 +263,7 @@ class Inputs:
     seed: int
     factors: tuple[np.ndarray, np.ndarray] | None = None
     alpha: float = 1.0
-    epilogue: str = NONE
+    epilogue: Epilogue = EPILOGUES[NONE]
     given: Mapping[str, Any] = field(default_factory=dict)
     groups: tuple[int, ...] = ()
     masked: int = 0
@@ -298,7 +298,9 @@ class Inputs:
         return self.kind in EXACT_KINDS
 
 
-def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = NONE, scales: str = "tensor") -> Inputs:
+def make_inputs(
+    shape: Shape, dtype: str, kind: str, seed: int, epilogue: Epilogue = EPILOGUES[NONE], scales: str = "tensor"
+) -> Inputs:
     """Draws A and B, and an epilogue's operands. The same arguments give the same values. ``scales`` applies to
     e4m3.
     """
@@ -321,11 +323,10 @@ def make_inputs(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str = 
     return Inputs(a, b, kind, seed, epilogue=epilogue, given=given, groups=shape.groups, masked=shape.masked)
 
 
-def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: str) -> dict[str, Any]:
+def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: Epilogue) -> dict[str, Any]:
     """Draws an epilogue's operands, by the names in its formula. Each group has its own bias."""
-    if epilogue == NONE:
+    if epilogue.name == NONE:
         return {}
-    found = find_epilogue(epilogue)
     rows, columns = np.arange(shape.m)[:, None], np.arange(shape.n)
     exact = kind in EXACT_KINDS
     of_b = np.arange(shape.b_rows).reshape(len(shape.groups), shape.n) if shape.groups else columns
@@ -336,7 +337,7 @@ def epilogue_operands(shape: Shape, dtype: str, kind: str, seed: int, epilogue: 
     for name, values in marks.items():
         drawn = values if exact else shape.k**0.5 * rng.standard_normal(values.shape)
         given[name] = drawn.astype(ELEMENT_TYPES[dtype].numpy)
-    return {name: value for name, value in given.items() if found.takes(name)}
+    return {name: value for name, value in given.items() if epilogue.takes(name)}
 
 
 def check_kind(kind: str, dtype: str) -> None:

@@ -33,7 +33,7 @@ import numpy as np
 from emugpu.launch.expectation import SHOWN, json_number
 from harness import fp8
 from harness.block_scaling import Scaled
-from harness.epilogues import NONE, find_epilogue
+from harness.epilogues import NONE, Epilogue
 from harness.problem import ElementType, Inputs
 
 
@@ -60,15 +60,15 @@ class Reference:
         """Returns the largest error of each element of the product."""
         return accumulation_error(self) * (self.a_norms[:, None] * self.b_norms)
 
-    def through(self, epilogue: str, given: Mapping[str, Any]) -> Reference:
+    def through(self, epilogue: Epilogue, given: Mapping[str, Any]) -> Reference:
         """Returns the reference after a fused epilogue. It needs NumPy arrays."""
-        if epilogue == NONE:
+        if epilogue.name == NONE:
             return self
-        found, product = find_epilogue(epilogue), self.values.astype(np.float64)
-        exact = self.exact and found.is_exact
+        product = self.values.astype(np.float64)
+        exact = self.exact and epilogue.is_exact
         error = 0 * product if self.exact else self.accumulation
-        bound = None if exact else found.bound(product, error, given)
-        return replace(self, values=found.of(product, given), exact=exact, bound=bound)
+        bound = None if exact else epilogue.bound(product, error, given)
+        return replace(self, values=epilogue.of(product, given), exact=exact, bound=bound)
 
     def rounded(self, dtype: ElementType) -> np.ndarray:
         """Returns `values` rounded to nearest even in the output type, as f32."""

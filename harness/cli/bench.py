@@ -110,7 +110,7 @@ def bench(
     prepared = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
     if jobs > 1 and any(job.request and job.request.gpu for job in prepared):
         raise UsageProblem(f"--jobs {jobs}: cases on a GPU are timed one at a time; leave --jobs out")
-    mark = runs.fingerprint(under, schedule_seed)
+    mark = runs.fingerprint(prepared, under, schedule_seed)
     say = partial(show_line, progress)
     run_id = runs.choose_run(prepared, suite, mark, resume, say)
     past = runs.Past(prepared, baseline_name)

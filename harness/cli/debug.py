@@ -13,15 +13,13 @@ from emugpu.debug.debugger import Debugger
 from emugpu.debug.recording import record
 from emugpu.errors import UsageProblem
 from harness.cli.kernels import compiled, launchable
-from harness.cli.options import KERNEL_WORD, ConfigOptions, Problem, config_options, problem_options, ptx_option
+from harness.cli.options import ConfigOptions, Problem, config_options, problem_options, ptx_option
 from harness.cli.running import kernels_named
 from harness.compile.catalog import KERNELS
 
 
 @click.command("debug", add_help_option=False)
-@click.argument(
-    "kernel", required=False, type=KERNEL_WORD, metavar="KERNEL|FILE.mojo", shell_complete=offering(lambda: KERNELS)
-)
+@click.argument("kernel", required=False, metavar="KERNEL|FILE.mojo", shell_complete=offering(lambda: KERNELS))
 @problem_options("groups", "masked", "inputs", "seed")
 @config_options
 @ptx_option

@@ -18,7 +18,7 @@ from emugpu.errors import UsageProblem
 from emugpu.launch.launching import EmulationOptions, run
 from harness.cli.options import ConfigOptions, Problem, config_options, kernel_argument, problem_options
 from harness.compile.artifacts import build_with_notice, make_launchable, plan_json
-from harness.compile.config import KernelConfig, chosen_options, find_kernel
+from harness.compile.config import KernelConfig, chosen_options
 from harness.compile.emit import KINDS, emit
 from harness.compile.planner import parse_plan
 from harness.compile.tilings import NOT_HIDDEN, estimates, offered
@@ -64,8 +64,9 @@ def explain(kernel: str, problem: Problem, config: ConfigOptions, hand_overs: bo
         return _write(
             outputs, lambda width: protocol.as_text(seen, width) + "\n", json=lambda: as_json(protocol_as_dict(seen))
         )
-    planned = plan_json(config.configure(kernel, shape), shape)
-    plan = parse_plan(planned)
+    configured = config.configure(kernel, shape)
+    planned = plan_json(configured, shape)
+    plan = parse_plan(planned, configured.sources.epilogue)
     return _write(
         outputs,
         lambda width: as_text(plan, width) + "\n",
@@ -93,7 +94,7 @@ CHOICES_SHOWN = 8
 
 def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
     """Returns a table of the best choices, and explains its figures."""
-    kernel = find_kernel(config.kernel)
+    kernel = config.described_kernel
     found = estimates(kernel, config.arch, asked, shape)
     if not found:
         why = f"{config.kernel} of {config.arch} chooses nothing by the problem"
@@ -131,7 +132,7 @@ def _why(config: KernelConfig, asked: Mapping[str, Any], shape: Shape) -> str:
 def _tuned(config: KernelConfig, shape: Shape) -> str:
     """Returns the configuration that GPUs use instead, and its evidence in a line."""
     lines = []
-    for kind, entry in everywhere(config.kernel, config.arch, config.dtype, shape).items():
+    for kind, entry in everywhere(config.described_kernel.word, config.arch, config.dtype, shape).items():
         try:
             label = entry.configuration().label
         except UsageProblem as error:
@@ -141,7 +142,7 @@ def _tuned(config: KernelConfig, shape: Shape) -> str:
         lines.append(
             f"{kind}: {label} instead, tuned for {entry.shapes}; measured: "
             f"{', '.join(f'{name} {value}' for name, value in evidence.items())}. "
-            f"All the evidence: harness tune {config.kernel} --shape {shape.as_option} --explain\n"
+            f"All the evidence: harness tune {entry.kernel} --shape {shape.as_option} --explain\n"
         )
     return "".join(lines)
 

@@ -42,23 +42,11 @@ from harness.run.runner import CHOICES
 DEFAULT_SHAPE = "1024"
 
 
-def own_or_named(word: str) -> str:
-    """Returns the name of the kernel in a Mojo file, and registers it; returns any other word unchanged."""
-    if not word.endswith(".mojo"):
-        return word
-    from harness.compile.own_kernel import register_kernel
-
-    return register_kernel(word)
-
-
-KERNEL_WORD = Parsed("kernel", own_or_named)
-"""Takes a kernel's name, or a Mojo file with the user's own kernel, which becomes the kernel's name."""
-kernel_argument = click.argument("kernel", type=KERNEL_WORD, shell_complete=offering(lambda: KERNELS))
+kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
 kernels_argument = click.argument(
     "kernels",
     nargs=-1,
     required=True,
-    type=KERNEL_WORD,
     metavar="KERNEL...|all",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
@@ -66,7 +54,6 @@ kernels_or_launch_argument = click.argument(
     "kernels",
     nargs=-1,
     required=True,
-    type=KERNEL_WORD,
     metavar="KERNEL...|all|LAUNCH.toml",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )

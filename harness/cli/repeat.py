@@ -10,7 +10,7 @@ from emugpu.cli.emulation import Emulation, emulation_words
 from emugpu.cli.verdicts import DEFAULTS
 from emugpu.errors import UsageProblem
 from harness.compile.compiler import find_gpus
-from harness.compile.config import OPTIONS, KernelConfig, configure, find_kernel
+from harness.compile.config import OPTIONS, KernelConfig, configure
 from harness.problem import Shape
 from harness.run.case import Request
 
@@ -41,7 +41,7 @@ def kernel_words(
     asked = _config_arguments(config, shape)
     if on_gpu:  # the GPU decides the architecture, and a tuned configuration may exist for it
         asked.pop("arch", None)
-    words = [find_kernel(config.kernel).file or config.kernel]
+    words = [config.described_kernel.word]
     words += ["-c", "preset=default"] if on_gpu and not asked.keys() - {"dtype"} else []
     for name, value in asked.items():
         words += ["--dtype", str(value)] if name == "dtype" else ["-c", OPTIONS[name].setting(value)]
@@ -53,17 +53,18 @@ def kernel_words(
 def _config_arguments(config: KernelConfig, shape: Shape) -> dict[str, Any]:
     """Returns the options that lead from the defaults to this configuration."""
     asked: dict[str, Any] = {}
+    options = config.asked()
     for name in OPTIONS:
-        found = _configured(config, shape, asked)
-        if found is None or getattr(found, name) != getattr(config, name):
-            asked[name] = getattr(config, name)
-    if _configured(config, shape, asked) == config:
+        found = _configured(options["kernel"], shape, asked)
+        if found is None or found.asked()[name] != options[name]:
+            asked[name] = options[name]
+    if _configured(options["kernel"], shape, asked) == config:
         return asked
-    return {name: getattr(config, name) for name in OPTIONS}  # an earlier option depends on a later one
+    return {name: options[name] for name in OPTIONS}  # an earlier option depends on a later one
 
 
-def _configured(config: KernelConfig, shape: Shape, asked: Mapping[str, Any]) -> KernelConfig | None:
+def _configured(kernel: str, shape: Shape, asked: Mapping[str, Any]) -> KernelConfig | None:
     try:
-        return configure(config.kernel, shape=shape, **asked)
+        return configure(kernel, shape=shape, **asked)
     except UsageProblem:
         return None

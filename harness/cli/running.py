@@ -16,8 +16,7 @@ from emugpu.launch.spec import read_ptx
 from emugpu.processes.engine import in_order
 from harness.cli.options import ConfigOptions, Problem
 from harness.cli.repeat import command_of
-from harness.compile import planner
-from harness.compile.artifacts import Artifact, build_with_notice
+from harness.compile.artifacts import Artifact, build_with_notice, plan_json
 from harness.compile.catalog import kernels_of
 from harness.compile.compiler import Gpu
 from harness.compile.config import KernelConfig, find_kernel
@@ -54,11 +53,14 @@ class Prepared:
 
 
 def kernels_named(words: Sequence[str], dtype: str | None) -> list[str]:
-    """Returns each kernel once, in the order of their names; ``all`` stands for all kernels that multiply ``dtype``."""
+    """Returns the word for each kernel once, in the order of the words; ``all`` stands for all kernels that multiply
+    ``dtype``.
+    """
     for word in words:
         if word.endswith(".toml"):
             raise UsageProblem(f"{word} is a launch file, not a kernel; emugpu runs it: emugpu run {word}")
-    return list(dict.fromkeys(name for word in words for name in (kernels_of(dtype) if word == "all" else [word])))
+    named = [name for word in words for name in (kernels_of(dtype) if word == "all" else [word])]
+    return list(dict.fromkeys(find_kernel(name).word for name in named))
 
 
 def prepare(
@@ -115,7 +117,7 @@ def _request(kernel: str, problem: Problem, config: ConfigOptions, how: How) -> 
         ptxas=emulation.ptxas,
     )
     check_kind(request.inputs, request.config.dtype)
-    planner.plan_json(request.config.options(), shape)  # refuses sizes before anything is compiled for them
+    plan_json(request.config, shape)  # refuses sizes before anything is compiled for them
     check_memory(shape, request.config.dtype)
     return request
 

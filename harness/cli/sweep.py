@@ -22,7 +22,7 @@ from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import several, show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from emugpu.processes.engine import Engine, Processes
-from harness.cli.options import KERNEL_WORD, SEVERAL, problem_option, read_settings, settings_option
+from harness.cli.options import SEVERAL, problem_option, read_settings, settings_option
 from harness.compile.catalog import SCHEDULERS
 from harness.compile.compiler import find_gpus
 from harness.experiments import journal
@@ -109,7 +109,7 @@ def job_timeout_option(command: Command) -> Command:
 
 
 @click.command("sweep")
-@click.argument("what", nargs=-1, required=True, type=KERNEL_WORD, metavar="SWEEP.toml|KERNEL...|all")
+@click.argument("what", nargs=-1, required=True, metavar="SWEEP.toml|KERNEL...|all")
 @click.option(
     "--shape",
     "shapes",

@@ -95,7 +95,7 @@ def tune(
     result is kept in results/tuned/, where run, compare and harness.pytorch find it, unless -c leaves out a part of
     the space.
     """
-    shape = problem.shape
+    kernel, shape = find_kernel(kernel).word, problem.shape
     settings = read_settings(words)
     if settings.keys() & {"preset", "dtype"}:
         raise UsageProblem("-c: a preset is one configuration, and the type is --dtype; leave them out")

@@ -31,7 +31,7 @@ from emugpu.launch.launching import Outcome
 from emugpu.launch.ptxas import assemble, ptxas_version, refusal_in, why_no_ptxas
 from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar, WarpRole
 from emugpu.launch.spec import Argument as LaunchArgument
-from harness import fp8, paths
+from harness import fp8
 from harness.block_scaling import ATOM_BYTES, FORMATS, to_atoms
 from harness.compile import planner
 from harness.compile.compiler import (
@@ -93,11 +93,11 @@ class Artifact:
 
     def plan(self, shape: Shape) -> Plan:
         """Returns the launch plan for a problem."""
-        return parse_plan(self.plan_json(shape))
+        return parse_plan(self.plan_json(shape), self.config.sources.epilogue)
 
     def plan_json(self, shape: Shape) -> str:
         """Returns the launch plan as the planner computes it, with the name of the kernel's entry: one line of JSON."""
-        return _plan(self.planner or planner.own_planner(), self.folder, shape)
+        return _plan(self.planner or planner.own_planner(self.config.sources.root), self.folder, shape)
 
     def statistics(self) -> dict:
         """Returns what ptxas says about the kernel (see `emugpu.launch.ptxas`). The cache keeps it for compiled PTX."""
@@ -181,7 +181,7 @@ def plan_json(config: KernelConfig, shape: Shape) -> str:
 
     This does not compile the kernel: one planner, compiled once, serves all configurations.
     """
-    return planner.plan_json(config.options(), shape)
+    return planner.plan_json(config.options(), shape, config.sources.root)
 
 
 def model_key(config: KernelConfig) -> str:
@@ -189,7 +189,8 @@ def model_key(config: KernelConfig) -> str:
 
     The place of the compiler does not count, because models are carried to other machines.
     """
-    return digest(sources_hash(paths.kernels_dir()), config.to_json(), str(package_version("max")))
+    options = json.dumps(config.options())
+    return digest(sources_hash(config.sources.root / "kernels"), options, str(package_version("max")))
 
 
 def _is_whole(folder: Path) -> bool:
@@ -199,13 +200,14 @@ def _is_whole(folder: Path) -> bool:
 def _compile(folders: Mapping[KernelConfig, Path]) -> None:
     """Compiles configurations, each for its place in the cache."""
     for config, folder in folders.items():
-        ready = planner.compiled_with_planner(config.options())
+        ready = planner.compiled_with_planner(config.options(), config.sources.root)
         if ready:
             _keep(config, folder, ready)
     rest = [config for config, folder in folders.items() if not _is_whole(folder)]
-    if rest:
-        with compiled(driver_source([config.options() for config in rest])) as program:
-            for index, config in enumerate(rest):
+    for root in dict.fromkeys(config.sources.root for config in rest):
+        together = [config for config in rest if config.sources.root == root]
+        with compiled(driver_source([config.options() for config in together]), root) as program:
+            for index, config in enumerate(together):
                 _keep(config, folders[config], ask(program, "ptx", index))
 
 
@@ -238,7 +240,7 @@ _ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 
 
 def _kernel_folder(config: KernelConfig) -> Path:
-    return cache.place("kernels", key_of(driver_source([config.options()])))
+    return cache.place("kernels", key_of(driver_source([config.options()]), config.sources.root))
 
 
 OUTPUT = "C"
@@ -255,7 +257,7 @@ NAN = 0x7FFFFFFF
 def make_launchable(artifact: Artifact, shape: Shape, kind: str, seed: int) -> Launchable:
     """Makes a launchable of a compiled kernel and a problem, with inputs that it draws."""
     config = artifact.config
-    inputs = make_inputs(shape, config.dtype, kind, seed, config.epilogue, config.scales)
+    inputs = make_inputs(shape, config.dtype, kind, seed, config.fused, config.scales)
     return to_launchable(artifact, artifact.plan(shape), inputs)
 
 
@@ -336,7 +338,7 @@ def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
             found[argument.name] = Buffer(argument.name, DATA_TYPES[argument.dtype], shape, Fill("nan"))
         elif isinstance(argument, TensorArgument):
             if argument.name not in given:
-                raise UsageProblem(f"epilogue {inputs.epilogue} takes a {argument.name}, and its formula has none")
+                raise UsageProblem(f"epilogue {inputs.epilogue.name} takes a {argument.name}, and its formula has none")
             element = ELEMENT_TYPES.get(argument.dtype)
             dtype = DATA_TYPES[element.ptx if element else argument.dtype]
             array = given[argument.name]

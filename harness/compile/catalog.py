@@ -94,9 +94,14 @@ class Kernel:
     archs: tuple[str, ...]
     dtypes: tuple[str, ...] = ("bf16", "fp16")
     is_persistent: bool = False
-    tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict)
-    space: Mapping[str, Space] = field(default_factory=dict)
+    tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict, hash=False)
+    space: Mapping[str, Space] = field(default_factory=dict, hash=False)
     file: str | None = None
+
+    @property
+    def word(self) -> str:
+        """Returns the word for it on a command line: its file, or the name."""
+        return self.file or self.name
 
 
 DEPTHS = (None, 2, 3, 4, 5, 6)

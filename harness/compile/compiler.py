@@ -33,7 +33,6 @@ from emugpu.launch.ptxas import ASSEMBLE_SECONDS, assemble, ptxas_version
 from emugpu.paths import find_mojo
 from emugpu.processes.program import ask_version, output_of
 from emugpu.processes.program import run as run_program
-from harness import paths
 
 
 @dataclass(frozen=True)
@@ -189,21 +188,23 @@ T = TypeVar("T")
 
 
 @contextmanager
-def compiled(source: str) -> Iterator[Path]:
-    """Compiles a host program from a Mojo source that imports the kernels. The end of the block deletes it."""
-    mojo, key = require_mojo(), key_of(source)
+def compiled(source: str, root: Path) -> Iterator[Path]:
+    """Compiles a host program from a Mojo source that imports the kernels in ``root``. The end of the block deletes
+    the program.
+    """
+    mojo, key = require_mojo(), key_of(source, root)
     with cache.temporary_folder() as temporary:
         folder = Path(temporary)
         driver = folder / "driver.mojo"
         driver.write_text(source, encoding="utf-8")
         program = cache.ensure(folder / "program") / "program"
-        _run_mojo([str(mojo), "build", "-I", str(paths.mojo_root()), str(driver), "-o", str(program)], folder)
-        if key_of(source) != key:
+        _run_mojo([str(mojo), "build", "-I", str(root), str(driver), "-o", str(program)], folder, root)
+        if key_of(source, root) != key:
             raise CannotRun("the Mojo sources changed while they were being compiled; run it again")
         yield program
 
 
-def _run_mojo(command: list[str], folder: Path) -> None:
+def _run_mojo(command: list[str], folder: Path, root: Path) -> None:
     try:
         done = run_program(command, COMPILE_SECONDS, cwd=folder)
     except subprocess.TimeoutExpired:
@@ -217,7 +218,7 @@ def _run_mojo(command: list[str], folder: Path) -> None:
                 f"the Mojo compiler {command[0]} ended with code {done.returncode}, left no program and said nothing; "
                 "check what EMUGPU_MOJO names, or leave it out"
             )
-        raise CannotRun("the Mojo compiler reports:\n" + readable_errors(said))
+        raise CannotRun("the Mojo compiler reports:\n" + readable_errors(said, root))
 
 
 # What the compiler says about itself, and the errors that only say that there was one.
@@ -225,16 +226,16 @@ _NOISE = re.compile(r"Failed to initialize Crashpad|Included from ")
 _FOLLOWING = re.compile(r"error: (function instantiation failed|failed to run the pass manager)")
 
 
-def readable_errors(text: str) -> str:
+def readable_errors(text: str, root: Path) -> str:
     """Returns the part of the compiler's output that a person needs.
 
     The messages of failed constraints come first, then errors with the source lines under them. Paths are relative to
-    the folder of ``kernels``. Chains of instantiation notes are left out.
+    ``root``, the folder of ``kernels``. Chains of instantiation notes are left out.
     """
-    for own in (paths.kernels_dir() / "own.mojo", paths.kernels_dir() / "own_epilogue.mojo"):
+    for own in (root / "kernels" / "own.mojo", root / "kernels" / "own_epilogue.mojo"):
         if own.is_symlink():
             text = text.replace(str(own), str(own.readlink()))
-    text = text.replace(f"{paths.mojo_root()}{os.sep}", "")
+    text = text.replace(f"{root}{os.sep}", "")
     constraints = list(dict.fromkeys(re.findall(r"constraint failed: (.*)", text)))
     blocks: list[list[str]] = []
     for line in text.splitlines():
@@ -283,11 +284,11 @@ def with_notice(what: str, work: Callable[[], T]) -> T:
     return work()
 
 
-def key_of(source: str) -> str:
-    """Hashes a program's source, the kernels' sources that it imports, and the compiler. The compiler's place counts,
-    too, because the program loads shared libraries from there.
+def key_of(source: str, root: Path) -> str:
+    """Hashes a program's source, the kernels' sources in ``root`` that it imports, and the compiler. The compiler's
+    place counts, too, because the program loads shared libraries from there.
     """
-    return digest(*imported_sources(source), _compiler(), source)
+    return digest(*imported_sources(source, root), _compiler(), source)
 
 
 def digest(*parts: str) -> str:
@@ -305,9 +306,11 @@ def sources_hash(folder: Path) -> str:
     return digest(*(f"{path.relative_to(folder).as_posix()} {_read(path).sha256}" for path in files))
 
 
-def imported_sources(source: str) -> list[str]:
-    """Finds the files that a source imports, directly or through others; returns each with the hash of its content."""
-    root, found = paths.kernels_dir().parent, dict[Path, str]()
+def imported_sources(source: str, root: Path) -> list[str]:
+    """Finds the files in ``root`` that a source imports, directly or through others; returns each with the hash of its
+    content.
+    """
+    found: dict[Path, str] = {}
     waiting = [root.joinpath(*module.split(".")) for module in _IMPORT.findall(source)]
     while waiting:
         module = waiting.pop()

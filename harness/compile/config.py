@@ -8,15 +8,14 @@ are not requested (`harness.compile.planner`). An error of theirs suggests chang
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import combinations, islice
+from pathlib import Path
 from typing import Any, Literal
 
 from emugpu.errors import UsageProblem
-from harness import paths
-from harness.compile import planner
+from harness.compile import own_kernel, planner
 from harness.compile.catalog import (
     ARCHITECTURES,
     CLC_DEPTHS,
@@ -29,9 +28,10 @@ from harness.compile.catalog import (
     SCHEDULERS,
     Kernel,
 )
+from harness.compile.own_kernel import CHECKOUT, Sources
 from harness.compile.planner import ConfigError
 from harness.compile.tilings import OF_TILING, estimates, offered
-from harness.epilogues import EPILOGUES, NONE, find_epilogue
+from harness.epilogues import EPILOGUES, NONE, Epilogue, find_epilogue
 from harness.problem import BF16, C_TYPES, DTYPES, ELEMENT_TYPES, FP8, Shape, check_dtype
 
 SWITCH = {"yes": True, "true": True, "no": False, "false": False}
@@ -89,9 +89,7 @@ class Option:
                 raise UsageProblem(f"{text!r} is neither yes nor no; write yes or true, no or false")
             return SWITCH[text.lower()]
         if self.takes_file:
-            from harness.compile.own_kernel import register_epilogue  # imported here because few commands name a file
-
-            return register_epilogue(text) if text.endswith(".mojo") else find_epilogue(text).name
+            return find_epilogue(text).word
         if self.kind == "word":
             if text not in self.choices:
                 raise UsageProblem(f"there is no {self.words} {text!r}; use one of: {', '.join(self.choices)}")
@@ -128,8 +126,6 @@ class Option:
 
     def show(self, value: Any) -> str:
         """Writes a value as `parse` reads it."""
-        if self.takes_file and value != self.default:
-            return find_epilogue(value).file or str(value)
         if isinstance(value, bool):
             return "true" if value else "false"
         return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -235,17 +231,13 @@ def split_settings(words: Sequence[str], names: Collection[str]) -> dict[str, st
     return found
 
 
-def find_kernel(name: str) -> Kernel:
-    """Looks up a kernel by name."""
-    if name not in KERNELS and paths.OWN_KERNEL in os.environ:
-        from harness.compile.own_kernel import OWN, register_kernel
-
-        file = paths.file_of_own(OWN)  # of the process that started this one
-        if file:
-            register_kernel(str(file))
-    if name not in KERNELS:
-        raise UsageProblem(f"there is no kernel {name!r}; use one of: {', '.join(KERNELS)}")
-    return KERNELS[name]
+def find_kernel(word: str) -> Kernel:
+    """Looks up a kernel by name, or reads the user's own from a Mojo file."""
+    if word.endswith(".mojo"):
+        return own_kernel.read(word)
+    if word not in KERNELS:
+        raise UsageProblem(f"there is no kernel {word!r}; use one of: {', '.join(KERNELS)}")
+    return KERNELS[word]
 
 
 def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | None) -> list[dict[str, Any]]:
@@ -342,7 +334,8 @@ class KernelConfig:
 
     `OPTIONS` explains the fields, except ``grouped`` and ``masked``, which follow from the problem: whether it has
     groups, and how they lie in memory (docs/grouped.md). An option that a kernel does not use has its default here:
-    ``clc_depth`` is 0 unless the scheduler is clc, and ``sms`` is 0 unless the launch is persistent.
+    ``clc_depth`` is 0 unless the scheduler is clc, and ``sms`` is 0 unless the launch is persistent. ``sources`` has
+    the user's own kernel and epilogue.
     """
 
     kernel: str
@@ -368,6 +361,17 @@ class KernelConfig:
     epilogue: str = NONE
     grouped: bool = False
     masked: bool = False
+    sources: Sources = CHECKOUT
+
+    @property
+    def described_kernel(self) -> Kernel:
+        """Returns the description of the kernel."""
+        return self.sources.kernel or KERNELS[self.kernel]
+
+    @property
+    def fused(self) -> Epilogue:
+        """Returns the epilogue with its formula."""
+        return self.sources.epilogue or EPILOGUES[self.epilogue]
 
     @property
     def label(self) -> str:
@@ -389,7 +393,7 @@ class KernelConfig:
     @property
     def _walk(self) -> str:
         """Describes how a persistent kernel schedules its tiles; empty for other kernels."""
-        if not find_kernel(self.kernel).is_persistent:
+        if not self.described_kernel.is_persistent:
             return ""
         details = f" on {self.sms} SMs" if self.sms else f" depth {self.clc_depth}" if self.clc_depth else ""
         return (
@@ -401,31 +405,38 @@ class KernelConfig:
         )
 
     def options(self) -> dict[str, Any]:
-        """Returns the options for `make_config`, all with values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Returns all options, as the kernels know them."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sources"}
+
+    def asked(self) -> dict[str, Any]:
+        """Returns all options, as `make_config` takes them: with the files of the user's own kernel and epilogue."""
+        return self.options() | {"kernel": self.described_kernel.word, "epilogue": self.fused.word}
 
     def as_dict(self) -> dict:
         """Returns plain data for JSON."""
-        return {**asdict(self), "mma_shape": list(self.mma_shape), "cluster": list(self.cluster)}
+        return {**self.options(), "mma_shape": list(self.mma_shape), "cluster": list(self.cluster)}
 
     def to_json(self) -> str:
         """Writes one line, which `from_json` reads."""
-        return json.dumps(self.as_dict())
+        return json.dumps(self.asked())
 
     @classmethod
     def from_json(cls, text: str) -> KernelConfig:
         """Reads the configuration that `to_json` wrote."""
         values: dict[str, Any] = json.loads(text)
+        kernel, epilogue = find_kernel(values["kernel"]), find_epilogue(values["epilogue"])
+        values |= {"kernel": kernel.name, "epilogue": epilogue.name}
         options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
-        return cls(**options)
+        return cls(**options, sources=Sources.of(kernel, epilogue))
 
 
 def make_config(
     kernel: str, *, shape: Shape | None = None, grouped: bool = False, masked: bool = False, **asked: Any
 ) -> KernelConfig:
-    """Makes a configuration of the named kernel. Options that are None, and an ``arch`` of ``auto``, get defaults.
+    """Makes a configuration of a kernel, given by its name or, the user's own, by its file. Options that are None, and
+    an ``arch`` of ``auto``, get defaults.
 
     ``asked`` has values by the names of `OPTIONS`. ``shape`` is the problem for which some kernels choose tile and
     cluster, unless they are requested. ``grouped`` and ``masked`` request a kernel for such groups; a shape that has
@@ -450,7 +461,7 @@ def make_config(
 
 def try_config(kernel: str, *, shape: Shape | None = None, **asked: Any) -> KernelConfig:
     """Works as `make_config`, but raises `ConfigError` without suggestions, which take time if there are many calls."""
-    options: dict[str, Any] = {field.name: None for field in fields(KernelConfig)} | {"kernel": kernel, **asked}
+    options: dict[str, Any] = {**dict.fromkeys(OPTIONS), "kernel": kernel, **asked}
     if options["arch"] == "auto":
         options["arch"] = None
     return _complete(options, shape)
@@ -473,21 +484,25 @@ def _complete(asked: Mapping[str, Any], shape: Shape | None) -> KernelConfig:
     check_dtype(dtype)
     grouped = bool(asked.get("grouped") or (shape and shape.groups))
     masked = bool(asked.get("masked") or (shape and shape.masked))
-    fixed = {"arch": arch, "dtype": dtype, "grouped": grouped, "masked": masked}
-    found = fixed | _first_allowed({**asked, **fixed, **tiling} for tiling in tilings(kernel, arch, asked, shape))
+    epilogue = find_epilogue(asked["epilogue"] or NONE)
+    sources = Sources.of(kernel, epilogue)
+    fixed = {"kernel": kernel.name, "arch": arch, "dtype": dtype, "epilogue": epilogue.name}
+    fixed |= {"grouped": grouped, "masked": masked}
+    choices = ({**asked, **fixed, **tiling} for tiling in tilings(kernel, arch, asked, shape))
+    found = fixed | _first_allowed(choices, sources.root)
     options: dict[str, Any] = {name: found[name] for name in OPTIONS}
     options |= {name: tuple(value[:2]) for name, value in options.items() if OPTIONS[name].kind == "pair"}
-    return KernelConfig(kernel=kernel.name, **options, grouped=grouped, masked=masked)
+    return KernelConfig(kernel=kernel.name, **options, grouped=grouped, masked=masked, sources=sources)
 
 
-def _first_allowed(choices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _first_allowed(choices: Iterable[Mapping[str, Any]], root: Path) -> dict[str, Any]:
     """Returns the first choice that the rules allow, completed. Raises the `ConfigError` of the first choice if they
     allow none.
     """
     first: ConfigError | None = None
     for choice in choices:
         try:
-            return planner.complete(choice)
+            return planner.complete(choice, root)
         except ConfigError as error:
             first = first or error
     assert first is not None, "there is a choice at least"

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from emugpu import cache
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.program import end, start
-from harness import fp8, paths
+from harness import fp8
 from harness.block_scaling import FORMATS, BlockFormat
 from harness.compile.compiler import (
     PLANNER,
@@ -34,6 +34,7 @@ from harness.compile.compiler import (
     words_of,
 )
 from harness.compile.plan_words import add_words
+from harness.epilogues import Epilogue
 from harness.problem import C_TYPES, ElementType, Shape, operand_bits
 
 
@@ -48,51 +49,55 @@ class ConfigError(UsageProblem):
         self.instead = tuple(instead)
 
 
-def planner(needed: Mapping[str, Any] | None = None) -> Path:
-    """Returns the program, from the cache or compiled now, with a message.
+def planner(root: Path, needed: Mapping[str, Any] | None = None) -> Path:
+    """Returns the program of the sources in ``root``, from the cache or compiled now, with a message.
 
     ``needed`` holds the options of a kernel that is likely to be built next. It is compiled in the same run, because
     Mojo's standard library takes more than half of a compilation's time: see `compiled_with_planner`.
     """
-    place = cache.place("programs", key_of(PLANNER)) / "program"
+    place = cache.place("programs", key_of(PLANNER, root)) / "program"
     if not cache.is_whole(place):
         also = f" and {needed['kernel']}" if needed else ""
-        with_notice(f"the planner (once){also}", lambda: _compile(place, needed))
+        with_notice(f"the planner (once){also}", lambda: _compile(place, root, needed))
     return place
 
 
-def own_planner(needed: Mapping[str, Any] | None = None) -> Path:
-    """Returns the program that this process uses. It is looked up once, because its key depends on all its sources.
-    ``needed`` is that of `planner`.
+def own_planner(root: Path, needed: Mapping[str, Any] | None = None) -> Path:
+    """Returns the program that this process uses for the sources in ``root``. It is looked up once, because its key
+    depends on all its sources. ``needed`` is that of `planner`.
     """
-    place = (paths.kernels_dir(), cache.root())
+    place = (root, cache.root())
     if place not in _found or not cache.is_whole(_found[place]):
-        _found[place] = planner(needed)
+        _found[place] = planner(root, needed)
     return _found[place]
 
 
 _found: dict[tuple[Path, Path], Path] = {}
-"""The programs, by the folder of the sources, which differs for a user's own kernel, and that of the cache."""
+"""The programs, by the folder of the sources and that of the cache."""
 
-_compiled_with_planner: dict[str, str] = {}
-"""The PTX of the kernel that this process compiled together with the planner, by its requested options."""
+_compiled_with_planner: dict[Path, tuple[str, str]] = {}
+"""The requested options and the PTX of the kernel that this process compiled together with the planner, by the folder
+of the sources.
+"""
 
 
-def compiled_with_planner(options: Mapping[str, Any]) -> str | None:
+def compiled_with_planner(options: Mapping[str, Any], root: Path) -> str | None:
     """Returns the PTX of a complete configuration, if it was compiled together with the planner."""
-    wanted = options_text(options)
-    return next((ptx for asked, ptx in _compiled_with_planner.items() if _answer(asked) == _answer(wanted)), None)
+    if root not in _compiled_with_planner:
+        return None
+    (asked, ptx), program = _compiled_with_planner[root], own_planner(root)
+    return ptx if _answer(program, asked) == _answer(program, options_text(options)) else None
 
 
-def _compile(place: Path, needed: Mapping[str, Any] | None) -> None:
+def _compile(place: Path, root: Path, needed: Mapping[str, Any] | None) -> None:
     if needed:
         try:
-            with compiled(planner_source_with(needed)) as program:
-                _compiled_with_planner[options_text(needed)] = ask(program, "ptx", 0)
+            with compiled(planner_source_with(needed), root) as program:
+                _compiled_with_planner[root] = options_text(needed), ask(program, "ptx", 0)
                 return _publish(program, place)
         except CannotRun:
             pass  # the kernel breaks a rule, which the planner explains better than the compiler
-    with compiled(PLANNER) as program:
+    with compiled(PLANNER, root) as program:
         _publish(program, place)
 
 
@@ -100,9 +105,9 @@ def _publish(program: Path, place: Path) -> None:
     cache.publish(program.parent, place.parent, lambda: cache.is_whole(place))
 
 
-def plan_json(options: Mapping[str, Any], shape: Shape) -> str:
+def plan_json(options: Mapping[str, Any], shape: Shape, root: Path) -> str:
     """Returns the launch plan of a complete configuration: one line of JSON, with null for the entry's name."""
-    return ask_plan(own_planner(), options, shape)
+    return ask_plan(own_planner(root), options, shape)
 
 
 def ask_plan(program: Path, options: Mapping[str, Any], shape: Shape) -> str:
@@ -117,14 +122,13 @@ _plan = functools.lru_cache(maxsize=256)(ask)
 """A program's result for a plan never changes."""
 
 
-def complete(options: Mapping[str, Any]) -> dict[str, Any]:
+def complete(options: Mapping[str, Any], root: Path) -> dict[str, Any]:
     """Returns all choices of a configuration, by the names of the plan. Raises `ConfigError` if it breaks a rule."""
     words = words_of(options)
     odd = next((word for word in words if not word.isprintable() or " " in word), None)
     if odd is not None:
         raise UsageProblem(f"option value {odd!r} contains a space or a control character; write it without")
-    own_planner(needed=options)
-    answer = json.loads(_answer(options_text(options)))
+    answer = json.loads(_answer(own_planner(root, needed=options), options_text(options)))
     if "refused" in answer:
         refused = answer["refused"]
         raise ConfigError(refused["message"], refused["subject"], tuple(filter(None, refused["instead"].split(","))))
@@ -134,20 +138,20 @@ def complete(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _answer(line: str) -> str:
+def _answer(program: Path, line: str) -> str:
     for _ in range(2):  # restart a planner that was ended, for example by Ctrl-C in its terminal
-        server = _server(os.getpid())
+        server = _server(program, os.getpid())
         found = server.ask(line)
         if found:
             return found
         _server.cache_clear()
-    raise CannotRun(f"the planner {own_planner()} does not answer")
+    raise CannotRun(f"the planner {program} does not answer")
 
 
-@functools.lru_cache(maxsize=1)
-def _server(process: int) -> _Server:
+@functools.cache
+def _server(program: Path, process: int) -> _Server:
     """Returns the server of this process; a child of `fork` must not use its parent's."""
-    return _Server(own_planner())
+    return _Server(program)
 
 
 class _Server:
@@ -314,6 +318,7 @@ class Plan:
     barriers: tuple[Barrier, ...]
     multicast: tuple[Multicast, ...]
     arguments: tuple[Argument, ...]
+    own_epilogue: Epilogue | None = None
 
     @property
     def scaling(self) -> BlockFormat | None:
@@ -419,8 +424,8 @@ _ARGUMENTS: dict[str, type] = {
 }
 
 
-def parse_plan(text: str) -> Plan:
-    """Reads the output of ``emit plan``."""
+def parse_plan(text: str, own_epilogue: Epilogue | None = None) -> Plan:
+    """Reads the output of ``emit plan``, which only names the user's own epilogue."""
     try:
         data = json.loads(text)
         if data["schema"] != SCHEMA:
@@ -442,6 +447,7 @@ def parse_plan(text: str) -> Plan:
             barriers=_all(Barrier, data["barriers"]),
             multicast=_all(Multicast, data["multicast"]),
             arguments=tuple(_argument(argument) for argument in data["arguments"]),
+            own_epilogue=own_epilogue,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CannotRun(

@@ -30,7 +30,7 @@ from harness.experiments.history import (
     resolve,
     save_pointer,
 )
-from harness.experiments.job import Record, sources
+from harness.experiments.job import Record, hash_of_sources
 from harness.experiments.soundness import check_soundness, is_checked
 from harness.experiments.suite import Suite, SuiteCase
 from harness.experiments.verdict import Judgement, have_times, judge
@@ -116,11 +116,12 @@ def new_run() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def fingerprint(schedules: int = 1, schedule_seed: int = 0) -> str:
+def fingerprint(planned: Sequence[Planned], schedules: int = 1, schedule_seed: int = 0) -> str:
     """Hashes everything that can change a result: kernels, harness, compiler, schedules. Only a run with the same hash
     is continued.
     """
-    about = repr((sources(), sorted(versions().items()), schedules, schedule_seed))
+    roots = {one.request.config.sources.root for one in planned if one.request}
+    about = repr((sorted(map(hash_of_sources, roots)), sorted(versions().items()), schedules, schedule_seed))
     return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 

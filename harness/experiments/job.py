@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import ceil
+from pathlib import Path
 from typing import Any, Literal
 
 from emugpu.errors import CannotRun
@@ -90,18 +91,23 @@ def _text(config: KernelConfig) -> str:
 
 
 @cache
-def sources() -> str:
-    """Returns a hash of the texts of the kernels and the harness, as they were when this process started."""
+def hash_of_sources(root: Path) -> str:
+    """Returns a hash of the texts of the kernels in ``root`` and the harness, as they were when this process asked
+    first.
+    """
     digest = hashlib.sha256()
-    for folder, kind in ((paths.kernels_dir(), "*.mojo"), (paths.PACKAGE, "*.py")):
+    for folder, kind in ((root / "kernels", "*.mojo"), (paths.PACKAGE, "*.py")):
         for path in sorted(folder.rglob(kind)):
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
 
 
-def made_by() -> str:
-    """Returns a name of everything that can change a result besides the job itself."""
-    return f"{sources()} mojo {mojo_version()} max {package_version('max')}"
+@cache
+def made_by(root: Path) -> str:
+    """Returns a name of everything that can change a result besides the job itself. ``root`` has the sources of its
+    kernel.
+    """
+    return f"{hash_of_sources(root)} mojo {mojo_version()} max {package_version('max')}"
 
 
 class SourceMismatch(CannotRun):
@@ -112,7 +118,7 @@ class SourceMismatch(CannotRun):
 
 def perform(job: Job) -> Record:
     """Executes a job. Raises `CannotRun` if it has no result, `SourceMismatch` if it was not tried."""
-    if not job.made_by.startswith(sources()):
+    if not job.made_by.startswith(hash_of_sources(job.config.sources.root)):
         raise SourceMismatch(
             f"a worker on {platform.node()} has other kernels or another harness than those of the plan; bring them "
             "together, or leave the files alone while they are used"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import product
 from math import ceil
 from typing import Any
@@ -95,7 +95,7 @@ class Choices:
     def variants(self, base: KernelConfig) -> list[KernelConfig]:
         """Returns configurations that differ from base in one option outside the form."""
         found: dict[KernelConfig, None] = {}
-        own = {field.name: getattr(base, field.name) for field in fields(KernelConfig)}
+        own = base.asked()
         for name in [name for name in self.values if name not in GEOMETRY_OPTIONS]:
             # Another scheduler has its own settings, and the options that must fit are chosen again.
             following = dict.fromkeys(DEPENDENT_OPTIONS.get(name, ()))
@@ -132,7 +132,8 @@ def space_of(
     ]
     forms = list(dict.fromkeys(form for form in tried if form not in (None, default)))
     forms = [form for form in forms if _is_among(form, only)]
-    return Choices(kernel, arch, dtype, default, values, len(asked), refused, tuple(_ordered(forms, shape)), only)
+    ordered = tuple(_ordered(forms, shape))
+    return Choices(default.kernel, arch, dtype, default, values, len(asked), refused, ordered, only)
 
 
 def _is_among(config: KernelConfig, only: Space) -> bool:
@@ -154,7 +155,7 @@ def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
 
 def estimate_of(config: KernelConfig, shape: Shape) -> Estimate:
     """Returns the estimate for a configuration, also if the kernel itself does not offer it."""
-    kernel = find_kernel(config.kernel)
+    kernel = config.described_kernel
     alike = {name: getattr(config, name) for name in OF_TILING if name != "cluster"}
     known = offered(kernel, config.arch, alike)
     tiling = Tiling(**alike, cluster=config.cluster, slower=known[0].slower if known else UNKNOWN_SLOWER)

@@ -35,7 +35,6 @@ class Plan:
     """
 
     sweep: Sweep
-    made_by: str
     archs: dict[str, str]
     count: int = 0
     configs: dict[KernelConfig, None] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class Plan:
                     seed,
                     kind=sweep.kind,
                     device=sweep.device,
-                    made_by=self.made_by,
+                    made_by=made_by(config.sources.root),
                     schedule_seed=schedule_seed,
                 )
 
@@ -101,7 +100,7 @@ def plan(sweep: Sweep) -> Plan:
     Raises `UsageProblem` for impossible shapes, and if every job is refused, because an empty sweep must not look
     successful. Raises `CannotRun` without a device.
     """
-    made = Plan(sweep, made_by(), {kernel: _arch(sweep, kernel) for kernel in sweep.kernels})
+    made = Plan(sweep, {kernel: _arch(sweep, kernel) for kernel in sweep.kernels})
     each = prod(map(len, (sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,))))
 
     def refuse(reason: str, example: str) -> None:

@@ -130,13 +130,8 @@ def make_sweep(
     """
     if not kernels:
         raise UsageProblem(f"no kernel is named; name some of {', '.join(KERNELS)}, or all")
-    named = list(
-        dict.fromkeys(
-            name for word in kernels for name in (kernels_of(options.get("dtype")) if word == "all" else [word])
-        )
-    )
-    for kernel in named:
-        find_kernel(kernel)
+    named = [name for word in kernels for name in (kernels_of(options.get("dtype")) if word == "all" else [word])]
+    named = list(dict.fromkeys(find_kernel(name).word for name in named))
     for key in options:
         if key not in TUNABLE:
             raise UsageProblem(f"there is no option {key!r}; use: {', '.join(TUNABLE)}")

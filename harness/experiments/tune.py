@@ -138,7 +138,6 @@ class _Field:
         self.failures: dict[KernelConfig, str] = {}
         self.records: dict[KernelConfig, Record] = {}
         self._random = random.Random(0)
-        self._made_by = made_by()
 
     def race(self, configs: Sequence[KernelConfig], rounds: int) -> list[Runner[KernelConfig]]:
         configs = list(dict.fromkeys(configs))
@@ -179,7 +178,7 @@ class _Field:
                 self.how.inputs,
                 kind=kind,
                 device=self.how.device,
-                made_by=self._made_by,
+                made_by=made_by(config.sources.root),
                 alone=on_gpu,
             )
             for config in configs

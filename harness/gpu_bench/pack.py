@@ -22,9 +22,9 @@ from harness.problem import Shape, parse_groups, parse_shape
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = (
-    *("emugpu/__init__.py", "emugpu/errors.py", "emugpu/paths.py"),
+    *("emugpu/__init__.py", "emugpu/errors.py"),
     *("emugpu/cuda/__init__.py", "emugpu/cuda/driver.py", "emugpu/launch/__init__.py", "emugpu/launch/expression.py"),
-    *("harness/__init__.py", "harness/epilogues.py", "harness/paths.py"),
+    *("harness/__init__.py", "harness/epilogues.py"),
     *(f"harness/gpu_bench/{name}.py" for name in ("__init__", "__main__", "kernels")),
 )
 """The files that run on the machine with the GPU."""

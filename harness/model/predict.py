@@ -8,7 +8,7 @@ requests; every byte of the buffers is assumed to come from DRAM once, the rest 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from emugpu.errors import UsageProblem
@@ -201,5 +201,6 @@ def near_defaults(config: KernelConfig, shape: Shape) -> bool:
     """Returns whether few options differ from the defaults. Options that follow from others count, too: another tile
     may have another depth of the ring.
     """
-    usual = make_config(config.kernel, arch=config.arch, dtype=config.dtype, shape=shape)
-    return sum(getattr(config, each.name) != getattr(usual, each.name) for each in fields(config)) <= FEW
+    asked = config.asked()
+    usual = make_config(asked["kernel"], arch=config.arch, dtype=config.dtype, shape=shape).asked()
+    return sum(asked[name] != usual[name] for name in asked) <= FEW

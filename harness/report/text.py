@@ -120,7 +120,7 @@ def launch_lines(plan: Plan) -> list[str]:
     bands = f" in {plan.grid[2]} bands along M" if plan.grid[2] > 1 else ""
     columns_of_tmem = f", {plan.tmem_columns} TMEM columns" if plan.tmem_columns else ""
     clusters = f"{number} cluster{'s' if number > 1 else ''}"
-    epilogue = find_epilogue(plan.config["epilogue"])
+    epilogue = plan.own_epilogue or find_epilogue(plan.config["epilogue"])
     fused, split = epilogue.name != NONE, plan.split_k
     in_memory = f" of {problem.masked} in memory" if problem.masked else ""
     down, across = plan.product

@@ -56,21 +56,23 @@ def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = Fals
             "factors of C; use bf16, fp16 or f32, or --device emulator"
         )
     what = "views" if views else "kernel"
-    return _compile(artifact_path(config, ptx, views), config.arch, what, config.to_json(), config.label, ptx)
+    return _compile(artifact_path(config, ptx, views), config, what, config.to_json(), config.label, ptx)
 
 
 def compile_vendor(config: KernelConfig) -> Path:
     """Returns MAX's own matmul for the type and architecture of a configuration, compiled."""
     name = f"vendor-{config.arch}-{config.dtype}-{package_version('max')}.mef"
-    return _compile(cache.place("models", name), config.arch, "vendor", config.dtype, "its own matmul")[0]
+    return _compile(cache.place("models", name), config, "vendor", config.dtype, "its own matmul")[0]
 
 
-def _compile(place: Path, arch: str, what: str, about: str, label: str, ptx: bool = False) -> tuple[Path, bool]:
+def _compile(
+    place: Path, config: KernelConfig, what: str, about: str, label: str, ptx: bool = False
+) -> tuple[Path, bool]:
     if cache.is_whole(place):
         return place, False
     with cache.temporary_folder() as folder:
         made = Path(folder) / "model.mef"
-        command = [sys.executable, "-c", _PROGRAM, arch, what, about, str(made)]
+        command = [sys.executable, "-c", _PROGRAM, config.arch, what, about, str(made)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *sys.path])}
         if ptx:
             environment |= toolchain_variables({})
@@ -79,7 +81,8 @@ def _compile(place: Path, arch: str, what: str, about: str, label: str, ptx: boo
         except subprocess.TimeoutExpired:
             raise CannotRun(f"MAX did not compile {label} in {COMPILE_SECONDS} s") from None
         if not made.exists():
-            raise CannotRun(f"MAX could not compile {label}:\n{readable_errors(done.stdout + done.stderr)}")
+            errors = readable_errors(done.stdout + done.stderr, config.sources.root)
+            raise CannotRun(f"MAX could not compile {label}:\n{errors}")
         cache.publish_file(made, place)
     return place, True
 
@@ -154,7 +157,7 @@ def graph(config: KernelConfig, device: Any, views: bool = False) -> Any:
         types[1:1] = [BufferType(*factors, device=where)]
         types += [number]
         written = 2
-    with Graph("matmul", input_types=types, custom_extensions=[paths.kernels_dir()]) as made:
+    with Graph("matmul", input_types=types, custom_extensions=[config.sources.root / "kernels"]) as made:
         values = [each.buffer if at < written else each.tensor for at, each in enumerate(made.inputs)]
         ops.inplace_custom(operation(config, views), where, values, parameters=op_parameters(config))
         made.output()

@@ -89,7 +89,7 @@ class Entry:
 def entry_of(config: KernelConfig, shapes: ShapeClass, evidence: Mapping[str, Any]) -> Entry:
     """Returns an entry to be kept."""
     options = {name: value for name, value in config.as_dict().items() if name not in _NAMED}
-    return Entry(config.kernel, config.arch, config.dtype, shapes, options, evidence)
+    return Entry(config.described_kernel.word, config.arch, config.dtype, shapes, options, evidence)
 
 
 def file_of(device_kind: str) -> Path:

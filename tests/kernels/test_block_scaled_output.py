@@ -125,7 +125,7 @@ def test_c_of_one_layer_is_a_of_the_next(built, name):
     layer = LAYERS[name]
     plan, what = kernel_runs.problem(built[layer], (m, k, 192), "integer")
     made = launch(what, EmulationOptions(), keep=(OUTPUT, FACTORS_OF_C)).contents
-    inputs = make_inputs(Shape(m, k, 192), CONFIGS[layer].dtype, "integer", m + k + 192, CONFIGS[layer].epilogue)
+    inputs = make_inputs(Shape(m, k, 192), CONFIGS[layer].dtype, "integer", m + k + 192, CONFIGS[layer].fused)
     a, b = (each.astype(np.float64) for each in (inputs.a, inputs.b))
     if inputs.factors:
         a, b = (x * np.repeat(f.astype(np.float64), 32, axis=1) for x, f in zip((a, b), inputs.factors, strict=True))
@@ -157,7 +157,7 @@ def test_small_large_and_no_values(built, name, powers):
     m, n, k = 40, 64, 64
     layer = {"nvfp4": "nvfp4 behind bias", "mxfp8": "mxfp8 behind bias"}[name]
     plan = built[layer].plan(Shape(m, n, k))
-    inputs = make_inputs(Shape(m, n, k), "bf16", "index", 5, "bias")
+    inputs = make_inputs(Shape(m, n, k), "bf16", "index", 5, find_epilogue("bias"))
     rows = np.linspace(*powers, m).round()
     a, b = (np.sign(each.astype(np.float64)) for each in (inputs.a, inputs.b))
     a *= 2.0 ** rows[:, None] * (np.arange(m) % 5 > 0)[:, None]

@@ -136,7 +136,7 @@ def test_the_bound_holds_for_products_within_it(name, size):
         given = {"residual": np.float32(-product / (1 + np.exp(-product)))}
     else:
         epilogue = find_epilogue(name)
-        given = epilogue_operands(Shape(16, 64, 16), "bf16", "normal", 1, name)
+        given = epilogue_operands(Shape(16, 64, 16), "bf16", "normal", 1, epilogue)
     middle, bound = epilogue.of(product, given), epilogue.bound(product, error, given)
     for _ in range(20):
         moved = product + rng.uniform(-1, 1, product.shape) * error
@@ -158,9 +158,9 @@ def test_a_formula_is_exact_where_f32_rounds_nothing(formula, exact):
 
 
 def test_what_is_read_tells_rows_and_columns_apart():
-    inputs = make_inputs(Shape(256, 256, 8), "bf16", "integer", 0, "residual")
+    inputs = make_inputs(Shape(256, 256, 8), "bf16", "integer", 0, EPILOGUES["residual"])
     residual = inputs.given["residual"].astype(np.float64)
-    bias = epilogue_operands(Shape(8, 256, 8), "bf16", "index", 0, "bias")["bias"].astype(np.float64)
+    bias = epilogue_operands(Shape(8, 256, 8), "bf16", "index", 0, EPILOGUES["bias"])["bias"].astype(np.float64)
     for apart in (1, 2, 8, 16, 32, 64, 128):
         assert (residual[apart:] != residual[:-apart]).all()
         assert (residual[:, apart:] != residual[:, :-apart]).all()

@@ -11,6 +11,7 @@ import pytest
 from harness.compile.compiler import compiled, driver_source
 from harness.compile.config import make_config
 from harness.compile.planner import planner
+from harness.paths import ROOT
 from harness.problem import Shape
 
 CONFIGS = {
@@ -90,14 +91,14 @@ def ask(program, *arguments: object) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_bad_arguments_of_the_planner_are_one_line(arguments, message):
-    done = ask(planner(), *arguments)
+    done = ask(planner(ROOT), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_bad_arguments_of_a_program_with_ptx_are_one_line():
-    with compiled(driver_source([CONFIGS["kernel5 one CTA"].options()])) as program:
+    with compiled(driver_source([CONFIGS["kernel5 one CTA"].options()]), ROOT) as program:
         for arguments, message in [
             ((), "usage: ptx INDEX"),
             (("ptx",), "usage: ptx INDEX"),

@@ -74,12 +74,12 @@ GOLDEN = list(dict.fromkeys([*COMMON, *OTHERS]))
 
 
 def made_from() -> dict[str, str | None]:
-    return {"mojo": mojo_version(), "sources": digest(*imported_sources(driver_source([])))}
+    return {"mojo": mojo_version(), "sources": digest(*imported_sources(driver_source([]), ROOT))}
 
 
 def compile_all() -> dict[KernelConfig, str]:
     """The PTX of `GOLDEN` as it is compiled now, whatever the build cache holds."""
-    with compiled(driver_source([config.options() for config in GOLDEN])) as program:
+    with compiled(driver_source([config.options() for config in GOLDEN]), ROOT) as program:
         return {config: ask(program, "ptx", number) for number, config in enumerate(GOLDEN)}
 
 

@@ -136,25 +136,26 @@ def test_sources_that_nothing_imports_do_not_count(fake):
 )
 def test_the_planner_is_compiled_again_for_what_it_imports_alone(fake, edited, again):
     """It takes half a minute of CPU, and nearly every edit is one of a kernel's body."""
-    first = planner.planner()
+    first = planner.planner(fake)
     path = fake / "kernels" / f"{edited}.mojo"
     path.write_text(f"{path.read_text()}# edited\n")
-    assert (planner.planner() != first) == again
+    assert (planner.planner(fake) != first) == again
     assert calls(fake) == 1 + again
 
 
 def test_an_import_of_a_package_counts_all_its_files(fake):
     (fake / "kernels" / "host" / "plan.mojo").write_text("from .. import sm90\n")
-    first = planner.planner()
+    first = planner.planner(fake)
     (fake / "kernels" / "sm90" / "body.mojo").write_text("# edited\n")
-    assert planner.planner() != first
+    assert planner.planner(fake) != first
 
 
 def test_the_planner_of_this_checkout_does_not_depend_on_the_kernels():
-    found = {line.split()[0] for line in compiler.imported_sources(compiler.PLANNER)}
+    found = {line.split()[0] for line in compiler.imported_sources(compiler.PLANNER, paths.ROOT)}
     assert {"kernels/host/plan.mojo", "kernels/host/rules.mojo", "kernels/common/multicast.mojo"} <= found
     assert not [path for path in found if path.startswith(("kernels/sm90/", "kernels/sm100/", "kernels/host/matmul"))]
-    bodies = {line.split()[0] for line in compiler.imported_sources(compiler.driver_source([TWO[0].options()]))}
+    driver = compiler.driver_source([TWO[0].options()])
+    bodies = {line.split()[0] for line in compiler.imported_sources(driver, paths.ROOT)}
     assert {"kernels/sm100/kernel6.mojo", "kernels/sm90/wgmma.mojo", "kernels/common/pipeline.mojo"} <= bodies
     assert not [path for path in bodies if path.startswith("kernels/host/matmul")]
 
@@ -175,9 +176,9 @@ def test_a_run_asks_for_its_plan_once_and_forms_each_key_once(series, monkeypatc
     asked: list[list[str]] = []
     form, start = compiler.key_of, compiler.run_program
 
-    def counted(source: str) -> str:
+    def counted(source: str, root: Path) -> str:
         keys[source] += 1
-        return form(source)
+        return form(source, root)
 
     def started(command, *more, **options):
         asked.append([str(word) for word in command])
@@ -205,7 +206,7 @@ def test_the_first_kernel_is_compiled_together_with_the_planner(tmp_path, monkey
     planner._answer.cache_clear()
     compiled: list[str] = []
     run_mojo = compiler._run_mojo
-    monkeypatch.setattr(compiler, "_run_mojo", lambda command, folder: compiled.append(run_mojo(command, folder)))
+    monkeypatch.setattr(compiler, "_run_mojo", lambda *given: compiled.append(run_mojo(*given)))
     try:
         config = make_config("kernel6", cluster=(2, 1))
         [artifact] = build([config])
@@ -222,7 +223,7 @@ def test_the_first_kernel_is_compiled_together_with_the_planner(tmp_path, monkey
 def test_a_first_kernel_that_breaks_a_rule_leaves_the_planner(fake):
     (fake / "broken").touch()
     with pytest.raises(CannotRun, match="it is broken"):
-        planner.planner({"kernel": "kernel6", "arch": "sm_100a", "dtype": "bf16", "stages": 99})
+        planner.planner(fake, {"kernel": "kernel6", "arch": "sm_100a", "dtype": "bf16", "stages": 99})
     assert calls(fake) == 2 and "stages" not in (fake / "driver").read_text()
 
 
@@ -313,11 +314,11 @@ def test_a_file_that_is_not_as_it_was_compiled_is_made_again(fake, tmp_path, nam
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, edit, lose_checksum])
 def test_a_planner_that_is_not_as_it_was_compiled_is_made_again(fake, damage, capsys):
-    path = planner.planner()
+    path = planner.planner(fake)
     good, once = path.read_bytes(), "compiling the planner (once) with Mojo ...\n"
     assert capsys.readouterr().err == once
     damage(path)
-    assert planner.planner() == path
+    assert planner.planner(fake) == path
     assert path.read_bytes() == good and cache.is_whole(path)
     assert calls(fake) == 2
     notice = f"emugpu: {path} is not what was compiled (its checksum differs); it is made again\n"
@@ -379,9 +380,9 @@ def test_clean_deletes_the_cache_and_nothing_else(fake, tmp_path):
 
 
 def test_the_planner_is_compiled_once_and_that_is_said(fake, capsys):
-    planner.planner()
+    planner.planner(fake)
     assert capsys.readouterr().err == "compiling the planner (once) with Mojo ...\n"
-    planner.planner()
+    planner.planner(fake)
     assert capsys.readouterr().err == ""
 
 
@@ -454,7 +455,7 @@ def test_readable_errors_keep_the_constraint_and_drop_the_chain():
             ^
         /x/bin/mojo: error: failed to run the pass manager
         """)
-    assert readable_errors(text) == "shared memory: 1 + 2 = 3 bytes"
+    assert readable_errors(text, paths.ROOT) == "shared memory: 1 + 2 = 3 bytes"
 
 
 def test_readable_errors_keep_source_lines():
@@ -466,14 +467,14 @@ def test_readable_errors_keep_source_lines():
         {paths.ROOT}/kernels/host/emit.mojo:7:1: warning: unused
         /x/bin/mojo: error: failed to parse the provided Mojo source module
         """)
-    assert readable_errors(text) == (
+    assert readable_errors(text, paths.ROOT) == (
         "kernels/host/emit.mojo:6:11: error: use of unknown declaration 'thing'\n    print(thing)\n          ^~~~~"
     )
 
 
 def test_readable_errors_never_hide_everything():
-    assert readable_errors("Segmentation fault\n") == "Segmentation fault"
-    assert readable_errors("") == "no message"
+    assert readable_errors("Segmentation fault\n", paths.ROOT) == "Segmentation fault"
+    assert readable_errors("", paths.ROOT) == "no message"
 
 
 def test_without_ptxas_the_reason_is_given(artifacts, monkeypatch):

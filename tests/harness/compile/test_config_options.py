@@ -21,7 +21,7 @@ VALUES = {name: SAMPLE.get(name, option.offered[0] if option.offered else None) 
 
 
 def test_a_configuration_has_the_options_its_kernel_and_whether_there_are_groups():
-    assert [field.name for field in fields(KernelConfig)] == ["kernel", *OPTIONS, "grouped", "masked"]
+    assert [field.name for field in fields(KernelConfig)] == ["kernel", *OPTIONS, "grouped", "masked", "sources"]
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from emugpu.errors import CannotRun
 from harness import paths
+from harness.compile.artifacts import model_key
+from harness.compile.catalog import KERNELS
+from harness.compile.compiler import driver_source, key_of, readable_errors
+from harness.compile.config import KernelConfig, find_kernel, make_config
+from harness.compile.own_kernel import Sources
+from harness.experiments.job import made_by
 
 EXAMPLE = paths.ROOT / "docs" / "examples" / "my_kernel.mojo"
 
@@ -71,12 +80,62 @@ def test_a_file_that_is_no_kernel_is_refused_in_one_line(tmp_path, content, mess
     assert done.stdout == ""
 
 
-def test_one_file_in_a_command(tmp_path):
-    (tmp_path / "a.mojo").write_text(EXAMPLE.read_text())
-    (tmp_path / "b.mojo").write_text(EXAMPLE.read_text().replace('"my_kernel"', '"another"'))
-    done = harness(tmp_path, "compare", "a.mojo", "b.mojo")
-    assert done.returncode == 2
-    assert f"b.mojo: one Mojo file can be named, and {tmp_path / 'a.mojo'} is already; leave one out" in done.stderr
+def two_kernels(folder: Path) -> list[Path]:
+    files = [folder / f"{name}.mojo" for name in ("one", "two")]
+    for file in files:
+        file.write_text(EXAMPLE.read_text().replace('"my_kernel"', f'"{file.stem}"'))
+    return files
+
+
+def test_two_files_in_one_process_have_sources_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = (dict(os.environ), list(KERNELS))
+    files = two_kernels(tmp_path)
+    kernels = [find_kernel(file.name) for file in files]
+    configs = [replace(make_config("kernel7"), kernel=one.name, sources=Sources(one)) for one in kernels]
+    for config, file in zip(configs, files, strict=True):
+        kept = config.sources.root / "kernels"
+        assert (kept / "own.mojo").read_text() == file.read_text()
+        assert (kept / "common/config.mojo").read_text() == (paths.kernels_dir() / "common/config.mojo").read_text()
+        assert f"/{file.name}:3:1: error: it is broken" in readable_errors(
+            f"{kept / 'own.mojo'}:3:1: error: it is broken\n", config.sources.root
+        )
+        assert pickle.loads(pickle.dumps(config)) == config == KernelConfig.from_json(config.to_json())
+        assert config.as_dict()["kernel"] == file.stem and "sources" not in config.as_dict()
+        assert config.asked()["kernel"] == str(file)
+    same = {**configs[0].options(), "kernel": "own"}
+    assert len({key_of(driver_source([same]), root) for root in (paths.ROOT, *(c.sources.root for c in configs))}) == 3
+    assert len({model_key(replace(config, kernel="own")) for config in configs}) == 2
+    assert len({made_by(config.sources.root) for config in (*configs, make_config("kernel7"))}) == 3
+    assert (dict(os.environ), list(KERNELS)) == before
+
+
+def test_a_worker_without_the_file_says_so(tmp_path):
+    file = tmp_path / "moved.mojo"
+    file.write_text(EXAMPLE.read_text())
+    sources = Sources(find_kernel(str(file)))
+    file.unlink()
+    with pytest.raises(CannotRun, match=f"has no file {file}; put it there, or name another"):
+        _ = sources.root
+
+
+@pytest.mark.slow
+@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
+def test_two_kernels_in_a_command_and_in_its_workers(tmp_path):
+    """The second is kernel 7 without its producer, so its MMA waits for ever."""
+    _, second = two_kernels(tmp_path)
+    second.write_text(second.read_text().replace("produce(cta, problem, tiles)", "pass"))
+    given = ("one.mojo", "two.mojo", "--shape", "300,520,136", "-c", "cluster=2x2")
+    done = harness(tmp_path, "compare", *given, "--json", "-")
+    assert done.returncode == 3 and "two: " in done.stderr and "waits" in done.stderr, done.stderr
+    first, broken = json.loads(done.stdout)["kernels"]
+    assert first["kernel"] == "one" and first["record"]["validation"]["exact"]
+    assert broken["kernel"] == "two" and broken["record"] is None
+    swept = harness(tmp_path, "sweep", *given, "--jobs", "2")
+    assert swept.returncode == 3, swept.stderr
+    [file] = (tmp_path / "results" / "sweeps").glob("*.jsonl")
+    records = {each["kernel"]: each for each in map(json.loads, file.read_text().splitlines())}
+    assert records["one"]["validation"]["exact"] and "waits" in records["two"]["failure"]["reason"]
 
 
 # ---- fused epilogues ----
@@ -149,9 +208,12 @@ def test_a_file_that_is_no_epilogue_is_refused_in_one_line(tmp_path, change, mes
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_an_epilogue_and_a_kernel_are_two_files(tmp_path):
-    done = harness(tmp_path, "run", str(EXAMPLE), "--epilogue", str(EPILOGUE))
-    assert done.returncode == 2 and "one Mojo file can be named, and " in done.stderr
+@pytest.mark.slow
+@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
+def test_a_kernel_and_an_epilogue_are_both_in_their_places(tmp_path):
+    """The kernel walks no tiles, and its rule tells the names of both."""
+    done = harness(tmp_path, "run", str(EXAMPLE), "-c", f"epilogue={EPILOGUE}")
+    assert done.returncode == 2 and "epilogue bias-relu2: my_kernel stores the product as it is" in done.stderr
 
 
 @pytest.mark.parametrize(

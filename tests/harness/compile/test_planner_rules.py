@@ -9,6 +9,7 @@ import pytest
 
 from emugpu.errors import UsageProblem
 from harness.compile import planner
+from harness.paths import ROOT
 from harness.problem import Shape
 
 DRAWN = 600
@@ -169,13 +170,13 @@ def test_the_planner_keeps_the_rules():
     for options in EDGES + drawn_options():
         asked = {name: value for name, value in options.items() if value not in (0, "") or name not in LEFT_OUT}
         try:
-            found = planner.complete(asked)
+            found = planner.complete(asked, ROOT)
         except UsageProblem:
             found = None
         assert (found is not None) == is_legal(options), options
         if found:
             legal += 1
-            plan = json.loads(planner.plan_json(asked, Shape(512, 512, 512)))
+            plan = json.loads(planner.plan_json(asked, Shape(512, 512, 512), ROOT))
             assert plan["dynamic_smem"] == shared_bytes(options, found["stages"])
             deepest = 1 if options["kernel"] == "kernel5" else found["stages"] + 1
             assert options["stages"] or deepest == 1 or shared_bytes(options, deepest) > 227 * 1024

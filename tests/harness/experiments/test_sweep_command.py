@@ -21,6 +21,7 @@ from emugpu.processes.engine import Done, Processes
 from emugpu.record import new_record
 from harness.compile.config import make_config
 from harness.experiments import journal
+from harness.experiments import sweep as sweeping
 from harness.experiments import sweep_table as table
 from harness.experiments.job import perform
 from harness.experiments.sweep import Tally, _keep, plan, sweep
@@ -294,20 +295,21 @@ def test_what_is_fastest(tmp_path):
     assert other.split()[0] == "5"
 
 
-def test_what_older_sources_have_left_is_not_in_the_table(planned, tmp_path):
+def test_what_older_sources_have_left_is_not_in_the_table(planned, tmp_path, monkeypatch):
     """Only what is planned now; the file of the sweep has both."""
     path = tmp_path / "x.jsonl"
-    for planned.made_by in ("older", "newer"):
+    for name in ("older", "newer"):
+        monkeypatch.setattr(sweeping, "made_by", lambda _, name=name: name)
         records.append(path, *map(trivial, planned.jobs()))
     assert len(table.load(path)) == 200
     found = table.load(path, keys={job.key for job in planned.jobs()})
     assert len(found) == 100 and {row["key"] for row in found} == {job.key for job in planned.jobs()}
 
 
-def test_a_worker_with_another_harness_ends_the_sweep(planned, tmp_path):
+def test_a_worker_with_another_harness_ends_the_sweep(planned, tmp_path, monkeypatch):
     """It would fail all jobs, one after the other, and faster than others do them."""
     path = tmp_path / "x.jsonl"
-    planned.made_by = "another"
+    monkeypatch.setattr(sweeping, "made_by", lambda _: "another")
     with pytest.raises(CannotRun, match="has other kernels or another harness"):
         do(planned, path, do=perform)
     assert not list(journal.read(path))
