@@ -19,7 +19,7 @@ ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 @dataclass(frozen=True)
-class Rule:
+class SynchronisationRule:
     """A rule of synchronisation: an id, the most severe of its severities, and a sentence that states the rule."""
 
     id: str
@@ -75,7 +75,9 @@ _BY_SEVERITY: tuple[tuple[Severity, dict[str, str]], ...] = (
     ("warning", _WARNINGS),
     ("note", _NOTES),
 )
-RULES = {id: Rule(id, severity, summary) for severity, rules in _BY_SEVERITY for id, summary in rules.items()}
+RULES = {
+    id: SynchronisationRule(id, severity, summary) for severity, rules in _BY_SEVERITY for id, summary in rules.items()
+}
 
 
 @dataclass(frozen=True)

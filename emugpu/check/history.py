@@ -127,7 +127,7 @@ class Reads(NamedTuple):
     last: Record
 
 
-class History(NamedTuple):
+class AccessHistory(NamedTuple):
     """The accesses to a place.
 
     ``writes`` holds the last write and the writes unordered with it, ``reads`` the reads since then and the unordered
@@ -139,7 +139,7 @@ class History(NamedTuple):
     old: tuple[tuple[Record, ...], tuple[Reads, ...]] | None = None
 
 
-UNTOUCHED = History()
+UNTOUCHED = AccessHistory()
 
 
 def different(numbers: NDArray[np.int32]) -> list[int]:
@@ -166,7 +166,7 @@ class Histories:
     """
 
     def __init__(self, asked: tuple[str, ...]) -> None:
-        self.all: list[History] = [UNTOUCHED]
+        self.all: list[AccessHistory] = [UNTOUCHED]
         self._asked = asked
         self._next: dict[tuple[int, int], int] = {}
         self.conflicts: list[Conflict] = []
@@ -207,7 +207,7 @@ class Histories:
         self._next[key] = len(self.all) - 1
         return len(self.all) - 1
 
-    def _read(self, history: History, read: Record, observer: Observer) -> History:
+    def _read(self, history: AccessHistory, read: Record, observer: Observer) -> AccessHistory:
         is_generic = read.kind in GENERIC
         for write in history.writes:
             if is_generic and observer.sees(write):
@@ -223,10 +223,10 @@ class Histories:
                 if entry.last is read:
                     return history
                 reads = (*history.reads[:n], Reads(entry.first, read), *history.reads[n + 1 :])
-                return History(history.writes, reads, history.old)
-        return History(history.writes, (*history.reads[1 - READS_KEPT :], Reads(read, read)), history.old)
+                return AccessHistory(history.writes, reads, history.old)
+        return AccessHistory(history.writes, (*history.reads[1 - READS_KEPT :], Reads(read, read)), history.old)
 
-    def _write(self, history: History, write: Record, observer: Observer) -> History:
+    def _write(self, history: AccessHistory, write: Record, observer: Observer) -> AccessHistory:
         kept_writes, kept_reads = [], []
         asked = () if write.kind in GENERIC else self._asked
         for earlier in history.writes:
@@ -250,7 +250,7 @@ class Histories:
             if not read.agrees(write):
                 self.conflicts.append(Conflict(read, write, _is_late(read, write, history.writes, history.reads)))
         writes = (write, *kept_writes[:UNORDERED_KEPT])
-        return History(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
+        return AccessHistory(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
 
     def keep_only(self, numbers: Iterable[int]) -> NDArray[np.int32]:
         """Deletes all other histories. Returns the new number of each one, and -1 for deleted ones and for -1."""

@@ -36,7 +36,7 @@ LONGEST = 1 << 12
 Bytes = NDArray[np.int64]
 
 
-class Interval:
+class WarpInterval:
     """The accesses ("read" and "written") of a warp since its lanes met, and how many of them the marks include."""
 
     __slots__ = ("_done", "count", "marked", "number")
@@ -70,7 +70,7 @@ class LaneMeetings:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._intervals: dict[tuple[int, int, int], Interval] = {}
+        self._intervals: dict[tuple[int, int, int], WarpInterval] = {}
         self._marks: dict[tuple[int, int, str], NDArray[np.int64]] = {}
         """By cluster, CTA, and "read" or "written": for each byte, the interval and lane of the last access."""
         self._count = 0
@@ -112,14 +112,14 @@ class LaneMeetings:
                 places = (region.chunks.ravel()[:, None] * CHUNK + np.arange(CHUNK)).ravel()
                 self._compare(agent, operation.site, interval, "written", places, np.int64(lane), "read")
 
-    def _interval(self, agent: Agent) -> Interval:
+    def _interval(self, agent: Agent) -> WarpInterval:
         found = self._intervals.get(agent[:3])
         if found is None or found.count > LONGEST:
             self._count += 1
-            found = self._intervals[agent[:3]] = Interval(self._count)
+            found = self._intervals[agent[:3]] = WarpInterval(self._count)
         return found
 
-    def _mark(self, agent: Agent, interval: Interval, what: str) -> None:
+    def _mark(self, agent: Agent, interval: WarpInterval, what: str) -> None:
         """Updates the marks of reads, or of writes."""
         key = (agent.cluster, agent.cta, what)
         marks = self._marks.get(key)
@@ -135,7 +135,7 @@ class LaneMeetings:
         self,
         agent: Agent,
         site: Site,
-        interval: Interval,
+        interval: WarpInterval,
         other: str,
         places: Bytes,
         lanes: Bytes | np.int64,

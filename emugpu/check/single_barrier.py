@@ -25,7 +25,7 @@ from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK
 from emugpu.emulator.native.access_filter import AccessFilter, CtaFilter, Numbers
-from emugpu.emulator.native.layout import WHOLE_CHUNK, Event, Traced
+from emugpu.emulator.native.layout import WHOLE_CHUNK, Traced, TraceEvent
 from emugpu.emulator.native.trace import Batch
 
 KEPT = 1 << 20
@@ -263,11 +263,11 @@ class SingleBarrierCtas:
             self._bring_up(cluster, one, one.site)
         for number, part, at in self._kept(one, cluster):
             entries = part.batch.entries[at]
-            is_taken = (entries["kind"] == Event.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0)
+            is_taken = (entries["kind"] == TraceEvent.ACCESS) & (entries["flags"] & Traced.GLOBAL != 0)
             if stopped_at is not None and part is self._parts[-1]:
                 is_taken &= at < stopped_at
             is_taken &= ~self._is_since_split(number, entries["warp"], at)
-            self._pass_on(part.batch, at[~is_taken & (entries["kind"] != Event.EXITED)])
+            self._pass_on(part.batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
         for event in one.exits:
             self._take[events.Exited](event)
 

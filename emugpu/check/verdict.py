@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from emugpu.check.findings import Finding, Report, by_cause
 from emugpu.emulator.errors import Deadlock, Fault
-from emugpu.emulator.ptx.ast import Instruction, Kernel, Special
+from emugpu.emulator.ptx.ast import Instruction, PtxKernel, Special
 
 Word = Literal["clean", "wrong", "racy", "hung", "incomplete"]
 EXIT_CODES: dict[Word, int] = {"clean": 0, "racy": 1, "hung": 3, "wrong": 4, "incomplete": 5}
@@ -42,7 +42,7 @@ def trust(i: Instruction) -> Trust:
     return "by the ISA alone" if i.opcode in _BLACKWELL else "exact"
 
 
-def fidelity(kernels: Iterable[Kernel]) -> dict[Trust, dict[str, int]]:
+def fidelity(kernels: Iterable[PtxKernel]) -> dict[Trust, dict[str, int]]:
     """Counts the instructions of the kernels' PTX by trust and opcode; all exact ones have one count."""
     found: dict[Trust, Counter[str]] = {}
     for kernel in kernels:

@@ -36,7 +36,7 @@ from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import Log
 from emugpu.driver.recording import OneLaunch
 from emugpu.driver.server import run_program
-from emugpu.driver.state import Gpu
+from emugpu.driver.state import SharedGpu
 from emugpu.emulator.names import short_name
 from emugpu.errors import CannotRun, UsageProblem, needs
 from emugpu.files import read_text_file
@@ -164,7 +164,7 @@ def _launch_of(words: tuple[str, ...], gpu: str, launch: str, emulation: Emulati
     folder = Path(click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="emugpu-debug-")))
     log = Log()
     recorder = OneLaunch(folder, launch)
-    code = run_program(words, Gpu(gpu_model(gpu), emulation.for_program(), log, recorder), os.environ)
+    code = run_program(words, SharedGpu(gpu_model(gpu), emulation.for_program(), log, recorder), os.environ)
     if recorder.kept is not None:
         return recorder.kept
     made = ", ".join(f"{one.number} {short_name(one.kernel)}" for one in log.launches[:MOST_NAMED])

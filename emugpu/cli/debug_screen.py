@@ -38,7 +38,7 @@ MOST_COLUMNS = 500
 """Most columns shown of a line of code."""
 
 
-class Listing(ScrollView):
+class ListingView(ScrollView):
     """The lines of a file. The current line and the lines with breakpoints are marked; a click sets a breakpoint."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class DebugScreen(App[None]):
     def compose(self) -> ComposeResult:
         with Horizontal():
             with Vertical(id="code"):
-                yield Listing()
+                yield ListingView()
                 yield RichLog(wrap=True, min_width=0)
             with Vertical(id="state"):
                 for name in ("warps", "barriers"):
@@ -118,7 +118,7 @@ class DebugScreen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one(Listing).focus()
+        self.query_one(ListingView).focus()
         self.query_one(RichLog).border_title = "output"
         self.call_after_refresh(self._show)
 
@@ -161,7 +161,7 @@ class DebugScreen(App[None]):
         return f"{self._source}:{line}" if self._source else f"line {line}"
 
     def _show(self) -> None:
-        d, listing = self.debugger, self.query_one(Listing)
+        d, listing = self.debugger, self.query_one(ListingView)
         site = d.site_at(d.position)
         if not self._prefers_source:
             self._source = ""

@@ -14,9 +14,9 @@ from emugpu.cli.profile import profile_option
 from emugpu.cli.target import gpu_option
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import Log
-from emugpu.driver.recording import Recorder
+from emugpu.driver.recording import LaunchRecorder
 from emugpu.driver.server import run_program
-from emugpu.driver.state import Gpu
+from emugpu.driver.state import SharedGpu
 from emugpu.errors import EXIT_CANNOT_RUN
 
 
@@ -40,8 +40,8 @@ def exec_command(
     emulation.refuse_several_schedules("a program runs once")
     log = Log()
     folder = next((Path(place) for kind, place in outputs.places if kind == FOLDER), None)
-    recorder = Recorder(folder) if folder else None
-    code = run_program(command, Gpu(gpu_model(gpu), emulation.options, log, recorder, check), os.environ)
+    recorder = LaunchRecorder(folder) if folder else None
+    code = run_program(command, SharedGpu(gpu_model(gpu), emulation.options, log, recorder, check), os.environ)
     written = outputs.write(json=lambda: as_json(log, gpu, code, emulation.options.accumulation))
     if not quiet:
         show_summary(log, gpu)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import emugpu
-from emugpu.cli.program import Commands, start_logging
+from emugpu.cli.program import CommandGroup, start_logging
 
 COMMANDS = {
     "verify": "emugpu.cli.verify:verify_command",
@@ -17,7 +17,7 @@ COMMANDS = {
 """The commands, with the place of each."""
 
 
-@click.group("emugpu", cls=Commands, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("emugpu", cls=CommandGroup, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", is_flag=True, help="Log to standard error what is compiled, run and started, and why.")
 @click.version_option(emugpu.__version__, prog_name="emugpu", message="%(prog)s %(version)s")
 def main(verbose: bool) -> None:

@@ -35,7 +35,7 @@ _HOLDS = {"xml": "JUnit", "md": "Markdown", "toml": "a launch file"}
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenOutputs:
     """The places written. ``complete`` says whether everything requested was written."""
 
     places: tuple[str, ...]
@@ -64,7 +64,7 @@ class Outputs:
     def asks_for(self, kind: str) -> bool:
         return any(wanted == kind for wanted, _ in self.places)
 
-    def write(self, folder: Callable[[Path], None] | None = None, **texts: Callable[[], str]) -> Written:
+    def write(self, folder: Callable[[Path], None] | None = None, **texts: Callable[[], str]) -> WrittenOutputs:
         """Writes each place, and reports on standard error what could not be written.
 
         ``texts`` returns the text of each ending; an ending that a failed run has no text for is left out. ``folder``
@@ -80,7 +80,7 @@ class Outputs:
                 continue
             done.append((place, try_write(write)))
         places = tuple(place for place, ok in done if ok and place != "-")
-        return Written(places, all(ok for _, ok in done))
+        return WrittenOutputs(places, all(ok for _, ok in done))
 
 
 def _write(text: Callable[[], str], place: str) -> None:

@@ -145,7 +145,7 @@ def _give_up_if_broken(stream: TextIO | None) -> None:
             stream.flush()
 
 
-class Commands(ClearErrors, click.Group):
+class CommandGroup(ClearErrors, click.Group):
     """The commands of a program, each at a place ``module:name``.
 
     A command is imported when it is used, so that no command waits for the imports of others. The help of each ends
@@ -182,8 +182,8 @@ def start_logging(logger: str) -> None:
 def start_program() -> None:
     """Sets up a process for the command line. A closed pipe (``emugpu ptx list FILE | head -1``) ends it, as usual.
 
-    Until its command is imported (`Commands`), Ctrl-C ends the process at once and silently, because there is nothing
-    to clean up.
+    Until its command is imported (`CommandGroup`), Ctrl-C ends the process at once and silently, because there is
+    nothing to clean up.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

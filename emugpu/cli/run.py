@@ -21,7 +21,7 @@ from emugpu.cli.render import progress_bar
 from emugpu.cuda.launch import run_on_gpu
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import EmulationOptions, Outcome, Tried, run_schedules
+from emugpu.launch.launching import EmulationOptions, Outcome, ScheduleOutcome, run_schedules
 from emugpu.launch.ptxas import require_accepted
 from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import Processes
@@ -62,7 +62,7 @@ def run_command(files: tuple[Path, ...], device: str, emulation: Emulation, outp
     for what in several if emulation.ptxas else ():
         require_accepted(what)
     keep = None if outputs.asks_for(FOLDER) else ()
-    runs: list[list[Tried]] = []
+    runs: list[list[ScheduleOutcome]] = []
     for what in several:
         try:
             runs.append(_tried(what, device, emulation, keep))
@@ -73,14 +73,14 @@ def run_command(files: tuple[Path, ...], device: str, emulation: Emulation, outp
     return _report(runs, outputs, files) or (EXIT_OK if len(runs) == len(several) else EXIT_CANNOT_RUN)
 
 
-def _tried(what: Launchable, device: str, emulation: Emulation, keep: Sequence[str] | None) -> list[Tried]:
+def _tried(what: Launchable, device: str, emulation: Emulation, keep: Sequence[str] | None) -> list[ScheduleOutcome]:
     """Runs a launch file under all schedules. Raises CannotRun if the first failure has no result."""
     if device == "gpu":
         # In its own process, because a GPU may hang.
         with Processes(1) as engine:
             limit = emulation.options.timeout or GPU_SILENCE
             [done] = engine.map(partial(run_on_gpu, keep=keep), [what], limit, needs="GPU")
-        return [Tried(EmulationOptions(), done.result())]
+        return [ScheduleOutcome(EmulationOptions(), done.result())]
     with progress_bar(f"emulating {what.file.name if what.file else what.label}", "clusters") as progress:
         tried = list(run_schedules(what, emulation.options, emulation.schedules, progress, keep))
     first = _first_failure(tried)
@@ -91,12 +91,12 @@ def _tried(what: Launchable, device: str, emulation: Emulation, keep: Sequence[s
     return tried
 
 
-def _first_failure(tried: Sequence[Tried]) -> Tried:
+def _first_failure(tried: Sequence[ScheduleOutcome]) -> ScheduleOutcome:
     """The first schedule whose result is wrong or missing, else the first."""
     return next((one for one in tried if not one.passed), tried[0])
 
 
-def _report(runs: Sequence[Sequence[Tried]], outputs: Outputs, files: Sequence[Path]) -> int:
+def _report(runs: Sequence[Sequence[ScheduleOutcome]], outputs: Outputs, files: Sequence[Path]) -> int:
     """Writes and shows the result of each launch file. Returns the exit code."""
     outcomes = [_first_failure(tried).require() for tried in runs]
     records = [_record(outcome, tried) for outcome, tried in zip(outcomes, runs, strict=True)]
@@ -114,7 +114,7 @@ def _report(runs: Sequence[Sequence[Tried]], outputs: Outputs, files: Sequence[P
     return written.exit_code if all(outcome.passed for outcome in outcomes) else EXIT_WRONG_RESULT
 
 
-def _record(outcome: Outcome, tried: Sequence[Tried]) -> dict[str, object]:
+def _record(outcome: Outcome, tried: Sequence[ScheduleOutcome]) -> dict[str, object]:
     record = {**new_record(), **outcome.as_dict()}
     if len(tried) > 1:
         record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]

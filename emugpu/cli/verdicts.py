@@ -1,6 +1,6 @@
 """The options, the work and the report of every command that gives verdicts.
 
-`emugpu verify` gives them on launch files and programs. A command for other kernels makes a `Case` of each:
+`emugpu verify` gives them on launch files and programs. A command for other kernels makes a `Subject` of each:
 
     @click.command("verify")
     @click.argument("kernels", nargs=-1)
@@ -51,7 +51,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Case:
+class Subject:
     """The subject of one verdict.
 
     Smaller cases are made by changing ``numbers``. ``command`` returns the words that verify the case with other
@@ -112,7 +112,7 @@ verdict_options = together(
 )
 
 
-def give_verdicts(cases: Sequence[Case], wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
+def give_verdicts(cases: Sequence[Subject], wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
     """Gives a verdict on each case, shows and writes all of them, and returns the exit code of the most severe one."""
     options = emulation.check_options(wanted.redundant)
     for case in cases if emulation.ptxas else ():
@@ -126,7 +126,7 @@ def give_verdicts(cases: Sequence[Case], wanted: Wanted, emulation: Emulation, o
     return report(list(zip(files, verdicts, strict=True)), wanted, outputs)
 
 
-def _with_smaller(case: Case, verdict: Verdict, emulation: Emulation) -> Verdict:
+def _with_smaller(case: Subject, verdict: Verdict, emulation: Emulation) -> Verdict:
     if verdict.word not in ("hung", "wrong", "racy"):
         return verdict
     numbers = case.numbers()

@@ -19,11 +19,11 @@ from emugpu.cli.ptx_output import show_corpus
 from emugpu.cli.render import progress_bar
 from emugpu.cli.target import gpu_option, is_program
 from emugpu.cli.verdict_output import as_junit, as_markdown
-from emugpu.cli.verdicts import Case, Wanted, exit_code, give_verdicts, report, verdict_options
+from emugpu.cli.verdicts import Subject, Wanted, exit_code, give_verdicts, report, verdict_options
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import Log, judge
 from emugpu.driver.server import run_program
-from emugpu.driver.state import Gpu
+from emugpu.driver.state import SharedGpu
 from emugpu.errors import EXIT_INCOMPLETE, UsageProblem
 from emugpu.launch.corpus import look_through
 from emugpu.launch.launch_file import read_launch_file
@@ -82,7 +82,7 @@ def with_ptx(what: Launchable, ptx: Path | None) -> Launchable:
     return what if ptx is None else replace(what, ptx=ptx, text_given=read_ptx(ptx))
 
 
-def _case(path: Path, ptx: Path | None) -> Case:
+def _case(path: Path, ptx: Path | None) -> Subject:
     def numbers() -> Numbers:
         found = of_launch_file(path)
         return replace(found, make=lambda values: with_ptx(found.make(values), ptx))
@@ -94,7 +94,7 @@ def _case(path: Path, ptx: Path | None) -> Case:
             write_output(smaller_file(path, values), str(target))
         return ["emugpu", "verify", str(target), *(["--ptx", str(ptx)] if ptx else [])]
 
-    return Case(with_ptx(read_launch_file(path), ptx), numbers, command)
+    return Subject(with_ptx(read_launch_file(path), ptx), numbers, command)
 
 
 def _smaller(path: Path) -> Path:
@@ -143,6 +143,6 @@ def verdict_on_program(words: tuple[str, ...], gpu: str, emulation: Emulation) -
     """Runs a program on the emulated GPU with the checker, and judges its launches."""
     log = Log()
     options = emulation.for_program()
-    code = run_program(words, Gpu(gpu_model(gpu), options, log, check=True), os.environ)
+    code = run_program(words, SharedGpu(gpu_model(gpu), options, log, check=True), os.environ)
     failure = f"the program ended with code {code}" if code else ""
     return judge(log, " ".join(words), failure, checked=True)

@@ -19,7 +19,7 @@ from emugpu.errors import CannotRun, UsageProblem
 from emugpu.gpus import check_target, kind_of
 from emugpu.launch.launching import Launched, Outcome, load_module
 from emugpu.launch.listing import list_kernels
-from emugpu.launch.memory import Memory
+from emugpu.launch.memory import LaunchMemory
 from emugpu.launch.spec import Launch, Launchable, target_of
 
 
@@ -40,7 +40,7 @@ class LoadedLaunchable:
         self._allocated: list[int] = []
         self._image = self.driver.load_module(what.text.encode())
         try:
-            self.memory = Memory(what, self, self.module)
+            self.memory = LaunchMemory(what, self, self.module)
             self._wanted = {self.memory.maps[name]: wanted for name, wanted in what.maps.items()}
             self.launchers = [self._launcher(launch) for launch in what.launches]
         except BaseException:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from emugpu.debug.names import Names, element
-from emugpu.debug.recording import Placed
+from emugpu.debug.names import LaunchNames, element
+from emugpu.debug.recording import RecordedBuffer
 from emugpu.debug.writers import Write
 
 SHOWN_STEPS = 10
@@ -23,7 +23,7 @@ TOLERANCE = 0.02
 ATOM_ROWS, ATOM_BLOCKS, ATOM_BYTES = 128, 4, 512
 """An atom holds the scale factors of this many rows and blocks along K, in this many bytes."""
 
-Element = tuple[Placed, tuple[int, ...]]
+Element = tuple[RecordedBuffer, tuple[int, ...]]
 """An element of a buffer."""
 
 
@@ -75,7 +75,7 @@ class Chain:
     """Whether some multiplied values are unknown, because threads have stored them into the stage from registers."""
 
 
-def judge(chain: Chain, placed: Placed, index: tuple[int, ...], got: float | None, is_right: bool) -> None:
+def judge(chain: Chain, placed: RecordedBuffer, index: tuple[int, ...], got: float | None, is_right: bool) -> None:
     """Finds the first K step that is wrong, and sets `KStep.wrong` and the verdict.
 
     ``got`` is the final value of the element, or None if it is poison. ``is_right``: the element is known to be as
@@ -179,7 +179,7 @@ def _differ(got: float, wanted: float) -> bool:
     return abs(got - wanted) > TOLERANCE * max(1.0, abs(wanted))
 
 
-def lines_of(chain: Chain, names: Names) -> list[str]:
+def lines_of(chain: Chain, names: LaunchNames) -> list[str]:
     """Returns the chain as lines of text."""
     lines = [chain.title]
     lines += [
@@ -256,7 +256,7 @@ def _row(row: tuple[int, ...]) -> str:
 
 
 def _wanted_rows(
-    chain: Chain, axes: Sequence[int | None], placed: Placed, index: tuple[int, ...]
+    chain: Chain, axes: Sequence[int | None], placed: RecordedBuffer, index: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
     """Returns the rows of A and of B that belong to an element.
 

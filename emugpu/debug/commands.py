@@ -9,7 +9,7 @@ from emugpu.check.findings import by_cause
 from emugpu.debug.debugger import Debugger
 from emugpu.debug.decoded import decoded
 from emugpu.debug.reading import qualified, whole
-from emugpu.debug.recording import Placed
+from emugpu.debug.recording import RecordedBuffer
 from emugpu.debug.shows import registers, show
 from emugpu.debug.targets import FORMS
 from emugpu.errors import UsageProblem
@@ -204,7 +204,7 @@ class Commands:
         yield from (self._describe(placed) for placed in d.recording.placed.values())
         yield from (f"{name} points to {d.names.address(address)}" for name, address in d.pointers)
 
-    def _describe(self, placed: Placed) -> str:
+    def _describe(self, placed: RecordedBuffer) -> str:
         return f"{placed.name}: {'x'.join(map(str, placed.shape))} {placed.dtype.name} at 0x{placed.address:x}"
 
     def _quit(self) -> Iterator[str]:

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from emugpu.debug.chain import Chain, lines_of
-from emugpu.debug.names import Names, line_of
+from emugpu.debug.names import LaunchNames, line_of
 from emugpu.debug.reading import element_of, whole
-from emugpu.debug.recording import Placed, Recording, record
+from emugpu.debug.recording import RecordedBuffer, Recording, record
 from emugpu.debug.status import Status
 from emugpu.debug.stopped import Stopped
 from emugpu.debug.targets import WORDS, Target, Targets
@@ -58,7 +58,7 @@ class Debugger:
         self.warp: tuple[int, int, int] | None = None
         self.breakpoints: dict[int, Target] = {}
         self._last_breakpoint = 0
-        self._names: dict[int, Names] = {}
+        self._names: dict[int, LaunchNames] = {}
         self._steps: dict[tuple[int, int, int], list[tuple[int, bool]]] = {}
         self._stopped: tuple[int, Stopped] | None = None
         self._status: tuple[int, Status] | None = None
@@ -78,17 +78,17 @@ class Debugger:
         return Targets(self.recording, self.writers)
 
     @property
-    def names(self) -> Names:
+    def names(self) -> LaunchNames:
         """Returns the names of the launch at the position."""
         return self.names_of(self.recording.launch_at(self.position))
 
-    def names_of(self, launch: int) -> Names:
+    def names_of(self, launch: int) -> LaunchNames:
         """Returns the names of a launch, counted from 0."""
         if launch not in self._names:
-            self._names[launch] = Names(self.recording, launch)
+            self._names[launch] = LaunchNames(self.recording, launch)
         return self._names[launch]
 
-    def name_buffer(self, name: str, place: str, dtype: DataType, shape: tuple[int, ...]) -> Placed:
+    def name_buffer(self, name: str, place: str, dtype: DataType, shape: tuple[int, ...]) -> RecordedBuffer:
         """Gives memory a name, a type and a shape.
 
         ``place`` is a buffer, an address, or a pointer parameter of the kernel, optionally followed by + and a
@@ -105,7 +105,7 @@ class Debugger:
         if address is None and not base.startswith("0x"):
             raise UsageProblem(f"'{place}' is not memory of this launch; write 0xADDRESS or one of {', '.join(known)}")
         address = (whole(base, place) if address is None else address) + whole(more or "0", place)
-        placed = Placed(name, address, dtype, shape, None)
+        placed = RecordedBuffer(name, address, dtype, shape, None)
         within = self.names.buffer_at(address)
         if within is not None and within.dtype.packed:
             raise UsageProblem(f"{name}: the elements of {within.name} share bytes; it has its type already")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from emugpu.debug.names import Names
+from emugpu.debug.names import LaunchNames
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Operation
 from emugpu.emulator.memory.descriptors import Major, MatrixDescriptor, decode_sm90, decode_sm100
@@ -16,7 +16,7 @@ LANE_BITS = 16
 """A tensor memory address has the column in the bits below, and the lane in the bits above."""
 
 
-def decoded(operation: Operation, names: Names) -> Iterator[str]:
+def decoded(operation: Operation, names: LaunchNames) -> Iterator[str]:
     """Yields lines about a multiplication, or about a copy with a tensor map; none for other operations."""
     cta = operation.agent.cta
     if operation.kind == "wgmma":
@@ -31,7 +31,7 @@ def decoded(operation: Operation, names: Names) -> Iterator[str]:
         yield f"box at {names.box(box)}: {_map(box.tensor_map)}"
 
 
-def _mma(what: Mma, ctas: tuple[int, ...], names: Names, cta: int) -> Iterator[str]:
+def _mma(what: Mma, ctas: tuple[int, ...], names: LaunchNames, cta: int) -> Iterator[str]:
     shape, a = what.shape(), what.a
     of = f"of CTA {ctas[0]}" if len(ctas) == 1 else f"of each of CTAs {' and '.join(map(str, ctas))}"
     how = "is added to" if what.accumulate else "replaces"
@@ -45,7 +45,7 @@ def _mma(what: Mma, ctas: tuple[int, ...], names: Names, cta: int) -> Iterator[s
             yield f"scale factors of {name}: {what.vectors} of {shape.scale} a row, from {where}"
 
 
-def _matrix(of: MatrixDescriptor, major: Major, names: Names, cta: int) -> str:
+def _matrix(of: MatrixDescriptor, major: Major, names: LaunchNames, cta: int) -> str:
     strides = f"leading dimension {of.leading_bytes} bytes, stride dimension {of.stride_bytes} bytes"
     return f"{names.shared(of.start, cta)}, {major.value}, {_swizzle(of.swizzle)}, {strides}"
 

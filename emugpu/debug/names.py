@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from emugpu.check.findings import Names as SharedNames
+from emugpu.check.findings import Names
 from emugpu.debug.reading import whole
-from emugpu.debug.recording import Placed, Recording
+from emugpu.debug.recording import RecordedBuffer, Recording
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Agent, Operation, Site
 from emugpu.errors import UsageProblem
 
 
-class Names:
+class LaunchNames:
     """The names of one launch of a recording."""
 
     def __init__(self, recording: Recording, launch: int) -> None:
         started = recording.events[recording.launches[launch] - 1]
         self.placed = recording.placed
         self.roles = recording.what.roles
-        self._shared = SharedNames(started.launch.regions, ())
+        self._shared = Names(started.launch.regions, ())
         self._shared.dynamic_start = started.dynamic_shared
         self.regions = tuple(started.launch.regions)
         self.allocations = started.allocations
@@ -77,7 +77,7 @@ class Names:
         if cta is not None and cta >= self._cluster_size:
             raise UsageProblem(f"{text}: there is no CTA {cta}; clusters are of {self._cluster_size}")
 
-    def buffer_at(self, address: int) -> Placed | None:
+    def buffer_at(self, address: int) -> RecordedBuffer | None:
         return next((p for p in self.placed.values() if p.address <= address < p.address + p.nbytes), None)
 
     def address(self, address: int) -> str:

@@ -10,13 +10,13 @@ from emugpu.emulator.memory.descriptors import Major
 from emugpu.emulator.units.formats import ELEMENT_BITS
 from emugpu.emulator.units.mma_instruction import QUADRANT, Mma, scale_columns
 from emugpu.emulator.units.operands import Operand
-from emugpu.emulator.units.wgmma import make_plan
+from emugpu.emulator.units.wgmma import decode
 
 CHUNK = 16
 
 
 @dataclass(frozen=True)
-class Run:
+class ElementRun:
     """Consecutive elements along K, or one element.
 
     ``cta`` has them in its shared memory. ``chunk`` is the number of the 16-byte chunk, ``first`` the first element
@@ -30,7 +30,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Factors:
+class ScaleFactors:
     """Scale factors of a row in a word of a CTA's tensor memory: ``count`` bytes from ``byte`` on."""
 
     cta: int
@@ -41,19 +41,19 @@ class Factors:
 
 
 @dataclass(frozen=True)
-class Product:
+class ElementProduct:
     """One row of A times one column of B; None for an operand outside of shared memory.
 
     ``factors`` are those of A and of B.
     """
 
-    a: tuple[Run, ...] | None
-    b: tuple[Run, ...] | None
+    a: tuple[ElementRun, ...] | None
+    b: tuple[ElementRun, ...] | None
     accumulates: bool
-    factors: tuple[Factors, ...] = ()
+    factors: tuple[ScaleFactors, ...] = ()
 
 
-def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Product | None:
+def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> ElementProduct | None:
     """Returns what a tcgen05.mma adds to a word of a CTA's tensor memory, or None if it does not change that lane."""
     what, ctas = operation.detail["mma"], operation.detail["ctas"]
     if what.lane_mask is not None and any(what.lane_mask):
@@ -70,36 +70,36 @@ def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> Pr
             share = n // what.cta_group
             of_b = tuple(_runs(b, own % share, ctas[own // share]))
             factors = tuple(_factors(what, cta, lane, (row, own)))
-            return Product(None if a is None else tuple(_runs(a, row, cta)), of_b, what.accumulate, factors)
+            return ElementProduct(None if a is None else tuple(_runs(a, row, cta)), of_b, what.accumulate, factors)
     return None
 
 
-def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[Factors]:
+def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[ScaleFactors]:
     """Yields the scale factors of a row of A and of a row of B, in the quadrant of a lane of D."""
     shape = what.shape()
     for number, address, byte in zip(numbers, what.scales, (shape.a_id, shape.b_id), strict=True):
         if what.vectors:
             quadrant, column = lane // QUADRANT * QUADRANT, scale_columns(address, 1).start + number // QUADRANT
-            yield Factors(cta, quadrant + number % QUADRANT, column, byte, what.vectors)
+            yield ScaleFactors(cta, quadrant + number % QUADRANT, column, byte, what.vectors)
 
 
-def register_product(operation: Operation, warp: int, register: int, lane: int) -> Product:
+def register_product(operation: Operation, warp: int, register: int, lane: int) -> ElementProduct:
     """Returns what a wgmma adds to an accumulator register of a lane (PTX ISA 9.7.15.5.1.1)."""
     detail, cta = operation.detail, operation.agent.cta
-    plan = make_plan(detail["form"], detail["a"], detail["b"])
+    decoded = decode(detail["form"], detail["a"], detail["b"])
     row = 16 * (warp % 4) + lane // 4 + 8 * (register // 2 % 2)
     column = 8 * (register // 4) + 2 * (lane % 4) + register % 2
-    a = None if plan.form.a_in_registers else tuple(_runs(plan.a, row, cta))
-    return Product(a, tuple(_runs(plan.b, column, cta)), bool(detail["keep"]))
+    a = None if decoded.form.a_in_registers else tuple(_runs(decoded.a, row, cta))
+    return ElementProduct(a, tuple(_runs(decoded.b, column, cta)), bool(detail["keep"]))
 
 
-def _runs(operand: Operand, row: int, cta: int) -> Iterator[Run]:
+def _runs(operand: Operand, row: int, cta: int) -> Iterator[ElementRun]:
     """Yields the elements of a row of an operand along K."""
     bits = ELEMENT_BITS[operand.element]
     size = CHUNK * 8 // (4 if operand.packed else max(8, bits))
     if operand.major is Major.K:
         for chunk in operand.positions[row].ravel().tolist():
-            yield Run(cta, chunk, 0, size)
+            yield ElementRun(cta, chunk, 0, size)
         return
     for chunks in operand.positions:
-        yield Run(cta, int(chunks[row // size]), row % size, 1)
+        yield ElementRun(cta, int(chunks[row // size]), row % size, 1)

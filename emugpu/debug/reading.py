@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from emugpu.debug.recording import Placed
+from emugpu.debug.recording import RecordedBuffer
 from emugpu.emulator.memory.tmem import COLUMNS, LANES
 from emugpu.errors import UsageProblem
 
@@ -37,7 +37,7 @@ def qualified(words: Sequence[str], text: str, *known: str) -> tuple[list[str], 
     return place, found
 
 
-def element_of(text: str, buffers: Mapping[str, Placed]) -> tuple[Placed, tuple[int, ...]]:
+def element_of(text: str, buffers: Mapping[str, RecordedBuffer]) -> tuple[RecordedBuffer, tuple[int, ...]]:
     """Reads an element of a buffer, such as ``C[3,517]``."""
     name, bracket, index = text.strip().partition("[")
     placed = buffers.get(name)

@@ -31,7 +31,7 @@ MOST_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Placed:
+class RecordedBuffer:
     """A buffer of the launchable in device memory.
 
     ``first`` holds its values before the first launch, or None if they are unknown; ``unwritten`` then marks the
@@ -71,7 +71,7 @@ class Recording:
     what: Launchable
     options: EmulationOptions
     events: list[Any]
-    placed: Mapping[str, Placed]
+    placed: Mapping[str, RecordedBuffer]
     codes: tuple[Code, ...]
     end: str = ""
     fault: bool = False
@@ -142,7 +142,7 @@ class _Recorder:
         self.device = device
         self.what = what
         self.events: list[Any] = []
-        self.placed: dict[str, Placed] = {}
+        self.placed: dict[str, RecordedBuffer] = {}
 
     def __call__(self, event: Any) -> None:
         if type(event) is events.GridStarted and not self.placed:
@@ -179,7 +179,7 @@ def record(what: Launchable, options: EmulationOptions) -> Recording:
     return Recording(what, options, recorder.events, recorder.placed, codes, end, fault, contents)
 
 
-def _placed(device: Watched, what: Launchable, event: events.GridStarted) -> dict[str, Placed]:
+def _placed(device: Watched, what: Launchable, event: events.GridStarted) -> dict[str, RecordedBuffer]:
     module = load_module(what)
     at = {name: address for name, address, _ in event.allocations}
     found = {}
@@ -191,7 +191,7 @@ def _placed(device: Watched, what: Launchable, event: events.GridStarted) -> dic
             shape = (device.symbol_bytes(name, module) * 8 // buffer.dtype.bits,)
         if address is None or shape is None:
             continue
-        placed = Placed(name, address, buffer.dtype, shape, None)
+        placed = RecordedBuffer(name, address, buffer.dtype, shape, None)
         with np.errstate(all="ignore"):
             try:
                 data, valid = device.bytes_at(address, placed.nbytes)

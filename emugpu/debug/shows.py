@@ -24,7 +24,7 @@ SHOWN_TILE = (8, 16)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _ShowArguments:
     """The arguments of show: ``PLACE [TYPE] [ROWSxCOLUMNS] [cta N]``."""
 
     place: str
@@ -64,7 +64,7 @@ def registers(debugger: Debugger, wanted: Sequence[str]) -> Iterator[str]:
             yield f"  {name:<8} .{kind:<5} {register_text(value, kind, fragment)}"
 
 
-def _read(text: str) -> _Asked:
+def _read(text: str) -> _ShowArguments:
     size, dtype = None, None
     words, asked = qualified(text.split(), f"show {text}", "cta")
     if len(words) > 1 and re.fullmatch(r"[1-9]\d*x[1-9]\d*", words[-1], re.ASCII):
@@ -76,7 +76,7 @@ def _read(text: str) -> _Asked:
             )
     if len(words) > 1 and find_type(words[-1]) is not None:
         dtype = find_type(words.pop())
-    return _Asked(" ".join(words), dtype, size, asked.get("cta"))
+    return _ShowArguments(" ".join(words), dtype, size, asked.get("cta"))
 
 
 def _elements(debugger: Debugger, text: str, size: tuple[int, int]) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _elements(debugger: Debugger, text: str, size: tuple[int, int]) -> Iterator[
     yield from matrix(values[part], written[part])
 
 
-def _tensor(debugger: Debugger, asked: _Asked, cluster: int, cta: int) -> Iterator[str]:
+def _tensor(debugger: Debugger, asked: _ShowArguments, cluster: int, cta: int) -> Iterator[str]:
     dtype, (rows, columns) = asked.dtype or ACCUMULATOR, asked.size or SHOWN_TILE
     lane, column = tensor_place(asked.place.removeprefix("tensor "), f"show {asked.place}")
     if dtype.bits != 32:
@@ -100,7 +100,7 @@ def _tensor(debugger: Debugger, asked: _Asked, cluster: int, cta: int) -> Iterat
     yield from matrix(data[part].view(dtype.numpy), valid[part])
 
 
-def _shared(debugger: Debugger, asked: _Asked, cluster: int, cta: int, text: str) -> Iterator[str]:
+def _shared(debugger: Debugger, asked: _ShowArguments, cluster: int, cta: int, text: str) -> Iterator[str]:
     """Yields an mbarrier, a box, or the bytes in the order of their addresses."""
     d, place = debugger, asked.place.removeprefix("shared ")
     offset = d.names.offset_of(place, f"show {text}")

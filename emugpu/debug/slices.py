@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from emugpu.emulator.machine.code import Code
-from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Kernel, Operand, Register, Vector
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Operand, PtxKernel, Register, Vector
 from emugpu.emulator.translate.cfg import destinations
 
 LOADS = ("ld", "ldu", "ldmatrix", "tcgen05", "wgmma", "mma", "atom", "cp")
@@ -22,7 +22,7 @@ NARROW = ("bf16x2", "f16x2", "e4m3x2", "e5m2x2", "e2m1x2")
 
 
 @dataclass(frozen=True)
-class Source:
+class Producer:
     """An instruction that produces a value.
 
     ``position`` is the number of its destination register, ``byte`` the byte in it. ``shuffled``: other lanes may
@@ -35,11 +35,11 @@ class Source:
     shuffled: bool = False
 
 
-def sources_of(code: Code, index: int, register: Register, byte: int) -> list[Source]:
+def sources_of(code: Code, index: int, register: Register, byte: int) -> list[Producer]:
     """Returns the possible sources of a byte of a register that the instruction at this index reads."""
     kernel = code.kernel
     before = _predecessors(code)
-    found: dict[tuple[int, int], Source] = {}
+    found: dict[tuple[int, int], Producer] = {}
     work = [(n, register, byte, False) for n in before[index]]
     seen = set()
     while work:
@@ -56,7 +56,7 @@ def sources_of(code: Code, index: int, register: Register, byte: int) -> list[So
             continue
         if instruction.opcode in LOADS:
             if not instruction.has("param"):
-                found[at, position] = Source(instruction, position, part, shuffled)
+                found[at, position] = Producer(instruction, position, part, shuffled)
             continue
         shuffled = shuffled or instruction.opcode == "shfl"
         for operand, its_byte in _read(instruction, part, written[position]):
@@ -101,7 +101,7 @@ def _read(i: Instruction, byte: int, wanted: Register) -> list[tuple[Operand, in
 @lru_cache(maxsize=8)
 def _predecessors(code: Code) -> Sequence[Sequence[int]]:
     """Returns for each instruction those that may be executed right before it."""
-    kernel: Kernel = code.kernel
+    kernel: PtxKernel = code.kernel
     found: dict[int, list[int]] = defaultdict(list)
     for i in kernel.instructions:
         for target in i.targets:

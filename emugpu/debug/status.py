@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from emugpu.debug.names import Names, line_of, mnemonic
+from emugpu.debug.names import LaunchNames, line_of, mnemonic
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK
@@ -43,12 +43,12 @@ class BarrierState:
     phase: int = 0
     pending: int = 0
     nbytes: int = 0
-    arrived: list[Arrival] = field(default_factory=list)
-    before: list[list[Arrival]] = field(default_factory=list)
+    arrived: list[BarrierArrival] = field(default_factory=list)
+    before: list[list[BarrierArrival]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Arrival:
+class BarrierArrival:
     """An arrival, or bytes that landed. ``event`` is its number, ``operation`` the operation that makes it, if any."""
 
     event: int
@@ -75,7 +75,7 @@ class GroupState:
 class Status:
     """The state of a launch at a position, derived from its events."""
 
-    def __init__(self, happened: Sequence[Any], first: int, names: Names) -> None:
+    def __init__(self, happened: Sequence[Any], first: int, names: LaunchNames) -> None:
         """``happened`` holds the events of the launch, ``first`` the number of the first of them."""
         self.names = names
         self.warps: dict[Agent, WarpState] = {}
@@ -114,11 +114,13 @@ class Status:
                 key = event.agent.cluster, cta, offset
                 self.barriers[key] = BarrierState(key, arrivals, pending=arrivals)
             case events.Arrived(agent, site, _, cta, offset, _, arrivals, nbytes, drop):
-                self._arrive(Arrival(number, agent, site, arrivals, 0), cta, offset, nbytes, arrivals if drop else 0)
+                self._arrive(
+                    BarrierArrival(number, agent, site, arrivals, 0), cta, offset, nbytes, arrivals if drop else 0
+                )
             case events.Signalled(operation, cta, offset):
-                self._arrive(Arrival(number, operation.agent, operation.site, 1, 0, operation), cta, offset, 0)
+                self._arrive(BarrierArrival(number, operation.agent, operation.site, 1, 0, operation), cta, offset, 0)
             case events.BytesLanded(operation, agent, site, cta, offset, _, nbytes):
-                self._arrive(Arrival(number, agent, site, 0, nbytes, operation), cta, offset, -nbytes)
+                self._arrive(BarrierArrival(number, agent, site, 0, nbytes, operation), cta, offset, -nbytes)
             case events.ArrivalExpected(agent, _, _, cta, offset):
                 self.barriers[agent.cluster, cta, offset].pending += 1
             case events.PhaseCompleted(cluster, cta, offset, phase):
@@ -149,7 +151,7 @@ class Status:
         agent = self._within.get(agent, agent)
         return self.warps.setdefault(agent, WarpState(agent))
 
-    def _arrive(self, arrival: Arrival, cta: int, offset: int, nbytes: int, drop: int = 0) -> None:
+    def _arrive(self, arrival: BarrierArrival, cta: int, offset: int, nbytes: int, drop: int = 0) -> None:
         """Records an arrival. If it completes a phase, the event of the phase has come before it."""
         barrier = self.barriers[arrival.agent.cluster, cta, offset]
         barrier.arrived.append(arrival)
@@ -308,11 +310,11 @@ class Status:
             here = "" if key[1] in ranks else ", not here"
             yield f"    {self.names.operation(operation)} of {self.names.agent(operation.agent)} goes to {to}{here}"
 
-    def _by(self, arrival: Arrival) -> str:
+    def _by(self, arrival: BarrierArrival) -> str:
         kind = arrival.operation.kind if arrival.operation is not None else arrival.site.verb
         return f"{kind} of {self.names.agent(arrival.agent)}, {line_of(arrival.site)}"
 
-    def _usual(self, barrier: BarrierState) -> tuple[list[Arrival], str]:
+    def _usual(self, barrier: BarrierState) -> tuple[list[BarrierArrival], str]:
         """Returns the usual arrivals: in the previous phase, or at the other barriers of the ring, or in other CTAs."""
         if barrier.before:
             return barrier.before[-1], f"as in phase {barrier.phase - 1}"
@@ -347,5 +349,5 @@ class Status:
                 yield f"    and {len(missing) - SHOWN} more"
 
 
-def _what(arrival: Arrival) -> str:
+def _what(arrival: BarrierArrival) -> str:
     return f"{arrival.landed:,} bytes" if arrival.landed else "the arrival"

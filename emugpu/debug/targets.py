@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.debug.names import Names, mnemonic
+from emugpu.debug.names import LaunchNames, mnemonic
 from emugpu.debug.reading import element_of, qualified, tensor_place, whole
-from emugpu.debug.recording import Placed, Recording
+from emugpu.debug.recording import RecordedBuffer, Recording
 from emugpu.debug.writers import Write, Writers
 from emugpu.emulator.machine import events
 from emugpu.errors import UsageProblem
@@ -56,7 +56,7 @@ class Targets:
         self._recording = recording
         self._writers = writers
 
-    def read(self, text: str, names: Names) -> Target:
+    def read(self, text: str, names: LaunchNames) -> Target:
         """Reads a target. Raises UsageProblem if the text cannot be read or names nothing that exists."""
         recording = self._recording
         words = text.split()
@@ -91,7 +91,7 @@ class Targets:
                 return self._tensor(place, asked.get("cta"), text)
         return self._named(" ".join(words), asked, text, names)
 
-    def _named(self, place: str, asked: dict[str, int], text: str, names: Names) -> Target:
+    def _named(self, place: str, asked: dict[str, int], text: str, names: LaunchNames) -> Target:
         recording = self._recording
         name, index, _ = place.partition("[")
         if name in recording.placed and not asked:
@@ -168,7 +168,7 @@ class Targets:
     def _written(self, first: int, end: int, text: str) -> Target:
         return self._writes(self._writers.all_to(("global",), first, end), text)
 
-    def _shared(self, place: str, cta: int | None, text: str, names: Names) -> Target:
+    def _shared(self, place: str, cta: int | None, text: str, names: LaunchNames) -> Target:
         offset = names.offset_of(place, text)
         if offset is None:
             raise UsageProblem(
@@ -228,7 +228,7 @@ class Targets:
         return Target("wrong", positions, tuple(texts[n] for n in positions))
 
 
-def last_writes(writers: Writers, placed: Placed, before: int) -> NDArray[np.int64]:
+def last_writes(writers: Writers, placed: RecordedBuffer, before: int) -> NDArray[np.int64]:
     """Returns for each element of a buffer the event that wrote it last, or 0 if none did."""
     nbytes = placed.nbytes
     last = np.zeros(nbytes, np.int64)

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.debug.names import Names
+from emugpu.debug.names import LaunchNames
 from emugpu.debug.stopped import Stopped
 from emugpu.debug.writers import CHUNK, Write, Writers
 from emugpu.emulator.machine import events
@@ -53,7 +53,7 @@ class Tile:
         return self.dtype.from_memory(values, self.shape), written_elements(known, self.shape)
 
 
-def tiles(writers: Writers, names: Names, launch: int, cluster: int, cta: int, before: int) -> list[Tile]:
+def tiles(writers: Writers, names: LaunchNames, launch: int, cluster: int, cta: int, before: int) -> list[Tile]:
     """Returns the tiles of a CTA at a position.
 
     These are the boxes in shared memory, and the last accumulator in each block of tensor memory.
@@ -73,7 +73,7 @@ def tiles(writers: Writers, names: Names, launch: int, cluster: int, cta: int, b
     return [found[key] for key in sorted(found)]
 
 
-def _box(write: Write, names: Names) -> Tile | None:
+def _box(write: Write, names: LaunchNames) -> Tile | None:
     operation = write.operation
     source = operation.reads[0] if operation is not None and operation.reads else None
     if not isinstance(write.region, events.SharedChunks) or not isinstance(source, events.GlobalBox):

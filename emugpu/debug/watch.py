@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.debug.names import Names, value_text
+from emugpu.debug.names import LaunchNames, value_text
 from emugpu.debug.reading import element_of, qualified
 from emugpu.debug.recording import Recording, Watched
 from emugpu.debug.targets import Target
@@ -25,7 +25,7 @@ Held = tuple[bytes, bytes]
 FORMS = "C[3,517], or shared PLACE TYPE [cta N] where PLACE is a region's name or 0x400"
 
 
-def watch(recording: Recording, writers: Writers, names: Names, text: str, cta: tuple[int, int, int]) -> Target:
+def watch(recording: Recording, writers: Writers, names: LaunchNames, text: str, cta: tuple[int, int, int]) -> Target:
     """Returns the events at which a value in memory changes.
 
     ``cta`` (launch, cluster and CTA) applies if the text names none. The program runs again to read the value after
@@ -53,7 +53,7 @@ def watch(recording: Recording, writers: Writers, names: Names, text: str, cta: 
 
 
 def _in_shared(
-    words: Sequence[str], text: str, names: Names, cta: tuple[int, int, int]
+    words: Sequence[str], text: str, names: LaunchNames, cta: tuple[int, int, int]
 ) -> tuple[Memory, int, DataType]:
     launch, cluster, rank = cta
     words, asked = qualified(words, f"watch {text}", "cta")

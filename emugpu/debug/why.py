@@ -16,10 +16,10 @@ import numpy as np
 
 from emugpu.debug.boxes import address_of, dense_of
 from emugpu.debug.chain import Chain, Element, KStep, Link, judge
-from emugpu.debug.names import Names, element, line_of, mnemonic, value_text
-from emugpu.debug.operands import Factors, Product, Run, register_product, tensor_product
-from emugpu.debug.recording import Placed, Recording
-from emugpu.debug.slices import Source, sources_of
+from emugpu.debug.names import LaunchNames, element, line_of, mnemonic, value_text
+from emugpu.debug.operands import ElementProduct, ElementRun, ScaleFactors, register_product, tensor_product
+from emugpu.debug.recording import RecordedBuffer, Recording
+from emugpu.debug.slices import Producer, sources_of
 from emugpu.debug.writers import CHUNK, Memory, Write, Writers
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent
@@ -35,7 +35,7 @@ TENSOR_CORE = ("tcgen05", "wgmma", "mma")
 class Why:
     """Explains elements of one launch of a recording."""
 
-    def __init__(self, recording: Recording, writers: Writers, names: Names, launch: int) -> None:
+    def __init__(self, recording: Recording, writers: Writers, names: LaunchNames, launch: int) -> None:
         self._recording = recording
         self._writers = writers
         self._names = names
@@ -52,7 +52,7 @@ class Why:
             if site is not None:
                 self._issued.setdefault((*event.agent[:3], site.index), []).append((number, event))
 
-    def element(self, placed: Placed, index: Sequence[int], before: int) -> Chain:
+    def element(self, placed: RecordedBuffer, index: Sequence[int], before: int) -> Chain:
         """Returns the chain of an element at a position."""
         chain = Chain(self._title(placed, tuple(index), before))
         address = placed.byte_of(index)
@@ -64,7 +64,7 @@ class Why:
             chain.verdict, chain.wrong_at = chain.overwritten.text, chain.overwritten.event
         return chain
 
-    def _title(self, placed: Placed, index: tuple[int, ...], before: int) -> str:
+    def _title(self, placed: RecordedBuffer, index: tuple[int, ...], before: int) -> str:
         name = element(placed.name, index)
         first, nbytes, end = placed.byte_of(index), max(1, placed.dtype.bits // 8), len(self._recording)
         last = [self._writers.last(("global",), first, first + nbytes, at) for at in (before, end)]
@@ -155,12 +155,12 @@ class Why:
         agent = event.operation.agent if hasattr(event, "operation") else event.agent
         return int(agent.cluster)
 
-    def _value(self, placed: Placed, index: tuple[int, ...]) -> float | None:
+    def _value(self, placed: RecordedBuffer, index: tuple[int, ...]) -> float | None:
         """Returns the value of an element at the end, or None if it is poison."""
         got, written = self._recording.contents[placed.name]
         return float(got[index]) if written[index] else None
 
-    def _is_right(self, placed: Placed, index: tuple[int, ...]) -> bool:
+    def _is_right(self, placed: RecordedBuffer, index: tuple[int, ...]) -> bool:
         """Returns whether an element is known to be as expected at the end."""
         _, wrong = self._recording.differences.get(placed.name, (None, None))
         return wrong is not None and not wrong[index]
@@ -181,7 +181,7 @@ class Why:
 
     # ---- registers ----
 
-    def _registers(self, chain: Chain, agent: Agent, lane: int, sources: list[Source], before: int) -> None:
+    def _registers(self, chain: Chain, agent: Agent, lane: int, sources: list[Producer], before: int) -> None:
         """Follows the source that the warp executed last."""
         executed = []
         for source in sources:
@@ -222,7 +222,9 @@ class Why:
         else:
             self._accumulated(chain, agent, lane, source, before)
 
-    def _also_read(self, chain: Chain, others: Sequence[tuple[tuple[int, Any], Source]], lane: int, sums: int) -> None:
+    def _also_read(
+        self, chain: Chain, others: Sequence[tuple[tuple[int, Any], Producer]], lane: int, sums: int
+    ) -> None:
         """Adds the other values that go into an element: operands of a fused epilogue, other terms."""
         for (number, event), source in others:
             if isinstance(event, Access) and event.space in ("global", "shared"):
@@ -231,7 +233,7 @@ class Why:
         if sums > 0:
             chain.links.append(Link(0, f"{sums} other sum{'s' if sums > 1 else ''} may go into it, too: not followed"))
 
-    def _read(self, number: int, access: Access, lane: int, source: Source) -> tuple[int, str]:
+    def _read(self, number: int, access: Access, lane: int, source: Producer) -> tuple[int, str]:
         """Returns the place from which a lane has read a register, and a text about it."""
         place = _place_of_lane(access, lane, source.position, source.byte)
         if access.space == "shared":
@@ -242,11 +244,11 @@ class Why:
         what = self._names.address(place) + ("" if written else ", which nobody has written,")
         return place, f"{mnemonic(access.site)} of {what}"
 
-    def _accumulated(self, chain: Chain, agent: Agent, lane: int, source: Source, before: int) -> None:
+    def _accumulated(self, chain: Chain, agent: Agent, lane: int, source: Producer, before: int) -> None:
         """Follows wgmma, from its last multiplication into these registers back to the first one of the tile."""
         names = [r.name for r in destinations(source.instruction)]
         memory: Memory = ("registers", self._launch, agent.cluster, agent.cta, agent.warp)
-        products: list[tuple[Write, Product]] = []
+        products: list[tuple[Write, ElementProduct]] = []
         tile_end = 0
         for write in self._writers.backwards(memory, before):
             assert write.operation is not None
@@ -282,7 +284,7 @@ class Why:
     # ---- the tensor core ----
 
     def _tensor(self, chain: Chain, cluster: int, cta: int, lane: int, column: int, before: int) -> None:
-        products: list[tuple[Write, Product]] = []
+        products: list[tuple[Write, ElementProduct]] = []
         for write in self._writers.backwards(("tensor", self._launch, cluster, cta), before):
             if not write.holds(lane, column):
                 continue
@@ -302,7 +304,7 @@ class Why:
             chain.verdict, chain.wrong_at = "nothing was accumulated there by then", before
         self._multiplied(chain, cluster, products[::-1], f"tensor memory lane {lane}, column {column} of CTA {cta}")
 
-    def _multiplied(self, chain: Chain, cluster: int, products: list[tuple[Write, Product]], where: str) -> None:
+    def _multiplied(self, chain: Chain, cluster: int, products: list[tuple[Write, ElementProduct]], where: str) -> None:
         if not products:
             return
         kind = products[-1][0].operation
@@ -323,7 +325,7 @@ class Why:
             step.last = write.event
 
     def _fetched(
-        self, chain: Chain, cluster: int, runs: tuple[Run, ...] | None, started: int
+        self, chain: Chain, cluster: int, runs: tuple[ElementRun, ...] | None, started: int
     ) -> tuple[list[Element | None], Write | None, str]:
         """Returns the buffer elements in these places at the time that a multiplication reads them."""
         if runs is None:
@@ -345,7 +347,7 @@ class Why:
                 found.append((placed, tuple(int(i) for i in np.unravel_index(flat + n, placed.shape))))
         return found, write, self._stage(write, runs[0])
 
-    def _scale_factors(self, step: KStep, cluster: int, of: Factors, started: int) -> list[Element | None]:
+    def _scale_factors(self, step: KStep, cluster: int, of: ScaleFactors, started: int) -> list[Element | None]:
         """Returns the buffer elements in a word of tensor memory that holds scale factors.
 
         They are known if tcgen05.cp copied them from shared memory, and unknown if threads stored them.
@@ -373,7 +375,7 @@ class Why:
             return [None] * of.count
         return [(placed, placed.index_of(origin + inside + n)) for n in range(of.count)]
 
-    def _stage(self, write: Write | None, run: Run) -> str:
+    def _stage(self, write: Write | None, run: ElementRun) -> str:
         """Returns the name of the region of a place or, without regions, the start of the box that filled it."""
         offset = run.chunk * CHUNK
         if write is not None and write.operation is not None:

@@ -25,7 +25,7 @@ OWN = "emulated"
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ApiParameter:
     """A parameter of a function.
 
     ``type`` is the type of a scalar, or of the target of an output, as a key of `SCALARS`; else "". ``size`` is the
@@ -40,7 +40,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Function:
+class ApiFunction:
     """A function of the API.
 
     ``name`` is the symbol, ``base`` the name without a version suffix. ``since`` is the driver version that introduced
@@ -50,7 +50,7 @@ class Function:
 
     name: str
     disposition: Disposition
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ApiParameter, ...]
     since: int
     number: int
     copies: bool
@@ -73,7 +73,7 @@ _POINTER = re.compile(r"(in|out)\[(.+)\]")
 
 
 @cache
-def functions() -> tuple[Function, ...]:
+def functions() -> tuple[ApiFunction, ...]:
     """Returns all functions in the order of the table."""
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     return tuple(_function(line, number) for number, line in enumerate(lines))
@@ -89,29 +89,29 @@ def checksum() -> bytes:
     return hashlib.sha256(TABLE.read_bytes()).digest()[:8]
 
 
-def _function(line: str, number: int) -> Function:
+def _function(line: str, number: int) -> ApiFunction:
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError(f"{TABLE.name}: cannot read {line!r}")
     disposition, name, since, parameters, copies, prints = match.groups()
     read = tuple(_parameter(text, line) for text in _BETWEEN.split(parameters or "") if text)
-    return Function(name, disposition, read, int(since or 0), number, bool(copies), bool(prints))  # type: ignore[arg-type]
+    return ApiFunction(name, disposition, read, int(since or 0), number, bool(copies), bool(prints))  # type: ignore[arg-type]
 
 
-def _parameter(text: str, line: str) -> Parameter:
+def _parameter(text: str, line: str) -> ApiParameter:
     declared, _, value = text.partition("=")
     kind, _, name = declared.strip().rpartition(" ")
     kind = kind.strip()
     if kind in SCALARS:
-        return Parameter(name, "scalar", kind)
+        return ApiParameter(name, "scalar", kind)
     if kind == "text" or kind == "image":
-        return Parameter(name, kind)  # type: ignore[arg-type]
+        return ApiParameter(name, kind)  # type: ignore[arg-type]
     if match := _POINTER.fullmatch(kind):
-        return Parameter(name, match[1], size=match[2])  # type: ignore[arg-type]
+        return ApiParameter(name, match[1], size=match[2])  # type: ignore[arg-type]
     target = kind.removeprefix("out.")
     if kind.startswith("out.") and (target in SCALARS or target.isdigit()):
         size = str(SIZES[target]) if target in SIZES else target
-        return Parameter(name, "out", target if target in SCALARS else "", size, value.strip())
+        return ApiParameter(name, "out", target if target in SCALARS else "", size, value.strip())
     raise ValueError(f"{TABLE.name}: cannot read the parameter {text!r} of {line!r}")
 
 

@@ -20,7 +20,7 @@ from emugpu.driver.gpu_model import GpuModel, gpu_model
 from emugpu.driver.library import libraries
 from emugpu.driver.log import Log, judge
 from emugpu.driver.server import Server, listening, variables
-from emugpu.driver.state import Gpu
+from emugpu.driver.state import SharedGpu
 from emugpu.driver.toolchains import folder_for_ptx
 from emugpu.emulator import EmulatorError
 from emugpu.errors import ReportedError, UsageProblem
@@ -45,7 +45,7 @@ def main(descriptor: int, gpu: str) -> None:
 def _serve(control: Connection, model: GpuModel) -> None:
     with folder_for_ptx() as kept, listening() as (listener, name):
         given = variables(os.environ, libraries(), name, kept)
-        gpu = Gpu(model, EmulationOptions(), Log(), kept_ptx=Path({**os.environ, **given}["CUTE_DSL_DUMP_DIR"]))
+        gpu = SharedGpu(model, EmulationOptions(), Log(), kept_ptx=Path({**os.environ, **given}["CUTE_DSL_DUMP_DIR"]))
         control.send((True, given))
         with Server(listener, gpu) as server:
             server.serve(partial(_serve_requests, control, server), control.fileno())
@@ -73,7 +73,7 @@ def _begin(server: Server, options: dict[str, Any]) -> None:
         emulation.make_device()
     except (TypeError, ValueError, EmulatorError) as error:
         raise UsageProblem(f"emulated GPU: {error}") from None
-    server.use(Gpu(server.gpu.model, emulation, Log(), check=check, kept_ptx=server.gpu.kept_ptx))
+    server.use(SharedGpu(server.gpu.model, emulation, Log(), check=check, kept_ptx=server.gpu.kept_ptx))
 
 
 def _verdict(server: Server, target: str, failure: str) -> tuple[Verdict, list[dict[str, Any]]]:

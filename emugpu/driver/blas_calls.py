@@ -50,7 +50,7 @@ _RESULTS_OF_FP8 = {F32: (F32,), BF16: (BF16, E4M3, E5M2), F16: (F16, E4M3, E5M2)
 """The allowed types of D by the type of C, for A and B of 8 bits."""
 
 
-class Matrix(NamedTuple):
+class BlasMatrix(NamedTuple):
     """A batch of matrices.
 
     ``leading`` is the number of elements between columns (rows, if it is stored by rows), ``stride`` that between
@@ -93,7 +93,7 @@ class Matrix(NamedTuple):
 
 
 @dataclass
-class Product:
+class BlasProduct:
     """D = epilogue(alpha op(A) op(B) + beta C), as `shim/blas.h` describes it."""
 
     transpose_a: int
@@ -109,15 +109,15 @@ class Product:
     bias_type: int
     bias_stride: int
     asks: int
-    a: Matrix
-    b: Matrix
-    c: Matrix
-    d: Matrix
+    a: BlasMatrix
+    b: BlasMatrix
+    c: BlasMatrix
+    d: BlasMatrix
 
     @classmethod
-    def read(cls, what: bytes) -> Product:
+    def read(cls, what: bytes) -> BlasProduct:
         numbers = struct.unpack("=5q2Q2qQ3q" + 4 * "Q6qQ", what)
-        return cls(*numbers[:13], *(Matrix(*numbers[at : at + 8]) for at in range(13, 45, 8)))
+        return cls(*numbers[:13], *(BlasMatrix(*numbers[at : at + 8]) for at in range(13, 45, 8)))
 
     @property
     def expected_bias(self) -> np.dtype[Any]:
@@ -186,7 +186,7 @@ class Product:
 def gemm(session: Session, name: str, what: bytes) -> None:
     """Computes in f64 or in exact integers if the compute type asks for them, else in f32."""
     log = session.gpu.log
-    product = Product.read(what)
+    product = BlasProduct.read(what)
     refusal = product.refusal(session.gpu.model.capability[0] == 9, name.startswith("cublasLt"))
     if refusal:
         log.refused(f"{name}: {refusal}")
@@ -211,7 +211,7 @@ def gemm(session: Session, name: str, what: bytes) -> None:
             total = total + beta * product.c.view(session, number).astype(wide)
         if product.epilogue & _BIAS:
             kind = next(number for number, dtype in DTYPES.items() if dtype == product.expected_bias)
-            bias = Matrix(product.bias, kind, 0, m, 1, m, product.bias_stride, 0)
+            bias = BlasMatrix(product.bias, kind, 0, m, 1, m, product.bias_stride, 0)
             total = total + bias.view(session, number).astype(wide)
         total = _activated(total, product.epilogue)
         result = product.d.view(session, number, writes=True)
@@ -226,10 +226,10 @@ def gemm(session: Session, name: str, what: bytes) -> None:
 
 def _element(session: Session, address: int, kind: int) -> Any:
     """Returns one number in device memory."""
-    return Matrix(address, kind, 0, 1, 1, 1, 0, 0).view(session, 0)[0, 0]
+    return BlasMatrix(address, kind, 0, 1, 1, 1, 0, 0).view(session, 0)[0, 0]
 
 
-def _taken(values: NDArray[Any], product: Product, wide: np.dtype[Any]) -> NDArray[Any]:
+def _taken(values: NDArray[Any], product: BlasProduct, wide: np.dtype[Any]) -> NDArray[Any]:
     """Returns elements of A or B as the product uses them.
 
     For TF32, f32 values are rounded to 10 bits of mantissa, ties away from zero (PTX ISA, cvt.rna.tf32).

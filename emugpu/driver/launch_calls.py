@@ -12,7 +12,7 @@ from emugpu.check.verdict import how_it_ended
 from emugpu.driver.api import handles
 from emugpu.driver.log import Dims, LaunchRecord
 from emugpu.driver.memory import HostMemoryShort
-from emugpu.driver.module_calls import Function
+from emugpu.driver.module_calls import LoadedKernel
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Abandoned, Session
 from emugpu.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
@@ -34,7 +34,7 @@ _RESULTS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class LaunchShape:
     """The configuration of a launch, without the parameters."""
 
     grid: Dims
@@ -52,7 +52,7 @@ class Shape:
         return prod(self.block)
 
 
-def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
+def read_shape(shape: bytes, attributes: bytes, function: LoadedKernel) -> LaunchShape:
     """Reads the seven numbers of a CUlaunchConfig, and its attributes of 72 bytes each. Others have no effect here."""
     sizes = struct.unpack("=7I", shape)
     cluster: Dims | None = None
@@ -66,10 +66,10 @@ def read_shape(shape: bytes, attributes: bytes, function: Function) -> Shape:
     if cluster is None:
         x, y, z = (function.attributes.get(number, 0) for number in (11, 12, 13))
         cluster = (x, y, z) if x and y and z else None
-    return Shape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative)
+    return LaunchShape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative)
 
 
-def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: int) -> int:
+def blocks_per_multiprocessor(function: LoadedKernel, threads: int, dynamic_shared: int) -> int:
     """Returns how many CTAs a multiprocessor holds at once; 0 if not even one."""
     if not 0 < threads <= function.most_threads:
         return 0
@@ -79,7 +79,7 @@ def blocks_per_multiprocessor(function: Function, threads: int, dynamic_shared: 
     return min(SM_THREADS // (32 * warps), SM_CTAS, SM_SHARED // shared, SM_REGISTERS // registers)
 
 
-def _check(session: Session, function: Function, shape: Shape) -> None:
+def _check(session: Session, function: LoadedKernel, shape: LaunchShape) -> None:
     """Refuses a launch that a driver refuses before the kernel starts."""
     if shape.dynamic_shared > function.dynamic_shared:
         raise DriverError(
@@ -117,7 +117,7 @@ def launch(
     attributes: bytes,
     _count: int,
 ) -> None:
-    function = session.get(handle, Function)
+    function = session.get(handle, LoadedKernel)
     asked = read_shape(shape, attributes, function)
     try:
         _check(session, function, asked)
@@ -127,7 +127,7 @@ def launch(
         raise DriverError("INVALID_PTX") from error
 
 
-def run(session: Session, function: Function, shape: Shape, parameters: bytes) -> None:
+def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters: bytes) -> None:
     """Runs a kernel to its end. An error is reported, and the program's next calls return it."""
     gpu, kernel = session.gpu, function.kernel
     if len(parameters) < kernel.parameter_bytes:
@@ -221,12 +221,12 @@ def _failed(session: Session, record: LaunchRecord, error: EmulatorError) -> Non
 
 @handles("cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags")
 def active_blocks(session: Session, handle: int, threads: int, shared: int, *_flags: int) -> int:
-    return blocks_per_multiprocessor(session.get(handle, Function), threads, shared)
+    return blocks_per_multiprocessor(session.get(handle, LoadedKernel), threads, shared)
 
 
 @handles("cuOccupancyAvailableDynamicSMemPerBlock")
 def available_shared(session: Session, handle: int, blocks: int, threads: int) -> int:
-    function = session.get(handle, Function)
+    function = session.get(handle, LoadedKernel)
     if blocks <= 0 or blocks_per_multiprocessor(function, threads, 0) < blocks:
         raise DriverError("INVALID_VALUE", f"a multiprocessor does not hold {blocks} blocks of {threads} threads")
     each = SM_SHARED // blocks - RESERVED_SHARED - function.code.static_shared
@@ -235,14 +235,14 @@ def available_shared(session: Session, handle: int, blocks: int, threads: int) -
 
 @handles("emulatedActiveClusters")
 def active_clusters(session: Session, handle: int, shape: bytes, attributes: bytes, _count: int) -> int:
-    function = session.get(handle, Function)
+    function = session.get(handle, LoadedKernel)
     asked = read_shape(shape, attributes, function)
     return _clusters(session, function, asked, asked.cluster_size)
 
 
 @handles("emulatedLargestCluster")
 def largest_cluster(session: Session, handle: int, shape: bytes, attributes: bytes, _count: int) -> int:
-    function = session.get(handle, Function)
+    function = session.get(handle, LoadedKernel)
     asked = read_shape(shape, attributes, function)
     size = LARGEST_CLUSTER if function.any_cluster else PORTABLE_CLUSTER
     while size > 1 and not _clusters(session, function, asked, size):
@@ -250,7 +250,7 @@ def largest_cluster(session: Session, handle: int, shape: bytes, attributes: byt
     return size
 
 
-def _clusters(session: Session, function: Function, shape: Shape, size: int) -> int:
+def _clusters(session: Session, function: LoadedKernel, shape: LaunchShape, size: int) -> int:
     """Returns how many clusters of ``size`` CTAs the GPU holds at once."""
     each = blocks_per_multiprocessor(function, shape.threads, shape.dynamic_shared)
     return session.gpu.model["multiprocessor_count"] * each // size

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from emugpu import cache
-from emugpu.driver.api import OWN, SCALARS, Function, Parameter, checksum, functions, refused_of_runtime
+from emugpu.driver.api import OWN, SCALARS, ApiFunction, ApiParameter, checksum, functions, refused_of_runtime
 from emugpu.driver.results import NAMES, name_of, text_of
 from emugpu.errors import CannotRun
 from emugpu.paths import COMPILED
@@ -118,7 +118,7 @@ def _compile(sources: list[Path], target: Path, libraries: list[Path]) -> None:
 _CALLED = {"text": "const char *", "image": "const void *", "in": "const void *", "out": "void *"}
 
 
-def _declared(parameter: Parameter) -> str:
+def _declared(parameter: ApiParameter) -> str:
     if parameter.kind == "scalar":
         return f"{SCALARS[parameter.type]} {parameter.name}"
     if parameter.kind == "out" and parameter.type:
@@ -126,7 +126,7 @@ def _declared(parameter: Parameter) -> str:
     return f"{_CALLED[parameter.kind]}{parameter.name}"
 
 
-def _prototype(function: Function) -> str:
+def _prototype(function: ApiFunction) -> str:
     parameters = ", ".join(map(_declared, function.parameters)) or "void"
     visible = "" if function.name.startswith(OWN) else "API "
     return f"{visible}Result {function.name}({parameters})"
@@ -176,14 +176,14 @@ def cute_stubs() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _asking(function: Function) -> str:
+def _asking(function: ApiFunction) -> str:
     body = [] if function.disposition == "anytime" else ["Result ready = require_context();"]
     body += [] if function.disposition == "anytime" else ["if (ready != SUCCESS) return ready;"]
     body += ["Call call;", f"begin(&call, {function.number});", *map(_put, function.parameters)]
     return _definition(function, [*body, "return finish(&call);"])
 
 
-def _put(parameter: Parameter) -> str:
+def _put(parameter: ApiParameter) -> str:
     name = parameter.name
     if parameter.kind == "scalar":
         return f"put_{'float' if parameter.type == 'f32' else 'scalar'}(&call, {_widened(parameter)});"
@@ -194,31 +194,31 @@ def _put(parameter: Parameter) -> str:
     return f"put_{parameter.kind}(&call, {name});"
 
 
-def _widened(parameter: Parameter) -> str:
+def _widened(parameter: ApiParameter) -> str:
     return parameter.name if parameter.type in ("u64", "f32") else f"(uint64_t)(int64_t){parameter.name}"
 
 
-def _fixed(function: Function) -> str:
+def _fixed(function: ApiFunction) -> str:
     body = [f"(void){p.name};" for p in function.parameters if p.kind != "out"]
     body += [f"if ({p.name}) *{p.name} = {p.value};" for p in function.parameters if p.kind == "out"]
     return _definition(function, [*body, "return SUCCESS;"])
 
 
-def _refusing(function: Function) -> str:
+def _refusing(function: ApiFunction) -> str:
     return _definition(function, [f"return refuse({function.number});"])
 
 
-def _without_first_form() -> list[Function]:
+def _without_first_form() -> list[ApiFunction]:
     """Returns the oldest form of each function whose forms in the table all have a version suffix."""
     names = {function.name for function in functions()}
-    found: dict[str, Function] = {}
+    found: dict[str, ApiFunction] = {}
     for function in sorted(functions(), key=lambda f: (f.since, f.name)):
         if function.base not in names:
             found.setdefault(function.base, function)
     return list(found.values())
 
 
-def _first_form(function: Function) -> str:
+def _first_form(function: ApiFunction) -> str:
     """Returns a definition of, for example, cuCtxDestroy that calls cuCtxDestroy_v2.
 
     Programs that look names up in the library itself use the unversioned form, although its arguments were once of 32
@@ -228,7 +228,7 @@ def _first_form(function: Function) -> str:
     return _definition(replace(function, name=function.base), [f"return {function.name}({passed});"])
 
 
-def _definition(function: Function, body: list[str]) -> str:
+def _definition(function: ApiFunction, body: list[str]) -> str:
     return "\n".join([f"{_prototype(function)} {{", *(f"    {line}" for line in body), "}"])
 
 

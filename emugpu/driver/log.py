@@ -10,7 +10,7 @@ from emugpu.check.findings import Finding, unwritten_reads
 from emugpu.check.verdict import Verdict, Word, fidelity, races
 from emugpu.emulator.machine.counters import Counters
 from emugpu.emulator.names import short_name
-from emugpu.emulator.ptx.ast import Kernel
+from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.rules import Finding as Warned
 
 Dims = tuple[int, int, int]
@@ -43,7 +43,7 @@ class LaunchRecord:
     """The findings of the synchronisation checker, if it was on."""
     ended: Word = "clean"
     """The verdict that follows from the error."""
-    kernel_read: Kernel | None = None
+    kernel_read: PtxKernel | None = None
     """The parsed kernel; it is not part of the record."""
 
     def as_dict(self) -> dict[str, Any]:

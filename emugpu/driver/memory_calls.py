@@ -9,7 +9,7 @@ import numpy as np
 
 from emugpu.driver.api import handles
 from emugpu.driver.memory import DEVICE
-from emugpu.driver.protocol import Copy
+from emugpu.driver.protocol import HostCopy
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Session
 from emugpu.emulator.memory.bytes import round_up
@@ -349,31 +349,31 @@ _register_fills()
 
 
 @handles("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2")
-def to_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+def to_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[HostCopy]:
     _require_device(session, to, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2")
-def to_host(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+def to_host(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[HostCopy]:
     _require_device(session, frm, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpyDtoD_v2", "cuMemcpyDtoDAsync_v2")
-def on_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+def on_device(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[HostCopy]:
     _require_device(session, to, nbytes)
     _require_device(session, frm, nbytes)
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpy", "cuMemcpyAsync")
-def copy(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[Copy]:
+def copy(session: Session, to: int, frm: int, nbytes: int, *_stream: int) -> list[HostCopy]:
     return _copy(session, to, frm, nbytes)
 
 
 @handles("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2")
-def copy_batch(session: Session, to: bytes, frm: bytes, nbytes: bytes, count: int, *_rest: int) -> list[Copy]:
+def copy_batch(session: Session, to: bytes, frm: bytes, nbytes: bytes, count: int, *_rest: int) -> list[HostCopy]:
     if not len(to) == len(frm) == len(nbytes) == 8 * count:
         raise DriverError("INVALID_VALUE", "the arrays of a batch are not as long as it is")
     arrays = (np.frombuffer(each, np.uint64).tolist() for each in (to, frm, nbytes))
@@ -386,7 +386,7 @@ def _require_device(session: Session, address: int, nbytes: int) -> None:
         raise DriverError("INVALID_VALUE", f"{address:#x} is not device memory")
 
 
-def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
+def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[HostCopy]:
     """Returns the copies for the library. Bytes of device memory become written only where the source was written."""
     if not nbytes:
         return []
@@ -400,7 +400,7 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[Copy]:
             block.poisonable()[offset : offset + nbytes] = written
     elif source is not None:
         _warn_of_poison(session, source, nbytes)
-    return [Copy(to, frm, nbytes)]
+    return [HostCopy(to, frm, nbytes)]
 
 
 def _written(source: tuple[Allocation, int] | None, nbytes: int) -> np.ndarray | None:
@@ -447,7 +447,7 @@ def _end(kind: int, host: int, device: int, x: int, y: int, z: int, pitch: int, 
 
 
 @handles("cuMemcpy2D_v2", "cuMemcpy2DUnaligned_v2", "cuMemcpy2DAsync_v2")
-def copy_2d(session: Session, raw: bytes, *_stream: int) -> list[Copy]:
+def copy_2d(session: Session, raw: bytes, *_stream: int) -> list[HostCopy]:
     sx, sy, skind, shost, sdevice, _, spitch, dx, dy, dkind, dhost, ddevice, _, dpitch, width, height = (
         _MEMCPY2D.unpack(raw)
     )
@@ -457,7 +457,7 @@ def copy_2d(session: Session, raw: bytes, *_stream: int) -> list[Copy]:
 
 
 @handles("cuMemcpy3D_v2", "cuMemcpy3DAsync_v2")
-def copy_3d(session: Session, raw: bytes, *_stream: int) -> list[Copy]:
+def copy_3d(session: Session, raw: bytes, *_stream: int) -> list[HostCopy]:
     fields = _MEMCPY3D.unpack(raw)
     width, height, depth = fields[22:]
     ends = []
@@ -466,7 +466,7 @@ def copy_3d(session: Session, raw: bytes, *_stream: int) -> list[Copy]:
     return _copy_rows(session, ends[1], ends[0], width, height, depth)
 
 
-def _copy_rows(session: Session, to: _End, frm: _End, width: int, height: int, depth: int) -> list[Copy]:
+def _copy_rows(session: Session, to: _End, frm: _End, width: int, height: int, depth: int) -> list[HostCopy]:
     if not (width and height and depth):
         return []
     if to.pitch < width or frm.pitch < width or height * depth > MOST_ROWS:
@@ -478,5 +478,5 @@ def _copy_rows(session: Session, to: _End, frm: _End, width: int, height: int, d
         first_to, first_from = to.address + layer * to.layer, frm.address + layer * frm.layer
         for row in range(height):
             _copy(session, first_to + row * to.pitch, first_from + row * frm.pitch, width)
-        copies.append(Copy(first_to, first_from, width, height, to.pitch, frm.pitch))
+        copies.append(HostCopy(first_to, first_from, width, height, to.pitch, frm.pitch))
     return copies

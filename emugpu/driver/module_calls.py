@@ -14,30 +14,29 @@ from emugpu.driver.api import handles
 from emugpu.driver.fatbin import ImageError, ptx_of, ptx_of_cubin
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Session
-from emugpu.emulator import LaunchError, PtxSyntaxError
-from emugpu.emulator import Module as PtxModule
+from emugpu.emulator import LaunchError, Module, PtxSyntaxError
 from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.register_pool import registers_at_entry
-from emugpu.emulator.ptx.ast import Kernel
+from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.ptx.sections import blank_kernels, kernel_sections
 
 DEFAULT_SHARED = 48 << 10
 """The shared memory of a kernel that has not asked for more (CUDA C++ Programming Guide, compute capabilities)."""
 _ASSUMED_REGISTERS = 32
 """The registers of a kernel whose directives do not limit them: ptxas would decide, and does not run here."""
-_MODULES: dict[str, tuple[PtxModule, dict[str, str]]] = {}
+_MODULES: dict[str, tuple[Module, dict[str, str]]] = {}
 """Parsed modules by their text, because programs load the same module again and again."""
 
 
 @dataclass
-class Module:
+class LoadedModule:
     """A loaded module or library. ``broken`` holds the kernels that the emulator cannot run, each with the reason."""
 
     text: str
-    ptx: PtxModule
+    ptx: Module
     broken: dict[str, str]
     handle: int = 0
-    functions: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, LoadedKernel] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
@@ -45,11 +44,11 @@ class Module:
 
 
 @dataclass
-class Function:
+class LoadedKernel:
     """A kernel of a module, as a module's function or as a library's kernel."""
 
-    module: Module
-    kernel: Kernel
+    module: LoadedModule
+    kernel: PtxKernel
     handle: int = 0
     asked_shared: int | None = None
     """The limit of dynamic shared memory, if the program has set it."""
@@ -87,24 +86,24 @@ class Function:
 # ---- loading ----
 
 
-def parse(text: str) -> tuple[PtxModule, dict[str, str]]:
+def parse(text: str) -> tuple[Module, dict[str, str]]:
     """Returns a module without the kernels that the parser rejects, and the reasons. Raises PtxSyntaxError."""
     if text not in _MODULES:
         try:
-            _MODULES[text] = PtxModule.from_text(text), {}
+            _MODULES[text] = Module.from_text(text), {}
         except PtxSyntaxError:
             _MODULES[text] = _without_broken(text)
     return _MODULES[text]
 
 
-def _without_broken(text: str) -> tuple[PtxModule, dict[str, str]]:
+def _without_broken(text: str) -> tuple[Module, dict[str, str]]:
     broken: dict[str, str] = {}
     for section in kernel_sections(text):
         try:
-            PtxModule.from_text(blank_kernels(text, partial(ne, section.name)))
+            Module.from_text(blank_kernels(text, partial(ne, section.name)))
         except PtxSyntaxError as error:
             broken[section.name] = str(error)
-    return PtxModule.from_text(blank_kernels(text, broken.__contains__)), broken
+    return Module.from_text(blank_kernels(text, broken.__contains__)), broken
 
 
 @handles("cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData")
@@ -123,7 +122,7 @@ def load(session: Session, image: bytes, *_options: int) -> int:
     except PtxSyntaxError as error:
         log.failed(f"a module cannot be loaded: {error}")
         raise DriverError("INVALID_PTX") from error
-    module = Module(text, copy(ptx), broken)  # a copy, so that it has its own variables
+    module = LoadedModule(text, copy(ptx), broken)  # a copy, so that it has its own variables
     module.handle = session.add(module)
     session.device.load(module.ptx)
     return module.handle
@@ -140,7 +139,7 @@ def load_file(session: Session, path: str, *_options: int) -> int:
 
 @handles("cuModuleUnload", "cuLibraryUnload")
 def unload(session: Session, handle: int) -> None:
-    module = session.get(handle, Module)
+    module = session.get(handle, LoadedModule)
     for function in module.functions.values():
         session.discard(function.handle)
     session.discard(handle)
@@ -149,14 +148,14 @@ def unload(session: Session, handle: int) -> None:
 # ---- kernels ----
 
 
-def _function(session: Session, module: Module, name: str) -> int:
+def _function(session: Session, module: LoadedModule, name: str) -> int:
     if name in module.broken:
         session.gpu.log.failed(f"kernel '{name}' cannot be run: {module.broken[name]}")
         raise DriverError("INVALID_PTX")
     if name not in module.ptx.entries:
         raise DriverError("NOT_FOUND", f"the module has no kernel '{name}'")
     if name not in module.functions:
-        function = Function(module, module.ptx.find(name))
+        function = LoadedKernel(module, module.ptx.find(name))
         function.handle = session.add(function)
         module.functions[name] = function
     return module.functions[name].handle
@@ -164,39 +163,39 @@ def _function(session: Session, module: Module, name: str) -> int:
 
 @handles("cuModuleGetFunction", "cuLibraryGetKernel")
 def get_function(session: Session, handle: int, name: str) -> int:
-    return _function(session, session.get(handle, Module), name)
+    return _function(session, session.get(handle, LoadedModule), name)
 
 
 @handles("cuKernelGetFunction")
 def function_of_kernel(session: Session, kernel: int) -> int:
-    return session.get(kernel, Function).handle
+    return session.get(kernel, LoadedKernel).handle
 
 
 @handles("cuKernelGetLibrary", "cuFuncGetModule")
 def module_of(session: Session, function: int) -> int:
-    return session.get(function, Function).module.handle
+    return session.get(function, LoadedKernel).module.handle
 
 
 @handles("cuLibraryGetModule")
 def module_of_library(session: Session, library: int) -> int:
-    return session.get(library, Module).handle
+    return session.get(library, LoadedModule).handle
 
 
 @handles("cuModuleGetFunctionCount", "cuLibraryGetKernelCount")
 def count_functions(session: Session, handle: int) -> int:
-    return len(session.get(handle, Module).names)
+    return len(session.get(handle, LoadedModule).names)
 
 
 @handles("cuModuleEnumerateFunctions", "cuLibraryEnumerateKernels")
 def enumerate_functions(session: Session, count: int, handle: int) -> bytes:
-    module = session.get(handle, Module)
+    module = session.get(handle, LoadedModule)
     found = [_function(session, module, name) for name in module.names[:count]]
     return struct.pack(f"={len(found)}Q", *found)
 
 
 @handles("cuFuncGetParamInfo", "cuKernelGetParamInfo")
 def parameter_info(session: Session, handle: int, index: int) -> tuple[int, int]:
-    parameters = session.get(handle, Function).kernel.parameters
+    parameters = session.get(handle, LoadedKernel).kernel.parameters
     if index >= len(parameters):
         raise DriverError("INVALID_VALUE")
     return parameters[index].offset, parameters[index].size
@@ -204,13 +203,13 @@ def parameter_info(session: Session, handle: int, index: int) -> tuple[int, int]
 
 @handles("emulatedFunctionName")
 def function_name(session: Session, handle: int) -> bytes:
-    return session.get(handle, Function).name.encode()[:4095] + b"\0"
+    return session.get(handle, LoadedKernel).name.encode()[:4095] + b"\0"
 
 
 @handles("emulatedParameters")
 def parameters(session: Session, handle: int) -> bytes:
     """Returns the number of parameters and their bytes, then the offset and size of each."""
-    kernel = session.get(handle, Function).kernel
+    kernel = session.get(handle, LoadedKernel).kernel
     fields = [field for p in kernel.parameters for field in (p.offset, p.size)]
     return struct.pack(f"={2 + len(fields)}I", len(kernel.parameters), kernel.parameter_bytes, *fields)
 
@@ -222,7 +221,7 @@ _DYNAMIC_SHARED, _CARVEOUT, _NON_PORTABLE, _SCHEDULING = 8, 9, 14, 15
 
 @handles("cuFuncGetAttribute", "cuKernelGetAttribute")
 def attribute(session: Session, number: int, handle: int, *_device: int) -> int:
-    function = session.get(handle, Function)
+    function = session.get(handle, LoadedKernel)
     capability = session.gpu.model.capability
     cluster = (*(function.kernel.directives.get("reqnctapercluster") or (0, 0, 0)), 1, 1)
     if number in function.attributes:
@@ -254,7 +253,7 @@ def attribute(session: Session, number: int, handle: int, *_device: int) -> int:
 
 @handles("cuFuncSetAttribute")
 def set_attribute(session: Session, handle: int, number: int, value: int) -> None:
-    function = session.get(handle, Function)
+    function = session.get(handle, LoadedKernel)
     if number == _DYNAMIC_SHARED:
         most = session.gpu.model["max_shared_memory_per_block_optin"] - function.code.static_shared
         if not 0 <= value <= most:
@@ -278,7 +277,7 @@ def set_kernel_attribute(session: Session, number: int, value: int, handle: int,
 
 @handles("cuModuleGetGlobal_v2", "cuLibraryGetGlobal")
 def variable(session: Session, handle: int, name: str) -> tuple[int, int]:
-    module = session.get(handle, Module)
+    module = session.get(handle, LoadedModule)
     try:
         return session.device.symbol(name, module.ptx), session.device.symbol_bytes(name, module.ptx)
     except LaunchError as error:

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emugpu.driver.api import Function, Parameter, functions
+from emugpu.driver.api import ApiFunction, ApiParameter, functions
 
 MOST_BYTES = 1 << 30
 """The largest message, which is that with the largest module."""
@@ -34,7 +34,7 @@ class BadMessage(Exception):
 
 
 @dataclass(frozen=True)
-class Copy:
+class HostCopy:
     """Rows that the library copies. ``to`` and ``frm`` are addresses in program or device; pitches are in bytes."""
 
     to: int
@@ -49,10 +49,10 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiCall:
     """A call. ``inputs`` holds scalars, bytes and texts in order, ``room`` each output's size, or 0 if it is null."""
 
-    function: Function
+    function: ApiFunction
     inputs: tuple[int | float | bytes | str, ...]
     room: tuple[int, ...]
 
@@ -70,7 +70,7 @@ def receive(connection: socket.socket, size: int) -> bytes | None:
     return bytes(data)
 
 
-def receive_request(connection: socket.socket) -> Request | None:
+def receive_request(connection: socket.socket) -> ApiCall | None:
     """Receives the next call, or returns None if the other side has closed the connection. Raises BadMessage."""
     frame = receive(connection, _FRAME.size)
     if frame is None:
@@ -82,10 +82,10 @@ def receive_request(connection: socket.socket) -> Request | None:
     return None if payload is None else decode(functions()[number], payload)
 
 
-def decode(function: Function, payload: bytes) -> Request:
+def decode(function: ApiFunction, payload: bytes) -> ApiCall:
     """Reads a call of a function from the content of its message. Raises BadMessage."""
     if function.disposition == "refused":
-        return Request(function, (), ())
+        return ApiCall(function, (), ())
     if not function.is_asked:
         raise BadMessage(f"{function.name}, which is not asked for")
     inputs: list[int | float | bytes | str] = []
@@ -106,10 +106,10 @@ def decode(function: Function, payload: bytes) -> Request:
             raise BadMessage(f"{function.name} with {len(payload)} bytes, of which {parameter.name} has {size}")
         data, at = payload[at : at + size], at + size
         inputs.append(data.decode(errors="replace") if parameter.kind == "text" else data)
-    return Request(function, tuple(inputs), tuple(room))
+    return ApiCall(function, tuple(inputs), tuple(room))
 
 
-def _scalar(parameter: Parameter, raw: bytes) -> int | float:
+def _scalar(parameter: ApiParameter, raw: bytes) -> int | float:
     if parameter.type == "f32":
         return float(struct.unpack_from("=f", raw)[0])
     value = int(_U64.unpack(raw)[0])
@@ -120,7 +120,7 @@ def _scalar(parameter: Parameter, raw: bytes) -> int | float:
 
 
 def encode_reply(
-    request: Request, result: int, outputs: Sequence[Output], copies: Sequence[Copy] = (), text: bytes = b""
+    request: ApiCall, result: int, outputs: Sequence[Output], copies: Sequence[HostCopy] = (), text: bytes = b""
 ) -> bytes:
     """Returns a reply message.
 
@@ -138,7 +138,7 @@ def encode_reply(
     )
 
 
-def _output(parameter: Parameter, value: Output) -> bytes:
+def _output(parameter: ApiParameter, value: Output) -> bytes:
     if value is None:
         return b""
     if isinstance(value, bytes):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.driver.log import LaunchRecord
-from emugpu.driver.module_calls import Function, Module
+from emugpu.driver.module_calls import LoadedKernel, LoadedModule
 from emugpu.driver.state import Session
 from emugpu.emulator.memory.global_memory import Allocation
 from emugpu.errors import CannotRun, UsageProblem
@@ -25,7 +25,7 @@ MOST_PARTS = 256
 """The largest number of parts of an allocation. With more ranges, the bytes between them count as written, too."""
 
 
-class Recorder:
+class LaunchRecorder:
     """Writes launches to a folder. Creates the folder at once, and raises UsageProblem if it cannot."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Recorder:
         """Returns whether to record a launch."""
         return True
 
-    def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
+    def keep(self, session: Session, function: LoadedKernel, parameters: bytes, record: LaunchRecord) -> None:
         """Records a launch that is about to start. Raises CannotRun if that is not possible."""
         if not self.wants(record):
             return
@@ -58,7 +58,7 @@ class Recorder:
             raise CannotRun(f"cannot record to {place}: {error.strerror or error}") from error
 
 
-class OneLaunch(Recorder):
+class OneLaunch(LaunchRecorder):
     """Records one launch only.
 
     ``which`` is its number, or its kernel's name (its first launch), or "" for the last one. After a failed launch a
@@ -74,7 +74,7 @@ class OneLaunch(Recorder):
             return record.number == int(self._which)
         return not self._which or (self.kept is None and self._which in record.kernel)
 
-    def keep(self, session: Session, function: Function, parameters: bytes, record: LaunchRecord) -> None:
+    def keep(self, session: Session, function: LoadedKernel, parameters: bytes, record: LaunchRecord) -> None:
         if self.wants(record):
             for before in self.folder.iterdir():
                 shutil.rmtree(before)
@@ -87,7 +87,7 @@ class OneLaunch(Recorder):
 
 
 def _launch_file(
-    session: Session, function: Function, parameters: bytes, record: LaunchRecord, place: Path
+    session: Session, function: LoadedKernel, parameters: bytes, record: LaunchRecord, place: Path
 ) -> Iterator[str]:
     symbols = session.device.symbols(function.module.ptx)
     yield f"# Launch {record.number} of process {record.process}, recorded before it started."
@@ -113,7 +113,7 @@ def _launch_file(
 
 def _variables(session: Session) -> Iterator[int]:
     """Yields the addresses of all modules' variables, which are not buffers."""
-    for module in session.all(Module):
+    for module in session.all(LoadedModule):
         yield from session.device.symbols(module.ptx).values()
 
 

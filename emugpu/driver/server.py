@@ -28,7 +28,7 @@ from emugpu.driver.library import libraries
 from emugpu.driver.memory import WINDOWS, MappedFile, pinned_at
 from emugpu.driver.protocol import BadMessage, receive, receive_request
 from emugpu.driver.session import reply
-from emugpu.driver.state import Abandoned, Gpu, Session
+from emugpu.driver.state import Abandoned, Session, SharedGpu
 from emugpu.driver.toolchains import cute_variables, folder_for_ptx, toolchain_variables
 from emugpu.errors import UsageProblem
 
@@ -43,7 +43,7 @@ PATIENCE = 30.0
 
 
 def run_program(
-    command: Sequence[str], gpu: Gpu, environment: Mapping[str, str], stderr: IO[bytes] | None = None
+    command: Sequence[str], gpu: SharedGpu, environment: Mapping[str, str], stderr: IO[bytes] | None = None
 ) -> int:
     """Runs a program with this GPU. Returns its exit code, or 128 + the signal that ended it, as shells do.
 
@@ -140,7 +140,7 @@ class Server:
     ``sessions`` is by connection; a session is None until the process has said hello.
     """
 
-    def __init__(self, listener: socket.socket, gpu: Gpu) -> None:
+    def __init__(self, listener: socket.socket, gpu: SharedGpu) -> None:
         self._listener = listener
         self.gpu = gpu
         self._selector = selectors.DefaultSelector()
@@ -168,7 +168,7 @@ class Server:
                 elif isinstance(key.fileobj, socket.socket):
                     self._serve_one(key.fileobj)
 
-    def use(self, gpu: Gpu) -> None:
+    def use(self, gpu: SharedGpu) -> None:
         """Continues with other options and another log. Earlier failures are dropped; memory and modules stay."""
         self.gpu = gpu
         for session in self._sessions.values():

@@ -15,7 +15,7 @@ from emugpu.driver import (  # noqa: F401  they register the functions that answ
 )
 from emugpu.driver.api import HANDLERS
 from emugpu.driver.memory import HostMemoryShort
-from emugpu.driver.protocol import Copy, Request, encode_reply
+from emugpu.driver.protocol import ApiCall, HostCopy, encode_reply
 from emugpu.driver.results import CODES, DriverError, name_of
 from emugpu.driver.state import Abandoned, Session
 from emugpu.errors import CannotRun
@@ -25,7 +25,7 @@ QUIET = frozenset({"cuPointerGetAttribute", "cuDeviceGetAttribute"})
 """Libraries call these speculatively, so the log has no line if one fails."""
 
 
-def reply(session: Session, request: Request) -> bytes:
+def reply(session: Session, request: ApiCall) -> bytes:
     """Handles a call and returns the reply message."""
     name = request.function.name
     log = session.gpu.log
@@ -58,12 +58,12 @@ def reply(session: Session, request: Request) -> bytes:
         log.failed(f"{name}: unexpected {type(error).__name__}: {error}; set EMUGPU_TRACEBACK=1 to see where")
         session.fail("UNKNOWN")
         return encode_reply(request, session.error, (), text=text)
-    copies: list[Copy] = given if request.function.copies else []
+    copies: list[HostCopy] = given if request.function.copies else []
     outputs = () if request.function.copies or given is None else given if isinstance(given, tuple) else (given,)
     return encode_reply(request, 0, outputs, copies, text)
 
 
-def _is_whole(request: Request) -> bool:
+def _is_whole(request: ApiCall) -> bool:
     """Returns whether inputs of fixed size have that size (a null pointer has none), and some output has room."""
     inputs = [parameter for parameter in request.function.parameters if parameter.kind != "out"]
     for parameter, value in zip(inputs, request.inputs, strict=True):

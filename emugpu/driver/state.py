@@ -35,7 +35,7 @@ class Abandoned(Exception):
 
 
 @dataclass
-class Gpu:
+class SharedGpu:
     """The emulated GPU that all processes of a program share.
 
     The options ``strict`` and ``allow`` have no effect here: what hardware tolerates is a warning.
@@ -45,7 +45,7 @@ class Gpu:
     options: EmulationOptions
     log: Log
     recorder: Any = None
-    """The recorder of launches (`emugpu.driver.recording.Recorder`), if they are recorded."""
+    """The recorder of launches (`emugpu.driver.recording.LaunchRecorder`), if they are recorded."""
     check: bool = False
     """Whether to check the synchronisation of every launch."""
     kept_ptx: Path | None = None
@@ -61,7 +61,7 @@ class Session:
     received yet. ``clock`` is the emulated time so far, in seconds.
     """
 
-    gpu: Gpu
+    gpu: SharedGpu
     number: int
     is_gone: Callable[[], bool]
     file: MappedFile
@@ -97,7 +97,7 @@ class Session:
         self._start()
         self._handles = handles
 
-    def use(self, gpu: Gpu) -> None:
+    def use(self, gpu: SharedGpu) -> None:
         """Continues with other options. A kernel's earlier error is dropped; memory, modules and handles stay."""
         self.gpu, self.error = gpu, 0
         before, self.device = self.device, gpu.options.make_device(self.memory, self.constants)

@@ -22,7 +22,7 @@ class Stream:
 
 
 @dataclass
-class Event:
+class StreamEvent:
     """An event. ``time`` is the emulated time before it in seconds, or None before it is recorded."""
 
     flags: int
@@ -57,7 +57,7 @@ def synchronize_stream(session: Session, stream: int) -> None:
 @handles("cuStreamWaitEvent")
 def wait(session: Session, stream: int, event: int, flags: int) -> None:
     _stream(session, stream)
-    session.get(event, Event)
+    session.get(event, StreamEvent)
 
 
 @handles("cuStreamGetPriority")
@@ -78,29 +78,29 @@ def stream_id(session: Session, stream: int) -> int:
 
 @handles("cuEventCreate")
 def create_event(session: Session, flags: int) -> int:
-    return session.add(Event(flags))
+    return session.add(StreamEvent(flags))
 
 
 @handles("cuEventDestroy_v2")
 def destroy_event(session: Session, event: int) -> None:
-    session.get(event, Event)
+    session.get(event, StreamEvent)
     session.discard(event)
 
 
 @handles("cuEventRecord", "cuEventRecordWithFlags")
 def record(session: Session, event: int, stream: int, *_flags: int) -> None:
     _stream(session, stream)
-    session.get(event, Event).time = session.clock
+    session.get(event, StreamEvent).time = session.clock
 
 
 @handles("cuEventSynchronize", "cuEventQuery")
 def synchronize_event(session: Session, event: int) -> None:
-    session.get(event, Event)
+    session.get(event, StreamEvent)
 
 
 @handles("cuEventElapsedTime", "cuEventElapsedTime_v2")
 def elapsed(session: Session, start: int, end: int) -> float:
-    first, second = session.get(start, Event), session.get(end, Event)
+    first, second = session.get(start, StreamEvent), session.get(end, StreamEvent)
     if first.time is None or second.time is None or (first.flags | second.flags) & _DISABLE_TIMING:
         raise DriverError("INVALID_HANDLE", "an event without a time")
     session.gpu.log.elapsed_asked = True

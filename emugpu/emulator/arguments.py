@@ -27,7 +27,7 @@ from emugpu.emulator.memory.bytes import round_up
 from emugpu.emulator.memory.tensor_map import TensorMap
 from emugpu.emulator.memory.tensor_map_bytes import ALIGNMENT, NBYTES, encode
 from emugpu.emulator.names import find_name, readable_name
-from emugpu.emulator.ptx.ast import Kernel, Parameter
+from emugpu.emulator.ptx.ast import Parameter, PtxKernel
 
 _FLOATS: dict[str, type[np.floating]] = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
 
@@ -40,7 +40,7 @@ class ParameterBlock:
     maps: dict[int, tuple[str, TensorMap]]
 
 
-def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> ParameterBlock:
+def pack(kernel: PtxKernel, arguments: Sequence[Any] | Mapping[str, Any]) -> ParameterBlock:
     """Returns the parameter block of a launch. ``arguments``: one for each parameter, in order or by name.
 
     Raises LaunchError, which names the argument, its value, and what the parameter needs.
@@ -66,7 +66,7 @@ def pack(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Parame
     return ParameterBlock(bytes(block), maps)
 
 
-def order(kernel: Kernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any]:
+def order(kernel: PtxKernel, arguments: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any]:
     """Returns one argument for each parameter, in their order. Raises LaunchError, which names what is missing."""
     parameters = kernel.parameters
     if not isinstance(arguments, Mapping):

@@ -22,16 +22,16 @@ from emugpu.emulator.machine.grid import Clusters, architecture, residency
 from emugpu.emulator.machine.machine import MOST_STEPS, Limits, Machine
 from emugpu.emulator.machine.register_pool import registers_at_entry
 from emugpu.emulator.machine.schedule import Schedule, make_schedule
-from emugpu.emulator.machine.state import Grid, Launch, Printed, Region
+from emugpu.emulator.machine.state import Grid, KernelLaunch, Printed, Region
 from emugpu.emulator.memory.address_space import CONST_WINDOW, RESERVED_SHARED, space_of
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.tensor_map import TensorMap
 from emugpu.emulator.memory.tensor_map_bytes import encode
 from emugpu.emulator.memory.unwritten import FAULT, Uninitialised
 from emugpu.emulator.names import find_name, readable_name
-from emugpu.emulator.native.engine import Engine
+from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.library import Library
-from emugpu.emulator.ptx.ast import Kernel
+from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.emulator.rules import RULES, Finding
 from emugpu.emulator.symbols import FIRST_CONSTANT, Symbols
@@ -76,7 +76,7 @@ class Module:
         """The names of the kernels."""
         return tuple(self._parsed.kernels)
 
-    def find(self, entry: str | None) -> Kernel:
+    def find(self, entry: str | None) -> PtxKernel:
         """Returns a kernel by name: mangled, demangled, or a part that no other name has. None: the only kernel."""
         if entry is None:
             if len(self.entries) != 1:
@@ -242,14 +242,14 @@ class Device:
     def _make_machine(self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits) -> Machine:
         return Machine(grid, schedule, clusters, limits, self._make_engine(grid))
 
-    def _make_engine(self, grid: Grid) -> Engine | None:
+    def _make_engine(self, grid: Grid) -> NativeEngine | None:
         """Returns the native engine of a launch, or None.
 
         It needs a library, a sink that can receive events later, and a kernel that has native code.
         """
         quiet = grid.sink is None and not grid.choices.splits_multicast
         plan = grid.code.native(quiet) if self._library is not None and can_defer(grid.sink) else None
-        return Engine(self._library, grid, plan) if self._library is not None and plan is not None else None
+        return NativeEngine(self._library, grid, plan) if self._library is not None and plan is not None else None
 
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:
         if module is not None:
@@ -323,7 +323,7 @@ class Device:
             cluster = code.kernel.directives.get("reqnctapercluster") or 1
         addresses = self._addresses(module, code)
         parameters = pack(code.kernel, arguments)
-        shape = Launch(
+        shape = KernelLaunch(
             grid=_dim3("grid", grid),
             cluster=_dim3("cluster", cluster),
             block=_block(code.kernel, block),
@@ -399,7 +399,7 @@ def _check_rules(allow: Collection[str]) -> None:
             raise LaunchError(f"allow '{name}': no such rule; the rules are {', '.join(RULES)}")
 
 
-def _capacity(code: Code, launch: Launch, target: str, asked: int | None) -> int:
+def _capacity(code: Code, launch: KernelLaunch, target: str, asked: int | None) -> int:
     """Returns how many clusters are resident at once."""
     if asked is not None:
         if asked < 1:
@@ -417,14 +417,14 @@ def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _block(kernel: Kernel, asked: Dim3 | None) -> tuple[int, int, int]:
+def _block(kernel: PtxKernel, asked: Dim3 | None) -> tuple[int, int, int]:
     required = kernel.directives.get("reqntid")
     if asked is None and not required:
         raise LaunchError(f"block: none is given, and kernel '{readable_name(kernel.name)}' has no .reqntid; give one")
     return _dim3("block", asked if asked is not None else required or ())
 
 
-def _check(code: Code, launch: Launch) -> None:
+def _check(code: Code, launch: KernelLaunch) -> None:
     """Checks a launch against the limits of the device and the kernel's own directives."""
     kernel, directives = code.kernel, code.kernel.directives
     threads = launch.threads

@@ -23,7 +23,7 @@ import numpy as np
 from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.machine import Machine
-from emugpu.emulator.native.engine import Engine
+from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.fragment_runner import FragmentRunner
 
 INTERVAL = 0.002
@@ -33,7 +33,7 @@ SWITCH = 0.00001
 If SWITCH were longer, samples would only be taken where NumPy releases the interpreter lock, as in `take`.
 """
 _PACKAGE = Path(__file__).parent
-_NATIVE = {FragmentRunner._call.__code__, Engine._call_native.__code__}
+_NATIVE = {FragmentRunner._call.__code__, NativeEngine._call_native.__code__}
 """Functions that do little else than call native code."""
 _MMA = ("mma", "mma_instruction", "operands", "sparsity", "sums", "tensor_kinds", "warp_mma", "wgmma")
 _UNITS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emugpu.launch.spec import NULL, Argument, DataType, Null, Raw, Reference, Scalar, Struct, find_type, fits
-from emugpu.launch.toml_table import Table, is_whole
+from emugpu.launch.toml_table import TomlTable, is_whole
 
 
 class ArgumentReader:
@@ -14,7 +14,7 @@ class ArgumentReader:
     ``names`` are those of buffers, symbols and maps, ``maps`` those of maps only.
     """
 
-    def __init__(self, table: Table, names: tuple[str, ...], maps: tuple[str, ...]) -> None:
+    def __init__(self, table: TomlTable, names: tuple[str, ...], maps: tuple[str, ...]) -> None:
         self.table = table
         self.names = names
         self.maps = maps

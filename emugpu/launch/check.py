@@ -47,7 +47,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
-class Work:
+class CheckJob:
     """One run of a launchable.
 
     ``more`` are sinks in addition to the checker. ``where`` names the run, if it has inputs of its own.
@@ -80,7 +80,7 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
     return [chosen(one, options.strict, True, options.allow) for one in checked]
 
 
-def _together(runs: list[Checked], work: Sequence[Work]) -> Checked:
+def _together(runs: list[Checked], work: Sequence[CheckJob]) -> Checked:
     """Joins the schedules of a launchable.
 
     A result that is right under fifo and wrong when requests fail gives a finding.
@@ -98,7 +98,7 @@ def _together(runs: list[Checked], work: Sequence[Work]) -> Checked:
     return replace(checked, report=Report((finding, *checked.report.findings)))
 
 
-def check_once(work: Work) -> Checked:
+def check_once(work: CheckJob) -> Checked:
     """Returns the outcome under one schedule."""
     what = work.what
     checker = Checker(roles=what.roles)
@@ -143,7 +143,7 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
     )
 
 
-def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
+def schedules_of(what: Launchable, options: CheckOptions) -> list[CheckJob]:
     """Returns the runs of one launchable under its schedules; see `CheckOptions`."""
     emulation = replace(options.emulation, jobs=1, strict=False, allow=())
     each = under_schedules(emulation, options.schedules)
@@ -151,10 +151,10 @@ def schedules_of(what: Launchable, options: CheckOptions) -> list[Work]:
         each[-1] = replace(each[-1], resident_clusters=1)
     if "clusterlaunchcontrol" in what.text and len(each) > 1:
         each.insert(1, replace(emulation, schedule="declining"))
-    return [Work(what, one) if one.schedule != "random" else _random(what, one, n) for n, one in enumerate(each)]
+    return [CheckJob(what, one) if one.schedule != "random" else _random(what, one, n) for n, one in enumerate(each)]
 
 
-def _random(what: Launchable, emulation: EmulationOptions, number: int) -> Work:
+def _random(what: Launchable, emulation: EmulationOptions, number: int) -> CheckJob:
     """Returns random run ``number``, counted from 0.
 
     If the expectations are computed from drawn integers, each run draws others: one integer in nine is zero, and a
@@ -172,9 +172,9 @@ def _random(what: Launchable, emulation: EmulationOptions, number: int) -> Work:
         if number and name in named and buffer.fill is not None and buffer.fill.kind == "integer"
     }
     if not drawn:
-        return Work(what, emulation)
+        return CheckJob(what, emulation)
     where = f", under the {emulation.schedule_name}, with {number} added to the seed of {', '.join(drawn)}"
-    return Work(replace(what, buffers={**what.buffers, **drawn}), emulation, where=where)
+    return CheckJob(replace(what, buffers={**what.buffers, **drawn}), emulation, where=where)
 
 
 def _with_redundant(checked: Checked, what: Launchable, options: CheckOptions) -> Checked:

@@ -46,7 +46,7 @@ from emugpu.launch.spec import (
     find_type,
     fits,
 )
-from emugpu.launch.toml_table import LARGEST_SIZE, Table, is_whole
+from emugpu.launch.toml_table import LARGEST_SIZE, TomlTable, is_whole
 
 LARGEST_SHARED = 232_448
 MOST_BYTES = 192 << 30
@@ -80,7 +80,7 @@ def launch_file_data(path: Path) -> dict[str, Any]:
 
 def read_launch(path: Path, data: Mapping[str, Any]) -> Launchable:
     """Reads the data of a launch file. Raises UsageProblem as `read_launch_file` does."""
-    top = Table(path, "", data)
+    top = TomlTable(path, "", data)
     top.only("ptx", "buffers", "maps", "symbols", "launch", "expect")
     ptx = path.parent / top.text("ptx", 'the PTX file, relative to this file, for example ptx = "kernel.ptx"')
     buffers = {name: _buffer(name, table) for name, table in top.tables("buffers", "a table per buffer")}
@@ -102,7 +102,7 @@ def read_launch(path: Path, data: Mapping[str, Any]) -> Launchable:
 # ---- buffers ----
 
 
-def _dtype(table: Table, key: str, rule: str) -> DataType:
+def _dtype(table: TomlTable, key: str, rule: str) -> DataType:
     name = table.text(key, rule)
     found = find_type(name)
     if found is None:
@@ -110,7 +110,7 @@ def _dtype(table: Table, key: str, rule: str) -> DataType:
     return found
 
 
-def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
+def _buffer(name: str, table: TomlTable, symbol: bool = False) -> Buffer:
     table.only("dtype", "shape", "init", "seed", *(() if symbol else ("address", "parts")))
     if "seed" in table and "init" not in table:
         table.lacks("init", "seed is for values that are drawn; name what to draw, or leave seed out")
@@ -132,7 +132,7 @@ def _buffer(name: str, table: Table, symbol: bool = False) -> Buffer:
     return Buffer(name, dtype, shape, fill, symbol, address, parts)
 
 
-def _parts(table: Table, fill: Fill | None) -> tuple[tuple[int, Path], ...]:
+def _parts(table: TomlTable, fill: Fill | None) -> tuple[tuple[int, Path], ...]:
     """Returns the written parts of recorded memory."""
     given = table.take("parts", [])
     rule = 'must be [[offset in bytes, "FILE.npy"], ...], of a buffer with init = "uninitialised"'
@@ -144,7 +144,7 @@ def _parts(table: Table, fill: Fill | None) -> tuple[tuple[int, Path], ...]:
     return tuple((offset, table.path.parent / name) for offset, name in given)
 
 
-def _fill(table: Table, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:
+def _fill(table: TomlTable, dtype: DataType, shape: tuple[int, ...] | None) -> Fill:
     rule = f"must be one of {', '.join(INITS)}, a number, or the name of a .npy file"
     if "init" not in table:
         table.lacks("init", rule)
@@ -172,7 +172,7 @@ def _is_matrix(shape: tuple[int, ...] | None) -> bool:
 # ---- tensor maps ----
 
 
-def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
+def _map(name: str, table: TomlTable, buffers: Mapping[str, Buffer]) -> Map:
     table.only("buffer", "tile", "box", "dims", "strides", "element_strides", "element", "swizzle", "fill", "offset")
     buffer = table.text("buffer", "the buffer that the tensor map is over")
     if buffer not in buffers:
@@ -202,7 +202,7 @@ def _map(name: str, table: Table, buffers: Mapping[str, Buffer]) -> Map:
     )
 
 
-def _element(table: Table, dtype: DataType) -> str:
+def _element(table: TomlTable, dtype: DataType) -> str:
     """Returns the tensor map's element type: the given one, else the buffer's, else one with as many bits."""
     name = table.optional_text("element", f"one of {', '.join(ELEMENT_TYPES)}")
     if name is None:
@@ -216,7 +216,7 @@ def _element(table: Table, dtype: DataType) -> str:
 # ---- launches ----
 
 
-def _launches(top: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> tuple[Launch, ...]:
+def _launches(top: TomlTable, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> tuple[Launch, ...]:
     value = top.take("launch")
     if value is None:
         top.lacks("launch", "write a [launch] table, or several [[launch]]")
@@ -230,7 +230,7 @@ def _launches(top: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
     return tuple(_launch(table, buffers, maps) for table in tables)
 
 
-def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> Launch:
+def _launch(table: TomlTable, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> Launch:
     table.only("kernel", "grid", "cluster", "block", "dynamic_shared", "cooperative", "arguments")
     kernel = table.optional_text("kernel", "the kernel's name, or a part that no other has")
     grid = table.sizes("grid", "CTAs along x, y, z", most_entries=3)
@@ -255,16 +255,16 @@ def _launch(table: Table, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]
 # ---- expectations ----
 
 
-def _expectations(top: Table, buffers: Mapping[str, Buffer]) -> tuple[Holds, ...]:
+def _expectations(top: TomlTable, buffers: Mapping[str, Buffer]) -> tuple[Holds, ...]:
     table = top.table("expect", top.take("expect", {}), "what buffers should hold at the end")
     return tuple(_expectation(table, name, value, buffers) for name, value in table.items())
 
 
-def _expectation(table: Table, name: str, value: Any, buffers: Mapping[str, Buffer]) -> Holds:
+def _expectation(table: TomlTable, name: str, value: Any, buffers: Mapping[str, Buffer]) -> Holds:
     if name not in buffers:
         table.fail(name, value, f"there is no buffer {name}; the buffers are {', '.join(buffers) or 'none'}")
     rule = 'what it should hold: an expression such as "A @ B.T", or a .npy file'
-    inner = Table(table.path, table.key(name), value if isinstance(value, dict) else {"value": value})
+    inner = TomlTable(table.path, table.key(name), value if isinstance(value, dict) else {"value": value})
     inner.only("value", "tolerance", "absolute", "relative", "exact")
     text = inner.text("value", rule)
     tolerance = inner.number("tolerance", MOST_TOLERANCE, "for absolute and relative") if "tolerance" in inner else None
@@ -302,7 +302,7 @@ def _sums_are_exact(buffer: Buffer) -> bool:
     return not buffer.dtype.is_float or (buffer.fill is not None and buffer.fill.exact)
 
 
-def _expression(table: Table, text: str, buffers: Mapping[str, Buffer]) -> Expression:
+def _expression(table: TomlTable, text: str, buffers: Mapping[str, Buffer]) -> Expression:
     try:
         return parse_expression(text, tuple(buffers))
     except ExpressionError as error:

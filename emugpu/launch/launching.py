@@ -19,11 +19,11 @@ from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.unwritten import Uninitialised
 from emugpu.emulator.names import find_name, readable_name
 from emugpu.emulator.native.library import Engine, library_for
-from emugpu.emulator.ptx.ast import Kernel
+from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.ptx.sections import blank_kernels, kernel_sections
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.listing import compiler_of
-from emugpu.launch.memory import Memory, require_host_memory
+from emugpu.launch.memory import LaunchMemory, require_host_memory
 from emugpu.launch.spec import ExpectationResult, Launch, Launchable, target_of
 from emugpu.processes.engine import in_order
 
@@ -223,7 +223,7 @@ def run(
     start = time.perf_counter()
     require_host_memory(what)
     try:
-        memory = Memory(what, device, module)
+        memory = LaunchMemory(what, device, module)
     except (MemoryError, OSError) as error:
         where = what.place("not enough memory on this machine for the buffers")
         raise CannotRun(f"{where} ({error}); make them smaller") from error
@@ -286,7 +286,7 @@ def _launch(
     what: Launchable,
     module: Module,
     device: Device,
-    memory: Memory,
+    memory: LaunchMemory,
     options: EmulationOptions,
     progress: Progress | None,
 ) -> Launched:
@@ -322,7 +322,7 @@ def _launch(
     return Launched(launch.where, kernel.name, launch.grid, result)
 
 
-def _arguments(launch: Launch, what: Launchable, memory: Memory, kernel: Kernel) -> list[Any]:
+def _arguments(launch: Launch, what: Launchable, memory: LaunchMemory, kernel: PtxKernel) -> list[Any]:
     try:
         return memory.arguments(launch, kernel)
     except OverflowError as error:
@@ -344,7 +344,7 @@ def add_counters(several: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Tried:
+class ScheduleOutcome:
     """The outcome of one schedule, or the reason why there is none. ``options`` include the schedule."""
 
     options: EmulationOptions
@@ -377,7 +377,7 @@ def run_schedules(
     count: int,
     progress: Progress | None = None,
     keep: Collection[str] | None = None,
-) -> Iterator[Tried]:
+) -> Iterator[ScheduleOutcome]:
     """Yields the outcomes of the schedules in the order of `under_schedules`, each as soon as it is done.
 
     With one schedule, the processes share its clusters; with several, whole runs are parallel. ``keep`` is that of
@@ -397,11 +397,11 @@ def run_schedules(
 
 def _try(
     what: Launchable, keep: Collection[str] | None, options: EmulationOptions, progress: Progress | None = None
-) -> Tried:
+) -> ScheduleOutcome:
     try:
-        return Tried(options, run(what, options, progress, keep=keep))
+        return ScheduleOutcome(options, run(what, options, progress, keep=keep))
     except CannotRun as error:
-        return Tried(options, None, str(error))
+        return ScheduleOutcome(options, None, str(error))
 
 
 def _share(progress: Progress | None, before: int, count: int) -> Progress | None:

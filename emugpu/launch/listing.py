@@ -9,10 +9,19 @@ from typing import Any
 from emugpu.emulator import PtxSyntaxError
 from emugpu.emulator.memory.tensor_map_bytes import ALIGNMENT, NBYTES
 from emugpu.emulator.names import readable_name
-from emugpu.emulator.ptx.ast import Immediate, Instruction, Kernel, Memory, Parameter, ParsedModule, Register, Symbol
+from emugpu.emulator.ptx.ast import (
+    Immediate,
+    Instruction,
+    MemoryOperand,
+    Parameter,
+    ParsedModule,
+    PtxKernel,
+    Register,
+    Symbol,
+)
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.emulator.ptx.sections import Section, blank_kernels, kernel_sections, without_body
-from emugpu.emulator.translate.layout import Layout
+from emugpu.emulator.translate.layout import VariableLayout
 from emugpu.emulator.translate.refusals import problem_of, unimplemented
 from emugpu.errors import CannotRun
 from emugpu.launch.spec import target_of
@@ -118,7 +127,7 @@ def _list_kernel(text: str, section: Section) -> ListedKernel:
             raise PtxSyntaxError(f"PTX line {line}: cannot read the name of the kernel after '{section.name}'")
         kernel = module.kernels[section.name]
         refused = _refusals(kernel, module)
-        layout = Layout(kernel, module)
+        layout = VariableLayout(kernel, module)
     except PtxSyntaxError as error:
         return _unreadable(alone, section, line, error)
     dynamic = any(v.external and v.space == "shared" for v in [*module.variables.values(), *kernel.variables.values()])
@@ -136,7 +145,7 @@ def _list_kernel(text: str, section: Section) -> ListedKernel:
     )
 
 
-def _refusals(kernel: Kernel, module: ParsedModule) -> list[Refusal]:
+def _refusals(kernel: PtxKernel, module: ParsedModule) -> list[Refusal]:
     target = target_of(module.target)
     lacking = {i.index for i in unimplemented(kernel, module)}
     found = []
@@ -171,7 +180,7 @@ def _unreadable(text: str, section: Section, line: int, error: PtxSyntaxError) -
 # ---- the use of parameters ----
 
 
-def _parameters(kernel: Kernel) -> tuple[ListedParameter, ...]:
+def _parameters(kernel: PtxKernel) -> tuple[ListedParameter, ...]:
     pointers = _pointers(kernel)
     maps = _tensor_maps(kernel)
     return tuple(
@@ -194,32 +203,32 @@ def _seems(parameter: Parameter, pointer: bool, maps: set[int]) -> str:
     return {"u64": "pointer or integer", "b64": "pointer or integer"}.get(parameter.type, parameter.type)
 
 
-def _pointers(kernel: Kernel) -> set[int]:
+def _pointers(kernel: PtxKernel) -> set[int]:
     """Returns the offsets of parameters that are loaded and then used as an address."""
     offsets = {p.name: p.offset for p in kernel.parameters}
     loaded: dict[str, int] = {}
     found: set[int] = set()
     for i in kernel.instructions:
         source = i.operands[1] if len(i.operands) > 1 else None
-        if i.opcode == "ld" and "param" in i.modifiers and isinstance(source, Memory):
+        if i.opcode == "ld" and "param" in i.modifiers and isinstance(source, MemoryOperand):
             if isinstance(source.base, Symbol) and source.base.name in offsets and len(i.operands) == 2:
                 for n, register in enumerate(i.operands[0].registers()):
                     loaded[register.name] = offsets[source.base.name] + source.base.offset + source.offset + 8 * n
             continue
         used = [source] if i.opcode == "cvta" and i.has("to") else []
-        used += [o.base for o in i.operands if isinstance(o, Memory)]
+        used += [o.base for o in i.operands if isinstance(o, MemoryOperand)]
         found |= {loaded[u.name] for u in used if isinstance(u, Register) and u.name in loaded}
     return found
 
 
-def _tensor_maps(kernel: Kernel) -> set[int]:
+def _tensor_maps(kernel: PtxKernel) -> set[int]:
     """Returns the offsets in the parameter block from which tensor copies take their map, through moves and adds."""
     offsets = {p.name: p.offset for p in kernel.parameters}
     known: dict[str, int] = {}
     found: set[int] = set()
     for i in kernel.instructions:
         if _copies_tensor(i):
-            maps = [o for o in i.operands if isinstance(o, Memory) and (o.coordinates or i.opcode == "prefetch")]
+            maps = [o for o in i.operands if isinstance(o, MemoryOperand) and (o.coordinates or i.opcode == "prefetch")]
             for operand in maps:
                 place = _place(operand.base, offsets, known)
                 if place is not None:

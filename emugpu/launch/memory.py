@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from emugpu.emulator import EmulatorError, LaunchError, Module, TensorMap
 from emugpu.emulator.arguments import order
 from emugpu.emulator.memory.tensor_map import ElementType
-from emugpu.emulator.ptx.ast import Kernel, Parameter
+from emugpu.emulator.ptx.ast import Parameter, PtxKernel
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.host_memory import SPARE, free_bytes
 from emugpu.launch.spec import (
@@ -248,7 +248,7 @@ class DeviceMemory(Protocol):
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedBuffer:
     """A buffer at its device address. ``first`` holds its values before the first launch; None: unknown."""
 
     buffer: Buffer
@@ -276,13 +276,13 @@ def _host_bytes(buffer: Buffer, fill: Fill, shape: tuple[int, ...]) -> int:
     return values + buffer.dtype.memory_bytes(shape)
 
 
-class Memory:
+class LaunchMemory:
     """The memory of a launchable on the device; every run makes a new one."""
 
     def __init__(self, what: Launchable, device: DeviceMemory, module: Module) -> None:
         self.what = what
         self.device = device
-        self.buffers: Mapping[str, Placed] = {
+        self.buffers: Mapping[str, PlacedBuffer] = {
             name: self._symbol(buffer, module, n) if buffer.symbol else self._buffer(buffer, n)
             for n, (name, buffer) in enumerate(what.buffers.items())
         }
@@ -320,7 +320,7 @@ class Memory:
         first = {name: placed.first for name, placed in self.buffers.items()}
         return tuple(each.judge(self.download(each.buffer), first) for each in self.what.expectations)
 
-    def arguments(self, launch: Launch, kernel: Kernel) -> list[Any]:
+    def arguments(self, launch: Launch, kernel: PtxKernel) -> list[Any]:
         """Returns one value per parameter. Raises LaunchError for names and numbers that do not fit the kernel."""
         given: Sequence[Argument] | Mapping[str, Argument]
         given = dict(launch.arguments) if launch.by_name else [argument for _, argument in launch.arguments]
@@ -359,16 +359,16 @@ class Memory:
         assert shape is not None
         return make_values(fill, buffer.dtype, shape, number)
 
-    def _buffer(self, buffer: Buffer, number: int) -> Placed:
+    def _buffer(self, buffer: Buffer, number: int) -> PlacedBuffer:
         where = self.what.place(f"buffers.{buffer.name}")
         if buffer.fill is not None and buffer.fill.kind == "absent":
             assert buffer.address is not None and buffer.shape is not None
-            return Placed(buffer, buffer.address, buffer.shape, None)
+            return PlacedBuffer(buffer, buffer.address, buffer.shape, None)
         values = self._values(buffer, buffer.shape, number)
         try:
             if values is not None:
                 data = buffer.dtype.to_memory(values)
-                return Placed(buffer, self.device.upload(data, buffer.name, buffer.address), values.shape, values)
+                return PlacedBuffer(buffer, self.device.upload(data, buffer.name, buffer.address), values.shape, values)
             assert buffer.shape is not None
             nbytes = buffer.dtype.memory_bytes(buffer.shape)
             address = self.device.alloc(nbytes, buffer.name, buffer.address)
@@ -379,9 +379,9 @@ class Memory:
             if not 0 <= offset <= nbytes - part.nbytes:
                 raise UsageProblem(f"{where}.parts: {file} at {offset} does not fit the {nbytes} bytes of the buffer")
             self.device.write(address + offset, part)
-        return Placed(buffer, address, buffer.shape, None)
+        return PlacedBuffer(buffer, address, buffer.shape, None)
 
-    def _symbol(self, buffer: Buffer, module: Module, number: int) -> Placed:
+    def _symbol(self, buffer: Buffer, module: Module, number: int) -> PlacedBuffer:
         where = self.what.place(f"symbols.{buffer.name}")
         try:
             address = self.device.symbol(buffer.name, module)
@@ -401,10 +401,10 @@ class Memory:
             )
         if values is not None:
             self.device.write(address, buffer.dtype.to_memory(values))
-        placed = Placed(buffer, address, shape, values)
+        placed = PlacedBuffer(buffer, address, shape, values)
         if values is None and buffer.fill is None:
             data = self.device.download(address, np.uint8, buffer.dtype.memory_bytes(shape))
-            placed = Placed(buffer, address, shape, buffer.dtype.from_memory(data, shape))
+            placed = PlacedBuffer(buffer, address, shape, buffer.dtype.from_memory(data, shape))
         return placed
 
     def _map(self, wanted: Map) -> TensorMap:

@@ -16,7 +16,7 @@ from typing import Any
 
 from emugpu.check.checker import Checked
 from emugpu.errors import CannotRun, UsageProblem
-from emugpu.launch.check import CheckOptions, Work, check_once, schedules_of
+from emugpu.launch.check import CheckJob, CheckOptions, check_once, schedules_of
 from emugpu.launch.launch_file import launch_file_data, read_launch
 from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.spec import Launchable
@@ -71,7 +71,7 @@ def shrink(numbers: Numbers, options: CheckOptions) -> Smaller | None:
             return False
         tried.add(tuple(values.values()))
         try:
-            return bool(wanted & causes(check_once(Work(numbers.make(values), emulation)), numbers.expects))
+            return bool(wanted & causes(check_once(CheckJob(numbers.make(values), emulation)), numbers.expects))
         except (UsageProblem, CannotRun):
             return False
 

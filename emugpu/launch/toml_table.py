@@ -12,7 +12,7 @@ from emugpu.errors import UsageProblem
 LARGEST_SIZE = 2**31 - 1
 
 
-class Table:
+class TomlTable:
     """A table of a file. ``where`` is its key, with dots. Each key is taken out when it is read."""
 
     def __init__(self, path: Path, where: str, values: Mapping[str, Any]) -> None:
@@ -99,17 +99,17 @@ class Table:
             self.fail(key, value, f"must be 1 to {most_entries} whole numbers of at least {least}: {rule}")
         return tuple(entries)
 
-    def table(self, key: str, value: Any, rule: str) -> Table:
+    def table(self, key: str, value: Any, rule: str) -> TomlTable:
         """Returns a value that must itself be a table."""
         if not isinstance(value, dict):
             self.fail(key, value, f"must be a table: {rule}")
-        return Table(self.path, self.key(key), value)
+        return TomlTable(self.path, self.key(key), value)
 
-    def tables(self, key: str, rule: str) -> Iterator[tuple[str, Table]]:
+    def tables(self, key: str, rule: str) -> Iterator[tuple[str, TomlTable]]:
         """Yields the tables in a table with their names; none if the key is missing."""
         value = self.take(key, {})
         for name, inner in self.table(key, value, rule)._values.items():
-            yield name, Table(self.path, self.key(key), {}).table(name, inner, rule)
+            yield name, TomlTable(self.path, self.key(key), {}).table(name, inner, rule)
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Yields the remaining keys and values."""

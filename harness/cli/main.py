@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import harness
-from emugpu.cli.program import Commands, start_logging
+from emugpu.cli.program import CommandGroup, start_logging
 
 COMMANDS = {
     "run": "harness.cli.run:run_command",
@@ -30,7 +30,7 @@ COMMANDS = {
 """The commands, with the place of each."""
 
 
-class Harness(Commands):
+class Harness(CommandGroup):
     """The program. It accepts old spellings of its command line for one release."""
 
     def make_context(

@@ -10,7 +10,7 @@ import click
 
 from emugpu.cli.emulation import Emulation
 from emugpu.cli.outputs import Outputs
-from emugpu.cli.verdicts import Case, Wanted, give_verdicts, verdict_options
+from emugpu.cli.verdicts import Subject, Wanted, give_verdicts, verdict_options
 from emugpu.launch.shrink import Numbers
 from harness.cli.kernels import compiled, launchable
 from harness.cli.options import ConfigOptions, Problem, config_options, kernels_argument, problem_options, ptx_option
@@ -48,7 +48,7 @@ def verify_command(
     return give_verdicts(cases, wanted, emulation, outputs)
 
 
-def _case(artifact: Artifact, problem: Problem) -> Case:
+def _case(artifact: Artifact, problem: Problem) -> Subject:
     def of(values: Mapping[str, int]) -> Problem:
         return replace(problem, shape=problem.shape.with_numbers(values))
 
@@ -61,4 +61,4 @@ def _case(artifact: Artifact, problem: Problem) -> Case:
         words = kernel_words(artifact.config, smaller.shape, inputs if inputs != INPUTS else "", smaller.seed)
         return ["harness", "verify", *words, *(["--ptx", str(artifact.edited)] if artifact.edited else [])]
 
-    return Case(launchable(artifact, problem, INPUTS), numbers, command)
+    return Subject(launchable(artifact, problem, INPUTS), numbers, command)

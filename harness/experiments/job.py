@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from emugpu.errors import CannotRun
 from emugpu.gpus import usual_gpu
-from emugpu.launch.check import Work, check_once
+from emugpu.launch.check import CheckJob, check_once
 from emugpu.launch.launching import EmulationOptions
 from emugpu.processes.engine import Engine
 from emugpu.record import new_record
@@ -181,7 +181,7 @@ def _run(job: Job) -> Record:
 
 def _check(job: Job) -> Record:
     what = make_launchable(_artifact(job.config), job.shape, job.inputs, job.seed)
-    found = check_once(Work(what, replace(_schedule(job), strict=False)))
+    found = check_once(CheckJob(what, replace(_schedule(job), strict=False)))
     device = {"kind": f"emulated-{job.config.arch}", "name": f"emulated {job.config.arch}"}
     return new_record(**job.fields(), device=device, soundness=as_field(found), **_surroundings())
 

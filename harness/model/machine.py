@@ -21,7 +21,7 @@ from emugpu.emulator.machine.grid import Clusters
 from emugpu.emulator.machine.machine import LIMIT_CHECK, Limits, Machine
 from emugpu.emulator.machine.schedule import QuietSchedule
 from emugpu.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
-from emugpu.emulator.machine.warpgroup import Step
+from emugpu.emulator.machine.warpgroup import WarpgroupMma
 from harness.model.constants import ENDLESS, GOLDEN, Gpu
 from harness.model.costs import block_costs
 from harness.model.units import Life, Memory, Sm, Units
@@ -359,7 +359,7 @@ class TimedMachine(Machine):
         if self._block is not None:
             start, cost = self._block
             at = start + cost.at.get(operation.site.index, 0.0)
-        if isinstance(operation.subject, Step):
+        if isinstance(operation.subject, WarpgroupMma):
             issue = self._issue_of(operation.fragment)
             issue.waiting.append((at, operation))
             if len(issue.waiting) == 1:
@@ -447,8 +447,8 @@ class TimedMachine(Machine):
         sm = self.sm(cta)
         subject = operation.subject
         match operation.kind:
-            case "mma" if isinstance(subject, Step):
-                return units.wgmma(at, subject.plan.form, sm)
+            case "mma" if isinstance(subject, WarpgroupMma):
+                return units.wgmma(at, subject.decoded.form, sm)
             case "mma":
                 ctas = cta.pair if subject.cta_group == 2 else (cta,)
                 return units.mma(at, subject, [self.sm(each) for each in ctas])

@@ -13,7 +13,7 @@ from typing import Any
 from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.events import PhaseCompleted
 from emugpu.emulator.machine.state import AsyncOperation, Cta, Fragment
-from emugpu.emulator.machine.warpgroup import Step
+from emugpu.emulator.machine.warpgroup import WarpgroupMma
 from emugpu.emulator.memory.bytes import CHUNK
 from emugpu.emulator.units.mma_instruction import Mma
 from harness.model.machine import TimedMachine
@@ -294,8 +294,8 @@ def _operand(operation: AsyncOperation, cta: Cta) -> str:
     a = None
     if isinstance(subject, Mma):
         a, _ = subject.operands()
-    elif isinstance(subject, Step) and not subject.plan.form.a_in_registers:
-        a = subject.plan.a
+    elif isinstance(subject, WarpgroupMma) and not subject.decoded.form.a_in_registers:
+        a = subject.decoded.a
     return "" if a is None else whole(cta.grid.region_at(int(a.positions.min()) * CHUNK))
 
 

@@ -15,7 +15,7 @@ from emugpu import cache
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import Log
 from emugpu.driver.server import run_program
-from emugpu.driver.state import Gpu
+from emugpu.driver.state import SharedGpu
 from emugpu.launch.launching import EmulationOptions
 from harness.compile.compiler import find_mojo
 
@@ -41,7 +41,7 @@ def run(capfd: pytest.CaptureFixture[str], gpu: str, *command: object, check: bo
     """Runs a program on an emulated GPU."""
     log = Log()
     capfd.readouterr()
-    chosen = Gpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)  # type: ignore[arg-type]
+    chosen = SharedGpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)  # type: ignore[arg-type]
     code = run_program([str(part) for part in command], chosen, os.environ)
     out, err = capfd.readouterr()
     return Run(code, out, err, log)

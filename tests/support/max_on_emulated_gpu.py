@@ -20,7 +20,7 @@ import numpy as np
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log
 from emugpu.driver.server import run_program
-from emugpu.driver.state import Gpu
+from emugpu.driver.state import SharedGpu
 from emugpu.emulator import Counters, LaunchResult
 from emugpu.errors import CannotRun
 from emugpu.gpus import usual_gpu
@@ -51,7 +51,7 @@ def run_on_emulated_gpu(
         with open(folder / "stderr", "wb") as said:
             code = run_program(
                 [sys.executable, str(Path(__file__).with_name("max_on_emulated_gpu_worker.py")), str(folder)],
-                Gpu(gpu, options, log),
+                SharedGpu(gpu, options, log),
                 {**os.environ, "PYTHONPATH": os.pathsep.join([str(paths.ROOT), *filter(None, sys.path)])},
                 said,
             )

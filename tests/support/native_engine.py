@@ -15,8 +15,8 @@ from emugpu.emulator.machine import events
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tmem import TensorMemory
-from emugpu.emulator.native.engine import Engine
-from emugpu.emulator.native.layout import WHOLE_CHUNK, Event, Result, Traced
+from emugpu.emulator.native.engine import NativeEngine
+from emugpu.emulator.native.layout import WHOLE_CHUNK, Result, Traced, TraceEvent
 from emugpu.emulator.native.library import Library, library_for
 from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control
 from emugpu.emulator.native.plan import (
@@ -29,8 +29,8 @@ from emugpu.emulator.native.plan import (
     RECORD,
     ROW_BYTES,
     WIDE,
+    NativePlan,
     Piece,
-    Plan,
 )
 from emugpu.emulator.native.trace import Batch
 
@@ -78,7 +78,7 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
     launch = SimpleNamespace(parameters=b"")
     grid = SimpleNamespace(code=SimpleNamespace(functions=[_leave]), launch=launch, memory=GlobalMemory(), sink=None)
     grid.wakeups = SimpleNamespace(changes=0)
-    engine = Engine(library(), grid, plan)
+    engine = NativeEngine(library(), grid, plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
     cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
     warp = SimpleNamespace(alive=FULL)
@@ -94,12 +94,12 @@ def _leave(f: Any, registers: Any) -> int:
 
 
 @cache
-def _plan_of(name: str, guarded: bool, negated: bool) -> Plan:
+def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
     operation = BY_NAME[name]
     rows = [(n, kind_of(t)) for n, t in enumerate(operation.sources)] + [(DESTINATION, kind_of(operation.result))]
     rows += [(GUARD, PREDICATE)] if guarded else []
     piece = Piece(0, 1, 0, [(row, row, kind) for row, kind in rows])
-    return Plan(
+    return NativePlan(
         pieces=[[piece]],
         branches={},
         joins=[-1],
@@ -128,19 +128,19 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> Plan:
 def watched():
     """Counts why native code stopped, by `Answer`; what is yielded fills while the block runs."""
     found: Counter[int] = Counter()
-    enter, turns = Engine._run, Engine._call_native
+    enter, turns = NativeEngine._run, NativeEngine._call_native
 
-    def _run(self: Engine, *arguments: Any) -> tuple[int, int, int, int]:
+    def _run(self: NativeEngine, *arguments: Any) -> tuple[int, int, int, int]:
         answer = enter(self, *arguments)
         found[answer[0]] += 1
         return answer
 
-    def _call_native(self: Engine, *arguments: Any) -> list[int]:
+    def _call_native(self: NativeEngine, *arguments: Any) -> list[int]:
         result = turns(self, *arguments)
         found[result[Result.STATUS]] += 1
         return result
 
-    with mock.patch.object(Engine, "_run", _run), mock.patch.object(Engine, "_call_native", _call_native):
+    with mock.patch.object(NativeEngine, "_run", _run), mock.patch.object(NativeEngine, "_call_native", _call_native):
         yield found
 
 
@@ -157,7 +157,7 @@ class Listener(events.DeferredSink):
         return True
 
     def take(self, batch: Batch) -> None:
-        for k in np.flatnonzero(batch.entries["flags"] * (batch.entries["kind"] == Event.ACCESS) & Traced.SHARED):
+        for k in np.flatnonzero(batch.entries["flags"] * (batch.entries["kind"] == TraceEvent.ACCESS) & Traced.SHARED):
             _check_chunks(batch.chunks_of(np.array([k]))[0].tolist(), batch.access(k))
         for event in batch.events(np.arange(len(batch.entries))):
             self(event)

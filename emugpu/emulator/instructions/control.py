@@ -25,7 +25,7 @@ from emugpu.emulator.instructions.table import (
     only_form,
 )
 from emugpu.emulator.instructions.values import signed
-from emugpu.emulator.machine.events import RegistersSet, Site, Written
+from emugpu.emulator.machine.events import PrintedText, RegistersSet, Site
 from emugpu.emulator.machine.register_pool import GRANULE, LARGEST
 from emugpu.emulator.machine.state import Fragment, Printed
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, space_of
@@ -140,7 +140,7 @@ def print_formatted(f: Fragment, site: Site, text: int, arguments: int, result: 
         written = formatted(f, lane, form, _local(f, lane, arguments, 8))
         f.grid.printed.append(Printed(f.cta.index, f.warp.thread(lane), written))
         if f.grid.sink is not None:
-            f.grid.sink(Written(f.agent, site, lane, written))
+            f.grid.sink(PrintedText(f.agent, site, lane, written))
     if result >= 0:
         f.warp.local.store(f.lane_index, np.full(f.count, result, np.int64), 4, 0)
     f.grid.wakeups.changes += 1

@@ -25,7 +25,7 @@ from emugpu.emulator.instructions.table import (
     shared_pointer,
 )
 from emugpu.emulator.machine import events
-from emugpu.emulator.machine.copies import Copy, CopyQueue, CopyQueues
+from emugpu.emulator.machine.copies import CopyQueue, CopyQueues, CpAsync
 from emugpu.emulator.machine.events import Operation, Site
 from emugpu.emulator.machine.lanes import Value, lane_value, lanes_of
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
@@ -69,7 +69,7 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int
     for what, places in (("destination", offsets), ("source", addresses[sizes > 0])):
         if (places % places.dtype.type(nbytes)).any():
             raise Fault(f"a {what} of cp.async is not aligned to the {nbytes} bytes of the copy", "alignment")
-    started = Copy()
+    started = CpAsync()
     queues = _queues(f).of(f.mask)
     for queue in queues:
         queue.open.append(started)
@@ -84,7 +84,7 @@ def copy(f: Fragment, site: Site, destination: Value, source: Value, nbytes: int
 
 def _land(
     f: Fragment,
-    started: Copy,
+    started: CpAsync,
     offsets: NDArray[np.int64],
     addresses: NDArray[np.uint64],
     sizes: NDArray[np.int64],

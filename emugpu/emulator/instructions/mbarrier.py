@@ -32,7 +32,7 @@ from emugpu.emulator.machine.events import (
 )
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from emugpu.emulator.machine.state import Cta, Fragment
-from emugpu.emulator.ptx.ast import Instruction, Memory
+from emugpu.emulator.ptx.ast import Instruction, MemoryOperand
 
 _SPACES = ("shared", "shared::cta", "shared::cluster")
 _ORDER = ("release", "relaxed", "acquire", "cta", "cluster", "b64")
@@ -158,7 +158,7 @@ def arrive(
 @instruction("mbarrier.arrive", "mbarrier.arrive_drop", operands=range(1, 4), family="barrier")
 def _arrive(i: Instruction, w: Translator) -> Effect:
     _check(i, _SPACES, "expect_tx", "noComplete")
-    results = i.operands[: 0 if isinstance(i.operands[0], Memory) else 1]
+    results = i.operands[: 0 if isinstance(i.operands[0], MemoryOperand) else 1]
     address, *count = i.operands[len(results) :]
     expects = i.has("expect_tx")
     partial = i.has("noComplete")

@@ -21,7 +21,7 @@ from emugpu.emulator.ptx.ast import (
     Immediate,
     Instruction,
     Label,
-    Memory,
+    MemoryOperand,
     Operand,
     Register,
     Symbol,
@@ -159,7 +159,7 @@ class Spec:
     def destinations(self, i: Instruction) -> list[Register]:
         """Returns the registers that the instruction writes."""
         written = i.operands[: self.writes]
-        return [r for o in written if not isinstance(o, Memory) for r in o.registers()]
+        return [r for o in written if not isinstance(o, MemoryOperand) for r in o.registers()]
 
 
 TABLE: dict[str, Spec] = {}
@@ -253,9 +253,9 @@ def is_integer(kind: str) -> bool:
     return kind[0] in "sub" and not kind.startswith("bf") and kind != "b128" and not kind.endswith("x2")
 
 
-def memory(operand: Operand) -> Memory:
+def memory(operand: Operand) -> MemoryOperand:
     """Returns the operand, which must be an address."""
-    if not isinstance(operand, Memory):
+    if not isinstance(operand, MemoryOperand):
         raise Unsupported
     return operand
 

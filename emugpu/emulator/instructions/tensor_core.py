@@ -36,7 +36,7 @@ from emugpu.emulator.memory.descriptors import (
     operand_positions,
 )
 from emugpu.emulator.memory.tmem import LANES, split_address
-from emugpu.emulator.ptx.ast import Immediate, Instruction, Memory, Vector
+from emugpu.emulator.ptx.ast import Immediate, Instruction, MemoryOperand, Vector
 from emugpu.emulator.units.mma_instruction import A_COLUMNS, Mma, a_lanes, metadata_columns, scale_columns
 
 
@@ -45,7 +45,7 @@ def pipe(f: Fragment, lane: int) -> object:
     return ("mma", f.cta.cluster.number, f.cta.rank, f.warp.index, lane)
 
 
-class Form(NamedTuple):
+class Tcgen05Form(NamedTuple):
     """The fixed parts of an instruction, given by its text."""
 
     kind: str
@@ -60,7 +60,7 @@ class Form(NamedTuple):
 def mma(
     f: Fragment,
     site: Site,
-    form: Form,
+    form: Tcgen05Form,
     destination: Value,
     a: Value,
     b: Value,
@@ -207,17 +207,19 @@ def _mma(i: Instruction, w: Translator) -> Effect:
         shift = immediate(rest.pop())
     if len(rest) != 1 or not 0 <= shift <= 15:
         raise Unsupported
-    form = Form(kind, isinstance(a, Memory), group, shift, False, vectors, sparse)
+    form = Tcgen05Form(kind, isinstance(a, MemoryOperand), group, shift, False, vectors, sparse)
     return _effect(i, w, form, masks, w.read(rest[0], "pred"), scales)
 
 
-def _effect(i: Instruction, w: Translator, form: Form, masks: str, accumulate: str, scales: Sequence[str]) -> Effect:
+def _effect(
+    i: Instruction, w: Translator, form: Tcgen05Form, masks: str, accumulate: str, scales: Sequence[str]
+) -> Effect:
     destination, a, b, *metadata, descriptor = i.operands[: 4 + form.sparse]
     a_value = w.pointer(a) if form.a_in_tmem else w.read(a, "b64")
     operands = [w.pointer(destination), a_value, w.read(b, "b64"), w.read(descriptor, "b32")]
     factors = tuple_of(scales) if scales else "()"
     pointers = [w.pointer(m) for m in metadata]
-    return Effect(mma, [w.constant(Form, *form), *operands, masks, accumulate, factors, *pointers])
+    return Effect(mma, [w.constant(Tcgen05Form, *form), *operands, masks, accumulate, factors, *pointers])
 
 
 @instruction("tcgen05.mma.ws.sp", operands=range(6, 8), writes=0, family="mma", targets=TENSOR_MEMORY)
@@ -231,7 +233,7 @@ def _mma_ws(i: Instruction, w: Translator) -> Effect:
         raise Unsupported
     if len(i.operands) == 6 + sparse and not (isinstance(i.operands[-1], Immediate) and i.operands[-1].value == 0):
         raise Unsupported
-    form = Form(kind, isinstance(i.operands[1], Memory), 1, 0, True, 0, sparse)
+    form = Tcgen05Form(kind, isinstance(i.operands[1], MemoryOperand), 1, 0, True, 0, sparse)
     return _effect(i, w, form, "None", w.read(i.operands[4 + sparse], "pred"), [])
 
 

@@ -33,7 +33,7 @@ from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, lane_arra
 from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, shared_from_generic, space_of
-from emugpu.emulator.memory.tmem import SHAPES, Place, first_register, parts_of, place
+from emugpu.emulator.memory.tmem import SHAPES, RegisterPlace, first_register, parts_of, place
 from emugpu.emulator.ptx.ast import Immediate, Instruction, Register
 
 GROUPS = ("cta_group::1", "cta_group::2")
@@ -187,11 +187,11 @@ def _relinquish(i: Instruction, w: Translator) -> Effect:
 # ---- between tensor memory and registers ----
 
 
-def _block(f: Fragment, where: Place) -> tuple[events.Region, ...]:
+def _block(f: Fragment, where: RegisterPlace) -> tuple[events.Region, ...]:
     return (events.TensorBlock(f.cta.rank, where.lanes, range(where.first_column, where.end_column)),)
 
 
-def _spot(f: Fragment, site: Site, where: tuple[Any, ...], address: Value) -> Place:
+def _spot(f: Fragment, site: Site, where: tuple[Any, ...], address: Value) -> RegisterPlace:
     """Returns the place of an access's registers. where: (shape, .xN, pack or unpack, split).
 
     A B200 executes accesses beyond the CTA's own columns (the kernels of sf-tensor/tcgen05 make them in every case).

@@ -24,7 +24,7 @@ from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.ptx.ast import Instruction
 from emugpu.emulator.units.formats import ELEMENT_BITS
 from emugpu.emulator.units.sparsity import selectors
-from emugpu.emulator.units.warp_mma import Form, multiply, results_of
+from emugpu.emulator.units.warp_mma import WarpMmaForm, multiply, results_of
 
 
 def require_all_lanes(f: Fragment, what: str) -> None:
@@ -41,7 +41,7 @@ def stack(values: Sequence[Value], wide: bool) -> np.ndarray:
 def mma(
     f: Fragment,
     site: Site,
-    form: Form,
+    form: WarpMmaForm,
     a: Sequence[Value],
     b: Sequence[Value],
     c: Sequence[Value],
@@ -101,7 +101,7 @@ def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | N
         raise Unsupported
     if selector is not None and (m != 16 or not 0 <= selector < selectors(a_type, k)):
         raise Unsupported
-    form = Form(m, 8, k, d_type, a_type, b_type, saturate, selector)
+    form = WarpMmaForm(m, 8, k, d_type, a_type, b_type, saturate, selector)
     kept = k if selector is None else k // 2
     width = 64 if d_type == "f64" else 32
     of_d = 8 * m // (64 if d_type == "f16" else 32)
@@ -112,7 +112,7 @@ def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | N
     kind = f"b{width}"
     a, b, c = (tuple_of(w.read(e, kind) for e in v) for v in vectors[1:])
     metadata = [] if selector is None else [w.read(i.operands[4], "b32")]
-    return Effect(mma, [w.constant(Form, *form), a, b, c, *metadata], vectors[0])
+    return Effect(mma, [w.constant(WarpMmaForm, *form), a, b, c, *metadata], vectors[0])
 
 
 def transpose(f: Fragment, site: Site, value: Value) -> np.ndarray:

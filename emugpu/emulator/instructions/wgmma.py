@@ -24,12 +24,12 @@ from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
 from emugpu.emulator.machine.state import AsyncOperation, Fragment
-from emugpu.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, RegisterList, Step, Warpgroup
+from emugpu.emulator.machine.warpgroup import WARPS, HeldRegisters, Member, RegisterList, Warpgroup, WarpgroupMma
 from emugpu.emulator.memory.descriptors import Major
 from emugpu.emulator.ptx.ast import Instruction, Operand, Vector
 from emugpu.emulator.units.sparsity import selectors
 from emugpu.emulator.units.warp_mma import results_of
-from emugpu.emulator.units.wgmma import Form, a_from_registers, make_plan
+from emugpu.emulator.units.wgmma import WgmmaForm, a_from_registers, decode
 
 MAX_GROUPS_KEPT = 8
 """wgmma.wait_group allows at most 7 pending groups."""
@@ -80,7 +80,7 @@ def multiply(
     f: Fragment,
     site: Site,
     d: RegisterList,
-    form: Form,
+    form: WgmmaForm,
     a_registers: RegisterList | None,
     a: Value | tuple[Value, ...],
     b: Value,
@@ -107,7 +107,7 @@ def multiply(
     key = (d, form, a_descriptor, b, keep)
     turn = member.issued - group.submitted
     if turn == len(group.steps):
-        group.steps.append(Step(key, make_plan(form, a_descriptor, b), binding.accumulator, keep))
+        group.steps.append(WarpgroupMma(key, decode(form, a_descriptor, b), binding.accumulator, keep))
     step = group.steps[turn]
     if step.key != key:
         raise Fault(_disagreement(step.key, key, step.warps[0]), "convergence")
@@ -148,7 +148,7 @@ def _disagreement(first: tuple[Any, ...], other: tuple[Any, ...], warp: int) -> 
     )
 
 
-def _submit(f: Fragment, site: Site, group: Warpgroup, step: Step) -> None:
+def _submit(f: Fragment, site: Site, group: Warpgroup, step: WarpgroupMma) -> None:
     grid, cta = f.grid, f.cta
     grid.counters.mma_instructions += 1
     run = partial(_execute, f, group, step)
@@ -156,7 +156,7 @@ def _submit(f: Fragment, site: Site, group: Warpgroup, step: Step) -> None:
     grid.submit(AsyncOperation("mma", run, f, site, pipe, step))
 
 
-def _report(f: Fragment, site: Site, step: Step, a_registers: RegisterList | None) -> None:
+def _report(f: Fragment, site: Site, step: WarpgroupMma, a_registers: RegisterList | None) -> None:
     """Reports that a warp has issued a step. The first of the four warps makes the operation."""
     grid, operation = f.grid, step.operation
     assert grid.sink is not None
@@ -166,7 +166,7 @@ def _report(f: Fragment, site: Site, step: Step, a_registers: RegisterList | Non
         grid.sink(events.Issued(operation, f.agent))
         return
     d, form, a_descriptor, b, keep = step.key
-    operands = [step.plan.b] if form.a_in_registers else [step.plan.a, step.plan.b]
+    operands = [step.decoded.b] if form.a_in_registers else [step.decoded.a, step.decoded.b]
     reads = (*(events.SharedChunks(f.cta.rank, operand.positions) for operand in operands), *own)
     first = f.warp.index // WARPS * WARPS
     writes = tuple(events.RegisterBlock(first + warp, d.names) for warp in range(WARPS))
@@ -175,13 +175,13 @@ def _report(f: Fragment, site: Site, step: Step, a_registers: RegisterList | Non
     )
 
 
-def _execute(f: Fragment, group: Warpgroup, step: Step) -> None:
+def _execute(f: Fragment, group: Warpgroup, step: WarpgroupMma) -> None:
     grid = f.grid
     f.cta.check_alive("a wgmma reads shared memory of")
     events.report_started(grid.sink, step.operation)
     if grid.computes:
         step.run(f.cta.shared)
-    grid.counters.mma_flops += step.plan.flops
+    grid.counters.mma_flops += step.decoded.flops
     events.report_finished(grid.sink, step.operation)
     group.wake()
 
@@ -240,7 +240,7 @@ def _multiply(
     negate, majors = _flags(flags, 0 if integers else 2, (1 if in_registers else 2) if kept == 16 else 0)
     a_major = Major.K if in_registers or not majors else _MAJOR[majors[0]]
     b_major = _MAJOR[majors[-1]] if majors else Major.K
-    form = Form(n, a_type, a_major, b_major, negate, in_registers, b_type, result, saturate, selector)
+    form = WgmmaForm(n, a_type, a_major, b_major, negate, in_registers, b_type, result, saturate, selector)
     where = _register_list(w, accumulator)
     if in_registers:
         held = registers(a)
@@ -250,7 +250,7 @@ def _multiply(
     else:
         a_list, a_value = "None", w.read(a, "b64")
     metadata = "None" if selector is None else w.read(i.operands[3], "b32")
-    arguments = [where, w.constant(Form, *form), a_list, a_value, w.read(b, "b64"), w.read(keep, "pred"), metadata]
+    arguments = [where, w.constant(WgmmaForm, *form), a_list, a_value, w.read(b, "b64"), w.read(keep, "pred"), metadata]
     return Effect(multiply, arguments, poisons=accumulator, stores=accumulator)
 
 

@@ -31,7 +31,15 @@ from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.ptx.ast import Instruction, Operand
 from emugpu.emulator.units.formats import ELEMENT_BITS, FORMATS, decode
 from emugpu.emulator.units.numerics import f32_to_f16_storage
-from emugpu.emulator.units.warp_mma import Form, Matrix, from_registers, numbers, places, results_of, to_registers
+from emugpu.emulator.units.warp_mma import (
+    Matrix,
+    WarpMmaForm,
+    from_registers,
+    numbers,
+    places,
+    results_of,
+    to_registers,
+)
 from emugpu.emulator.units.warp_mma import compute as compute_product
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
@@ -92,7 +100,7 @@ def store(
             access(f, site, addresses, unit // 8, (held >> np.uint64(unit * number) if number else held,))
 
 
-class Product(NamedTuple):
+class WmmaProduct(NamedTuple):
     """D = A . B + C. operation: "xor" or "and" for single bits, else ""."""
 
     shape: str
@@ -104,7 +112,7 @@ class Product(NamedTuple):
     operation: str
 
 
-def mma(f: Fragment, site: Site, form: Product, a: Any, b: Any, c: Any) -> list[NDArray[Any]]:
+def mma(f: Fragment, site: Site, form: WmmaProduct, a: Any, b: Any, c: Any) -> list[NDArray[Any]]:
     require_all_lanes(f, "wmma.mma")
     size = [_of(kind, form.shape, which) for kind, which in zip(form[1:5], "dabc", strict=True)]
     held = [from_registers(stack(x, s.width == 64), s) for x, s in zip((a, b, c), size[1:], strict=True)]
@@ -124,7 +132,7 @@ def mma(f: Fragment, site: Site, form: Product, a: Any, b: Any, c: Any) -> list[
         m, n, k = left.shape[0], right.shape[0], left.shape[1]
         kind = "s8" if form.d_type == "s32" else form.a_type
         bits = compute_product(
-            Form(m, n, k, wide, kind, kind, form.saturate), left, right, old, grid.mma_unit.accumulation
+            WarpMmaForm(m, n, k, wide, kind, kind, form.saturate), left, right, old, grid.mma_unit.accumulation
         )
         if form.d_type != wide:
             bits = _between(bits, wide, form.d_type)
@@ -205,7 +213,7 @@ def _mma(i: Instruction, w: Translator) -> Effect:
         raise Unsupported
     if (d != c and a != "f16") or bool(operation) != (a == "b1") or (saturate and d not in ("s32", "f16", "f32")):
         raise Unsupported
-    form = Product(shape, d, a, b, c, saturate and d == "s32", operation)
+    form = WmmaProduct(shape, d, a, b, c, saturate and d == "s32", operation)
     vectors = [elements(o) for o in i.operands]
     if [len(v) for v in vectors] != [
         _of(kind, shape, which).registers for kind, which in zip((d, a, b, c), "dabc", strict=True)
@@ -213,4 +221,4 @@ def _mma(i: Instruction, w: Translator) -> Effect:
         raise Unsupported
     width = "b64" if a == "f64" else "b32"
     operands = [tuple_of(w.read(e, width) for e in v) for v in vectors[1:]]
-    return Effect(mma, [w.constant(Product, *form), *operands], vectors[0])
+    return Effect(mma, [w.constant(WmmaProduct, *form), *operands], vectors[0])

@@ -9,7 +9,7 @@ from typing import Any
 
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import Value
-from emugpu.emulator.ptx.ast import Kernel
+from emugpu.emulator.ptx.ast import PtxKernel
 
 EXIT = -1
 """Pseudo block: the thread has exited the kernel."""
@@ -36,7 +36,7 @@ class Code:
     instruction it belongs to.
     """
 
-    kernel: Kernel
+    kernel: PtxKernel
     filename: str
     source: str
     instruction_at: Sequence[int | None]

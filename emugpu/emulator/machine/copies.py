@@ -62,7 +62,7 @@ class BulkQueue:
 
 
 @dataclass(slots=True, eq=False)
-class Copy:
+class CpAsync:
     """One cp.async instruction of some lanes. It is in flight until ``done``."""
 
     done: bool = False
@@ -76,8 +76,8 @@ class CopyQueue:
     """
 
     mask: int
-    open: list[Copy] = field(default_factory=list)
-    committed: deque[list[Copy]] = field(default_factory=deque)
+    open: list[CpAsync] = field(default_factory=list)
+    committed: deque[list[CpAsync]] = field(default_factory=deque)
     number: int = 0
 
     def divide(self, mask: int) -> CopyQueue:

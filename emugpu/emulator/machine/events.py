@@ -189,7 +189,7 @@ class Accesses:
         return self._make()
 
 
-class Written(NamedTuple):
+class PrintedText(NamedTuple):
     """A lane has printed a text (vprintf)."""
 
     agent: Agent

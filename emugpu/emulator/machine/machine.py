@@ -68,20 +68,20 @@ Progress = Callable[[int, int], None]
 class Stop:
     """Why native turns have ended.
 
-    turns: how many were begun. answer: the engine's reason. fragment: the fragment whose turn goes on in Python, or
+    turns: how many were begun. reason: the engine's reason. fragment: the fragment whose turn goes on in Python, or
     None. piece: where in its block the turn goes on. ran: how many blocks it has run in this turn. changes: the
     machine's count of changes before this turn.
     """
 
     turns: int
-    answer: Any = None
+    reason: Any = None
     fragment: Fragment | None = None
     piece: int = 0
     ran: int = 0
     changes: int = 0
 
 
-class Engine(Protocol):
+class BlockEngine(Protocol):
     """Runs basic blocks natively, in place of their Python functions.
 
     enters: for each block, whether the engine may be asked to run it. counts: for each block, how often the engine has
@@ -155,7 +155,7 @@ class Machine:
     """Runs one launch."""
 
     def __init__(
-        self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits, engine: Engine | None = None
+        self, grid: Grid, schedule: Schedule, clusters: Clusters, limits: Limits, engine: BlockEngine | None = None
     ) -> None:
         """engine: runs the blocks that it can run natively."""
         self.grid = grid
@@ -406,13 +406,13 @@ class Machine:
         """Finishes a turn that the engine began. Returns whether the fragment only polled."""
         assert self.engine is not None
         self.engine.settle(fragment)
-        if stop.answer.name == "HAD_TURN":
+        if stop.reason.name == "HAD_TURN":
             return self._had_turn(fragment)
-        if stop.answer.name == "EXITS":
+        if stop.reason.name == "EXITS":
             self._stop(fragment, EXIT)
-        elif stop.answer.name == "ARRIVES":
+        elif stop.reason.name == "ARRIVES":
             self._stop(fragment, fragment.block)
-        elif stop.answer.name in ("CANNOT_SPLIT", "SPLITS"):
+        elif stop.reason.name in ("CANNOT_SPLIT", "SPLITS"):
             following = self.engine.diverge(fragment, fragment.block)
             self.block_counts[fragment.block] += 1
             self._stop(fragment, following)

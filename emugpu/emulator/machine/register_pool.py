@@ -7,7 +7,7 @@ from typing import Any
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine.lanes import WARP_SIZE
-from emugpu.emulator.ptx.ast import Immediate, Kernel
+from emugpu.emulator.ptx.ast import Immediate, PtxKernel
 
 SM_REGISTERS = 65_536
 """The number of 32-bit registers of one SM (CUDA Programming Guide, compute capabilities 9.0 and 10.0)."""
@@ -17,7 +17,7 @@ WARPS = 4
 """setmaxnreg acts on warpgroups, and registers are allocated for four warps at a time."""
 
 
-def registers_at_entry(kernel: Kernel) -> int | None:
+def registers_at_entry(kernel: PtxKernel) -> int | None:
     """Returns the registers per thread with which the warps start, or None if the kernel's directives do not fix them.
 
     The rule for .maxntid with .minnctapersm is that of ptxas 13.0 for sm_90a: no warp starts with more registers than

@@ -55,7 +55,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """Shape and arguments of one launch.
 
     ``parameters``: the kernel's parameter block. ``workspace``: the global address of a cooperative grid's barrier, or
@@ -130,7 +130,7 @@ class AsyncOperation:
         self.priority = 0.0
 
 
-class Choices(Protocol):
+class ScheduleChoices(Protocol):
     """The decisions of a schedule other than the order of execution."""
 
     splits_multicast: bool
@@ -152,10 +152,10 @@ class Grid:
     def __init__(
         self,
         code: Code,
-        launch: Launch,
+        launch: KernelLaunch,
         memory: GlobalMemory,
         mma_unit: MmaUnit,
-        choices: Choices,
+        choices: ScheduleChoices,
         findings: Findings,
         sink: events.Sink | None,
         symbols: Mapping[str, int] | None = None,

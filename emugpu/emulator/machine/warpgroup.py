@@ -23,7 +23,7 @@ from emugpu.emulator.machine.barriers import Wakeups
 from emugpu.emulator.machine.events import Operation
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.units.mma import MmaUnit
-from emugpu.emulator.units.wgmma import Accumulator, M, Plan
+from emugpu.emulator.units.wgmma import Accumulator, DecodedWgmma, M
 
 WARPS = 4
 _NOTHING = {type(None)}
@@ -74,11 +74,11 @@ class HeldRegisters:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class WarpgroupMma:
     """One wgmma.mma_async of the whole warpgroup, until all warps have issued it and it has completed."""
 
     key: tuple[Any, ...]
-    plan: Plan
+    decoded: DecodedWgmma
     accumulator: Accumulator
     keep: bool
     warps: list[int] = field(default_factory=list)
@@ -95,13 +95,13 @@ class Step:
         """Executes the step in the tensor core, which reads the operands now."""
         for held in self.a_held:
             held.check()
-        self.accumulator.d_type = self.plan.form.d_type
+        self.accumulator.d_type = self.decoded.form.d_type
         if self.keep:
             for warp, registers in self.initial:
                 self.accumulator.set_rows(warp, registers)
         else:
             self.accumulator.clear()
-        self.accumulator.add(shared, self.plan, self.a_registers, self.metadata)
+        self.accumulator.add(shared, self.decoded, self.a_registers, self.metadata)
 
     def put_a(self, warp: int, chunks: NDArray[np.complex128]) -> None:
         """Sets the rows of A that come from the registers of one warp."""
@@ -124,7 +124,7 @@ class Warpgroup:
     label: str
     unit: MmaUnit
     wakeups: Wakeups[Any]
-    steps: deque[Step] = field(default_factory=deque)
+    steps: deque[WarpgroupMma] = field(default_factory=deque)
     """The instructions that some warps, but not all, have issued."""
     submitted: int = 0
     completed: int = 0

@@ -159,7 +159,7 @@ DEPTH = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4": 6
 
 
 @dataclass(frozen=True)
-class Shape:
+class InstructionDescriptor:
     """The content of an instruction descriptor.
 
     a_id, b_id: which bytes of a column hold the scale factors. scale: the type of the scale factors, for block-scaled
@@ -199,7 +199,7 @@ def _valid_m(kind: str, group: int, weights: bool, sparse: bool) -> tuple[int, .
 
 
 @lru_cache(maxsize=512)
-def decode(kind: str, value: int, group: int, weights: bool = False, sparse: bool = False) -> Shape:
+def decode(kind: str, value: int, group: int, weights: bool = False, sparse: bool = False) -> InstructionDescriptor:
     """Decodes an instruction descriptor. weights: ``.ws``. sparse: ``.sp``. Fault on values that do not exist."""
     what = f"tcgen05.mma kind::{kind} instruction descriptor"
     bits, zero = partial(_bits, value), partial(_require_zero, value, what)
@@ -243,7 +243,7 @@ def decode(kind: str, value: int, group: int, weights: bool = False, sparse: boo
     for name, bit, element in (("A", 15, a_type), ("B", 16, b_type)):
         if bits(bit, bit) and (element in narrow or kind == "tf32"):
             raise Fault(f"{what} {value:#x}: {name} of type {element} must be K-major here", "descriptor")
-    return Shape(
+    return InstructionDescriptor(
         kind,
         m,
         n,

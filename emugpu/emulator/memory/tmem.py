@@ -158,7 +158,7 @@ class TensorMemory:
                 "tmem-alloc",
             )
 
-    def not_allocated(self, place: Place) -> str:
+    def not_allocated(self, place: RegisterPlace) -> str:
         """Describes what an access touches outside the CTA's allocations; "" if nothing, or if there are none."""
         if not self._allocated_mask or self._allocated_mask & place.units == place.units:
             return ""
@@ -194,7 +194,7 @@ class TensorMemory:
 
     # -- tcgen05.ld and tcgen05.st -----------------------------------------------------------------
 
-    def load(self, place: Place) -> NDArray[np.uint32]:
+    def load(self, place: RegisterPlace) -> NDArray[np.uint32]:
         """Executes tcgen05.ld. Returns the registers of one warp, [registers, 32 threads]."""
         self._prepare(place)
         if np.count_nonzero(self._flat_valid.take(place.flat)) != place.flat.size:
@@ -211,20 +211,20 @@ class TensorMemory:
         packed: NDArray[np.uint32] = low | (high << 16)
         return packed
 
-    def peek(self, place: Place) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    def peek(self, place: RegisterPlace) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Returns the result of `load`, and the mask of its bits that were never written."""
         values, missing = self._flat.take(place.flat), np.where(self._flat_valid.take(place.flat), 0, 0xFFFFFFFF)
         if place.packed:
             values, missing = (part[0] & 0xFFFF | (part[1] & 0xFFFF) << 16 for part in (values, missing))
         return values, missing.astype(np.uint32)
 
-    def forget(self, place: Place, undefined: NDArray[np.uint32]) -> None:
+    def forget(self, place: RegisterPlace, undefined: NDArray[np.uint32]) -> None:
         """Marks the words with undefined bits of a store as unwritten. `undefined`: the bits, as stored."""
         if place.packed:
             undefined = np.stack([undefined & 0xFFFF, undefined >> 16])
         self._flat_valid[place.flat[undefined != 0]] = False
 
-    def store(self, place: Place, registers: NDArray[np.uint32]) -> None:
+    def store(self, place: RegisterPlace, registers: NDArray[np.uint32]) -> None:
         """Executes tcgen05.st: writes the registers [registers, 32 threads] of one warp."""
         self._prepare(place)
         if place.packed:
@@ -237,7 +237,7 @@ class TensorMemory:
         self._flat[place.flat] = registers
         self._flat_valid[place.flat] = True
 
-    def _prepare(self, place: Place) -> None:
+    def _prepare(self, place: RegisterPlace) -> None:
         if not self._allocated_mask:
             self.check_allocated(place.first_column, place.end_column, "this access")
         if self.pending:
@@ -303,7 +303,7 @@ def parts_of(shape: str, registers: int) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class RegisterPlace:
     """The place of an access's registers.
 
     flat: the flat indices (lane * 512 + column), [registers, 32 threads], or [low and high half, registers, 32] if
@@ -321,7 +321,9 @@ class Place:
 
 
 @lru_cache(maxsize=2048)
-def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool = False, half_split: int = 0) -> Place:
+def place(
+    shape: str, num: int, address: int, warp_in_group: int, pack16: bool = False, half_split: int = 0
+) -> RegisterPlace:
     """Returns the place of the registers of one warp's tcgen05.ld or tcgen05.st. Fault on operands that do not exist.
 
     Args:
@@ -366,4 +368,4 @@ def place(shape: str, num: int, address: int, warp_in_group: int, pack16: bool =
     for touched in np.unique(columns // ALLOCATION_COLUMNS).tolist():
         units |= 1 << touched
     spanned = range(int(flat.min()) // COLUMNS, int(flat.max()) // COLUMNS + 1)
-    return Place(f"{shape}.x{num}", flat.astype(np.intp), pack16, spanned, first, end, units)
+    return RegisterPlace(f"{shape}.x{num}", flat.astype(np.intp), pack16, spanned, first, end, units)

@@ -1,9 +1,9 @@
 """The native engine of a launch, which also gives fragments their turns.
 
 If fragments have their turns in the order in which they became ready, the interpreter schedules them itself
-(`Engine.take_turns`): it goes from one fragment to the next as they wait at barriers, diverge and rejoin, until one of
-them needs Python. New fragments that still exist then become Python objects. A fragment's registers are updated when
-Python next runs it (`FragmentRunner.settle`).
+(`NativeEngine.take_turns`): it goes from one fragment to the next as they wait at barriers, diverge and rejoin, until
+one of them needs Python. New fragments that still exist then become Python objects. A fragment's registers are updated
+when Python next runs it (`FragmentRunner.settle`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from emugpu.emulator.native.layout import (
     FIRST_ROW,
     JOIN_FIELDS,
     NAMED_BARRIERS,
-    Answer,
     Context,
     CtaState,
+    FragmentState,
     JoinField,
     Result,
-    State,
+    StopReason,
 )
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
-from emugpu.emulator.native.plan import Plan
+from emugpu.emulator.native.plan import NativePlan
 from emugpu.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
 
 FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
@@ -63,10 +63,10 @@ class _Participants:
         self.price = CALL_PRICE
 
 
-class Engine(FragmentRunner):
+class NativeEngine(FragmentRunner):
     """Runs fragments natively and gives them their turns."""
 
-    def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
+    def __init__(self, library: Library, grid: Grid, plan: NativePlan) -> None:
         super().__init__(library, grid, plan)
         self._rounds = self._taken = self._gain = self._pause = 0
         self._next_pause = SHORTEST_PAUSE
@@ -108,12 +108,14 @@ class Engine(FragmentRunner):
         while True:
             result = self._call_native(turns - taken)
             taken += result[Result.TURNS]
-            if result[Result.STATUS] != Answer.CANNOT_SPLIT or not self._make_splittable(result[Result.CURRENT], now):
+            if result[Result.STATUS] != StopReason.CANNOT_SPLIT or not self._make_splittable(
+                result[Result.CURRENT], now
+            ):
                 break
             c[Context.HEAD] -= 1
             self._place.queue[c[Context.HEAD]] = result[Result.CURRENT]
             taken -= 1
-        if result[Result.STATUS] == Answer.NOTHING_LEFT and not is_open:
+        if result[Result.STATUS] == StopReason.NOTHING_LEFT and not is_open:
             self._width = min(4 * self._width, WIDEST)
         else:
             self._width = max(self._width // 2, 2 * c[Context.HEAD], NARROWEST)
@@ -128,7 +130,7 @@ class Engine(FragmentRunner):
         if current is None:
             return Stop(taken)
         ran = self._table[FIELDS * current.native.number + Field.RAN]
-        return Stop(taken, Answer(result[Result.STATUS]), current, result[Result.FOLLOWING], ran, before)
+        return Stop(taken, StopReason(result[Result.STATUS]), current, result[Result.FOLLOWING], ran, before)
 
     def _look_at_turns(self, taken: int, gain: int) -> None:
         """Makes fragments run one by one for a while, longer each time, if calls give few turns or little is done in
@@ -167,7 +169,7 @@ class Engine(FragmentRunner):
                 return False
         elif meets or not self._renew(f, block, now):
             return False
-        self._give_state(f, cta, join, join_block, State.READY, now)
+        self._give_state(f, cta, join, join_block, FragmentState.READY, now)
         return True
 
     def _renew(self, f: Fragment, block: int, now: _Participants) -> bool:
@@ -248,7 +250,7 @@ class Engine(FragmentRunner):
         now.joins[number] = joins
         numbers, arrived = [f.native.number for f in point.arrived], 0
         for f, following in zip(point.arrived, [*numbers[1:], -1], strict=False):
-            self._give_state(f, now.ctas[f.cta], number, point.block, State.ARRIVED, now)
+            self._give_state(f, now.ctas[f.cta], number, point.block, FragmentState.ARRIVED, now)
             self._table[FIELDS * f.native.number + Field.NEXT] = following
             arrived |= f.mask
         base = JOIN_FIELDS * number
@@ -292,15 +294,15 @@ class Engine(FragmentRunner):
             f = now.objects.get(number)
             if f is None:
                 made.append((fields[Field.BORN], number, fields))
-            elif fields[Field.STATE] == State.GONE:
+            elif fields[Field.STATE] == FragmentState.GONE:
                 gone.append(f)
-            elif fields[Field.STATE] == State.LEFT:
+            elif fields[Field.STATE] == FragmentState.LEFT:
                 left.append(f)
             else:
                 changed.append((f, fields))
         for _, number, fields in sorted(made):
             f = self._make(number, fields, now)
-            if fields[Field.STATE] == State.LEFT:
+            if fields[Field.STATE] == FragmentState.LEFT:
                 left.append(f)
             else:
                 changed.append((f, fields))

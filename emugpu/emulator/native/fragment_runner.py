@@ -16,10 +16,10 @@ from emugpu.emulator.machine.divergence import diverge
 from emugpu.emulator.machine.machine import Stop
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Cta, Fragment, Grid
-from emugpu.emulator.native.layout import FIRST_ROW, Answer, Context, Result
+from emugpu.emulator.native.layout import FIRST_ROW, Context, Result, StopReason
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
-from emugpu.emulator.native.plan import PREDICATE, Piece, Plan
+from emugpu.emulator.native.plan import PREDICATE, NativePlan, Piece
 from emugpu.emulator.native.trace import Trace
 from emugpu.emulator.native.workspace import FIELDS, File, Workspace
 
@@ -48,7 +48,7 @@ class _Entry:
 class FragmentRunner:
     """Runs the fragments of one launch, one at a time."""
 
-    def __init__(self, library: Library, grid: Grid, plan: Plan) -> None:
+    def __init__(self, library: Library, grid: Grid, plan: NativePlan) -> None:
         code: Code = grid.code
         self._library = library
         self._functions = code.functions
@@ -122,7 +122,7 @@ class FragmentRunner:
         block function, and the number of blocks before it, which are counted.
         """
         ran, number = 0, stop.piece if stop is not None else 0
-        failed = stop is not None and stop.answer == Answer.FAILED
+        failed = stop is not None and stop.reason == StopReason.FAILED
         pieces = self._pieces[block]
         if not pieces or (failed and number == 0 and not pieces[0].piece.synchronises):
             return block, self._functions[block](f, f.registers), 0
@@ -135,13 +135,13 @@ class FragmentRunner:
                 entry.weight -= price
                 status, block, following, further = self._run(f, entry, budget - ran)
                 ran += further
-                if status == Answer.STOPPED:
+                if status == StopReason.STOPPED:
                     return block, following, ran
-                if status == Answer.DIVERGES:
+                if status == StopReason.DIVERGES:
                     return block, self.diverge(f, block), ran
                 number = following
                 piece = self._pieces[block][number].piece
-                if status == Answer.FAILED and number == 0 and not piece.synchronises:
+                if status == StopReason.FAILED and number == 0 and not piece.synchronises:
                     return block, self._functions[block](f, f.registers), ran
             if piece.function is None:
                 self._plan.make_functions(block)
@@ -214,7 +214,7 @@ class FragmentRunner:
         if not pieces or not pieces[0].is_native or pieces[0].piece.synchronises:
             return None
         piece = pieces[0].piece
-        if not self._hand_in(f, piece.needs) or self._call(f, piece, blocks, blocks) == Answer.REFUSED:
+        if not self._hand_in(f, piece.needs) or self._call(f, piece, blocks, blocks) == StopReason.REFUSED:
             return None
         result = self._take_over(f)
         return result[Result.FOLLOWING], result[Result.LOADS]

@@ -152,7 +152,7 @@ class FragmentField(Counted):
     """The number of its warp among the traced warps."""
 
 
-class Event(IntEnum):
+class TraceEvent(IntEnum):
     """The kinds of entries of the trace; `emugpu.emulator.machine.events` describes each."""
 
     ACCESS = 0
@@ -265,7 +265,7 @@ class FilteredChunk(Counted):
     WHOLE_BEFORE = auto()
 
 
-class State(IntEnum):
+class FragmentState(IntEnum):
     """The state of a fragment."""
 
     READY = 0
@@ -310,7 +310,7 @@ class CtaState(Counted):
     BARRIERS = auto()
 
 
-class Barrier(Counted):
+class NamedBarrier(Counted):
     """A named barrier of a CTA."""
 
     ARRIVED = auto()
@@ -323,7 +323,7 @@ class Barrier(Counted):
     LAST = auto()
 
 
-class Answer(IntEnum):
+class StopReason(IntEnum):
     """Why native code stopped. The first six belong to a run of blocks, the others to turns."""
 
     STOPPED = 0
@@ -383,7 +383,7 @@ TRACE_BYTES = 48
 WHOLE_CHUNK = 1 << 30
 """Added to a chunk if one access covers all its bytes."""
 NOT_YET = -1
-JOIN_FIELDS, BARRIER_FIELDS = len(JoinField), len(Barrier)
+JOIN_FIELDS, BARRIER_FIELDS = len(JoinField), len(NamedBarrier)
 CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * BARRIER_FIELDS
 
 
@@ -392,8 +392,8 @@ def constants() -> str:
     lines = [f"comptime {field.name} = {field.value}" for field in Context]
     lines += [f"comptime {mark.name} = {mark.value}" for mark in Mark]
     tables = {
-        "FRAGMENT": FragmentField, "STATE": State, "JOINPOINT": JoinField, "CTA": CtaState, "BARRIER": Barrier,
-        "ANSWER": Answer, "RESULT": Result, "EVENT": Event, "TRACED": Traced,
+        "FRAGMENT": FragmentField, "STATE": FragmentState, "JOINPOINT": JoinField, "CTA": CtaState,
+        "BARRIER": NamedBarrier, "STOP": StopReason, "RESULT": Result, "EVENT": TraceEvent, "TRACED": Traced,
         "FILTER": FilterCall, "WARP": FilteredWarp, "FILTERED": FilteredCta, "CHUNK": FilteredChunk,
     }  # fmt: skip
     for prefix, table in tables.items():

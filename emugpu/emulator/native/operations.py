@@ -31,7 +31,7 @@ MOJO_TYPES = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class MicroOperation:
     """One micro-operation. ``result`` and ``sources`` are the types as which Mojo reads its rows."""
 
     name: str
@@ -85,11 +85,11 @@ def of(function: Callable[..., Any], *more: object) -> Callable[..., int]:
     return lambda *lanes: function(*lanes, *more)
 
 
-def _operations() -> list[Operation]:
-    found: list[Operation] = []
+def _operations() -> list[MicroOperation]:
+    found: list[MicroOperation] = []
 
     def add(name: str, result: str, sources: str, mojo: str, lane: Callable[..., int], **more: bool) -> None:
-        found.append(Operation(name, result, tuple(sources.split()), mojo, lane, **more))
+        found.append(MicroOperation(name, result, tuple(sources.split()), mojo, lane, **more))
 
     for bits, mask in ((32, M32), (64, M64)):
         u, s = f"u{bits}", f"s{bits}"
@@ -352,7 +352,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(_operations())
+OPERATIONS: tuple[MicroOperation, ...] = tuple(_operations())
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 NUMBERS = {operation.name: number for number, operation in enumerate(OPERATIONS)}
 

@@ -33,7 +33,7 @@ from emugpu.emulator.native.operations import (
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
 from emugpu.emulator.translate.cfg import (
     BRANCHES,
-    Block,
+    BasicBlock,
     accumulators,
     destinations,
     held_operands,
@@ -100,7 +100,7 @@ class Branch:
 
 
 @dataclass
-class Plan:
+class NativePlan:
     """All data of a kernel that the engine needs."""
 
     pieces: list[list[Piece]]
@@ -219,12 +219,12 @@ class Planner:
         self,
         instructions: Sequence[Instruction],
         emitted: Sequence[Emitted | Unsupported],
-        blocks: Sequence[Block],
+        blocks: Sequence[BasicBlock],
         starting_at: dict[int, int],
         unloaded_in: Sequence[set[int]],
         dtypes: Sequence[Any],
         operands: Any,
-        write_pieces: Callable[[int, Sequence[Block]], list[BlockFunction]],
+        write_pieces: Callable[[int, Sequence[BasicBlock]], list[BlockFunction]],
         quiet: bool,
     ) -> None:
         """Prepares a plan. ``quiet`` means that no sink will be attached and that loads of tensor memory take their
@@ -252,7 +252,7 @@ class Planner:
         self._barriers: set[int] = set()
         self._accesses: dict[int, tuple[str, str, int, int]] = {}
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> NativePlan | None:
         """Returns the plan, or None if the kernel is too large or nothing in it can run natively."""
         blocks = self._blocks
         micro = [self._micro_of_block(block) for block in blocks]
@@ -279,7 +279,7 @@ class Planner:
 
     # ---- which instructions, and which pieces ----
 
-    def _micro_of_block(self, block: Block) -> dict[int, list[Record] | None]:
+    def _micro_of_block(self, block: BasicBlock) -> dict[int, list[Record] | None]:
         """Returns the micro-operations of each instruction except branches, or None if Python must run it."""
         unloaded = set(self._unloaded_in[block.index])
         loading: set[int] = set()
@@ -447,20 +447,20 @@ class Planner:
         found = {"op": ATOMIC_ACCESSES[m.access, m.nbytes], "guard": guard, "flags": flags, "d": d, "a": base}
         return {**found, "b": rows[0], "c": rows[-1], "e": ATOMICS.index(m.name), "imm": m.offset & 0xFFFFFFFFFFFFFFFF}
 
-    def _guard_of_end(self, block: Block) -> set[int]:
+    def _guard_of_end(self, block: BasicBlock) -> set[int]:
         """Returns the predicate that decides where a block continues."""
         last = block.skips or self._instructions[block.last - 1]
         ends = block.skips is not None or last.opcode in BRANCHES
         return {last.guard.slot} if ends and last.guard is not None else set()
 
-    def _end_is_native(self, block: Block) -> bool:
+    def _end_is_native(self, block: BasicBlock) -> bool:
         last = block.skips or self._instructions[block.last - 1]
         if block.skips is None and last.opcode not in BRANCHES:
             return True
         plain = block.skips is not None or not isinstance(self._emitted[last.index], Unsupported)
         return last.opcode != "brx" and plain and not self._guard_of_end(block) & self._excluded
 
-    def _pieces(self, block: Block, found: dict[int, list[Record] | None]) -> list[Piece]:
+    def _pieces(self, block: BasicBlock, found: dict[int, list[Record] | None]) -> list[Piece]:
         """Divides a block into pieces. Native ones have a start of 0; the list is empty if there are none."""
         end_is_native = self._end_is_native(block)
         pieces: list[Piece] = []
@@ -495,7 +495,7 @@ class Planner:
         piece.publishes = not piece.reads.isdisjoint(self._accumulators)
         return piece
 
-    def _live_within(self, block: Block, pieces: Sequence[Piece]) -> list[set[int]]:
+    def _live_within(self, block: BasicBlock, pieces: Sequence[Piece]) -> list[set[int]]:
         """Returns the live registers at the start of each piece and at the end of the block."""
         live = [block.live_out | self._guard_of_end(block)]
         for piece in reversed(pieces):
@@ -506,7 +506,7 @@ class Planner:
 
     def _encode(
         self,
-        block: Block,
+        block: BasicBlock,
         pieces: Sequence[Piece],
         number: int,
         found: dict[int, list[Record] | None],
@@ -534,7 +534,7 @@ class Planner:
         self._locations.append(live)
         return len(self._locations) - 1
 
-    def _end(self, block: Block, branches: dict[int, Branch]) -> Record:
+    def _end(self, block: BasicBlock, branches: dict[int, Branch]) -> Record:
         """Returns the record of the block's end, which says where it continues."""
         here = len(self._blocks) + block.index
         last = block.skips or self._instructions[block.last - 1]
@@ -584,7 +584,9 @@ class Planner:
                     rows = [(slot, self._rows.register(slot)) for slot in slots]
                     piece.needs = [(slot, row, self._rows.kinds[row]) for slot, row in rows]
 
-    def _finished(self, pieces: list[list[Piece]], branches: dict[int, Branch], entries: NDArray[np.int32]) -> Plan:
+    def _finished(
+        self, pieces: list[list[Piece]], branches: dict[int, Branch], entries: NDArray[np.int32]
+    ) -> NativePlan:
         rows = self._rows
         operations = np.zeros(len(self._records), RECORD)
         for name in RECORD.names or ():
@@ -603,7 +605,7 @@ class Planner:
             slot_of_row[row] = slot
         text = f"lambda f: ({''.join(f'{expression}, ' for expression, _ in rows.expressions)})"
         filled = eval(text, self._operands.names)  # generated code uses the same expressions
-        return Plan(
+        return NativePlan(
             pieces=pieces,
             branches=branches,
             joins=[block.join for block in self._blocks],
@@ -635,7 +637,7 @@ class Planner:
         live = self._live_within(block, pieces)
         parts = []
         for piece, after in zip(pieces, live[1:], strict=True):
-            part = Block(block.index, piece.first, piece.last, None, block.successors, block.join)
+            part = BasicBlock(block.index, piece.first, piece.last, None, block.successors, block.join)
             part.reads, part.writes = set(piece.reads), set(piece.writes)
             part.loads = set(piece.reads)
             part.live_out = after if piece is not pieces[-1] else block.live_out

@@ -14,7 +14,7 @@ from emugpu.emulator.native.operations import (
     MOJO_TYPES,
     OPERATIONS,
     SPACES,
-    Operation,
+    MicroOperation,
 )
 
 _FOLDER = Path(__file__).with_name("interpreter")
@@ -22,7 +22,7 @@ _FIRST = {"ACCESS": "ld", "STORE": "st"}
 _ROWS = ("pa", "pb", "px")
 
 
-def _handler(operation: Operation) -> list[str]:
+def _handler(operation: MicroOperation) -> list[str]:
     lines = [
         f"    var {name}{name} = load[{MOJO_TYPES[kind]}]({row})"
         for name, row, kind in zip("abc", _ROWS, operation.sources, strict=False)
@@ -34,7 +34,7 @@ def _handler(operation: Operation) -> list[str]:
         lines += [
             f"    var wide = {words}",
             "    if not is_certain(wide, active):",
-            "        status = ANSWER_FAILED",
+            "        status = STOP_FAILED",
             "        break",
             f"    var r = {'flush(' if ftz else ''}wide.cast[DType.float32](){')' if ftz else ''}",
             "    put(pd, canonical(r))",

@@ -18,7 +18,7 @@ from emugpu.emulator.machine.events import Access, Agent, Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, lanes_of
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Grid, Warp
-from emugpu.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Event, Traced
+from emugpu.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Traced, TraceEvent
 from emugpu.emulator.native.library import Library
 
 ENTRY = np.dtype(
@@ -128,7 +128,9 @@ class Trace:
             self._append(kind, 0, agent, *values)
         return about is not None
 
-    def _append(self, kind: Event, flags: int, agent: Agent, site: int, value: int, number: int, base: int = 0) -> None:
+    def _append(
+        self, kind: TraceEvent, flags: int, agent: Agent, site: int, value: int, number: int, base: int = 0
+    ) -> None:
         context = self._context
         count, used = context[Context.TRACED], context[Context.TRACE_CHUNKS_USED]
         about = (kind, flags, self._number(agent[:3]), agent.lanes, site, 0, value, used, number, base)
@@ -159,7 +161,7 @@ class Trace:
         places = np.atleast_1d(np.asarray(where)).astype(np.int64)
         ends = int(places.min()), int(places.max()) + nbytes * items
         base = next((b for b, end in self._blocks if b <= ends[0] and ends[1] <= end), 0) if space == "global" else 0
-        self._append(Event.ACCESS, flags, agent, site.index, first, items, base)
+        self._append(TraceEvent.ACCESS, flags, agent, site.index, first, items, base)
         if space == "shared" or base:
             touched = np.unique((places - base)[:, None] + np.arange(nbytes * items))
             chunks, counts = np.unique(touched >> 4, return_counts=True)
@@ -210,22 +212,22 @@ class Trace:
     def event(self, entry: tuple[int, ...], words: NDArray[np.uint64]) -> Any:
         kind, _, warp, lanes, index, _, value, _, number, _ = entry
         agent, site = self.agent(warp, lanes), self._sites[index]
-        if kind == Event.RESUMED:
+        if kind == TraceEvent.RESUMED:
             return events.Resumed(agent)
-        if kind == Event.SUSPENDED:
+        if kind == TraceEvent.SUSPENDED:
             return events.Suspended(agent, site, "waits")
-        if kind == Event.ARRIVED:
+        if kind == TraceEvent.ARRIVED:
             return events.GroupArrived(agent, site, number, value, True)
-        if kind == Event.LEFT:
+        if kind == TraceEvent.LEFT:
             return events.GroupLeft(agent, site, number, value)
-        if kind == Event.COMPLETED:
+        if kind == TraceEvent.COMPLETED:
             return events.GroupCompleted(agent.cluster, agent.cta, number, value)
-        if kind == Event.SYNCED:
+        if kind == TraceEvent.SYNCED:
             return events.WarpSynced(agent, site, value)
-        if kind == Event.EXITED:
+        if kind == TraceEvent.EXITED:
             return events.Exited(agent)
         parts = tuple(self.agent(warp, mask) for mask in words[value : value + number].tolist())
-        return events.Diverged(agent, parts) if kind == Event.DIVERGED else events.Rejoined(parts, agent)
+        return events.Diverged(agent, parts) if kind == TraceEvent.DIVERGED else events.Rejoined(parts, agent)
 
 
 class Batch:
@@ -241,7 +243,7 @@ class Batch:
     def events(self, which: NDArray[np.int64]) -> Iterator[Any]:
         """Makes events of some entries, in order. Accesses that belong together become one event."""
         entries = self.entries[which]
-        accesses = entries["kind"] == Event.ACCESS
+        accesses = entries["kind"] == TraceEvent.ACCESS
         goes_on = accesses[1:] & accesses[:-1]
         for column in (self.trace.kinds[entries["site"]], entries["run"], entries["base"]):
             goes_on &= column[1:] == column[:-1]
@@ -255,7 +257,7 @@ class Batch:
         first = chunk = covered = 0
         rows = zip(entries[starts].tolist(), ends.tolist(), chunk_ends.tolist(), whole_ends.tolist(), strict=True)
         for entry, end, chunk_end, covered_end in rows:
-            if entry[0] == Event.ACCESS:
+            if entry[0] == TraceEvent.ACCESS:
                 make = partial(map, self.access, which[first:end].tolist())
                 yield self.trace.run(entry, chunks[chunk:chunk_end], whole[covered:covered_end], end - first, make)
             else:
@@ -312,23 +314,23 @@ class Batch:
         return Access(agent, self.trace.site(site), MODES[verb], space, cta, where, nbytes, items, stored)
 
 
-def _entry_of(event: Any) -> tuple[Event, Agent, int, int, int] | None:
+def _entry_of(event: Any) -> tuple[TraceEvent, Agent, int, int, int] | None:
     """Returns kind, agent, instruction, value and number of an event's entry, if the entry can hold the whole event."""
     match event:
         case events.Resumed():
-            return Event.RESUMED, event.agent, -1, 0, 0
+            return TraceEvent.RESUMED, event.agent, -1, 0, 0
         case events.Suspended(mbarrier=None, what="waits"):
-            return Event.SUSPENDED, event.agent, event.site.index, 0, 0
+            return TraceEvent.SUSPENDED, event.agent, event.site.index, 0, 0
         case events.Exited():
-            return Event.EXITED, event.agent, -1, 0, 0
+            return TraceEvent.EXITED, event.agent, -1, 0, 0
         case events.WarpSynced():
-            return Event.SYNCED, event.agent, event.site.index, event.members, 0
+            return TraceEvent.SYNCED, event.agent, event.site.index, event.members, 0
         case events.GroupArrived(waits=True) if event.barrier >= 0:
-            return Event.ARRIVED, event.agent, event.site.index, event.generation, event.barrier
+            return TraceEvent.ARRIVED, event.agent, event.site.index, event.generation, event.barrier
         case events.GroupLeft() if event.barrier >= 0:
-            return Event.LEFT, event.agent, event.site.index, event.generation, event.barrier
+            return TraceEvent.LEFT, event.agent, event.site.index, event.generation, event.barrier
         case events.GroupCompleted() if event.barrier >= 0:
-            return Event.COMPLETED, Agent(event.cluster, event.cta, 0, 0), -1, event.generation, event.barrier
+            return TraceEvent.COMPLETED, Agent(event.cluster, event.cta, 0, 0), -1, event.generation, event.barrier
     return None
 
 

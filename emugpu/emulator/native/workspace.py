@@ -16,7 +16,7 @@ from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.bytes import aligned_bytes
 from emugpu.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
 from emugpu.emulator.native.layout import FragmentField as Field
-from emugpu.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, Plan
+from emugpu.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, NativePlan
 
 LOG_ROOM = 16384
 """Most stores of one lane that a run of blocks may make and still be rolled back."""
@@ -65,7 +65,7 @@ class Files:
     A fragment's number is its place in the table.
     """
 
-    def __init__(self, plan: Plan, context: memoryview) -> None:
+    def __init__(self, plan: NativePlan, context: memoryview) -> None:
         self._plan = plan
         self._bytes = -(-plan.rows * (ROW_BYTES + 13) // ALIGNMENT) * ALIGNMENT
         self._most = max(CHUNK_FILES, min(MOST_FRAGMENTS, MOST_BYTES // self._bytes))
@@ -184,7 +184,7 @@ class File:
 class Workspace:
     """The memory for one launch of a kernel at a time."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: NativePlan) -> None:
         rows = plan.rows
         context = np.zeros(len(Context), np.uint64)
         self.context, self.context_address = _numbers(context), context.ctypes.data

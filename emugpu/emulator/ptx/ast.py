@@ -94,7 +94,7 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryOperand:
     """``[base + offset]``, or ``[base, {c0, c1}]`` for tensor copies."""
 
     base: Register | Symbol | Immediate
@@ -125,7 +125,7 @@ class Sink:
 
 
 # Each has ``registers()``, which returns every register that it names.
-Operand = Register | Negated | Special | Immediate | Symbol | Label | Vector | Memory | Dual | Sink
+Operand = Register | Negated | Special | Immediate | Symbol | Label | Vector | MemoryOperand | Dual | Sink
 
 
 @dataclass
@@ -197,7 +197,7 @@ class Function:
 
 
 @dataclass
-class Kernel:
+class PtxKernel:
     """One ``.entry``."""
 
     name: str
@@ -223,5 +223,5 @@ class ParsedModule:
 
     version: str
     target: str
-    kernels: dict[str, Kernel]
+    kernels: dict[str, PtxKernel]
     variables: dict[str, Variable]

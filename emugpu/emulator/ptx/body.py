@@ -15,13 +15,13 @@ from emugpu.emulator.ptx.ast import (
     Function,
     Immediate,
     Instruction,
-    Kernel,
     Label,
-    Memory,
+    MemoryOperand,
     Negated,
     Operand,
     Parameter,
     ParsedModule,
+    PtxKernel,
     Register,
     Sink,
     Special,
@@ -105,7 +105,7 @@ class Body:
         self.source = ("", "")
         self.sources: list[tuple[str, str]] = []
 
-    def kernel(self, kernel: Kernel) -> list[tuple[str, str]]:
+    def kernel(self, kernel: PtxKernel) -> list[tuple[str, str]]:
         """Parses the body at the scanner's position, and gives the kernel its instructions.
 
         Returns (file number, line) of the source of each instruction (.loc).
@@ -446,7 +446,7 @@ class Body:
         # A parameter symbol or a label: the instruction decides which.
         return Label(text)
 
-    def _memory(self, text: str, scope: Scope, line: int) -> Memory:
+    def _memory(self, text: str, scope: Scope, line: int) -> MemoryOperand:
         parts = split(text)
         coordinates = None
         if len(parts) > 1:
@@ -461,4 +461,4 @@ class Body:
         if not isinstance(base, Register | Symbol | Immediate):
             raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'")
         offset = int(match.group(3), 0) if match.group(3) else 0
-        return Memory(base, -offset if match.group(2) == "-" else offset, coordinates)
+        return MemoryOperand(base, -offset if match.group(2) == "-" else offset, coordinates)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from emugpu.emulator.errors import PtxSyntaxError
-from emugpu.emulator.ptx.ast import Function, Kernel, ParsedModule
+from emugpu.emulator.ptx.ast import Function, ParsedModule, PtxKernel
 from emugpu.emulator.ptx.body import LOC, Body
 from emugpu.emulator.ptx.declarations import parameters, variables
 from emugpu.emulator.ptx.scanner import Scanner
@@ -37,7 +37,7 @@ class _Parser(Scanner):
         """For each kernel, the (file number, line) of each instruction (.loc)."""
         self.functions: dict[str, Function] = {}
         self.aliases: dict[str, str] = {}
-        self._entries: list[tuple[Kernel, int]] = []
+        self._entries: list[tuple[PtxKernel, int]] = []
         """Kernels whose instructions are not parsed yet, and where their bodies begin."""
 
     def bodies(self, module: ParsedModule) -> None:
@@ -121,7 +121,7 @@ class _Parser(Scanner):
             self.at += 1
         raise self.error(len(self.text) - 1, ".func without an end")
 
-    def _kernel(self, module: ParsedModule) -> Kernel:
+    def _kernel(self, module: ParsedModule) -> PtxKernel:
         self.skip_space()
         line = self.line(self.at)
         name = self.word()
@@ -143,7 +143,7 @@ class _Parser(Scanner):
             assert rest is not None
             self.at = rest.end()
             directives[word[1:]] = tuple(int(n) for n in re.findall(r"\d+", rest.group()))
-        kernel = Kernel(name, line, taken, directives, [], 0, {}, self.lines)
+        kernel = PtxKernel(name, line, taken, directives, [], 0, {}, self.lines)
         self._entries.append((kernel, self.at))
         self.skip_braces(f"kernel '{name}'")
         return kernel

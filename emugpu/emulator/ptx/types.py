@@ -15,7 +15,7 @@ from emugpu.emulator.ptx.ast import (
     Dual,
     Immediate,
     Instruction,
-    Memory,
+    MemoryOperand,
     Negated,
     Operand,
     Register,
@@ -212,7 +212,7 @@ def _problem(operand: Operand, kind: str, relaxed: bool) -> str:
             return f"an integer stands where a .{kind} is wanted"
     elif isinstance(operand, Vector):
         return _vector_problem(operand, kind, relaxed)
-    elif isinstance(operand, Memory):
+    elif isinstance(operand, MemoryOperand):
         return f"an address in brackets stands where a .{kind} is wanted"
     return ""
 

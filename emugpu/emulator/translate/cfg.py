@@ -13,11 +13,11 @@ from itertools import pairwise
 
 from emugpu.emulator.instructions.table import find
 from emugpu.emulator.machine.code import EXIT
-from emugpu.emulator.ptx.ast import Instruction, Kernel, Memory, Register
+from emugpu.emulator.ptx.ast import Instruction, MemoryOperand, PtxKernel, Register
 
 
 @dataclass
-class Block:
+class BasicBlock:
     """A basic block: the instructions ``[first, last)``, with one entry and one exit."""
 
     index: int
@@ -62,7 +62,7 @@ def is_guard_branch(i: Instruction) -> bool:
     return i.guard is not None and find(i).blocks
 
 
-def build(kernel: Kernel) -> tuple[list[Block], dict[int, int]]:
+def build(kernel: PtxKernel) -> tuple[list[BasicBlock], dict[int, int]]:
     """Returns the kernel's blocks in program order, and the block at which each branch target starts."""
     instructions = kernel.instructions
     leaders = {0, len(instructions)}
@@ -82,13 +82,13 @@ def build(kernel: Kernel) -> tuple[list[Block], dict[int, int]]:
                 leaders.add(i.index + 1)
         if spec.settles or reaches_other_ctas(i):
             leaders.add(i.index + 1)
-    blocks: list[Block] = []
+    blocks: list[BasicBlock] = []
     starting_at: dict[int, int] = {}
     for first, last in pairwise(sorted(leaders)):
         starting_at[first] = len(blocks)
         if first in guarded:
-            blocks.append(Block(len(blocks), first, first, instructions[first]))
-        blocks.append(Block(len(blocks), first, last))
+            blocks.append(BasicBlock(len(blocks), first, first, instructions[first]))
+        blocks.append(BasicBlock(len(blocks), first, last))
     for block in blocks:
         block.successors = _successors(block, blocks, instructions, starting_at)
     _post_dominators(blocks)
@@ -97,7 +97,7 @@ def build(kernel: Kernel) -> tuple[list[Block], dict[int, int]]:
 
 
 def _successors(
-    block: Block, blocks: list[Block], instructions: list[Instruction], starting_at: dict[int, int]
+    block: BasicBlock, blocks: list[BasicBlock], instructions: list[Instruction], starting_at: dict[int, int]
 ) -> list[int]:
     following = block.index + 1 if block.index + 1 < len(blocks) else EXIT
     if block.skips is not None:
@@ -131,14 +131,14 @@ def sources(i: Instruction) -> list[Register]:
     results = find(i).writes
     found = [i.guard] if i.guard else []
     for position, operand in enumerate(i.operands):
-        if position >= results or isinstance(operand, Memory):
+        if position >= results or isinstance(operand, MemoryOperand):
             found.extend(operand.registers())
     if i.guard or i.opcode == "wgmma":
         found.extend(destinations(i))
     return found
 
 
-def _liveness(blocks: list[Block], instructions: list[Instruction]) -> None:
+def _liveness(blocks: list[BasicBlock], instructions: list[Instruction]) -> None:
     held = {r.slot for i in instructions for r in held_operands(i)}
     for block in blocks:
         if block.skips is not None and block.skips.guard is not None:
@@ -160,7 +160,7 @@ def _liveness(blocks: list[Block], instructions: list[Instruction]) -> None:
                 changed = True
 
 
-def _post_dominators(blocks: list[Block]) -> None:
+def _post_dominators(blocks: list[BasicBlock]) -> None:
     """Finds immediate post-dominators by iteration (Cooper, Harvey, Kennedy on the reversed graph)."""
     count = len(blocks)
     exit_node = count
@@ -221,7 +221,7 @@ def load_step(i: Instruction, unloaded: set[int]) -> None:
         unloaded.difference_update(r.slot for r in destinations(i))
 
 
-def unloaded_at_start(blocks: Sequence[Block], instructions: Sequence[Instruction]) -> list[set[int]]:
+def unloaded_at_start(blocks: Sequence[BasicBlock], instructions: Sequence[Instruction]) -> list[set[int]]:
     """Returns, for each block, the slots for which a tcgen05.ld may be pending when the block starts."""
     at_start: list[set[int]] = [set() for _ in blocks]
     work = list(range(len(blocks)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from emugpu.emulator.errors import PtxSyntaxError
-from emugpu.emulator.ptx.ast import Kernel, Label, Memory, Operand, ParsedModule, Symbol, Vector
+from emugpu.emulator.ptx.ast import Label, MemoryOperand, Operand, ParsedModule, PtxKernel, Symbol, Vector
 
 
-class Layout:
+class VariableLayout:
     """Offsets of variables in their state spaces.
 
     Static shared variables come first. Dynamic shared memory follows at the alignment that its ``.extern`` declares. Of
@@ -14,7 +14,7 @@ class Layout:
     launch.
     """
 
-    def __init__(self, kernel: Kernel, module: ParsedModule):
+    def __init__(self, kernel: PtxKernel, module: ParsedModule):
         self.places: dict[str, tuple[str, int]] = {p.name: ("param", p.offset) for p in kernel.parameters}
         named = {name for i in kernel.instructions for operand in i.operands for name in _names(operand)}
         variables = {name: v for name, v in module.variables.items() if name in named} | kernel.variables
@@ -46,7 +46,7 @@ def _names(operand: Operand) -> list[str]:
     """Returns the symbols that an operand names."""
     if isinstance(operand, Symbol | Label):
         return [operand.name]
-    if isinstance(operand, Memory):
+    if isinstance(operand, MemoryOperand):
         return _names(operand.base)
     if isinstance(operand, Vector):
         return [name for element in operand.elements for name in _names(element)]

@@ -15,18 +15,18 @@ from emugpu.emulator.machine.code import BlockFunction, Code
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.poison import unwritten
 from emugpu.emulator.names import brief
-from emugpu.emulator.native.plan import Plan, Planner
-from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, Kernel, ParsedModule
+from emugpu.emulator.native.plan import NativePlan, Planner
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, ParsedModule, PtxKernel
 from emugpu.emulator.translate import cfg
-from emugpu.emulator.translate.layout import Layout
+from emugpu.emulator.translate.layout import VariableLayout
 from emugpu.emulator.translate.writer import Operands, Writer
 
 assert FAMILIES, "importing them fills the table of instructions"
 
 
-def translate(kernel: Kernel, module: ParsedModule) -> Code:
+def translate(kernel: PtxKernel, module: ParsedModule) -> Code:
     """Returns the kernel, ready to run. An instruction that is not implemented faults when it is executed."""
-    layout = Layout(kernel, module)
+    layout = VariableLayout(kernel, module)
     operands = Operands(layout)
     instructions = kernel.instructions
     emitted = [operands.emit(i) for i in instructions]
@@ -48,7 +48,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
     accumulators = {r.slot for i in instructions for r in cfg.accumulators(i)}
     instruction_at = writer.line_instruction
 
-    def write_pieces(number: int, parts: Sequence[cfg.Block]) -> list[BlockFunction]:
+    def write_pieces(number: int, parts: Sequence[cfg.BasicBlock]) -> list[BlockFunction]:
         """Returns parts of a block as functions. Their lines follow those of all blocks."""
         own = Writer(instructions, emitted, operands, unloaded_in, starting_at)
         made = own.pieces(parts)
@@ -58,7 +58,7 @@ def translate(kernel: Kernel, module: ParsedModule) -> Code:
         exec(compile(text, filename, "exec"), names)  # our own generated code
         return [names[name] for name in made]
 
-    def make_plan(quiet: bool) -> Plan | None:
+    def make_plan(quiet: bool) -> NativePlan | None:
         about = (instructions, emitted, blocks, starting_at, unloaded_in, dtypes)
         return Planner(*about, operands, write_pieces, quiet).plan()
 
@@ -126,7 +126,7 @@ def _site(i: Instruction) -> Site:
     return Site(i.index, i.line, brief(i.text), i.opcode, i.modifiers, semantics, scope, i.source)
 
 
-def _dtypes(kernel: Kernel) -> list[Any]:
+def _dtypes(kernel: PtxKernel) -> list[Any]:
     dtypes: list[Any] = [np.uint32] * kernel.register_count
     for i in kernel.instructions:
         guard = [i.guard] if i.guard else []

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from emugpu.emulator.errors import PtxSyntaxError
 from emugpu.emulator.instructions.table import TENSOR_MEMORY, Unsupported, find
-from emugpu.emulator.ptx.ast import Instruction, Kernel, ParsedModule
+from emugpu.emulator.ptx.ast import Instruction, ParsedModule, PtxKernel
 from emugpu.emulator.ptx.types import type_problem
-from emugpu.emulator.translate.layout import Layout
+from emugpu.emulator.translate.layout import VariableLayout
 from emugpu.emulator.translate.writer import Operands
 
 
@@ -40,13 +40,13 @@ def problem_of(i: Instruction, target: str) -> str:
     return type_problem(i)
 
 
-def unimplemented(kernel: Kernel, module: ParsedModule) -> list[Instruction]:
+def unimplemented(kernel: PtxKernel, module: ParsedModule) -> list[Instruction]:
     """Returns the instructions that would fault when they are executed, in the order of their lines.
 
     Faults that depend on values at run time (a descriptor's fields) are not found. Raises PtxSyntaxError on an unknown
     symbol.
     """
-    operands = Operands(Layout(kernel, module))
+    operands = Operands(VariableLayout(kernel, module))
     return [
         i
         for i in kernel.instructions

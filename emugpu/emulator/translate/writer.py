@@ -37,7 +37,7 @@ from emugpu.emulator.ptx.ast import (
     Immediate,
     Instruction,
     Label,
-    Memory,
+    MemoryOperand,
     Negated,
     Operand,
     Register,
@@ -46,7 +46,7 @@ from emugpu.emulator.ptx.ast import (
 )
 from emugpu.emulator.translate.cfg import (
     BRANCHES,
-    Block,
+    BasicBlock,
     accumulators,
     destinations,
     held_operands,
@@ -54,7 +54,7 @@ from emugpu.emulator.translate.cfg import (
     load_step,
     sources,
 )
-from emugpu.emulator.translate.layout import Layout
+from emugpu.emulator.translate.layout import VariableLayout
 
 
 def unsupported(f: Fragment, site: Site) -> None:
@@ -74,7 +74,7 @@ def narrow_literal(bits: int) -> int:
 class Operands:
     """Turns operands into expressions and objects into names of generated code. It is the emitters' `Translator`."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: VariableLayout) -> None:
         self.layout = layout
         self.names: dict[str, Any] = {"np": np}
         """The objects that generated code refers to by name."""
@@ -140,7 +140,7 @@ class Operands:
         return f"({address} + {offset})" if offset else address
 
     def space_of(self, operand: Operand) -> str | None:
-        if isinstance(operand, Memory) and isinstance(operand.base, Symbol):
+        if isinstance(operand, MemoryOperand) and isinstance(operand.base, Symbol):
             return self.layout.find(operand.base.name)[0]
         return None
 
@@ -188,12 +188,12 @@ class Writer:
 
     # ---- blocks ----
 
-    def block(self, block: Block) -> None:
+    def block(self, block: BasicBlock) -> None:
         """Writes the function of a block."""
         self._begin(block)
         self._function(f"b{block.index}", block, True)
 
-    def pieces(self, parts: Sequence[Block]) -> list[str]:
+    def pieces(self, parts: Sequence[BasicBlock]) -> list[str]:
         """Writes the parts of a block as separate functions. Returns their names."""
         self._begin(parts[0])
         names = [f"b{parts[0].index}_{number}" for number in range(len(parts))]
@@ -203,13 +203,13 @@ class Writer:
             self._function(name, part, part is parts[-1])
         return names
 
-    def _begin(self, block: Block) -> None:
+    def _begin(self, block: BasicBlock) -> None:
         self._current = None
         self._open.clear()
         self._assigned.clear()
         self._unloaded = set(self._unloaded_in[block.index])
 
-    def _function(self, name: str, block: Block, ends: bool) -> None:
+    def _function(self, name: str, block: BasicBlock, ends: bool) -> None:
         """Writes one function. ends: whether the block ends with these instructions."""
         self.line(f"def {name}(f, R):", 0)
         if block.loads & self._accumulators:
@@ -231,16 +231,16 @@ class Writer:
         self._store_back(block)
         self.line(f"return {block.successors[0] if ends else 0}")
 
-    def _store_back(self, block: Block) -> None:
+    def _store_back(self, block: BasicBlock) -> None:
         for slot in sorted(block.writes & block.live_out - self._open):
             self.line(f"R[{slot}] = v{slot}")
 
-    def _skip(self, block: Block, i: Instruction) -> None:
+    def _skip(self, block: BasicBlock, i: Instruction) -> None:
         """Writes the guard of an instruction that may suspend: lanes for which it is false branch around it."""
         self._current = i.index
         self._branch_on(i, block.index + 1, self._starting_at.get(i.index + 1, EXIT), block)
 
-    def _branch(self, i: Instruction, block: Block) -> None:
+    def _branch(self, i: Instruction, block: BasicBlock) -> None:
         if isinstance(self._emitted[i.index], Unsupported):
             self._effect(i, Effect(unsupported))
         if i.opcode == "brx":
@@ -255,7 +255,7 @@ class Writer:
             following = block.index + 1 if block.index + 1 in block.successors else EXIT
             self._branch_on(i, target, following, block)
 
-    def _branch_on(self, i: Instruction, yes: int, no: int, block: Block) -> None:
+    def _branch_on(self, i: Instruction, yes: int, no: int, block: BasicBlock) -> None:
         assert i.guard is not None
         guard = f"v{i.guard.slot}"
         if i.guard_negated:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.memory.descriptors import Shape
+from emugpu.emulator.memory.descriptors import InstructionDescriptor
 from emugpu.emulator.memory.tmem import TensorMemory
-from emugpu.emulator.units.mma_instruction import QUADRANT, Cta, Mma, scale_columns
+from emugpu.emulator.units.mma_instruction import QUADRANT, Mma, TensorCoreCta, scale_columns
 from emugpu.emulator.units.numerics import CANONICAL_NAN_F32
 from emugpu.emulator.units.operands import PANEL_SLICES, Accumulation, Operand, Panels, table
 from emugpu.emulator.units.tensor_kinds import Warn, agreed_scales, claim, multiply
@@ -29,7 +29,7 @@ LARGEST_FACTOR = 40
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class DecodedMma:
     """The decoded form of an instruction, which depends only on its descriptors.
 
     positions: chunk numbers of A, then of B. accumulator: two instructions with an equal value here have the same D and
@@ -37,7 +37,7 @@ class Plan:
     """
 
     accumulator: tuple[Any, ...]
-    shape: Shape
+    shape: InstructionDescriptor
     a: Operand
     b: Operand
     positions: NDArray[np.intp]
@@ -50,8 +50,8 @@ class Plan:
 
 
 @lru_cache(maxsize=4096)
-def make_plan(what: Mma) -> Plan | None:
-    """Returns the plan of an instruction, or None if its multiplication cannot be deferred."""
+def decode(what: Mma) -> DecodedMma | None:
+    """Returns the decoded form of an instruction, or None if its multiplication cannot be deferred."""
     shape = what.shape()
     a, b = what.operands()
     whole = what.lane_mask is None and not (what.shift or what.weights or what.sparse)
@@ -59,14 +59,14 @@ def make_plan(what: Mma) -> Plan | None:
         return None
     positions = np.concatenate([a.positions.ravel(), b.positions.ravel()])
     forms = (what.kind, what.vectors, shape.m, shape.n, shape.a_type, shape.b_type, shape.scale, shape.negate)
-    return Plan((what.d_address, *forms, shape.a_major, shape.b_major), shape, a, b, positions, what.flops)
+    return DecodedMma((what.d_address, *forms, shape.a_major, shape.b_major), shape, a, b, positions, what.flops)
 
 
 Codes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """The bytes of the scale factors of A [M, vectors] and of B [N, vectors]."""
 
 
-def _scale_codes(ctas: Sequence[Cta], what: Mma, shape: Shape) -> Codes | None:
+def _scale_codes(ctas: Sequence[TensorCoreCta], what: Mma, shape: InstructionDescriptor) -> Codes | None:
     """Returns an instruction's scale factors. None unless all copies agree and f32 holds the scaled numbers exactly."""
     rows = shape.m // len(ctas)
     for cta in ctas:
@@ -90,21 +90,21 @@ class _PendingProduct:
     It is registered in the tensor memory of every CTA of the pair. `accumulate`: whether the product adds to D.
     """
 
-    def __init__(self, unit: MmaUnit, members: Sequence[TensorMemory], what: Mma, plan: Plan) -> None:
+    def __init__(self, unit: MmaUnit, members: Sequence[TensorMemory], what: Mma, decoded: DecodedMma) -> None:
         self.unit = unit
         self.members = tuple(members)
-        self.plan = plan
+        self.decoded = decoded
         self.blocks, self.first_column, self.end_column = what.layout()
-        self.panel = unit.panels.take((PANEL_SLICES, len(members), plan.positions.size))
+        self.panel = unit.panels.take((PANEL_SLICES, len(members), decoded.positions.size))
         self.scales: list[Codes] = []
         self.count = 0
         self.accumulate = what.accumulate
         for tmem in self.members:
             tmem.pending.append(self)
 
-    def append(self, ctas: Sequence[Cta], plan: Plan, scales: Codes | None) -> None:
+    def append(self, ctas: Sequence[TensorCoreCta], decoded: DecodedMma, scales: Codes | None) -> None:
         for i, cta in enumerate(ctas):
-            cta.shared.chunks.take(plan.positions, out=self.panel[self.count, i], mode="clip")
+            cta.shared.chunks.take(decoded.positions, out=self.panel[self.count, i], mode="clip")
         if scales is not None:
             self.scales.append(scales)
         self.count += 1
@@ -130,8 +130,8 @@ class _PendingProduct:
     def flush(self) -> None:
         if not self.count:
             return
-        shape = self.plan.shape
-        a, b = self.plan.numbers(self.panel[: self.count])
+        shape = self.decoded.shape
+        a, b = self.decoded.numbers(self.panel[: self.count])
         for numbers, codes in zip((a, b), zip(*self.scales, strict=True), strict=False):
             factors = table(shape.scale).take(np.stack(codes, axis=1)).reshape(len(numbers), -1, 1)
             blocks = numbers.reshape(*factors.shape[:2], -1)
@@ -175,7 +175,7 @@ class MmaUnit:
         self.accumulation = accumulation
         self.panels = Panels()
 
-    def mma(self, ctas: Sequence[Cta], what: Mma, warn: Warn) -> int:
+    def mma(self, ctas: Sequence[TensorCoreCta], what: Mma, warn: Warn) -> int:
         """Computes D = A . B (+ D) on one CTA, or on a pair, even rank first. Returns the operations, 2 * M * N * K.
 
         On a pair, A is split by rows, B by columns, and D by rows; every address applies to both CTAs. warn: called
@@ -183,21 +183,21 @@ class MmaUnit:
         """
         if len(ctas) != what.cta_group:
             raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
-        plan = make_plan(what) if self.accumulation == "f32" else None
-        scales = _scale_codes(ctas, what, plan.shape) if plan is not None and what.vectors else None
-        if plan is None or (what.vectors and scales is None):
+        decoded = decode(what) if self.accumulation == "f32" else None
+        scales = _scale_codes(ctas, what, decoded.shape) if decoded is not None and what.vectors else None
+        if decoded is None or (what.vectors and scales is None):
             return multiply(what, ctas, self.accumulation, warn)
         for cta in ctas:
-            cta.shared.check_chunks(plan.positions, plan)
-        self._pending(ctas, what, plan).append(ctas, plan, scales)
-        return plan.flops
+            cta.shared.check_chunks(decoded.positions, decoded)
+        self._pending(ctas, what, decoded).append(ctas, decoded, scales)
+        return decoded.flops
 
-    def _pending(self, ctas: Sequence[Cta], what: Mma, plan: Plan) -> _PendingProduct:
+    def _pending(self, ctas: Sequence[TensorCoreCta], what: Mma, decoded: DecodedMma) -> _PendingProduct:
         """Returns the pending product that collects the slices of D, and makes one if there is none."""
         for product in ctas[0].tmem.pending:
             if (
                 isinstance(product, _PendingProduct)
-                and product.plan.accumulator == plan.accumulator
+                and product.decoded.accumulator == decoded.accumulator
                 and product.members[-1] is ctas[-1].tmem
             ):
                 if not what.accumulate:
@@ -205,4 +205,4 @@ class MmaUnit:
                 return product
         for cta in ctas:
             claim(cta.tmem, *what.layout(), what.accumulate)
-        return _PendingProduct(self, [cta.tmem for cta in ctas], what, plan)
+        return _PendingProduct(self, [cta.tmem for cta in ctas], what, decoded)

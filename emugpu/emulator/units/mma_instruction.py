@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.memory.descriptors import DEPTH, Shape, decode, decode_sm100
+from emugpu.emulator.memory.descriptors import DEPTH, InstructionDescriptor, decode, decode_sm100
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tmem import LANES, TensorMemory, split_address
 from emugpu.emulator.units.operands import Operand, operand
@@ -19,14 +19,14 @@ A_COLUMNS = 8
 """32-bit columns that a row of A takes in tensor memory."""
 
 
-class Cta(Protocol):
+class TensorCoreCta(Protocol):
     """The parts of a CTA that the tensor core needs."""
 
     shared: SharedMemory
     tmem: TensorMemory
 
 
-class Block(NamedTuple):
+class TensorMemoryBlock(NamedTuple):
     """A rectangle of one CTA's tensor memory, and the part of D (the CTA's rows, all columns) that it holds."""
 
     lanes: slice
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[list[Block], int, int]:
+def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[list[TensorMemoryBlock], int, int]:
     """Returns the blocks of D in each CTA's tensor memory, and its first and one-past-last column.
 
     m=256, cta_group 2 (layout A) and m=128, cta_group 1 (D): row r in lane r. m=128, cta_group 2 (B): 64 rows per CTA,
@@ -51,19 +51,21 @@ def accumulator_layout(d_address: int, m: int, n: int, cta_group: int) -> tuple[
     everything = slice(0, n)
     if m // cta_group == 128:
         width = n
-        blocks = [Block(slice(0, 128), slice(column, column + n), (slice(0, 128), everything))]
+        blocks = [TensorMemoryBlock(slice(0, 128), slice(column, column + n), (slice(0, 128), everything))]
     elif cta_group == 2:
         width = n // 2
         columns = slice(column, column + width)
         blocks = [
-            Block(slice(64 * h, 64 * h + 64), columns, (slice(0, 64), slice(h * width, (h + 1) * width)))
+            TensorMemoryBlock(slice(64 * h, 64 * h + 64), columns, (slice(0, 64), slice(h * width, (h + 1) * width)))
             for h in range(2)
         ]
     else:
         width = n
         columns = slice(column, column + n)
         blocks = [
-            Block(slice(32 * q + lane, 32 * q + lane + 16), columns, (slice(16 * q, 16 * q + 16), everything))
+            TensorMemoryBlock(
+                slice(32 * q + lane, 32 * q + lane + 16), columns, (slice(16 * q, 16 * q + 16), everything)
+            )
             for q in range(4)
         ]
     return blocks, column, column + width
@@ -92,7 +94,7 @@ class Mma(NamedTuple):
     scales: tuple[int, int] = (0, 0)
     metadata: int | None = None
 
-    def shape(self) -> Shape:
+    def shape(self) -> InstructionDescriptor:
         return decode(self.kind, self.idesc, self.cta_group, self.weights, self.sparse)
 
     @property
@@ -118,7 +120,7 @@ class Mma(NamedTuple):
         )
         return a, b
 
-    def layout(self) -> tuple[list[Block], int, int]:
+    def layout(self) -> tuple[list[TensorMemoryBlock], int, int]:
         """Returns the blocks of D in each CTA's tensor memory, and its first and one-past-last column."""
         shape = self.shape()
         if self.weights and shape.m < LANES:
@@ -135,7 +137,7 @@ class Mma(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, int]:
+def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[TensorMemoryBlock], int, int]:
     """Returns layouts E and G of ``.ws``: parts of the columns lie one above the other, as many as the rows allow."""
     lane, column = split_address(d_address)
     if lane:
@@ -143,7 +145,7 @@ def _weights_layout(d_address: int, m: int, n: int) -> tuple[list[Block], int, i
     parts = LANES // m
     width = n // parts
     blocks = [
-        Block(
+        TensorMemoryBlock(
             slice(m * p, m * (p + 1)), slice(column, column + width), (slice(0, m), slice(p * width, (p + 1) * width))
         )
         for p in range(parts)

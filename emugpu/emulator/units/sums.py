@@ -36,7 +36,7 @@ LOWEST = -600
 """An exponent below those of all products that are not zero. It is used if every term is zero."""
 
 
-class Window(NamedTuple):
+class Quantum(NamedTuple):
     """The quantum of an unscaled sum: ``fraction_bits`` below the largest exponent of products and C, or below
     ``floor`` if that is larger. An f32 result keeps at most as many fraction bits.
     """
@@ -45,13 +45,13 @@ class Window(NamedTuple):
     floor: int
 
 
-HOPPER = Window(25, -133)
+HOPPER = Quantum(25, -133)
 """The floor is MMA-Sim's. On an H200 it lies below the exponent of normal f32 numbers, -126: two recorded subnormal
 sums need that. They do not show how far below; with any floor from -127 down all recorded sums agree.
 """
-HOPPER_FP8 = Window(13, -133)
+HOPPER_FP8 = Quantum(13, -133)
 """For fp8 in wgmma."""
-BLACKWELL = Window(25, LOWEST)
+BLACKWELL = Quantum(25, LOWEST)
 """Also for scaled products of mxf8f6f4. No floor is published."""
 
 
@@ -105,7 +105,7 @@ def dot(
     d_type: str,
     accumulation: str,
     step: int,
-    window: Window,
+    window: Quantum,
 ) -> Bits:
     """Returns the bits of D = A . B^T + C in f32 or f16, [M, N]; f16 in the low halves.
 
@@ -129,7 +129,7 @@ def tensor_core_dot(
     a_type: str,
     b_type: str,
     d_type: str,
-    window: Window,
+    window: Quantum,
 ) -> Bits:
     """Computes one step D = A . B^T + C of a tensor core, in which every product and C is cut by itself.
 
@@ -150,7 +150,7 @@ def tensor_core_dot(
     return result if lost <= 0 else np.where(np.isnan(exact), result, result >> lost << lost)
 
 
-def _sum_of_products(a: Factors, b: Factors, c: Factors, window: Window) -> tuple[Values, Exponents]:
+def _sum_of_products(a: Factors, b: Factors, c: Factors, window: Quantum) -> tuple[Values, Exponents]:
     """Returns the sum of products and C, each cut by itself, and the products' largest exponent: both [M, N]."""
     of_products = _largest(a.exponents, b.exponents)
     quantum = np.maximum(np.maximum(of_products, c.exponents), window.floor) - window.fraction_bits

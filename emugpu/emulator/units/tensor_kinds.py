@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.memory.descriptors import Shape
+from emugpu.emulator.memory.descriptors import InstructionDescriptor
 from emugpu.emulator.memory.tmem import COLUMNS, LANES, TensorMemory, split_address
 from emugpu.emulator.units import formats, numerics, sums
 from emugpu.emulator.units.mma_instruction import (
     A_COLUMNS,
     QUADRANT,
-    Block,
-    Cta,
     Mma,
+    TensorCoreCta,
+    TensorMemoryBlock,
     a_lanes,
     metadata_columns,
     scale_columns,
@@ -37,7 +37,7 @@ SPARSE_ROWS = 16
 Warn = Callable[[str, str], None]
 
 
-def multiply(what: Mma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> int:
+def multiply(what: Mma, ctas: Sequence[TensorCoreCta], accumulation: str, warn: Warn) -> int:
     """Executes an MMA on one CTA or a pair.
 
     Returns the operations, 2 * M * N * K. warn: called with rule and message.
@@ -78,7 +78,7 @@ def multiply(what: Mma, ctas: Sequence[Cta], accumulation: str, warn: Warn) -> i
     return what.flops
 
 
-def _fetch(cta: Cta, operand: Operand) -> NDArray[Any]:
+def _fetch(cta: TensorCoreCta, operand: Operand) -> NDArray[Any]:
     cta.shared.check_chunks(operand.positions, operand)
     return operand.fetched(cta.shared.chunks.take(operand.positions))
 
@@ -97,7 +97,7 @@ def _read(tmem: TensorMemory, lanes: NDArray[np.intp], columns: NDArray[np.intp]
     return np.ascontiguousarray(tmem.data[lanes, columns])
 
 
-def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any]:
+def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: InstructionDescriptor) -> NDArray[Any]:
     """Returns A [parts, rows, K], one for each part of the columns of D."""
     if shape.a_type in ("e2m3", "e3m2"):
         raise Fault(f"A of type {shape.a_type} in tensor memory is not implemented", "unsupported")
@@ -114,7 +114,7 @@ def _fetch_from_tmem(tmem: TensorMemory, what: Mma, shape: Shape) -> NDArray[Any
     return numbers.reshape(*lanes.shape, -1)
 
 
-def claim(tmem: TensorMemory, blocks: list[Block], first: int, end: int, accumulate: bool) -> None:
+def claim(tmem: TensorMemory, blocks: list[TensorMemoryBlock], first: int, end: int, accumulate: bool) -> None:
     """Checks that D is allocated and, if it is added to, written. Pending writes on it are carried out first."""
     tmem.check_allocated(first, end, "tcgen05.mma D")
     tmem.retire(first, end)
@@ -131,8 +131,8 @@ def _kept(what: Mma) -> NDArray[np.bool_] | None:
 
 def _compute_in_parts(
     what: Mma,
-    shape: Shape,
-    ctas: Sequence[Cta],
+    shape: InstructionDescriptor,
+    ctas: Sequence[TensorCoreCta],
     a: NDArray[Any],
     b: NDArray[Any],
     old: NDArray[np.uint32],
@@ -173,7 +173,9 @@ def _compute_in_parts(
 # ---- a sparse A ----
 
 
-def _kept_positions(tmem: TensorMemory, what: Mma, shape: Shape, lane: int, warn: Warn) -> NDArray[np.intp]:
+def _kept_positions(
+    tmem: TensorMemory, what: Mma, shape: InstructionDescriptor, lane: int, warn: Warn
+) -> NDArray[np.intp]:
     """Returns the positions along K of the kept elements of the 16 rows of D from a lane on: [rows, kept].
 
     A code of four bits keeps two of four elements; for tf32, one of two; for mxf4 and mxf4nvf4, two of four pairs. For
@@ -210,7 +212,7 @@ def _kept_positions(tmem: TensorMemory, what: Mma, shape: Shape, lane: int, warn
 
 
 def _match(
-    a: NDArray[Any], b: NDArray[Any], positions: NDArray[np.intp], shape: Shape
+    a: NDArray[Any], b: NDArray[Any], positions: NDArray[np.intp], shape: InstructionDescriptor
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Returns A and B for `compute`: B [rows, columns, kept]; for the mxf4 kinds A with zeros at masked elements."""
     if shape.kind not in ("mxf4", "mxf4nvf4"):
@@ -223,7 +225,7 @@ def _match(
 # ---- scale factors ----
 
 
-def agreed_scales(ctas: Sequence[Cta], what: Mma, rows: int, n: int) -> list[NDArray[np.uint8]] | None:
+def agreed_scales(ctas: Sequence[TensorCoreCta], what: Mma, rows: int, n: int) -> list[NDArray[np.uint8]] | None:
     """Returns, for each CTA, the words of the scale factors of its rows of A and then of B, as bytes [words, 4].
 
     There are 32 words for each column of tensor memory. None unless all copies were written and are equal.
@@ -253,10 +255,10 @@ def _scales(
     tmem: TensorMemory,
     lane: int,
     what: Mma,
-    shape: Shape,
+    shape: InstructionDescriptor,
     operand: int,
     numbers: NDArray[np.intp],
-    others: Sequence[Cta],
+    others: Sequence[TensorCoreCta],
     warn: Warn,
 ) -> NDArray[np.float64]:
     """Returns the scale factors of some rows of A (operand 0) or columns of B (operand 1), from the quadrant of a lane.
@@ -283,7 +285,7 @@ def _scales(
 
 
 def compute(
-    shape: Shape,
+    shape: InstructionDescriptor,
     a: NDArray[Any],
     b: NDArray[Any],
     old: NDArray[np.uint32],

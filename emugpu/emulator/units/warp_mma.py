@@ -30,7 +30,7 @@ def results_of(a_type: str) -> tuple[str, ...]:
     return _RESULTS.get(a_type, ("s32",))
 
 
-class Form(NamedTuple):
+class WarpMmaForm(NamedTuple):
     """The fixed parts of an mma.sync. saturate: s32 results saturate.
 
     selector: for a sparse A, the selector of the lanes whose metadata counts.
@@ -124,7 +124,7 @@ def _operand(registers: NDArray[Any], which: str, rows: int, k: int, kind: str) 
 
 
 def multiply(
-    form: Form,
+    form: WarpMmaForm,
     a: NDArray[Any],
     b: NDArray[Any],
     c: NDArray[Any],
@@ -144,7 +144,7 @@ def multiply(
     return to_registers(compute(form, a_values, b_values, from_registers(c, result), accumulation), result)
 
 
-def compute(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
+def compute(form: WarpMmaForm, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
     """Returns the bits of D [m, n] from numbers, and the bits of C."""
     if form.d_type == "s32":
         return sums.integer_dot(a, b, c, form.saturate)
@@ -165,7 +165,7 @@ def _fused_sums(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[An
     return np.ascontiguousarray(total).view(np.uint64)
 
 
-def _compute_fp8(form: Form, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+def _compute_fp8(form: WarpMmaForm, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
     """Computes fp8 as ptxas compiles it: as two f16 products.
 
     They are those of the lower and of the upper two of every four elements along K. C is added last, rounded to

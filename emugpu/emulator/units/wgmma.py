@@ -29,7 +29,7 @@ A_REGISTER_POSITIONS = np.arange(2 * M).reshape(M, 2)
 """An A from registers is passed as 64 rows of two 16-byte chunks."""
 
 
-class Form(NamedTuple):
+class WgmmaForm(NamedTuple):
     """The fixed parts of a wgmma.mma_async. negate: whether exactly one of A and B changes sign.
 
     b_element: the type of B if it differs from A's. d_type: "f32", "f16" or "s32", which saturates or wraps around.
@@ -63,17 +63,17 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class DecodedWgmma:
     """An instruction with its descriptors decoded. flops: 2 * 64 * N * K."""
 
-    form: Form
+    form: WgmmaForm
     a: Operand
     b: Operand
     flops: int
 
 
 @lru_cache(maxsize=4096)
-def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
+def decode(form: WgmmaForm, a_descriptor: int, b_descriptor: int) -> DecodedWgmma:
     """Decodes the descriptors (0 for an A in registers). Fault on invalid ones."""
     if form.a_in_registers:
         a = Operand(A_REGISTER_POSITIONS, M, form.kept, Major.K, form.element)
@@ -81,7 +81,7 @@ def make_plan(form: Form, a_descriptor: int, b_descriptor: int) -> Plan:
         a = operand(decode_sm90(a_descriptor), M, form.kept, form.a_major, form.element)
     b_element, slices = form.b_element or form.element, form.k // form.kept
     b = operand(decode_sm90(b_descriptor), form.n, form.k, form.b_major, b_element, slices=slices)
-    return Plan(form, a, b, 2 * M * form.n * form.k)
+    return DecodedWgmma(form, a, b, 2 * M * form.n * form.k)
 
 
 _FP8 = ("e4m3", "e5m2")
@@ -98,7 +98,7 @@ class Accumulator:
         self.n = n
         self.d_type = "f32"
         self._values = np.zeros((M, n), np.float32)
-        self._form: Form | None = None
+        self._form: WgmmaForm | None = None
         self._count = 0
 
     def clear(self) -> None:
@@ -122,7 +122,7 @@ class Accumulator:
     def add(
         self,
         shared: SharedMemory,
-        plan: Plan,
+        decoded: DecodedWgmma,
         a_registers: NDArray[np.complex128] | None,
         metadata: NDArray[np.uint32] | None = None,
     ) -> None:
@@ -131,37 +131,37 @@ class Accumulator:
         metadata: one register per lane [4 warps, 32], for a sparse A.
         """
         if a_registers is None:
-            shared.check_chunks(plan.a.positions, plan.a)
-        shared.check_chunks(plan.b.positions, plan.b)
-        if self.unit.accumulation == "tensor_core" or not plan.form.collects:
-            self._execute(shared, plan, a_registers, metadata)
+            shared.check_chunks(decoded.a.positions, decoded.a)
+        shared.check_chunks(decoded.b.positions, decoded.b)
+        if self.unit.accumulation == "tensor_core" or not decoded.form.collects:
+            self._execute(shared, decoded, a_registers, metadata)
             return
-        if plan.form != self._form:
-            self._open_panels(plan)
+        if decoded.form != self._form:
+            self._open_panels(decoded)
         slot = self._count
         if a_registers is None:
-            shared.chunks.take(plan.a.positions, out=self._a_panel[slot, 0], mode="clip")
+            shared.chunks.take(decoded.a.positions, out=self._a_panel[slot, 0], mode="clip")
         else:
             self._a_panel[slot, 0] = a_registers
-        shared.chunks.take(plan.b.positions, out=self._b_panel[slot, 0], mode="clip")
+        shared.chunks.take(decoded.b.positions, out=self._b_panel[slot, 0], mode="clip")
         self._count = slot + 1
         if self._count == PANEL_SLICES:
             self.flush()
 
-    def _open_panels(self, plan: Plan) -> None:
+    def _open_panels(self, decoded: DecodedWgmma) -> None:
         self.retire()
-        self._form, self._plan = plan.form, plan
-        self._a_panel = self.unit.panels.take((PANEL_SLICES, 1, *plan.a.positions.shape))
-        self._b_panel = self.unit.panels.take((PANEL_SLICES, 1, *plan.b.positions.shape))
+        self._form, self._decoded = decoded.form, decoded
+        self._a_panel = self.unit.panels.take((PANEL_SLICES, 1, *decoded.a.positions.shape))
+        self._b_panel = self.unit.panels.take((PANEL_SLICES, 1, *decoded.b.positions.shape))
 
     def flush(self) -> None:
         """Multiplies the collected slices."""
         if not self._count:
             return
-        a = self._plan.a.numbers(self._a_panel[: self._count])
-        b = self._plan.b.numbers(self._b_panel[: self._count])
+        a = self._decoded.a.numbers(self._a_panel[: self._count])
+        b = self._decoded.b.numbers(self._b_panel[: self._count])
         product = a @ b.T
-        if self._plan.form.negate:
+        if self._decoded.form.negate:
             self._values -= product
         else:
             self._values += product
@@ -180,16 +180,16 @@ class Accumulator:
     def _execute(
         self,
         shared: SharedMemory,
-        plan: Plan,
+        decoded: DecodedWgmma,
         a_registers: NDArray[np.complex128] | None,
         metadata: NDArray[np.uint32] | None,
     ) -> None:
         """Executes one instruction at once."""
         self.retire()
-        form, accumulation = plan.form, self.unit.accumulation
+        form, accumulation = decoded.form, self.unit.accumulation
         if a_registers is None:
-            a_registers = shared.chunks.take(plan.a.positions)
-        a, b = plan.a.fetched(a_registers), plan.b.fetched(shared.chunks.take(plan.b.positions))
+            a_registers = shared.chunks.take(decoded.a.positions)
+        a, b = decoded.a.fetched(a_registers), decoded.b.fetched(shared.chunks.take(decoded.b.positions))
         if form.selector is not None and metadata is not None:
             codes = [sparsity.codes_of_warp(words, form.selector, form.element, form.k) for words in metadata]
             b = sparsity.chosen(b, sparsity.kept_positions(np.concatenate(codes), form.element))

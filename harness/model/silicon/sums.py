@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.emulator.memory.descriptors import D_TYPES_OF_KIND, DEPTH, TYPES, Major, Shape
+from emugpu.emulator.memory.descriptors import D_TYPES_OF_KIND, DEPTH, TYPES, InstructionDescriptor, Major
 from emugpu.emulator.units.formats import FORMATS, decode
 from emugpu.emulator.units.tensor_kinds import compute
 from emugpu.errors import UsageProblem
@@ -147,7 +147,7 @@ def _words(cases: list[Case]) -> NDArray[np.uint32]:
     if "scale_type" in first:
         form = FORMATS[first["scale_type"]]
         scales = decode(codes("scale_a"), form), decode(codes("scale_b"), form)[:, None]
-    shape = Shape(
+    shape = InstructionDescriptor(
         kind=first["kind"],
         m=count,
         n=1,

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from emugpu.debug.chain import Chain, KStep, judge
-from emugpu.debug.recording import Placed
+from emugpu.debug.recording import RecordedBuffer
 from emugpu.launch.spec import DATA_TYPES
 
 SIZE, K, STEP = 128, 12, 4
 RIGHT = f"each of the {K} places along K is multiplied once, with the right partner"
 
 
-def placed(name: str, shape: tuple[int, ...]) -> Placed:
-    return Placed(name, 0, DATA_TYPES["f32"], shape, np.ones(shape, np.float32))
+def placed(name: str, shape: tuple[int, ...]) -> RecordedBuffer:
+    return RecordedBuffer(name, 0, DATA_TYPES["f32"], shape, np.ones(shape, np.float32))
 
 
 A, B, C = placed("A", (SIZE, K)), placed("B", (SIZE, K)), placed("C", (SIZE, SIZE))

@@ -18,7 +18,7 @@ textual = pytest.importorskip("textual")
 from textual.pilot import Pilot  # noqa: E402
 from textual.widgets import Input, RichLog, Static  # noqa: E402
 
-from emugpu.cli.debug_screen import DebugScreen, Listing  # noqa: E402
+from emugpu.cli.debug_screen import DebugScreen, ListingView  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def said(screen: DebugScreen) -> list[str]:
 
 def marked(screen: DebugScreen) -> str:
     """The line that is shown as the current one, as it is drawn."""
-    listing = screen.query_one(Listing)
+    listing = screen.query_one(ListingView)
     [line] = [
         segment.text
         for y in range(listing.size.height)
@@ -97,13 +97,13 @@ def test_a_command_is_typed_and_the_panes_follow(screen):
         await type_command(pilot, "continue")
         assert marked(screen).split()[0] == "167"
         [stop] = screen.debugger.breakpoints
-        listing = screen.query_one(Listing)
+        listing = screen.query_one(ListingView)
         dots = [y for y in range(listing.size.height) if next(iter(listing.render_line(y))).text.strip()]
         assert [y + listing.scroll_offset.y + 1 for y in dots] == [167]
         warps, barriers = (str(screen.query_one(f"#{name}", Static).render()) for name in ("warps", "barriers"))
         assert "warp 0 of CTA 0" in warps and "phase 0, pending: " in barriers
         await type_command(pilot, f"delete {stop}")
-        await pilot.click(Listing, offset=(10, 1 + dots[0]))
+        await pilot.click(ListingView, offset=(10, 1 + dots[0]))
         await pilot.pause()
         [target] = screen.debugger.breakpoints.values()
         assert target.what == "line 167"
@@ -125,7 +125,7 @@ def test_the_source_is_shown_and_by_a_key_the_ptx(tmp_path):
         await type_command(pilot, f"break calls.cu:{number}")
         await type_command(pilot, "continue")
         assert marked(screen).split(maxsplit=1) == [str(number), line.strip()]
-        listing = screen.query_one(Listing)
+        listing = screen.query_one(ListingView)
         [dot] = [y for y in range(listing.size.height) if next(iter(listing.render_line(y))).text.strip()]
         assert dot + listing.scroll_offset.y + 1 == number
         await pilot.press("p")

@@ -21,9 +21,9 @@ from emugpu.driver import launch_calls, memory, session, state
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log, judge
 from emugpu.driver.memory import PINNED
-from emugpu.driver.recording import Recorder
+from emugpu.driver.recording import LaunchRecorder
 from emugpu.driver.server import run_program
-from emugpu.driver.state import Gpu
+from emugpu.driver.state import SharedGpu
 from emugpu.emulator.rules import Finding as Warned
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
@@ -47,7 +47,7 @@ def environment() -> dict[str, str]:
 def run_script(script: str, gpu: str = "b200", check: bool = False, **options) -> tuple[int, Log]:
     """Runs a script, which begins with all of `driver_client`, a context and PTX; its exit code, and the log."""
     log = Log()
-    emulated = Gpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)
+    emulated = SharedGpu(gpu_model(gpu), EmulationOptions(**options), log, check=check)
     return run_program(command(script), emulated, environment()), log
 
 
@@ -95,7 +95,7 @@ def test_a_program_may_have_something_where_pinned_memory_would_be():
     call("cuMemFreeHost", pinned)
     """
     log = Log()
-    gpu = Gpu(gpu_model("b200"), EmulationOptions(), log)
+    gpu = SharedGpu(gpu_model("b200"), EmulationOptions(), log)
     assert run_program([sys.executable, "-c", textwrap.dedent(script)], gpu, environment()) == 0
     assert len(log.launches) == 1 and not log.launches[0].error
 
@@ -477,7 +477,7 @@ def test_the_synchronisation_of_every_launch_is_checked_if_asked_for():
 
 def test_a_recorded_launch_is_replayed(tmp_path, capfd):
     """With memory at its addresses, written only where it was, and with a variable that the program has changed."""
-    recorder = Recorder(tmp_path / "kept")
+    recorder = LaunchRecorder(tmp_path / "kept")
     log = Log()
     script = """
     module = asked("cuModuleLoadData", c_char_p(PTX.encode()))
@@ -490,7 +490,10 @@ def test_a_recorded_launch_is_replayed(tmp_path, capfd):
     call("cuMemsetD8_v2", c + 2000, c_uint(1), 400)
     launch(add, 1, 32, half, half, c, c_int(32))
     """
-    assert run_program(command(script), Gpu(gpu_model("b200"), EmulationOptions(), log, recorder), environment()) == 0
+    assert (
+        run_program(command(script), SharedGpu(gpu_model("b200"), EmulationOptions(), log, recorder), environment())
+        == 0
+    )
     first, second = (ptx_run(read_launch_file(tmp_path / "kept" / f"launch-{n}" / "launch.toml")) for n in range(2))
     assert [int(v) for v in first.contents["memory_0"].view(np.int32)] == [300] * 64
     assert first.launched[0].result.counters == log.launches[0].counters

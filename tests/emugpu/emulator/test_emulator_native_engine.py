@@ -18,8 +18,8 @@ from emugpu.emulator import Device, Fault, Livelock, Module
 from emugpu.emulator.machine import machine
 from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.native import trace
-from emugpu.emulator.native.engine import Engine
-from emugpu.emulator.native.layout import Answer
+from emugpu.emulator.native.engine import NativeEngine
+from emugpu.emulator.native.layout import StopReason
 from emugpu.errors import CannotRun
 from emugpu.launch.coverage import MODULE
 from emugpu.launch.launch_file import read_launch_file
@@ -286,7 +286,7 @@ def test_tensor_memory_comes_to_registers_and_goes_on_as_matrices(shape, at, tra
     native = [i.opcode for b in plan.pieces for p in b if p.start >= 0 for i in instructions[p.first : p.last]]
     assert native.count("stmatrix") == 2 and native.count("tcgen05") == 2
     found = same(text, threads=128)
-    assert "error" not in found and not found["stops"][Answer.FAILED]
+    assert "error" not in found and not found["stops"][StopReason.FAILED]
     words = np.frombuffer(found["out"], np.uint32)[:512]
     assert len(np.unique(words)) > 256
     assert same(text, threads=128, schedule="random", seed=1)["out"] == found["out"]
@@ -366,7 +366,7 @@ def test_a_fault_has_the_same_words_and_leaves_the_same_behind(name):
     """
     found = same(source(body, WORDS))
     assert name.partition(",")[0] in found["error"]
-    assert found["stops"][Answer.FAILED]
+    assert found["stops"][StopReason.FAILED]
     words = np.frombuffer(found["out"], np.uint32)
     assert words[:32].tolist() == words[128:160].tolist() == [1] * 32
 
@@ -400,7 +400,7 @@ def test_stores_of_every_size_are_taken_back():
     """
     found = same(source(body, WORDS))
     assert "error" not in found
-    assert found["stops"][Answer.FAILED]
+    assert found["stops"][StopReason.FAILED]
 
 
 ADDS = ("red.global.add.u32 [%rd1], 1;", "ld.global.u32 %r1, [%rd1]; add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1;")
@@ -413,7 +413,7 @@ def test_the_last_access_of_a_block_is_taken_back_for_what_follows_it(last, add)
     start = "setp.lt.u32 %p2, %r0, 16; @%p2 setp.eq.u32 %p1, %r0, 3; @%p2 mov.b32 %r9, 1; mov.b32 %r8, 0;"
     text = f"{PREFIX} {start} st.global.u32 [%rd1], %r8; bar.sync 0; {add} {last} ret;"
     found = same(source(text, WORDS))
-    assert found["stops"][Answer.FAILED]
+    assert found["stops"][StopReason.FAILED]
     assert np.frombuffer(found["out"], np.uint32)[:32].tolist() == [1] * 32
 
 
@@ -426,7 +426,7 @@ def test_what_an_operation_has_written_that_is_taken_back_is_not_read_later():
     ret;
     """
     found = same(source(body, WORDS))
-    assert found["stops"][Answer.FAILED]
+    assert found["stops"][StopReason.FAILED]
     assert np.frombuffer(found["out"], np.uint32)[:32].tolist() == [32] * 32
 
 
@@ -524,7 +524,7 @@ def test_atomics_before_a_fault_have_happened_once(name):
     """
     found = same(source(body, WORDS))
     assert name in found["error"]
-    assert found["stops"][Answer.FAILED]
+    assert found["stops"][StopReason.FAILED]
     words = np.frombuffer(found["out"], np.uint32)
     assert words[:32].tolist() == [1] * 32 and words[128] == 32
 
@@ -544,7 +544,7 @@ def test_atomics_on_shared_memory_are_taken_back():
     ret;
     """
     found = same(source(body, WORDS))
-    assert found["stops"][Answer.FAILED]
+    assert found["stops"][StopReason.FAILED]
     words = np.frombuffer(found["out"], np.uint32)
     assert words[:32].tolist() == [*range(32)] and words[32:64].tolist() == [4] * 32
 
@@ -644,7 +644,7 @@ def test_undefined_lanes_are_no_reason_to_go_back_to_python():
     bar.sync 0; @%p1 st.global.u32 [%rd1], %r6; ret;
     """
     found = same(source(body), threads=64)
-    assert "error" not in found and not found["stops"][Answer.FAILED]
+    assert "error" not in found and not found["stops"][StopReason.FAILED]
 
 
 def test_later_launches_of_a_kernel_find_its_memory_as_new():
@@ -689,7 +689,7 @@ def test_what_python_does_in_a_block_is_done_between_native_pieces():
     ret;
     """
     found = same(source(body, WORDS))
-    assert found["stops"][Answer.LEFT]
+    assert found["stops"][StopReason.LEFT]
     assert "error" not in found
 
 
@@ -718,7 +718,7 @@ COLLATZ = """
 @pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 1), ("random", 2), ("random", 3)])
 def test_lanes_that_go_separate_ways(schedule, seed):
     found = same(source(COLLATZ), schedule=schedule, seed=seed, threads=48)
-    assert found["stops"][Answer.DIVERGES if schedule == "random" else Answer.CANNOT_SPLIT]
+    assert found["stops"][StopReason.DIVERGES if schedule == "random" else StopReason.CANNOT_SPLIT]
 
     def steps(n: int) -> int:
         return 0 if n == 1 else 1 + steps(n // 2 if n % 2 == 0 else 3 * n + 1)
@@ -730,14 +730,14 @@ def test_lanes_that_go_separate_ways(schedule, seed):
 def test_turns_may_be_broken_off_while_lanes_are_apart(monkeypatch, most):
     """Splits and joins of the turns before are handed over then, and others of these turns take their numbers."""
     monkeypatch.setattr(machine, "NATIVE_TURNS", most)
-    assert same(source(COLLATZ), threads=48)["stops"][Answer.TURNS_OVER] > 3
+    assert same(source(COLLATZ), threads=48)["stops"][StopReason.TURNS_OVER] > 3
 
 
 def test_lanes_that_leave_a_long_loop_one_by_one_need_python_only_to_end_the_cta():
     """They go on natively in the window, too, in which it is watched whether the loop only polls."""
     stops = same(source(COLLATZ), threads=64)["stops"]
-    assert stops.keys() <= {Answer.EXITS, Answer.CANNOT_SPLIT}
-    assert stops[Answer.EXITS] == 2  # CTAs
+    assert stops.keys() <= {StopReason.EXITS, StopReason.CANNOT_SPLIT}
+    assert stops[StopReason.EXITS] == 2  # CTAs
 
 
 def test_a_loop_that_only_polls_is_found_out_all_the_same():
@@ -790,10 +790,10 @@ LOOPS = {
 def test_long_loops(monkeypatch, name, schedule, seed):
     """The windows in which it is watched whether a loop only polls; they go by natively where that is certain."""
     in_python = 0
-    window, polls = Engine.pass_window, Machine._polls
+    window, polls = NativeEngine.pass_window, Machine._polls
     passed: list[Any] = [None]
 
-    def noted(self: Engine, f: Any, blocks: int) -> Any:
+    def noted(self: NativeEngine, f: Any, blocks: int) -> Any:
         passed[0] = window(self, f, blocks)
         return passed[0]
 
@@ -804,7 +804,7 @@ def test_long_loops(monkeypatch, name, schedule, seed):
         in_python += answer is False and passed[0] is None and self.engine is not None
         return answer
 
-    monkeypatch.setattr(Engine, "pass_window", noted)
+    monkeypatch.setattr(NativeEngine, "pass_window", noted)
     monkeypatch.setattr(Machine, "_polls", counted)
     body = f"{PREFIX} mov.b32 %r1, 0; LOOP: {LOOPS[name]} DONE: st.global.u32 [%rd1+4096], %r1; ret;"
     found = same(source(body, WORDS), schedule=schedule, seed=seed, max_steps=200_000)
@@ -860,7 +860,7 @@ def test_lanes_that_split_natively_keep_what_only_python_has_read_and_written():
     LOW: add.u32 %r1, %r1, 2;
     BOTH: {only_python} %r3, %r3, %r1, 0; st.global.u32 [%rd1], %r3; ret;
     """
-    assert same(source(body, WORDS), threads=64)["stops"][Answer.CANNOT_SPLIT]
+    assert same(source(body, WORDS), threads=64)["stops"][StopReason.CANNOT_SPLIT]
 
 
 @pytest.mark.parametrize("uninitialised", ["report", "zero", "random"])
@@ -882,7 +882,7 @@ def test_bytes_that_nobody_has_written_are_told_of_alike(uninitialised):
             result = device.launch(Module(source(text, WORDS)), grid=1, block=32, arguments=[out])
         words = [device.download(out + place, np.uint32, 32).tolist() for place in (0, 1024, 4096)]
         found.append((words, result.warnings, result.counters))
-    assert stops[Answer.FAILED] and found[0][1]
+    assert stops[StopReason.FAILED] and found[0][1]
     assert found[0] == found[1]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from native_engine import TakenBack, kind_of, run_operation
 
-from emugpu.emulator.native.operations import BY_NAME, OPERATIONS, Operation
+from emugpu.emulator.native.operations import BY_NAME, OPERATIONS, MicroOperation
 from emugpu.emulator.native.plan import PREDICATE, WIDE
 
 EDGES = {
@@ -53,7 +53,7 @@ def lane_of(value: Any, lane: int) -> int:
     return int(value[lane]) if isinstance(value, np.ndarray) else int(value)
 
 
-def difference_in_drawn_lanes(operation: Operation, rng: random.Random) -> str:
+def difference_in_drawn_lanes(operation: MicroOperation, rng: random.Random) -> str:
     """What the first wrong lane is, of one draw; empty if all are right."""
     sources = [draw_values(rng, kind) for kind in operation.sources]
     old = draw_values(rng, operation.result)
@@ -83,7 +83,7 @@ def test_each_lane_is_what_the_table_says():
     assert {name: differences for name, differences in wrong.items() if differences} == {}
 
 
-def difference_in_pairs(operation: Operation) -> str:
+def difference_in_pairs(operation: MicroOperation) -> str:
     """Every pair of edge values: all lanes at once, the pairs one after the other."""
     edges = [EDGES["64" if kind.endswith("64") else "32"] for kind in operation.sources]
     edges = [[0, 1] if kind == "pred" else found for kind, found in zip(operation.sources, edges, strict=True)]

@@ -7,7 +7,7 @@ import pytest
 from ptx_programs import STORE_R1, launch, run, source
 
 from emugpu.emulator import Module, PtxSyntaxError
-from emugpu.emulator.ptx.ast import Immediate, Memory, Negated, Register, Sink, Symbol, Vector
+from emugpu.emulator.ptx.ast import Immediate, MemoryOperand, Negated, Register, Sink, Symbol, Vector
 from emugpu.emulator.ptx.parser import parse_module
 
 
@@ -51,7 +51,7 @@ def test_floats_are_their_bits():
 )
 def test_addresses_have_offsets_of_either_sign(text, offset):
     _, address = operands(f"ld.global.b32 %r1, [%rd5{text}];")
-    assert isinstance(address, Memory) and address.base.name == "%rd5" and address.offset == offset
+    assert isinstance(address, MemoryOperand) and address.base.name == "%rd5" and address.offset == offset
     assert address.coordinates is None
 
 

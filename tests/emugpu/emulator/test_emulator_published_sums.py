@@ -17,7 +17,7 @@ from published_sums import FIELDS, Sum, published
 from test_emulator_tensor_kinds import COPY_SCALES, SFA_AT, SFB_AT, N, descriptor, instruction_descriptor, run
 
 from emugpu.emulator import Device
-from emugpu.emulator.memory.descriptors import DEPTH, Major, Shape
+from emugpu.emulator.memory.descriptors import DEPTH, InstructionDescriptor, Major
 from emugpu.emulator.units import tensor_kinds
 from emugpu.emulator.units.formats import FORMATS, decode
 from harness.paths import ROOT
@@ -192,7 +192,9 @@ def emulated(path: Path, found: dict[str, np.ndarray]) -> np.ndarray:
     if path.scale:
         of_a, of_b = (decode(found[f"scale_{o}"], FORMATS[path.scale]) for o in "ab")
         scales = of_a, of_b[:, None]
-    shape = Shape(path.kind, count, 1, path.a, path.b, path.d, Major.K, Major.K, False, path.saturate, path.scale)
+    shape = InstructionDescriptor(
+        path.kind, count, 1, path.a, path.b, path.d, Major.K, Major.K, False, path.saturate, path.scale
+    )
     c = found["c"].astype(np.uint32)[:, None]
     return tensor_kinds.compute(shape, a, b[:, None], c, scales, "tensor_core")[:, 0]
 

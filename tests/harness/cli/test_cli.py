@@ -21,7 +21,7 @@ import harness.cli.main
 import harness.cli.running
 from emugpu.cli.render import show_table
 from emugpu.emulator import Deadlock
-from emugpu.launch.memory import Memory
+from emugpu.launch.memory import LaunchMemory
 from harness import paths
 from harness.compile.artifacts import Artifact
 from harness.compile.catalog import KERNELS
@@ -360,7 +360,7 @@ def test_json_in_a_file(harness_command, artifacts, results_dir, tmp_path):
 @pytest.fixture
 def spoiled(monkeypatch):
     """Returns a function that changes what C holds at the end before it is validated."""
-    download = Memory.download
+    download = LaunchMemory.download
 
     def spoil(change):
         def spoiled_download(memory, name):
@@ -369,7 +369,7 @@ def spoiled(monkeypatch):
                 change(values)
             return values
 
-        monkeypatch.setattr(Memory, "download", spoiled_download)
+        monkeypatch.setattr(LaunchMemory, "download", spoiled_download)
 
     return spoil
 

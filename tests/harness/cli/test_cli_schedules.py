@@ -18,7 +18,7 @@ import harness.compile.artifacts
 from emugpu.cli.emulation import Emulation
 from emugpu.errors import CannotRun
 from emugpu.launch import launching
-from emugpu.launch.launching import EmulationOptions, Tried, run, under_schedules
+from emugpu.launch.launching import EmulationOptions, ScheduleOutcome, run, under_schedules
 from harness.cli.options import ConfigOptions, Problem, config_options, problem_options, run_options
 from harness.cli.repeat import command_of
 from harness.compile.config import make_config
@@ -66,7 +66,7 @@ def test_processes_share_the_schedules_and_not_the_clusters_of_one(monkeypatch, 
         return map(work, each)
 
     monkeypatch.setattr(launching, "in_order", in_order)
-    monkeypatch.setattr(launching, "_try", lambda what, keep, options, progress=None: Tried(options, None))
+    monkeypatch.setattr(launching, "_try", lambda what, keep, options, progress=None: ScheduleOutcome(options, None))
     ran = [one.options for one in launching.run_schedules(None, EmulationOptions(seed=7, jobs=jobs), count)]
     assert [one.jobs for one in ran] == [of_each] * count and started == processes
     assert [(one.schedule, one.seed) for one in ran] == [("fifo", 7), ("random", 7), ("random", 8)][:count]

@@ -14,7 +14,7 @@ import harness.run.runner
 from conftest import BF16_KERNELS
 from emugpu.cli.emulation import Emulation
 from emugpu.errors import CannotRun
-from emugpu.launch.memory import Memory
+from emugpu.launch.memory import LaunchMemory
 from harness.cli.main import main
 from harness.cli.options import Problem, several_configs
 from harness.cli.running import How, exit_code, prepare
@@ -102,14 +102,14 @@ def test_a_preset_for_all(command):
 @pytest.fixture
 def answers(monkeypatch):
     """Alters what one kernel leaves in C."""
-    download = Memory.download
+    download = LaunchMemory.download
 
     def alter(kernel, change):
         def altered(memory, name):
             values = download(memory, name)
             return change(values) if memory.what.about["kernel"] == kernel and name == "C" else values
 
-        monkeypatch.setattr(Memory, "download", altered)
+        monkeypatch.setattr(LaunchMemory, "download", altered)
 
     return alter
 

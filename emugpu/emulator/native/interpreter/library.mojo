@@ -19,7 +19,7 @@ def run(c: Bytes, number: Int, start: Int, budget: Int, window: Int) abi("C") ->
     var f = fragment(c, number)
     new_stamp(c, f)
     var status = run_blocks(c, f, start, budget, window, True)
-    if status != ANSWER_REFUSED:
+    if status != STOP_REFUSED:
         _ = settle(c, number, look(pointer(c, OUT), RESULT_LOCATION))
     note(pointer(c, OUT), RESULT_STATUS, status)
     return status
@@ -39,27 +39,27 @@ def settle(c: Bytes, number: Int, location: Int) abi("C") -> Int:
 def run_turns(c: Bytes, turns: Int) abi("C") -> Int:
     """Gives the fragments of the queue their turns, in order, until one of them needs Python. Returns why it stops."""
     if turns <= 0:
-        return ANSWER_TURNS_OVER
+        return STOP_TURNS_OVER
     var taken = 0
-    var answer = ANSWER_TURNS_OVER
+    var answer = STOP_TURNS_OVER
     var current = -1
     var before = look(c, CHANGES)
     while taken < turns:
         var head = look(c, HEAD)
         if head == look(c, TAIL) or head == look(c, CLOSED_AT):
-            answer = ANSWER_NOTHING_LEFT
+            answer = STOP_NOTHING_LEFT
             break
         current = Int(get[DType.int32](pointer(c, QUEUE), 4 * head))
         if current < 0:
-            answer = ANSWER_OTHERS_FIRST
+            answer = STOP_OTHERS_FIRST
             break
         note(c, HEAD, head + 1)
         taken += 1
         before = look(c, CHANGES)
         answer = turn(c, current)
-        if answer != ANSWER_STOPPED:
+        if answer != STOP_STOPPED:
             break
-        answer = ANSWER_TURNS_OVER
+        answer = STOP_TURNS_OVER
         current = -1
         if look(c, QUEUE_ROOM) - look(c, TAIL) < 4096 or trace_is_half_full(c):
             break

@@ -95,13 +95,13 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                         save_undefined(saved.unsafe_offset((ROW + 1) * slots), k, file, slots, slot, True)
                 continue
             if op == 1003:
-                status = ANSWER_LEFT
+                status = STOP_LEFT
                 location = half(o, 14)
                 following = Int(get[DType.int32](o, 28))
                 break
             if op == 1004:
                 if alone:
-                    status = ANSWER_LEFT
+                    status = STOP_LEFT
                     location = half(begin, 14)
                     following = Int(get[DType.int32](begin, 28))
                     break
@@ -109,19 +109,19 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                 weight += BARRIER_WEIGHT
                 if passes == 1:
                     continue
-                status = ANSWER_WAITS if passes == 0 else ANSWER_FAILED
+                status = STOP_WAITS if passes == 0 else STOP_FAILED
                 location = block
                 break
             following = Int(get[DType.int32](o, 24))
             if op == 1002:
                 if missing_lanes(file, slots, half(o, 8)) & mask != 0:
-                    status = ANSWER_FAILED
+                    status = STOP_FAILED
                     break
                 var yes = mask_of(file.unsafe_offset(ROW * half(o, 8))) & mask
                 if yes == 0:
                     following = Int(get[DType.int32](o, 28))
                 elif yes != mask:
-                    status = ANSWER_DIVERGES
+                    status = STOP_DIVERGES
                     location = half(o, 14)
                     break
             if following < 0:
@@ -163,7 +163,7 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             var pg = file.unsafe_offset(ROW * guard)
             var mark = get[DType.uint8](marks, guard)
             if mark == POISON:
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             if mark == UNIFORM:
                 if Int(get[DType.uint32](pg)) == flags & NEGATED:
@@ -182,16 +182,16 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             weight += 5
             var same = get[DType.uint8](marks, a) == UNIFORM
             if missing_lanes(file, slots, a) & active != 0 or (op >= 950 and (active != FULL or window != 0)):
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             var alike = get[DType.uint8](marks, b) == UNIFORM
             if traces and not trace_access(c, f, o, pa, same, pb, alike, active):
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             var result = -1
 @ACCESSES@
             if result == -1:
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             if result == STORED:
                 changes += Int(flags & FIRST_ITEM != 0)
@@ -215,7 +215,7 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                     same = True
                 result = exchange(op, f, target, pa, pb, px, same, mask, named, undefined)
             if result == -1 or (traces and not trace_room(c)):
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             trace(c, EVENT_SYNCED, f, mask, Int(get[DType.int32](o, 24)), Int(named), 0)
             mark = result
@@ -229,10 +229,10 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             weight += half(o, 14) * (1 - (mark & 1))
 @HANDLERS@
             else:
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             if mark == POISON and not spread(file, slots, o, undefined, origin):
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             if mark == POISON and undefined == 0:
                 mark = VARIED
@@ -244,41 +244,41 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             if mark == POISON or get[DType.uint8](marks, d) == POISON:
                 mark = join_undefined(file, slots, d, mark, lanes, undefined, origin)
                 if window != 0:
-                    status = ANSWER_FAILED
+                    status = STOP_FAILED
                     break
             else:
                 mark = VARIED
         elif mark == POISON:
             if window != 0:
-                status = ANSWER_FAILED
+                status = STOP_FAILED
                 break
             set[DType.uint32](file, undefined_at(slots, d), undefined)
             set[DType.uint32](file, origin_at(slots, d), origin)
         set[DType.uint8](marks, d, UInt8(mark))
         set[DType.uint32](stamps, 4 * d, stamp)
     var out = pointer(c, OUT)
-    if status == ANSWER_FAILED:
+    if status == STOP_FAILED:
         # What is out of the ordinary may have written its row, or a part of it.
         var o = operations.unsafe_offset(32 * (pc - 1))
         if half(o, 0) < 1000 and half(o, 6) != NONE:
             set[DType.uint32](stamps, 4 * half(o, 6), stamp)
     if window != 0:
-        var ends = status == ANSWER_DIVERGES or (status == ANSWER_STOPPED and (following < 0 or following == join))
-        var over = not ends and status == ANSWER_STOPPED and ran + 1 == window and location == following
+        var ends = status == STOP_DIVERGES or (status == STOP_STOPPED and (following < 0 or following == join))
+        var over = not ends and status == STOP_STOPPED and ran + 1 == window and location == following
         if over and following == kept_block and changes == kept_changes:
             over = not are_as_kept(c, file, following, mask)
         over = over and (changes != 0 or loads <= (4 if alone else 0))
         if not over and (alone or not ends):
             undo_stores(c)
             trace_back(c, first_traced, first_words, first_chunks)
-            return ANSWER_REFUSED
+            return STOP_REFUSED
         var counts = pointer(c, COUNTS)
         set[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * ran, Int32(block))
         for k in range(ran if ends else window):
             var one = Int(get[DType.int32](pointer(c, WATCHED_BLOCKS), 4 * k))
             set[DType.int64](counts, 8 * one, get[DType.int64](counts, 8 * one) + 1)
         note(out, RESULT_LOADS, loads)
-    if status == ANSWER_FAILED:
+    if status == STOP_FAILED:
         undo_stores(c)
         trace_back(c, traced, words, chunks)
         var list = pointer(c, SAVED_SLOTS).unsafe_offset(4 * Int(get[DType.int64](begin, 16)))

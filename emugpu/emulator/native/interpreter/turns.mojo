@@ -78,7 +78,7 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
     var blocks = look(c, WINDOW_BLOCKS)
     var start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
     if blocks == 0 or start < 0 or look(f, FRAGMENT_STREAK) + blocks >= look(c, SLICE):
-        return ANSWER_REFUSED
+        return STOP_REFUSED
     var file = f.unsafe_bitcast[Bytes]()[]
     var slots = look(c, ROWS)
     var kept = pointer(c, KEPT_ROWS)
@@ -91,13 +91,13 @@ def pass_window(c: Bytes, f: Bytes, block: Int) -> Int:
         set[DType.uint8](kept, ROW * slots + k, get[DType.uint8](file, ROW * slots + slot))
         set[DType.uint32](kept, (ROW + 1) * slots + 4 * k, get[DType.uint32](file, (ROW + 1) * slots + 4 * slot))
     var status = run_blocks(c, f, start, blocks, blocks, False)
-    if status == ANSWER_REFUSED:
+    if status == STOP_REFUSED:
         for k in range(count):
             var slot = Int(get[DType.int32](list, 4 * k)) & 0xFFFF
             copy_row(file.unsafe_offset(ROW * slot), kept.unsafe_offset(ROW * k))
             set[DType.uint8](file, ROW * slots + slot, get[DType.uint8](kept, ROW * slots + k))
             set[DType.uint32](file, (ROW + 1) * slots + 4 * slot, get[DType.uint32](kept, (ROW + 1) * slots + 4 * k))
-        return ANSWER_REFUSED
+        return STOP_REFUSED
     note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + blocks)
     return status
 
@@ -116,7 +116,7 @@ def note_run(c: Bytes, f: Bytes):
 def goes_on(c: Bytes, f: Bytes, status: Int) -> Bool:
     """Returns whether a fragment neither waits, splits, joins nor exits after a run of blocks."""
     var following = look(pointer(c, OUT), RESULT_FOLLOWING)
-    return status == ANSWER_STOPPED and following >= 0 and following != look(f, FRAGMENT_JOIN_BLOCK)
+    return status == STOP_STOPPED and following >= 0 and following != look(f, FRAGMENT_JOIN_BLOCK)
 
 
 @inline(.always)
@@ -134,13 +134,13 @@ def turn(c: Bytes, number: Int) -> Int:
         if look(f, FRAGMENT_STREAK) == 0:
             trace(c, EVENT_RESUMED, f, UInt32(look(f, FRAGMENT_MASK)), -1, 0, 0)
         if block < 0:
-            return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
+            return STOP_STOPPED if leave(c, number) else STOP_EXITS
         if block == look(f, FRAGMENT_JOIN_BLOCK):
             return meet(c, number)
         start = Int(get[DType.int32](pointer(c, ENTRIES), 4 * block))
         if start < 0:
             note(out, RESULT_FOLLOWING, 0)
-            return ANSWER_LEFT
+            return STOP_LEFT
     note(f, FRAGMENT_START, -1)
     note(f, FRAGMENT_RAN, 0)
     enter_cta(c, look(f, FRAGMENT_CTA))
@@ -153,41 +153,41 @@ def turn(c: Bytes, number: Int) -> Int:
         if ran + 1 < look(c, TURN_BLOCKS):
             note(out, RESULT_FOLLOWING, 0)
             note(f, FRAGMENT_RAN, ran + 1)
-            return ANSWER_LEFT
+            return STOP_LEFT
         note(f, FRAGMENT_STREAK, look(f, FRAGMENT_STREAK) + look(c, TURN_BLOCKS))
         status = pass_window(c, f, look(out, RESULT_FOLLOWING))
-        if status == ANSWER_REFUSED:
-            return ANSWER_HAD_TURN
+        if status == STOP_REFUSED:
+            return STOP_HAD_TURN
         note_run(c, f)
         if goes_on(c, f, status):
             note(f, FRAGMENT_BLOCK, look(out, RESULT_FOLLOWING))
             push(c, number)
-            return ANSWER_STOPPED
+            return STOP_STOPPED
     block = look(out, RESULT_BLOCK)
-    if status == ANSWER_WAITS:
+    if status == STOP_WAITS:
         var o = pointer(c, OPERATIONS).unsafe_offset(32 * look(out, RESULT_AT))
         trace(c, EVENT_SUSPENDED, f, UInt32(look(f, FRAGMENT_MASK)), Int(get[DType.int32](o, 24)), 0, 0)
         note(f, FRAGMENT_STREAK, 0)
         waits(c, number)
-        return ANSWER_STOPPED
-    if status == ANSWER_DIVERGES:
+        return STOP_STOPPED
+    if status == STOP_DIVERGES:
         var at = look(out, RESULT_AT)
         if leaves(c, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
             note(f, FRAGMENT_RAN, ran)
-            return ANSWER_SPLITS
+            return STOP_SPLITS
         if split(c, number, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
             count_block(c, block)
-            return ANSWER_STOPPED
+            return STOP_STOPPED
         note(f, FRAGMENT_START, at)
         note(f, FRAGMENT_RAN, ran)
-        return ANSWER_CANNOT_SPLIT
-    if status != ANSWER_STOPPED:
+        return STOP_CANNOT_SPLIT
+    if status != STOP_STOPPED:
         note(f, FRAGMENT_RAN, ran)
         return status
     var following = look(out, RESULT_FOLLOWING)
     count_block(c, block)
     if following < 0:
-        return ANSWER_STOPPED if leave(c, number) else ANSWER_EXITS
+        return STOP_STOPPED if leave(c, number) else STOP_EXITS
     note(f, FRAGMENT_BLOCK, following)
     return meet(c, number)
 
@@ -198,9 +198,9 @@ def meet(c: Bytes, number: Int) -> Int:
     room.
     """
     if look(fragment(c, number), FRAGMENT_JOIN) < 0 or look(c, FREE_COUNT) == 0:
-        return ANSWER_ARRIVES
+        return STOP_ARRIVES
     arrive(c, number)
-    return ANSWER_STOPPED
+    return STOP_STOPPED
 
 
 @inline(.always)
