@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CLUSTER_SYNC, kernel
 
 SPACES = ("const", "global", "local", "shared::cta", "shared::cluster", "param")
@@ -115,7 +115,7 @@ GENERIC = Probe(
     question="Which spaces does isspacep find for an address of every kind, and do generic accesses reach their place?",
     ptx=kernel(["u64 report"], _body()).replace(".extern", f"{MODULE_VARIABLES}.extern", 1),
     cases=(
-        Case(
+        ProbeCase(
             name="two CTAs",
             buffers={"report": np.zeros((2, 128), np.uint32)},
             arguments=(Pointer("report"),),

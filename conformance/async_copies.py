@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import UNTOUCHED, dump, fill, kernel, poll
 
 THREADS, AREA = 32, 512
@@ -49,7 +49,7 @@ COPIES = Probe(
     question="Which bytes does cp.async write in each size, with fewer source bytes and with an ignored source?",
     ptx=kernel(["u64 source", "u64 memory"], _body()),
     cases=(
-        Case(
+        ProbeCase(
             name="all forms",
             buffers={"source": SOURCE, "memory": np.zeros((len(FORMS), AREA // 4), np.uint32)},
             arguments=(Pointer("source"), Pointer("memory")),
@@ -116,7 +116,7 @@ bar.warp.sync -1;
         ),
     ),
     cases=(
-        Case(
+        ProbeCase(
             name="one warp",
             buffers={"source": SOURCE, "report": np.zeros((5, THREADS), np.uint32)},
             arguments=(Pointer("source"), Pointer("report")),

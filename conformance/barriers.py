@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CLUSTER_SYNC, kernel
 
 STEPS = (
@@ -78,7 +78,7 @@ FORMS = Probe(
     question="What do waits and states say after every form of arriving, dropping out, expecting and completing?",
     ptx=kernel(["u64 report"], _body()),
     cases=(
-        Case(
+        ProbeCase(
             name="steps",
             buffers={"report": np.zeros((len(STEPS), len(QUESTIONS)), np.uint32)},
             arguments=(Pointer("report"),),
@@ -140,7 +140,7 @@ END:
 """,
     ),
     cases=(
-        Case(
+        ProbeCase(
             name="cluster of 4",
             buffers={"report": np.zeros((CTAS, 8), np.uint32)},
             arguments=(Pointer("report"),),

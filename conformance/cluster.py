@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.probe import Case, Map, Outputs, Pointer, Probe
+from conformance.probe import MapArgument, Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CLUSTER_SYNC, ONLY_THREAD_0, UNTOUCHED, fill, kernel, poll, tma_load
 
 THREADS = 32
@@ -92,11 +92,11 @@ LEFT:
 """Every CTA arms its barrier for a box; the CTA of one rank loads it, with or without multicast."""
 
 
-def _load_case(cluster: tuple[int, int], issuer: int, mask: int = 0, signalled: int = 0) -> Case:
+def _load_case(cluster: tuple[int, int], issuer: int, mask: int = 0, signalled: int = 0) -> ProbeCase:
     """Returns a case. Mask 0 is a plain load that names the barrier of the CTA with rank ``signalled``."""
     what = f"mask {mask:#06b}" if mask else f"barrier of rank {signalled}"
     ctas = CLUSTERS * cluster[0] * cluster[1]
-    return Case(
+    return ProbeCase(
         name=f"cluster {cluster[0]}x{cluster[1]}, rank {issuer} loads, {what}",
         buffers={
             "tensor": np.arange(BOX_ROWS * BOX_COLUMNS, dtype=np.uint16) + 0x1000,
@@ -104,7 +104,7 @@ def _load_case(cluster: tuple[int, int], issuer: int, mask: int = 0, signalled: 
             "request": np.array([issuer, mask, signalled], np.uint32),
         },
         arguments=(
-            Map("tensor", "bf16", (BOX_ROWS, BOX_COLUMNS), (BOX_ROWS, BOX_COLUMNS)),
+            MapArgument("tensor", "bf16", (BOX_ROWS, BOX_COLUMNS), (BOX_ROWS, BOX_COLUMNS)),
             Pointer("report"),
             Pointer("request"),
         ),
@@ -250,7 +250,7 @@ ADDRESS = Probe(
     "reach them?",
     ptx=ADDRESSES,
     cases=(
-        Case(
+        ProbeCase(
             name="cluster of 4",
             buffers={"report": np.zeros((4, 64), np.uint32)},
             arguments=(Pointer("report"),),

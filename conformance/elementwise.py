@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.probe import Case, Explain, Outputs, Pointer, Probe
+from conformance.probe import Explain, Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import kernel
 
 THREADS = 128
@@ -49,7 +49,7 @@ def elementwise(
         outputs = {form.name: np.zeros(size, f"u{form.bits // 8}") for form in forms}
         buffers = {**arrays, **outputs, "cells": np.zeros((size, 2), np.uint64)}
         made.append(
-            Case(
+            ProbeCase(
                 name=case,
                 buffers=buffers,
                 arguments=tuple(Pointer(buffer) for buffer in buffers),

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CTA_SYNC, copy_in, descriptor, kernel, with_start
 from emugpu.emulator import Swizzle
 
@@ -141,7 +141,7 @@ def _wgmma(types: str, suffix: str = "", selector: int | None = None) -> Probe:
         question=f"What does wgmma{sparse.replace('_', '.')}.{types}{suffix} give for numbers of every kind?",
         ptx=kernel([f"u64 {name}" for name in buffers], _wgmma_body(types, suffix, selector)),
         cases=(
-            Case(
+            ProbeCase(
                 name="all kinds",
                 buffers=buffers,
                 arguments=tuple(Pointer(name) for name in buffers),
@@ -260,7 +260,7 @@ def _mma(form: str, counts: tuple[int, int, int], sparse: bool = False) -> Probe
         question=f"What does mma{'.sp' if sparse else ''}.{form} give for numbers, bits and old sums of every kind?",
         ptx=kernel([f"u64 {name}" for name in buffers], _mma_body(form, counts, sparse)),
         cases=(
-            Case(
+            ProbeCase(
                 name="all kinds",
                 buffers=buffers,
                 arguments=tuple(Pointer(name) for name in buffers),

@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CTA_SYNC, DESCRIPTOR_LAYOUT, copy_in, descriptor, kernel, wgmma, with_start
-from conformance.tile import Tile
+from conformance.tile import TileProduct
 from emugpu.emulator import Swizzle
 
 THREADS = 128
@@ -133,7 +133,7 @@ OPERANDS = Probe(
     "start addresses inside the pattern and base offsets other than 0?",
     ptx=kernel([f"u64 {name}" for name in ("requests", "identity", "report", "low", "high")], _operand_body()),
     cases=(
-        Case(
+        ProbeCase(
             name="all",
             buffers={
                 "requests": np.array([_request(*r) for r in REQUESTS], np.uint64),
@@ -260,7 +260,7 @@ def _sums(element: str, dtype: Any) -> Probe:
         question=f"How does wgmma round sums of {element} products: random, cancelling, subnormal, infinite?",
         ptx=kernel(["u64 a", "u64 b", "u64 c"], _sum_body(element)),
         cases=(
-            Case(
+            ProbeCase(
                 name="all kinds",
                 buffers={"a": chunks(a), "b": chunks(b), "c": old},
                 arguments=(Pointer("a"), Pointer("b"), Pointer("c")),
@@ -278,7 +278,7 @@ def _sums(element: str, dtype: Any) -> Probe:
 # ---- whole tiles ----
 
 
-def _tile_probe(tile: Tile) -> Probe:
+def _tile_probe(tile: TileProduct) -> Probe:
     rng = np.random.default_rng(21)
     a, b = (rng.integers(-8, 9, (rows, tile.k)).astype(tile.dtype) for rows in (M, tile.n))
     exact = a.astype(np.float32) @ b.astype(np.float32).T
@@ -292,12 +292,12 @@ def _tile_probe(tile: Tile) -> Probe:
 
 
 TILES = (
-    Tile(n=64, element="bf16", swizzle="128B"),
-    Tile(n=256, element="f16", swizzle="128B", a_major="MN", b_major="MN"),
-    Tile(n=32, element="bf16", swizzle="64B", b_major="MN"),
-    Tile(n=48, element="f16", swizzle="32B", a_major="MN"),
-    Tile(n=24, element="bf16", swizzle="none", a_major="MN", b_major="MN"),
-    Tile(n=128, element="bf16", swizzle="128B", a_in_registers=True),
+    TileProduct(n=64, element="bf16", swizzle="128B"),
+    TileProduct(n=256, element="f16", swizzle="128B", a_major="MN", b_major="MN"),
+    TileProduct(n=32, element="bf16", swizzle="64B", b_major="MN"),
+    TileProduct(n=48, element="f16", swizzle="32B", a_major="MN"),
+    TileProduct(n=24, element="bf16", swizzle="none", a_major="MN", b_major="MN"),
+    TileProduct(n=128, element="bf16", swizzle="128B", a_in_registers=True),
 )
 
 PROBES = (

@@ -37,7 +37,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Map:
+class MapArgument:
     """A kernel argument: a tensor map over a packed row-major buffer [rows, columns], read as this element type.
 
     ``box`` is (rows, columns). The fields are those of `emugpu.emulator.TensorMap.tiled`.
@@ -56,18 +56,18 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Struct:
+class StructArgument:
     """A kernel argument: a struct by value, with its fields in C's layout."""
 
     fields: tuple[Argument, ...]
 
 
 BLACKWELL = ("sm_100a", "sm_103a")
-Argument = Pointer | Map | Struct | np.number[Any]
+Argument = Pointer | MapArgument | StructArgument | np.number[Any]
 
 
 @dataclass(frozen=True)
-class Case:
+class ProbeCase:
     """One launch. ``buffers``: their content before it. ``outputs``: the buffers to read back. ``shared``: dynamic
     bytes.
 
@@ -99,7 +99,7 @@ class Probe:
     name: str
     question: str
     ptx: str
-    cases: tuple[Case, ...]
+    cases: tuple[ProbeCase, ...]
     read: Callable[[Outputs], dict[str, Any]] = field(repr=False)
     accumulation: Accumulation = "f32"
     entry: str = "probe"
@@ -125,10 +125,10 @@ class Probe:
         return self if target == self.target else replace(self, ptx=for_target(self.ptx, target))
 
     @property
-    def kept_cases(self) -> tuple[Case, ...]:
+    def kept_cases(self) -> tuple[ProbeCase, ...]:
         return tuple(case for case in self.cases if case.kept)
 
-    def launchable(self, case: Case) -> spec.Launchable:
+    def launchable(self, case: ProbeCase) -> spec.Launchable:
         """Returns a case in the form that any device runs. Its buffers are bytes: `outputs_of` restores their types."""
         maps: dict[str, spec.Map] = {}
         arguments = tuple((f"argument {n}", _argument(each, maps)) for n, each in enumerate(case.arguments))
@@ -151,7 +151,7 @@ class Probe:
         return parts.hexdigest()
 
 
-def outputs_of(case: Case, contents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def outputs_of(case: ProbeCase, contents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the output buffers of a case, with their types."""
     return {
         name: np.frombuffer(bytearray(contents[name]), case.buffers[name].dtype).reshape(case.buffers[name].shape)
@@ -168,9 +168,9 @@ def _argument(argument: Argument, maps: dict[str, spec.Map]) -> spec.Argument:
     """Returns the argument, and adds its tensor maps to the others."""
     if isinstance(argument, Pointer):
         return spec.Reference(argument.buffer)
-    if isinstance(argument, Struct):
+    if isinstance(argument, StructArgument):
         return spec.Struct(tuple((f"field {n}", _argument(field, maps)) for n, field in enumerate(argument.fields)))
-    if isinstance(argument, Map):
+    if isinstance(argument, MapArgument):
         name = f"map {len(maps)}"
         emulated = argument.swizzle.upper() in EMULATED_SWIZZLES
         known = (argument if emulated else replace(argument, swizzle="none")).at(ANY_ADDRESS)

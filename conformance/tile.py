@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from conformance.probe import Argument, Case, Map, Pointer
+from conformance.probe import Argument, MapArgument, Pointer, ProbeCase
 from conformance.ptx import CTA_SYNC, ONLY_THREAD_0, descriptor, kernel, poll, tma_load, wgmma, with_start
 from emugpu.emulator import Swizzle
 
@@ -20,7 +20,7 @@ OPERANDS = 1024
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileProduct:
     """D [64, n] = A [64, k] . B [n, k]^T. Operands are 16-bit; an MN-major one is stored transposed in global memory.
 
     An operand is loaded in boxes as wide as the swizzle's span, one behind the other in shared memory.
@@ -156,12 +156,12 @@ READY:
 
     # ---- data ----
 
-    def _operand(self, name: str, values: np.ndarray, major: str) -> tuple[np.ndarray, Map]:
+    def _operand(self, name: str, values: np.ndarray, major: str) -> tuple[np.ndarray, MapArgument]:
         stored = np.ascontiguousarray(values if major == "K" else values.T)
         box = (stored.shape[0], self.mode.span_bytes // 2)
-        return stored.view(np.uint16), Map(name, self.element, stored.shape, box, self.swizzle)
+        return stored.view(np.uint16), MapArgument(name, self.element, stored.shape, box, self.swizzle)
 
-    def case(self, name: str, a: np.ndarray, b: np.ndarray) -> Case:
+    def case(self, name: str, a: np.ndarray, b: np.ndarray) -> ProbeCase:
         """Returns the launch for A [64, k] and B [n, k] of the tile's type."""
         b_stored, b_map = self._operand("b", b, self.b_major)
         a_argument: Argument
@@ -172,7 +172,7 @@ READY:
             a_argument = Pointer("a")
         else:
             stored, a_argument = self._operand("a", a, self.a_major)
-        return Case(
+        return ProbeCase(
             name=name,
             buffers={"a": stored, "b": b_stored, "d": np.zeros((self.n // 2, THREADS), np.uint32)},
             arguments=(b_map, Pointer("d"), a_argument),

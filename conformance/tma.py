@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.probe import Case, Map, Outputs, Pointer, Probe
+from conformance.probe import MapArgument, Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CTA_SYNC, ONLY_THREAD_0, UNTOUCHED, dump, fill, kernel, poll, tma_load
 from emugpu.emulator import Swizzle
 
@@ -82,13 +82,13 @@ def _case(
     offset: int = 0,
     element: str = "bf16",
     nan: bool = False,
-) -> Case:
+) -> ProbeCase:
     """Returns a case with a box of rows x columns at corner (row, column), to shared offset REGION + offset."""
     ids = np.arange(ROWS * COLUMNS, dtype=np.uint16) + 0x1000
     row, column = corner
     store = row >= 0 and column >= 0
     box = (rows, columns)
-    return Case(
+    return ProbeCase(
         name=name,
         buffers={
             "tensor": ids,
@@ -99,8 +99,8 @@ def _case(
             "corner": np.array([column, row, store], np.int32),
         },
         arguments=(
-            Map("tensor", element, (ROWS, COLUMNS), box, swizzle, nan),
-            Map("copy", element, (ROWS, COLUMNS), box, swizzle),
+            MapArgument("tensor", element, (ROWS, COLUMNS), box, swizzle, nan),
+            MapArgument("copy", element, (ROWS, COLUMNS), box, swizzle),
             Pointer("memory"),
             Pointer("flags"),
             Pointer("place"),

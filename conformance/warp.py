@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import dump, fill, kernel
 
 LANES = 32
@@ -48,7 +48,7 @@ st.global.u32 [%rd3+4], %r3;
 """,
     ),
     cases=(
-        Case(
+        ProbeCase(
             name="masks",
             buffers={
                 "masks": np.array(MASKS, np.uint32),
@@ -136,7 +136,7 @@ MATRIX = Probe(
     "ldmatrix?",
     ptx=kernel(["u64 memory", "u64 registers"], _matrix_body()),
     cases=(
-        Case(
+        ProbeCase(
             name="all forms",
             buffers={
                 "memory": np.zeros(len(FORMS) * AREA // 4, np.uint32),
@@ -195,7 +195,7 @@ BARRIER = Probe(
     question="Which phases of an mbarrier are complete after arrivals, drops, expected and completed bytes?",
     ptx=kernel(["u64 report"], _barrier_body()),
     cases=(
-        Case(
+        ProbeCase(
             name="steps",
             buffers={"report": np.zeros((len(_STEPS), 2), np.uint32)},
             arguments=(Pointer("report"),),

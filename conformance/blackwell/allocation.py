@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.blackwell.ptx import BLANK, THREADS, by_thread_0, by_warp_0, kernel, pointer, sync
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import spin
 
 # ---- one CTA, or a pair ----
@@ -98,7 +98,7 @@ def _allocations(
         question=question,
         ptx=kernel(["u64 steps", "u64 found"], _sequence_body(group)),
         cases=tuple(
-            Case(
+            ProbeCase(
                 name=case,
                 buffers={"steps": steps, "found": np.full((group, STEPS), BLANK, np.uint32)},
                 arguments=(Pointer("steps"), Pointer("found")),
@@ -186,7 +186,7 @@ WAIT = Probe(
     question="Does tcgen05.alloc wait until another warp has freed enough columns?",
     ptx=WAITING,
     cases=(
-        Case(
+        ProbeCase(
             name="512 and 512",
             buffers={"found": np.full(2, BLANK, np.uint32)},
             arguments=(Pointer("found"),),
@@ -267,7 +267,7 @@ def _neighbour_probe(columns: int, what: str) -> Probe:
         question=f"When does a second CTA of an SM get {columns} columns, which {what}?",
         ptx=_neighbours(columns),
         cases=(
-            Case(
+            ProbeCase(
                 name="two CTAs on every SM",
                 buffers={"found": blank},
                 arguments=(Pointer("found"),),

@@ -9,8 +9,8 @@ import numpy as np
 
 from conformance.blackwell.modifiers import M, N, describe_numbers, integers, old_d, read_sums, request_of
 from conformance.blackwell.multiply import (
-    Launch,
-    Request,
+    MmaLaunch,
+    MmaRequest,
     b_at,
     core_matrices,
     instruction_descriptor,
@@ -34,7 +34,7 @@ def _collectors() -> Probe:
         [core_matrices(integers(M, bf16, 7)), *(core_matrices(integers(N, bf16, 8 + n)) for n in range(4))]
     )
     forms = [mma(f"f16.collector::a::{use}") for use in USES]
-    launch = Launch([request_of(instruction_descriptor(M, N))], data[None], N * len(forms))
+    launch = MmaLaunch([request_of(instruction_descriptor(M, N))], data[None], N * len(forms))
     return Probe(
         name="mma_collectors",
         question="Are products the same whether the collector of A is filled, used, used once more, or discarded?",
@@ -50,7 +50,7 @@ def _another_a() -> Probe:
     first, b, other = (integers(rows, ml_dtypes.bfloat16, seed) for rows, seed in ((M, 7), (N, 8), (M, 20)))
     data = np.concatenate([core_matrices(x) for x in (first, b, other)])
     step = f"add.u32 %d, %d, {N};\nadd.u64 %a, %a, {(b_at(M) + b_at(N)) >> 4};\n"
-    launch = Launch([request_of(instruction_descriptor(M, N))], data[None], 2 * N)
+    launch = MmaLaunch([request_of(instruction_descriptor(M, N))], data[None], 2 * N)
     products = {
         name: a.astype(np.float32) @ b.astype(np.float32).T
         for name, a in (("A that the collector was filled with", first), ("A that the descriptor names", other))
@@ -81,13 +81,13 @@ def _weights() -> Probe:
     a, b = integers(M, ml_dtypes.bfloat16, 9), integers(n, ml_dtypes.bfloat16, 10)
     forms = [_ws(f"b{number}::{use}") for number, use in ((0, "fill"), (0, "use"), (3, "fill"), (0, "lastuse"))]
     columns = n * len(forms)
-    request = Request(instruction_descriptor(M, n), a=plain(M), b=plain(n), b_start=b_at(M))
+    request = MmaRequest(instruction_descriptor(M, n), a=plain(M), b=plain(n), b_start=b_at(M))
     data = operands(a, b)
     return Probe(
         name="mma_ws_collectors",
         question="Are products of weight-stationary MMAs the same whichever collector keeps B?",
         ptx=program(f"add.u32 %d, %d, {n};\n".join(forms), columns, data.size),
-        cases=(Launch([request], data[None], columns).case("b0 fill, b0 use, b3 fill, b0 lastuse"),),
+        cases=(MmaLaunch([request], data[None], columns).case("b0 fill, b0 use, b3 fill, b0 lastuse"),),
         read=read_sums,
         explain=by_element(describe_numbers),
     )
@@ -102,7 +102,7 @@ def _issuers() -> Probe:
         name="mma_issue_per_thread",
         question="Do 32 active threads issue 32 MMAs, and 32 commits?",
         ptx=program(mma("f16"), N, data.size, by=by_warp_0, arrivals=32),
-        cases=(Launch([request], data[None], N, before=before).case("a whole warp"),),
+        cases=(MmaLaunch([request], data[None], N, before=before).case("a whole warp"),),
         read=read_sums,
         explain=by_element(describe_numbers),
     )

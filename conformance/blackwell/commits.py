@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.blackwell.ptx import THREADS, TO_EVEN, by_thread_0, by_warp_0, commit, kernel, pointer
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CLUSTER_SYNC, poll
 
 CTAS = 4
@@ -71,7 +71,7 @@ def _commits(
         question=question,
         ptx=_program(issue),
         cases=tuple(
-            Case(
+            ProbeCase(
                 name=case,
                 buffers={"request": np.array([rank, word], np.uint32), "found": np.full(CTAS, 99, np.uint32)},
                 arguments=(Pointer("request"), Pointer("found")),

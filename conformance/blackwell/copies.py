@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.blackwell.multiply import Launch, Request, beside_commits, matrix_descriptor, program
+from conformance.blackwell.multiply import MmaLaunch, MmaRequest, beside_commits, matrix_descriptor, program
 from conformance.blackwell.ptx import BLANK, LANES
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Outputs, Probe
+from conformance.probe import Outputs, Probe, ProbeCase
 
 SHAPES = {
     "128x256b": 8,
@@ -28,7 +28,7 @@ NBYTES = 16384
 
 
 @dataclass(frozen=True)
-class Source:
+class CopySource:
     """A descriptor. Offsets are in bytes."""
 
     swizzle: str
@@ -46,12 +46,12 @@ class Source:
 
 
 SOURCES = (
-    Source("none", 16 * LANES, 128),
-    Source("none", 128, 256),
-    Source("none", 16 * LANES, 128, 512),
-    Source("32B", 16, 256),
-    Source("64B", 16, 512),
-    Source("128B", 16, 1024, 32),
+    CopySource("none", 16 * LANES, 128),
+    CopySource("none", 128, 256),
+    CopySource("none", 16 * LANES, 128, 512),
+    CopySource("32B", 16, 256),
+    CopySource("64B", 16, 512),
+    CopySource("128B", 16, 1024, 32),
 )
 
 
@@ -77,11 +77,11 @@ def _word(word: int, group: int) -> str:
     return f"word {word & 0xFFFFFF}{rank}"
 
 
-def _case(group: int) -> Case:
+def _case(group: int) -> ProbeCase:
     words = np.arange(NBYTES // 4, dtype=np.uint32)
     data = np.stack([words | cta << 24 for _ in SOURCES for cta in range(group)])
-    requests = [Request(0, a=source.descriptor, a_start=source.start) for source in SOURCES]
-    return Launch(requests, data, COLUMNS, group).case("all")
+    requests = [MmaRequest(0, a=source.descriptor, a_start=source.start) for source in SOURCES]
+    return MmaLaunch(requests, data, COLUMNS, group).case("all")
 
 
 def _copies(name: str, question: str, group: int, assumption: str = "") -> Probe:
@@ -135,8 +135,8 @@ def _decompression() -> Probe:
         chunks = np.zeros((2 * LANES, 16), np.uint8)
         chunks[:, : packed.shape[1]] = packed
         parts.append(chunks.reshape(-1))
-    source = Source("none", 16 * LANES, 128)
-    launch = Launch([Request(0, a=source.descriptor)], np.concatenate(parts)[None], 16)
+    source = CopySource("none", 16 * LANES, 128)
+    launch = MmaLaunch([MmaRequest(0, a=source.descriptor)], np.concatenate(parts)[None], 16)
 
     def read(outputs: Outputs) -> dict[str, Any]:
         image = outputs["all"]["after"][0]
@@ -157,8 +157,8 @@ def _decompression() -> Probe:
 
 def _shift() -> Probe:
     lane, column = np.mgrid[:LANES, :16].astype(np.uint32)
-    launch = Launch(
-        [Request(0, d=lanes << 16) for lanes in (0, 32)], np.zeros((2, 64), np.uint8), 16,
+    launch = MmaLaunch(
+        [MmaRequest(0, d=lanes << 16) for lanes in (0, 32)], np.zeros((2, 64), np.uint8), 16,
         before=np.stack([lane << 16 | column] * 2),
     )  # fmt: skip
 

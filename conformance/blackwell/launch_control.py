@@ -10,7 +10,7 @@ import numpy as np
 
 from conformance.blackwell.ptx import by_thread_0, kernel, pointer
 from conformance.comparison import by_answer
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CLUSTER_SYNC, poll
 
 THREADS = 32
@@ -111,9 +111,9 @@ add.u32 %round, %round, 1;
     )
 
 
-def _case(grid: tuple[int, int, int], cluster: int) -> Case:
+def _case(grid: tuple[int, int, int], cluster: int) -> ProbeCase:
     count = grid[0] * grid[1] * grid[2]
-    return Case(
+    return ProbeCase(
         name=f"grid {grid[0]} x {grid[1]} x {grid[2]}, clusters of {cluster}",
         buffers={
             **{name: np.zeros(count, np.uint32) for name in ("ran", "given")},
@@ -228,8 +228,8 @@ setp.lt.and.u32 %p5, %r3, 1000, %p5;
     )
 
 
-def _refusal_case(ctas: int, requests: int) -> Case:
-    return Case(
+def _refusal_case(ctas: int, requests: int) -> ProbeCase:
+    return ProbeCase(
         name=f"{ctas} CTAs that have all started",
         buffers={"started": np.zeros(1, np.uint32), "found": np.full((ctas, requests, 8), 9, np.uint32)},
         arguments=(Pointer("started"), Pointer("found")),

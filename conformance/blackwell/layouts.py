@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 
 from conformance.blackwell.multiply import (
-    Launch,
-    Request,
+    MmaLaunch,
+    MmaRequest,
     b_at,
     beside_commits,
     f32,
@@ -22,7 +22,7 @@ from conformance.blackwell.multiply import (
 )
 from conformance.blackwell.ptx import BLANK
 from conformance.comparison import Describe, Difference, by_element
-from conformance.probe import Case, Outputs, Probe
+from conformance.probe import Outputs, Probe, ProbeCase
 
 UNIT = 256
 """D(r, n) = 256 r + n: the number identifies its element, and bf16 factors produce it exactly."""
@@ -104,16 +104,16 @@ class D(NamedTuple):
         return f"M {self.m}, N {self.n}{lane}{column}"
 
 
-def _case(d: D, columns: int, room: int, group: int) -> Case:
+def _case(d: D, columns: int, room: int, group: int) -> ProbeCase:
     rows, some = d.m // group, d.n // group
-    request = Request(
+    request = MmaRequest(
         instruction_descriptor(d.m, d.n),
         a=plain(rows),
         b=plain(some),
         b_start=b_at(rows),
         d=d.lane << SHIFT_OF_LANE | d.column,
     )
-    return Launch([request], numbered_operands(d.m, d.n, group, room), columns, group).case(d.name)
+    return MmaLaunch([request], numbered_operands(d.m, d.n, group, room), columns, group).case(d.name)
 
 
 def _layout(

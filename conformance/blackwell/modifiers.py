@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike
 
 from conformance.blackwell.layouts import describe_elements, numbered, numbered_operands, read_layout
 from conformance.blackwell.multiply import (
-    Launch,
-    Request,
+    MmaLaunch,
+    MmaRequest,
     b_at,
     beside_commits,
     f32,
@@ -24,7 +24,7 @@ from conformance.blackwell.multiply import (
 )
 from conformance.blackwell.ptx import BLANK, LANES
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Outputs, Probe
+from conformance.probe import Outputs, Probe, ProbeCase
 
 M, N = 128, 16
 NEGATE_A, NEGATE_B = 1 << 13, 1 << 14
@@ -38,9 +38,9 @@ def integers(rows: int, dtype: DTypeLike, seed: int) -> np.ndarray:
     return values.astype(dtype)
 
 
-def request_of(idesc: int, adds: bool = False) -> Request:
+def request_of(idesc: int, adds: bool = False) -> MmaRequest:
     """Returns the request of an MMA of M x N with consecutive operands."""
-    return Request(idesc, a=plain(M), b=plain(N), b_start=b_at(M), adds=adds)
+    return MmaRequest(idesc, a=plain(M), b=plain(N), b_start=b_at(M), adds=adds)
 
 
 @beside_commits
@@ -80,7 +80,7 @@ def _negate(kind: str, code: int, dtype: DTypeLike) -> Probe:
         name=f"mma_negate_{kind}",
         question=f"What do the bits that negate A and B do in kind::{kind}, alone, together, and where D is added?",
         ptx=program(mma(kind), N, data.shape[1]),
-        cases=(Launch(requests, data, N, before=before).case("none, A, B, both; then with D added"),),
+        cases=(MmaLaunch(requests, data, N, before=before).case("none, A, B, both; then with D added"),),
         read=read_sums,
         explain=by_element(describe_numbers),
         accumulation="tensor_core",
@@ -101,14 +101,14 @@ MASKED_BYTES = b_at(128) + b_at(MASKED_N)
 """Bytes of operands that are enough for each CTA of every case."""
 
 
-def _mask_case(m: int, group: int, masks: Sequence[tuple[int, ...]]) -> Case:
+def _mask_case(m: int, group: int, masks: Sequence[tuple[int, ...]]) -> ProbeCase:
     rows, some = m // group, MASKED_N // group
     data = np.concatenate([numbered_operands(m, MASKED_N, group, MASKED_BYTES)] * len(masks))
     requests = [
-        Request(instruction_descriptor(m, MASKED_N), a=plain(rows), b=plain(some), b_start=b_at(rows), mask=mask)
+        MmaRequest(instruction_descriptor(m, MASKED_N), a=plain(rows), b=plain(some), b_start=b_at(rows), mask=mask)
         for mask in masks
     ]
-    return Launch(requests, data, MASKED_N, group).case(f"M {m}")
+    return MmaLaunch(requests, data, MASKED_N, group).case(f"M {m}")
 
 
 def _masks(name: str, shapes: Sequence[int], group: int, masks: Sequence[tuple[int, ...]], assumption: str) -> Probe:
@@ -144,7 +144,7 @@ def _scaled_d(kind: str, code: int, dtype: DTypeLike) -> Probe:
         question=f"What does scale-input-d do to the old D in kind::{kind}: of usual size, small, and subnormal?",
         ptx=program(issue, columns, data.shape[1]),
         cases=(
-            Launch(requests, data, columns, before=np.stack([old.view(np.uint32)] * 2)).case(
+            MmaLaunch(requests, data, columns, before=np.stack([old.view(np.uint32)] * 2)).case(
                 "D divided by 2^0, 2^1, 2^4, 2^15 and added; then not added"
             ),
         ),
@@ -187,7 +187,7 @@ def _zero_columns() -> Probe:
         # Bits 30 and 31 allow a column shift, by 8 at most.
         idesc = instruction_descriptor(m, ZERO_N, more=1 << 30)
         requests = [
-            Request(
+            MmaRequest(
                 idesc,
                 a=plain(m),
                 b=plain(ZERO_N + 32),
@@ -197,7 +197,7 @@ def _zero_columns() -> Probe:
             )
             for mask in ZERO_MASKS.values()
         ]
-        cases.append(Launch(requests, np.stack([data] * len(requests)), ZERO_N).case(f"M {m}"))
+        cases.append(MmaLaunch(requests, np.stack([data] * len(requests)), ZERO_N).case(f"M {m}"))
 
     def read(outputs: Outputs) -> dict[str, Any]:
         """Returns, by case and mask, the columns of row 5, as D's elements, from each 32 lanes; 0 if they are zero."""
@@ -251,7 +251,7 @@ def _halves() -> Probe:
         name="mma_d_of_16_bits",
         question="Is a D of f16 in the lower half of each column, and what is in the upper one?",
         ptx=program(mma("f16"), N, data.shape[1]),
-        cases=(Launch(requests, data, N, before=np.stack([old] * 2)).case("D of f16, not added and added"),),
+        cases=(MmaLaunch(requests, data, N, before=np.stack([old] * 2)).case("D of f16, not added and added"),),
         read=read,
         explain=explain,
         assumption="The upper half is not defined; the emulator puts zeros there.",

@@ -27,7 +27,7 @@ from conformance.blackwell.ptx import (
     sync,
 )
 from conformance.comparison import Describe, Difference
-from conformance.probe import Case, Pointer
+from conformance.probe import Pointer, ProbeCase
 from conformance.ptx import copy_in, poll
 
 WORDS = 32
@@ -37,7 +37,7 @@ SLICE = 32
 
 
 @dataclass(frozen=True)
-class Request:
+class MmaRequest:
     """The operands of one or several instructions. Addresses of tensor memory are relative to the first allocated
     column.
 
@@ -141,18 +141,18 @@ def program(
 
 
 @dataclass(frozen=True)
-class Launch:
+class MmaLaunch:
     """Requests with their data. ``operands``: bytes of each CTA [requests * group, nbytes]. ``before``: images of
     tensor memory [requests * group, 128, columns], or `BLANK` if there are none.
     """
 
-    requests: Sequence[Request]
+    requests: Sequence[MmaRequest]
     operands: np.ndarray
     columns: int
     group: int = 1
     before: np.ndarray | None = field(default=None)
 
-    def case(self, name: str) -> Case:
+    def case(self, name: str) -> ProbeCase:
         ctas = len(self.requests) * self.group
         shape = (ctas, LANES, self.columns)
         operands = np.ascontiguousarray(self.operands).reshape(ctas, -1).view(np.uint8)
@@ -164,7 +164,7 @@ class Launch:
             "after": np.zeros(shape, np.uint32),
             "done": np.full(ctas, 9, np.uint32),
         }
-        return Case(
+        return ProbeCase(
             name=name,
             buffers=buffers,
             arguments=tuple(Pointer(name) for name in buffers),

@@ -11,7 +11,7 @@ import numpy as np
 from conformance.blackwell.ptx import BLANK, TARGET, kernel, pointer
 from conformance.comparison import Difference, by_element
 from conformance.elementwise import Form, elementwise
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import copy_in
 
 # ---- conversions, and pairs of f32 ----
@@ -137,7 +137,7 @@ def _loads() -> Probe:
         question="Which byte does each register have after ldmatrix of 8-bit elements, and of fewer that become 8?",
         ptx=kernel(["u64 data", "u64 found"], _load_body()),
         cases=tuple(
-            Case(
+            ProbeCase(
                 name=name,
                 buffers={"data": values.astype(np.uint8).view(np.uint32), "found": np.zeros((count, 32), np.uint32)},
                 arguments=(Pointer("data"), Pointer("found")),
@@ -198,7 +198,7 @@ STORE = Probe(
     question="Where does each byte of a register go in stmatrix of 8-bit elements?",
     ptx=kernel(["u64 found"], _store_body()),
     cases=(
-        Case(
+        ProbeCase(
             name="all",
             buffers={"found": np.zeros(BYTES * len(STORES), np.uint8)},
             arguments=(Pointer("found"),),
@@ -248,7 +248,7 @@ def _redux() -> Probe:
         question="What are minimum and maximum of f32 over a warp with NaN, zeros of both signs, subnormal numbers?",
         ptx=kernel(["u64 data", "u64 found"], _redux_body()),
         cases=(
-            Case(
+            ProbeCase(
                 name="numbers, a NaN, more of them, only NaN, zeros, subnormal",
                 buffers={"data": data, "found": np.zeros((len(data), len(REDUCTIONS), 32), np.uint32)},
                 arguments=(Pointer("data"), Pointer("found")),

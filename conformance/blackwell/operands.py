@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from conformance.blackwell.multiply import (
-    Launch,
-    Request,
+    MmaLaunch,
+    MmaRequest,
     beside_commits,
     core_matrices,
     f32,
@@ -40,7 +40,7 @@ ASKED = ((0, 0), (0, 8), (1, 0), (8, 0), (32, 0))
 
 
 @dataclass(frozen=True)
-class Layout:
+class OperandLayout:
     """An operand in shared memory. ``major`` is "K" or "MN". ``start`` is the distance from a 1024-byte boundary.
     Offsets are in bytes.
     """
@@ -64,7 +64,7 @@ class Layout:
         return matrix_descriptor(self.leading, self.stride, self.swizzle, self.base)
 
 
-def _usual(swizzle: str, major: str, start: int, base: int) -> Layout:
+def _usual(swizzle: str, major: str, start: int, base: int) -> OperandLayout:
     """Returns the offsets of dense tiles; MN-major ones have 16 along K."""
     span = SPANS[swizzle]
     if swizzle == "none":
@@ -73,7 +73,7 @@ def _usual(swizzle: str, major: str, start: int, base: int) -> Layout:
         leading, stride = 16, 8 * span
     else:
         leading, stride = 16 * span, 8 * span
-    return Layout(swizzle, major, start, base, leading, stride)
+    return OperandLayout(swizzle, major, start, base, leading, stride)
 
 
 STARTS = [
@@ -84,14 +84,14 @@ STARTS = [
     for base in ((0,) if swizzle == "none" else (0, 1, 6))
 ]
 OFFSETS = [
-    *(Layout("none", major, 0, 0, leading, stride)
+    *(OperandLayout("none", major, 0, 0, leading, stride)
       for major in ("K", "MN") for leading, stride in ((1024, 128), (128, 256), (144, 1040), (4096, 272))),
-    *(Layout(swizzle, "K", 0, 0, leading, stride)
+    *(OperandLayout(swizzle, "K", 0, 0, leading, stride)
       for swizzle in ("32B", "64B", "128B") for leading in (0, 16, 4096) for stride in (1024, 2048)),
-    *(Layout(swizzle, "MN", 0, 0, leading, stride)
+    *(OperandLayout(swizzle, "MN", 0, 0, leading, stride)
       for swizzle in ("32B", "64B", "128B") for leading, stride in ((1024, 2048), (4096, 1024), (2048, 8192))),
 ]  # fmt: skip
-ATOMS = [Layout("128B_32B", major, 0, 0, leading, 1024) for major in ("K", "MN") for leading in (16, 2048)]
+ATOMS = [OperandLayout("128B_32B", major, 0, 0, leading, 1024) for major in ("K", "MN") for leading in (16, 2048)]
 """The 128-byte swizzle of 32-byte atoms."""
 
 
@@ -128,7 +128,7 @@ def _addresses(
     name: str,
     question: str,
     operand: str,
-    layouts: Sequence[Layout],
+    layouts: Sequence[OperandLayout],
     area: int,
     modelled: bool = True,
     assumption: str = "",
@@ -152,7 +152,7 @@ def _addresses(
         mine, others = (layout.descriptor, layout.start), (plain(len(other)), 2 * area)
         a, b = (mine, others) if operand == "A" else (others, mine)
         requests.append(
-            Request(
+            MmaRequest(
                 instruction_descriptor(M, n, F16, F16, more=flags), a=a[0], a_start=a[1], b=b[0], b_start=b[1]
             )
         )  # fmt: skip
@@ -178,7 +178,7 @@ def _addresses(
                 )
         return lines
 
-    launch = Launch(requests, np.stack([data] * len(requests)), columns)
+    launch = MmaLaunch(requests, np.stack([data] * len(requests)), columns)
     return Probe(
         name=name,
         question=question,
@@ -244,11 +244,11 @@ def _a_probe(name: str, kept: Kept, shapes: Sequence[tuple[int, int]], group: in
         b = np.tile(np.eye(kept.depth), (-(-n // group // kept.depth), 1))[: n // group].astype(kept.dtype)
         data = core_matrices(b)
         data = np.pad(data, (0, room - data.size))
-        request = Request(
+        request = MmaRequest(
             instruction_descriptor(m, n, kept.code, kept.code, kept.d_code), b=plain(n // group), a_tmem=A_COLUMN
         )
         before = np.stack([kept.image(columns, cta) for cta in range(group)])
-        cases.append(Launch([request], np.stack([data] * group), columns, group, before).case(f"M {m}, N {n}"))
+        cases.append(MmaLaunch([request], np.stack([data] * group), columns, group, before).case(f"M {m}, N {n}"))
 
     def number(word: int) -> str:
         if word == BLANK:

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.blackwell.ptx import TO_EVEN, TO_ODD, by_thread_0, kernel, map_address, pointer
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Map, Outputs, Pointer, Probe
+from conformance.probe import MapArgument, Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CLUSTER_SYNC, UNTOUCHED, fill, poll
 
 BOX_ROWS, BOX_COLUMNS = 8, 16
@@ -85,10 +85,10 @@ st.global.u32 [%rd0+4], %r9;
     )
 
 
-def _route_case(issuer: int, mask: int, addressed: int) -> Case:
+def _route_case(issuer: int, mask: int, addressed: int) -> ProbeCase:
     what = f"mask {mask:#06b}" if mask else "no multicast"
     request = np.array([issuer, mask, addressed, *(BOX_BYTES * guess for guess in GUESSES)], np.uint32)
-    return Case(
+    return ProbeCase(
         name=f"rank {issuer} loads, {what}, {ADDRESSED[addressed]}",
         buffers={
             "tensor": np.arange(BOX_ROWS * BOX_COLUMNS, dtype=np.uint16) + 0x1000,
@@ -96,7 +96,7 @@ def _route_case(issuer: int, mask: int, addressed: int) -> Case:
             "request": request,
         },
         arguments=(
-            Map("tensor", "bf16", (BOX_ROWS, BOX_COLUMNS), (BOX_ROWS, BOX_COLUMNS)),
+            MapArgument("tensor", "bf16", (BOX_ROWS, BOX_COLUMNS), (BOX_ROWS, BOX_COLUMNS)),
             Pointer("found"),
             Pointer("request"),
         ),
@@ -133,7 +133,7 @@ def _tell_routes(d: Difference) -> str:
     )
 
 
-def _routes(name: str, question: str, group: int, cases: Sequence[Case], assumption: str = "") -> Probe:
+def _routes(name: str, question: str, group: int, cases: Sequence[ProbeCase], assumption: str = "") -> Probe:
     return Probe(
         name=name,
         question=question,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from conformance.blackwell.multiply import (
-    Launch,
-    Request,
+    MmaLaunch,
+    MmaRequest,
     b_at,
     instruction_descriptor,
     mma,
@@ -195,7 +195,7 @@ def _rules(element: str) -> Probe:
     for number, value in enumerate(old):
         before[number // LANES, number % LANES, number % LANES] = value
     data = np.stack([operands(*(_operand(kind, n, which, products) for which in (0, 1))) for n in range(count)])
-    request = Request(
+    request = MmaRequest(
         instruction_descriptor(LANES, LANES, kind.code, kind.code),
         a=plain(LANES),
         b=plain(LANES),
@@ -209,7 +209,7 @@ def _rules(element: str) -> Probe:
         answer[SPECIAL] = {name: hex(words[len(asked) + n]) for n, name in enumerate(special)}
         return answer
 
-    launch = Launch([request] * count, data, LANES, before=before.view(np.uint32))
+    launch = MmaLaunch([request] * count, data, LANES, before=before.view(np.uint32))
     return Probe(
         name=f"mma_rules_{element}",
         question=f"How does tcgen05.mma add products of {element}: what is cut off, where, and how is the sum rounded?",

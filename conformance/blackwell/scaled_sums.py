@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.blackwell.multiply import SLICE, Launch, b_at, core_matrices, mma, program
+from conformance.blackwell.multiply import SLICE, MmaLaunch, b_at, core_matrices, mma, program
 from conformance.blackwell.ptx import BLANK, LANES
 from conformance.blackwell.rules import bits_kept
 from conformance.blackwell.scales import (
@@ -20,7 +20,7 @@ from conformance.blackwell.scales import (
     WIDTH,
     M,
     N,
-    Scaled,
+    ScaledKind,
     ones_image,
     put_factors,
     request_of,
@@ -46,7 +46,7 @@ def _experiments() -> Iterator[tuple[str, int, dict[int, tuple[int, int]], float
     yield ENDS, 0, {0: (1, -24), 1: (1, -25)}, 1.0
 
 
-def _rules(name: str, kind: Scaled) -> Probe:
+def _rules(name: str, kind: ScaledKind) -> Probe:
     """Returns a probe in which row r is an experiment: block v is one element of A, times the block's factor in A; B is
     ones.
     """
@@ -69,7 +69,7 @@ def _rules(name: str, kind: Scaled) -> Probe:
         put_factors(image, words)
         launches.append((np.concatenate([core_matrices(packed), core_matrices(kind.rows(N, None))]), image))
     request = replace(request_of(kind, M, N, 1), adds=True)
-    launch = Launch(
+    launch = MmaLaunch(
         [request] * 2, np.stack([d for d, _ in launches]), COLUMNS, before=np.stack([i for _, i in launches])
     )
 
@@ -97,7 +97,7 @@ def _rules(name: str, kind: Scaled) -> Probe:
     )
 
 
-def _random(name: str, kind: Scaled) -> Probe:
+def _random(name: str, kind: ScaledKind) -> Probe:
     """Returns a probe with random elements, and factors within 2^-8 to 2^8 of one."""
     rng = np.random.default_rng(80)
     data, images = [], []
@@ -111,7 +111,7 @@ def _random(name: str, kind: Scaled) -> Probe:
             image[:, first : first + WIDTH] = np.tile(codes, (4, 1))
         images.append(image)
     request = replace(request_of(kind, M, N, 1), adds=True)
-    launch = Launch([request] * 2, np.stack(data), COLUMNS, before=np.stack(images))
+    launch = MmaLaunch([request] * 2, np.stack(data), COLUMNS, before=np.stack(images))
 
     def explain(expected: Outputs, found: Outputs) -> list[str]:
         ours, theirs = (o["random"]["after"][:, :, :N] for o in (expected, found))

@@ -11,8 +11,8 @@ import numpy as np
 
 from conformance.blackwell.multiply import (
     SLICE,
-    Launch,
-    Request,
+    MmaLaunch,
+    MmaRequest,
     b_at,
     beside_commits,
     core_matrices,
@@ -24,7 +24,7 @@ from conformance.blackwell.multiply import (
 )
 from conformance.blackwell.ptx import BLANK, LANES
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Outputs, Probe
+from conformance.probe import Outputs, Probe, ProbeCase
 
 M, N = 128, 64
 COLUMNS = 96
@@ -38,7 +38,7 @@ UE8M0_ONE, UE4M3_ONE = 127, 0x38
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledKind:
     """A kind with the factors of a row. ``code``: of the element type. ``packed``: two elements in a byte."""
 
     kind: str
@@ -86,10 +86,10 @@ class Scaled:
 
 
 KINDS = (
-    Scaled("mxf8f6f4.block_scale.scale_vec::1X", 1, "e4m3", 0, True, False),
-    Scaled("mxf4.block_scale.scale_vec::2X", 2, "e2m1", 1, True, True),
-    Scaled("mxf4nvf4.block_scale.scale_vec::2X", 2, "e2m1", 1, True, True),
-    Scaled("mxf4nvf4.block_scale.scale_vec::4X", 4, "e2m1", 1, False, True),
+    ScaledKind("mxf8f6f4.block_scale.scale_vec::1X", 1, "e4m3", 0, True, False),
+    ScaledKind("mxf4.block_scale.scale_vec::2X", 2, "e2m1", 1, True, True),
+    ScaledKind("mxf4nvf4.block_scale.scale_vec::2X", 2, "e2m1", 1, True, True),
+    ScaledKind("mxf4nvf4.block_scale.scale_vec::4X", 4, "e2m1", 1, False, True),
 )
 
 # ---- where they lie ----
@@ -116,7 +116,7 @@ class Question:
         return f"{self.operand}'s by {self.by}, id {self.identifier}, block {self.block}"
 
 
-def ones_image(kind: Scaled) -> np.ndarray:
+def ones_image(kind: ScaledKind) -> np.ndarray:
     """Returns an image of a CTA's tensor memory in which every factor is one and D is blank."""
     image = np.full((LANES, COLUMNS), BLANK, np.uint32)
     for first in (A_SCALES, B_SCALES):
@@ -124,7 +124,7 @@ def ones_image(kind: Scaled) -> np.ndarray:
     return image
 
 
-def _image(kind: Scaled, question: Question, same: bool, cta: int) -> np.ndarray:
+def _image(kind: ScaledKind, question: Question, same: bool, cta: int) -> np.ndarray:
     """Returns an image in which the factors of one operand identify places. ``same`` says whether the odd CTA of a pair
     has those of the even one.
     """
@@ -137,10 +137,10 @@ def _image(kind: Scaled, question: Question, same: bool, cta: int) -> np.ndarray
     return image
 
 
-def request_of(kind: Scaled, m: int, n: int, group: int, a_id: int = 0, b_id: int = 0) -> Request:
+def request_of(kind: ScaledKind, m: int, n: int, group: int, a_id: int = 0, b_id: int = 0) -> MmaRequest:
     """Returns an MMA with consecutive operands. ``a_id``, ``b_id`` are those of the factors."""
     rows, some = m // group, n // group
-    return Request(
+    return MmaRequest(
         scaled_descriptor(m, n, kind.code, kind.code, kind.ue8m0, a_id, b_id),
         a=plain(rows),
         b=plain(some),
@@ -150,7 +150,7 @@ def request_of(kind: Scaled, m: int, n: int, group: int, a_id: int = 0, b_id: in
     )
 
 
-def _asked(kind: Scaled, bys: Sequence[str]) -> list[Question]:
+def _asked(kind: ScaledKind, bys: Sequence[str]) -> list[Question]:
     return [
         Question(operand, by, identifier, block)
         for operand in "AB"
@@ -165,7 +165,7 @@ def _room(group: int) -> int:
     return b_at(M) + b_at(N // group)
 
 
-def _place_case(kind: Scaled, asked: list[Question], m: int, n: int, group: int, same: bool) -> Case:
+def _place_case(kind: ScaledKind, asked: list[Question], m: int, n: int, group: int, same: bool) -> ProbeCase:
     requests, data, before = [], [], []
     for q in asked:
         ids = (q.identifier, 0) if q.operand == "A" else (0, q.identifier)
@@ -175,10 +175,10 @@ def _place_case(kind: Scaled, asked: list[Question], m: int, n: int, group: int,
             rows = np.concatenate([core_matrices(a), core_matrices(b)])
             data.append(np.pad(rows, (0, _room(group) - rows.size)))
             before.append(_image(kind, q, same, cta))
-    return Launch(requests, np.stack(data), COLUMNS, group, np.stack(before)).case(f"M {m}, N {n}")
+    return MmaLaunch(requests, np.stack(data), COLUMNS, group, np.stack(before)).case(f"M {m}, N {n}")
 
 
-def _number(kind: Scaled, word: int) -> int | None:
+def _number(kind: ScaledKind, word: int) -> int | None:
     """Returns the number of the place whose factor scaled a D, or None."""
     value = f32(word) / kind.per
     table = kind.value(FIRST[kind.ue8m0] + np.arange(32 + OTHER))
@@ -186,7 +186,7 @@ def _number(kind: Scaled, word: int) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _said(kind: Scaled, by: str, word: int) -> str:
+def _said(kind: ScaledKind, by: str, word: int) -> str:
     number = _number(kind, word)
     if number is None:
         return f"nowhere (D is {word:#010x})"
@@ -198,7 +198,7 @@ def _said(kind: Scaled, by: str, word: int) -> str:
 def _places(
     name: str,
     question: str,
-    kind: Scaled,
+    kind: ScaledKind,
     bys: Sequence[str],
     group: int = 1,
     same: bool = True,
@@ -255,7 +255,7 @@ def put_factors(image: np.ndarray, words: np.ndarray) -> None:
         image[32 * quadrant + row % 32, A_SCALES + row // 32] = words
 
 
-def _codes(name: str, kind: Scaled) -> Probe:
+def _codes(name: str, kind: ScaledKind) -> Probe:
     """Returns a probe in which row r of the first request has code r, and of the second 128 + r; the other factors are
     one. ue4m3 has 7 bits.
     """
@@ -267,7 +267,7 @@ def _codes(name: str, kind: Scaled) -> Probe:
         put_factors(image, (first + np.arange(M)) * 0x01010101)
         images.append(image)
     count = len(firsts)
-    launch = Launch([request_of(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
+    launch = MmaLaunch([request_of(kind, M, N, 1)] * count, np.stack([data] * count), COLUMNS, before=np.stack(images))
 
     def describe(d: Difference) -> str:
         code = 128 * d.place[0] + d.place[1]

@@ -8,8 +8,8 @@ import numpy as np
 
 from conformance.blackwell.multiply import (
     SLICE,
-    Launch,
-    Request,
+    MmaLaunch,
+    MmaRequest,
     b_at,
     core_matrices,
     instruction_descriptor,
@@ -86,14 +86,14 @@ def _sums(kind: str, a: str, b: str, d: str, saturates: bool = False, group: int
         data += [np.concatenate([core_matrices(x), core_matrices(y)]) for x, y in zip(*parts, strict=True)]
         old = draw(rng, d, (m, n), "normal" if names == ("bits",) else name)
         before.append(np.ascontiguousarray(old).view(f"u{old.itemsize}").astype(np.uint32))
-    request = Request(
+    request = MmaRequest(
         instruction_descriptor(m, n, CODES[a], CODES[b], D_CODES[d], SATURATE if saturates else 0),
         a=plain(LANES),
         b=plain(N),
         b_start=b_at(LANES),
         adds=True,
     )
-    launch = Launch([request] * len(names), np.stack(data), n, group, np.stack(before))
+    launch = MmaLaunch([request] * len(names), np.stack(data), n, group, np.stack(before))
 
     def read(outputs: Outputs) -> dict[str, Any]:
         images = outputs["all"]["after"]

@@ -20,7 +20,7 @@ from conformance.blackwell.ptx import (
     sync,
 )
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Outputs, Pointer, Probe
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase
 
 REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
 """The registers of .x1."""
@@ -29,7 +29,7 @@ WIDTH = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}
 
 
 @dataclass(frozen=True)
-class Access:
+class TensorMemoryAccess:
     """A load or a store of every warp. ``lane``: 0 or 16 behind the warp's first. ``split``: immHalfSplitoff of
     16x32bx2. ``packed``: .pack::16b or .unpack::16b. ``column``: the first.
     """
@@ -85,19 +85,19 @@ class Access:
 WARPS_LANES = "and.b32 %r9, %thread, 96;\nshl.b32 %r9, %r9, 16;\nadd.u32 %r9, %r9, %tmem;\n"
 
 
-def _accesses(column: int) -> tuple[Access, ...]:
+def _accesses(column: int) -> tuple[TensorMemoryAccess, ...]:
     """Returns every shape with several .num, for both halves of a warp's lanes, packed and not."""
-    whole = [Access("32x32b", num, packed=packed, column=column) for num, packed in
+    whole = [TensorMemoryAccess("32x32b", num, packed=packed, column=column) for num, packed in
              ((1, False), (4, False), (32, False), (128, False), (1, True), (8, True))]  # fmt: skip
     halves = [
-        Access(shape, num, lane, 0, packed, column)
+        TensorMemoryAccess(shape, num, lane, 0, packed, column)
         for lane in (0, 16)
         for shape, nums in (("16x64b", (1, 4)), ("16x128b", (1, 4)), ("16x256b", (1, 4)))
         for num in nums
         for packed in (False, True)
     ]
     split = [
-        Access("16x32bx2", num, lane, offset, packed, column)
+        TensorMemoryAccess("16x32bx2", num, lane, offset, packed, column)
         for lane in (0, 16)
         for num, offset, packed in ((1, 32, False), (4, 8, False), (8, 3, False), (4, 16, True))
     ]
@@ -106,13 +106,16 @@ def _accesses(column: int) -> tuple[Access, ...]:
 
 LOADS = _accesses(4)
 ODD = (
-    Access("32x32b", 4, column=3), Access("16x64b", 2, column=5), Access("16x128b", 2, column=1),
-    Access("16x256b", 2, column=7), Access("16x32bx2", 2, split=9, column=3),
-)  # fmt: skip
+    TensorMemoryAccess("32x32b", 4, column=3),
+    TensorMemoryAccess("16x64b", 2, column=5),
+    TensorMemoryAccess("16x128b", 2, column=1),
+    TensorMemoryAccess("16x256b", 2, column=7),
+    TensorMemoryAccess("16x32bx2", 2, split=9, column=3),
+)
 LOADED_COLUMNS = 160
 
 
-def _load_body(accesses: tuple[Access, ...]) -> str:
+def _load_body(accesses: tuple[TensorMemoryAccess, ...]) -> str:
     text, first = "", 0
     for access in accesses:
         text += access.load()
@@ -131,7 +134,7 @@ def _load_body(accesses: tuple[Access, ...]) -> str:
     )
 
 
-def owners(accesses: tuple[Access, ...]) -> list[tuple[Access, int]]:
+def owners(accesses: tuple[TensorMemoryAccess, ...]) -> list[tuple[TensorMemoryAccess, int]]:
     """Returns, for each row of a load probe's output, the access and its register."""
     return [(access, n) for access in accesses for n in range(access.registers)]
 
@@ -140,7 +143,7 @@ def _place(word: int) -> str:
     return "nothing" if word == BLANK else f"lane {word >> 16}, column {word & 0xFFFF}"
 
 
-def place_of(access: Access, word: int) -> str:
+def place_of(access: TensorMemoryAccess, word: int) -> str:
     """Returns the origin of a word: words of `_image` are lane << 16 | column; packed ones have low halves of two."""
     if access.packed:
         low, high = word & 0xFFFF, word >> 16
@@ -154,7 +157,7 @@ def _image(packed: bool) -> np.ndarray:
     return lane << 8 | column | 0xAA000000 if packed else lane << 16 | column
 
 
-def _loads(name: str, question: str, accesses: tuple[Access, ...], packed: bool) -> Probe:
+def _loads(name: str, question: str, accesses: tuple[TensorMemoryAccess, ...], packed: bool) -> Probe:
     rows = owners(accesses)
 
     def describe(d: Difference) -> str:
@@ -178,7 +181,7 @@ def _loads(name: str, question: str, accesses: tuple[Access, ...], packed: bool)
         question=question,
         ptx=kernel(["u64 image", "u64 found"], _load_body(accesses)),
         cases=(
-            Case(
+            ProbeCase(
                 name="all",
                 buffers={"image": _image(packed), "found": np.zeros((len(rows), THREADS), np.uint32)},
                 arguments=(Pointer("image"), Pointer("found")),
@@ -195,7 +198,7 @@ def _loads(name: str, question: str, accesses: tuple[Access, ...], packed: bool)
 # ---- stores: every access has columns of its own ----
 
 
-def _placed(accesses: tuple[Access, ...]) -> tuple[tuple[Access, ...], int]:
+def _placed(accesses: tuple[TensorMemoryAccess, ...]) -> tuple[tuple[TensorMemoryAccess, ...], int]:
     """Returns the accesses one behind the other, each at a multiple of 8 columns, and the columns of all."""
     placed, column = [], 0
     for access in accesses:
@@ -233,12 +236,12 @@ def _store_body() -> str:
     )
 
 
-def _stored_by(column: int) -> Access:
+def _stored_by(column: int) -> TensorMemoryAccess:
     """Returns the access that owns a column, or the access before it."""
     return [access for access in STORES if access.column <= column][-1]
 
 
-def stored(access: Access, word: int) -> str:
+def stored(access: TensorMemoryAccess, word: int) -> str:
     """Returns the origin of a stored word: register * 128 + thread, with bit 15 for the upper half."""
     if word == BLANK:
         return "nothing new"
@@ -267,7 +270,7 @@ STORE = Probe(
     "without .unpack::16b?",
     ptx=kernel(["u64 before", "u64 after"], _store_body()),
     cases=(
-        Case(
+        ProbeCase(
             name="all",
             buffers={
                 "before": np.full((LANES, STORED_COLUMNS), BLANK, np.uint32),
@@ -318,8 +321,8 @@ setp.ne.u32 %p2, %r7, 0;
     )
 
 
-def _field_case(field: int) -> Case:
-    return Case(
+def _field_case(field: int) -> ProbeCase:
+    return ProbeCase(
         name=f"lane field {field}",
         buffers={
             "image": _image(False)[:, :FIELD_COLUMNS].copy(),

@@ -24,7 +24,7 @@ from conformance.blackwell.ptx import (
     release,
 )
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Map, Outputs, Pointer, Probe
+from conformance.probe import MapArgument, Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CLUSTER_SYNC, poll
 
 N, K = 128, 128
@@ -170,12 +170,12 @@ def _tile(name: str, group: int) -> Probe:
         f"{', by a pair' if group == 2 else ''}?",
         ptx=_text(group),
         cases=(
-            Case(
+            ProbeCase(
                 name="integers",
                 buffers=buffers,
                 arguments=(
-                    Map("a", "bf16", a.shape, (LANES, STAGE), "128B"),
-                    Map("b", "bf16", b.shape, (N // group, STAGE), "128B"),
+                    MapArgument("a", "bf16", a.shape, (LANES, STAGE), "128B"),
+                    MapArgument("b", "bf16", b.shape, (N // group, STAGE), "128B"),
                     Pointer("found"),
                     Pointer("done"),
                 ),

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.blackwell.ptx import by_thread_0, kernel, map_address, pointer
 from conformance.comparison import Difference, by_element
-from conformance.probe import Case, Map, Outputs, Pointer, Probe
+from conformance.probe import MapArgument, Outputs, Pointer, Probe, ProbeCase
 from conformance.ptx import CTA_SYNC, UNTOUCHED, dump, fill, poll
 
 REGION = 1024
@@ -72,11 +72,11 @@ mbarrier.inval.shared::cta.b64 [%base];
 
 def _four_case(
     name: str, column: int, rows: tuple[int, int, int, int], width: int, swizzle: str = "none", nan: bool = False
-) -> Case:
+) -> ProbeCase:
     """Returns a case. Rows that are all inside are scattered, too."""
     inside = column >= 0 and min(rows) >= 0
     box = (1, width)
-    return Case(
+    return ProbeCase(
         name=name,
         buffers={
             "tensor": np.arange(ROWS * COLUMNS, dtype=np.uint16) + 0x1000,
@@ -86,8 +86,8 @@ def _four_case(
             "corner": np.array([column, *rows, inside, 4 * 2 * width], np.int32),
         },
         arguments=(
-            Map("tensor", "bf16", (ROWS, COLUMNS), box, swizzle, nan),
-            Map("copy", "bf16", (ROWS, COLUMNS), box, swizzle),
+            MapArgument("tensor", "bf16", (ROWS, COLUMNS), box, swizzle, nan),
+            MapArgument("copy", "bf16", (ROWS, COLUMNS), box, swizzle),
             Pointer("memory"),
             Pointer("flags"),
             Pointer("corner"),
@@ -157,9 +157,9 @@ mov.u32 %r1, 0;
 """Loads the box at the tensor's first element, and reports whether the expected number of bytes was signalled."""
 
 
-def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, expected: int, swizzle: str) -> Case:
+def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, expected: int, swizzle: str) -> ProbeCase:
     """Returns a case whose tensor is one box of this many bytes, which are numbered."""
-    return Case(
+    return ProbeCase(
         name=name,
         buffers={
             "tensor": np.arange(nbytes // 2, dtype=np.uint16),
@@ -168,7 +168,7 @@ def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, ex
             "expected": np.array([expected], np.uint32),
         },
         arguments=(
-            Map("tensor", element, shape, shape, swizzle),
+            MapArgument("tensor", element, shape, shape, swizzle),
             Pointer("memory"),
             Pointer("flags"),
             Pointer("expected"),
@@ -179,7 +179,7 @@ def _bytes_case(name: str, element: str, shape: tuple[int, int], nbytes: int, ex
     )
 
 
-def _packed_cases() -> list[Case]:
+def _packed_cases() -> list[ProbeCase]:
     cases = []
     for element, row in PACKED.items():
         payload, footprint = PACKED_ROWS * row, PACKED_ROWS * PACKED_BOX

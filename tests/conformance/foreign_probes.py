@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.probe import Argument, Case, Map, Outputs, Pointer, Probe, Struct
+from conformance.probe import Argument, MapArgument, Outputs, Pointer, Probe, ProbeCase, StructArgument
 from conformance.record import record
 
 DATA = Path(__file__).parents[2] / "tests/data"
@@ -56,7 +56,7 @@ def probe(
     """cases: buffers, arguments and outputs by name."""
     ptx = source(path)
     made = [
-        Case(case, {n: bits(b) for n, b in buffers.items()}, arguments, outputs, **launch)
+        ProbeCase(case, {n: bits(b) for n, b in buffers.items()}, arguments, outputs, **launch)
         for case, (buffers, arguments, outputs) in cases.items()
     ]
     return Probe(
@@ -126,7 +126,7 @@ def triton_tma() -> Probe:
         buffers = {"a": a, "b": b, "c": blank((m, n), np.uint16)}
         arguments: list[Argument] = []
         for buffer, shape, rows in (("a", (m, k), 128), ("b", (n, k), 64), ("c", (m, n), 128)):
-            tensor_map = Map(buffer, "bf16", shape, (rows, 64), "128B")
+            tensor_map = MapArgument(buffer, "bf16", shape, (rows, 64), "128B")
             arguments += [tensor_map, *map(np.int32, shape), np.int64(shape[1]), np.int64(1)]
         cases[case] = (buffers, (*arguments, np.int32(k), NULL, NULL), ("c",))
     path = "triton/tma_matmul_sm90.ptx"
@@ -145,11 +145,11 @@ def cute_persistent(name: str, dtype: Any, element: str, k: int, columns: int, r
         sizes = [np.int32(size) for size in (m, n, k)]
         arguments = (
             np.uint8(0),
-            Map("a", element, (m, k), (64, columns), "128B"),
-            Struct((sizes[0], sizes[2])),
-            Map("b", element, (n, k), (64, columns), "128B"),
-            Struct((sizes[1], sizes[2])),
-            Struct((Pointer("c"), sizes[0], sizes[1], np.int64(n))),
+            MapArgument("a", element, (m, k), (64, columns), "128B"),
+            StructArgument((sizes[0], sizes[2])),
+            MapArgument("b", element, (n, k), (64, columns), "128B"),
+            StructArgument((sizes[1], sizes[2])),
+            StructArgument((Pointer("c"), sizes[0], sizes[1], np.int64(n))),
         )
         cases[case] = (buffers, arguments, ("c",))
     return probe(f"cute_persistent_{name}", path, cases, grid=(3, 1), block=int(threads[1]), shared=shared_of(path))
@@ -158,7 +158,7 @@ def cute_persistent(name: str, dtype: Any, element: str, k: int, columns: int, r
 def cute_axpy() -> Probe:
     rng = np.random.default_rng(80)
     x, y = rng.standard_normal((2, 1000)).astype(np.float32)
-    vectors = [Struct((Pointer(name), np.int32(1000))) for name in ("x", "y")]
+    vectors = [StructArgument((Pointer(name), np.int32(1000))) for name in ("x", "y")]
     path = "cute/axpy_sm90.ptx"
     threads = re.search(r"\.(?:req|max)ntid\s+(\d+)", source(path))
     assert threads is not None

@@ -14,7 +14,7 @@ from conformance.catalogue import BLACKWELL
 pytestmark = ONE_WORKER
 
 
-def address(layout: operands.Layout, row: np.ndarray, k: np.ndarray) -> np.ndarray:
+def address(layout: operands.OperandLayout, row: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Byte of element (row, k) of two bytes (PTX ISA 9.7.16.3.3, 5.5.7), from the 1024-byte boundary."""
     span = {"none": 16, "32B": 32, "64B": 64, "128B": 128}[layout.swizzle]
     if layout.major == "K":

@@ -18,7 +18,7 @@ from conformance import emulator, gpu
 from conformance.__main__ import main
 from conformance.catalogue import PROBES
 from conformance.comparison import compare
-from conformance.probe import Case, Outputs, Pointer, Probe, decode
+from conformance.probe import Outputs, Pointer, Probe, ProbeCase, decode
 from conformance.ptx import kernel
 from emugpu.cuda.driver import Driver
 from emugpu.errors import CannotRun
@@ -33,7 +33,7 @@ STORE = kernel(
 
 def probe_with(*places: int) -> Probe:
     cases = tuple(
-        Case(
+        ProbeCase(
             name=f"{number}, at {place}",
             buffers={"found": np.zeros(4, np.uint32), "place": np.array([place], np.uint64)},
             arguments=(Pointer("found"), Pointer("place")),

@@ -8,9 +8,9 @@ import pytest
 from emulator_reference import operand_byte, swizzled
 
 from conformance import emulator, matrix
-from conformance.probe import Case, Pointer
+from conformance.probe import Pointer, ProbeCase
 from conformance.ptx import copy_in, descriptor, kernel, wgmma, with_start
-from conformance.tile import Tile
+from conformance.tile import TileProduct
 from emugpu.emulator import Deadlock, Device, Fault, Module, Swizzle
 from emugpu.emulator.units import sums
 from emugpu.emulator.units.wgmma import from_registers, to_registers
@@ -19,7 +19,7 @@ WIDTHS = {"none": 8, "32B": 16, "64B": 32, "128B": 64}
 """Smallest N of an MN-major B: the span of the swizzle."""
 
 
-def launch(ptx: str, case: Case, strict: bool = False, **device) -> dict[str, np.ndarray]:
+def launch(ptx: str, case: ProbeCase, strict: bool = False, **device) -> dict[str, np.ndarray]:
     """Run one case on an emulated GPU; returns its outputs, the counters and the rules of its warnings."""
     gpu = Device(**device)
     addresses = {name: gpu.upload(content, name) for name, content in case.buffers.items()}
@@ -47,7 +47,7 @@ class TestTiles:
             if b_major == "MN" and n % smallest:
                 continue
             in_registers = a_major == "registers"
-            tile = Tile(
+            tile = TileProduct(
                 n, "bf16" if n % 16 else "f16", swizzle, "K" if in_registers else a_major, b_major, in_registers
             )
             rng = np.random.default_rng(n)
@@ -56,7 +56,7 @@ class TestTiles:
             assert (tile.product(found["d"]) == a.astype(np.float32) @ b.astype(np.float32).T).all()
 
     def test_one_hot_operands_show_every_row_column_and_k(self):
-        tile = Tile(n=64, element="f16", swizzle="128B")
+        tile = TileProduct(n=64, element="f16", swizzle="128B")
         values = np.arange(64 * 64, dtype=np.float32).reshape(64, 64) / 2
         a = values.astype(np.float16)
         b = np.eye(64, dtype=np.float16)[::-1].copy()
@@ -64,7 +64,7 @@ class TestTiles:
         assert (tile.product(found["d"]) == a.astype(np.float32)[:, ::-1]).all()
 
     def test_the_bit_level_model_is_the_chain_of_its_steps(self):
-        tile = Tile(n=16, element="bf16", swizzle="32B")
+        tile = TileProduct(n=16, element="bf16", swizzle="32B")
         rng = np.random.default_rng(5)
         a, b = (rng.standard_normal((rows, tile.k)).astype(ml_dtypes.bfloat16) for rows in (64, 16))
         found = launch(tile.ptx(), tile.case("case", a, b), accumulation="tensor_core")
@@ -77,7 +77,7 @@ class TestTiles:
         assert (tile.product(found["d"]) != plain).any()
 
     def test_counters_count_warpgroup_instructions(self):
-        tile = Tile(n=64, element="bf16", swizzle="128B")
+        tile = TileProduct(n=64, element="bf16", swizzle="128B")
         case = tile.case("case", np.ones((64, 64), tile.dtype), np.ones((64, 64), tile.dtype))
         counters = launch(tile.ptx(), case)["counters"]
         assert counters.mma_instructions == 4
@@ -145,7 +145,7 @@ def program(body: str, *, words: int = 512, warnings: tuple[str, ...] = (), **de
     def chunks(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float16).reshape(len(x), 2, 8).transpose(1, 0, 2).copy().view(np.uint16)
 
-    case = Case(
+    case = ProbeCase(
         name="case",
         buffers={"a": chunks(A), "b": chunks(B), "out": np.zeros(words, np.float32)},
         arguments=(Pointer("a"), Pointer("b"), Pointer("out")),
@@ -160,7 +160,7 @@ def program(body: str, *, words: int = 512, warnings: tuple[str, ...] = (), **de
 
 def matrix_of(out: np.ndarray) -> np.ndarray:
     """What STORE wrote, as a matrix."""
-    return Tile(8, "f16", "none").product(out.reshape(4, 128).view(np.uint32))
+    return TileProduct(8, "f16", "none").product(out.reshape(4, 128).view(np.uint32))
 
 
 class TestAccumulators:
@@ -244,7 +244,7 @@ def test_early_overwriting_of_operands_is_seen_by_some_schedule():
 
 class TestFaults:
     def test_reading_before_the_wait(self):
-        tile = Tile(n=8, element="bf16", swizzle="none")
+        tile = TileProduct(n=8, element="bf16", swizzle="none")
         case = tile.case("case", np.ones((64, 64), tile.dtype), np.ones((8, 64), tile.dtype))
         with pytest.raises(Fault, match=r"st.global.b32(.|\n)*register %d0 before the wait"):
             launch(tile.ptx(wait=False), case)
