@@ -122,7 +122,7 @@ def bench(
     saved = [runs.save_baseline(save_baseline, judgements, run_id)] if save_baseline is not None else []
     unsaved = dict.fromkeys(one.unsaved for one in measured if one.unsaved)
     notes = (*_soundness(judgements), *saved, *unsaved)
-    outcome = output.Outcome(suite.name, run_id, past.label, threshold / 100, judgements, notes)
+    outcome = output.BaselineComparison(suite.name, run_id, past.label, threshold / 100, judgements, notes)
     if not _write(outcome, outputs):
         return outcome.exit_code or EXIT_CANNOT_RUN
     if baseline_name != LAST and outcome.exit_code != EXIT_FINDINGS and not any(j.baseline for j in judgements):
@@ -247,7 +247,7 @@ def _with_repeat(judgement: Judgement, measured: runs.Measured) -> Judgement:
     return replace(judgement, notes=(*judgement.notes, f"to repeat: {command}"))
 
 
-def _write(outcome: output.Outcome, outputs: Outputs) -> bool:
+def _write(outcome: output.BaselineComparison, outputs: Outputs) -> bool:
     """Writes the files before the screen, because a closed pipe ends the program. Returns whether everything was
     written.
     """

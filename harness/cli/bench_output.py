@@ -15,7 +15,7 @@ from rich.table import Table
 
 from emugpu.cli.render import several, show_line, show_table
 from emugpu.markdown import table
-from harness.experiments.facts import Change
+from harness.experiments.facts import FigureChange
 from harness.experiments.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
 
 STYLES = {
@@ -43,7 +43,7 @@ SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BaselineComparison:
     """The comparison of a run of a suite with a baseline. ``notes`` are messages about the whole run."""
 
     suite: str
@@ -64,7 +64,7 @@ class Outcome:
         return f"{several(len(self.judgements), 'case')} against {self.baseline}: {found or 'nothing'}"
 
 
-def show(console: Console, outcome: Outcome) -> None:
+def show(console: Console, outcome: BaselineComparison) -> None:
     """Shows a table of the cases that are not SAME on a terminal; otherwise shows plain lines of all cases."""
     columns = ("case", "verdict", *_time_columns(outcome), "what")
     folded = console.is_terminal
@@ -103,7 +103,7 @@ def show(console: Console, outcome: Outcome) -> None:
 class ChangeGroup:
     """A figure that changed by the same amount in several cases. ``example`` is the change of the first case."""
 
-    example: Change
+    example: FigureChange
     cases: list[str]
 
 
@@ -117,7 +117,7 @@ def grouped_changes(judgements: Sequence[Judgement]) -> list[ChangeGroup]:
     return sorted(groups.values(), key=lambda group: (*group.example.rank, -len(group.cases)))
 
 
-def as_dict(outcome: Outcome) -> dict[str, Any]:
+def as_dict(outcome: BaselineComparison) -> dict[str, Any]:
     """Returns plain data for JSON."""
     return {
         "schema": 1,
@@ -132,11 +132,11 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def to_json(outcome: Outcome) -> str:
+def to_json(outcome: BaselineComparison) -> str:
     return json.dumps(as_dict(outcome), indent=2, allow_nan=False) + "\n"
 
 
-def to_markdown(outcome: Outcome) -> str:
+def to_markdown(outcome: BaselineComparison) -> str:
     """Writes a comment for a pull request: the summary, the cases that are not SAME, and all cases in a folded section.
 
     The text has at most `MARKDOWN_LIMIT` characters: long cells and tables are cut, and the missing rows are counted.
@@ -162,7 +162,7 @@ def to_markdown(outcome: Outcome) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_junit(outcome: Outcome) -> str:
+def to_junit(outcome: BaselineComparison) -> str:
     """Writes JUnit XML. Regressions, unsound kernels and wrong results are failures; cases that could not be measured
     are errors.
     """
@@ -195,7 +195,7 @@ def _row(judgement: Judgement, columns: int) -> list[str]:
     return [judgement.case.id, judgement.verdict, *times, _what(judgement)]
 
 
-def _time_columns(outcome: Outcome) -> tuple[str, ...]:
+def _time_columns(outcome: BaselineComparison) -> tuple[str, ...]:
     timed = any(_timing(judgement).get("seconds") for judgement in outcome.judgements)
     return ("time", "TFLOPS", "new/old", "interval") if timed else ()
 
@@ -224,13 +224,13 @@ def _what(judgement: Judgement) -> str:
 CHANGE_COLUMNS = ("", "figure", "by", "for example", "in")
 
 
-def _change_row(group: ChangeGroup, outcome: Outcome) -> list[str]:
+def _change_row(group: ChangeGroup, outcome: BaselineComparison) -> list[str]:
     change = group.example
     example = str(change).removeprefix(f"{change.name} ")
     return [change.direction, change.name, f"{change.difference:+,}", example, _where(group.cases, outcome)]
 
 
-def _where(cases: list[str], outcome: Outcome) -> str:
+def _where(cases: list[str], outcome: BaselineComparison) -> str:
     """Names the cases, or says that they are all cases of a kernel."""
     if len(cases) == 1:
         return cases[0]

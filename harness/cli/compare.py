@@ -27,7 +27,7 @@ from harness.cli.options import (
 )
 from harness.cli.repeat import command_of
 from harness.cli.run import show_mistakes
-from harness.cli.running import How, attempt_all, exit_code, prepare, save
+from harness.cli.running import RunOptions, attempt_all, exit_code, prepare, save
 from harness.problem import Shape
 from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
@@ -56,7 +56,7 @@ def compare_command(
     -c stages=3,4 compares two configurations of a kernel; --ptx compares a compiled kernel with the PTX in FILE. Each
     result is checked, and recorded as by harness run. Published figures are listed below, with their source.
     """
-    several = prepare(kernels, problem, configs, How(device, emulation, ptx_file, no_save), beside=True)
+    several = prepare(kernels, problem, configs, RunOptions(device, emulation, ptx_file, no_save), beside=True)
     entries = []
     for entry in attempt_all(several, [f"{one.entry(None).name}: " for one in several]):
         entries.append(entry)

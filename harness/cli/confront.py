@@ -15,7 +15,7 @@ from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import progress_bar, show_line, show_table
 from emugpu.errors import UsageProblem
 from harness.model.constants import find_gpu
-from harness.model.silicon.tables import SHIPPED, Source, find_tables, gpus_with_tables, read_sources, read_table
+from harness.model.silicon.tables import SHIPPED, TableSource, find_tables, gpus_with_tables, read_sources, read_table
 from harness.model.silicon.times import Confrontation, confront
 
 
@@ -80,7 +80,7 @@ def _show(
     title: str,
     sums: Sequence[dict[str, Any]],
     found: Sequence[Confrontation],
-    sources: dict[str, Source] | None,
+    sources: dict[str, TableSource] | None,
 ) -> None:
     """Shows the comparison. ``sources`` are those of the shipped tables, or None for a reader's own tables."""
     show_line(console, f"Published of an {title} by others, against what the model predicts. Nothing here is measured.")
@@ -118,7 +118,7 @@ def _line(found: Confrontation) -> list[str]:
 
 
 def _sources(
-    sums: Sequence[dict[str, Any]], found: Sequence[Confrontation], sources: dict[str, Source]
+    sums: Sequence[dict[str, Any]], found: Sequence[Confrontation], sources: dict[str, TableSource]
 ) -> Iterable[list[str]]:
     names = dict.fromkeys([Path(each["file"]).stem for each in sums] + [each.name for each in found])
     for name in names:

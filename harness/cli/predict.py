@@ -23,10 +23,10 @@ from harness.cli.options import ConfigOptions, Problem, config_options, kernels_
 from harness.cli.running import kernels_named
 from harness.compile.artifacts import Artifact, build_with_notice
 from harness.compile.config import KernelConfig
-from harness.model.constants import Gpu, find_gpu, gpu_names
+from harness.model.constants import GpuConstants, find_gpu, gpu_names
 from harness.model.power import INPUTS
 from harness.model.predict import Prediction, predict, predict_launches
-from harness.model.what_if import Change, parse_changes
+from harness.model.what_if import WhatIf, parse_changes
 from harness.problem import Shape
 
 
@@ -70,13 +70,13 @@ def predict_command(
     artifacts = build_with_notice([*configs, *(each for _, _, each in changed)])
     found = [predict(artifact, shape, gpu, inputs) for artifact in artifacts[: len(configs)]]
     tried = [
-        Tried(n, change, _predict_changed(artifact, shape, gpu, inputs, change))
+        ChangedPrediction(n, change, _predict_changed(artifact, shape, gpu, inputs, change))
         for (n, change, _), artifact in zip(changed, artifacts[len(configs) :], strict=True)
     ]
     return _show_and_write(found, tried, outputs)
 
 
-def _predict_file(words: Sequence[str], gpu: Gpu, outputs: Outputs) -> int:
+def _predict_file(words: Sequence[str], gpu: GpuConstants, outputs: Outputs) -> int:
     refuse_what_kernels_have(words[0], "what_if")
     if len(words) > 1:
         raise UsageProblem(f"{len(words)} words are named, {', '.join(words)}; name one launch file, or kernels")
@@ -92,7 +92,9 @@ def refuse_what_kernels_have(file: str, *more: str) -> None:
         raise UsageProblem(f"{file} defines the launch; leave {', '.join(ignored)} out")
 
 
-def _show_and_write(found: Sequence[Prediction], tried: Sequence[Tried], outputs: Outputs, last: str = "") -> int:
+def _show_and_write(
+    found: Sequence[Prediction], tried: Sequence[ChangedPrediction], outputs: Outputs, last: str = ""
+) -> int:
     """Shows and writes the predictions. Returns the exit code. ``last`` is a line below the tables."""
     data = {"predictions": [_as_dict(n, each, tried) for n, each in enumerate(found)]}
     written = outputs.write(json=lambda: as_json(data))
@@ -105,15 +107,15 @@ def _show_and_write(found: Sequence[Prediction], tried: Sequence[Tried], outputs
 
 
 @dataclass(frozen=True)
-class Tried:
+class ChangedPrediction:
     """A prediction with a changed value. ``number`` is that of the prediction it is compared with."""
 
     number: int
-    change: Change
+    change: WhatIf
     prediction: Prediction
 
 
-def _predict_changed(artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str, change: Change) -> Prediction:
+def _predict_changed(artifact: Artifact, shape: Shape, gpu: GpuConstants, inputs: str, change: WhatIf) -> Prediction:
     """Predicts with a changed value. Raises UsageProblem if the model cannot compute with it, such as a bandwidth of
     zero.
     """
@@ -125,11 +127,11 @@ def _predict_changed(artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str, ch
         ) from None
 
 
-def _changed(kernel: str, config: ConfigOptions, shape: Shape, change: Change) -> KernelConfig:
+def _changed(kernel: str, config: ConfigOptions, shape: Shape, change: WhatIf) -> KernelConfig:
     return config.but(**change.options).configure(kernel, shape)
 
 
-def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dict[str, Any]:
+def _as_dict(number: int, prediction: Prediction, tried: Sequence[ChangedPrediction]) -> dict[str, Any]:
     mine = [each for each in tried if each.number == number]
     if not mine:
         return prediction.as_dict()
@@ -145,14 +147,14 @@ def _as_dict(number: int, prediction: Prediction, tried: Sequence[Tried]) -> dic
     return {**prediction.as_dict(), "what_if": rows}
 
 
-def for_gpu(config: ConfigOptions, gpu: Gpu) -> ConfigOptions:
+def for_gpu(config: ConfigOptions, gpu: GpuConstants) -> ConfigOptions:
     """Sets the architecture of the GPU."""
     if config.arch not in (None, gpu.arch):
         raise UsageProblem(f"arch={config.arch}: {gpu.title} runs {gpu.arch}; leave arch out")
     return config.but(arch=gpu.arch)
 
 
-def show(console: Console, found: Sequence[Prediction], tried: Sequence[Tried] = ()) -> None:
+def show(console: Console, found: Sequence[Prediction], tried: Sequence[ChangedPrediction] = ()) -> None:
     """Shows tables of the predictions, of where their time goes, and of the changed values."""
     first = found[0]
     what, more = _problem(first)
@@ -213,7 +215,7 @@ BAR = 12
 """Width of the longest bar, in columns."""
 
 
-def _tornado(base: Prediction, tried: Sequence[Tried]) -> Table:
+def _tornado(base: Prediction, tried: Sequence[ChangedPrediction]) -> Table:
     """Returns a table with bars: to the left is faster, to the right is slower."""
     ratios = {id(each): each.prediction.cycles / base.cycles - 1 for each in tried}
     largest = max(0.001, *map(abs, ratios.values()))

@@ -28,7 +28,7 @@ from harness.cli.options import (
     run_options,
 )
 from harness.cli.repeat import command_of
-from harness.cli.running import How, Prepared, attempt_all, exit_code, prepare, save
+from harness.cli.running import Prepared, RunOptions, attempt_all, exit_code, prepare, save
 from harness.compile.artifacts import OUTPUT
 from harness.run import compare
 from harness.run.dump import dump as dump_result
@@ -56,7 +56,7 @@ def run_command(
     no_save: bool,
 ) -> int:
     """Run each KERNEL, or FILE.mojo, and check its result."""
-    several = prepare(kernels, problem, [config], How(device, emulation, ptx_file, no_save))
+    several = prepare(kernels, problem, [config], RunOptions(device, emulation, ptx_file, no_save))
     if outputs.asks_for(FOLDER) and several[0].request.gpu:
         raise UsageProblem("-o DIR/ keeps results of the emulator, but a GPU would run this; add --device emulator")
     entries: list[compare.Entry] = []

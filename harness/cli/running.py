@@ -31,7 +31,7 @@ from harness.run.tuned import configuration_for
 
 
 @dataclass(frozen=True)
-class How:
+class RunOptions:
     """How kernels run. ``ptx_file`` replaces the compiled PTX; only the emulator runs it."""
 
     device: str
@@ -64,7 +64,7 @@ def kernels_named(words: Sequence[str], dtype: str | None) -> list[str]:
 
 
 def prepare(
-    words: Sequence[str], problem: Problem, configs: Sequence[ConfigOptions], how: How, beside: bool = False
+    words: Sequence[str], problem: Problem, configs: Sequence[ConfigOptions], options: RunOptions, beside: bool = False
 ) -> list[Prepared]:
     """Returns the compiled runs of each kernel in each configuration.
 
@@ -72,22 +72,22 @@ def prepare(
     given also runs as compiled.
     """
     edited = None
-    if how.ptx_file is not None:
-        if how.device == "gpu":
-            raise UsageProblem(f"--ptx {how.ptx_file} runs on the emulator only; leave out --device gpu")
-        edited, how = read_ptx(how.ptx_file), replace(how, device="emulator")
+    if options.ptx_file is not None:
+        if options.device == "gpu":
+            raise UsageProblem(f"--ptx {options.ptx_file} runs on the emulator only; leave out --device gpu")
+        edited, options = read_ptx(options.ptx_file), replace(options, device="emulator")
     named = [(kernel, config) for config in configs for kernel in kernels_named(words, config.dtype)]
     places = {kernel: place for place, (kernel, _) in reversed([*enumerate(named)])}
     named.sort(key=lambda one: places[one[0]])
-    requests = [_request(kernel, problem, config, how) for kernel, config in named]
-    if not how.no_save:
+    requests = [_request(kernel, problem, config, options) for kernel, config in named]
+    if not options.no_save:
         try:
             for request in requests:
                 records.record_file(request.device_kind)
         except CannotRun as error:
             raise CannotRun(f"{error}, or use --no-save") from error
     compiled = build_with_notice([request.config for request in requests])
-    in_place = put_in_place(how.ptx_file, edited, compiled, problem.shape) if how.ptx_file and edited else {}
+    in_place = put_in_place(options.ptx_file, edited, compiled, problem.shape) if options.ptx_file and edited else {}
     found = []
     for place, (request, artifact, (_, config)) in enumerate(zip(requests, compiled, named, strict=True)):
         if beside or place not in in_place:
@@ -97,10 +97,10 @@ def prepare(
     return found
 
 
-def _request(kernel: str, problem: Problem, config: ConfigOptions, how: How) -> Request:
-    emulation, shape = how.emulation, problem.shape
+def _request(kernel: str, problem: Problem, config: ConfigOptions, options: RunOptions) -> Request:
+    emulation, shape = options.emulation, problem.shape
     try:
-        gpu, arch = choose_device(how.device, find_kernel(kernel), config.wanted_arch(kernel))
+        gpu, arch = choose_device(options.device, find_kernel(kernel), config.wanted_arch(kernel))
     except NoDevice as error:
         raise CannotRun(f"{error}; use --device emulator") from None
     if gpu:

@@ -27,9 +27,9 @@ from harness.compile.catalog import SCHEDULERS
 from harness.compile.compiler import find_gpus
 from harness.experiments import journal
 from harness.experiments import sweep_table as table
-from harness.experiments.cluster import Cluster
+from harness.experiments.cluster import DaskCluster
 from harness.experiments.job import KINDS
-from harness.experiments.sweep import Plan, Tally, plan
+from harness.experiments.sweep import SweepPlan, Tally, plan
 from harness.experiments.sweep import sweep as run_sweep
 from harness.experiments.sweep_spec import DEVICES, Sweep, make_sweep, read_sweep
 from harness.problem import DTYPES
@@ -59,7 +59,7 @@ class Where:
     def engine(self, device: str, say: Callable[[str], None]) -> Engine:
         """Returns the engine that executes the jobs: processes of this machine, or the workers of a cluster."""
         if self.cluster_address is not None:
-            return Cluster(self.cluster_address, say=say)
+            return DaskCluster(self.cluster_address, say=say)
         gpus = _own_gpus() if device == "gpu" else []
         if device == "gpu" and not gpus:
             raise NoDevice(
@@ -217,7 +217,7 @@ def _sweep(
     return replace(found, schedule_seeds=(None, *(found.schedule_seeds or ()))) if fifo_first else found
 
 
-def _run(console: Console, planned: Plan, path: Path, where: Where, limit: float, resume: str | None) -> Tally:
+def _run(console: Console, planned: SweepPlan, path: Path, where: Where, limit: float, resume: str | None) -> Tally:
     def say(message: str) -> None:
         show_line(console, message, "yellow")
 
@@ -296,7 +296,7 @@ def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], N
         yield update
 
 
-def _show_plan(console: Console, planned: Plan, seconds: float) -> None:
+def _show_plan(console: Console, planned: SweepPlan, seconds: float) -> None:
     show_line(
         console,
         f"{planned.sweep.id}: {several(planned.count, 'job')}, {several(len(planned.configs), 'configuration')}, "

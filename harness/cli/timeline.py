@@ -18,10 +18,10 @@ from harness.cli.options import ConfigOptions, config_options, kernels_or_launch
 from harness.cli.predict import for_gpu, refuse_what_kernels_have
 from harness.cli.running import kernels_named
 from harness.compile.artifacts import build_with_notice
-from harness.model.constants import Gpu, find_gpu, gpu_names
+from harness.model.constants import GpuConstants, find_gpu, gpu_names
 from harness.model.predict import predict, predict_launches
 from harness.model.simulate import simulate
-from harness.model.timeline import CtaKey, Recorder, Timeline
+from harness.model.timeline import CtaKey, Timeline, TimelineRecorder
 from harness.model.timeline_html import html
 from harness.model.timeline_svg import svg
 from harness.model.trace_events import as_json
@@ -44,15 +44,15 @@ def parse_ctas(text: str) -> tuple[CtaKey, ...]:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    gpu: Gpu
+class _TimelineArguments:
+    gpu: GpuConstants
     ctas: tuple[CtaKey, ...] | None
     steps: bool
 
-    def recorder(self, what: str, hertz: float) -> Recorder:
+    def recorder(self, what: str, hertz: float) -> TimelineRecorder:
         if self.steps:
-            return Recorder(f"{what}: logical steps, no times", STEP_HERTZ, self.ctas, "steps")
-        return Recorder(f"{what}: predicted for {self.gpu.title}", hertz, self.ctas)
+            return TimelineRecorder(f"{what}: logical steps, no times", STEP_HERTZ, self.ctas, "steps")
+        return TimelineRecorder(f"{what}: predicted for {self.gpu.title}", hertz, self.ctas)
 
 
 @click.command("timeline")
@@ -87,7 +87,7 @@ def timeline_command(
         raise UsageProblem("name a file for the timeline: -o FILE.json, -o FILE.svg or -o FILE.html")
     first, last = parse_cycles(cycles) if cycles is not None else (0.0, None)
     gpu = find_gpu(gpu_name or usual_gpu(config.arch or "").name)
-    asked = _Asked(gpu, parse_ctas(ctas) if ctas is not None else None, steps)
+    asked = _TimelineArguments(gpu, parse_ctas(ctas) if ctas is not None else None, steps)
     if kernels[0].endswith(".toml"):
         refuse_what_kernels_have(kernels[0])
         names, kernels = [], (str(only_launch_file(kernels)),)
@@ -136,7 +136,7 @@ def _require_ctas(ctas: tuple[CtaKey, ...] | None, timelines: list[Timeline]) ->
         )
 
 
-def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) -> Timeline:
+def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _TimelineArguments) -> Timeline:
     artifact = build_with_notice([for_gpu(config, asked.gpu).configure(kernel, shape)])[0]
     hertz = asked.gpu["clock.max"] if asked.steps else predict(artifact, shape, asked.gpu).clock.hertz
     recorder = asked.recorder(f"{kernel}, {shape.title}", hertz)
@@ -145,7 +145,7 @@ def _of_kernel(kernel: str, shape: Shape, config: ConfigOptions, asked: _Asked) 
     return recorder.finish()
 
 
-def _of_file(name: str, asked: _Asked) -> Timeline:
+def _of_file(name: str, asked: _TimelineArguments) -> Timeline:
     recorder = asked.recorder(Path(name).name, asked.gpu["clock.max"])
     gpu = asked.gpu.in_steps() if asked.steps else asked.gpu
     predict_launches(read_launch_file(Path(name)), gpu, trace=recorder)

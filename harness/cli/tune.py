@@ -27,7 +27,7 @@ from harness.compile.config import OPTIONS, KernelConfig, find_kernel, try_confi
 from harness.experiments.race import Runner
 from harness.experiments.ranges import several
 from harness.experiments.space import differences, space_of
-from harness.experiments.tune import FIGURES, How, Tuned, as_dict, evidence_of
+from harness.experiments.tune import FIGURES, Tuned, TuningLimits, as_dict, evidence_of
 from harness.experiments.tune import tune as run_tune
 from harness.extras import needs
 from harness.problem import ELEMENT_TYPES, Shape
@@ -117,7 +117,7 @@ def tune(
     is_kept = device == "gpu" and not no_save and not only
     if gpu_kind and is_kept:
         store.load(store.file_of(gpu_kind))  # report an unreadable file before anything is measured
-    how = How(
+    limits = TuningLimits(
         device,  # type: ignore[arg-type]  # one of its values
         budget,
         processes,
@@ -133,7 +133,7 @@ def tune(
     refused = ", ".join(f"{count:,} for {option}" for option, count in choices.refused.most_common())
     say(f"{kernel} on {arch}, {shape}: {choices.combinations:,} combinations; refused: {refused}")
     with where.engine(device, say) as engine:
-        found = run_tune(choices, shape, how, engine, say)
+        found = run_tune(choices, shape, limits, engine, say)
     _show(screen, found, explain)
     written = outputs.write(json=lambda: json.dumps(as_dict(found), allow_nan=False) + "\n")
     if outputs.shows_report:
@@ -167,13 +167,13 @@ def _show(console: Console, found: Tuned, explain: bool) -> None:
     if explain:
         for decided, runners in found.heats.items():
             rows = [_row(runner, found) for runner in runners]
-            what = f"{FIGURES[found.how.device]} {found.unit}"
+            what = f"{FIGURES[found.limits.device]} {found.unit}"
             show_table(console, decided, ("configuration", what, "runs", "out in round"), rows)
         _show_why(console, differences(found.default, found.best, found.shape))
     for reason, count in Counter(reason.partition("\n")[0] for reason in found.failures.values()).most_common():
         show_line(console, f"{count} without a result: {reason}", "red")
     best, default = found.figures[found.best], found.figures[found.default]
-    word = FIGURES[found.how.device]
+    word = FIGURES[found.limits.device]
     show_line(console, f"default  {found.default.label}: {_with_unit(default, found)} ({word})")
     show_line(console, f"best     {found.best.label}: {_with_unit(best, found)} ({word})")
     verdict = f", {found.verdict.verdict}" if found.verdict else ""
@@ -204,7 +204,7 @@ def _show_why(console: Console, rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _figure(value: float, found: Tuned) -> str:
-    return f"{value:.4f}" if found.how.device == "gpu" else _with_unit(value, found)
+    return f"{value:.4f}" if found.limits.device == "gpu" else _with_unit(value, found)
 
 
 def _with_unit(value: float, found: Tuned) -> str:

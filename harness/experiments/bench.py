@@ -21,14 +21,14 @@ from harness.experiments.facts import static_facts
 from harness.experiments.history import (
     Baseline,
     History,
-    Pointer,
+    NamedBaseline,
+    append_baseline,
     case_of,
     is_right,
     load,
-    load_pointers,
+    load_baselines,
     machine_of,
     resolve,
-    save_pointer,
 )
 from harness.experiments.job import Record, hash_of_sources
 from harness.experiments.soundness import check_soundness, is_checked
@@ -269,14 +269,14 @@ class Past:
         self.histories: dict[str, History] = {}
         self.baselines: dict[str, Baseline] = {}
         self.damaged: list[records.DamagedLine] = []
-        pointers: dict[str, list[Pointer]] = {}
+        named: dict[str, list[NamedBaseline]] = {}
         for kind in device_kinds(planned):
             self.histories[kind] = load(records.record_file(kind))
-            pointers[kind], damaged = load_pointers(kind)
+            named[kind], damaged = load_baselines(kind)
             self.damaged += [*self.histories[kind].damaged, *damaged]
         self.damaged = list(dict.fromkeys(self.damaged))
         for kind, past in self.histories.items():
-            self.baselines[kind] = resolve(baseline, past, pointers[kind])
+            self.baselines[kind] = resolve(baseline, past, named[kind])
         self.label = next((found.label for found in self.baselines.values()), baseline)
 
     def baseline_of(self, measured: Measured, run_id: str) -> tuple[Record | None, str]:
@@ -343,7 +343,7 @@ def save_baseline(name: str, judgements: Sequence[Judgement], run_id: str) -> st
         return f"baseline {name} not saved: nothing was measured"
     try:
         for kind in dict.fromkeys(j.record["device"]["kind"] for j in right if j.record):
-            save_pointer(name, kind, run_id)
+            append_baseline(name, kind, run_id)
     except CannotRun as error:
         return f"baseline {name} not saved: {error}"
     return f"baseline {name} saved: {len(right)} cases"

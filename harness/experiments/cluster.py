@@ -40,7 +40,7 @@ def _has_certificates() -> bool:
     return Security().get_connection_args("client").get("ssl_context") is not None
 
 
-class Cluster:
+class DaskCluster:
     """An engine on a Dask cluster (`emugpu.processes.engine.Engine`).
 
     ``address`` is that of a running scheduler, for example ``tcp://10.0.0.1:8786``. ``patience`` is in seconds
@@ -56,7 +56,7 @@ class Cluster:
         self.say = say
         self._client: Any = None
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> DaskCluster:
         import distributed  # the import sets the levels of its loggers
 
         # Dask reports every lost worker; this engine reports what happens to the work instead.
@@ -172,7 +172,7 @@ class _Room:
 
     SECONDS = 5.0
 
-    def __init__(self, cluster: Cluster, needs: str) -> None:
+    def __init__(self, cluster: DaskCluster, needs: str) -> None:
         self.cluster, self.needs = cluster, needs
         self.resources: dict[str, int] = {}
         self._size, self._asked = 0, 0.0

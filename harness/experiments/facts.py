@@ -39,7 +39,7 @@ _MORE = {"stages"}
 
 
 @dataclass(frozen=True)
-class Change:
+class FigureChange:
     """A figure that differs, or is None on one side. ``executed`` marks figures of a run, not of the kernel."""
 
     name: str
@@ -129,7 +129,7 @@ def executed_figures(record: Mapping[str, Any]) -> dict[str, int]:
 _GROUPS = (("facts",), ("ptx", "ptxas"), ("counters",))
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[FigureChange]:
     """Returns the figures that differ between two records of the same case. Causes come before effects."""
     old, new = _comparable(old, new), _comparable(new, old)
     old, new = _known_counters(old, new), _known_counters(new, old)
@@ -137,7 +137,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     for executed, part in ((False, static_figures), (True, executed_figures)):
         before, after = part(old), part(new)
         found += [
-            Change(name, before.get(name), after.get(name), executed)
+            FigureChange(name, before.get(name), after.get(name), executed)
             for name in dict.fromkeys((*after, *before))
             if before.get(name, 0) != after.get(name, 0)
         ]

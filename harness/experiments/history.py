@@ -1,7 +1,7 @@
-"""The history: all records of a kind of device, named pointers into it, and the choice of the record to compare with.
+"""The history: all records of a kind of device, named baselines, and the choice of the record to compare with.
 
-Records are lines of results/<device kind>.jsonl and pointers (named baselines) lines of results/baselines.jsonl. Both
-files are only appended to, a whole line at a time (see `harness.run.records`).
+Records are lines of results/<device kind>.jsonl, and named baselines are lines of results/baselines.jsonl. Both files
+are only appended to, a whole line at a time (see `harness.run.records`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Machine:
+class Platform:
     """What two comparable measurements must share: the GPU and its driver. ``driver`` is None for emulation."""
 
     gpu: str
@@ -81,8 +81,8 @@ def _problem(record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def machine_of(record: Mapping[str, Any]) -> Machine:
-    return Machine(record["device"]["name"], record["device"].get("driver"))
+def machine_of(record: Mapping[str, Any]) -> Platform:
+    return Platform(record["device"]["name"], record["device"].get("driver"))
 
 
 def case_of(record: Mapping[str, Any]) -> str:
@@ -101,7 +101,7 @@ def is_right(record: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Pointer:
+class NamedBaseline:
     """A named baseline: a run of the suite on a kind of device."""
 
     name: str
@@ -109,29 +109,29 @@ class Pointer:
     run: str
 
 
-def pointers_file() -> Path:
+def baselines_file() -> Path:
     return paths.results_dir() / f"{BASELINES}.jsonl"
 
 
-def load_pointers(device: str) -> tuple[list[Pointer], list[DamagedLine]]:
-    """Returns the pointers into the history of a kind of device, oldest first."""
-    found: list[Pointer] = []
+def load_baselines(device: str) -> tuple[list[NamedBaseline], list[DamagedLine]]:
+    """Returns the named baselines of a kind of device, oldest first."""
+    found: list[NamedBaseline] = []
     damaged: list[DamagedLine] = []
-    path = pointers_file()
-    for entry in records.read(path, _pointer_problem) if path.exists() else ():
+    path = baselines_file()
+    for entry in records.read(path, _baseline_problem) if path.exists() else ():
         if isinstance(entry, DamagedLine):
             damaged.append(entry)
         elif entry["device"] == device:
-            found.append(Pointer(entry["baseline"], device, entry["run"]))
+            found.append(NamedBaseline(entry["baseline"], device, entry["run"]))
     return found, damaged
 
 
-def _pointer_problem(record: Mapping[str, Any]) -> str | None:
+def _baseline_problem(record: Mapping[str, Any]) -> str | None:
     missing = [name for name in ("baseline", "device", "run") if not isinstance(record.get(name), str)]
     return f"a baseline without {missing[0]}" if missing else None
 
 
-def save_pointer(name: str, device: str, run: str) -> Path:
+def append_baseline(name: str, device: str, run: str) -> Path:
     """Makes ``name`` point at a run. An older pointer with this name stays, for cases that the run lacks."""
     path = records.record_file(BASELINES)
     records.append(path, new_record(baseline=name, device=device, run=run))
@@ -147,7 +147,7 @@ class Baseline:
     commit: str | None = None
 
     def find(
-        self, history: History, case: str, machine: Machine, current_run: str
+        self, history: History, case: str, machine: Platform, current_run: str
     ) -> tuple[dict[str, Any] | None, str]:
         """Returns the record to compare a case with, or None and the reason.
 
@@ -183,16 +183,16 @@ class Baseline:
         return self.commit is None or (git.get("commit") == self.commit and not git.get("dirty"))
 
 
-def resolve(text: str, history: History, pointers: list[Pointer]) -> Baseline:
+def resolve(text: str, history: History, named: list[NamedBaseline]) -> Baseline:
     """Returns the baseline for a user's text: ``last``, a saved name, or anything that git accepts as a commit."""
     if text == LAST:
         return Baseline(LAST)
-    runs = [pointer.run for pointer in reversed(pointers) if pointer.name == text]
+    runs = [one.run for one in reversed(named) if one.name == text]
     if runs:
         return Baseline(text, runs=tuple(dict.fromkeys(runs)))
     commit = _known_commit(text, history) or find_commit(text)
     if commit is None:
-        names = sorted({pointer.name for pointer in pointers})
+        names = sorted({one.name for one in named})
         saved = f"saved are {', '.join(names)}" if names else "none is saved"
         raise UsageProblem(f"baseline {text!r} is not {LAST}, a saved name or a commit; {saved}")
     measured = [record for record in history.records if (record.get("git") or {}).get("commit") == commit]

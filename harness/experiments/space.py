@@ -73,7 +73,7 @@ def _waves(config: KernelConfig, clusters: int) -> int:
 
 
 @dataclass(frozen=True)
-class Choices:
+class Candidates:
     """The candidates of a kernel for a problem.
 
     ``combinations``: their number, including those that the kernel itself chooses from for the problem. ``refused``:
@@ -108,7 +108,7 @@ class Choices:
 
 def space_of(
     kernel: str, arch: str, dtype: str, shape: Shape, wanted: Mapping[str, Sequence[Any]] | None = None
-) -> Choices:
+) -> Candidates:
     """Returns the space of a kernel for a problem. ``wanted`` holds required values of options. Raises `UsageProblem`
     if the kernel has no space.
     """
@@ -133,7 +133,7 @@ def space_of(
     forms = list(dict.fromkeys(form for form in tried if form not in (None, default)))
     forms = [form for form in forms if _is_among(form, only)]
     ordered = tuple(_ordered(forms, shape))
-    return Choices(default.kernel, arch, dtype, default, values, len(asked), refused, ordered, only)
+    return Candidates(default.kernel, arch, dtype, default, values, len(asked), refused, ordered, only)
 
 
 def _is_among(config: KernelConfig, only: Space) -> bool:

@@ -29,7 +29,7 @@ _ANY_NUMBER = re.compile(r"(?<![A-Za-z]{2})\d+(\.\d+)?")
 
 
 @dataclass
-class Plan:
+class SweepPlan:
     """The work of a sweep. ``configs`` are the configurations to build. ``refused`` counts impossible jobs by reason,
     with an example of each in ``examples``. `plan` counts the jobs but does not keep them.
     """
@@ -94,13 +94,13 @@ def _shapes(text: str) -> Iterator[Shape]:
         raise UsageProblem(f"--shape {text}: {error}") from None
 
 
-def plan(sweep: Sweep) -> Plan:
+def plan(sweep: Sweep) -> SweepPlan:
     """Counts the jobs and the refusals.
 
     Raises `UsageProblem` for impossible shapes, and if every job is refused, because an empty sweep must not look
     successful. Raises `CannotRun` without a device.
     """
-    made = Plan(sweep, {kernel: _arch(sweep, kernel) for kernel in sweep.kernels})
+    made = SweepPlan(sweep, {kernel: _arch(sweep, kernel) for kernel in sweep.kernels})
     each = prod(map(len, (sweep.inputs, sweep.seeds, sweep.schedule_seeds or (None,))))
 
     def refuse(reason: str, example: str) -> None:
@@ -191,7 +191,7 @@ Report = Callable[[str, Tally], None]
 
 
 def sweep(
-    plan: Plan,
+    plan: SweepPlan,
     engine: Engine,
     journal: Journal,
     *,
@@ -251,7 +251,7 @@ def _keep(journal: Journal, tally: Tally, done: Done[Job]) -> None:
 
 
 def _compile(
-    plan: Plan, engine: Engine, workers: int, everywhere: bool, report: Report, tally: Tally
+    plan: SweepPlan, engine: Engine, workers: int, everywhere: bool, report: Report, tally: Tally
 ) -> dict[KernelConfig, str]:
     """Builds what is missing. Returns what failed, and why."""
     for_gpu = plan.sweep.device == "gpu"

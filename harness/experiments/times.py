@@ -26,7 +26,7 @@ MIN_PROCESSES = 3
 
 
 @dataclass(frozen=True)
-class Interval:
+class TimeRatio:
     """The ratio new over old (above 1 if slower) and its confidence interval."""
 
     ratio: float
@@ -43,8 +43,8 @@ class TimeVerdict:
     """
 
     verdict: str
-    interval: Interval | None
-    equal: Interval | None = None
+    interval: TimeRatio | None
+    equal: TimeRatio | None = None
     beside: str | None = None
     time: float | None = None
     reason: str = ""
@@ -74,19 +74,19 @@ def compare_times(
     return TimeVerdict(_verdict(alarm, equal, threshold), alarm, equal, beside, time)
 
 
-def ratio_interval(old: Sequence[float], new: Sequence[float], confidence: float) -> Interval:
+def ratio_interval(old: Sequence[float], new: Sequence[float], confidence: float) -> TimeRatio:
     """Returns exp of Welch's interval for mean(log(new)) - mean(log(old)). Each needs at least two values."""
     from scipy.stats import ttest_ind  # a package of the extra `bench`
 
     before, after = np.log(np.asarray(old, float)), np.log(np.asarray(new, float))
     ratio = float(np.exp(after.mean() - before.mean()))
     if before.var() + after.var() == 0:
-        return Interval(ratio, ratio, ratio)
+        return TimeRatio(ratio, ratio, ratio)
     found = ttest_ind(after, before, equal_var=False).confidence_interval(confidence)
-    return Interval(ratio, float(np.exp(found.low)), float(np.exp(found.high)))
+    return TimeRatio(ratio, float(np.exp(found.low)), float(np.exp(found.high)))
 
 
-def _verdict(alarm: Interval, equal: Interval, threshold: float) -> str:
+def _verdict(alarm: TimeRatio, equal: TimeRatio, threshold: float) -> str:
     if alarm.low > 1 and alarm.ratio > 1 + threshold:
         return "SLOWER"
     if alarm.high < 1 and alarm.ratio < 1 / (1 + threshold):

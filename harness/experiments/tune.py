@@ -15,7 +15,7 @@ from harness.compile.compiler import versions
 from harness.compile.config import KernelConfig
 from harness.experiments.job import Device, Job, Kind, Record, SourceMismatch, compile_all, made_by, perform
 from harness.experiments.race import MOST_ROUNDS, Runner, race
-from harness.experiments.space import Choices
+from harness.experiments.space import Candidates
 from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem import Shape
 
@@ -24,7 +24,7 @@ FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
 
 
 @dataclass(frozen=True)
-class How:
+class TuningLimits:
     """The limits of a tuning. ``budget``: configurations to compile besides the default. ``processes``: number that
     times the winner and the default at the end. ``limit``: seconds per job. ``workers``: simultaneous compilations.
     """
@@ -46,9 +46,9 @@ class Tuned:
     best. ``failures``: why candidates have no figure.
     """
 
-    choices: Choices
+    choices: Candidates
     shape: Shape
-    how: How
+    limits: TuningLimits
     best: KernelConfig
     figures: dict[KernelConfig, float]
     gain: float
@@ -65,32 +65,34 @@ class Tuned:
     @property
     def unit(self) -> str:
         """Returns the unit of the figures."""
-        return "bytes" if self.how.device == "emulator" else "seconds"
+        return "bytes" if self.limits.device == "emulator" else "seconds"
 
 
 Say = Callable[[str], None]
 
 
-def tune(choices: Choices, shape: Shape, how: How, engine: Engine, say: Say = lambda message: None) -> Tuned:
+def tune(
+    choices: Candidates, shape: Shape, limits: TuningLimits, engine: Engine, say: Say = lambda message: None
+) -> Tuned:
     """Tunes a kernel. Raises `CannotRun` if the default has no result to compare with."""
-    field_ = _Field(shape, how, engine, say)
-    rounds = MOST_ROUNDS if how.device == "gpu" else 1
-    forms = [choices.default, *choices.forms[: ceil(how.budget / 2)]]
-    heats = {"tile and cluster": field_.race(forms, rounds)}
-    if choices.default in field_.failures:
-        raise CannotRun(f"the default has no result: {field_.failures[choices.default]}")
+    evaluator = _Evaluator(shape, limits, engine, say)
+    rounds = MOST_ROUNDS if limits.device == "gpu" else 1
+    forms = [choices.default, *choices.forms[: ceil(limits.budget / 2)]]
+    heats = {"tile and cluster": evaluator.race(forms, rounds)}
+    if choices.default in evaluator.failures:
+        raise CannotRun(f"the default has no result: {evaluator.failures[choices.default]}")
     first = heats["tile and cluster"][0].candidate
-    variants = [first, *_spread(choices.variants(first), how.budget // 2)]
-    heats["the other options"] = field_.race(variants, rounds)
+    variants = [first, *_spread(choices.variants(first), limits.budget // 2)]
+    heats["the other options"] = evaluator.race(variants, rounds)
     winner = heats["the other options"][0].candidate
-    figures = {config: value for config, value in field_.figures.items() if config in (winner, choices.default)}
+    figures = {config: value for config, value in evaluator.figures.items() if config in (winner, choices.default)}
     found = Tuned(
-        choices, shape, how, winner, figures, figures[choices.default] / figures[winner], heats, winner,
-        failures=field_.failures,
+        choices, shape, limits, winner, figures, figures[choices.default] / figures[winner], heats, winner,
+        failures=evaluator.failures,
     )  # fmt: skip
-    if how.device == "gpu":
-        _confirm(found, field_)
-    found.record = field_.records[found.best]
+    if limits.device == "gpu":
+        _confirm(found, evaluator)
+    found.record = evaluator.records[found.best]
     return found
 
 
@@ -100,15 +102,15 @@ def _spread(variants: Sequence[KernelConfig], count: int) -> list[KernelConfig]:
     return [variants[int(n * step)] for n in range(min(count, len(variants)))]
 
 
-def _confirm(found: Tuned, field_: _Field) -> None:
+def _confirm(found: Tuned, evaluator: _Evaluator) -> None:
     """Measures the winner against the default in fresh processes. Without a difference the default is best."""
     default, winner = found.default, found.best
     if winner == default:
         found.gain = 1.0
         return
-    field_.say(f"confirming in {found.how.processes} fresh processes each")
+    evaluator.say(f"confirming in {found.limits.processes} fresh processes each")
     timings: dict[KernelConfig, list[Record]] = {default: [], winner: []}
-    for config, record in field_.records_of([default, winner] * found.how.processes):
+    for config, record in evaluator.records_of([default, winner] * found.limits.processes):
         if record is not None:
             timings[config] += _processes(record)
     found.verdict = compare_times({"processes": timings[default]}, {"processes": timings[winner]})
@@ -129,11 +131,11 @@ def _median(processes: Sequence[Record]) -> float:
     return seconds[len(seconds) // 2]
 
 
-class _Field:
+class _Evaluator:
     """Compiles candidates and gets their figures. ``figures`` holds the latest of each."""
 
-    def __init__(self, shape: Shape, how: How, engine: Engine, say: Say) -> None:
-        self.shape, self.how, self.engine, self.say = shape, how, engine, say
+    def __init__(self, shape: Shape, limits: TuningLimits, engine: Engine, say: Say) -> None:
+        self.shape, self.limits, self.engine, self.say = shape, limits, engine, say
         self.figures: dict[KernelConfig, float] = {}
         self.failures: dict[KernelConfig, str] = {}
         self.records: dict[KernelConfig, Record] = {}
@@ -149,13 +151,13 @@ class _Field:
 
     def _compile(self, configs: Sequence[KernelConfig]) -> None:
         self.say(f"compiling {len(configs)} configurations")
-        for _, failed in compile_all(self.engine, configs, self.how.workers, self.how.device == "gpu"):
+        for _, failed in compile_all(self.engine, configs, self.limits.workers, self.limits.device == "gpu"):
             self.failures |= failed
 
     def _measure(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, float | None]]:
         """Measures each candidate once, in a random order for each round, so that drifts affect all alike."""
         left = [config for config in configs if config not in self.failures]
-        if self.how.device == "gpu":
+        if self.limits.device == "gpu":
             self._random.shuffle(left)
         self.say(f"{len(left)} candidates")
         for config in configs:
@@ -169,22 +171,22 @@ class _Field:
 
     def records_of(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | None]]:
         """Yields a new run of each, or None without a right result; `failures` has the reason."""
-        kind: Kind = "predict" if self.how.device == "model" else "run"
-        on_gpu = self.how.device == "gpu"
+        kind: Kind = "predict" if self.limits.device == "model" else "run"
+        on_gpu = self.limits.device == "gpu"
         jobs = (
             Job(
                 config,
                 self.shape,
-                self.how.inputs,
+                self.limits.inputs,
                 kind=kind,
-                device=self.how.device,
+                device=self.limits.device,
                 made_by=made_by(config.sources.root),
                 alone=on_gpu,
             )
             for config in configs
         )
         needs = "GPU" if on_gpu else "CPU"
-        for done in self.engine.map(perform, jobs, self.how.limit, needs):
+        for done in self.engine.map(perform, jobs, self.limits.limit, needs):
             if isinstance(done.error, SourceMismatch):
                 raise done.error
             config, record = done.item.config, done.value
@@ -200,9 +202,9 @@ class _Field:
         """Returns the figure to compare (smaller is better). On a GPU it is the time alone, because alternating with a
         library that draws less power favours kernels that draw more.
         """
-        if self.how.device == "model":
+        if self.limits.device == "model":
             return record["predicted"]["seconds"]
-        if self.how.device == "gpu":
+        if self.limits.device == "gpu":
             return float(record["timing"]["seconds"])
         counters = record["counters"]
         return float(counters["tma_global_bytes_read"] + counters["tma_global_bytes_written"])
@@ -228,7 +230,7 @@ def evidence_of(found: Tuned) -> Record:
         "device": record["device"]["name"],
         "driver": record["device"]["driver"],
         "shape": [found.shape.m, found.shape.n, found.shape.k],
-        "inputs": found.how.inputs,
+        "inputs": found.limits.inputs,
         "seconds": found.figures[found.best],
         "default_seconds": found.figures[found.default],
         "default": found.default.label,
@@ -237,7 +239,7 @@ def evidence_of(found: Tuned) -> Record:
         "toolchain": {name: version for name, version in versions().items() if version},
     }
     if verdict is not None and verdict.interval is not None:
-        evidence |= {"verdict": verdict.verdict, "processes": found.how.processes}
+        evidence |= {"verdict": verdict.verdict, "processes": found.limits.processes}
         evidence["interval"] = [round(1 / verdict.interval.high, 4), round(1 / verdict.interval.low, 4)]
     commit = (record.get("git") or {}).get("commit")
     return evidence | ({"commit": commit} if commit else {})
@@ -248,7 +250,7 @@ def _one(found: Tuned, config: KernelConfig) -> Record:
         "config": config.as_dict(),
         "label": config.label,
         found.unit: found.figures[config],
-        "status": FIGURES[found.how.device],
+        "status": FIGURES[found.limits.device],
     }
 
 
@@ -260,7 +262,7 @@ def as_dict(found: Tuned) -> Record:
         "gain": found.gain,
         "kernel": found.choices.kernel,
         "shape": [found.shape.m, found.shape.n, found.shape.k],
-        "device": found.how.device,
+        "device": found.limits.device,
         "verdict": asdict(found.verdict) if found.verdict else None,
         "heats": [
             {

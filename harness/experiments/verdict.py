@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT
-from harness.experiments.facts import Change, changes, not_compared
+from harness.experiments.facts import FigureChange, changes, not_compared
 from harness.experiments.history import is_right
 from harness.experiments.soundness import what_is_unsound
 from harness.experiments.suite import SuiteCase
@@ -48,13 +48,13 @@ class Judgement:
     record: Mapping[str, Any] | None = None
     baseline: Mapping[str, Any] | None = None
     time: TimeVerdict | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FigureChange, ...] = ()
     reason: str = ""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RecordComparison:
     """The result of a comparison of two records. ``name`` is one of MEANINGS. The other fields are those of
     `Judgement`.
     """
@@ -62,7 +62,7 @@ class Verdict:
     name: str
     reason: str = ""
     time: TimeVerdict | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FigureChange, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -87,7 +87,7 @@ def judge(
 
 def compare_records(
     record: Mapping[str, Any], baseline: Mapping[str, Any] | None, *, cases: int = 1, threshold: float = THRESHOLD
-) -> Verdict:
+) -> RecordComparison:
     """Returns the verdict on a record and an older one. ``cases`` is the number of cases whose times are compared."""
     found = _compare(record, baseline, cases, threshold)
     why = what_is_unsound(record)
@@ -97,17 +97,19 @@ def compare_records(
     return replace(found, name=name, reason="; ".join(filter(None, (found.reason, why))))
 
 
-def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, cases: int, threshold: float) -> Verdict:
+def _compare(
+    record: Mapping[str, Any], baseline: Mapping[str, Any] | None, cases: int, threshold: float
+) -> RecordComparison:
     """Compares output, times and exact figures."""
     if not is_right(record):
-        return Verdict("WRONG", _mistakes(record))
+        return RecordComparison("WRONG", _mistakes(record))
     timed = is_timed(record)
     if not timed and not _is_emulated(record):
-        return Verdict("NOT MEASURED", (record.get("timing") or {}).get("reason") or "no times came back")
+        return RecordComparison("NOT MEASURED", (record.get("timing") or {}).get("reason") or "no times came back")
     # A GPU process crashed or hung during the timing; its earlier measurements are kept.
     failure = (record["timing"].get("reason") or "") if timed else ""
     if baseline is None:
-        return Verdict("NOT MEASURED" if failure else "NEW", failure)
+        return RecordComparison("NOT MEASURED" if failure else "NEW", failure)
     found = tuple(changes(baseline, record))
     notes = _notes(baseline, record)
     if timed and is_timed(baseline):
@@ -120,12 +122,12 @@ def _compare(record: Mapping[str, Any], baseline: Mapping[str, Any] | None, case
         )
         # A time known to be slower remains slower, whatever happened afterwards; nothing else is known.
         name = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
-        return Verdict(name, failure or time.reason, time, found, notes)
+        return RecordComparison(name, failure or time.reason, time, found, notes)
     if failure:
-        return Verdict("NOT MEASURED", failure, changes=found, notes=notes)
+        return RecordComparison("NOT MEASURED", failure, changes=found, notes=notes)
     if timed:
-        return Verdict("NEW", "the baseline has no times", changes=found, notes=notes)
-    return Verdict(_exact_verdict(found), changes=found, notes=notes)
+        return RecordComparison("NEW", "the baseline has no times", changes=found, notes=notes)
+    return RecordComparison(_exact_verdict(found), changes=found, notes=notes)
 
 
 def exit_code(judgements: Sequence[Judgement]) -> int:
@@ -145,7 +147,7 @@ def have_times(record: Mapping[str, Any] | None, baseline: Mapping[str, Any] | N
     return bool(record and baseline and is_timed(record) and is_timed(baseline))
 
 
-def _exact_verdict(found: Sequence[Change]) -> str:
+def _exact_verdict(found: Sequence[FigureChange]) -> str:
     directions = {change.direction for change in found}
     if "worse" in directions:
         return "WORSE"

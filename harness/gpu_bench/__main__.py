@@ -75,7 +75,7 @@ IN_FLIGHT = 4
 INPUTS = ("normal", "-1, 0, 1")
 
 
-class Kernel:
+class TimedKernel:
     """One kernel on one problem. It needs PyTorch's context."""
 
     def __init__(self, run: dict[str, Any], packed: Packed) -> None:
@@ -180,7 +180,7 @@ def seconds_of(graph: Any, while_it_runs: Callable[[], None] = lambda: None) -> 
     return start.elapsed_time(end) / 1000
 
 
-def graphs_of(kernels: list[Kernel], kind: str, warm: bool = False) -> tuple[dict[str, Any], int, int]:
+def graphs_of(kernels: list[TimedKernel], kind: str, warm: bool = False) -> tuple[dict[str, Any], int, int]:
     """Returns a graph of launches for cuBLAS and for each kernel, the launches in each, and the number of sets of
     inputs.
     """
@@ -207,7 +207,7 @@ def graphs_of(kernels: list[Kernel], kind: str, warm: bool = False) -> tuple[dic
     return {name: graph_of(launches, count) for name, launches in contestants.items()}, count, len(sets)
 
 
-def measure(kernels: list[Kernel], kind: str, warm: bool) -> dict[str, Any]:
+def measure(kernels: list[TimedKernel], kind: str, warm: bool) -> dict[str, Any]:
     """Samples cuBLAS and each kernel in turn. Returns seconds per launch."""
     import pynvml
 
@@ -234,7 +234,7 @@ def measure(kernels: list[Kernel], kind: str, warm: bool) -> dict[str, Any]:
     }
 
 
-def measure_alone(kernels: list[Kernel], kind: str, rounds: int) -> dict[str, Any]:
+def measure_alone(kernels: list[TimedKernel], kind: str, rounds: int) -> dict[str, Any]:
     """Measures cuBLAS and each kernel alone, each for seconds, in turns. Returns lists with one entry for each
     round.
     """
@@ -304,7 +304,7 @@ def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
+def load(folder: Path) -> dict[tuple[int, int, int], list[TimedKernel]]:
     if missing := [name for name in ("torch", "pynvml") if find_spec(name) is None]:
         raise CannotRun(f"{' and '.join(missing)} not installed; this machine needs torch and nvidia-ml-py")
     import torch
@@ -313,14 +313,14 @@ def load(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
     torch.cuda.init()
     torch.empty(1, device="cuda")
     packed = Packed(folder, driver)
-    loaded: dict[tuple[int, int, int], list[Kernel]] = {}
+    loaded: dict[tuple[int, int, int], list[TimedKernel]] = {}
     for run in packed.runs:
         problem = run["plan"]["problem"]
-        loaded.setdefault((problem["m"], problem["n"], problem["k"]), []).append(Kernel(run, packed))
+        loaded.setdefault((problem["m"], problem["n"], problem["k"]), []).append(TimedKernel(run, packed))
     return loaded
 
 
-def load_checked(folder: Path) -> dict[tuple[int, int, int], list[Kernel]]:
+def load_checked(folder: Path) -> dict[tuple[int, int, int], list[TimedKernel]]:
     """Loads the kernels, after a check that their results are right."""
     loaded = load(folder)
     for shape, kernels in loaded.items():

@@ -33,7 +33,7 @@ AT_ONCE = 6
 
 
 @dataclass(frozen=True)
-class Run:
+class PackedRun:
     """One kernel on one problem. ``options`` are those of `harness.compile.config.make_config`."""
 
     kernel: str
@@ -50,12 +50,12 @@ def _shown(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def parse_runs(kernels: Sequence[str], shapes: Sequence[str], groups: str | None) -> list[Run]:
+def parse_runs(kernels: Sequence[str], shapes: Sequence[str], groups: str | None) -> list[PackedRun]:
     """Returns every kernel on every shape. A kernel is its name and options: ``kernel8 scheduler=dynamic``."""
     rows = parse_groups(groups) if groups else ()
     problems = [replace(parse_shape(shape), groups=rows) for shape in shapes]
     parsed = [_parse_kernel(text) for text in kernels]
-    return [Run(*kernel, problem) for problem in problems for kernel in parsed]
+    return [PackedRun(*kernel, problem) for problem in problems for kernel in parsed]
 
 
 def _parse_kernel(text: str) -> tuple[str, tuple[tuple[str, Any], ...]]:
@@ -66,7 +66,7 @@ def _parse_kernel(text: str) -> tuple[str, tuple[tuple[str, Any], ...]]:
         raise UsageProblem(f"--kernel {text!r}: {error}") from None
 
 
-def pack_runs(runs: Sequence[Run], arch: str, folder: Path) -> None:
+def pack_runs(runs: Sequence[PackedRun], arch: str, folder: Path) -> None:
     """Compiles the runs and writes the folder, which must be new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageProblem(f"{folder}: is not an empty folder; name a new one")
@@ -88,7 +88,7 @@ def copy_code(folder: Path) -> None:
         shutil.copy(ROOT / name, folder / name)
 
 
-def _artifacts(runs: Sequence[Run], arch: str) -> list[Artifact]:
+def _artifacts(runs: Sequence[PackedRun], arch: str) -> list[Artifact]:
     configs = [make_config(run.kernel, arch=arch, shape=run.shape, **dict(run.options)) for run in runs]
     distinct = list(dict.fromkeys(configs))
     for first in range(0, len(distinct), AT_ONCE):

@@ -42,7 +42,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuConstants:
     """The constants of one GPU.
 
     ``gpcs``: the SMs of each GPC; a thread-block cluster must fit into one GPC. ``spare``: pairs of SMs that clusters
@@ -59,7 +59,7 @@ class Gpu:
     def __getitem__(self, name: str) -> float:
         return self.constants[name].value
 
-    def with_values(self, values: Mapping[str, float]) -> Gpu:
+    def with_values(self, values: Mapping[str, float]) -> GpuConstants:
         """Returns the GPU with changed constants. Raises UsageProblem for an unknown name."""
         changed = dict(self.constants)
         for name, value in values.items():
@@ -78,7 +78,7 @@ class Gpu:
             )
         return self.constants[name]
 
-    def in_steps(self) -> Gpu:
+    def in_steps(self) -> GpuConstants:
         """Returns a GPU on which each instruction and operation takes one step: it gives the order of a run without
         times.
         """
@@ -125,7 +125,7 @@ def gpu_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def find_gpu(name: str) -> Gpu:
+def find_gpu(name: str) -> GpuConstants:
     """Returns the GPU with that name. Raises UsageProblem if there is none."""
     if name not in gpu_names():
         raise UsageProblem(f"GPU '{name}': the timing model has no constants for it; it has {', '.join(gpu_names())}")
@@ -133,11 +133,11 @@ def find_gpu(name: str) -> Gpu:
 
 
 @cache
-def _load(name: str) -> Gpu:
+def _load(name: str) -> GpuConstants:
     return read(FOLDER / f"{name}.toml")
 
 
-def read(path: Path) -> Gpu:
+def read(path: Path) -> GpuConstants:
     """Reads a file of constants. Raises UsageProblem, with the entry's name, if it breaks the schema."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -152,7 +152,7 @@ def read(path: Path) -> Gpu:
         for table, entries in data.items()
         for key, entry in entries.items()
     }
-    return Gpu(path.stem, known.title, known.arch, known.gpcs, constants, about.get("spare", 0))
+    return GpuConstants(path.stem, known.title, known.arch, known.gpcs, constants, about.get("spare", 0))
 
 
 def _constant(where: str, entry: Any) -> Constant:

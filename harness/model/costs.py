@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from emugpu.emulator.machine.code import Code
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, Vector
 from emugpu.emulator.translate.cfg import destinations, sources
-from harness.model.constants import Gpu
+from harness.model.constants import GpuConstants
 
 FREE = ("mov", "cvta", "isspacep")
 """Instructions that usually do not appear in machine code."""
@@ -40,13 +40,13 @@ class BlockCost:
     follows: bool = False
 
 
-def block_costs(code: Code, gpu: Gpu) -> list[BlockCost]:
+def block_costs(code: Code, gpu: GpuConstants) -> list[BlockCost]:
     """Returns the costs of each block of a kernel."""
     instructions = code.kernel.instructions
     return [_cost(instructions[first : last + 1], gpu) for first, last in zip(code.first, code.last, strict=True)]
 
 
-def _cost(instructions: Sequence[Instruction], gpu: Gpu) -> BlockCost:
+def _cost(instructions: Sequence[Instruction], gpu: GpuConstants) -> BlockCost:
     ready: dict[int, float] = {}
     now, slots, signal, moved = 0.0, 0.0, 0.0, 0
     loads_done = 0.0
@@ -93,7 +93,7 @@ def _global_bytes(i: Instruction) -> int:
     return LANES * count * TYPE_BYTES.get(i.modifiers[-1], REGISTER_BYTES)
 
 
-def _instruction(i: Instruction, gpu: Gpu) -> tuple[float, float]:
+def _instruction(i: Instruction, gpu: GpuConstants) -> tuple[float, float]:
     """Returns the cycles until the warp's next instruction can be issued, and until the results are ready."""
     alu = gpu["issue.alu_latency"]
     verb = i.modifiers[0] if i.modifiers else ""
@@ -150,13 +150,13 @@ def _instruction(i: Instruction, gpu: Gpu) -> tuple[float, float]:
             return 1.0, alu
 
 
-def _bulk(i: Instruction, gpu: Gpu) -> float:
+def _bulk(i: Instruction, gpu: GpuConstants) -> float:
     if "commit_group" in i.modifiers:
         return gpu["tma.commit_group"]
     return gpu["tma.wait_group"] if "wait_group" in i.modifiers else gpu["issue.tma"]
 
 
-def _fence(i: Instruction, gpu: Gpu) -> float:
+def _fence(i: Instruction, gpu: GpuConstants) -> float:
     words = set(i.modifiers)
     if "mbarrier_init" in words:
         return gpu["issue.barrier_init_fence"]

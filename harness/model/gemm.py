@@ -12,8 +12,8 @@ from emugpu.emulator.machine.register_pool import SM_REGISTERS
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from harness.compile.planner import Plan, TensorMapArgument, WorkspaceArgument
 from harness.model.cache import Panel, Place, Tiles
-from harness.model.constants import GOLDEN, Gpu
-from harness.model.sharing import Operand, coalesced
+from harness.model.constants import GOLDEN, GpuConstants
+from harness.model.sharing import SharedOperand, coalesced
 from harness.model.units import K_BYTES, WGMMA_ROWS
 from harness.problem import operand_bits
 
@@ -49,7 +49,9 @@ class Spread:
 class Gemm:
     """A plan's problem on one GPU."""
 
-    def __init__(self, plan: Plan, gpu: Gpu, registers: int | None = None, barriers: int | None = None) -> None:
+    def __init__(
+        self, plan: Plan, gpu: GpuConstants, registers: int | None = None, barriers: int | None = None
+    ) -> None:
         """Prepares a plan. ``registers`` (per thread) and ``barriers`` (named ones per CTA) come from NVIDIA's
         assembler, or are None if unknown.
         """
@@ -294,8 +296,8 @@ class Gemm:
         along_m, along_n = config["cluster"]
         alone = config["cta_group"] == 2
         operands = [
-            Operand("A", rows, along_n, alone or (config["multicast"] and along_n > 1)),
-            Operand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
+            SharedOperand("A", rows, along_n, alone or (config["multicast"] and along_n > 1)),
+            SharedOperand("B", columns, along_m, alone or (config["multicast"] and along_m > 1)),
         ]
         at_once = min(self.gpu.resident_clusters(self.cluster_size, self.ctas_per_sm), self.clusters, self.tiles)
         # Parts of K have no data in common, so they count as separate places.

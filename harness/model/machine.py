@@ -22,16 +22,16 @@ from emugpu.emulator.machine.machine import LIMIT_CHECK, Limits, Machine
 from emugpu.emulator.machine.schedule import QuietSchedule
 from emugpu.emulator.machine.state import AsyncOperation, Cluster, Cta, Fragment, Grid
 from emugpu.emulator.machine.warpgroup import WarpgroupMma
-from harness.model.constants import ENDLESS, GOLDEN, Gpu
+from harness.model.constants import ENDLESS, GOLDEN, GpuConstants
 from harness.model.costs import block_costs
-from harness.model.units import Life, Memory, Sm, Units
+from harness.model.units import Life, MemorySystem, Sm, Units
 
 _CLUSTER_START = object()
 WARPGROUP = 4
 """Warps that issue a wgmma together (PTX ISA 9.7.15)."""
 
 
-class Trace(Protocol):
+class TimedTrace(Protocol):
     """Receives the events with their cycles, in no particular order if several SMs are simulated.
 
     ``attach`` gets the machine before it runs. ``event`` gets what a sink of the emulator gets.
@@ -86,7 +86,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BoxRequest:
     """A box of a load on its way to the units. ``at`` is the time of issue."""
 
     operation: AsyncOperation
@@ -101,7 +101,7 @@ class Delivery:
     at: float
 
 
-class Clock(QuietSchedule):
+class TimedSchedule(QuietSchedule):
     """The schedule of a timed machine: it decides when a submitted operation will be done."""
 
     splits_multicast = True
@@ -125,10 +125,10 @@ class TimedMachine(Machine):
         schedule: Any,
         clusters: Clusters,
         limits: Limits,
-        gpu: Gpu,
+        gpu: GpuConstants,
         units: Units,
         sms: int,
-        trace: Trace | None = None,
+        trace: TimedTrace | None = None,
         two_fit: bool = False,
     ) -> None:
         """Prepares a launch.
@@ -204,7 +204,7 @@ class TimedMachine(Machine):
                 self._turn(item)
             elif type(item) is Issue:
                 self._issue(item)
-            elif type(item) is Request:
+            elif type(item) is BoxRequest:
                 self._ask(item, self.now)
             elif type(item) is Delivery:
                 self._deliver(item)
@@ -369,11 +369,11 @@ class TimedMachine(Machine):
 
     def _start(self, operation: AsyncOperation, at: float) -> None:
         if operation.kind == "tma.load":
-            self._request(Request(operation, at))
+            self._request(BoxRequest(operation, at))
         else:
             self._will_be_done(operation, at, self._finish(operation, at))
 
-    def _request(self, request: Request) -> None:
+    def _request(self, request: BoxRequest) -> None:
         """Submits a load at once, or later if its warp has just arrived at another CTA's mbarrier."""
         fragment = request.operation.fragment
         arrived = self._arrived.get((fragment.cta, fragment.warp.index), -ENDLESS)
@@ -383,7 +383,7 @@ class TimedMachine(Machine):
         else:
             self._ask(request, request.at)
 
-    def _ask(self, request: Request, at: float) -> None:
+    def _ask(self, request: BoxRequest, at: float) -> None:
         load, destination = request.operation.subject
         cta = request.operation.fragment.cta
         reaches = self.units.tma_load(at, load, destination, cta, self.sm(cta))
@@ -479,14 +479,14 @@ class TimedDevice(Device):
 
     def __init__(
         self,
-        gpu: Gpu,
-        memory: Memory,
+        gpu: GpuConstants,
+        memory: MemorySystem,
         *,
         computes: bool,
         numbers: Sequence[int] | None = None,
         sms: int | None = None,
         gpcs: int | None = None,
-        trace: Trace | None = None,
+        trace: TimedTrace | None = None,
         two_fit: bool = False,
     ) -> None:
         super().__init__(
@@ -508,7 +508,7 @@ class TimedDevice(Device):
         return sum(nbytes for _, _, nbytes in self._memory.ranges())
 
     def _make_schedule(self) -> Any:
-        return Clock()
+        return TimedSchedule()
 
     def _make_machine(self, grid: Grid, schedule: Any, clusters: Clusters, limits: Limits) -> Machine:
         grid.computes = self.computes

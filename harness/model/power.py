@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emugpu.errors import UsageProblem
-from harness.model.constants import Gpu
+from harness.model.constants import GpuConstants
 
 INPUTS = {
     "normal": "",
@@ -36,7 +36,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Clock:
+class CoreClock:
     """Hertz, and watts at that clock. ``limited`` says whether the highest clock would need more than the board's
     limit.
     """
@@ -46,7 +46,7 @@ class Clock:
     limited: bool
 
 
-def clock_of(work: Work, gpu: Gpu, inputs: str) -> Clock:
+def clock_of(work: Work, gpu: GpuConstants, inputs: str) -> CoreClock:
     """Returns the highest clock at which successive launches stay within the limit."""
     if inputs not in INPUTS:
         raise UsageProblem(f"inputs '{inputs}': the power model knows {', '.join(INPUTS)}")
@@ -62,11 +62,11 @@ def clock_of(work: Work, gpu: Gpu, inputs: str) -> Clock:
 
     limit = gpu["power.limit"]
     if watts(high) <= limit:
-        return Clock(high, watts(high), False)
+        return CoreClock(high, watts(high), False)
     for _ in range(STEPS):
         middle = (low + high) / 2
         if watts(middle) > limit:
             high = middle
         else:
             low = middle
-    return Clock(low, watts(low), True)
+    return CoreClock(low, watts(low), True)

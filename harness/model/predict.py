@@ -17,12 +17,12 @@ from emugpu.launch.listing import list_kernels
 from emugpu.launch.spec import Launchable
 from harness.compile.artifacts import Artifact
 from harness.compile.config import KernelConfig, make_config
-from harness.model.constants import Gpu
+from harness.model.constants import GpuConstants
 from harness.model.limits import TENSOR, Limit, limits
-from harness.model.machine import TimedDevice, TimedMachine, Trace
-from harness.model.power import Clock, Work, clock_of
+from harness.model.machine import TimedDevice, TimedMachine, TimedTrace
+from harness.model.power import CoreClock, Work, clock_of
 from harness.model.simulate import Simulation, simulate
-from harness.model.units import Memory
+from harness.model.units import MemorySystem
 from harness.problem import Shape, operand_bits
 
 FEW = 2
@@ -40,11 +40,11 @@ class Prediction:
 
     kernel: str
     label: str
-    gpu: Gpu
+    gpu: GpuConstants
     shape: tuple[int, ...]
     cycles: float
     flops: int
-    clock: Clock
+    clock: CoreClock
     limits: tuple[Limit, ...]
     error: float
     memory: Mapping[str, int] = field(default_factory=dict)
@@ -97,7 +97,11 @@ class Prediction:
 
 
 def predict(
-    artifact: Artifact, shape: Shape, gpu: Gpu, inputs: str = "normal", constants: Mapping[str, float] | None = None
+    artifact: Artifact,
+    shape: Shape,
+    gpu: GpuConstants,
+    inputs: str = "normal",
+    constants: Mapping[str, float] | None = None,
 ) -> Prediction:
     """Predicts one of our kernels. ``constants`` are changed values, by name.
 
@@ -129,7 +133,7 @@ def predict(
     )
 
 
-def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
+def _clock(simulation: Simulation, gpu: GpuConstants, inputs: str) -> CoreClock:
     found = simulation.hits
     # A guess: an MMA takes the energy of a bf16 MMA whose operands have as many bytes.
     bits = operand_bits(simulation.gemm.plan.config["dtype"])
@@ -139,19 +143,19 @@ def _clock(simulation: Simulation, gpu: Gpu, inputs: str) -> Clock:
 
 
 def predict_launches(
-    what: Launchable, gpu: Gpu, options: EmulationOptions = TOLERANT, trace: Trace | None = None
+    what: Launchable, gpu: GpuConstants, options: EmulationOptions = TOLERANT, trace: TimedTrace | None = None
 ) -> tuple[Outcome, list[Prediction]]:
     """Predicts the launches of any PTX. The outcome is that of a normal run: the result is computed and compared with
     the expected one.
     """
     _check_target(what, gpu)
-    first = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], 0.0, 0.0), computes=True)
+    first = TimedDevice(gpu, MemorySystem(1.0, gpu["clock.max"], 0.0, 0.0), computes=True)
     run(what, options, device=first, keep=())
     asked = sum(machine.units.memory.traffic.l2_read for machine in first.machines)
     footprint = first.allocated
     fits = footprint <= gpu["l2.bytes"] * gpu["l2.effective"]
     miss = min(1.0, footprint / asked) if asked and fits else 1.0
-    device = TimedDevice(gpu, Memory(1.0, gpu["clock.max"], miss, 1.0), computes=True, trace=trace)
+    device = TimedDevice(gpu, MemorySystem(1.0, gpu["clock.max"], miss, 1.0), computes=True, trace=trace)
     if trace is not None:
         options = replace(options, sinks=(*options.sinks, trace.event))
     outcome = run(what, options, device=device, keep=())
@@ -159,7 +163,7 @@ def predict_launches(
     return outcome, [_of_launch(launched, gpu, machine) for launched, machine in pairs]
 
 
-def _check_target(what: Launchable, gpu: Gpu) -> None:
+def _check_target(what: Launchable, gpu: GpuConstants) -> None:
     """Checks the target: code for sm_90a runs only there, code for sm_90 on later GPUs, too (PTX ISA 11.1.2,
     .target).
     """
@@ -171,7 +175,7 @@ def _check_target(what: Launchable, gpu: Gpu) -> None:
         raise UsageProblem(f"--gpu {gpu.name}: {gpu.title} runs {gpu.arch}, and {what.ptx.name} is for {target}")
 
 
-def _of_launch(launched: Launched, gpu: Gpu, machine: TimedMachine) -> Prediction:
+def _of_launch(launched: Launched, gpu: GpuConstants, machine: TimedMachine) -> Prediction:
     traffic = machine.units.memory.traffic
     flops = machine.grid.counters.mma_flops
     work = Work(flops, traffic.l2_read + traffic.l2_written, traffic.dram, machine.end)
@@ -189,7 +193,7 @@ def _of_launch(launched: Launched, gpu: Gpu, machine: TimedMachine) -> Predictio
     )
 
 
-def largest_error(gpu: Gpu, config: KernelConfig, shape: Shape) -> float:
+def largest_error(gpu: GpuConstants, config: KernelConfig, shape: Shape) -> float:
     """Returns the expected error of the cycles, as a fraction: the largest error of any run that was compared with a
     GPU. For kernels with one stage on a Blackwell GPU only one measurement is published, and its error is large.
     """

@@ -37,7 +37,7 @@ that only load save less: 0.48, 0.41 and 0.09 of it.
 
 
 @dataclass(frozen=True)
-class Operand:
+class SharedOperand:
     """A or B as a cluster requests it. ``rows``: of a CTA. ``users``: CTAs of the cluster that need the same rows.
     ``cast``: whether these share them by multicast.
     """
@@ -54,7 +54,7 @@ class Operand:
 
 
 def coalesced(
-    operands: Sequence[Operand], places: Sequence[Place], waves: float, persistent: bool, gpcs: int
+    operands: Sequence[SharedOperand], places: Sequence[Place], waves: float, persistent: bool, gpcs: int
 ) -> Mapping[int, float]:
     """Returns the bytes that L2 delivers per requested byte, by the alignment of the rows.
 
@@ -66,7 +66,7 @@ def coalesced(
     return {aligned: 1 - left * (1 - answered / asked) for aligned, left in SPLIT.items()}
 
 
-def _answers(operand: Operand, places: Sequence[Place], waves: float, persistent: bool, gpcs: int) -> float:
+def _answers(operand: SharedOperand, places: Sequence[Place], waves: float, persistent: bool, gpcs: int) -> float:
     """Returns the number of L2's answers per request."""
     if operand.cast:
         return 1.0

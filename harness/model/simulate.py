@@ -12,11 +12,11 @@ from harness.block_scaling import ATOM_ROWS
 from harness.compile.artifacts import Artifact, launch_of, maps_of, workspace_buffer
 from harness.compile.planner import Plan, TensorArgument, TensorMapArgument, WorkspaceArgument
 from harness.model.cache import Hits, hits
-from harness.model.constants import Gpu
+from harness.model.constants import GpuConstants
 from harness.model.first_use import FirstUse
 from harness.model.gemm import Gemm, Spread, gained
-from harness.model.machine import TimedDevice, TimedMachine, Trace
-from harness.model.units import Memory
+from harness.model.machine import TimedDevice, TimedMachine, TimedTrace
+from harness.model.units import MemorySystem
 from harness.problem import ELEMENT_TYPES, LARGEST
 
 FIRST_ADDRESS = 1 << 40
@@ -44,7 +44,12 @@ class Simulation:
 
 
 def simulate(
-    artifact: Artifact, plan: Plan, gpu: Gpu, clock: float, trace: Trace | None = None, detail: int | None = None
+    artifact: Artifact,
+    plan: Plan,
+    gpu: GpuConstants,
+    clock: float,
+    trace: TimedTrace | None = None,
+    detail: int | None = None,
 ) -> Simulation:
     """Runs a launch. ``clock`` is the SMs' in hertz; it decides the bytes of L2 and of DRAM per cycle.
 
@@ -73,7 +78,7 @@ def simulate(
     wave_of, ahead = gemm.waves(spread.resident), gained(gemm, spread.resident)
     first_use = FirstUse(found.waves, panels, wave_of, fetched, ahead)
     outside = gemm.parts(spread, gemm.rows_filled)
-    memory = Memory(
+    memory = MemorySystem(
         spread.share,
         clock,
         miss=found.miss,

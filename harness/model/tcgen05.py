@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emugpu.emulator.units.mma_instruction import Mma
-from harness.model.constants import Gpu
+from harness.model.constants import GpuConstants
 
 K_BYTES = 32
 """Bytes of a row of A or B in one multiplication, for every type."""
@@ -56,7 +56,7 @@ def form_of(what: Mma) -> MmaForm:
 class MmaTimes:
     """The times on a GPU with tcgen05.mma."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: GpuConstants) -> None:
         self.overhead = gpu["tensor.overhead"]
         self.each = gpu["tensor.per_instruction"]
         self.shared_rate = gpu["shared.port"]

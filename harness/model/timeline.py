@@ -133,7 +133,7 @@ class Timeline:
         return Timeline(self.title, self.unit, self.hertz, spans, flows, samples)
 
 
-class Recorder:
+class TimelineRecorder:
     """A trace, and a sink for the machine's events: collects the timeline of some CTAs.
 
     ``stages`` is the depth of the ring, for its fill level, or 0 if there is none or it is unknown. ``ranks`` are the

@@ -17,7 +17,7 @@ from emugpu.emulator.machine.state import Cta
 from emugpu.emulator.memory.tensor_map import TensorMap
 from emugpu.emulator.units.mma_instruction import Mma
 from harness.model.boxes import LINE, SECTOR, alignment, in_a_row, lines_of, parts, row_of
-from harness.model.constants import ENDLESS, Gpu
+from harness.model.constants import ENDLESS, GpuConstants
 from harness.model.first_use import FirstUse
 from harness.model.tcgen05 import K_BYTES, MmaTimes, form_of
 
@@ -188,7 +188,7 @@ class Traffic:
 
 
 @dataclass
-class Memory:
+class MemorySystem:
     """L2 and DRAM, or the share of a part of the GPU.
 
     ``share``: that part. ``miss``: fraction of the bytes read that come from DRAM. ``waits``: fraction of the loads
@@ -216,7 +216,7 @@ class Memory:
     dram: Dram = field(default_factory=Dram)
     traffic: Traffic = field(default_factory=Traffic)
 
-    def fresh(self) -> Memory:
+    def fresh(self) -> MemorySystem:
         """Returns the same memory without any work yet."""
         return replace(
             self, l2=Contended(), rows=Contended(), fill=Unit(), writes=Unit(), dram=Dram(), traffic=Traffic()
@@ -226,7 +226,7 @@ class Memory:
 class Units:
     """All units of the simulated part of a GPU. It decides when an asynchronous operation is done."""
 
-    def __init__(self, gpu: Gpu, memory: Memory) -> None:
+    def __init__(self, gpu: GpuConstants, memory: MemorySystem) -> None:
         self.gpu = gpu
         self.memory = memory
         share = memory.share

@@ -10,7 +10,7 @@ from typing import Any
 
 from emugpu.errors import UsageProblem
 from harness.compile.config import TUNABLE
-from harness.model.constants import Gpu
+from harness.model.constants import GpuConstants
 
 STANDARD = (
     "l2.bandwidth=2x", "l2.bandwidth=0.5x", "l2.latency=0.5x", "l2.latency=2x", "l2.port=2x", "dram.bandwidth=2x",
@@ -21,7 +21,7 @@ STANDARD = (
 
 
 @dataclass(frozen=True)
-class Change:
+class WhatIf:
     """A change. ``text`` is what the user wrote. It changes either constants or options."""
 
     text: str
@@ -29,13 +29,13 @@ class Change:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_changes(texts: tuple[str, ...], gpu: Gpu) -> list[Change]:
+def parse_changes(texts: tuple[str, ...], gpu: GpuConstants) -> list[WhatIf]:
     """Reads changes. Raises UsageProblem for an unknown constant or option, and for an impossible value."""
     expanded = [each for text in texts for each in (STANDARD if text == "all" else (text,))]
     return [_parse(text, gpu) for text in dict.fromkeys(expanded)]
 
 
-def _parse(text: str, gpu: Gpu) -> Change:
+def _parse(text: str, gpu: GpuConstants) -> WhatIf:
     name, equals, value = text.partition("=")
     if not equals or not value:
         raise UsageProblem(f"--what-if '{text}': write NAME=VALUE, for example l2.bandwidth=0.5x or stages=3")
@@ -44,7 +44,7 @@ def _parse(text: str, gpu: Gpu) -> Change:
         if option not in TUNABLE:
             raise UsageProblem(f"--what-if '{text}': there is no option '{name}'; there are {', '.join(TUNABLE)}")
         try:
-            return Change(text, options={option: TUNABLE[option].parse(value)})
+            return WhatIf(text, options={option: TUNABLE[option].parse(value)})
         except UsageProblem as problem:
             raise UsageProblem(f"--what-if '{text}': {problem}") from None
     constant = gpu.require(name)
@@ -56,4 +56,4 @@ def _parse(text: str, gpu: Gpu) -> Change:
         ) from None
     changed = number * constant.value if value.endswith("x") else number
     gpu.with_values({name: changed})
-    return Change(text, constants={name: changed})
+    return WhatIf(text, constants={name: changed})

@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceRecords:
     """The right records of one kind of device, oldest first, and the newest of every case. ``everything`` includes the
     wrong ones.
     """
@@ -53,7 +53,7 @@ class Device:
 class Results:
     """All devices, GPUs first, and the unreadable lines."""
 
-    devices: list[Device] = field(default_factory=list)
+    devices: list[DeviceRecords] = field(default_factory=list)
     damaged: list[DamagedLine] = field(default_factory=list)
 
 
@@ -76,7 +76,7 @@ def load_results(folder: Path) -> Results:
         everything = found.records or [_as_benchmark(record) for record in found.single_runs]
         right = [record for record in everything if is_right(record)]
         if right:
-            results.devices.append(Device(path.stem, right, everything))
+            results.devices.append(DeviceRecords(path.stem, right, everything))
     results.devices.sort(key=lambda device: device.emulated)
     return results
 
@@ -145,7 +145,7 @@ def compact(words: str) -> str:
     return re.sub(r"\b(\d+)x\1x\1\b", "\\1\u00b3", words)
 
 
-def main_cases(device: Device) -> dict[str, str]:
+def main_cases(device: DeviceRecords) -> dict[str, str]:
     """Returns the representative case of each kernel: the one measured most often that all kernels have in common."""
     alike: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
@@ -195,7 +195,7 @@ class Saving:
         return 1 - self.read[operand] / self.alone[operand]
 
 
-def savings(device: Device) -> tuple[str, list[Saving]]:
+def savings(device: DeviceRecords) -> tuple[str, list[Saving]]:
     """Returns the savings of multicast by cluster, for the kernel, problem and tile with most clusters: (which,
     rows).
     """

@@ -16,7 +16,7 @@ from emugpu.gpus import facts
 from harness.experiments.history import case_of
 from harness.model.silicon.times import Confrontation
 from harness.report import data
-from harness.report.data import Device, Record, Saving
+from harness.report.data import DeviceRecords, Record, Saving
 from harness.report.figure import SETTINGS, VENDORS, Figure, color
 from harness.report.published import PublishedFigure
 
@@ -29,7 +29,7 @@ SHARED_CLOCK = (
 
 
 def draw_all(
-    devices: Sequence[Device],
+    devices: Sequence[DeviceRecords],
     published: Sequence[PublishedFigure],
     confrontations: Mapping[str, Sequence[Confrontation]],
 ) -> list[Figure]:
@@ -46,7 +46,7 @@ def draw_all(
     return [figure for figure in found if figure]
 
 
-def measured(device: Device) -> Figure | None:
+def measured(device: DeviceRecords) -> Figure | None:
     """Draws TFLOPS measured here, by problem, each beside the vendor's that was measured in turn with it."""
     groups: dict[str, list[Record]] = {}
     for record in device.newest.values():
@@ -207,7 +207,7 @@ STEPS = (
 )
 
 
-def steps(device: Device) -> Figure | None:
+def steps(device: DeviceRecords) -> Figure | None:
     """Draws what each kernel of the series changes, in exact figures of the same problem."""
     newest = device.newest
     cases = {kernel: newest[case] for kernel, case in data.main_cases(device).items() if case in newest}
@@ -243,7 +243,7 @@ def _part(record: Record, start: str) -> int:
     return sum(size for name, size in parts.items() if name.startswith(start))
 
 
-def history(device: Device) -> Figure | None:
+def history(device: DeviceRecords) -> Figure | None:
     """Draws one line per kernel over the commits: TFLOPS, or exact figures if nothing was timed."""
     cases = data.main_cases(device)
     measures: dict[str, Any] = {"TFLOPS": data.tflops}
@@ -305,7 +305,7 @@ def _label_ends(axis: Any, ends: Sequence[tuple[int, float, str]]) -> None:
         )
 
 
-def multicast(device: Device) -> Figure | None:
+def multicast(device: DeviceRecords) -> Figure | None:
     """Draws bytes of A and B read from global memory by cluster, with multicast and without."""
     which, found = data.savings(device)
     if len(found) < 2:
@@ -354,7 +354,7 @@ def multicast(device: Device) -> Figure | None:
     )
 
 
-def roofline(device: Device) -> Figure | None:
+def roofline(device: DeviceRecords) -> Figure | None:
     """Draws TFLOPS against operations per byte of DRAM, under the roof of the GPU."""
     timed = [record for record in device.newest.values() if data.tflops(record)]
     if not timed or device.emulated:

@@ -45,7 +45,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Map:
+class ComparisonMap:
     """Cells of one kernel and type on one kind of device. ``figures`` names what they compare (`WORDS`)."""
 
     kernel: str
@@ -59,7 +59,7 @@ class Map:
         return str(self.cells[0].best["arch"])
 
 
-def load_maps(folder: Path) -> list[Map]:
+def load_maps(folder: Path) -> list[ComparisonMap]:
     """Reads all sweeps below a folder of results that tried several configurations on several shapes. The newest record
     of a job counts, even if kernels changed after the others.
     """
@@ -68,7 +68,7 @@ def load_maps(folder: Path) -> list[Map]:
     return maps(newest.values())
 
 
-def maps(records: Iterable[Record]) -> list[Map]:
+def maps(records: Iterable[Record]) -> list[ComparisonMap]:
     """Makes a map for each kernel, type, device and kind of figure."""
     rows = [(found, record) for record in records if (found := _figure(record))]
     made = []
@@ -82,11 +82,11 @@ def maps(records: Iterable[Record]) -> list[Map]:
         cells = [_cell(shape, list(found.values())) for shape, found in by_shape.items() if len(found) > 1]
         if len(cells) > 1:
             cells.sort(key=lambda cell: (cell.shape.n, cell.shape.k, cell.shape.m))
-            made.append(Map(kernel, dtype, device, figures, tuple(cells)))
+            made.append(ComparisonMap(kernel, dtype, device, figures, tuple(cells)))
     return made
 
 
-def draw(drawn: Map) -> Figure:
+def draw(drawn: ComparisonMap) -> Figure:
     """Draws a map: rows are M, columns N and K."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from emugpu.gpus import facts, names
 from harness.experiments.history import case_of, machine_of
 from harness.report import data
-from harness.report.data import Device, Record, Results
+from harness.report.data import DeviceRecords, Record, Results
 from harness.report.figure import DARK, LIGHT, VENDORS, Figure, css_variables, for_page
 from harness.report.published import PublishedFigure
 from harness.report.state import state_of
@@ -102,7 +102,7 @@ _COLUMNS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def _kernel(kernel: str, devices: Sequence[Device], pictures: Sequence[PlanPicture]) -> KernelSection:
+def _kernel(kernel: str, devices: Sequence[DeviceRecords], pictures: Sequence[PlanPicture]) -> KernelSection:
     tables = []
     for device in devices:
         records = [record for record in device.newest.values() if record["kernel"] == kernel]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from harness.experiments.history import case_of, is_right, machine_of
 from harness.experiments.soundness import is_checked, what_is_unsound
-from harness.experiments.verdict import REGRESSIONS, Verdict, compare_records
-from harness.report.data import Device, Record, version_label
+from harness.experiments.verdict import REGRESSIONS, RecordComparison, compare_records
+from harness.report.data import DeviceRecords, Record, version_label
 from harness.run.records import is_timed
 
 QUIET = ("SAME", "NEW", "UNSURE")
@@ -17,7 +17,7 @@ QUIET = ("SAME", "NEW", "UNSURE")
 
 
 @dataclass(frozen=True)
-class Change:
+class CaseChange:
     """A case whose newest record differs from the one before it. ``since`` is the version of that one."""
 
     case: str
@@ -28,7 +28,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class State:
+class DeviceState:
     """The state of a kind of device. ``verdict``: whether its newest results are right. ``changed``: changes since the
     previous records. ``soundness``: of the synchronisation, kernel by kernel, or empty if none was checked. ``when``:
     the time of the newest. ``attention``: whether something is wrong, unsound, slower or worse.
@@ -40,10 +40,10 @@ class State:
     soundness: str
     when: str
     attention: bool
-    changes: tuple[Change, ...]
+    changes: tuple[CaseChange, ...]
 
 
-def state_of(device: Device) -> State:
+def state_of(device: DeviceRecords) -> DeviceState:
     """Compares the newest record of each case with the right one before it on the same machine."""
     newest = device.newest_of_all
     wrong = [case for case, record in newest.items() if not is_right(record)]
@@ -55,11 +55,11 @@ def state_of(device: Device) -> State:
         verdicts[verdict.name] += 1
         if verdict.name not in QUIET:
             since = version_label(before) if before else ""
-            changes.append(Change(case, str(machine_of(record)), verdict.name, _what(verdict), since))
+            changes.append(CaseChange(case, str(machine_of(record)), verdict.name, _what(verdict), since))
     last = max(newest.values(), key=lambda record: record["time"])
     timed = sum(map(is_timed, newest.values()))
     right = f"{len(newest)} cases are right" if not wrong else f"{len(wrong)} of {len(newest)} cases are WRONG"
-    return State(
+    return DeviceState(
         machine=str(machine_of(last)),
         verdict=right + (f", {timed} of them timed" if timed else ", counted, not timed"),
         changed="Against the run before: " + ", ".join(f"{n} {name}" for name, n in verdicts.most_common()),
@@ -87,7 +87,7 @@ def _soundness(newest: Sequence[Record]) -> str:
     return f"Synchronisation: {', '.join(words)}"
 
 
-def _before(device: Device, case: str, record: Record) -> Record | None:
+def _before(device: DeviceRecords, case: str, record: Record) -> Record | None:
     found = None
     for one in device.everything or device.records:
         same = case_of(one) == case and machine_of(one) == machine_of(record)
@@ -96,7 +96,7 @@ def _before(device: Device, case: str, record: Record) -> Record | None:
     return found
 
 
-def _what(verdict: Verdict) -> str:
+def _what(verdict: RecordComparison) -> str:
     shown = [str(change) for change in verdict.changes[:2]]
     if len(verdict.changes) > len(shown):
         shown.append(f"{len(verdict.changes) - len(shown)} more")

@@ -11,7 +11,7 @@ from harness.compile.catalog import STAYING
 from harness.compile.planner import Plan, SharedPart
 from harness.drawing import Drawing
 from harness.report.text import (
-    Cta,
+    ClusterCta,
     Mark,
     barrier_facts,
     budget,
@@ -181,7 +181,7 @@ def _legend(page: Page, x: float, entries: Iterable[tuple[str, str]]) -> None:
     page.y += 28
 
 
-def _pictures(page: Page, plan: Plan, shown: list[Cta], left: float, mark: Mark) -> None:
+def _pictures(page: Page, plan: Plan, shown: list[ClusterCta], left: float, mark: Mark) -> None:
     """Draws one small picture of the cluster for each CTA, in the layout of the cluster if that fits."""
     cm, cn = plan.cluster[:2]
     width = max(cn * CELL, CAPTION) + GAP
@@ -194,7 +194,7 @@ def _pictures(page: Page, plan: Plan, shown: list[Cta], left: float, mark: Mark)
             page.y += cm * CELL + 34
 
 
-def _picture(page: Page, plan: Plan, cta: Cta, left: float, mark: Mark) -> None:
+def _picture(page: Page, plan: Plan, cta: ClusterCta, left: float, mark: Mark) -> None:
     cm, cn = plan.cluster[:2]
     page.elements.append(f"<g><title>{escape(_cta_sentence(plan, cta, mark is commit_mark))}</title>")
     page.text(left, f"rank {cta.rank}", "small")
@@ -220,7 +220,7 @@ def _sentence(part: SharedPart) -> str:
     return f"{part.name}: {part.bytes:,} bytes ({part.detail})"
 
 
-def _cta_sentence(plan: Plan, cta: Cta, commits: bool) -> str:
+def _cta_sentence(plan: Plan, cta: ClusterCta, commits: bool) -> str:
     who = f"CTA of rank {cta.rank} (x {cta.x}, y {cta.y})"
     if commits:
         return f"{who}: its MMA tells ranks {_listed(cta.commits_to)} that a stage has been read"

@@ -17,7 +17,7 @@ from harness.compile.planner import Barrier, Multicast, Plan, ScalarArgument, Te
 from harness.epilogues import NONE, find_epilogue
 from harness.problem import OUT_TYPES
 
-Mark = Callable[["Cta", int], str]
+Mark = Callable[["ClusterCta", int], str]
 """The mark in a CTA's picture of the cluster, in place of a rank."""
 
 WIDTH = 100  # columns of text
@@ -27,7 +27,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Cta:
+class ClusterCta:
     """One CTA of the cluster. ``x`` is along M, ``y`` along N. Receivers are ranks.
 
     ``a_to``, ``b_to``: the CTAs that receive its slices of A and of B, including itself. ``commits_to``: the CTAs that
@@ -64,15 +64,15 @@ class Budget:
         return self.limit - self.used
 
 
-def ctas(plan: Plan) -> list[Cta]:
+def ctas(plan: Plan) -> list[ClusterCta]:
     """Returns the CTAs of a cluster, by rank."""
     return [_cta(one, plan) for one in plan.multicast]
 
 
-def _cta(one: Multicast, plan: Plan) -> Cta:
+def _cta(one: Multicast, plan: Plan) -> ClusterCta:
     size = plan.cluster[0] * plan.cluster[1]
     leads = one.rank % plan.config["cta_group"] == 0
-    return Cta(
+    return ClusterCta(
         rank=one.rank,
         x=one.rank % plan.cluster[0],
         y=one.rank // plan.cluster[0],
@@ -301,7 +301,7 @@ def _cluster_text(plan: Plan, width: int) -> list[str]:
     ]
 
 
-def _masks_text(plan: Plan, found: list[Cta]) -> list[str]:
+def _masks_text(plan: Plan, found: list[ClusterCta]) -> list[str]:
     """Returns the same as numbers (bit r for rank r), with the rows of a tile that each CTA loads."""
     lines = ["  the same as masks, and the rows of the receivers' tiles that each CTA loads"]
     if any(map(plan.is_mn_major, "AB")):
@@ -334,25 +334,25 @@ def rows(plan: Plan, operand: str, first_rows: tuple[int, ...]) -> str:
     return f"{len(first_rows)} x {height} from {first_rows[0]} by {first_rows[1] - first_rows[0]}"
 
 
-def slice_mark(cta: Cta, rank: int) -> str:
+def slice_mark(cta: ClusterCta, rank: int) -> str:
     """Returns what a CTA gets from this one: ``A``, ``B``, both ``#``, or nothing ``.``."""
     return {(True, True): "#", (True, False): "A", (False, True): "B", (False, False): "."}[
         rank in cta.a_to, rank in cta.b_to
     ]
 
 
-def commit_mark(cta: Cta, rank: int) -> str:
+def commit_mark(cta: ClusterCta, rank: int) -> str:
     """Returns ``o`` for a CTA that is signalled when the MMA of this one has read a stage."""
     return "o" if rank in cta.commits_to else "."
 
 
-def _picture(cta: Cta, cm: int, cn: int, mark: Mark) -> list[str]:
+def _picture(cta: ClusterCta, cm: int, cn: int, mark: Mark) -> list[str]:
     """Returns the cluster as a small picture, with the CTA's rank above."""
     rows = [" ".join(mark(cta, x + y * cm) for y in range(cn)) for x in range(cm)]
     return [f"rank {cta.rank}", *rows]
 
 
-def _by_rows(pictures: list[list[str]], of: list[Cta], cm: int) -> list[list[list[str]]]:
+def _by_rows(pictures: list[list[str]], of: list[ClusterCta], cm: int) -> list[list[list[str]]]:
     """Returns the pictures in rows: all CTAs of the same x."""
     rows = [[p for p, cta in zip(pictures, of, strict=True) if cta.x == x] for x in range(cm)]
     return [row for row in rows if row]

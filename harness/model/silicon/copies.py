@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from emugpu.emulator.memory.tensor_map import ELEMENT_TYPES, TensorMap
-from harness.model.constants import Gpu
-from harness.model.units import LINE, Memory, Sm, Units
+from harness.model.constants import GpuConstants
+from harness.model.units import LINE, MemorySystem, Sm, Units
 
 ADDRESS = 1 << 40
 """The address of the copied data; nothing is read there."""
@@ -31,7 +31,7 @@ class Copies:
     sharing: int = 1
 
 
-def cycles_of_box(copies: Copies, gpu: Gpu, clock: float) -> float:
+def cycles_of_box(copies: Copies, gpu: GpuConstants, clock: float) -> float:
     """Returns the cycles per box of a long row, on an SM with its share of L2 and DRAM. ``clock`` is the SMs'
     in hertz.
     """
@@ -40,7 +40,7 @@ def cycles_of_box(copies: Copies, gpu: Gpu, clock: float) -> float:
     return (ends[-1] - ends[half - 1]) / (BOXES - half)
 
 
-def latency_of_first(copies: Copies, gpu: Gpu, clock: float) -> float:
+def latency_of_first(copies: Copies, gpu: GpuConstants, clock: float) -> float:
     """Returns the cycles of the first box that each SM requests at its start. Its tensor map is fetched before, and
     DRAM serves all SMs at once, at a part of its full rate.
     """
@@ -49,12 +49,12 @@ def latency_of_first(copies: Copies, gpu: Gpu, clock: float) -> float:
     return waits + _ends(copies, gpu.with_values(known), clock, 1)[0]
 
 
-def _ends(copies: Copies, gpu: Gpu, clock: float, count: int) -> list[float]:
+def _ends(copies: Copies, gpu: GpuConstants, clock: float, count: int) -> list[float]:
     """Returns when each box has arrived. A box is requested as soon as the one ``in_flight`` boxes before it has
     arrived: a waiting thread polls its mbarrier, and requests the next.
     """
     part = 1 / copies.sharing
-    memory = Memory(1 / gpu.sms, clock, miss=part, coalesced={LINE: part})
+    memory = MemorySystem(1 / gpu.sms, clock, miss=part, coalesced={LINE: part})
     units, sm = Units(gpu, memory), Sm()
     element = ELEMENT_TYPES["f32"]
     row = copies.wide * ELEMENT_BYTES

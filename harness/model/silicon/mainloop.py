@@ -15,11 +15,11 @@ from emugpu.emulator.machine.grid import SM_SHARED
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.launch.launching import EmulationOptions, run
 from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar
-from harness.model.constants import Gpu
+from harness.model.constants import GpuConstants
 from harness.model.first_use import FirstUse
 from harness.model.machine import NoTrace, TimedDevice
 from harness.model.tcgen05 import K_BYTES
-from harness.model.units import Memory
+from harness.model.units import MemorySystem
 
 STEPS = 96
 """Simulated K steps; the steady rate is that of the second half."""
@@ -278,7 +278,7 @@ GONE:
 # ---- its time ----
 
 
-class Done(NoTrace):
+class StepTimes(NoTrace):
     """Keeps when the MMAs of each K step were done."""
 
     def __init__(self) -> None:
@@ -289,7 +289,7 @@ class Done(NoTrace):
             self.at.append(at)
 
 
-def cycles_of_step(loop: Mainloop, gpu: Gpu, clock: float, k: int, steps: int = STEPS) -> float:
+def cycles_of_step(loop: Mainloop, gpu: GpuConstants, clock: float, k: int, steps: int = STEPS) -> float:
     """Returns the cycles of a K step, once the ring has filled. ``clock`` is the SMs' in hertz, ``k`` the depth of the
     operands.
 
@@ -310,9 +310,9 @@ def cycles_of_step(loop: Mainloop, gpu: Gpu, clock: float, k: int, steps: int = 
         )
     panels = {addresses[name]: (name, rows[name]) for name in addresses}
     first_use = FirstUse([{("A", 0): 1.0, ("B", 0): 1.0}], panels, {0: 0}, dict.fromkeys(addresses.values(), FETCHED))
-    done = Done()
+    done = StepTimes()
     come = 0.0 if there else 1.0
-    memory = Memory(1.0, clock, miss=come, waits=come, first_use=first_use)
+    memory = MemorySystem(1.0, clock, miss=come, waits=come, first_use=first_use)
     device = TimedDevice(gpu, memory, computes=False, sms=1, gpcs=1, trace=done)
     launch = Launch(
         "mainloop",

@@ -79,7 +79,7 @@ COLUMNS: dict[str, Mapping[str, Read]] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """The source of a table. ``date``: of publication. ``licence``: that of the table. ``what``: its content."""
 
     source: str
@@ -90,7 +90,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Table:
+class MeasuredTable:
     """A table. ``rows`` are in the order of the file, with only the columns of `COLUMNS`."""
 
     name: str
@@ -103,10 +103,10 @@ def gpus_with_tables() -> list[str]:
     return sorted(place.parent.name for place in SHIPPED.glob("*/sources.toml"))
 
 
-def read_sources(gpu: str) -> dict[str, Source]:
+def read_sources(gpu: str) -> dict[str, TableSource]:
     """Returns the sources of a GPU's tables, by the names of their files."""
     with (SHIPPED / gpu / "sources.toml").open("rb") as file:
-        return {name: Source(**entry) for name, entry in tomllib.load(file).items()}
+        return {name: TableSource(**entry) for name, entry in tomllib.load(file).items()}
 
 
 def find_tables(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -126,7 +126,7 @@ def find_tables(folder: Path) -> tuple[list[Path], list[Path]]:
     return sums, tables
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> MeasuredTable:
     """Reads a table by its name. Raises UsageProblem, with the place, for a value that breaks the rule of its
     column.
     """
@@ -145,7 +145,7 @@ def read_table(path: Path) -> Table:
         raise UsageProblem(f"{path}: cannot be read as a CSV file ({error}); write it as text in UTF-8") from None
     if not rows:
         raise UsageProblem(f"{path}: has no rows; leave the file out, or put rows into it")
-    return Table(path.stem, path, rows)
+    return MeasuredTable(path.stem, path, rows)
 
 
 def _row(path: Path, line: int, row: Mapping[str, str | None], columns: Mapping[str, Read]) -> Row:

@@ -11,10 +11,10 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-from harness.model.constants import Gpu, find_gpu
+from harness.model.constants import GpuConstants, find_gpu
 from harness.model.silicon.copies import Copies, cycles_of_box, latency_of_first
 from harness.model.silicon.mainloop import Mainloop, cycles_of_step
-from harness.model.silicon.tables import SHIPPED, Row, Table, find_tables, gpus_with_tables, read_table
+from harness.model.silicon.tables import SHIPPED, MeasuredTable, Row, find_tables, gpus_with_tables, read_table
 from harness.model.tcgen05 import MmaForm, MmaTimes
 
 LATENCY = "mma_intervals latency"
@@ -77,7 +77,7 @@ class Confrontation:
 Progress = Callable[[int], None]
 
 
-def confront(table: Table, gpu: Gpu, progress: Progress = lambda ready: None) -> list[Confrontation]:
+def confront(table: MeasuredTable, gpu: GpuConstants, progress: Progress = lambda ready: None) -> list[Confrontation]:
     """Predicts all rows of a table at the GPU's highest clock. Calls ``progress`` with the number of rows done."""
     unit, compare = COMPARE[table.name]
     found = []
@@ -113,12 +113,12 @@ def _name(row: Row) -> str:
     return f"{row['format']} {row['m']}x{row['n']}, A in {row['a_in']}, cta_group::{row['cta_group']}"
 
 
-def seen(gpu: Gpu) -> float:
+def seen(gpu: GpuConstants) -> float:
     """Returns the cycles from the end of an instruction until a waiting thread continues: commit, wake, a last poll."""
     return gpu["tensor.commit"] + gpu["barrier.wake"] + gpu["barrier.try_wait"] + gpu["issue.branch"]
 
 
-def _interval(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
+def _interval(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     form, what = _form(row), _name(row)
     columns = float(row["interval_cycles"]), float(row["latency_cycles"])
     if isinstance(form, str):
@@ -128,7 +128,7 @@ def _interval(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
     return tuple(Compared(what, *pair) for pair in zip(columns, predicted, strict=True))
 
 
-def _depth(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
+def _depth(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     """Compares a loop that issues a number of instructions, then waits for them; a branch and two dependent
     instructions lie between.
     """
@@ -142,7 +142,7 @@ def _depth(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
     return (Compared(what, published, cycles / count),)
 
 
-def _mainloop(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
+def _mainloop(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     sizes = [int(row[name]) for name in ("tile_m", "tile_n", "tile_k", "stages")]
     loop, k, clock = Mainloop(str(row["format"]), *sizes), int(row["k"]), gpu["clock.max"]
     what = f"{loop.dtype} {loop.m}x{loop.n}x{loop.tile_k}, {loop.stages} stages, K = {k}"
@@ -164,7 +164,7 @@ def _refusal(row: Row) -> str:
     return "" if int(row.get("ctas_per_sm", 1)) == 1 else f"{row['ctas_per_sm']} CTAs on an SM: only one is predicted"
 
 
-def _multicast(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
+def _multicast(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     """Compares the same copy by either way: L2 answers the SMs of a cluster together."""
     cluster = int(row["cluster"])
     what, published = f"{row['mode']}, cluster of {cluster}, {_box(row)}", float(row["sm_cycles"])
@@ -177,7 +177,7 @@ def _multicast(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
     return (Compared(what, published, boxes * cycles_of_box(copies, gpu, gpu["clock.max"])),)
 
 
-def _latency(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
+def _latency(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     published, refused = float(row["latency_cycles_median"]), _refusal(row)
     if refused:
         return (Compared(_box(row), published, None, refused),)
@@ -185,7 +185,7 @@ def _latency(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
     return (Compared(_box(row), published, latency_of_first(copies, gpu, gpu["clock.max"])),)
 
 
-def _throughput(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
+def _throughput(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     what, published = f"{_box(row)}, {row['boxes_in_flight']} in flight", float(row["sm_cycles"])
     refused = _refusal(row)
     if refused:
@@ -195,7 +195,7 @@ def _throughput(row: Row, gpu: Gpu) -> tuple[Compared, ...]:
     return (Compared(what, published, cycles),)
 
 
-COMPARE: dict[str, tuple[str, Callable[[Row, Gpu], tuple[Compared, ...]]]] = {
+COMPARE: dict[str, tuple[str, Callable[[Row, GpuConstants], tuple[Compared, ...]]]] = {
     "mma_intervals": ("cycles", _interval),
     "mma_depth": ("cycles", _depth),
     "mainloops": ("us", _mainloop),

@@ -21,9 +21,9 @@ import harness.cli.main
 import harness.compile.artifacts
 import harness.experiments.bench as runs
 from emugpu.errors import CannotRun
-from harness.cli.bench_output import MARKDOWN_LIMIT, Outcome, to_markdown
+from harness.cli.bench_output import MARKDOWN_LIMIT, BaselineComparison, to_markdown
 from harness.compile.compiler import Gpu
-from harness.experiments.facts import Change
+from harness.experiments.facts import FigureChange
 from harness.experiments.suite import load_suite
 from harness.experiments.verdict import Judgement
 from harness.paths import ROOT
@@ -337,11 +337,14 @@ def test_a_comment_with_many_cases_is_bounded(cases):
     case = load_suite("emulator").cases[0]
     judgements = tuple(
         Judgement(
-            replace(case, seed=number), "WRONG", reason="many words " * 20, changes=(Change(f"figure {number}", 1, 2),)
+            replace(case, seed=number),
+            "WRONG",
+            reason="many words " * 20,
+            changes=(FigureChange(f"figure {number}", 1, 2),),
         )
         for number in range(cases)
     )
-    text = to_markdown(Outcome("emulator", "run", "last", 0.02, judgements))
+    text = to_markdown(BaselineComparison("emulator", "run", "last", 0.02, judgements))
     assert len(text) <= MARKDOWN_LIMIT
     assert text.count("<details>") == text.count("</details>") == 2
     rows = [sum(line.startswith("| ") for line in part.splitlines()) - 1 for part in text.split("<summary>")]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from bench_support import bench_record
 
-from harness.experiments.facts import Change, changes, count_instructions, not_compared, static_facts
+from harness.experiments.facts import FigureChange, changes, count_instructions, not_compared, static_facts
 from harness.experiments.suite import SuiteCase
 from harness.experiments.verdict import exit_code, judge
 from harness.problem import Shape
@@ -105,11 +105,11 @@ def test_instructions_are_counted_with_their_modifiers(artifacts):
 
 
 def test_better_or_worse_is_said_only_where_it_is_known():
-    assert Change("registers", 64, 65).direction == "worse"
-    assert Change("registers", 65, 64).direction == "better"
-    assert Change("stages", 6, 5).direction == "worse"
-    assert Change("PTX add.s32", 1, 2).direction == "changed"
-    assert str(Change("PTX add.s32", None, 1200)) == "PTX add.s32 none -> 1,200"
+    assert FigureChange("registers", 64, 65).direction == "worse"
+    assert FigureChange("registers", 65, 64).direction == "better"
+    assert FigureChange("stages", 6, 5).direction == "worse"
+    assert FigureChange("PTX add.s32", 1, 2).direction == "changed"
+    assert str(FigureChange("PTX add.s32", None, 1200)) == "PTX add.s32 none -> 1,200"
 
 
 def test_causes_come_before_effects():

@@ -11,11 +11,11 @@ from bench_support import CASE, EMULATED, H200, bench_record
 
 from emugpu.errors import UsageProblem
 from harness.experiments import history
-from harness.experiments.history import History, Machine, Pointer, check_name, machine_of, resolve
+from harness.experiments.history import History, NamedBaseline, Platform, check_name, machine_of, resolve
 from harness.paths import find_commit
 from harness.run import records
 
-HERE = Machine("emulated sm_100a", None)
+HERE = Platform("emulated sm_100a", None)
 
 
 def test_only_records_of_the_benchmark_are_read(results_dir):
@@ -46,12 +46,12 @@ def test_damaged_lines_are_reported_and_skipped(results_dir):
 
 
 def test_damaged_baselines_are_reported_and_skipped(results_dir):
-    history.save_pointer("good", "nvidia-h200", "7")
-    path = history.pointers_file()
+    history.append_baseline("good", "nvidia-h200", "7")
+    path = history.baselines_file()
     records.append(path, {"schema": 1})
     records.append(path, {"schema": 1, "baseline": "x", "device": "nvidia-h200", "run": 3})
-    pointers, damaged = history.load_pointers("nvidia-h200")
-    assert pointers == [Pointer("good", "nvidia-h200", "7")]
+    named, damaged = history.load_baselines("nvidia-h200")
+    assert named == [NamedBaseline("good", "nvidia-h200", "7")]
     assert [line.reason for line in damaged] == ["a baseline without baseline", "a baseline without run"]
 
 
@@ -72,8 +72,8 @@ def test_runs_at_the_same_time(results_dir):
         assert cases == [f"kernel6 case {number}" for number in range(25)]
 
 
-def found_run(baseline: str, past: list[dict], pointers=(), machine: Machine = HERE, current: str = "9"):
-    record, reason = resolve(baseline, History(past), list(pointers)).find(History(past), CASE, machine, current)
+def found_run(baseline: str, past: list[dict], named=(), machine: Platform = HERE, current: str = "9"):
+    record, reason = resolve(baseline, History(past), list(named)).find(History(past), CASE, machine, current)
     return record["bench"]["run"] if record else reason
 
 
@@ -96,22 +96,22 @@ def test_other_hardware_is_never_compared(device):
 
 def test_a_name_points_at_a_run():
     past = [bench_record("1"), bench_record("2"), bench_record("3")]
-    pointers = [Pointer("main", "emulated-sm_100a", "1"), Pointer("other", "emulated-sm_100a", "3")]
-    assert found_run("main", past, pointers) == "1"
-    moved = [*pointers, Pointer("main", "emulated-sm_100a", "2")]
+    named = [NamedBaseline("main", "emulated-sm_100a", "1"), NamedBaseline("other", "emulated-sm_100a", "3")]
+    assert found_run("main", past, named) == "1"
+    moved = [*named, NamedBaseline("main", "emulated-sm_100a", "2")]
     assert found_run("main", past, moved) == "2"
     # A newer run that lacks the case leaves the older one valid for it.
-    part = [*pointers, Pointer("main", "emulated-sm_100a", "7")]
+    part = [*named, NamedBaseline("main", "emulated-sm_100a", "7")]
     assert found_run("main", [*past, bench_record("7", "kernel6 another case")], part) == "1"
 
 
-def test_pointers_are_kept_by_device(results_dir):
-    history.save_pointer("main", "emulated-sm_100a", "1")
-    history.save_pointer("main", "nvidia-h200", "2")
-    with history.pointers_file().open("a") as file:
+def test_named_baselines_are_kept_by_device(results_dir):
+    history.append_baseline("main", "emulated-sm_100a", "1")
+    history.append_baseline("main", "nvidia-h200", "2")
+    with history.baselines_file().open("a") as file:
         file.write("broken\n")
-    pointers, damaged = history.load_pointers("nvidia-h200")
-    assert pointers == [Pointer("main", "nvidia-h200", "2")]
+    named, damaged = history.load_baselines("nvidia-h200")
+    assert named == [NamedBaseline("main", "nvidia-h200", "2")]
     assert [line.number for line in damaged] == [3]
 
 
@@ -129,7 +129,7 @@ def test_a_commit(monkeypatch):
 
 def test_an_unknown_baseline_names_those_there_are():
     with pytest.raises(UsageProblem, match="'mian' is not last, a saved name or a commit; saved are main"):
-        found_run("mian", [bench_record()], [Pointer("main", EMULATED["kind"], "1")])
+        found_run("mian", [bench_record()], [NamedBaseline("main", EMULATED["kind"], "1")])
 
 
 @pytest.mark.parametrize("name", ["last", "", "-x", "a b", "a/b", "x" * 65])

@@ -20,7 +20,7 @@ import work
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.engine import MOST_DEATHS, Processes, in_order
 from emugpu.processes.worker_process import JobTimeout, WorkerCrashed
-from harness.experiments.cluster import Cluster
+from harness.experiments.cluster import DaskCluster
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def scheduler():
 
 @pytest.fixture(scope="module")
 def cluster(scheduler):
-    with Cluster(scheduler) as engine:
+    with DaskCluster(scheduler) as engine:
         yield engine
 
 
@@ -155,7 +155,7 @@ def test_workers_that_are_killed_lose_nothing(scheduler, tmp_path):
     """First the process beside one of Dask's, then one of Dask's."""
     log = tmp_path / "log"
     done = []
-    with Cluster(scheduler) as engine:
+    with DaskCluster(scheduler) as engine:
         for one in engine.map(work.note, ((str(log), n) for n in range(300))):
             done.append(one.result())
             if len(done) == 20:
@@ -167,7 +167,10 @@ def test_workers_that_are_killed_lose_nothing(scheduler, tmp_path):
 
 
 def test_an_address_where_nothing_is():
-    with pytest.raises(CannotRun, match=r"127\.0\.0\.1:1 cannot be reached"), Cluster("tcp://127.0.0.1:1", patience=1):
+    with (
+        pytest.raises(CannotRun, match=r"127\.0\.0\.1:1 cannot be reached"),
+        DaskCluster("tcp://127.0.0.1:1", patience=1),
+    ):
         pass
 
 
@@ -185,7 +188,7 @@ def test_what_is_timed_never_shares_a_gpu():
 
 @pytest.mark.slow
 def test_what_no_worker_has(scheduler):
-    with Cluster(scheduler, patience=0.5) as engine, pytest.raises(CannotRun, match="GPU=1"):
+    with DaskCluster(scheduler, patience=0.5) as engine, pytest.raises(CannotRun, match="GPU=1"):
         list(engine.map(work.square, [1], needs="GPU"))
 
 
@@ -203,8 +206,8 @@ def test_certificates_are_those_of_dasks_configuration(tmp_path):
         distributed.LocalCluster(
             n_workers=0, protocol="tls://", security=distributed.Security(), dashboard_address=None, processes=False
         ) as running,
-        Cluster(running.scheduler_address, patience=5) as engine,
+        DaskCluster(running.scheduler_address, patience=5) as engine,
     ):
         assert running.scheduler_address.startswith("tls://") and engine._client.status == "running"
     with pytest.raises(UsageProblem, match=r"names no certificates; set DASK_DISTRIBUTED__COMM__TLS__CA_FILE"):
-        Cluster("tls://127.0.0.1:1").__enter__()
+        DaskCluster("tls://127.0.0.1:1").__enter__()

@@ -29,7 +29,7 @@ from harness.compile.config import make_config
 from harness.experiments.job import compile_together
 from harness.experiments.race import race
 from harness.experiments.space import geometry, space_of
-from harness.experiments.tune import How, tune
+from harness.experiments.tune import TuningLimits, tune
 from harness.paths import ROOT
 from harness.problem import Shape
 from harness.run import tuned as store
@@ -172,7 +172,7 @@ def faster_with_a_tile_and_a_depth(config):
 @pytest.mark.parametrize("device", ["gpu", "model", "emulator"])
 def test_tiles_first_and_then_the_other_options(device):
     engine = Pretend(faster_with_a_tile_and_a_depth, 0.002 if device == "gpu" else 0)
-    found = tune(CHOICES, SHAPE, How(device, budget=24), engine)
+    found = tune(CHOICES, SHAPE, TuningLimits(device, budget=24), engine)
     assert found.best.mma_shape == FAST_TILE and found.best.stages == 3
     assert found.gain == pytest.approx(1 / (0.9 * 0.95), rel=0.005)
     assert (found.verdict is not None) == (device == "gpu")
@@ -182,17 +182,19 @@ def test_tiles_first_and_then_the_other_options(device):
 
 
 def test_what_is_within_the_noise_is_not_better_than_the_default():
-    found = tune(CHOICES, SHAPE, How("gpu", budget=12), Pretend(lambda config: 1e-3, 0.01))
+    found = tune(CHOICES, SHAPE, TuningLimits("gpu", budget=12), Pretend(lambda config: 1e-3, 0.01))
     assert found.best == CHOICES.default and found.gain == 1.0
     assert found.winner == CHOICES.default or found.verdict.verdict in ("SAME", "UNSURE")
 
 
 def test_candidates_without_a_result_cost_nothing_but_the_default_must_have_one():
-    found = tune(CHOICES, SHAPE, How("model", budget=8), Pretend(lambda c: None if c.mma_shape == FAST_TILE else 1e-3))
+    found = tune(
+        CHOICES, SHAPE, TuningLimits("model", budget=8), Pretend(lambda c: None if c.mma_shape == FAST_TILE else 1e-3)
+    )
     assert "a deadlock" in found.failures.values()
     engine = Pretend(lambda c: None if c == CHOICES.default else 1e-3)
     with pytest.raises(CannotRun, match="the default has no result: a deadlock"):
-        tune(CHOICES, SHAPE, How("model", budget=8), engine)
+        tune(CHOICES, SHAPE, TuningLimits("model", budget=8), engine)
     assert len(engine.runs) == len(set(engine.runs)) <= 5, "at once, without a second heat"
 
 
@@ -205,7 +207,7 @@ def test_candidates_are_timed_alone():
             asked.append(job.alone)
             return super()._record(job, seconds)
 
-    tune(CHOICES, SHAPE, How("gpu", budget=8), Asked(lambda config: 1e-3, 0.001))
+    tune(CHOICES, SHAPE, TuningLimits("gpu", budget=8), Asked(lambda config: 1e-3, 0.001))
     assert asked and all(asked)
 
 
@@ -245,7 +247,7 @@ def test_a_job_that_takes_too_long_is_told_of_the_option():
     engine = Pretend(lambda config: None)
     engine.error = JobTimeout("it took more than 1 s")
     with pytest.raises(CannotRun, match=r"it took more than 1 s; give it more with --timeout"):
-        tune(CHOICES, SHAPE, How("model", budget=2), engine)
+        tune(CHOICES, SHAPE, TuningLimits("model", budget=2), engine)
 
 
 @pytest.mark.slow

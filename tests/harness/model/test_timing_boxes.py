@@ -14,7 +14,7 @@ from harness.model.boxes import Parts, alignment, parts
 from harness.model.constants import find_gpu
 from harness.model.gemm import Gemm, Spread
 from harness.model.simulate import simulate
-from harness.model.units import Memory, Sm, Units
+from harness.model.units import MemorySystem, Sm, Units
 from harness.problem import Shape
 
 CLOCK = 1.8e9
@@ -67,7 +67,7 @@ CTA = cta()
 
 
 def units() -> Units:
-    return Units(GPU, Memory(1.0, CLOCK, miss=0.0, waits=0.0))
+    return Units(GPU, MemorySystem(1.0, CLOCK, miss=0.0, waits=0.0))
 
 
 def loaded(made: Units, at: float, load: Load, sm: Sm, who: Any = CTA) -> float:
@@ -109,7 +109,7 @@ def test_of_split_rows_whole_sectors_come(columns, name, ctas, what):
 
 def test_the_first_load_by_a_tensor_map_takes_longer_in_each_cta_and_longest_on_an_sm():
     gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
-    made, sm, tmap = Units(gpu, Memory(1.0, CLOCK, miss=0.01, waits=0.0)), Sm(), tensor(256, 128)
+    made, sm, tmap = Units(gpu, MemorySystem(1.0, CLOCK, miss=0.01, waits=0.0)), Sm(), tensor(256, 128)
     arrives = [
         loaded(made, 1e5 * n, Load(tmap, (0, 0)), sm, who) - 1e5 * n
         for n, who in enumerate((cta(0), cta(0), cta(1), cta(1, 1), cta(1)))
@@ -148,7 +148,7 @@ def test_l2_takes_a_burst_of_stores_sooner_than_at_its_rate(columns, name):
     tmap, ends = tensor(256, 256, (64, columns)), []
     for slack in (0, GPU[f"l2.{name}"]):
         gpu = GPU.with_values({f"l2.{name}": slack, "tma.store_rate": 1e6})
-        made, sms = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0)), [Sm() for _ in range(132)]
+        made, sms = Units(gpu, MemorySystem(1.0, CLOCK, miss=0.0, waits=0.0)), [Sm() for _ in range(132)]
         ends.append(max(made.tma_store(1e4, tmap, (0, 0), sm) for sm in sms for _ in range(16)))
     assert ends[0] - ends[1] == pytest.approx(GPU[f"l2.{name}"])
 

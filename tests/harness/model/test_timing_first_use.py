@@ -15,7 +15,7 @@ from harness.model.constants import find_gpu
 from harness.model.first_use import FirstUse
 from harness.model.gemm import Gemm, _spread_out
 from harness.model.simulate import simulate
-from harness.model.units import Memory, Sm, Units
+from harness.model.units import MemorySystem, Sm, Units
 from harness.problem import Shape
 
 A, B = 1 << 40, 2 << 40
@@ -72,7 +72,7 @@ MAPS = {address: TensorMap.tiled(address, "bf16", (512, 512), (64, 64), "128B") 
 
 def units() -> Units:
     gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
-    return Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.6, first_use=FIRST_USE))
+    return Units(gpu, MemorySystem(1.0, CLOCK, miss=0.0, waits=0.6, first_use=FIRST_USE))
 
 
 def test_a_cluster_that_walks_on_comes_to_the_next_round_when_k_begins_anew():
@@ -98,7 +98,7 @@ def test_a_cluster_that_walks_on_comes_to_the_next_round_when_k_begins_anew():
 def test_what_l2_fetches_at_once_may_bring_the_next_k_step(columns, fetched, came):
     first_use = FirstUse(ROUNDS, {A: ("A", 128)}, ROUND_OF, {A: fetched})
     gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
-    made = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.6, first_use=first_use))
+    made = Units(gpu, MemorySystem(1.0, CLOCK, miss=0.0, waits=0.6, first_use=first_use))
     cta: Any = SimpleNamespace(cluster=SimpleNamespace(number=0), rank=0)
     tmap = TensorMap.tiled(A, "bf16", (512, columns), (64, 64), "128B")
     boxes = [SimpleNamespace(tmap=tmap, coordinates=(64 * n, 0), routes=range(1)) for n in range(4)]
@@ -113,7 +113,7 @@ def test_what_l2_fetches_at_once_may_bring_the_next_k_step(columns, fetched, cam
 def test_what_lies_outside_is_filled_at_the_rate_of_the_round():
     """Of what all boxes of the first wave have outside the simulated ones have all, of those of the second a tenth."""
     gpu = GPU.with_values({"l2.spread": 0, "l2.wait": 0})
-    made = Units(gpu, Memory(1.0, CLOCK, miss=0.0, outside=(1.0, 0.1, 1.0), first_use=FIRST_USE))
+    made = Units(gpu, MemorySystem(1.0, CLOCK, miss=0.0, outside=(1.0, 0.1, 1.0), first_use=FIRST_USE))
     tmap = TensorMap.tiled(A, "bf16", (512 - 16, 512), (64, 64), "128B")
     filled = 16 * 64 * 2 / (GPU["l2.fill_bandwidth"] / CLOCK)
     for cluster, cycles in ((0, filled), (2, 10 * filled), (4, filled)):

@@ -14,7 +14,7 @@ from harness.model.constants import find_gpu
 from harness.model.first_use import FirstUse
 from harness.model.gemm import Gemm, gained
 from harness.model.simulate import simulate
-from harness.model.units import Memory, Sm, Units
+from harness.model.units import MemorySystem, Sm, Units
 from harness.problem import Shape
 
 GPU = find_gpu("h200")
@@ -85,7 +85,7 @@ def test_others_wait_less_by_what_the_leader_is_ahead(ahead, less):
 
     def arrives(address: int, cycles: float) -> float:
         first_use = FirstUse(waves, panels, {0: 0}, gained=[{("B", 0): cycles}])
-        units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.5, first_use=first_use))
+        units = Units(gpu, MemorySystem(1.0, CLOCK, miss=0.0, waits=0.5, first_use=first_use))
         tmap = TensorMap.tiled(address, "bf16", (512, 512), (64, 64), "128B")
         cta: Any = SimpleNamespace(cluster=SimpleNamespace(number=0), rank=0)
         return units.tma_load(0.0, SimpleNamespace(tmap=tmap, coordinates=(0, 0), routes=range(1)), 0, cta, Sm())

@@ -12,7 +12,7 @@ from emugpu.emulator import Module
 from emugpu.emulator.machine.grid import Clusters
 from harness.model.constants import find_gpu
 from harness.model.machine import TimedDevice, TimedMachine
-from harness.model.units import Memory
+from harness.model.units import MemorySystem
 
 GPU = find_gpu("h200")
 COUNTS_DOWN = """.version 8.8
@@ -39,7 +39,7 @@ ret;
 
 def run(turns: tuple[int, int, int, int], clusters: int, gpcs: int = 1, sms: int | None = None) -> TimedMachine:
     """CTAs count down, each from the number of its rank; two clusters find room at once."""
-    device = TimedDevice(GPU, Memory(1.0, 1.8e9), computes=True, gpcs=gpcs, sms=sms)
+    device = TimedDevice(GPU, MemorySystem(1.0, 1.8e9), computes=True, gpcs=gpcs, sms=sms)
     counts = device.upload(np.array(turns, np.uint32))
     device.launch(Module.from_text(COUNTS_DOWN), grid=4 * clusters, arguments=[counts], resident_clusters=2)
     return device.machines[-1]

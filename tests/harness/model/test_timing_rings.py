@@ -10,7 +10,7 @@ import pytest
 from harness.compile.artifacts import build
 from harness.compile.config import configure, parse_settings
 from harness.model.constants import find_gpu
-from harness.model.machine import Request, TimedMachine
+from harness.model.machine import BoxRequest, TimedMachine
 from harness.model.simulate import simulate
 from harness.model.units import Sm, Units
 from harness.problem import parse_shape
@@ -80,7 +80,7 @@ def test_a_load_that_is_heard_later_takes_no_place_before_others(monkeypatch):
     ahead = []
     ask = TimedMachine._ask
 
-    def record(self: TimedMachine, request: Request, at: float) -> None:
+    def record(self: TimedMachine, request: BoxRequest, at: float) -> None:
         ahead.append((at - self.now, at - request.at))
         ask(self, request, at)
 

@@ -11,9 +11,9 @@ from harness.compile.config import make_config
 from harness.model.constants import ENDLESS, find_gpu
 from harness.model.gemm import Gemm, Spread
 from harness.model.limits import limits
-from harness.model.sharing import Operand, coalesced
+from harness.model.sharing import SharedOperand, coalesced
 from harness.model.simulate import simulate
-from harness.model.units import Contended, Memory, Tensor, Unit, Units
+from harness.model.units import Contended, MemorySystem, Tensor, Unit, Units
 from harness.problem import Shape
 
 CLOCK = 1.8e9
@@ -180,7 +180,9 @@ def test_later_clusters_start_on_any_gpc():
     GPC, meet there with three chances in 31."""
     places = [(0, number // 2) for number in range(32)]
     for persistent, waves, answered in ((False, 1, 1.0), (False, 2, (1 + 1 / (1 + 0.82 * 3 / 31)) / 2), (True, 2, 1.0)):
-        assert coalesced([Operand("B", 128, 1, False)], places, waves, persistent, 8)[LINES] == pytest.approx(answered)
+        assert coalesced([SharedOperand("B", 128, 1, False)], places, waves, persistent, 8)[LINES] == pytest.approx(
+            answered
+        )
 
 
 def test_less_is_answered_together_where_rows_are_no_lines():
@@ -202,7 +204,7 @@ def test_less_is_answered_together_where_rows_are_no_lines():
 def test_l2_gives_out_less_than_is_asked_for_and_the_way_to_it_passes_all(aligned, coalesced, saved, name):
     nbytes = 1e6
     gpu = GPU.with_values({"l2.wait": 0, "l2.spread": 0})
-    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, coalesced={aligned: coalesced}))
+    units = Units(gpu, MemorySystem(1.0, CLOCK, miss=0.0, waits=0.0, coalesced={aligned: coalesced}))
     taken = units.read_memory(0.0, nbytes, aligned=aligned) - units.hit_latency
     given = nbytes * (1 - saved * (1 - coalesced)) / GPU["l2.bandwidth"]
     assert taken == pytest.approx(max(given, nbytes / GPU[name]) * CLOCK)
@@ -218,13 +220,13 @@ def test_rows_that_all_sms_load_take_l2_as_long_as_on_an_h200(aligned, given):
 @pytest.mark.parametrize(("aligned", "uneven"), [(128, 0.0), (32, GPU["l2.uneven"])])
 def test_some_sms_wait_longer_for_l2_than_others_where_rows_lie_in_two_lines(aligned, uneven):
     def waits(behind: float) -> float:
-        units = Units(GPU.with_values({"l2.wait": 0, "l2.spread": 0}), Memory(1.0, CLOCK, miss=0.0, waits=0.0))
+        units = Units(GPU.with_values({"l2.wait": 0, "l2.spread": 0}), MemorySystem(1.0, CLOCK, miss=0.0, waits=0.0))
         units.read_memory(0.0, 1e6, aligned=aligned)
         return units.read_memory(0.0, 1e6, aligned=aligned, behind=behind) - units.hit_latency
 
     assert waits(1.0) / waits(0.0) == pytest.approx(1 + uneven)
     assert waits(-1.0) / waits(0.0) == pytest.approx(1 - uneven)
-    idle = Units(GPU.with_values({"l2.spread": 0}), Memory(1.0, CLOCK, miss=0.0, waits=0.0, clusters=1))
+    idle = Units(GPU.with_values({"l2.spread": 0}), MemorySystem(1.0, CLOCK, miss=0.0, waits=0.0, clusters=1))
     assert idle.read_memory(1e6, 128, ready=1e6 + 500, aligned=32, behind=1.0) == 1e6 + 500 + idle.hit_latency
 
 
@@ -235,7 +237,7 @@ def test_some_sms_wait_longer_for_l2_than_others_where_rows_lie_in_two_lines(ali
 def test_what_a_simulated_cluster_asks_for_at_once_others_ask_for_at_other_times(clusters, slack):
     """Each of several has its part of the pause."""
     gpu = GPU.with_values({"l2.wait": 0, "l2.spread": 0})
-    units = Units(gpu, Memory(1.0, CLOCK, miss=0.0, waits=0.0, clusters=clusters))
+    units = Units(gpu, MemorySystem(1.0, CLOCK, miss=0.0, waits=0.0, clusters=clusters))
     cycles = 2 * GPU["l2.slack"]
     taken = units.read_memory(1e6, cycles * GPU["l2.bandwidth"] / CLOCK) - 1e6 - units.hit_latency
     assert taken == pytest.approx(cycles - slack * GPU["l2.slack"])

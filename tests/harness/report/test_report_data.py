@@ -46,7 +46,7 @@ def test_the_newest_record_of_a_case_counts(results):
 def test_the_main_case_is_one_that_all_kernels_have(results):
     emulated = results.devices[1]
     many = [bench_record(str(n), "kernel6 bf16 1x1 alone") for n in range(9)]
-    device = data.Device(emulated.kind, [*many, *emulated.records])
+    device = data.DeviceRecords(emulated.kind, [*many, *emulated.records])
     assert data.main_cases(device) == {
         kernel: f"{kernel} bf16 2x1 1024x1024x512 index" for kernel in ("kernel5", "kernel6", "kernel7")
     }
@@ -121,11 +121,11 @@ def test_the_state_of_what_is_right_and_unchanged(results):
 
 def test_a_wrong_newest_result_asks_for_attention():
     right, wrong = bench_record("1"), bench_record("2", passed=False)
-    state = state_of(data.Device("emulated-sm_100a", [right], [right, wrong]))
+    state = state_of(data.DeviceRecords("emulated-sm_100a", [right], [right, wrong]))
     assert state.attention and state.verdict == "1 of 1 cases are WRONG, counted, not timed"
     assert [(change.verdict, change.what) for change in state.changes] == [("WRONG", "7 of 262,144 elements are wrong")]
     fixed = bench_record("3")
-    state = state_of(data.Device("emulated-sm_100a", [right, fixed], [right, wrong, fixed]))
+    state = state_of(data.DeviceRecords("emulated-sm_100a", [right, fixed], [right, wrong, fixed]))
     assert not state.attention and state.changed == "Against the run before: 1 SAME"
 
 
@@ -133,15 +133,15 @@ def test_the_state_of_soundness_is_one_line_by_kernel():
     sound = {"schedules": 2, "errors": 0, "warnings": 1, "findings": [], "failure": None, "correct": True}
     race = {"rule": "race-shared", "severity": "error", "message": "two writes"}
     made = [bench_record("1", f"{kernel} bf16 2x1 512 index") for kernel in ("kernel5", "kernel6", "kernel7")]
-    assert state_of(data.Device("emulated-sm_100a", made)).soundness == "", "older records say nothing of it"
+    assert state_of(data.DeviceRecords("emulated-sm_100a", made)).soundness == "", "older records say nothing of it"
     made[0]["soundness"] = sound
     made[1]["soundness"] = {**sound, "errors": 1, "findings": [race]}
-    state = state_of(data.Device("emulated-sm_100a", made))
+    state = state_of(data.DeviceRecords("emulated-sm_100a", made))
     assert state.soundness == "Synchronisation: kernel5 sound, kernel6 UNSOUND in 1 of 1 cases, kernel7 not checked"
     assert state.attention and state.verdict == "3 cases are right, counted, not timed"
     assert [(change.verdict, change.what) for change in state.changes] == [
         ("UNSOUND", "1 error of synchronisation: race-shared: two writes")
     ]
     fixed = bench_record("2", "kernel6 bf16 2x1 512 index", soundness=sound)
-    state = state_of(data.Device("emulated-sm_100a", [*made, fixed]))
+    state = state_of(data.DeviceRecords("emulated-sm_100a", [*made, fixed]))
     assert not state.attention and "kernel6 sound" in state.soundness

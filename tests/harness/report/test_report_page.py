@@ -15,7 +15,7 @@ from bench_support import H200, series_records
 from click.testing import CliRunner
 
 import harness.cli.main
-from harness.report.data import Device
+from harness.report.data import DeviceRecords
 from harness.report.figure import DARK, FIGURE, LIGHT
 from harness.report.figures import measured
 from harness.report.published import published_figures
@@ -278,7 +278,7 @@ def test_each_kernel_is_beside_the_vendor_that_was_measured_with_it():
     made = [record for record in series_records() if record["device"] == H200][:3]
     for record, vendor in zip(made, (745.0, 680.0, 641.0), strict=True):
         record["timing"]["vendor"]["cublas"]["tflops"] = vendor
-    figure = measured(Device("nvidia-h200", made))
+    figure = measured(DeviceRecords("nvidia-h200", made))
     assert [(row[1], row[3]) for row in figure.rows] == [
         ("kernel5", "cuBLAS 745.0"),
         ("kernel6", "cuBLAS 680.0"),

@@ -17,7 +17,7 @@ from emugpu.errors import CannotRun
 from emugpu.launch.memory import LaunchMemory
 from harness.cli.main import main
 from harness.cli.options import Problem, several_configs
-from harness.cli.running import How, exit_code, prepare
+from harness.cli.running import RunOptions, exit_code, prepare
 from harness.problem import Shape
 from harness.run import compare
 
@@ -191,7 +191,7 @@ def test_what_is_left_to_the_kernel_may_be_said():
 def test_two_configurations_of_one_kernel_are_two_columns(monkeypatch):
     monkeypatch.setattr(harness.cli.running, "build_with_notice", lambda configs: [None for _ in configs])
     configs = several_configs(["stages=3,4", "cluster=2x1"], "fp16")
-    problem, how = Problem(Shape(256, 512, 64)), How("emulator", Emulation(), no_save=True)
+    problem, how = Problem(Shape(256, 512, 64)), RunOptions("emulator", Emulation(), no_save=True)
     several = prepare(["kernel7", "kernel6"], problem, configs, how)
     assert [one.entry(None).name for one in several] == [
         "kernel7 stages=3", "kernel7 stages=4", "kernel6 stages=3", "kernel6 stages=4"
