@@ -232,9 +232,9 @@ def _halves() -> Probe:
 
     def read(outputs: Outputs) -> dict[str, Any]:
         images = outputs["D of f16, not added and added"]["after"]
-        uppers = [hex(v) for v in np.unique(images >> 16).tolist()]
+        upper = [hex(v) for v in np.unique(images >> 16).tolist()]
         lower = (images & 0xFFFF).astype(np.uint16).view(np.float16)
-        return {"upper halves": uppers[:8], "first rows": lower[:, :4, 0].astype(float).tolist()}
+        return {"upper halves": upper[:8], "first rows": lower[:, :4, 0].astype(float).tolist()}
 
     def lower_halves(outputs: Outputs) -> Outputs:
         """Returns the lower halves, because the ISA does not define the upper ones."""

@@ -186,7 +186,7 @@ def _number(kind: ScaledKind, word: int) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _said(kind: ScaledKind, by: str, word: int) -> str:
+def _describe(kind: ScaledKind, by: str, word: int) -> str:
     number = _number(kind, word)
     if number is None:
         return f"nowhere (D is {word:#010x})"
@@ -216,7 +216,7 @@ def _places(
         rank = f" in CTA rank {cta % group}" if group > 1 else ""
         return (
             f"id {q.identifier}, block {q.block}: the factor of {q.operand}'s {what}{rank} comes from "
-            f"{_said(kind, q.by, d.theirs)}; on the emulator from {_said(kind, q.by, d.ours)}"
+            f"{_describe(kind, q.by, d.theirs)}; on the emulator from {_describe(kind, q.by, d.ours)}"
         )
 
     def read(outputs: Outputs) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _places(
                 q = asked[cta // group]
                 words = image[[0, 1, 33, 127], 0] if q.operand == "A" else image[0, [0, 1, 33, 63]]
                 rank = f", CTA rank {cta % group}" if group > 1 else ""
-                answer[f"{case}, {q.name}{rank}"] = [_said(kind, q.by, int(w)) for w in words]
+                answer[f"{case}, {q.name}{rank}"] = [_describe(kind, q.by, int(w)) for w in words]
         return answer
 
     return Probe(

@@ -74,7 +74,7 @@ class LaneMeetings:
         self._marks: dict[tuple[int, int, str], NDArray[np.int64]] = {}
         """By cluster, CTA, and "read" or "written": for each byte, the interval and lane of the last access."""
         self._count = 0
-        self._told: set[Site] = set()
+        self._reported: set[Site] = set()
 
     def meet(self, agent: Agent) -> None:
         """Handles a meeting: the lanes of a warp have waited for one another."""
@@ -84,7 +84,7 @@ class LaneMeetings:
         interval = self._interval(event.agent)
         mine, other = ("read", "written") if event.mode == "read" else ("written", "read")
         interval.add(mine, event)
-        if interval.has(other) and event.site not in self._told:
+        if interval.has(other) and event.site not in self._reported:
             self._mark(event.agent, interval, other)
             places, lanes = _spread(event)
             self._compare(event.agent, event.site, interval, other, places, lanes, mine)
@@ -101,7 +101,7 @@ class LaneMeetings:
     def issued(self, operation: Operation, agent: Agent) -> None:
         """Handles an asynchronous operation that reads shared memory for a lane."""
         interval = self._intervals.get(agent[:3])
-        if interval is None or operation.kind not in READERS or operation.site in self._told:
+        if interval is None or operation.kind not in READERS or operation.site in self._reported:
             return
         if not interval.has("written"):
             return
@@ -147,7 +147,7 @@ class LaneMeetings:
             return
         place = int(places[int(foreign.argmax())])
         earlier = _last_at(interval.all(other), place)
-        self._told.add(site)
+        self._reported.add(site)
         alone = earlier.site.opcode in ALONE and site.opcode in ALONE
         self._model.say(
             "race-lanes", "error" if alone else "warning",

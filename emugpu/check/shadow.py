@@ -20,7 +20,7 @@ from emugpu.emulator.memory.tmem import COLUMNS, LANES
 
 WHOLE = (1 << CHUNK) - 1
 DIVIDED = -1
-CROWDED = 1 << 14
+HISTORY_LIMIT = 1 << 14
 """With more histories than this, shadow memory deletes those that no place has any more."""
 
 OnStep = Callable[[list[Conflict], list[tuple[Record, Record]], int, int, Observer], None]
@@ -41,7 +41,7 @@ class ShadowMemory:
         self.cells: NDArray[np.int32] = np.zeros(-(-nbytes // CHUNK), np.int32)
         self.divided: dict[int, list[int]] = {}
         self._on_step = on_step
-        self._crowded = CROWDED
+        self._history_limit = HISTORY_LIMIT
 
     def add_pending(self, accesses: Several, mode: str, moment: Moment, whole: Chunks, chunks: Chunks) -> bool:
         """Adds weak accesses by a thread of the CTA that owns the memory, all reads or all writes.
@@ -95,7 +95,7 @@ class ShadowMemory:
             self._access_chunks(whole, record, observer)
         for chunk, mask in parts:
             self._access_bytes(chunk, mask, record, observer)
-        if len(self.histories.all) > self._crowded:
+        if len(self.histories.all) > self._history_limit:
             self._tidy()
 
     def access_chunks(self, chunks: Chunks, record: Record, observer: Observer) -> bool:
@@ -115,7 +115,7 @@ class ShadowMemory:
             touched = first != 0
         else:
             touched = self._access_unlike(chunks, now, record, observer)
-        if len(self.histories.all) > self._crowded:
+        if len(self.histories.all) > self._history_limit:
             self._tidy()
         return touched
 
@@ -174,7 +174,7 @@ class ShadowMemory:
         self.cells = new[self.cells]
         for chunk, numbers in self.divided.items():
             self.divided[chunk] = new[numbers].tolist()
-        self._crowded = max(CROWDED, 2 * len(self.histories.all))
+        self._history_limit = max(HISTORY_LIMIT, 2 * len(self.histories.all))
 
 
 def _stored(event: Access) -> int | None:
@@ -343,7 +343,7 @@ class ShadowAllocation:
 
 
 BLOCK = 16
-CROWDED_TENSOR = 1 << 13
+TENSOR_HISTORY_LIMIT = 1 << 13
 
 OnTensorStep = Callable[[list[Conflict], list[tuple[Record, Record]], range, Observer], None]
 
@@ -359,7 +359,7 @@ class ShadowTensorMemory:
         self.histories = Histories(TENSOR)
         self.cells: NDArray[np.int32] = np.zeros((LANES // BLOCK, COLUMNS), np.int32)
         self._on_step = on_step
-        self._crowded = CROWDED_TENSOR
+        self._history_limit = TENSOR_HISTORY_LIMIT
 
     def access(self, lanes: range, columns: range, record: Record, observer: Observer) -> bool:
         """Records an access. Returns whether the whole block had been written, not only allocated."""
@@ -378,7 +378,7 @@ class ShadowTensorMemory:
             for n in numbers:
                 table[n] = self._step(n, record, observer, columns)
             part[...] = table[part]
-        if len(self.histories.all) > self._crowded:
+        if len(self.histories.all) > self._history_limit:
             self._tidy()
         return written
 
@@ -396,4 +396,4 @@ class ShadowTensorMemory:
 
     def _tidy(self) -> None:
         self.cells = self.histories.keep_only(np.unique(self.cells).tolist())[self.cells]
-        self._crowded = max(CROWDED_TENSOR, 2 * len(self.histories.all))
+        self._history_limit = max(TENSOR_HISTORY_LIMIT, 2 * len(self.histories.all))

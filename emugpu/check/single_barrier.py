@@ -202,11 +202,11 @@ class SingleBarrierCtas:
         owners = np.repeat(self._owners[entries["warp"]], counts)
         for base in np.unique(entries["base"]).tolist():
             mine = entries["base"] == base
-            its = np.repeat(mine, counts)
+            of_base = np.repeat(mine, counts)
             accesses = self._accesses(part, np.flatnonzero(mine).tolist())
-            touched = chunks[its] & (WHOLE_CHUNK - 1)
+            touched = chunks[of_base] & (WHOLE_CHUNK - 1)
             self._model.add_pending_global(
-                base, bool(stores[mine].any()), touched, owners[its], int(mine.sum()), accesses
+                base, bool(stores[mine].any()), touched, owners[of_base], int(mine.sum()), accesses
             )
 
     def _hold(self, batch: Batch, accesses: Numbers) -> None:

@@ -65,7 +65,7 @@ class Thread:
     heard_own: bool = False
     version: int = 0
     _moment: Moment | None = None
-    _lent: bool = False
+    _is_shared: bool = False
 
     def __post_init__(self) -> None:
         rows = self.clock.rows
@@ -79,7 +79,7 @@ class Thread:
 
     def peek(self) -> Clock:
         """Returns the clock as it is now; the returned clock will not change."""
-        self._lent = True
+        self._is_shared = True
         return self.clock
 
     def moment(self) -> Moment:
@@ -91,14 +91,14 @@ class Thread:
     def become(self, moment: Moment) -> None:
         """Sets the thread to its state at a moment."""
         self.clock, self.time = moment.clock.copy(), moment.time
-        self._lent = False
+        self._is_shared = False
         self.version += 1
 
     def release(self) -> Clock:
         """Returns the thread's knowledge, with its own actions so far; its later actions are not included."""
         known = self.clock
         self.clock = known.copy()
-        self._lent = False
+        self._is_shared = False
         self.time += 1
         self._tick_rows()
         self.version += 1
@@ -106,9 +106,9 @@ class Thread:
 
     def own_clock(self) -> Clock:
         """Returns the thread's clock for the caller to change."""
-        if self._lent:
+        if self._is_shared:
             self.clock = self.clock.copy()
-            self._lent = False
+            self._is_shared = False
         self.version += 1
         return self.clock
 

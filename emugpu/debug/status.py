@@ -85,7 +85,7 @@ class Status:
         """The last phase of a barrier whose end a warp has seen."""
         self.loads: dict[tuple[int, int], list[events.Operation]] = {}
         """Copies that signal barriers at an offset, by cluster."""
-        self._culprits: dict[Agent, list[Agent]] = {}
+        self._blocked_by: dict[Agent, list[Agent]] = {}
         self._missing: Counter[Agent] = Counter()
         """By warp that waits for no mbarrier itself: the number of waits that need an arrival from it."""
         self._within: dict[Agent, Agent] = {}
@@ -207,7 +207,7 @@ class Status:
         The missing warp comes first, then a cycle of waits if there is one.
         """
         groups: dict[str, list[Agent]] = {}
-        self._culprits = {}
+        self._blocked_by = {}
         self._missing = Counter()
         for state in self.warps.values():
             if state.waits is not None and not state.left:
@@ -232,15 +232,15 @@ class Status:
         if waits is None or waits.mbarrier is None:
             return 3
         barrier = self.barriers.get((agent.cluster, agent.cta, waits.mbarrier[0]))
-        if barrier is not None and barrier.nbytes and not self._culprits.get(agent):
+        if barrier is not None and barrier.nbytes and not self._blocked_by.get(agent):
             return 0
-        return 2 if self._culprits.get(agent) else 1
+        return 2 if self._blocked_by.get(agent) else 1
 
     def _circle(self) -> list[Agent]:
         """Returns warps that wait for one another, or []."""
-        for start in sorted(self._culprits):
+        for start in sorted(self._blocked_by):
             path = [start]
-            while (following := next(iter(self._culprits.get(path[-1], ())), None)) is not None:
+            while (following := next(iter(self._blocked_by.get(path[-1], ())), None)) is not None:
                 if following in path:
                     return [*path[path.index(following) :], following]
                 path.append(following)
@@ -284,7 +284,7 @@ class Status:
             if arrival.agent not in reported:
                 yield from (f"      which {self.where(state)}" for state in self._states(arrival.agent))
             reported.add(arrival.agent)
-        self._culprits[agent] = [s.agent for a in reported for s in self._states(a) if s.waits is not None]
+        self._blocked_by[agent] = [s.agent for a in reported for s in self._states(a) if s.waits is not None]
         silent = {a._replace(lanes=FULL_MASK) for a in reported} | (self._silent(key) if barrier.nbytes else set())
         self._missing.update(a for a in silent if not any(self._waits_at_mbarrier(s) for s in self._states(a)))
         if barrier.nbytes:

@@ -124,8 +124,8 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
     if failure:
         # If a call was refused, the program may fail because of that; its kernels may be right.
-        hindered = log.failure or log.unhandled or any(launch.ended == "incomplete" for launch in log.launches)
-        reasons.append(("wrong" if log.launches and not hindered else "incomplete", failure))
+        incomplete = log.failure or log.unhandled or any(launch.ended == "incomplete" for launch in log.launches)
+        reasons.append(("wrong" if log.launches and not incomplete else "incomplete", failure))
     if log.failure:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
     for name, count in sorted(log.unhandled.items()):

@@ -55,7 +55,7 @@ def run_program(
         gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
         program = _start(command, given, stderr)
         with _terminates(program), Server(listener, gpu) as server:
-            code = _serve_to_its_end(server, program)
+            code = _serve_until_exit(server, program)
     if code == UNRESOLVED and (missing := _unresolved(command[0], folder)):
         gpu.log.failed(f"the program needs {', '.join(missing)}, which the emulated driver's libraries do not have")
     return code
@@ -120,7 +120,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[by
         raise UsageProblem(f"{command[0]!r} cannot be started: {error.strerror}{way_out}") from error
 
 
-def _serve_to_its_end(server: Server, program: subprocess.Popen[bytes]) -> int:
+def _serve_until_exit(server: Server, program: subprocess.Popen[bytes]) -> int:
     """Serves until the program has ended; processes that it leaves behind then lose their GPU."""
     ended = os.pidfd_open(program.pid)
     try:
@@ -137,7 +137,7 @@ def _serve_to_its_end(server: Server, program: subprocess.Popen[bytes]) -> int:
 class Server:
     """Serves the processes of a program.
 
-    ``sessions`` is by connection; a session is None until the process has said hello.
+    ``sessions`` is by connection; a session is None until the process has sent its checksum.
     """
 
     def __init__(self, listener: socket.socket, gpu: SharedGpu) -> None:
@@ -154,14 +154,14 @@ class Server:
             self._drop(connection)
         self._selector.close()
 
-    def serve(self, going_on: Callable[[], bool], wake: int) -> None:
-        """Serves as long as ``going_on`` returns true; the server calls it after each event.
+    def serve(self, keeps_on: Callable[[], bool], wake: int) -> None:
+        """Serves as long as ``keeps_on`` returns true; the server calls it after each event.
 
-        ``wake`` is a file that becomes readable when the result of ``going_on`` may have changed.
+        ``wake`` is a file that becomes readable when the result of ``keeps_on`` may have changed.
         """
         self._selector.register(wake, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        while going_on():
+        while keeps_on():
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
                     self._accept()
@@ -188,31 +188,31 @@ class Server:
     def _serve_one(self, connection: socket.socket) -> None:
         """Serves one message of one process."""
         try:
-            going_on = self._reply(connection)
+            keeps_on = self._reply(connection)
         except (BadMessage, OSError) as error:
             if not isinstance(error, ConnectionError):
                 self.gpu.log.failed(f"a process was disconnected: it sent {error}")
-            going_on = False
+            keeps_on = False
         except Abandoned:
-            going_on = False
-        if not going_on:
+            keeps_on = False
+        if not keeps_on:
             self._drop(connection)
 
     def _reply(self, connection: socket.socket) -> bool:
         session = self._sessions[connection]
         if session is None:
-            return self._greet(connection)
+            return self._open_session(connection)
         request = receive_request(connection)
         if request is None:
             return False
         connection.sendall(reply(session, request))
         return True
 
-    def _greet(self, connection: socket.socket) -> bool:
-        hello = receive(connection, 8)
-        if hello is None:
+    def _open_session(self, connection: socket.socket) -> bool:
+        received = receive(connection, 8)
+        if received is None:
             return False
-        if hello != checksum():
+        if received != checksum():
             raise BadMessage("the greeting of another version of the library")
         self.gpu.log.processes += 1
         file = MappedFile()

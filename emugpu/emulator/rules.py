@@ -189,8 +189,8 @@ _WARNINGS = {
     ),
 }
 RULES = {
-    **{id: Rule(id, "error", *said) for id, said in _ERRORS.items()},
-    **{id: Rule(id, "warning", *said) for id, said in _WARNINGS.items()},
+    **{id: Rule(id, "error", *texts) for id, texts in _ERRORS.items()},
+    **{id: Rule(id, "warning", *texts) for id, texts in _WARNINGS.items()},
 }
 WARNINGS = tuple(_WARNINGS)
 

@@ -83,10 +83,10 @@ def look_through(
     if not files and not launches:
         raise UsageProblem(f"{folder} has no .ptx file and no launch file; name a folder that has")
     known = {file.resolve() for file in files}
-    strays = [toml for ptx, several in launches.items() if ptx not in known for toml in several]
+    unmatched = [toml for ptx, several in launches.items() if ptx not in known for toml in several]
     one = partial(_rows, folder, replace(options, emulation=replace(options.emulation, jobs=1)), ptxas)
     work: list[Work] = [(file, tuple(launches.get(file.resolve(), ()))) for file in files]
-    work += [(None, (toml,)) for toml in strays]
+    work += [(None, (toml,)) for toml in unmatched]
     rows: list[Row] = []
     for done, found in enumerate(in_order(one, work, min(options.emulation.jobs, len(work))), 1):
         rows += found
@@ -110,7 +110,7 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
 
 
 def _rows(folder: Path, options: CheckOptions, ptxas: bool, work: Work) -> list[Row]:
-    """Returns the rows of one file. Whatever goes wrong with it is told in its rows: other files have theirs."""
+    """Returns the rows of one file. They also say why it cannot be run, so that the other files still get theirs."""
     ptx, launches = work
     if ptx is None:
         found = _launched(Row("elsewhere", "?", "", "?", ""), folder, launches[0], options, ptxas, {})

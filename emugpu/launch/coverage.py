@@ -129,7 +129,7 @@ def _forms(tried: Tried) -> Iterator[str]:
             yield f"### {family}: {', '.join(targets) or 'not implemented'}"
             yield ""
             yield "```"
-            yield from (_shortened(form) for form, its in forms if its == targets)
+            yield from (_shortened(form) for form, known in forms if known == targets)
             yield "```"
 
 

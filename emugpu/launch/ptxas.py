@@ -95,9 +95,9 @@ def refusal_of(ptx: str) -> str:
 
 def refusal_in(statistics: Mapping[str, Any]) -> str:
     """Returns the same from what `assemble` has found."""
-    said = str(statistics.get("error", ""))
-    refusal = _REFUSAL.match(said)
-    if refusal is None or _TOO_OLD.search(said):
+    message = str(statistics.get("error", ""))
+    refusal = _REFUSAL.match(message)
+    if refusal is None or _TOO_OLD.search(message):
         return ""
     return f"{refusal['line']}: {refusal['why']}" if refusal["line"] else refusal["why"]
 

@@ -81,7 +81,7 @@ class WorkerProcess:
         self._process.stdin.close()
         self._process.stdout.close()
         self._limit: float | None = None
-        self._heard = 0.0
+        self._last_event = 0.0
         self._ended = False
 
     def __enter__(self) -> WorkerProcess:
@@ -101,11 +101,11 @@ class WorkerProcess:
     @property
     def seconds_left(self) -> float | None:
         """The time until the process is ended; None if there is no limit."""
-        return None if self._limit is None else self._heard + self._limit + GRACE - time.monotonic()
+        return None if self._limit is None else self._last_event + self._limit + GRACE - time.monotonic()
 
     def submit(self, request: bytes, limit: float | None) -> None:
         """Sends a `request` to the worker."""
-        self._limit, self._heard = limit, time.monotonic()
+        self._limit, self._last_event = limit, time.monotonic()
         with contextlib.suppress(OSError):
             self._log.truncate(0)
         with contextlib.suppress(OSError):  # the process has died; the result will say so
@@ -122,11 +122,11 @@ class WorkerProcess:
                 kind, value = _read(self.answers.recv_bytes())
                 if kind != "event":
                     return Reply(kind, value, self._log_text if kind == "error" else "")
-                self._heard = time.monotonic()
+                self._last_event = time.monotonic()
                 on_event(value)
         except (EOFError, OSError):
             self.end()
-            late = self._limit is not None and time.monotonic() - self._heard >= self._limit
+            late = self._limit is not None and time.monotonic() - self._last_event >= self._limit
             return Reply("late" if late else "died", log=self._log_text, ending=self._ending)
 
     def end(self) -> None:

@@ -45,8 +45,8 @@ class Sweep:
     @property
     def id(self) -> str:
         """Returns a name computed from its content, so that the same sweep is found again."""
-        said = {one.name: getattr(self, one.name) for one in fields(self)}
-        text = json.dumps(said, default=lambda value: [*value] if len(value) < 1000 else str(value), sort_keys=True)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        text = json.dumps(values, default=lambda value: [*value] if len(value) < 1000 else str(value), sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
@@ -86,14 +86,14 @@ def _sweep(name: str, data: Mapping[str, Any], by: Mapping[str, Any]) -> Sweep:
     if data.get("schema") != SCHEMA:
         found = f"schema is {data['schema']!r}" if "schema" in data else "there is no schema"
         raise UsageProblem(f"{found}; this harness reads schema = {SCHEMA}")
-    said: dict[str, Any] = {key: _words(key, data.get(key, ())) for key in ("kernels", "shapes")}
-    said |= {key: _text(key, data[key]) for key in ("inputs", "seeds", "schedule_seeds") if key in data}
-    said |= {key: str(data[key]) for key in _PLAIN if key in data}
+    given: dict[str, Any] = {key: _words(key, data.get(key, ())) for key in ("kernels", "shapes")}
+    given |= {key: _text(key, data[key]) for key in ("inputs", "seeds", "schedule_seeds") if key in data}
+    given |= {key: str(data[key]) for key in _PLAIN if key in data}
     table = data.get("options", {})
     if not isinstance(table, Mapping):
         raise UsageProblem(f"options is {table!r}; write a table, [options], with a line for each")
     options = {key: _text(key, value) for key, value in table.items()}
-    return make_sweep(name, **{**said, **by, "options": {**options, **by.get("options", {})}})
+    return make_sweep(name, **{**given, **by, "options": {**options, **by.get("options", {})}})
 
 
 def _text(key: str, value: object) -> str:

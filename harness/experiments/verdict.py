@@ -26,7 +26,7 @@ MEANINGS = {
     "UNSURE": "the times scatter too much, or come from too few processes, to tell",
     "BETTER": "exact figures changed, none for the worse",
     "WORSE": "exact figures changed, at least one for the worse",
-    "CHANGED": "exact figures changed, for better or worse cannot be said",
+    "CHANGED": "exact figures changed; whether for the better or for the worse is unknown",
     "NEW": "nothing to compare with",
     "NOT MEASURED": "could not be measured",
     "UNSOUND": "the output is right, the synchronisation is not: the checker has errors, or did not end",

@@ -149,7 +149,7 @@ def _cluster(page: Page, plan: Plan) -> None:
     end, left = page.y, float(MARGIN)
     if not wide:
         page.y, left = top, MARGIN + INNER / 2
-    _legend(page, left, [("c", "is told when its MMA has read a stage, and may load it again")])
+    _legend(page, left, [("c", "is signalled when its MMA has read a stage, and may load it again")])
     _pictures(page, plan, [cta for cta in found if cta.commits_to], left, commit_mark)
     page.y = max(page.y, end)
 

@@ -146,15 +146,15 @@ def launch_lines(plan: Plan) -> list[str]:
 def _memory_line(plan: Plan) -> str:
     """Describes the memory layout of A, B and C."""
     maps = [a for a in plan.arguments if isinstance(a, TensorMapArgument) and a.tensor in "ABC"]
-    said = []
+    parts = []
     for one in sorted(maps, key=lambda each: each.tensor):
         across, down = one.dims[0], one.dims[1]
         bits = 8 * OUT_TYPES[one.dtype].bytes if one.tensor in "AB" else plan.out_type.bits
         if one.tensor == "C":  # a block-scaled C has a map of bytes
             across = plan.output[1]
         apart = one.strides[0] * 8 // bits
-        said.append(f"{one.tensor} [{down}, {across}]{f' in rows of {apart}' if apart > across else ''}")
-    return f"layout {plan.layout}, in memory: {', '.join(said)}"
+        parts.append(f"{one.tensor} [{down}, {across}]{f' in rows of {apart}' if apart > across else ''}")
+    return f"layout {plan.layout}, in memory: {', '.join(parts)}"
 
 
 def budget_note(plan: Plan) -> str:
@@ -286,16 +286,16 @@ def _cluster_text(plan: Plan, width: int) -> list[str]:
     ]
     commits = [
         "",
-        "  whom a CTA tells that its MMA has read a stage (o), so that they may load it again",
+        "  the CTAs that a CTA signals when its MMA has read a stage (o), so that they may load it again",
     ]
     leaders = [cta for cta in found if cta.commits_to]
     shown = [_picture(cta, cm, cn, slice_mark) for cta in found]
-    told = [_picture(cta, cm, cn, commit_mark) for cta in leaders]
+    signalled = [_picture(cta, cm, cn, commit_mark) for cta in leaders]
     return [
         *slices,
         *_side_by_side(_by_rows(shown, found, cm), cn, width),
         *commits,
-        *_side_by_side(_by_rows(told, leaders, cm), cn, width),
+        *_side_by_side(_by_rows(signalled, leaders, cm), cn, width),
         "",
         *_masks_text(plan, found),
     ]
@@ -309,10 +309,10 @@ def _masks_text(plan: Plan, found: list[ClusterCta]) -> list[str]:
     a, b = (f"{unit(plan, name)} of {name}" for name in "AB")
     lines.append(f"  rank  {'A to':<8}{a:<28}{'B to':<8}{b:<28}commit to")
     for cta, one in zip(found, plan.multicast, strict=True):
-        told = f"{one.commit:#06x}" if cta.commits_to else "-"
+        signalled = f"{one.commit:#06x}" if cta.commits_to else "-"
         lines.append(
             f"  {cta.rank:>4}  {one.a:#06x}  {rows(plan, 'A', cta.a_rows):<28}"
-            f"{one.b:#06x}  {rows(plan, 'B', cta.b_rows):<28}{told}"
+            f"{one.b:#06x}  {rows(plan, 'B', cta.b_rows):<28}{signalled}"
         )
     return lines
 

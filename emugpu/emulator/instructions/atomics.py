@@ -152,7 +152,7 @@ def atomic(
     """
     nbytes, count = TYPE_BYTES[kind], len(values)
     mask = (1 << 8 * nbytes) - 1
-    olds: list[list[int]] = [[] for _ in values]
+    old_values: list[list[int]] = [[] for _ in values]
     for lane in f.lanes:
         store, where, cta = _target(f, space, lane_value(address, lane), nbytes * count)
         if count > 1 and where % (nbytes * count):
@@ -167,19 +167,19 @@ def atomic(
                 new = _combined(operation, kind, old, new, cta is None)
             store.store_int(where + n * nbytes, nbytes, new)
             f.grid.wakeups.changes += new != old
-            olds[n].append(old)
+            old_values[n].append(old)
             held.append(new)
         _report(f, site, lane, cta, where, nbytes, count, held[0] if count == 1 else tuple(held))
     if f.single >= 0:
-        found: list[Value] = [o[0] for o in olds]
+        found: list[Value] = [o[0] for o in old_values]
     else:
-        found = [finish(f, np.array(o, np.dtype(f"u{nbytes}")), nbytes, AS_IS) for o in olds]
+        found = [finish(f, np.array(o, np.dtype(f"u{nbytes}")), nbytes, AS_IS) for o in old_values]
     return found[0] if count == 1 else tuple(found)
 
 
 def atomic_128(f: Fragment, site: Site, space: str, operation: str, address: Value, b: Value, c: Value) -> Value:
     """Executes exch or cas of 128 bits."""
-    olds: list[int] = []
+    old_values: list[int] = []
     for lane in f.lanes:
         store, where, cta = _target(f, space, lane_value(address, lane), 16)
         if where % 16:
@@ -192,11 +192,11 @@ def atomic_128(f: Fragment, site: Site, space: str, operation: str, address: Val
             store.store_int(where + 8 * n, 8, half)
         f.grid.wakeups.changes += 1
         _report(f, site, lane, cta, where, 8, 2, halves)
-        olds.append(old)
+        old_values.append(old)
     if f.single >= 0:
-        return olds[0]
+        return old_values[0]
     out = np.zeros(WARP_SIZE, object)
-    for lane, old in zip(f.lanes, olds, strict=True):
+    for lane, old in zip(f.lanes, old_values, strict=True):
         out[lane] = old
     return out
 

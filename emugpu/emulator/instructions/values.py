@@ -95,7 +95,7 @@ def sign_extend(value: Value, source_bits: int, bits: int) -> Value:
 # ---- integers ----
 
 
-def displaced(pointer: Value, offset: int, bits: int) -> Value:
+def add_offset(pointer: Value, offset: int, bits: int) -> Value:
     """Returns an address plus a constant, wrapped around."""
     return (pointer + offset) & ((1 << bits) - 1) if isinstance(pointer, int) else pointer + offset
 

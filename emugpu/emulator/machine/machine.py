@@ -659,7 +659,7 @@ class Machine:
         running = self.clusters.living
         raise LimitExceeded(
             f"kernel '{short_name(self.code.kernel.name)}' was ended: {why}\n"
-            + reports.where_everybody_is(self.code, running)
+            + reports.where_all_warps_are(self.code, running)
         )
 
 

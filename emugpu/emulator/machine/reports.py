@@ -263,7 +263,7 @@ def _running_at(code: Code, fragment: Fragment) -> Site:
     return code.sites[min(code.first[max(fragment.block, 0)], len(code.sites) - 1)]
 
 
-def where_everybody_is(code: Code, clusters: Sequence[Cluster]) -> str:
+def where_all_warps_are(code: Code, clusters: Sequence[Cluster]) -> str:
     """Returns where every warp is, for the report of a run that was ended from outside."""
 
     def doing(fragment: Fragment) -> str:

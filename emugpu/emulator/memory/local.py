@@ -55,10 +55,12 @@ class LocalMemory:
         return begin
 
     def _index(self, lanes: NDArray[np.intp], offsets: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-        askew = offsets % nbytes != 0
-        if askew.any():
-            at = f"0x{int(offsets[askew][0]):x}"
-            raise _fault(askew, f"local address {at} is not aligned to the {nbytes} bytes of the access", "alignment")
+        misaligned = offsets % nbytes != 0
+        if misaligned.any():
+            at = f"0x{int(offsets[misaligned][0]):x}"
+            raise _fault(
+                misaligned, f"local address {at} is not aligned to the {nbytes} bytes of the access", "alignment"
+            )
         outside = (offsets < 0) | (offsets > self.tops[lanes] - nbytes)
         if outside.any():
             at, size = f"0x{int(offsets[outside][0]):x}", int(self.tops[lanes][outside][0])

@@ -25,7 +25,7 @@ from emugpu.emulator.instructions.table import (
     mask,
 )
 from emugpu.emulator.instructions.tensor_memory import forget_load, load_early
-from emugpu.emulator.instructions.values import displaced, narrow, select
+from emugpu.emulator.instructions.values import add_offset, narrow, select
 from emugpu.emulator.machine.barriers import SUSPENDED
 from emugpu.emulator.machine.code import BLOCKED, EXIT
 from emugpu.emulator.machine.divergence import diverge, diverge_many, restrict
@@ -149,7 +149,7 @@ class Operands:
         expression = self.read(base, width)
         if not offset:
             return expression
-        return f"{self.use(displaced)}({expression}, {offset & mask(width)}, {bits_of(width)})"
+        return f"{self.use(add_offset)}({expression}, {offset & mask(width)}, {bits_of(width)})"
 
 
 class Writer:

@@ -111,7 +111,7 @@ def test_the_pictures_are_the_masks(kernel, options):
         assert "nothing is shared" in as_text(plan)
         return
     body = as_text(plan).split("who sends what")[1].split("the same as masks")[0]
-    slices, told = body.split("whom a CTA tells")
+    slices, commits = body.split("the CTAs that a CTA signals")
     masks = {one.rank: one for one in plan.multicast}
     shown = pictures(slices)
     assert sorted(rank for rank, _ in shown) == sorted(masks)
@@ -124,11 +124,11 @@ def test_the_pictures_are_the_masks(kernel, options):
                 bit = x + y * cm
                 gets = masks[rank].a >> bit & 1, masks[rank].b >> bit & 1
                 assert mark == {(0, 0): ".", (1, 0): "A", (0, 1): "B", (1, 1): "#"}[gets]
-    leaders = pictures(told)
+    leaders = pictures(commits)
     assert sorted(rank for rank, _ in leaders) == list(range(0, cm * cn, plan.config["cta_group"]))
     for rank, rows in leaders:
-        told_ranks = {x + y * cm for x, row in enumerate(rows) for y, m in enumerate(row.split()) if m == "o"}
-        assert sum(1 << r for r in told_ranks) == masks[rank].commit
+        signalled = {x + y * cm for x, row in enumerate(rows) for y, m in enumerate(row.split()) if m == "o"}
+        assert sum(1 << r for r in signalled) == masks[rank].commit
 
 
 @cases
