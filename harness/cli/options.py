@@ -12,7 +12,6 @@ the values of the options:
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -38,6 +37,7 @@ from harness.compile.config import (
 from harness.experiments.ranges import several
 from harness.problem import DTYPES, KINDS, Shape, parse_groups, parse_shape
 from harness.run.runner import CHOICES
+from harness.toml_files import as_words, read_toml
 
 DEFAULT_SHAPE = "1024"
 
@@ -225,7 +225,7 @@ def read_settings(words: Sequence[str], dtype: str | None = None) -> dict[str, s
     found: dict[str, str] = {}
     for word in words:
         is_file = word.endswith(".toml") and "=" not in word
-        found |= split_settings(_of_file(Path(word)) if is_file else [word], SETTINGS)
+        found |= read_toml(Path(word), f"-c {word}", _of_table) if is_file else split_settings([word], SETTINGS)
     if dtype is not None:
         if found.get("dtype", dtype) != dtype:
             raise UsageProblem(f"--dtype {dtype}: -c dtype={found['dtype']} contradicts it; leave one of them out")
@@ -237,26 +237,8 @@ SETTINGS = ("preset", *OPTIONS)
 """The names that ``-c`` accepts."""
 
 
-def _of_file(path: Path) -> list[str]:
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or f"it is not TOML: {error}"
-        raise UsageProblem(
-            f"-c {path}: cannot be read ({why}); name a file with a line NAME = VALUE for each"
-        ) from None
-    words = []
-    for name, value in data.items():
-        values = value if isinstance(value, list) else [value]
-        if not all(isinstance(one, str | int) for one in values):
-            raise UsageProblem(f"-c {path}: {name} is {value!r}; write a number, a text, true or false, or a list")
-        text = ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
-        words.append(f"{name}={text}")
-    try:
-        split_settings(words, SETTINGS)
-    except UsageProblem as error:
-        raise UsageProblem(f"-c {path}: {error}") from None
-    return words
+def _of_table(data: Mapping[str, Any]) -> dict[str, str]:
+    return split_settings([f"{name}={as_words(name, value)}" for name, value in data.items()], SETTINGS)
 
 
 def _settings_offered(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:

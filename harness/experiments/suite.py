@@ -7,7 +7,6 @@ case's name: so a changed default shows as a difference.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,6 +17,7 @@ from emugpu.errors import UsageProblem
 from harness import paths
 from harness.compile.config import OPTIONS, KernelConfig, make_config
 from harness.problem import KINDS, Shape, parse_shape
+from harness.toml_files import read_toml
 
 SCHEMA = 1
 DEVICES = ("emulator", "gpu")
@@ -115,16 +115,7 @@ def suite_names() -> list[str]:
 def load_suite(name: str) -> Suite:
     """Reads a suite by name or path. Errors name the file, the table and the value."""
     path = find_suite(name)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageProblem(f"suite {path}: cannot be read ({error.strerror}); name another file") from error
-    except ValueError as error:
-        raise UsageProblem(f"suite {path}: is not TOML ({error})") from error
-    try:
-        return _suite(path.stem, data)
-    except UsageProblem as error:
-        raise UsageProblem(f"suite {path}: {error}") from None
+    return read_toml(path, f"suite {path}", lambda data: _suite(path.stem, data))
 
 
 def _suite(name: str, data: dict[str, Any]) -> Suite:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from harness.compile.config import TUNABLE, find_kernel, find_preset
 from harness.experiments.job import KINDS, Device, Kind
 from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values, several
 from harness.problem import KINDS as INPUTS
+from harness.toml_files import as_words, read_toml
 
 SCHEMA = 1
 DEVICES = ("emulator", "gpu", "model")
@@ -67,16 +67,7 @@ def read_sweep(path: Path, by: Mapping[str, Any] | None = None) -> Sweep:
     """Reads a file. Errors name it and the key. ``by`` holds arguments of `make_sweep` that override it, options one by
     one.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageProblem(f"sweep {path}: cannot be read ({error.strerror}); name a file, or kernels") from None
-    except ValueError as error:
-        raise UsageProblem(f"sweep {path}: is not TOML ({error})") from None
-    try:
-        return _sweep(path.stem, data, by or {})
-    except UsageProblem as error:
-        raise UsageProblem(f"sweep {path}: {error}") from None
+    return read_toml(path, f"sweep {path}", lambda data: _sweep(path.stem, data, by or {}))
 
 
 def _sweep(name: str, data: Mapping[str, Any], by: Mapping[str, Any]) -> Sweep:
@@ -87,21 +78,13 @@ def _sweep(name: str, data: Mapping[str, Any], by: Mapping[str, Any]) -> Sweep:
         found = f"schema is {data['schema']!r}" if "schema" in data else "there is no schema"
         raise UsageProblem(f"{found}; this harness reads schema = {SCHEMA}")
     given: dict[str, Any] = {key: _words(key, data.get(key, ())) for key in ("kernels", "shapes")}
-    given |= {key: _text(key, data[key]) for key in ("inputs", "seeds", "schedule_seeds") if key in data}
+    given |= {key: as_words(key, data[key]) for key in ("inputs", "seeds", "schedule_seeds") if key in data}
     given |= {key: str(data[key]) for key in _PLAIN if key in data}
     table = data.get("options", {})
     if not isinstance(table, Mapping):
         raise UsageProblem(f"options is {table!r}; write a table, [options], with a line for each")
-    options = {key: _text(key, value) for key, value in table.items()}
+    options = {key: as_words(key, value) for key, value in table.items()}
     return make_sweep(name, **{**given, **by, "options": {**options, **by.get("options", {})}})
-
-
-def _text(key: str, value: object) -> str:
-    """Returns numbers, texts and lists of them as one text."""
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str | int | bool) for one in values):
-        raise UsageProblem(f"{key} is {value!r}; write a number, a text, or a list of them")
-    return ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in values)
 
 
 def _words(key: str, value: object) -> list[str]:

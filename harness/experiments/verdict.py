@@ -23,7 +23,7 @@ MEANINGS = {
     "SAME": "no difference that is real and matters; exact figures are equal",
     "FASTER": "less time, beyond doubt and threshold",
     "SLOWER": "more time, beyond doubt and threshold",
-    "UNSURE": "the times scatter too much, or come from too few processes, to tell",
+    "UNSURE": "the times scatter too much, or come from too few processes, for a verdict",
     "BETTER": "exact figures changed, none for the worse",
     "WORSE": "exact figures changed, at least one for the worse",
     "CHANGED": "exact figures changed; whether for the better or for the worse is unknown",

@@ -6,7 +6,6 @@ A constant is named ``table.name``, as in ``l2.bandwidth``. Cycles are those of 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 
 from emugpu.errors import UsageProblem
 from emugpu.gpus import facts, names
+from harness.toml_files import read_toml
 
 GOLDEN = (5**0.5 - 1) / 2
 """The fractional parts of its multiples fill the range from 0 to 1 evenly, for any number of them."""
@@ -139,20 +139,20 @@ def _load(name: str) -> GpuConstants:
 
 def read(path: Path) -> GpuConstants:
     """Reads a file of constants. Raises UsageProblem, with the entry's name, if it breaks the schema."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageProblem(f"{path}: cannot be read as a constants file ({error})") from None
+    return read_toml(path, str(path), lambda data: _gpu(path.stem, data))
+
+
+def _gpu(name: str, data: dict[str, Any]) -> GpuConstants:
     about = data.pop("gpu", {})
     if about.get("facts") not in names():
-        raise UsageProblem(f"{path}: [gpu] facts = {about.get('facts')!r}: must be one of {', '.join(names())}")
+        raise UsageProblem(f"[gpu] facts = {about.get('facts')!r}: must be one of {', '.join(names())}")
     known = facts(about["facts"])
     constants = {
-        f"{table}.{key}": _constant(f"{path}: {table}.{key}", entry)
+        f"{table}.{key}": _constant(f"{table}.{key}", entry)
         for table, entries in data.items()
         for key, entry in entries.items()
     }
-    return GpuConstants(path.stem, known.title, known.arch, known.gpcs, constants, about.get("spare", 0))
+    return GpuConstants(name, known.title, known.arch, known.gpcs, constants, about.get("spare", 0))
 
 
 def _constant(where: str, entry: Any) -> Constant:

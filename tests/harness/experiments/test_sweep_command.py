@@ -121,7 +121,7 @@ def test_a_dry_run_does_nothing(results_dir):
         (("kernel6", "--shape", "512", "--resume=all"), "'all' is not one of 'missing', 'failed'"),
         (("kernel6", "--shape", "512", "--schedules", "declining"), "a sweep takes fifo, random:SEED, a range of them"),
         (("kernel6", "--shape", "512", "--problem", "groups=4"), "this command takes NAME=VALUE, of: inputs, seed"),
-        (("missing.toml",), "missing.toml: cannot be read (No such file or directory); name a file, or kernels"),
+        (("missing.toml",), "missing.toml: cannot be read (No such file or directory); name another file"),
         (("kernel6", "--shape", "512", "-o", "FOLDER.csv"), "-o 'FOLDER.csv' is not a file in an existing folder"),
         (("kernel6", "--shape", "512", "--problem", "inputs="), "there is no kind of inputs ''"),
         (("kernel6", "--shape", "512", "--problem", "seed="), "seed '' is not a number or a range"),
