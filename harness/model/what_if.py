@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emugpu.errors import UsageProblem
-from harness.compile.config import TUNABLE
+from harness.compile.config import TUNABLE, split_settings
 from harness.model.constants import GpuConstants
 
 STANDARD = (
@@ -36,15 +36,13 @@ def parse_changes(texts: tuple[str, ...], gpu: GpuConstants) -> list[WhatIf]:
 
 
 def _parse(text: str, gpu: GpuConstants) -> WhatIf:
-    name, equals, value = text.partition("=")
-    if not equals or not value:
+    name, _, value = text.partition("=")
+    if not value:
         raise UsageProblem(f"--what-if '{text}': write NAME=VALUE, for example l2.bandwidth=0.5x or stages=3")
     if "." not in name:
-        option = name.replace("-", "_")
-        if option not in TUNABLE:
-            raise UsageProblem(f"--what-if '{text}': there is no option '{name}'; there are {', '.join(TUNABLE)}")
         try:
-            return WhatIf(text, options={option: TUNABLE[option].parse(value)})
+            settings = split_settings([text], TUNABLE)
+            return WhatIf(text, options={option: TUNABLE[option].parse(word) for option, word in settings.items()})
         except UsageProblem as problem:
             raise UsageProblem(f"--what-if '{text}': {problem}") from None
     constant = gpu.require(name)
