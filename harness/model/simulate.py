@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emugpu.errors import UsageProblem
@@ -55,38 +56,24 @@ def simulate(
 
     Raises CannotRun if the kernel does not end.
     """
-    if plan.layout != "nt":
-        raise UsageProblem(f"layout={plan.layout}: the timing model knows K-major A and B only; use layout=nt")
-    if plan.problem.ld:
-        raise UsageProblem(f"shape {plan.problem}: the timing model does not model leading dimensions; leave them out")
+    _check_modelled(plan)
     statistics = artifact.statistics()
     gemm = Gemm(plan, gpu, statistics.get("registers"), statistics.get("barriers"))
     spread = gemm.spread() if detail is None else gemm.spread(detail)
     found = hits(gemm.traffic(), spread.resident, gpu["l2.bytes"] * gpu["l2.effective"])
-    # In successive launches L2 is full of the output of the earlier ones.
-    left = found.written * spread.share
     maps = [argument for argument in plan.arguments if isinstance(argument, TensorMapArgument)]
     addresses = {argument.tensor: FIRST_ADDRESS * n for n, argument in enumerate(maps, 1)}
-    tensors = "BA" if plan.swapped else "AB"
-    panels = {addresses[each]: (name, rows) for each, name, rows in zip(tensors, "AB", gemm.tile, strict=True)}
-    if plan.has_f32_factors:  # those of B, too; the factors of A are few, and their rows are rows of blocks of K
-        panels[addresses["A scales"]] = "A", LARGEST
-        panels[addresses["B scales"]] = "B", max(1, gemm.tile[1] // fp8.BLOCK)
-    elif plan.scaling:  # scale factors come with the rows they belong to, by a map whose rows are rows of atoms
-        panels |= {addresses[f"{name} scales"]: (name, rows // ATOM_ROWS) for name, rows in list(panels.values())}
     fetched = {addresses[argument.tensor]: argument.l2_promotion for argument in maps}
     wave_of, ahead = gemm.waves(spread.resident), gained(gemm, spread.resident)
-    first_use = FirstUse(found.waves, panels, wave_of, fetched, ahead)
-    outside = gemm.parts(spread, gemm.rows_filled)
     memory = MemorySystem(
         spread.share,
         clock,
         miss=found.miss,
         waits=gpu["l2.together"],
         coalesced=gemm.coalesced,
-        left=left,
-        outside=outside,
-        first_use=first_use,
+        left=found.written * spread.share,  # in successive launches L2 is full of the output of the earlier ones
+        outside=gemm.parts(spread, gemm.rows_filled),
+        first_use=FirstUse(found.waves, _panels(plan, gemm, addresses), wave_of, fetched, ahead),
         clusters=spread.slots,
     )
     device = TimedDevice(
@@ -99,16 +86,40 @@ def simulate(
         trace=trace,
         two_fit=gemm.two_fit,
     )
-    nothing = DATA_TYPES["u8"], (1,), Fill("absent")
-    buffers = {name: Buffer(name, *nothing, address=at) for name, at in addresses.items()}
-    for workspace in (a for a in plan.arguments if isinstance(a, WorkspaceArgument)):
-        buffers[workspace.name] = workspace_buffer(workspace, gemm.first_counts(spread))
-    for read in (
-        a for a in plan.arguments if isinstance(a, TensorArgument)
-    ):  # read by ordinary loads, which need values
-        words = DATA_TYPES["u16" if read.dtype in ELEMENT_TYPES else "u32"]
-        buffers[read.name] = Buffer(read.name, words, read.shape, Fill("zeros"))
+    buffers = _buffers(plan, addresses, gemm.first_counts(spread))
     what = Launchable(artifact.ptx_file, buffers, maps_of(plan), (launch_of(plan),), text_given=artifact.ptx)
     sinks = () if trace is None else (trace.event,)
     run(what, EmulationOptions(strict=False, resident_clusters=spread.slots, sinks=sinks), device=device, keep=())
     return Simulation(gemm, spread, found, device.machines[0])
+
+
+def _check_modelled(plan: Plan) -> None:
+    if plan.layout != "nt":
+        raise UsageProblem(f"layout={plan.layout}: the timing model knows K-major A and B only; use layout=nt")
+    if plan.problem.ld:
+        raise UsageProblem(f"shape {plan.problem}: the timing model does not model leading dimensions; leave them out")
+
+
+def _panels(plan: Plan, gemm: Gemm, addresses: Mapping[str, int]) -> dict[int, tuple[str, int]]:
+    """Returns for each input's address the operand that it belongs to, and the rows of it that a tile needs."""
+    tensors = "BA" if plan.swapped else "AB"
+    panels = {addresses[each]: (name, rows) for each, name, rows in zip(tensors, "AB", gemm.tile, strict=True)}
+    if plan.has_f32_factors:  # those of B, too; the factors of A are few, and their rows are rows of blocks of K
+        panels[addresses["A scales"]] = "A", LARGEST
+        panels[addresses["B scales"]] = "B", max(1, gemm.tile[1] // fp8.BLOCK)
+    elif plan.scaling:  # scale factors come with the rows they belong to, by a map whose rows are rows of atoms
+        panels |= {addresses[f"{name} scales"]: (name, rows // ATOM_ROWS) for name, rows in list(panels.values())}
+    return panels
+
+
+def _buffers(plan: Plan, addresses: Mapping[str, int], counts: Mapping[int, int]) -> dict[str, Buffer]:
+    """Returns the buffers of the launch. Only the workspace and the tensors that ordinary loads read have values."""
+    nothing = DATA_TYPES["u8"], (1,), Fill("absent")
+    buffers = {name: Buffer(name, *nothing, address=at) for name, at in addresses.items()}
+    for argument in plan.arguments:
+        if isinstance(argument, WorkspaceArgument):
+            buffers[argument.name] = workspace_buffer(argument, counts)
+        elif isinstance(argument, TensorArgument):
+            words = DATA_TYPES["u16" if argument.dtype in ELEMENT_TYPES else "u32"]
+            buffers[argument.name] = Buffer(argument.name, words, argument.shape, Fill("zeros"))
+    return buffers
