@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from emugpu.cli.emulation import Schedules, jobs_option, parse_schedules
 from emugpu.cli.options import FiniteRange, Parsed, offering
@@ -21,6 +17,7 @@ from emugpu.cli.render import several, show_line
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun, UsageProblem
 from emugpu.launch.launching import EmulationOptions
 from harness.cli import bench_output as output
+from harness.cli.progress import job_progress
 from harness.cli.repeat import command_of
 from harness.compile.artifacts import is_built
 from harness.experiments import bench as runs
@@ -151,52 +148,21 @@ def _measure(
     baseline: runs.BaselineBuild | None,
 ) -> list[runs.Measured]:
     missing = {j.request.config for j in planned if j.request and not is_built(j.request.config)}
-    compiling = f"compiling {several(len(missing), 'configuration')} with Mojo ..." if missing else ""
+    if missing:
+        show_line(console, f"compiling {several(len(missing), 'configuration')} with Mojo ...")
     try:
-        with _reporting(console, planned, compiling) as report:
+        with job_progress(console, len(planned)) as progress:
+
+            def report(measured: runs.Measured, number: int) -> None:
+                what = f"{measured.planned.case.id}: {_state(measured)}"
+                if console.is_terminal and _state(measured) not in ("done", "kept"):
+                    show_line(console, what, "bold red")
+                progress(what, number, number)
+
             return runs.measure(planned, suite, run_id, mark, report, baseline, processes)
     except KeyboardInterrupt:
         show_line(console, "interrupted; the finished cases are kept; harness bench --resume continues from here")
         raise
-
-
-@contextmanager
-def _reporting(
-    console: Console, planned: list[runs.Planned], first: str
-) -> Iterator[Callable[[runs.Measured, int], None]]:
-    """Yields a function to call after each case. On a terminal it advances one bar and prints failures; otherwise it
-    prints a line per case.
-    """
-    if not console.is_terminal:
-        if first:
-            show_line(console, first)
-        start, total = time.monotonic(), len(planned)
-
-        def line(measured: runs.Measured, number: int) -> None:
-            left = (time.monotonic() - start) / number * (total - number)
-            ahead = f", about {left:.0f} s left" if number < total else ""
-            place = f"[{number:{len(str(total))}}/{total}]"
-            show_line(console, f"{place} {measured.planned.case.id}: {_state(measured)}{ahead}")
-
-        yield line
-        return
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(first or planned[0].case.id, total=len(planned))
-
-        def report(measured: runs.Measured, number: int) -> None:
-            if _state(measured) not in ("done", "kept"):
-                show_line(bar.console, f"{measured.planned.case.id}: {_state(measured)}", "bold red")
-            bar.update(task, completed=number, description=planned[number].case.id if number < len(planned) else "")
-
-        yield report
 
 
 def _state(measured: runs.Measured) -> str:

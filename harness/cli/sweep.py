@@ -6,15 +6,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from emugpu.cli.emulation import parse_schedules
 from emugpu.cli.options import Command, FiniteRange, group
@@ -23,6 +21,7 @@ from emugpu.cli.render import several, show_line, show_table
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, EXIT_WRONG_RESULT, CannotRun, UsageProblem
 from emugpu.processes.engine import Engine, Processes
 from harness.cli.options import SEVERAL, problem_option, read_settings, settings_option
+from harness.cli.progress import job_progress
 from harness.compile.catalog import SCHEDULERS
 from harness.compile.compiler import find_gpus
 from harness.experiments import journal
@@ -226,7 +225,7 @@ def _run(console: Console, planned: SweepPlan, path: Path, where: Where, limit: 
     try:
         with (
             journal.Journal(path, say=say) as kept,
-            _progress(console, planned.count) as report,
+            job_progress(console, planned.count, TICK) as report,
             workers as engine,
         ):
             begun = True
@@ -238,7 +237,7 @@ def _run(console: Console, planned: SweepPlan, path: Path, where: Where, limit: 
                 limit=limit,
                 resume=resume is not None,
                 retry_failed=resume == "failed",
-                report=report,
+                report=lambda what, tally: report(what, tally.done, tally.ran + tally.failed),
                 everywhere=where.cluster_address is not None,
             )
     except KeyboardInterrupt:
@@ -248,52 +247,6 @@ def _run(console: Console, planned: SweepPlan, path: Path, where: Where, limit: 
         if not begun:
             raise
         raise CannotRun(f"{error}; the finished jobs are kept, --resume continues from here") from error
-
-
-@contextmanager
-def _progress(console: Console, count: int) -> Iterator[Callable[[str, Tally], None]]:
-    """Shows a bar with the rate and the remaining time on a terminal, otherwise a line now and then. The rate excludes
-    the time before the first job, which compiles.
-    """
-    start, last = time.monotonic(), 0.0
-
-    def watch(tally: Tally) -> None:
-        nonlocal start
-        if not tally.ran + tally.failed:
-            start = time.monotonic()
-
-    def rate(tally: Tally) -> float:
-        return (tally.ran + tally.failed) / max(time.monotonic() - start, 1e-9)
-
-    if not console.is_terminal:
-
-        def line(what: str, tally: Tally) -> None:
-            nonlocal last
-            watch(tally)
-            if time.monotonic() - last < TICK:
-                return
-            last = time.monotonic()
-            left = (count - tally.done) / rate(tally) if tally.ran else None
-            ahead = "" if left is None else f", {rate(tally):.1f} a second, {left:.0f} s left"
-            show_line(console, f"{what}: {tally.done:,} of {count:,}{ahead}")
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as bar:
-        task = bar.add_task("planned", total=count, rate="")
-
-        def update(what: str, tally: Tally) -> None:
-            watch(tally)
-            bar.update(task, description=what, completed=tally.done, rate=f"{rate(tally):.1f}/s" if tally.ran else "")
-
-        yield update
 
 
 def _show_plan(console: Console, planned: SweepPlan, seconds: float) -> None:

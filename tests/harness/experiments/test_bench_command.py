@@ -123,7 +123,7 @@ def test_on_a_terminal_there_is_one_bar_and_what_is_not_the_same(bench, suite):
     bench("--filter", "2x1")
     options = ("--suite", suite, "--schedules", 1)
     text = on_a_terminal("bench", *options)
-    assert "2/2" in text and "[1/2]" not in text
+    assert "2/2" in text and "1 of 2" not in text
     table = text[text.index("suite small") :]
     assert CASES[0] not in table and CASES[1] in table
     assert "1 case is SAME and not shown; -o FILE.md has all" in table
