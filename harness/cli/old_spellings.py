@@ -9,78 +9,53 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from emugpu.errors import UsageProblem
 
+OPTIONS = {
+    **{
+        f"--{name}": f"-c {name.replace('-', '_')}={{}}"
+        for name in (
+            "preset", "arch", "scales", "out-dtype", "cta-group", "mma-shape", "stages", "cluster", "epilogue-width",
+            "scheduler", "raster-group", "accumulators", "clc-depth", "sms", "split-k", "layout", "epilogue",
+        )
+    },
+    **{f"--{name}": f"--problem {name}={{}}" for name in ("groups", "masked", "inputs", "seed")},
+    **{
+        f"--{name}": f"--emulate {name}={{}}"
+        for name in ("accumulation", "resident-clusters", "max-steps", "uninitialised", "engine", "allow")
+    },
+    **{f"--{name}": "-o {}" for name in ("sarif", "junit", "markdown", "table")},
+    "--multicast": "-c multicast=true",
+    "--no-multicast": "-c multicast=false",
+    "--ping-pong": "-c ping_pong=true",
+    "--cooperative": "-c ping_pong=false",
+    "--swapped": "-c swapped=true",
+    "--not-swapped": "-c swapped=false",
+    "--tuned": "",
+    "--no-tuned": "-c preset=default",
+    "--strict": "--emulate strict=true",
+    "--no-strict": "--emulate strict=false",
+    "--ptxas": "--emulate ptxas=true",
+    "--no-ptxas": "--emulate ptxas=false",
+    "--waste": "--redundant",
+    "--dump": "-o {}/",
+    "--format json": "-o -",
+    "--format text": "",
+    "--retry-failed": "--resume failed",
+    "--rank": "",
+}  # fmt: skip
+"""Old options of ``harness``, also where the command is now one of ``emugpu``, and the words that replace each, with
+{} for the value. An option without words is dropped.
+"""
 
-@dataclass(frozen=True)
-class OldOption:
-    """A line of the table of options. ``new`` holds the words that replace it, with {} for its value; an option with an
-    empty ``new`` is dropped. ``example`` is a command line that has the option, before its value.
-    """
 
-    old: str
-    new: str
-    example: str
-    value: str = ""
+def takes_value(option: str) -> bool:
+    """Returns whether an old option has a value behind it."""
+    return "{}" in OPTIONS[option] or option == "--rank"
 
-
-OPTIONS = (
-    OldOption("--preset", "-c preset={}", "run kernel7", "1cta"),
-    OldOption("--arch", "-c arch={}", "verify kernel7", "sm_90a"),
-    OldOption("--scales", "-c scales={}", "run kernel8 --dtype e4m3", "block"),
-    OldOption("--out-dtype", "-c out_dtype={}", "run kernel8", "f32"),
-    OldOption("--cta-group", "-c cta_group={}", "run kernel7", "1"),
-    OldOption("--mma-shape", "-c mma_shape={}", "run kernel7", "256x128"),
-    OldOption("--stages", "-c stages={}", "sweep kernel7 --shape 512", "3:4"),
-    OldOption("--cluster", "-c cluster={}", "compare kernel7", "2x1"),
-    OldOption("--epilogue-width", "-c epilogue_width={}", "explain kernel7", "32"),
-    OldOption("--multicast", "-c multicast=true", "run kernel7"),
-    OldOption("--no-multicast", "-c multicast=false", "run kernel7"),
-    OldOption("--scheduler", "-c scheduler={}", "run kernel8", "static"),
-    OldOption("--raster-group", "-c raster_group={}", "run kernel8", "4"),
-    OldOption("--accumulators", "-c accumulators={}", "run kernel8", "1"),
-    OldOption("--clc-depth", "-c clc_depth={}", "run kernel8", "2"),
-    OldOption("--sms", "-c sms={}", "predict kernel8 --gpu b200", "64"),
-    OldOption("--ping-pong", "-c ping_pong=true", "run kernel8"),
-    OldOption("--cooperative", "-c ping_pong=false", "run kernel8"),
-    OldOption("--split-k", "-c split_k={}", "run kernel8", "2"),
-    OldOption("--layout", "-c layout={}", "build kernel8", "nn"),
-    OldOption("--swapped", "-c swapped=true", "run kernel8"),
-    OldOption("--not-swapped", "-c swapped=false", "run kernel8"),
-    OldOption("--epilogue", "-c epilogue={}", "run kernel8", "relu"),
-    OldOption("--tuned", "", "run kernel7"),
-    OldOption("--no-tuned", "-c preset=default", "run kernel7"),
-    OldOption("--groups", "--problem groups={}", "run kernel8 --shape 42,64,64", "40,2"),
-    OldOption("--masked", "--problem masked={}", "run kernel8 --shape 42,64,64 --problem groups=40,2", "64"),
-    OldOption("--inputs", "--problem inputs={}", "run kernel7", "index"),
-    OldOption("--seed", "--problem seed={}", "verify kernel7", "3"),
-    OldOption("--accumulation", "--emulate accumulation={}", "run kernel7", "tensor_core"),
-    OldOption("--resident-clusters", "--emulate resident-clusters={}", "debug kernel7", "1"),
-    OldOption("--max-steps", "--emulate max-steps={}", "run kernel7", "1000"),
-    OldOption("--uninitialised", "--emulate uninitialised={}", "run kernel7", "report"),
-    OldOption("--engine", "--emulate engine={}", "run kernel7", "python"),
-    OldOption("--strict", "--emulate strict=true", "verify kernel7"),
-    OldOption("--no-strict", "--emulate strict=false", "run kernel7"),
-    OldOption("--allow", "--emulate allow={}", "verify kernel7", "race-shared"),
-    OldOption("--ptxas", "--emulate ptxas=true", "run kernel7"),
-    OldOption("--no-ptxas", "--emulate ptxas=false", "run kernel7"),
-    OldOption("--waste", "--redundant", "verify kernel7"),
-    OldOption("--sarif", "-o {}", "verify kernel7", "findings.sarif"),
-    OldOption("--junit", "-o {}", "bench", "bench.xml"),
-    OldOption("--markdown", "-o {}", "bench", "bench.md"),
-    OldOption("--table", "-o {}", "sweep kernel7 --shape 512", "sweep.csv"),
-    OldOption("--dump", "-o {}/", "run kernel7", "wrong"),
-    OldOption("--format json", "-o -", "explain kernel7"),
-    OldOption("--format text", "", "explain kernel7"),
-    OldOption("--retry-failed", "--resume failed", "sweep kernel7 --shape 512"),
-    OldOption("--rank", "", "sweep kernel7 --shape 512", "3"),
-)
-"""Old options of ``harness``, also where the command is now one of ``emugpu``."""
-_BY_NAME = {option.old: option for option in OPTIONS}
 
 COMMANDS = {
     "exec": "emugpu exec",
@@ -201,24 +176,24 @@ def _options(old: str, command: str, words: list[str]) -> list[str]:
         if word == "--resume" and left and not left[0].startswith("-") and left[0] not in _RESUME:
             found += [word, _RESUME[0]]  # it took no value
             continue
-        option, joined = _BY_NAME.get(pair, _BY_NAME.get(name)), name in joins
-        if name == "--format" and command != "explain":
-            option = None  # only explain had it
-        if not joined and (option is None or (option.value and not equals and not left)):
+        option, joined = pair if pair in OPTIONS else name, name in joins
+        is_old = option in OPTIONS and (name != "--format" or command == "explain")  # only explain had --format
+        has_value = is_old and takes_value(option)
+        if not joined and (not is_old or (has_value and not equals and not left)):
             found.append(word)
             continue
-        if not equals and left and (joined or (option and (option.value or option.old == pair))):
+        if not equals and left and (joined or has_value or option == pair):
             value = left.pop(0)
         if joined:
             together["--schedule-seed" if name == "--seed" else name] = value
             continue
-        assert option is not None
         if name == "--format" and (places := _places(words)):
             _check_format(value, places)
             continue
-        if value == "-" and option.new.startswith("-o"):
+        now = OPTIONS[option]
+        if value == "-" and now.startswith("-o"):
             raise UsageProblem(f"{name} -: name a file; -o - is JSON on standard output")
-        found += [part.format(value.rstrip("/") if part == "{}/" else value) for part in option.new.split()]
+        found += [part.format(value.rstrip("/") if part == "{}/" else value) for part in now.split()]
     return [*found, *_joined(command, together)]
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from emugpu.cli.main import main as emugpu_main
 from emugpu.errors import UsageProblem
 from harness.cli.main import main
-from harness.cli.old_spellings import COMMANDS, GONE, OPTIONS, respell
+from harness.cli.old_spellings import COMMANDS, GONE, OPTIONS, respell, takes_value
 from harness.paths import ROOT
 
 SGEMM = "tests/data/launches/triton_tma_matmul_sm100.toml"
@@ -37,14 +37,73 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "tests").symlink_to(ROOT / "tests")
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.old)
+EXAMPLES = {
+    "--preset": ("run kernel7", "1cta"),
+    "--arch": ("verify kernel7", "sm_90a"),
+    "--scales": ("run kernel8 --dtype e4m3", "block"),
+    "--out-dtype": ("run kernel8", "f32"),
+    "--cta-group": ("run kernel7", "1"),
+    "--mma-shape": ("run kernel7", "256x128"),
+    "--stages": ("sweep kernel7 --shape 512", "3:4"),
+    "--cluster": ("compare kernel7", "2x1"),
+    "--epilogue-width": ("explain kernel7", "32"),
+    "--multicast": ("run kernel7", ""),
+    "--no-multicast": ("run kernel7", ""),
+    "--scheduler": ("run kernel8", "static"),
+    "--raster-group": ("run kernel8", "4"),
+    "--accumulators": ("run kernel8", "1"),
+    "--clc-depth": ("run kernel8", "2"),
+    "--sms": ("predict kernel8 --gpu b200", "64"),
+    "--ping-pong": ("run kernel8", ""),
+    "--cooperative": ("run kernel8", ""),
+    "--split-k": ("run kernel8", "2"),
+    "--layout": ("build kernel8", "nn"),
+    "--swapped": ("run kernel8", ""),
+    "--not-swapped": ("run kernel8", ""),
+    "--epilogue": ("run kernel8", "relu"),
+    "--tuned": ("run kernel7", ""),
+    "--no-tuned": ("run kernel7", ""),
+    "--groups": ("run kernel8 --shape 42,64,64", "40,2"),
+    "--masked": ("run kernel8 --shape 42,64,64 --problem groups=40,2", "64"),
+    "--inputs": ("run kernel7", "index"),
+    "--seed": ("verify kernel7", "3"),
+    "--accumulation": ("run kernel7", "tensor_core"),
+    "--resident-clusters": ("debug kernel7", "1"),
+    "--max-steps": ("run kernel7", "1000"),
+    "--uninitialised": ("run kernel7", "report"),
+    "--engine": ("run kernel7", "python"),
+    "--strict": ("verify kernel7", ""),
+    "--no-strict": ("run kernel7", ""),
+    "--allow": ("verify kernel7", "race-shared"),
+    "--ptxas": ("run kernel7", ""),
+    "--no-ptxas": ("run kernel7", ""),
+    "--waste": ("verify kernel7", ""),
+    "--sarif": ("verify kernel7", "findings.sarif"),
+    "--junit": ("bench", "bench.xml"),
+    "--markdown": ("bench", "bench.md"),
+    "--table": ("sweep kernel7 --shape 512", "sweep.csv"),
+    "--dump": ("run kernel7", "wrong"),
+    "--format json": ("explain kernel7", ""),
+    "--format text": ("explain kernel7", ""),
+    "--retry-failed": ("sweep kernel7 --shape 512", ""),
+    "--rank": ("sweep kernel7 --shape 512", "3"),
+}
+"""For each old option, a command line that has it, and its value."""
+
+
+def test_every_option_of_the_table_has_an_example():
+    assert EXAMPLES.keys() == OPTIONS.keys()
+
+
+@pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_the_table(option, capsys):
     """By the words, with the value behind a blank and behind =, and by what the command then reads."""
-    old, value = option.old.split(), [option.value] if option.value else []
-    start = option.example.split()
-    new = [*start, *(word.format(option.value) for word in option.new.split())]
-    for words in ([*start, *old, *value], [*start, *([f"{option.old}={option.value}"] if value else old)]):
-        assert respell(words) == ("harness", new)
+    example, value = EXAMPLES[option]
+    assert takes_value(option) == bool(value)
+    start, words = example.split(), [value] if value else []
+    new = [*start, *(word.format(value) for word in OPTIONS[option].split())]
+    for old in ([*option.split(), *words], [f"{option}={value}"] if value else option.split()):
+        assert respell([*start, *old]) == ("harness", new)
         assert capsys.readouterr().err == f"harness: note: this is now: harness {shlex.join(new)}\n"
     assert parsed("harness", new)
 
