@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from emugpu.cli.options import as_json, given_options
 from emugpu.cli.outputs import Outputs, output_option
-from emugpu.cli.render import show_line
+from emugpu.cli.render import show_line, show_table
 from emugpu.emulator.names import readable_name
 from emugpu.errors import EXIT_WRONG_RESULT, UsageProblem
 from emugpu.launch.launch_file import read_launch_file
@@ -158,40 +156,27 @@ def show(console: Console, found: Sequence[Prediction], tried: Sequence[ChangedP
     """Shows tables of the predictions, of where their time goes, and of the changed values."""
     first = found[0]
     what, more = _problem(first)
-    console.print(
-        f"Predicted, not measured: {escape(first.gpu.title)}{what}; "
-        f"{first.gpu.error_in_words(first.error_percent)}{more}.",
-        highlight=False,
-        soft_wrap=True,
-    )
-    names = [readable_name(each.kernel)[:LONGEST_NAME] for each in found]
-    table = make_table("", *names)
-    table.add_row("predicted cycles", *(f"{each.cycles:,.0f} {each.band}" for each in found))
-    table.add_row("predicted microseconds", *(f"{1e6 * each.seconds:,.2f}" for each in found))
-    table.add_row("predicted clock", *(f"{each.clock.hertz / 1e9:.2f} GHz" for each in found))
-    table.add_row("predicted power", *(_power(each) for each in found))
-    table.add_row("predicted TFLOPS", *(f"{_tflops(each)} {each.band}" for each in found))
-    console.print(table)
-    console.print("\nWhere the predicted cycles go", highlight=False)
-    parts = make_table("", *names)
-    for number, limit in enumerate(first.limits):
-        parts.add_row(limit.name, *(f"{100 * each.limits[number].share:.1f} %" for each in found))
-    console.print(parts)
+    error = first.gpu.error_in_words(first.error_percent)
+    show_line(console, f"Predicted, not measured: {first.gpu.title}{what}; {error}{more}.")
+    columns = ("", *(readable_name(each.kernel)[:LONGEST_NAME] for each in found))
+    rows = [
+        ("predicted cycles", *(f"{each.cycles:,.0f} {each.band}" for each in found)),
+        ("predicted microseconds", *(f"{1e6 * each.seconds:,.2f}" for each in found)),
+        ("predicted clock", *(f"{each.clock.hertz / 1e9:.2f} GHz" for each in found)),
+        ("predicted power", *(_power(each) for each in found)),
+        ("predicted TFLOPS", *(f"{_tflops(each)} {each.band}" for each in found)),
+    ]
+    show_table(console, "figures of a launch", columns, rows)
+    shares = [
+        (limit.name, *(f"{100 * each.limits[number].share:.1f} %" for each in found))
+        for number, limit in enumerate(first.limits)
+    ]
+    show_table(console, "\nwhere the predicted cycles go", columns, shares)
     for number, each in enumerate(found):
         mine = [one for one in tried if one.number == number]
         if mine:
-            console.print(
-                f"\nWhat if: predicted cycles of {escape(each.kernel)}, largest change first", highlight=False
-            )
-            console.print(_tornado(each, mine))
-
-
-def make_table(*headings: str) -> Table:
-    """Returns a table without lines. The first column is text, the others are figures."""
-    table = Table(box=None, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="right" if number else "left", no_wrap=not number)
-    return table
+            title = f"\nwhat if: predicted cycles of {each.kernel}, largest change first"
+            show_table(console, title, ("change", "cycles", "", "faster | slower", "TFLOPS"), _tornado(each, mine))
 
 
 def _problem(prediction: Prediction) -> tuple[str, str]:
@@ -215,20 +200,17 @@ BAR = 12
 """Width of the longest bar, in columns."""
 
 
-def _tornado(base: Prediction, tried: Sequence[ChangedPrediction]) -> Table:
-    """Returns a table with bars: to the left is faster, to the right is slower."""
+def _tornado(base: Prediction, tried: Sequence[ChangedPrediction]) -> Iterator[tuple[str, ...]]:
+    """Yields rows with bars: to the left is faster, to the right is slower."""
     ratios = {id(each): each.prediction.cycles / base.cycles - 1 for each in tried}
     largest = max(0.001, *map(abs, ratios.values()))
-    table = make_table("change", "cycles", "", "", "TFLOPS")
     for each in sorted(tried, key=lambda one: -abs(ratios[id(one)])):
         ratio = ratios[id(each)]
-        length = round(BAR * abs(ratio) / largest)
-        bar = ("█" * length).rjust(BAR) + "│" + " " * BAR if ratio < 0 else " " * BAR + "│" + ("█" * length).ljust(BAR)
-        table.add_row(
-            escape(each.change.text),
+        bar = "█" * round(BAR * abs(ratio) / largest)
+        yield (
+            each.change.text,
             f"{each.prediction.cycles:,.0f}",
             f"{100 * ratio:+.1f} %",
-            bar,
+            f"{bar if ratio < 0 else '':>{BAR}}│{bar if ratio >= 0 else '':<{BAR}}",
             f"{each.prediction.tflops:,.0f}",
         )
-    return table
