@@ -12,7 +12,7 @@ from dataclasses import replace
 from emugpu.driver.api import handles
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Session
-from emugpu.emulator.memory.tensor_map import ElementType
+from emugpu.emulator.memory.tensor_map import TensorMapElement
 from emugpu.emulator.memory.tensor_map_bytes import MAX_ADDRESS, Fields, Im2colFields, is_tensor_map
 
 _TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz",
@@ -74,7 +74,7 @@ def _tensor(address: int, dims: tuple[int, ...], strides: tuple[int, ...], eleme
 
 def _row(element: str, count: int, interleave: int, swizzle: int, name: str) -> None:
     """Checks the inner row of a box, of ``count`` elements."""
-    kind = ElementType.from_name(element.removesuffix(".ftz"))
+    kind = TensorMapElement.from_name(element.removesuffix(".ftz"))
     nbytes = count * kind.bytes // kind.unit
     if kind.global_bytes:
         _require(count == 128, name, count, f"must be 128 for {element}")
@@ -119,7 +119,7 @@ def encode_tiled(
     _within("boxDim", fields.box, 1, 256)
     _within("elementStrides", fields.element_strides, 1, 8)
     _row(fields.element, fields.box[0], interleave, swizzle, "boxDim[0]")
-    if not ElementType.from_name(fields.element.removesuffix(".ftz")).global_bytes:
+    if not TensorMapElement.from_name(fields.element.removesuffix(".ftz")).global_bytes:
         nbytes = replace(fields, element_strides=(1,) * rank).box_bytes
         _require(nbytes <= _MAX_BOX_BYTES, "boxDim", fields.box, f"has {nbytes} bytes, of {_MAX_BOX_BYTES} that fit")
     return fields.pack()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator import EmulatorError, LaunchError, Module, TensorMap
 from emugpu.emulator.arguments import order
-from emugpu.emulator.memory.tensor_map import ElementType
+from emugpu.emulator.memory.tensor_map import TensorMapElement
 from emugpu.emulator.ptx.ast import Parameter, PtxKernel
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.host_memory import SPARE, free_bytes
@@ -420,7 +420,7 @@ class LaunchMemory:
         try:
             return TensorMap(
                 placed.address + wanted.offset,
-                ElementType.from_name(wanted.element),
+                TensorMapElement.from_name(wanted.element),
                 dims,
                 strides,
                 box,

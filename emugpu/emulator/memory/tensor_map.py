@@ -27,7 +27,7 @@ MAX_BOX_BYTES = 227 * 1024
 
 
 @dataclass(frozen=True)
-class ElementType:
+class TensorMapElement:
     """An element type of a tensor map: its name, its size in bytes, and the NumPy type that holds its bits."""
 
     name: str
@@ -41,7 +41,7 @@ class ElementType:
     """Bytes of a unit in global memory, if fewer: shared memory then has padding after each unit."""
 
     @classmethod
-    def from_name(cls, name: str) -> ElementType:
+    def from_name(cls, name: str) -> TensorMapElement:
         """Returns a type of `ELEMENT_TYPES` by name."""
         try:
             return ELEMENT_TYPES[name.lower()]
@@ -49,7 +49,7 @@ class ElementType:
             raise ValueError(f"element type '{name}': must be one of {', '.join(ELEMENT_TYPES)}") from None
 
 
-def _element_types() -> dict[str, ElementType]:
+def _element_types() -> dict[str, TensorMapElement]:
     integers = [("u8", np.uint8), ("u16", np.uint16), ("u32", np.uint32), ("s32", np.int32)]
     integers += [("u64", np.uint64), ("s64", np.int64)]
     floats = [
@@ -60,13 +60,13 @@ def _element_types() -> dict[str, ElementType]:
         ("f64", np.float64, 0x7FF77FF77FF77FF7),
     ]
     small = [("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2), ("ue8m0", ml_dtypes.float8_e8m0fnu)]
-    types = [ElementType(name, np.dtype(t).itemsize, np.dtype(t)) for name, t in (*integers, *small)]
-    types += [ElementType(name, np.dtype(t).itemsize, np.dtype(t), nan) for name, t, nan in floats]
+    types = [TensorMapElement(name, np.dtype(t).itemsize, np.dtype(t)) for name, t in (*integers, *small)]
+    types += [TensorMapElement(name, np.dtype(t).itemsize, np.dtype(t), nan) for name, t, nan in floats]
     # PTX ISA 5.5.1.1; in the driver API 16U4_ALIGN8B, 16U4_ALIGN16B and 16U6_ALIGN16B.
     types += [
-        ElementType("b4x16", 1, np.dtype(np.uint8), unit=2),
-        ElementType("b4x16_p64", 16, np.dtype("V16"), unit=16, global_bytes=8),
-        ElementType("b6x16_p32", 16, np.dtype("V16"), unit=16, global_bytes=12),
+        TensorMapElement("b4x16", 1, np.dtype(np.uint8), unit=2),
+        TensorMapElement("b4x16_p64", 16, np.dtype("V16"), unit=16, global_bytes=8),
+        TensorMapElement("b6x16_p32", 16, np.dtype("V16"), unit=16, global_bytes=12),
     ]
     return {t.name: t for t in types}
 
@@ -112,7 +112,7 @@ class TensorMap:
     """
 
     address: int
-    element: ElementType
+    element: TensorMapElement
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
@@ -124,7 +124,7 @@ class TensorMap:
 
     def __post_init__(self) -> None:
         if isinstance(self.element, str):
-            object.__setattr__(self, "element", ElementType.from_name(self.element))
+            object.__setattr__(self, "element", TensorMapElement.from_name(self.element))
         if isinstance(self.swizzle, str):
             object.__setattr__(self, "swizzle", Swizzle.from_name(self.swizzle))
         for name in ("dims", "strides", "box"):
@@ -216,7 +216,7 @@ class TensorMap:
     def tiled(
         cls,
         address: int,
-        element: ElementType | str,
+        element: TensorMapElement | str,
         shape: Sequence[int],
         box: Sequence[int],
         swizzle: Swizzle | str = Swizzle.NONE,
@@ -224,7 +224,7 @@ class TensorMap:
     ) -> TensorMap:
         """Returns a map over a packed row-major array. `shape` and `box` have the outermost dimension first."""
         if isinstance(element, str):
-            element = ElementType.from_name(element)
+            element = TensorMapElement.from_name(element)
         mode = Swizzle.from_name(swizzle) if isinstance(swizzle, str) else swizzle
         dims = tuple(reversed(shape))
         size = element.global_bytes or element.bytes

@@ -29,7 +29,7 @@ from typing import Any
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.swizzle import Swizzle
-from emugpu.emulator.memory.tensor_map import MAX_RANK, ElementType, Im2colMap, TensorMap
+from emugpu.emulator.memory.tensor_map import MAX_RANK, Im2colMap, TensorMap, TensorMapElement
 
 NBYTES = 128
 ALIGNMENT = 64
@@ -89,7 +89,7 @@ class Fields:
     @property
     def box_bytes(self) -> int:
         """The box size that the driver stores. It rounds down where copies round up (`TensorMap.box_shape`)."""
-        kind = ElementType.from_name(self.element.removesuffix(".ftz"))
+        kind = TensorMapElement.from_name(self.element.removesuffix(".ftz"))
         if self.im2col is None:
             count = prod(extent // step for extent, step in zip(self.box, self.element_strides, strict=True))
         else:

@@ -15,7 +15,7 @@ from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.swizzle import Swizzle
-from emugpu.emulator.memory.tensor_map import ELEMENT_TYPES, ElementType, TensorMap
+from emugpu.emulator.memory.tensor_map import ELEMENT_TYPES, TensorMap, TensorMapElement
 from emugpu.emulator.units import tma
 
 NAMES = list(SPAN_BYTES)
@@ -49,13 +49,13 @@ class TestSwizzle:
             Swizzle.from_name("96B")
 
 
-def tensor(element: ElementType, dims: tuple[int, ...], seed: int = 0) -> np.ndarray:
+def tensor(element: TensorMapElement, dims: tuple[int, ...], seed: int = 0) -> np.ndarray:
     """Random bits [.., dim 1, dim 0], no two neighbours alike."""
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (*reversed(dims), element.bytes), dtype=np.uint8)
 
 
-def strides_of(element: ElementType, dims: tuple[int, ...], gap: int = 0) -> tuple[int, ...]:
+def strides_of(element: TensorMapElement, dims: tuple[int, ...], gap: int = 0) -> tuple[int, ...]:
     """Strides of dims 1.. rounded up to 16 bytes, with `gap` unused bytes behind every row."""
     strides, pitch = [], dims[0] * element.bytes
     for dim in dims[1:]:
@@ -65,7 +65,9 @@ def strides_of(element: ElementType, dims: tuple[int, ...], gap: int = 0) -> tup
     return tuple(strides)
 
 
-def place(memory: GlobalMemory, element: ElementType, data: np.ndarray, gap: int = 0) -> tuple[int, tuple[int, ...]]:
+def place(
+    memory: GlobalMemory, element: TensorMapElement, data: np.ndarray, gap: int = 0
+) -> tuple[int, tuple[int, ...]]:
     """Put a tensor into global memory element by element; bytes between the rows stay unwritten."""
     dims = tuple(reversed(data.shape[:-1]))
     strides = strides_of(element, dims, gap)
@@ -349,4 +351,4 @@ class TestTensorMap:
 
     def test_unknown_element_type(self):
         with pytest.raises(ValueError, match=r"'bf17': must be one of u8"):
-            ElementType.from_name("bf17")
+            TensorMapElement.from_name("bf17")
