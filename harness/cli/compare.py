@@ -29,6 +29,7 @@ from harness.cli.repeat import command_of
 from harness.cli.run import show_mistakes
 from harness.cli.running import RunOptions, attempt_all, exit_code, prepare, save
 from harness.problem import Shape
+from harness.report.data import compact
 from harness.report.published import PublishedFigure, published_figures
 from harness.run import compare
 
@@ -128,7 +129,7 @@ def show_published(console: Console, published: Sequence[PublishedFigure]) -> No
             (
                 figure.author,
                 figure.name,
-                f"{figure.gpu}, {_cube(figure.shape)} {figure.dtype}",
+                f"{figure.gpu}, {compact(figure.shape)} {figure.dtype}",
                 f"{figure.tflops:g}",
                 f"{figure.tflops / figure.vendor_tflops:.0%}" if figure.vendor_tflops else "-",
             )
@@ -137,12 +138,6 @@ def show_published(console: Console, published: Sequence[PublishedFigure]) -> No
     )
     for line in dict.fromkeys(_source(figure) for figure in published):
         show_line(console, line)
-
-
-def _cube(shape: str) -> str:
-    """Returns ``4096x4096x4096`` as ``4096^3``."""
-    sizes = shape.split("x")
-    return f"{sizes[0]}^3" if len(set(sizes)) == 1 else shape
 
 
 def _source(figure: PublishedFigure) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,20 +44,15 @@ DEFAULT_SHAPE = "1024"
 
 
 kernel_argument = click.argument("kernel", shell_complete=offering(lambda: KERNELS))
-kernels_argument = click.argument(
+_kernels = partial(
+    click.argument,
     "kernels",
     nargs=-1,
     required=True,
-    metavar="KERNEL...|all",
     shell_complete=offering(lambda: [*KERNELS, "all"]),
 )
-kernels_or_launch_argument = click.argument(
-    "kernels",
-    nargs=-1,
-    required=True,
-    metavar="KERNEL...|all|LAUNCH.toml",
-    shell_complete=offering(lambda: [*KERNELS, "all"]),
-)
+kernels_argument = _kernels(metavar="KERNEL...|all")
+kernels_or_launch_argument = _kernels(metavar="KERNEL...|all|LAUNCH.toml")
 """The argument of the commands of the timing model."""
 
 
