@@ -90,7 +90,7 @@ class TableSource:
 
 
 @dataclass(frozen=True)
-class MeasuredTable:
+class PublishedTable:
     """A table. ``rows`` are in the order of the file, with only the columns of `COLUMNS`."""
 
     name: str
@@ -126,7 +126,7 @@ def find_tables(folder: Path) -> tuple[list[Path], list[Path]]:
     return sums, tables
 
 
-def read_table(path: Path) -> MeasuredTable:
+def read_table(path: Path) -> PublishedTable:
     """Reads a table by its name. Raises UsageProblem, with the place, for a value that breaks the rule of its
     column.
     """
@@ -145,7 +145,7 @@ def read_table(path: Path) -> MeasuredTable:
         raise UsageProblem(f"{path}: cannot be read as a CSV file ({error}); write it as text in UTF-8") from None
     if not rows:
         raise UsageProblem(f"{path}: has no rows; leave the file out, or put rows into it")
-    return MeasuredTable(path.stem, path, rows)
+    return PublishedTable(path.stem, path, rows)
 
 
 def _row(path: Path, line: int, row: Mapping[str, str | None], columns: Mapping[str, Read]) -> Row:

@@ -14,7 +14,7 @@ from typing import Any
 from harness.model.constants import GpuConstants, find_gpu
 from harness.model.silicon.copies import Copies, cycles_of_box, latency_of_first
 from harness.model.silicon.mainloop import Mainloop, cycles_of_step
-from harness.model.silicon.tables import SHIPPED, MeasuredTable, Row, find_tables, gpus_with_tables, read_table
+from harness.model.silicon.tables import SHIPPED, PublishedTable, Row, find_tables, gpus_with_tables, read_table
 from harness.model.tcgen05 import MmaForm, MmaTimes
 
 LATENCY = "mma_intervals latency"
@@ -77,7 +77,7 @@ class Confrontation:
 Progress = Callable[[int], None]
 
 
-def confront(table: MeasuredTable, gpu: GpuConstants, progress: Progress = lambda ready: None) -> list[Confrontation]:
+def confront(table: PublishedTable, gpu: GpuConstants, progress: Progress = lambda ready: None) -> list[Confrontation]:
     """Predicts all rows of a table at the GPU's highest clock. Calls ``progress`` with the number of rows done."""
     unit, compare = COMPARE[table.name]
     found = []
