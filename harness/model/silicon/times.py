@@ -99,6 +99,11 @@ def confront_shipped() -> dict[str, list[Confrontation]]:
     return found
 
 
+def _compared(what: str, published: float, refused: str, predict: Callable[[], float]) -> tuple[Compared, ...]:
+    """Compares a row with one value. ``predict`` is called unless the model has no result."""
+    return (Compared(what, published, None if refused else predict(), refused),)
+
+
 def _form(row: Row) -> MmaForm | str:
     """Returns the properties that decide the time of an instruction, or why there is no such instruction."""
     scaled = str(row["format"]).startswith(("MX", "NV"))
@@ -146,11 +151,12 @@ def _mainloop(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     sizes = [int(row[name]) for name in ("tile_m", "tile_n", "tile_k", "stages")]
     loop, k, clock = Mainloop(str(row["format"]), *sizes), int(row["k"]), gpu["clock.max"]
     what = f"{loop.dtype} {loop.m}x{loop.n}x{loop.tile_k}, {loop.stages} stages, K = {k}"
-    refused = loop.why_not()
-    if refused:
-        return (Compared(what, float(row["microseconds"]), None, refused),)
-    seconds = cycles_of_step(loop, gpu, clock, k) * k / loop.tile_k / clock
-    return (Compared(what, float(row["microseconds"]), 1e6 * seconds),)
+    return _compared(
+        what,
+        float(row["microseconds"]),
+        loop.why_not(),
+        lambda: 1e6 * cycles_of_step(loop, gpu, clock, k) * k / loop.tile_k / clock,
+    )
 
 
 def _box(row: Row) -> str:
@@ -169,30 +175,23 @@ def _multicast(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     cluster = int(row["cluster"])
     what, published = f"{row['mode']}, cluster of {cluster}, {_box(row)}", float(row["sm_cycles"])
     refused = _refusal(row) or ("" if cluster in (1, 2, 4) else f"cluster of {cluster}: buffers are known of 1, 2, 4")
-    if refused:
-        return (Compared(what, published, None, refused),)
     in_flight = min(PER_CTA, MOST_IN_FLIGHT // cluster)
     copies = Copies(int(row["box_elements_wide"]), int(row["box_rows"]), in_flight, cluster)
     boxes = int(row["tma_instructions"]) / gpu.sms
-    return (Compared(what, published, boxes * cycles_of_box(copies, gpu, gpu["clock.max"])),)
+    return _compared(what, published, refused, lambda: boxes * cycles_of_box(copies, gpu, gpu["clock.max"]))
 
 
 def _latency(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
-    published, refused = float(row["latency_cycles_median"]), _refusal(row)
-    if refused:
-        return (Compared(_box(row), published, None, refused),)
     copies = Copies(int(row["box_elements_wide"]), int(row["box_rows"]))
-    return (Compared(_box(row), published, latency_of_first(copies, gpu, gpu["clock.max"])),)
+    published = float(row["latency_cycles_median"])
+    return _compared(_box(row), published, _refusal(row), lambda: latency_of_first(copies, gpu, gpu["clock.max"]))
 
 
 def _throughput(row: Row, gpu: GpuConstants) -> tuple[Compared, ...]:
     what, published = f"{_box(row)}, {row['boxes_in_flight']} in flight", float(row["sm_cycles"])
-    refused = _refusal(row)
-    if refused:
-        return (Compared(what, published, None, refused),)
     copies = Copies(int(row["box_elements_wide"]), int(row["box_rows"]), int(row["boxes_in_flight"]))
-    cycles = float(row["boxes_per_sm"]) * cycles_of_box(copies, gpu, gpu["clock.max"])
-    return (Compared(what, published, cycles),)
+    boxes = float(row["boxes_per_sm"])
+    return _compared(what, published, _refusal(row), lambda: boxes * cycles_of_box(copies, gpu, gpu["clock.max"]))
 
 
 COMPARE: dict[str, tuple[str, Callable[[Row, GpuConstants], tuple[Compared, ...]]]] = {
