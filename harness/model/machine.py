@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 from emugpu.emulator import Device
 from emugpu.emulator.errors import Fault
@@ -31,8 +31,9 @@ WARPGROUP = 4
 """Warps that issue a wgmma together (PTX ISA 9.7.15)."""
 
 
-class TimedTrace(Protocol):
-    """Receives the events with their cycles, in no particular order if several SMs are simulated.
+class TimedTrace:
+    """Receives the events with their cycles, in no particular order if several SMs are simulated. This one ignores
+    everything.
 
     ``attach`` gets the machine before it runs. ``event`` gets what a sink of the emulator gets.
     """
@@ -44,31 +45,6 @@ class TimedTrace(Protocol):
     def waited(self, fragment: Any, site: Any, since: float, until: float) -> None: ...
     def submitted(self, operation: Any, at: float, done: float) -> None: ...
     def completed(self, operation: Any, at: float) -> None: ...
-
-
-class NoTrace:
-    """A trace that ignores everything."""
-
-    def attach(self, machine: Any) -> None:
-        pass
-
-    def event(self, event: Any) -> None:
-        pass
-
-    def cluster_started(self, cluster: Any, at: float) -> None:
-        pass
-
-    def ran(self, fragment: Any, block: int, start: float, end: float) -> None:
-        pass
-
-    def waited(self, fragment: Any, site: Any, since: float, until: float) -> None:
-        pass
-
-    def submitted(self, operation: Any, at: float, done: float) -> None:
-        pass
-
-    def completed(self, operation: Any, at: float) -> None:
-        pass
 
 
 class Issue:
@@ -139,7 +115,7 @@ class TimedMachine(Machine):
         super().__init__(grid, schedule, clusters, limits)
         self.gpu = gpu
         self.units = units
-        self.trace = trace or NoTrace()
+        self.trace = trace or TimedTrace()
         self.costs = block_costs(grid.code, gpu)
         self.begin = gpu["launch.kernel"]
         self.prepares = two_fit and any(cost.follows for cost in self.costs)

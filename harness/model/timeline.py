@@ -16,7 +16,7 @@ from emugpu.emulator.machine.state import AsyncOperation, Cta, Fragment
 from emugpu.emulator.machine.warpgroup import WarpgroupMma
 from emugpu.emulator.memory.bytes import CHUNK
 from emugpu.emulator.units.mma_instruction import Mma
-from harness.model.machine import TimedMachine
+from harness.model.machine import TimedMachine, TimedTrace
 
 NEAR = 1.0
 """Spans of one kind with a gap of at most this many cycles become one."""
@@ -133,7 +133,7 @@ class Timeline:
         return Timeline(self.title, self.unit, self.hertz, spans, flows, samples)
 
 
-class TimelineRecorder:
+class TimelineRecorder(TimedTrace):
     """A trace, and a sink for the machine's events: collects the timeline of some CTAs.
 
     ``stages`` is the depth of the ring, for its fill level, or 0 if there is none or it is unknown. ``ranks`` are the
@@ -211,9 +211,6 @@ class TimelineRecorder:
                 key = self._key(cta)
                 if key is not None:
                     self._span(key, "cluster launch control", "try_cancel", "control", at, done, merge=False)
-
-    def completed(self, operation: AsyncOperation, at: float) -> None:
-        pass
 
     # ---- the events ----
 

@@ -17,7 +17,7 @@ from emugpu.launch.launching import EmulationOptions, run
 from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar
 from harness.model.constants import GpuConstants
 from harness.model.first_use import FirstUse
-from harness.model.machine import NoTrace, TimedDevice
+from harness.model.machine import TimedDevice, TimedTrace
 from harness.model.tcgen05 import K_BYTES
 from harness.model.units import MemorySystem
 
@@ -278,7 +278,7 @@ GONE:
 # ---- its time ----
 
 
-class StepTimes(NoTrace):
+class StepTimes(TimedTrace):
     """Keeps when the MMAs of each K step were done."""
 
     def __init__(self) -> None:
