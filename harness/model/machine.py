@@ -135,7 +135,7 @@ class TimedMachine(Machine):
         self._issues: dict[tuple[Cta, int], Issue] = {}
         # Successive values are far apart, so that CTAs of a cluster and of its neighbours are served differently.
         count = min(sms, clusters.capacity * clusters.size)
-        self._all = [Sm(2 * (n * GOLDEN % 1) - 1) for n in range(1, count + 1)]
+        self.sms = [Sm(2 * (n * GOLDEN % 1) - 1) for n in range(1, count + 1)]
         self._per_sm = -(-clusters.capacity * clusters.size // count)
         """CTAs that fit on an SM."""
         self._started: dict[tuple[int, int], float] = {}
@@ -148,10 +148,6 @@ class TimedMachine(Machine):
         }
         schedule.submitted = self._submit
         self.trace.attach(self)
-
-    @property
-    def sms(self) -> list[Sm]:
-        return self._all
 
     def sm(self, cta: Cta) -> Sm:
         return self._sms[cta.cluster.number, cta.rank]
@@ -192,7 +188,7 @@ class TimedMachine(Machine):
             turns += 1
             if turns % LIMIT_CHECK == 0 or self.preempted:
                 self._check_limits()
-        self.end = max([self.now, *(life.end for sm in self._all for life in sm.lives)])
+        self.end = max([self.now, *(life.end for sm in self.sms for life in sm.lives)])
 
     def _push(self, at: float, item: Any) -> None:
         heappush(self._heap, (at, next(self._order), item))
@@ -228,7 +224,7 @@ class TimedMachine(Machine):
         for cta in cluster.ctas:
             # CTAs of one cluster share an SM only if no other SM has room, because they would advance together and wait
             # together.
-            sm = min(self._all, key=lambda each: (each.ctas >= self._per_sm, each in taken, each.ctas))
+            sm = min(self.sms, key=lambda each: (each.ctas >= self._per_sm, each in taken, each.ctas))
             taken.add(sm)
             sm.ctas += 1
             self._sms[cluster.number, cta.rank] = sm
@@ -430,15 +426,11 @@ class TimedMachine(Machine):
                 return units.mma(at, subject, [self.sm(each) for each in ctas])
             case "tmem.copy":  # its share of the tensor core's time is not published, and counts as zero
                 return at + units.tmem_latency
-            case "commit":
-                return at
             case "tma.store.read":
                 return units.tma_store(at, subject.tmap, subject.coordinates, sm)
-            case "tma.store.write":
-                return at
             case "launch-control":
                 return at + units.cluster_control
-            case "commit.arrive" | "launch-control.response":
+            case "commit" | "commit.arrive" | "tma.store.write" | "launch-control.response":
                 return at
             case _:
                 return at + units.hit_latency
