@@ -41,5 +41,5 @@ def is_program(words: Sequence[str], other: str = "") -> bool:
 def only_launch_file(words: Sequence[str | Path]) -> Path:
     """Returns the one launch file that is named."""
     if len(words) > 1:
-        raise UsageProblem(f"{len(words)} launch files are named, {', '.join(map(str, words))}; name one")
+        raise UsageProblem(f"{len(words)} names are given, {', '.join(map(str, words))}; name one launch file")
     return Path(words[0])

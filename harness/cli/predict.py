@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from rich.console import Console
 from emugpu.cli.options import as_json, given_options
 from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import show_line, show_table
+from emugpu.cli.target import only_launch_file
 from emugpu.emulator.names import readable_name
 from emugpu.errors import EXIT_WRONG_RESULT, UsageProblem
 from emugpu.launch.launch_file import read_launch_file
@@ -76,9 +76,8 @@ def predict_command(
 
 def _predict_file(words: Sequence[str], gpu: GpuConstants, outputs: Outputs) -> int:
     refuse_what_kernels_have(words[0], "what_if")
-    if len(words) > 1:
-        raise UsageProblem(f"{len(words)} words are named, {', '.join(words)}; name one launch file, or kernels")
-    outcome, predicted = predict_launches(read_launch_file(Path(words[0])), gpu, EmulationOptions(strict=False))
+    what = read_launch_file(only_launch_file(words))
+    outcome, predicted = predict_launches(what, gpu, EmulationOptions(strict=False))
     code = _show_and_write(predicted, (), outputs, f"the results are {'as expected' if outcome.passed else 'WRONG'}")
     return code if outcome.passed else EXIT_WRONG_RESULT
 

@@ -81,7 +81,7 @@ def test_predict_checks_the_result_too() -> None:
         (("timeline", "kernel7", "-o", "trace.svg", "--cycles", "5:5"), "the last must be above the first"),
         (("timeline", "kernel7"), "name a file for the timeline: -o FILE.json"),
         (("timeline", "kernel6", "kernel7", "-o", "trace.json"), "several kernels are one picture; name it .svg"),
-        (("timeline", "x.toml", "y.toml", "-o", "x.svg"), "2 launch files are named, x.toml, y.toml; name one"),
+        (("timeline", "x.toml", "y.toml", "-o", "x.svg"), "2 names are given, x.toml, y.toml; name one launch file"),
         (("timeline", "x.toml", "--shape", "8", "-c", "stages=2", "-o", "x.svg"), "leave --shape, --config out"),
     ],
 )
