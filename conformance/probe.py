@@ -167,7 +167,7 @@ def _bytes(name: str, content: np.ndarray) -> spec.Buffer:
 def _argument(argument: Argument, maps: dict[str, spec.Map]) -> spec.Argument:
     """Returns the argument, and adds its tensor maps to the others."""
     if isinstance(argument, Pointer):
-        return spec.Reference(argument.buffer)
+        return spec.AddressArgument(argument.buffer)
     if isinstance(argument, StructArgument):
         return spec.Struct(tuple((f"field {n}", _argument(field, maps)) for n, field in enumerate(argument.fields)))
     if isinstance(argument, MapArgument):
@@ -186,7 +186,7 @@ def _argument(argument: Argument, maps: dict[str, spec.Map]) -> spec.Argument:
             fill_nan=argument.fill_nan,
             gpu_swizzle="" if emulated else argument.swizzle,
         )
-        return spec.Reference(name)
+        return spec.AddressArgument(name)
     return spec.Raw(argument.tobytes())
 
 

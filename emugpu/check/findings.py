@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from emugpu.emulator.machine.events import Agent, Site
-from emugpu.emulator.rules import Finding as Warned
+from emugpu.emulator.rules import RuleWarning
 
 Severity = Literal["error", "warning", "note"]
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -304,7 +304,7 @@ def _location(place: Place, file: str) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": name}, "region": {"startLine": max(1, line)}}}
 
 
-def unwritten_reads(warnings: Iterable[Warned]) -> tuple[Finding, ...]:
+def unwritten_reads(warnings: Iterable[RuleWarning]) -> tuple[Finding, ...]:
     """Returns the emulator's warnings of reads of unwritten memory, as findings of a verdict."""
     return tuple(
         Finding("memory", "warning", warning.message, None, count=warning.count)

@@ -77,7 +77,7 @@ def _dims(sizes: tuple[int, int, int]) -> str:
 
 def _remarks(log: Log) -> list[str]:
     lines = []
-    warnings: dict[tuple[str, str, int], list[rules.Finding]] = {}
+    warnings: dict[tuple[str, str, int], list[rules.RuleWarning]] = {}
     for launch in log.launches:
         for warning in launch.warnings:
             warnings.setdefault((launch.kernel, rules.cause(warning), warning.line), []).append(warning)

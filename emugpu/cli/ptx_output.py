@@ -12,7 +12,7 @@ from emugpu.cli.render import flatten_counters, show_line, show_table
 from emugpu.emulator.names import readable_name, short_name
 from emugpu.launch.corpus import NOT_LAUNCHED, Row
 from emugpu.launch.expectation import Comparison
-from emugpu.launch.launching import Outcome, ScheduleOutcome, name_schedules
+from emugpu.launch.launching import LaunchOutcome, ScheduleOutcome, name_schedules
 from emugpu.launch.listing import ListedKernel, Listing
 
 SHOWN_REFUSALS = 20
@@ -69,7 +69,7 @@ def _show_kernel(console: Console, kernel: ListedKernel) -> None:
             show_line(console, f"  ... and {len(refused) - SHOWN_REFUSALS} more; -o FILE.json has them all")
 
 
-def show_outcome(console: Console, outcome: Outcome, tried: Sequence[ScheduleOutcome]) -> None:
+def show_outcome(console: Console, outcome: LaunchOutcome, tried: Sequence[ScheduleOutcome]) -> None:
     """Shows the report of a run."""
     kernels = ", ".join(dict.fromkeys(short_name(one.kernel) for one in outcome.launched))
     if outcome.output:
@@ -111,7 +111,7 @@ def show_outcome(console: Console, outcome: Outcome, tried: Sequence[ScheduleOut
         show_line(console, f"{name}: WRONG RESULT", "bold red")
 
 
-def show_mistakes(console: Console, outcome: Outcome) -> None:
+def show_mistakes(console: Console, outcome: LaunchOutcome) -> None:
     """Shows which elements of the buffers are wrong."""
     for verdict in outcome.verdicts:
         if isinstance(verdict, Comparison) and verdict.mistakes:
@@ -150,7 +150,7 @@ def show_corpus(console: Console, folder: Path, rows: Sequence[Row]) -> None:
     show_line(console, found, "bold")
 
 
-def _device(outcome: Outcome, tried: Sequence[ScheduleOutcome]) -> list[tuple[str, str]]:
+def _device(outcome: LaunchOutcome, tried: Sequence[ScheduleOutcome]) -> list[tuple[str, str]]:
     device = outcome.device
     if "accumulation" not in device:
         return [("device", f"{device['name']}, compute capability {device['compute_capability']}")]

@@ -21,7 +21,7 @@ from emugpu.cli.render import progress_bar
 from emugpu.cuda.launch import run_on_gpu
 from emugpu.errors import EXIT_CANNOT_RUN, EXIT_OK, EXIT_WRONG_RESULT, CannotRun
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.launching import EmulationOptions, Outcome, ScheduleOutcome, run_schedules
+from emugpu.launch.launching import EmulationOptions, LaunchOutcome, ScheduleOutcome, run_schedules
 from emugpu.launch.ptxas import require_accepted
 from emugpu.launch.spec import Launchable
 from emugpu.processes.engine import Processes
@@ -114,14 +114,14 @@ def _report(runs: Sequence[Sequence[ScheduleOutcome]], outputs: Outputs, files: 
     return written.exit_code if all(outcome.passed for outcome in outcomes) else EXIT_WRONG_RESULT
 
 
-def _record(outcome: Outcome, tried: Sequence[ScheduleOutcome]) -> dict[str, object]:
+def _record(outcome: LaunchOutcome, tried: Sequence[ScheduleOutcome]) -> dict[str, object]:
     record = {**new_record(), **outcome.as_dict()}
     if len(tried) > 1:
         record["schedules"] = [{"seed": t.seed, "passed": t.passed, "error": t.error or None} for t in tried]
     return record
 
 
-def _dump(outcomes: Sequence[Outcome], folder: Path, files: Sequence[Path]) -> None:
+def _dump(outcomes: Sequence[LaunchOutcome], folder: Path, files: Sequence[Path]) -> None:
     """Writes a file for each buffer. If several launch files are named, each has a folder of its name, below the folder
     that holds all of them.
 

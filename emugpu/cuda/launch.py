@@ -17,7 +17,7 @@ from emugpu.emulator.memory.address_space import PARAM_WINDOW
 from emugpu.emulator.names import find_name
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.gpus import check_target, kind_of
-from emugpu.launch.launching import Launched, Outcome, load_module
+from emugpu.launch.launching import Launched, LaunchOutcome, load_module
 from emugpu.launch.listing import list_kernels
 from emugpu.launch.memory import LaunchMemory
 from emugpu.launch.spec import Launch, Launchable, target_of
@@ -159,7 +159,7 @@ class LoadedLaunchable:
         )
 
 
-def run_on_gpu(what: Launchable, driver: Driver | None = None, keep: Collection[str] | None = None) -> Outcome:
+def run_on_gpu(what: Launchable, driver: Driver | None = None, keep: Collection[str] | None = None) -> LaunchOutcome:
     """Runs a launchable once, on the GPU of this process. keep: as for `emugpu.launch.launching.run`.
 
     A hang on the GPU hangs this process. To be safe, run it in another process (`emugpu.processes`).
@@ -180,7 +180,7 @@ def run_on_gpu(what: Launchable, driver: Driver | None = None, keep: Collection[
         verdicts = loaded.memory.judge()
     gpu = driver.describe()
     about = {"kind": kind_of(gpu["name"]), **gpu}
-    return Outcome(what, about, target_of(loaded.module.target), launched, verdicts, seconds, contents)
+    return LaunchOutcome(what, about, target_of(loaded.module.target), launched, verdicts, seconds, contents)
 
 
 def _three(sizes: tuple[int, ...]) -> tuple[int, ...]:

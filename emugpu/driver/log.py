@@ -11,7 +11,7 @@ from emugpu.check.verdict import Verdict, Word, fidelity, races
 from emugpu.emulator.machine.counters import Counters
 from emugpu.emulator.names import short_name
 from emugpu.emulator.ptx.ast import PtxKernel
-from emugpu.emulator.rules import Finding as Warned
+from emugpu.emulator.rules import RuleWarning
 
 Dims = tuple[int, int, int]
 
@@ -36,7 +36,7 @@ class LaunchRecord:
     seconds: float = 0.0
     error: str = ""
     result: str = ""
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[RuleWarning, ...] = ()
     parameters: bytes = b""
     """The parameter block of the kernel; it is not part of the record."""
     findings: tuple[Finding, ...] = ()

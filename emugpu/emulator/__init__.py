@@ -32,7 +32,7 @@ from emugpu.emulator.machine.counters import Counters
 from emugpu.emulator.machine.state import Region
 from emugpu.emulator.memory.swizzle import Swizzle
 from emugpu.emulator.memory.tensor_map import Im2colMap, TensorMap
-from emugpu.emulator.rules import RULES, Finding
+from emugpu.emulator.rules import RULES, RuleWarning
 
 __all__ = [
     "RULES",
@@ -41,7 +41,6 @@ __all__ = [
     "Device",
     "EmulatorError",
     "Fault",
-    "Finding",
     "Im2colMap",
     "LaunchError",
     "LaunchResult",
@@ -50,6 +49,7 @@ __all__ = [
     "Module",
     "PtxSyntaxError",
     "Region",
+    "RuleWarning",
     "Swizzle",
     "TensorMap",
 ]

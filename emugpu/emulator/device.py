@@ -33,7 +33,7 @@ from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.library import Library
 from emugpu.emulator.ptx.ast import PtxKernel
 from emugpu.emulator.ptx.parser import parse_module
-from emugpu.emulator.rules import RULES, Finding
+from emugpu.emulator.rules import RULES, RuleWarning
 from emugpu.emulator.symbols import FIRST_CONSTANT, Symbols
 from emugpu.emulator.translate.program import translate
 from emugpu.emulator.translate.refusals import check_module
@@ -106,7 +106,7 @@ class LaunchResult:
 
     counters: Counters
     seconds: float
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[RuleWarning, ...] = ()
     printed: tuple[Printed, ...] = ()
     """The output of printf, in the order in which it happened."""
 

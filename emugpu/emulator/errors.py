@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emugpu.emulator.rules import RULES, Finding
+from emugpu.emulator.rules import RULES, RuleWarning
 
 
 class EmulatorError(Exception):
@@ -12,7 +12,7 @@ class EmulatorError(Exception):
     """
 
     output = ""
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[RuleWarning, ...] = ()
 
 
 class PtxSyntaxError(EmulatorError):

@@ -196,7 +196,7 @@ WARNINGS = tuple(_WARNINGS)
 
 
 @dataclass
-class Finding:
+class RuleWarning:
     """A warning of a run.
 
     ``count``: how often it happened at this place, in all warps, CTAs and phases. ``line``: the line of the PTX.
@@ -208,6 +208,6 @@ class Finding:
     line: int = 0
 
 
-def cause(finding: Finding) -> str:
+def cause(finding: RuleWarning) -> str:
     """Returns the part that findings have in common if they differ only in numbers, such as addresses."""
     return f"{finding.rule}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '', finding.message)}"

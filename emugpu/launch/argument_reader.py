@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from emugpu.launch.spec import NULL, Argument, DataType, Null, Raw, Reference, Scalar, Struct, find_type, fits
+from emugpu.launch.spec import NULL, AddressArgument, Argument, DataType, Null, Raw, Scalar, Struct, find_type, fits
 from emugpu.launch.toml_table import TomlTable, is_whole
 
 
@@ -33,11 +33,11 @@ class ArgumentReader:
             '{ hex = "..." }',
         )
 
-    def _reference(self, key: str, name: str, pointer: bool = False, offset: int = 0) -> Reference:
+    def _reference(self, key: str, name: str, pointer: bool = False, offset: int = 0) -> AddressArgument:
         if name not in self.names:
             known = ", ".join(self.names) or "none"
             self.table.fail(key, name, f'there is no such buffer, map or symbol; there are {known}, and "null"')
-        return Reference(name, pointer, offset)
+        return AddressArgument(name, pointer, offset)
 
     def _table(self, key: str, value: dict[str, Any]) -> Argument:
         if set(value) == {"fields"}:

@@ -16,13 +16,13 @@ from emugpu.launch.expectation import MOST_TOLERANCE, Holds
 from emugpu.launch.launching import EmulationOptions, run
 from emugpu.launch.spec import (
     DATA_TYPES,
+    AddressArgument,
     Argument,
     Buffer,
     Fill,
     Launch,
     Launchable,
     Null,
-    Reference,
     Scalar,
 )
 
@@ -112,7 +112,7 @@ def _argument(name: str, value: Any, buffers: dict[str, Buffer]) -> Argument:
                 "numbers, and not empty"
             )
         buffers[name] = Buffer(name, dtype, value.shape, Fill("array", array=value.copy()))
-        return Reference(name)
+        return AddressArgument(name)
     if isinstance(value, np.generic):
         dtype = next((one for one in DATA_TYPES.values() if one.numpy == value.dtype and not one.packed), None)
         return Scalar(value.item(), dtype)

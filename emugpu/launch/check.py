@@ -11,7 +11,7 @@ from emugpu.check.checker import Checked, Checker, chosen, together
 from emugpu.check.findings import Finding, Report, unwritten_reads
 from emugpu.check.redundant import unneeded
 from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
-from emugpu.emulator import Finding as Warned
+from emugpu.emulator import RuleWarning
 from emugpu.emulator.machine.events import Sink
 from emugpu.errors import CannotRun
 from emugpu.launch.expectation import Holds
@@ -104,7 +104,7 @@ def check_once(work: CheckJob) -> Checked:
     checker = Checker(roles=what.roles)
     failure, correct, where = "", None, work.where
     ended: Word = "clean"
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[RuleWarning, ...] = ()
     try:
         outcome = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=())
         correct, warnings = outcome.passed, outcome.warnings

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from emugpu.emulator import Device, EmulatorError, Finding, LaunchError, LaunchResult, Module, PtxSyntaxError
+from emugpu.emulator import Device, EmulatorError, LaunchError, LaunchResult, Module, PtxSyntaxError, RuleWarning
 from emugpu.emulator.machine.counters import MAXIMA
 from emugpu.emulator.machine.events import Sink, can_defer, fan_out
 from emugpu.emulator.machine.grid import emulated_name
@@ -110,7 +110,7 @@ class Launched:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LaunchOutcome:
     """The outcome of a run.
 
     ``device`` describes the device as plain data. ``verdicts`` are those of the expectations. ``contents`` holds the
@@ -135,9 +135,9 @@ class Outcome:
         return [one.result for one in self.launched if one.result]
 
     @property
-    def warnings(self) -> tuple[Finding, ...]:
+    def warnings(self) -> tuple[RuleWarning, ...]:
         """Returns the warnings of all launches; equal ones become one."""
-        found: dict[tuple[str, int, str], Finding] = {}
+        found: dict[tuple[str, int, str], RuleWarning] = {}
         for finding in (f for result in self.results for f in result.warnings):
             key = (finding.rule, finding.line, finding.message)
             known = found.get(key)
@@ -207,7 +207,7 @@ def run(
     progress: Progress | None = None,
     device: Device | None = None,
     keep: Collection[str] | None = None,
-) -> Outcome:
+) -> LaunchOutcome:
     """Runs a launchable once.
 
     ``device`` is an empty device to run it on, in place of one that the options describe. ``keep`` lists the buffers
@@ -232,11 +232,11 @@ def run(
     contents = memory.contents(what.buffers if keep is None else keep)
     target = target_of(module.target)
     about = about_device(target, options, seconds)
-    return Outcome(what, about, target, launched, memory.judge(), seconds, contents)
+    return LaunchOutcome(what, about, target, launched, memory.judge(), seconds, contents)
 
 
 def about_device(target: str, options: EmulationOptions, seconds: float) -> dict[str, Any]:
-    """Returns a description of the emulated GPU for `Outcome`. ``seconds`` is the time of the emulation."""
+    """Returns a description of the emulated GPU for `LaunchOutcome`. ``seconds`` is the time of the emulation."""
     return {
         "kind": f"emulated-{target}",
         "name": f"emulated {emulated_name(target)}",
@@ -348,7 +348,7 @@ class ScheduleOutcome:
     """The outcome of one schedule, or the reason why there is none. ``options`` include the schedule."""
 
     options: EmulationOptions
-    outcome: Outcome | None
+    outcome: LaunchOutcome | None
     error: str = ""
 
     @property
@@ -360,7 +360,7 @@ class ScheduleOutcome:
     def name(self) -> str:
         return self.options.schedule if self.seed is None else f"seed {self.seed}"
 
-    def require(self) -> Outcome:
+    def require(self) -> LaunchOutcome:
         """Returns the outcome. Raises CannotRun if there is none."""
         if self.outcome is None:
             raise CannotRun(self.error)

@@ -31,6 +31,7 @@ from emugpu.errors import CannotRun, UsageProblem
 from emugpu.host_memory import SPARE, free_bytes
 from emugpu.launch.spec import (
     DATA_TYPES,
+    AddressArgument,
     Argument,
     Buffer,
     DataType,
@@ -41,7 +42,6 @@ from emugpu.launch.spec import (
     Map,
     Null,
     Raw,
-    Reference,
     Scalar,
     Struct,
     round_to_tf32,
@@ -339,12 +339,12 @@ class LaunchMemory:
                 return data
             case Struct(fields):
                 return {name: self._value(field, None) for name, field in fields}
-            case Reference(name, pointer, offset) if name in self.maps:
+            case AddressArgument(name, pointer, offset) if name in self.maps:
                 # A parameter of 8 bytes cannot hold a map, so it is a pointer to one.
                 if pointer or (parameter is not None and parameter.size == POINTER_BYTES):
                     return self.pointer_to_map(name)
                 return self.maps[name]
-            case Reference(name, _, offset):
+            case AddressArgument(name, _, offset):
                 return self.buffers[name].address + offset
         raise AssertionError(argument)
 

@@ -198,7 +198,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Reference:
+class AddressArgument:
     """The address of a buffer or symbol, or a tensor map. ``pointer``: the address of a tensor map in global memory."""
 
     name: str
@@ -220,7 +220,7 @@ class Struct:
     fields: tuple[tuple[str, Argument], ...]
 
 
-Argument = Null | Scalar | Reference | Raw | Struct
+Argument = Null | Scalar | AddressArgument | Raw | Struct
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from emugpu.emulator import Region, Swizzle
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.launch.expectation import Comparison, Holds
 from emugpu.launch.expression import parse_expression
-from emugpu.launch.launching import Outcome
+from emugpu.launch.launching import LaunchOutcome
 from emugpu.launch.ptxas import assemble, ptxas_version, refusal_in, why_no_ptxas
-from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar, WarpRole
+from emugpu.launch.spec import DATA_TYPES, AddressArgument, Buffer, Fill, Launch, Launchable, Map, Scalar, WarpRole
 from emugpu.launch.spec import Argument as LaunchArgument
 from harness import fp8
 from harness.block_scaling import ATOM_BYTES, FORMATS, to_atoms
@@ -401,7 +401,7 @@ def maps_of(plan: Plan) -> dict[str, Map]:
 
 
 def _argument(argument: Argument) -> LaunchArgument:
-    return Scalar(argument.value) if isinstance(argument, ScalarArgument) else Reference(argument.name)
+    return Scalar(argument.value) if isinstance(argument, ScalarArgument) else AddressArgument(argument.name)
 
 
 def _left_at_zero(workspace: WorkspaceArgument) -> Holds:
@@ -434,7 +434,7 @@ class Judged:
     counters: dict[str, Any]
 
 
-def judged(outcome: Outcome, plan: Plan) -> Judged:
+def judged(outcome: LaunchOutcome, plan: Plan) -> Judged:
     """Returns the verdict on C, or on its scale factors if those are wrong. Raises CannotRun if the kernel has not left
     its counters at 0.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from emugpu.errors import UsageProblem
-from emugpu.launch.launching import TOLERANT, EmulationOptions, Launched, Outcome, run
+from emugpu.launch.launching import TOLERANT, EmulationOptions, Launched, LaunchOutcome, run
 from emugpu.launch.listing import list_kernels
 from emugpu.launch.spec import Launchable
 from harness.compile.artifacts import Artifact
@@ -144,7 +144,7 @@ def _clock(simulation: Simulation, gpu: GpuConstants, inputs: str) -> CoreClock:
 
 def predict_launches(
     what: Launchable, gpu: GpuConstants, options: EmulationOptions = TOLERANT, trace: TimedTrace | None = None
-) -> tuple[Outcome, list[Prediction]]:
+) -> tuple[LaunchOutcome, list[Prediction]]:
     """Predicts the launches of any PTX. The outcome is that of a normal run: the result is computed and compared with
     the expected one.
     """

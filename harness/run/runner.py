@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from emugpu.emulator import Finding
+from emugpu.emulator import RuleWarning
 from emugpu.errors import CannotRun
 from emugpu.gpus import arch_of_gpu, check_arch
-from emugpu.launch.launching import Outcome as EmulatedOutcome
-from emugpu.launch.launching import run_schedules
+from emugpu.launch.launching import LaunchOutcome, run_schedules
 from emugpu.record import new_record, source_version
 from harness.compile.artifacts import OUTPUT, Artifact, build, judged, to_launchable
 from harness.compile.catalog import Kernel
@@ -201,7 +200,7 @@ def _emulate(
     inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, config.fused, config.scales)
     what = to_launchable(artifact, plan, inputs)
     several = run_schedules(what, request.emulation, request.schedules, progress, keep=(OUTPUT,))
-    done: list[EmulatedOutcome] = []
+    done: list[LaunchOutcome] = []
     for tried in several:
         one = replace(request, emulation=replace(tried.options, jobs=request.emulation.jobs), schedules=1)
         try:
@@ -219,7 +218,7 @@ def _emulate(
     return request, first.validation, None, _emulated_fields(request, first.counters, done)
 
 
-def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOutcome]) -> dict:
+def _emulated_fields(request: Request, counters: dict, done: Sequence[LaunchOutcome]) -> dict:
     """Returns the device-dependent fields, from the emulations under all schedules of a request."""
     options = request.emulation
     device = {
@@ -237,7 +236,7 @@ def _emulated_fields(request: Request, counters: dict, done: Sequence[EmulatedOu
         "counters": counters,
         "timing": {"seconds": None, "reason": "not measured: emulated"},
     }
-    warnings: dict[tuple[str, str], Finding] = {}
+    warnings: dict[tuple[str, str], RuleWarning] = {}
     for finding in (finding for outcome in done for finding in outcome.warnings):
         warnings.setdefault((finding.rule, finding.message), finding)
     if warnings:

@@ -24,7 +24,7 @@ from emugpu.driver.state import SharedGpu
 from emugpu.emulator import Counters, LaunchResult
 from emugpu.errors import CannotRun
 from emugpu.gpus import usual_gpu
-from emugpu.launch.launching import EmulationOptions, Launched, Outcome, about_device
+from emugpu.launch.launching import EmulationOptions, Launched, LaunchOutcome, about_device
 from emugpu.launch.spec import DATA_TYPES, Buffer, Launchable, Scalar
 from harness import paths
 from harness.compile.artifacts import C_SCALE, Artifact
@@ -37,7 +37,7 @@ from harness.validation import Matmul
 
 def run_on_emulated_gpu(
     artifact: Artifact, plan: Plan, what: Launchable, inputs: Inputs, options: EmulationOptions
-) -> Outcome:
+) -> LaunchOutcome:
     """Compiles the MAX model with PTX in it, and runs it in a child process. what: the same launched by the harness.
 
     Raises CannotRun if there is no output, or if MAX launched something else than the plan says.
@@ -76,7 +76,7 @@ def run_on_emulated_gpu(
     launched = Launched(what.launches[0].where, launch.kernel, plan.grid, result)
     verdicts = tuple(each.judge(contents[each.buffer], {}) for each in what.expectations if isinstance(each, Matmul))
     about = about_device(plan.arch, options, launch.seconds)
-    return Outcome(what, about, plan.arch, (launched,), verdicts, launch.seconds, contents)
+    return LaunchOutcome(what, about, plan.arch, (launched,), verdicts, launch.seconds, contents)
 
 
 def _hand_over(folder: Path, model: Path, config: KernelConfig, plan: Plan, inputs: Inputs, what: Launchable) -> None:

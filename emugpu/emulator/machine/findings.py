@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine.events import Site
-from emugpu.emulator.rules import Finding, cause
+from emugpu.emulator.rules import RuleWarning, cause
 
 
 class Findings:
@@ -18,7 +18,7 @@ class Findings:
     def __init__(self, strict: bool, allow: Collection[str]) -> None:
         self.strict = strict
         self.allow = frozenset(allow)
-        self.found: dict[tuple[str, int], Finding] = {}
+        self.found: dict[tuple[str, int], RuleWarning] = {}
         """The findings by cause and instruction."""
 
     def tolerates(self, rule: str) -> bool:
@@ -33,17 +33,17 @@ class Findings:
 
     def note(self, rule: str, site: Site, message: str) -> None:
         """Records a finding that is a warning in strict mode too."""
-        self.add(Finding(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
+        self.add(RuleWarning(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
 
-    def add(self, finding: Finding, index: int) -> None:
+    def add(self, finding: RuleWarning, index: int) -> None:
         known = self.found.setdefault((cause(finding), index), finding)
         if known is not finding:
             known.count += finding.count
 
-    def merge(self, found: dict[tuple[str, int], Finding]) -> None:
+    def merge(self, found: dict[tuple[str, int], RuleWarning]) -> None:
         """Adds the findings of another process."""
         for (_, index), finding in found.items():
             self.add(finding, index)
 
-    def as_tuple(self) -> tuple[Finding, ...]:
+    def as_tuple(self) -> tuple[RuleWarning, ...]:
         return tuple(self.found.values())

@@ -14,7 +14,7 @@ from emugpu.emulator import Swizzle
 from emugpu.emulator.machine.grid import SM_SHARED
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.launch.launching import EmulationOptions, run
-from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar
+from emugpu.launch.spec import DATA_TYPES, AddressArgument, Buffer, Fill, Launch, Launchable, Map, Scalar
 from harness.model.constants import GpuConstants
 from harness.model.first_use import FirstUse
 from harness.model.machine import TimedDevice, TimedTrace
@@ -318,7 +318,7 @@ def cycles_of_step(loop: Mainloop, gpu: GpuConstants, clock: float, k: int, step
         "mainloop",
         (1,),
         dynamic_shared=loop.shared_bytes,
-        arguments=(("a", Reference("a")), ("b", Reference("b")), ("steps", Scalar(steps))),
+        arguments=(("a", AddressArgument("a")), ("b", AddressArgument("b")), ("steps", Scalar(steps))),
         by_name=True,
     )
     what = Launchable(Path("mainloop.ptx"), buffers, maps, (launch,), text_given=ptx(loop))

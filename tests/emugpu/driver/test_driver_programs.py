@@ -24,7 +24,7 @@ from emugpu.driver.memory import PINNED
 from emugpu.driver.recording import LaunchRecorder
 from emugpu.driver.server import run_program
 from emugpu.driver.state import SharedGpu
-from emugpu.emulator.rules import Finding as Warned
+from emugpu.emulator.rules import RuleWarning
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.launching import run as ptx_run
@@ -565,7 +565,7 @@ def test_a_verdict_on_a_program_has_the_warnings_of_unwritten_memory():
     """`emugpu exec` shows them, so a clean verdict must not hide them."""
     record = LaunchRecord(0, "k", (1, 1, 1), (1, 1, 1), (32, 1, 1), 0, 1)
     log = Log(quiet=True)
-    log.launches = [replace(record, warnings=(Warned("uninitialised", "shared memory byte 0x480", 32, 40),))]
+    log.launches = [replace(record, warnings=(RuleWarning("uninitialised", "shared memory byte 0x480", 32, 40),))]
     [finding] = judge(log, "program", "", True).findings
     assert (finding.severity, finding.message, finding.count) == ("warning", "shared memory byte 0x480", 32)
 

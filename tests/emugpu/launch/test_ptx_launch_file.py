@@ -16,7 +16,7 @@ from emugpu.launch.check import CheckOptions
 from emugpu.launch.corpus import look_through
 from emugpu.launch.expression import ExpressionError, parse_expression
 from emugpu.launch.launch_file import read_launch_file
-from emugpu.launch.spec import Fill, Null, Raw, Reference, Scalar, Struct
+from emugpu.launch.spec import AddressArgument, Fill, Null, Raw, Scalar, Struct
 
 GOOD = f"""ptx = "{FOLDER}/sgemm.ptx"
 [buffers]
@@ -283,7 +283,9 @@ def test_arguments_of_every_kind(tmp_path):
     path.write_text(GOOD.replace('["A", "B", "C", 32, 64]', arguments))
     file = read_launch_file(path)
     values = [argument for _, argument in file.launches[0].arguments]
-    assert values[:6] == [Reference("A"), Reference("m"), Null(), Scalar(3), Scalar(2.5), Scalar(True)]
-    assert values[6].dtype.name == "f16" and values[7:9] == [Raw(b"\0\xff"), Reference("m", pointer=True)]
-    assert values[9] == Struct((("at", Reference("A")), ("inner", Struct((("0", Reference("m")), ("1", Null()))))))
+    assert values[:6] == [AddressArgument("A"), AddressArgument("m"), Null(), Scalar(3), Scalar(2.5), Scalar(True)]
+    assert values[6].dtype.name == "f16" and values[7:9] == [Raw(b"\0\xff"), AddressArgument("m", pointer=True)]
+    assert values[9] == Struct(
+        (("at", AddressArgument("A")), ("inner", Struct((("0", AddressArgument("m")), ("1", Null())))))
+    )
     assert file.buffers["A"].fill == Fill("integer") and file.expectations[0].exact

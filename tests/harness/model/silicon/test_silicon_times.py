@@ -10,7 +10,7 @@ import pytest
 
 from emugpu.emulator import Device
 from emugpu.launch.launching import run
-from emugpu.launch.spec import DATA_TYPES, Buffer, Fill, Launch, Launchable, Map, Reference, Scalar
+from emugpu.launch.spec import DATA_TYPES, AddressArgument, Buffer, Fill, Launch, Launchable, Map, Scalar
 from harness.model.constants import find_gpu
 from harness.model.silicon.copies import Copies, cycles_of_box, latency_of_first
 from harness.model.silicon.mainloop import KINDS, SWIZZLES, Mainloop, cycles_of_step, ptx
@@ -115,7 +115,7 @@ def test_the_kernel_is_sound(loop: Mainloop) -> None:
         )
         for name, count in rows.items()
     }
-    arguments = (("a", Reference("a")), ("b", Reference("b")), ("steps", Scalar(steps)))
+    arguments = (("a", AddressArgument("a")), ("b", AddressArgument("b")), ("steps", Scalar(steps)))
     launch = Launch("mainloop", (1,), dynamic_shared=loop.shared_bytes, arguments=arguments, by_name=True)
     what = Launchable(Path("mainloop.ptx"), buffers, maps, (launch,), text_given=ptx(loop))
     (launched,) = run(what, device=Device()).launched
