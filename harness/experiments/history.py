@@ -86,7 +86,7 @@ def machine_of(record: Mapping[str, Any]) -> Platform:
 
 
 def case_of(record: Mapping[str, Any]) -> str:
-    """Returns the name of the case: kernel, requested configuration, type, shape and inputs (see `Case.id`)."""
+    """Returns the name of the case: kernel, requested configuration, type, shape and inputs (see `SuiteCase.id`)."""
     return record["bench"]["case"]
 
 

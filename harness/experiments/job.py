@@ -63,16 +63,6 @@ class Job(Case):
         text = "\0".join((_text(self.config), *map(str, rest), *how))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    @property
-    def needs(self) -> str:
-        """Returns what a worker must have (`emugpu.processes.engine.Engine`)."""
-        return "GPU" if self.device == "gpu" else "CPU"
-
-    @property
-    def label(self) -> str:
-        schedule = "" if self.schedule_seed is None else f", schedule of seed {self.schedule_seed}"
-        return f"{self.kind} {self.config.label}, {self.shape}{schedule}"
-
     def fields(self) -> dict[str, Any]:
         """Returns the fields of a record that describe the job."""
         config, shape = self.config.as_dict(), self.shape

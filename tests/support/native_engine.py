@@ -108,7 +108,6 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
         locations=np.array([[0, 0], [0, 1]], np.int32),
         location_slots=np.array([DESTINATION | kind_of(operation.result) << 16], np.int32),
         saved_slots=np.zeros(1, np.int32),
-        most_saved=0,
         rows=ROWS,
         slot_of_row=list(range(ROWS)),
         literal_rows=[],
@@ -126,7 +125,7 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
 
 @contextmanager
 def watched():
-    """Counts why native code stopped, by `Answer`; what is yielded fills while the block runs."""
+    """Counts why native code stopped, by `StopReason`; what is yielded fills while the block runs."""
     found: Counter[int] = Counter()
     enter, turns = NativeEngine._run, NativeEngine._call_native
 

@@ -112,7 +112,6 @@ class NativePlan:
     locations: NDArray[np.int32]
     location_slots: NDArray[np.int32]
     saved_slots: NDArray[np.int32]
-    most_saved: int
     rows: int
     slot_of_row: list[int]
     literal_rows: list[int]
@@ -248,7 +247,6 @@ class Planner:
         self._records: list[Record] = []
         self._locations: list[set[int]] = []
         self._saved: list[int] = []
-        self._most_saved = 0
         self._barriers: set[int] = set()
         self._accesses: dict[int, tuple[str, str, int, int]] = {}
 
@@ -519,7 +517,6 @@ class Planner:
         begin = {"op": Control.BEGIN, "d": len(saved), "imm": len(self._saved), "e": here}
         self._records.append({**begin, "yes": block.index, "no": number})
         self._saved += [self._rows.registers[slot] for slot in saved]
-        self._most_saved = max(self._most_saved, len(saved))
         for index in range(piece.first, piece.last):
             self._records += found.get(index) or ()  # branches have no micro-operations
         if number + 1 < len(pieces):
@@ -614,7 +611,6 @@ class Planner:
             locations=locations,
             location_slots=np.array(slots or [0], np.int32),
             saved_slots=np.array(self._saved or [0], np.int32),
-            most_saved=self._most_saved,
             rows=count,
             slot_of_row=slot_of_row,
             literal_rows=[row for row, _ in rows.literals],
