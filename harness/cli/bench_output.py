@@ -15,7 +15,7 @@ from rich.table import Table
 
 from emugpu.cli.render import several, show_line, show_table
 from emugpu.markdown import table
-from harness.experiments.facts import FigureChange
+from harness.experiments.facts import FigureChange, in_words
 from harness.experiments.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
 
 STYLES = {
@@ -214,11 +214,8 @@ def _time_cells(judgement: Judgement) -> list[str]:
 
 def _what(judgement: Judgement) -> str:
     """Returns the most important fact about a case, for one cell."""
-    shown = [str(change) for change in judgement.changes[:3]]
-    if len(judgement.changes) > len(shown):
-        shown.append(f"{len(judgement.changes) - len(shown)} more")
     reason = " ".join(judgement.reason.split())
-    return "; ".join(part for part in (reason, *shown, *judgement.notes) if part)
+    return "; ".join(filter(None, (reason, *in_words(judgement.changes, 3), *judgement.notes)))
 
 
 CHANGE_COLUMNS = ("", "figure", "by", "for example", "in")

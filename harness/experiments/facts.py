@@ -6,7 +6,7 @@ They do not scatter. A figure that differs is a change of the kernel (or of its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -75,6 +75,12 @@ class FigureChange:
 
     def __str__(self) -> str:
         return f"{self.name} {_number(self.old)} -> {_number(self.new)}"
+
+
+def in_words(changes: Sequence[FigureChange], most: int) -> list[str]:
+    """Returns the first ``most`` changes as texts, and the number of the others."""
+    others = len(changes) - most
+    return [*map(str, changes[:most]), *([f"{others} more"] if others > 0 else [])]
 
 
 def static_facts(artifact: Artifact, plan: Plan) -> dict[str, Any]:

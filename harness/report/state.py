@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.experiments.facts import in_words
 from harness.experiments.history import case_of, is_right, machine_of
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.verdict import REGRESSIONS, RecordComparison, compare_records
@@ -97,7 +98,4 @@ def _before(device: DeviceRecords, case: str, record: Record) -> Record | None:
 
 
 def _what(verdict: RecordComparison) -> str:
-    shown = [str(change) for change in verdict.changes[:2]]
-    if len(verdict.changes) > len(shown):
-        shown.append(f"{len(verdict.changes) - len(shown)} more")
-    return "; ".join(filter(None, (verdict.reason, *shown)))
+    return "; ".join(filter(None, (verdict.reason, *in_words(verdict.changes, 2))))
