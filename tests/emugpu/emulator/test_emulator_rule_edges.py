@@ -282,7 +282,7 @@ def test_static_shared_memory_takes_room_on_an_sm():
     found = []
     for dynamic in (13 * 1024, 13 * 1024 + 1):
         gpu = Device()
-        shape = device.Launch((1, 1, 1), (1, 1, 1), (32, 1, 1), dynamic, b"")
+        shape = device.KernelLaunch((1, 1, 1), (1, 1, 1), (32, 1, 1), dynamic, b"")
         found.append(device._capacity(code.code("kernel"), shape, code.target, None))
         assert gpu
     assert found == [2 * 148, 148]
