@@ -58,6 +58,7 @@ SCHEDULES = 4
 @click.option(
     "--threshold",
     type=FiniteRange(0, 100),
+    metavar="PERCENT",
     default=100 * THRESHOLD,
     show_default=True,
     help="Smallest relevant difference of times, in per cent.",
@@ -65,6 +66,7 @@ SCHEDULES = 4
 @click.option(
     "--processes",
     type=click.IntRange(1),
+    metavar="N",
     default=PROCESSES,
     show_default=True,
     help=f"Processes that time each case on a GPU, one after the other; fewer than {MIN_PROCESSES} give no verdict.",

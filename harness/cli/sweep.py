@@ -79,19 +79,21 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
         return value
     raise UsageProblem(
         f"--cluster-address {value!r} is not the address of a Dask scheduler, such as tcp://10.0.0.1:8786; leave it "
-        "out for a cluster of this machine"
+        "out for processes of this machine"
     )
 
 
 where_options = group(
     "where",
     Where,
-    click.option("--jobs", type=click.IntRange(1, 1024), help="Processes on this machine.  [default: one per core]"),
+    click.option(
+        "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes on this machine.  [default: one per core]"
+    ),
     click.option(
         "--cluster-address",
         metavar="ADDRESS",
         callback=_address,
-        help="Address of a running Dask cluster, such as tcp://10.0.0.1:8786.  [default: one of this machine]",
+        help="Address of a running Dask cluster, such as tcp://10.0.0.1:8786.  [default: processes of this machine]",
     ),
 )
 

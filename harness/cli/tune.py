@@ -53,6 +53,7 @@ from harness.run.tuned import class_of
 @click.option(
     "--budget",
     type=click.IntRange(2),
+    metavar="N",
     default=24,
     show_default=True,
     help="Configurations to compile, in addition to the default.",
@@ -60,6 +61,7 @@ from harness.run.tuned import class_of
 @click.option(
     "--processes",
     type=click.IntRange(3),
+    metavar="N",
     default=5,
     show_default=True,
     help="Processes that time the winner and the default on a GPU at the end.",

@@ -44,7 +44,7 @@ def test_a_tile_scheduler_is_no_address_of_a_cluster():
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == (
         "harness: error: --cluster-address 'static' is not the address of a Dask scheduler, such as "
-        "tcp://10.0.0.1:8786; leave it out for a cluster of this machine\n"
+        "tcp://10.0.0.1:8786; leave it out for processes of this machine\n"
     )
 
 
