@@ -223,7 +223,7 @@ def _sentence(part: SharedPart) -> str:
 def _cta_sentence(plan: Plan, cta: ClusterCta, commits: bool) -> str:
     who = f"CTA of rank {cta.rank} (x {cta.x}, y {cta.y})"
     if commits:
-        return f"{who}: its MMA tells ranks {_listed(cta.commits_to)} that a stage has been read"
+        return f"{who}: its MMA signals ranks {_listed(cta.commits_to)} when it has read a stage"
     return (
         f"{who}: sends {unit(plan, 'A')} {rows(plan, 'A', cta.a_rows)} of A to ranks {_listed(cta.a_to)}, "
         f"{unit(plan, 'B')} {rows(plan, 'B', cta.b_rows)} of B to ranks {_listed(cta.b_to)}"
