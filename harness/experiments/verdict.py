@@ -36,34 +36,25 @@ REGRESSIONS = ("SLOWER", "WORSE", "UNSOUND")
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A case with its record, its baseline and the verdict.
-
-    ``record`` and ``baseline`` are None if there is none. ``reason`` says why it is NEW, NOT MEASURED, UNSURE, UNSOUND
-    or WRONG.
+class RecordComparison:
+    """The result of a comparison of two records. ``verdict`` is one of MEANINGS; ``reason`` says why it is NEW, NOT
+    MEASURED, UNSURE, UNSOUND or WRONG.
     """
+
+    verdict: str
+    reason: str = ""
+    time: TimeVerdict | None = None
+    changes: tuple[FigureChange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement(RecordComparison):
+    """A case, its record and its baseline, compared. ``record`` and ``baseline`` are None if there is none."""
 
     case: SuiteCase
-    verdict: str
     record: Mapping[str, Any] | None = None
     baseline: Mapping[str, Any] | None = None
-    time: TimeVerdict | None = None
-    changes: tuple[FigureChange, ...] = ()
-    reason: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RecordComparison:
-    """The result of a comparison of two records. ``name`` is one of MEANINGS. The other fields are those of
-    `Judgement`.
-    """
-
-    name: str
-    reason: str = ""
-    time: TimeVerdict | None = None
-    changes: tuple[FigureChange, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def judge(
@@ -79,10 +70,11 @@ def judge(
     times are compared.
     """
     if record is None:
-        return Judgement(case, "NOT MEASURED", reason=reason)
+        return Judgement("NOT MEASURED", reason, case=case)
     found = compare_records(record, baseline, cases=cases, threshold=threshold)
-    why = found.reason or (reason if baseline is None else "")
-    return Judgement(case, found.name, record, baseline, found.time, found.changes, why, found.notes)
+    if baseline is None and not found.reason:
+        found = replace(found, reason=reason)
+    return Judgement(**vars(found), case=case, record=record, baseline=baseline)
 
 
 def compare_records(
@@ -93,8 +85,8 @@ def compare_records(
     why = what_is_unsound(record)
     if not why:
         return found
-    name = "WRONG" if found.name == "WRONG" else "UNSOUND"
-    return replace(found, name=name, reason="; ".join(filter(None, (found.reason, why))))
+    verdict = "WRONG" if found.verdict == "WRONG" else "UNSOUND"
+    return replace(found, verdict=verdict, reason="; ".join(filter(None, (found.reason, why))))
 
 
 def _compare(
@@ -121,8 +113,8 @@ def _compare(
             same_vendor=_vendor_of(baseline) == _vendor_of(record),
         )
         # A time known to be slower remains slower, whatever happened afterwards; nothing else is known.
-        name = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
-        return RecordComparison(name, failure or time.reason, time, found, notes)
+        verdict = "NOT MEASURED" if failure and time.verdict != "SLOWER" else time.verdict
+        return RecordComparison(verdict, failure or time.reason, time, found, notes)
     if failure:
         return RecordComparison("NOT MEASURED", failure, changes=found, notes=notes)
     if timed:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.experiments.facts import in_words
 from harness.experiments.history import case_of, is_right, machine_of
 from harness.experiments.soundness import is_checked, what_is_unsound
-from harness.experiments.verdict import REGRESSIONS, RecordComparison, compare_records
+from harness.experiments.verdict import REGRESSIONS, compare_records
 from harness.report.data import DeviceRecords, Record, version_label
 from harness.run.records import is_timed
 
@@ -52,11 +52,12 @@ def state_of(device: DeviceRecords) -> DeviceState:
     changes = []
     for case, record in newest.items():
         before = _before(device, case, record)
-        verdict = compare_records(record, before)
-        verdicts[verdict.name] += 1
-        if verdict.name not in QUIET:
+        found = compare_records(record, before)
+        verdicts[found.verdict] += 1
+        if found.verdict not in QUIET:
             since = version_label(before) if before else ""
-            changes.append(CaseChange(case, str(machine_of(record)), verdict.name, _what(verdict), since))
+            what = "; ".join(filter(None, (found.reason, *in_words(found.changes, 2))))
+            changes.append(CaseChange(case, str(machine_of(record)), found.verdict, what, since))
     last = max(newest.values(), key=lambda record: record["time"])
     timed = sum(map(is_timed, newest.values()))
     right = f"{len(newest)} cases are right" if not wrong else f"{len(wrong)} of {len(newest)} cases are WRONG"
@@ -95,7 +96,3 @@ def _before(device: DeviceRecords, case: str, record: Record) -> Record | None:
         if same and is_right(one) and one["bench"]["run"] != record["bench"]["run"]:
             found = one
     return found
-
-
-def _what(verdict: RecordComparison) -> str:
-    return "; ".join(filter(None, (verdict.reason, *in_words(verdict.changes, 2))))

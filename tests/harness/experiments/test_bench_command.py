@@ -337,10 +337,10 @@ def test_a_comment_with_many_cases_is_bounded(cases):
     case = load_suite("emulator").cases[0]
     judgements = tuple(
         Judgement(
-            replace(case, seed=number),
             "WRONG",
             reason="many words " * 20,
             changes=(FigureChange(f"figure {number}", 1, 2),),
+            case=replace(case, seed=number),
         )
         for number in range(cases)
     )
