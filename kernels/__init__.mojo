@@ -1,4 +1,4 @@
-"""Matmul kernels. As a package of custom ops for MAX, this folder offers those of host/ops.mojo."""
+"""Matmul kernels. MAX loads this folder as a package of custom ops, those of host/ops.mojo."""
 from .host.ops import (
     GroupedMatmulInto,
     Matmul,

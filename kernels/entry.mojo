@@ -1,6 +1,6 @@
-"""The entry points of all kernels: launch bounds, cluster shape, and the architecture's kernel. There are two, as tensor maps
-are parameters: those of scale factors are only `scaled_gemm`'s. Of the other operands a kernel reads what its configuration
-takes."""
+"""The entry points of all kernels: launch bounds, cluster shape, and the kernel of the architecture. Tensor maps are
+parameters, so there are two: only `scaled_gemm` has those of scale factors. Both have all other operands, and a kernel
+reads those that its configuration needs."""
 from .common.config import GemmConfig
 from .common.cta import Cta, Problem
 from .common.fragment import EpilogueOperands
@@ -44,12 +44,13 @@ def gemm[
     sizes: UInt64,
     groups: UInt32,
 ):
-    """C = A . B^T, or what the epilogue makes of it. LaunchPlan has the grid, the sizes and the tensor maps."""
+    """Computes C = A . B^T, or the fused epilogue of it. LaunchPlan computes the grid, the sizes and the tensor
+    maps."""
     comptime assert not config.has_scale_factors(), "scaled_gemm has the tensor maps of scale factors"
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
-    comptime swapped = config.swapped  # the kernel's rows are columns of the product
+    comptime swapped = config.swapped  # the rows of the kernel are then columns of the product
     var rows, columns = n if swapped else m, m if swapped else n
     var operands = EpilogueOperands(bias, residual, alpha, beta, rows, columns, factors, c_scale)
     run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
@@ -87,7 +88,7 @@ def scaled_gemm[
     sizes: UInt64,
     groups: UInt32,
 ):
-    """C = alpha * A . B^T, of A and B with scale factors."""
+    """Computes C = alpha * A . B^T, where A and B have scale factors."""
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))
     var c = tensor_map_address(Pointer(to=c_map))
@@ -113,7 +114,7 @@ def run[
     operands: EpilogueOperands,
     var groups: Groups,
 ):
-    """Any architecture's kernel."""
+    """Checks the configuration and runs the kernel of its architecture."""
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
     comptime if config.masked:

@@ -1,4 +1,4 @@
-"""The place of a kernel of your own: `harness run FILE.mojo` compiles that file in place of this one, which has none."""
+"""Stands for your own kernel: `harness run FILE.mojo` compiles your file instead of this one (docs/own-kernel.md)."""
 from .common.config import GemmConfig, Kernel
 from .common.cta import Cta, Problem
 from .common.scheduler import TileScheduler

@@ -1,5 +1,5 @@
-"""The place of a fused epilogue of your own: `-c epilogue=FILE.mojo` compiles that file in place of this one, which has none.
-"""
+"""Stands for your own fused epilogue: `-c epilogue=FILE.mojo` compiles your file instead of this one
+(docs/epilogues.md)."""
 from .common.fragment import Fragment, FusedEpilogue, Values
 
 

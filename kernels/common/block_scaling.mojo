@@ -1,14 +1,14 @@
-"""Block-scaled formats: numbers of 4 or 8 bits, and a scale factor for each block of neighbours along K.
+"""Block-scaled formats: elements of 4 or 8 bits, and a scale factor for each block of neighbours along K.
 
     element[row, k] * scale[row, k // block]
 
-A scale factor is a byte: ue8m0, a power of two, or ue4m3, an e4m3 without a sign. In global memory, in shared memory and
-in the copies to tensor memory scale factors lie in atoms of 128 rows x 4 blocks, 512 bytes, that are never taken apart
+A scale factor is a byte: ue8m0, a power of two, or ue4m3, an e4m3 without a sign. Global and shared memory hold the
+scale factors in atoms of 128 rows x 4 blocks, 512 bytes, and copies to tensor memory move whole atoms
 (docs/block-scaling.md has a picture):
 
     byte of row r and block b in its atom: 16 * (r % 32) + 4 * (r // 32) + b
 
-A matrix is a row-major array of atoms: one row of them for each 128 rows, one column for each 4 blocks.
+The scale factors of a matrix are a row-major array of atoms: one row for each 128 rows, one column for each 4 blocks.
 """
 
 from .word import Word
@@ -18,50 +18,52 @@ comptime ATOM_BLOCKS = 4
 comptime ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS
 
 comptime ATOM_WORDS = ATOM_BYTES // 8
-"""The tensor maps of scale factors have elements of 8 bytes, as a box has at most 256 elements in a row."""
+"""8-byte words of an atom. Tensor maps of scale factors count in these, because a row of a box has at most 256
+elements."""
 
 comptime ATOM_COLUMNS = 4
-"""Of tensor memory, by 32 lanes: row r of an atom is in lane r % 32 and column r // 32, its four factors in one word."""
+"""TMEM columns of an atom, by 32 lanes. One word holds the four factors of row r, in lane r % 32 and column r // 32."""
 
 comptime SCALE_SLOTS = 2
-"""Stages whose scale factors are in tensor memory: one is multiplied, the next is copied."""
+"""Slots of tensor memory, each for the scale factors of a stage: the MMA reads one while the next is copied."""
 
 
 @fieldwise_init
 struct BlockScaling(TrivialRegisterPassable):
-    """One format of A and B, or none."""
+    """The format of a matrix: its elements and, if it is block-scaled, its scale factors."""
 
     var name: Word
     var kind: Word  # of the MMA (PTX ISA 9.7.16.10.9.1)
     var bits: Int  # of an element
-    var factors: Int  # of a row in one MMA, whose K is 32 bytes
+    var factors: Int  # scale factors of a row in one MMA, whose K is 32 bytes
     var element_code: Int  # in the instruction descriptor (PTX ISA 9.7.16.4.2)
     var scale_code: Int  # 0 ue4m3, 1 ue8m0
 
     def mma_k(self) -> Int:
-        """Elements along K of one MMA."""
+        """Returns K of one MMA, in elements."""
         return 256 // self.bits
 
     def block(self) -> Int:
-        """Elements that share a scale factor."""
+        """Returns how many elements share a scale factor."""
         return self.mma_k() // self.factors
 
     def has_powers(self) -> Bool:
-        """Factors are powers of two."""
+        """The scale factors are powers of two (ue8m0)."""
         return self.scale_code == 1
 
     def atoms(self) -> Int:
-        """Along K in a stage, which is four MMAs deep: each of them uses `factors` of an atom's four."""
+        """Returns how many atoms along K a stage has. It has four MMAs, and each uses `factors` of an atom's four."""
         return self.factors
 
 
 comptime UNSCALED = BlockScaling("", "f16", bits=16, factors=0, element_code=0, scale_code=0)
 
 comptime E4M3 = BlockScaling("e4m3", "f8f6f4", bits=8, factors=0, element_code=0, scale_code=0)
-"""Of Hopper, whose MMAs know no scale factors: `GemmConfig.scales` says which there are."""
+"""e4m3 on Hopper, whose MMAs take no scale factors: `GemmConfig.scales` says which the kernel applies."""
 
 comptime F32_BLOCK = 128
-"""Elements along K that share an f32 scale factor, of one row of A or of as many rows of B: a stage of e4m3."""
+"""Elements along K that share an f32 scale factor, as many as a stage of e4m3 has: of one row of A, of 128 rows of
+B."""
 
 comptime BLOCK_SCALED = [
     BlockScaling("nvfp4", "mxf4nvf4", bits=4, factors=4, element_code=1, scale_code=0),
@@ -76,7 +78,7 @@ def block_scaled_names() -> List[Word]:
 
 
 def find_scaling(name: Word) -> BlockScaling:
-    """`UNSCALED` for a name that is neither a block-scaled format nor e4m3."""
+    """Returns the block-scaled format of this name, `E4M3`, or `UNSCALED` for any other name."""
     comptime for format in BLOCK_SCALED:
         if name == format.name:
             return format

@@ -1,10 +1,8 @@
 """Boxes of C in shared memory: what a TMA store reads, and how a warp fills its part of one from registers.
 
-Both tensor cores leave a 16-row part of the accumulator in a warp's registers the same way: register 4j + i of thread
-t is row t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). Of 16-bit elements
-that is what stmatrix stores as 8x8 matrices, as they are or transposed; f32, e4m3 and e2m1, of which a byte holds two, are
-stored in pairs, or one by one.
-"""
+On sm_90a and sm_100a, a warp holds 16 rows of the accumulator in the same layout: register 4j + i of thread t has row t
+/ 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). For 16-bit elements stmatrix
+stores this layout as 8x8 matrices, transposed if need be. Plain stores write f32, e4m3 and e2m1 (two in a byte)."""
 from .ptx import (
     pack_eight,
     pack_four,
@@ -20,12 +18,12 @@ from std.memory import bitcast
 
 
 def words_of(dtype: DType, registers: Int) -> Int:
-    """Words that so many accumulators take in the type of C."""
+    """Returns how many 32-bit words this many accumulator registers become in the type of C."""
     return registers * size_of(dtype) // 4
 
 
 def size_of(dtype: DType) -> Int:
-    """Bytes of an element of C."""
+    """Returns the bytes of an element of C; 1 for e2m1, of which a byte holds two."""
     if dtype == DType.float32:
         return 4
     return 1 if dtype == DType.float8_e4m3fn or dtype == DType.uint8 else 2
@@ -37,9 +35,9 @@ def values_in_word(dtype: DType) -> Int:
 
 @inline(.always)
 def word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]) -> UInt32:
-    """An f32 as it is, two adjacent columns rounded to 16 bits, or to e4m3 those of a row and of the one 8 rows
-    further, or to e2m1 those and the same 8 columns further.
-    Stays below the wait for them, for the compiler."""
+    """Packs accumulator values into a word of the type of C: one f32; two adjacent columns as 16-bit floats; for e4m3
+    also those 8 rows further; for e2m1 also all these 8 columns further. The compiler keeps this behind the wait for
+    the values."""
     comptime if dtype == DType.float32:
         return pinned(bitcast[DType.uint32](values[0]))
     elif dtype == DType.float8_e4m3fn:
@@ -53,24 +51,23 @@ def word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]
 struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, results: Int = 8](
     TrivialRegisterPassable
 ):
-    """What one warp writes of a box of C that is `width` columns wide, its rows `pitch` bytes apart: 16 rows. `transposed`,
-    where C has the accumulator's rows as columns: 16 columns, or 8 where a fused epilogue makes 4 `results` of 8 values; if
-    128 bytes do not hold those of all warps, they fill two boxes.
+    """The 16 rows of a box of C that one warp writes. The box is `width` columns wide and its rows are `pitch` bytes
+    apart. If `transposed`, the rows of the accumulator are columns of C: the warp writes 16 columns, or 8 where a fused
+    epilogue makes 4 `results` of 8 values. Two boxes hold the columns of all warps if a row would exceed 128 bytes.
 
-    A box is swizzled over its whole row: the 16-byte chunk number is XORed with the number of the 128-byte line.
-    """
+    A box is swizzled: the number of a 16-byte chunk in its row is XORed with the number of the 128-byte line."""
 
     comptime element = size_of(Self.dtype)
     comptime is_f32 = Self.element == 4
     comptime words = words_of(Self.dtype, Self.width // 2)
 
-    var address: UInt32  # where this lane's matrix row goes, or its first pair of f32 or e4m3
+    var address: UInt32  # where this lane stores: its row of a matrix, or its first elements
 
     @inline(.always)
     def __init__(out self, box: UInt32, row: UInt32, lane: UInt32):
-        """`row`, the first of the 16, is a multiple of 16: it leaves the swizzle pattern as it is."""
+        """`row` is the first of the 16, a multiple of 16, so that it does not shift the swizzle pattern."""
         comptime if Self.transposed:
-            comptime across = UInt32(Self.results // 4)  # matrices side by side, of 8 columns of C
+            comptime across = UInt32(Self.results // 4)  # 8-column matrices side by side in C
             var c_row = lane % 4 * 2 if Self.is_f32 else lane // (8 * across) * 8 + lane % 8
             var column = row // 16 * (8 * across) + (lane // 4 if Self.is_f32 else lane // 8 % across * 8)
             var byte = column * UInt32(Self.element)
@@ -83,8 +80,8 @@ struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, r
 
     @inline(.always)
     def write_half[offset: Int, half: Int](self, words: SIMD[DType.uint32, Self.words]):
-        """As `write`, of rows 16 further with half 1. Transposed they are columns, whose place no other address bits have: the
-        first rows are a multiple of 32 then."""
+        """Writes like `write`; half 1 goes 16 rows further. Transposed, these are 16 columns further, an XOR of address
+        bits that nothing else sets, because the first row is then a multiple of 32."""
         comptime if Self.transposed:
             var rows = self
             rows.address ^= UInt32(half * 2 * Self.results * Self.element)
@@ -94,7 +91,7 @@ struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, r
 
     @inline(.always)
     def write[offset: Int](self, words: SIMD[DType.uint32, Self.words]):
-        """Stores the words of adjacent columns; `offset` bytes further is a box or a multiple of 16 rows further."""
+        """Stores the words of adjacent columns, `offset` bytes further: a number of boxes or of 16 rows."""
         comptime if Self.transposed:
             self.write_transposed[offset](words)
             return
@@ -107,9 +104,9 @@ struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, r
                 store_halves[offset, offset + 8 * Self.pitch](self.address ^ UInt32(8 * i), words[i])
             return
         comptime for group in range(Self.words // 4):
-            # 32 bytes of 16 rows: 16 columns as four matrices, rows 0-7 and 8-15 of the left 8 columns, then of the right
-            # 8; or 8 columns of f32, rows 0-7, then 8-15. 32 bytes further is an XOR, as the swizzle is one, of address
-            # bits that nothing else contributes to.
+            # A group is 32 bytes of 16 rows: four matrices (rows 0-7 and 8-15 of the left 8 columns, then of the right
+            # 8), or 8 columns of f32 (rows 0-7, then 8-15). The swizzle is an XOR, so the step of 32 bytes is one too:
+            # nothing else sets these address bits.
             var address = self.address ^ UInt32(group * 32)
             comptime first = 4 * group
             comptime if Self.is_f32:
@@ -120,7 +117,7 @@ struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, r
 
     @inline(.always)
     def write_transposed[offset: Int](self, words: SIMD[DType.uint32, Self.words]):
-        """Matrices side by side, then those 8 rows of C further, where the swizzle is the same."""
+        """Stores the matrices that lie side by side, then those 8 rows of C further, which have the same swizzle."""
         comptime across = Self.results // 4
         comptime if Self.is_f32:
             comptime for i in range(Self.words):
@@ -136,5 +133,5 @@ struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, r
 
 @inline(.always)
 def swizzle[pitch: Int](row: UInt32) -> UInt32:
-    """What the byte in a row is XORed with."""
+    """Returns the value to XOR with the byte offset in this row."""
     return row * UInt32(pitch) // 128 % UInt32(pitch // 16) * 16

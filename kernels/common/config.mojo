@@ -1,10 +1,9 @@
 """What a GEMM kernel is compiled for: types, tile, cluster, pipeline and schedule.
 
-`C[M, N] = A[M, K] . B[N, K]^T`, all row-major. A and B have 16-bit elements, are e4m3 or block-scaled; C has 16 or 32 bits,
-or scale factors of its own; sums are f32. A and B of 16 bits may be [K, M] and [K, N] in memory. What follows from a
-configuration stands in extensions of `GemmConfig`: tile.mojo, accumulator.mojo, shared_memory.mojo. All of it is plain
-integer arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time.
-"""
+`C[M, N] = A[M, K] . B[N, K]^T`, all row-major. A and B have 16-bit elements, are e4m3 or block-scaled; C has 16 or 32
+bits, or scale factors of its own; sums are f32. A and B of 16 bits may be [K, M] and [K, N] in memory. Extensions of
+`GemmConfig` in tile.mojo, accumulator.mojo and shared_memory.mojo derive sizes from it. All of this is integer
+arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time."""
 
 from .accumulator import *
 from .block_scaling import E4M3, UNSCALED, BlockScaling, block_scaled_names, find_scaling
@@ -19,30 +18,31 @@ comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
 
 comptime ELEMENT_BYTES = 2
-"""Bytes of an element of A and B that are not block-scaled."""
+"""Bytes of a 16-bit element of A and B."""
 
 comptime MMA_K_BYTES = 32
-"""K of one MMA instruction: 32 bytes of a row of A and of B, whatever their type (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
+"""K of one MMA instruction in bytes of a row of A and of B, the same for all types (PTX ISA 9.7.15.2, 9.7.16.2.1)."""
 
 comptime TMEM_COLUMNS = 512
+"""Columns of tensor memory of an SM (PTX ISA 9.7.16.1)."""
 
 comptime SWIZZLE_ROW_BYTES = 128
-"""One row of a 128-byte swizzled tile; 8 such rows are the repeating pattern (PTX ISA 5.5.7)."""
+"""Bytes of a row of a swizzled tile. The swizzle pattern repeats every 8 rows (PTX ISA 5.5.7)."""
 
 
 def dtype_names() -> List[Word]:
-    """The types that A and B may have."""
+    """Returns the names of the types that A and B may have."""
     var names: List[Word] = ["bf16", "fp16", E4M3.name]
     return names + block_scaled_names()
 
 
 comptime OUT_DTYPES: List[Word] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "mxfp8", "mxfp4"]
-"""The types that C may have."""
+"""The names of the types that C may have."""
 
 
 def float_type(name: Word) -> DType:
-    """The type of a name: bytes for elements of 4 bits, of which a byte holds two; bf16 for what is none of `OUT_DTYPES`.
-    """
+    """Returns the type of this name. Elements of 4 bits are bytes, two in each; a name not in `OUT_DTYPES` gives
+    bf16."""
     if name == "f32":
         return DType.float32
     if find_scaling(name).bits < 16:
@@ -57,21 +57,20 @@ def float_name(dtype: DType) -> Word:
 
 
 struct GemmConfig(TrivialRegisterPassable):
-    """Compile-time choices of a kernel.
+    """The compile-time choices of a kernel.
 
-    sm_100a: `mma_m x mma_n` is the shape of one MMA instruction: with `cta_group` 2 that is the tile of a CTA pair, and
-    each CTA holds half of its rows.
-    sm_90a: `mma_m x mma_n` is the tile of a CTA, whose rows the consumer warpgroups share; instructions have 64 rows.
+    On sm_100a, `mma_m x mma_n` is the shape of one MMA instruction. With `cta_group` 2 it is the tile of a CTA pair,
+    and each CTA holds half of its rows. On sm_90a, `mma_m x mma_n` is the tile of a CTA. The consumer warpgroups share
+    its rows; an instruction has 64 rows.
 
-    Every combination of options makes one; `config_error` (rules.mojo) says what is wrong with it.
-    """
+    Any combination of options makes a configuration; `config_error` (rules.mojo) says which rule it breaks."""
 
     var kernel: Kernel
     var arch: StaticString
-    var dtype: DType  # of A and B that `scaling` does not name
+    var dtype: DType  # of 16-bit A and B; `scaling` names other types
     var scaling: BlockScaling  # of A and B
-    var scales: Word  # none; tensor: one number for all of C; block: scale factors of A and B, and that number
-    var out_dtype: DType  # of C; where its elements have 4 bits, of two of them
+    var scales: Word  # none; tensor: alpha, one factor for all of C; block: scale factors of A and B, and alpha
+    var out_dtype: DType  # of C; a byte where its elements have 4 bits
     var out_scaling: BlockScaling  # of C, where it has scale factors
     var cta_group: Int  # CTAs that work on one MMA: 1, or 2 (a pair)
     var mma_m: Int
@@ -82,23 +81,23 @@ struct GemmConfig(TrivialRegisterPassable):
     var cluster_n: Int  # CTAs of a cluster along N (grid y)
     var epilogue_width: Int  # columns of C in one TMA store
     var multicast: Bool
-    var band_m: Int  # at most so many CTAs along M run side by side before the next columns; 0: all of them
-    var scheduler: Word  # where a cluster's next tile comes from: none (there is no next), static, clc, dynamic
+    var band_m: Int  # CTAs along M in a band of the grid, at most; 0: no bands
+    var scheduler: Word  # gives a cluster its next tile: none (there is no next), static, clc, dynamic
     var raster_group: Int  # columns of cluster tiles that the raster walks along M together
     var accumulators: Int  # in TMEM: the MMA fills one while the epilogue reads another
     var clc_depth: Int  # CLC response slots in shared memory; 0 without clc
-    var sms: Int  # SMs used by a persistent launch; 0 where a cluster is launched for each tile
-    var ping_pong: Bool  # sm_90a: the consumer warpgroups take tiles in turn, in place of halves of each
+    var sms: Int  # SMs that a persistent launch uses; 0 where the launch has a cluster for each tile
+    var ping_pong: Bool  # sm_90a: the consumer warpgroups take whole tiles in turn, not half of each tile
     var epilogue: Int  # number of the fused epilogue
-    var results: Int  # columns of C that 8 columns of the product become, where its elements have 4 bits pairs of them
+    var results: Int  # columns of C (bytes, where its elements have 4 bits) made of 8 columns of the product
     var split_k: Int  # parts of K that different CTAs multiply
-    var layout: StaticString  # how A and B lie, in the letters of BLAS: n as [M, K] and [K, N], t as [K, M] and [N, K]
-    var swapped: Bool  # the kernel multiplies B . A^T, whose transpose it stores as C: few rows of A lie along the MMA's N
+    var layout: StaticString  # of A and B in memory, in BLAS letters: n is [M, K] and [K, N], t is [K, M] and [N, K]
+    var swapped: Bool  # the kernel computes B . A^T and stores its transpose, so few rows of A lie along the MMA's N
     var grouped: Bool  # rows of A belong to groups, each with its own B: groups.mojo
-    var masked: Bool  # groups have as many rows in memory, of which the first count
+    var masked: Bool  # all groups have the same number of rows in memory; only the first ones of each count
 
     def __init__(out self, var options: Options) raises:
-        """What is not given the kernel chooses."""
+        """Takes the given options. The kernel chooses the others."""
         var arch = options.word[["sm_100a", "sm_90a"]]("arch", "sm_100a")
         var blackwell = arch == "sm_100a"
         var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6"))
@@ -140,12 +139,12 @@ struct GemmConfig(TrivialRegisterPassable):
         self.split_k = options.number("split_k", 1)
         self.layout = text["nt", "nn", "tn", "tt"](options.word[["nt", "nn", "tn", "tt"]]("layout", "nt"))
         self.swapped = options.switch("swapped")
-        # Where C is f32, or goes through two buffers without scale factors, a step is half as wide.
+        # A step is half as wide if C is f32, or if it has two buffers and no scale factors.
         var halves = self.out_dtype == DType.float32
         halves = halves or (kernel.double_buffers_epilogue and self.out_scaling.bits == 16)
         self.epilogue_width = 32 if halves else 64
         self.clc_depth, self.sms, self.stages = 0, 0, 1
-        # All fields have a value from here on, and what follows from them can be asked for.
+        # All fields have a value from here on, so methods may be called.
         while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
             self.epilogue_width //= 2
         self.epilogue_width = options.number("epilogue_width", self.epilogue_width)
@@ -155,25 +154,26 @@ struct GemmConfig(TrivialRegisterPassable):
         options.finish()
 
     def operand_dtype(self) -> DType:
-        """The type of A and B on sm_90a."""
+        """Returns the type of A and B on sm_90a."""
         return DType.float8_e4m3fn if self.scaling.name == E4M3.name else self.dtype
 
     def has_scale_factors(self) -> Bool:
-        """A stage holds those of its rows of A and B."""
+        """A and B have scale factors; each stage holds those of its rows."""
         return self.scales == "block"
 
     def promotes(self) -> Bool:
-        """On sm_90a the products of a stage are multiplied by their scale factors and added up in f32, not by the tensor
-        core, which adds fp8 with 13 fraction bits."""
+        """On sm_90a, the consumers multiply the sums of each stage by their scale factors and add them in f32, because
+        the tensor core adds fp8 with 13 fraction bits only."""
         return self.has_scale_factors() and not self.has_tmem()
 
     def overlaps_launches(self) -> Bool:
-        """A launch may begin while the one before it in the stream ends (programmatic dependent launch): it prepares
-        its barriers, and touches global memory once the other is over. Only where it was measured to pay."""
+        """A launch may begin before the previous one in the stream has ended (programmatic dependent launch). It
+        initialises its barriers, and accesses global memory only after the previous one. Kernels do this where it was
+        measured to pay."""
         return self.kernel.is_persistent and not self.has_tmem()
 
     def is_static(self) -> Bool:
-        """A cluster knows all of its tiles from the start."""
+        """Each cluster has a fixed list of tiles."""
         return self.scheduler == "static"
 
     def cancels_clusters(self) -> Bool:
@@ -185,30 +185,30 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.scheduler == "dynamic"
 
     def fetches_tiles(self) -> Bool:
-        """One thread fetches the next tile, and passes it to all roles of the cluster through a ring of responses."""
+        """One thread fetches the next tile and sends it to all roles of the cluster through a ring of responses."""
         return self.cancels_clusters() or self.counts_tiles()
 
     def fills_sms(self) -> Bool:
-        """As many clusters are launched as run at the same time, if there are as many tiles."""
+        """The launch has as many clusters as run at the same time, or one for each tile if there are fewer tiles."""
         return self.is_static() or self.counts_tiles()
 
     def has_tmem(self) -> Bool:
-        """The accumulator is in tensor memory, and one thread issues the MMA: sm_100a. Otherwise it is in the registers
-        of the warpgroups that issue it."""
+        """The kernel is for sm_100a: tensor memory holds the accumulator, and one thread issues the MMAs. On sm_90a,
+        the registers of the warpgroups that issue the MMAs hold it."""
         return self.arch == "sm_100a"
 
     def consumers(self) -> Int:
-        """Warpgroups that multiply, sm_90a: each has 64 or 128 rows."""
+        """Returns how many warpgroups issue MMAs on sm_90a: each has 64 or 128 rows."""
         return 1 if self.mma_m == 64 and not self.ping_pong else 2
 
     def consumers_of_tile(self) -> Int:
-        """The consumers that share the rows of a tile, and so all read its stages."""
+        """Returns how many consumers share the rows of a tile, and so read each of its stages."""
         return 1 if self.ping_pong else self.consumers()
 
     def defers_epilogue(self) -> Bool:
-        """On sm_90a the consumers keep a finished tile in registers, in the type of C, and write it while they multiply
-        the next; where a thread's 255 registers do not hold both, and what is promoted, they write it at once, as where
-        several CTAs add a tile up."""
+        """On sm_90a, the consumers keep a finished tile in registers, in the type of C, and write it while they
+        multiply the next. They write it at once with split-K, or if the tile, the accumulator and the partial sums to
+        be promoted do not fit into the 255 registers of a thread."""
         var sums = self.consumer_m() * self.mma_n // 128
         var kept = sums * self.c_element_bytes() // 4
         var promoted = min(self.mma_n, 128) // 2 if self.promotes() else 0
@@ -216,9 +216,9 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.kernel.is_persistent and not self.has_tmem() and not self.ping_pong and fits and not self.splits_k()
 
     def warps(self) -> Int:
-        """On sm_100a four epilogue warps, a producer and an MMA warp where these are warps of their own, and a scheduler warp
-        where tiles must be fetched. sm_90a: the consumer warpgroups, and a producer warpgroup where it is one of
-        its own; its second warp fetches tiles."""
+        """Returns the warps of a CTA. On sm_100a: four epilogue warps, a producer and an MMA warp if the kernel is
+        pipelined, and a scheduler warp if tiles are fetched. On sm_90a: the consumer warpgroups, and a producer
+        warpgroup if the kernel is pipelined; its second warp fetches tiles."""
         if not self.has_tmem():
             return 4 * (self.consumers() + (1 if self.kernel.pipelined else 0))
         return 4 + (2 if self.kernel.pipelined else 0) + (1 if self.fetches_tiles() else 0)
@@ -227,7 +227,7 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.warps() * 32
 
     def dtype_name(self) -> Word:
-        """The name of the type of A and B."""
+        """Returns the name of the type of A and B."""
         if self.scaling.bits < 16:
             return self.scaling.name
         return float_name(self.dtype)
@@ -237,9 +237,9 @@ struct GemmConfig(TrivialRegisterPassable):
 
 
 def sms_filled(cluster_size: Int, blackwell: Bool) -> Int:
-    """CTAs that run at the same time, one an SM; a cluster lies within one graphics processing cluster (GPC). 132 SMs of
-    an H200, where 66, 30, 15 and 7 clusters of 2, 4, 8 and 16 CTAs were resident at once; 148 of a B200, how they are
-    spread over GPCs is an estimate."""
+    """Returns how many CTAs run at the same time, one on each SM. A cluster runs within one graphics processing cluster
+    (GPC). An H200 has 132 SMs: 66, 30, 15 and 7 clusters of 2, 4, 8 and 16 CTAs were resident at once. A B200 has 148;
+    their distribution over GPCs is an estimate."""
     var gpcs = [20, 20, 18, 18, 18, 18, 18, 18] if blackwell else [18, 18, 18, 18, 18, 16, 16, 10]
     var clusters = 0
     for sms in gpcs:

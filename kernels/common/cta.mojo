@@ -1,4 +1,4 @@
-"""What a launch passes to a CTA, which tile of C it computes, its place in the cluster, and its barriers."""
+"""A CTA: the problem that a launch gives it, its tile of C, its place in the cluster, and its barriers."""
 from .block_scaling import SCALE_SLOTS
 from .config import GemmConfig, SharedMemory, sms_filled
 from .fragment import EpilogueOperands
@@ -14,8 +14,8 @@ from max.gpu.sync import syncwarp
 
 @fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """Tensor maps by address, those of scale factors 0 where there are none, sizes, the workspace, and what an epilogue reads.
-    """
+    """The problem of a launch: addresses of tensor maps (0 for scale factors that do not exist), sizes, the workspace,
+    and the operands of the epilogue."""
 
     var a: UInt64
     var b: UInt64
@@ -23,42 +23,44 @@ struct Problem(TrivialRegisterPassable):
     var a_scales: UInt64
     var b_scales: UInt64
     var k_iterations: UInt32
-    var m: UInt32  # rows of the product: of A, swapped of B
-    var n: UInt32  # columns of the product: rows of B, swapped of A
-    var clusters_m: UInt32  # cluster tiles along M: C in units of what a cluster computes together
+    var m: UInt32  # rows of the product: those of A; if swapped, of B
+    var n: UInt32  # columns of the product: the rows of B; if swapped, of A
+    var clusters_m: UInt32  # cluster tiles along M; a cluster tile is the part of C that a cluster computes
     var clusters_n: UInt32
-    var workspace: UInt64  # counters in global memory, then partial sums: split_k.mojo; 0 where none is needed
+    var workspace: UInt64  # counters in global memory, then partial sums (split_k.mojo); 0 where the kernel needs none
     var operands: EpilogueOperands
     var groups: Groups
 
     @inline(.always)
     def operands_of(self, tile: Tile) -> EpilogueOperands:
-        """Each group has its own bias."""
+        """Returns the operands of the epilogue for this tile. Each group has its own bias."""
         var found = self.operands
         found.bias += 2 * UInt64(tile.group * self.n)
         return found
 
     @inline(.always)
     def b_row(self, tile: Tile) -> Int32:
-        """The row of B that makes the first column of a tile: the B of groups lie one after the other."""
+        """Returns the row of B for the first column of a tile. The B of all groups lie one after the other."""
         return tile.column + Int32(tile.group * self.n)
 
 
 @fieldwise_init
 struct Tile(TrivialRegisterPassable):
-    """Where a CTA works in C. With a CTA pair the columns are those of the MMA they share."""
+    """The tile of C that a CTA computes. The columns of a CTA pair are those of the MMA that it shares."""
 
     var row: Int32  # first row of the product
     var column: Int32  # first column of the product, for the MMA
-    var end: Int32  # the row behind the last one that is stored: M, or where the tile's group ends
-    var group: UInt32  # of its rows; 0 if there are none
+    var end: Int32  # the row after the last one to store: M, or the end of the tile's group
+    var group: UInt32  # of its rows; 0 if the problem has no groups
 
 
 struct Cta[config: GemmConfig](TrivialRegisterPassable):
+    """The place of this thread in its CTA and cluster, and the barriers of the CTA in shared memory."""
+
     comptime layout = SharedMemory(Self.config)
 
     var rank: UInt32  # in the cluster
-    var warp: UInt32  # taken from one lane, so that branching on it is known to be uniform
+    var warp: UInt32  # broadcast from one lane, so that the compiler knows that branches on it are uniform
     var lane: UInt32
     var shared: UInt32  # start of dynamic shared memory
 
@@ -72,99 +74,105 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def in_pair(self) -> UInt32:
-        """Which CTA of its pair this is; 0 where one CTA does an MMA alone."""
+        """Returns which CTA of its pair this is; 0 if a CTA issues its MMAs alone."""
         return self.rank % UInt32(Self.config.cta_group)
 
     @inline(.always)
     def leads_mma(self) -> Bool:
-        """Whether it issues the MMA: the even CTA of a pair, or a CTA alone."""
+        """This CTA issues the MMAs: it is the even CTA of a pair, or has no pair."""
         return self.in_pair() == 0
 
     @inline(.always)
     def pair(self) -> UInt32:
-        """Mask of the CTAs that share an MMA with this one, itself included."""
+        """Returns the mask of the CTAs that share an MMA with this one, itself included."""
         comptime sharing = Self.config.sharing()
         return sharing.pair_mask(self.rank)
 
     @inline(.always)
     def stage_writers(self) -> UInt32:
-        """Mask of the CTAs whose slices land in the stages of this CTA's MMA."""
+        """Returns the mask of the CTAs that load slices into the stages of this CTA's MMA."""
         comptime sharing = Self.config.sharing()
         return sharing.commit_mask(self.rank)
 
     @inline(.always)
     def response(self, slot: UInt32) -> UInt32:
-        """16 bytes that say which tile is next: TileScheduler."""
+        """Returns the shared memory address of a response, 16 bytes that name the next tile (TileScheduler)."""
         return self.shared + UInt32(Self.layout.responses) + slot * 16
 
     # ---- barriers ----------------------------------------------------------------------------------------------------
     @inline(.always)
     def full(self) -> MBarrier:
-        """TMA has filled a stage. Count 1: the producer of the CTA that leads the MMA arrives and announces the bytes of
-        all CTAs of the MMA; TMA delivers them. The MMA thread waits, on sm_90a the consumers."""
+        """The full barrier of the first stage. A phase completes when TMA has filled the stage. Its count is 1: the
+        producer of the CTA that leads the MMA arrives and announces the bytes of all CTAs of the MMA. The MMA thread
+        waits; on sm_90a, the consumers wait."""
         return {self.shared + UInt32(Self.layout.full)}
 
     @inline(.always)
     def empty(self) -> MBarrier:
-        """All that this CTA loads into a stage has been read. Count `empty_arrivals`: of each MMA that reads it one commit,
-        on sm_90a an arrival of each consumer warpgroup, of each of its warps where sums are promoted. This CTA's producer waits.
-        """
+        """The empty barrier of the first stage. A phase completes when all readers have read what this CTA loads into
+        the stage. Its count is `empty_arrivals`: one commit of each MMA that reads it; on sm_90a, one arrival of each
+        consumer warpgroup, or of each consumer warp where sums are promoted. This CTA's producer waits."""
         return {self.shared + UInt32(Self.layout.empty)}
 
     @inline(.always)
     def accumulator_full(self) -> MBarrier:
-        """On sm_100a an accumulator is finished. Count 1: the last commit of the MMA thread. The epilogue warps wait.
-        """
+        """The full barrier of the first accumulator (sm_100a). A phase completes when the MMAs of a tile are done. Its
+        count is 1: the last commit of the MMA thread. The epilogue warps wait."""
         return {self.shared + UInt32(Self.layout.accumulator_full)}
 
     @inline(.always)
     def accumulator_empty(self) -> MBarrier:
-        """On sm_100a, persistent: an accumulator has been read. Count `accumulator_readers`: each epilogue warp of the CTAs of
-        the MMA arrives in the one that leads it, after its last load from TMEM. The MMA thread waits."""
+        """The empty barrier of the first accumulator (sm_100a, persistent kernels). A phase completes when the epilogue
+        has read the accumulator. Its count is `accumulator_readers`: each epilogue warp of the MMA's CTAs arrives at
+        the CTA that leads the MMA after its last load from TMEM. The MMA thread waits."""
         return {self.shared + UInt32(Self.layout.accumulator_empty)}
 
     @inline(.always)
     def response_full(self) -> MBarrier:
-        """A response is there. Count 1: this CTA's scheduler thread arrives and announces the bytes that rank 0 sends for,
-        or alone in its cluster brings them. Every role of the CTA waits."""
+        """The full barrier of the first response. A phase completes when the response has arrived. Its count is 1: this
+        CTA's scheduler thread arrives. It also announces the bytes, unless it stores the response itself. Every role of
+        the CTA waits."""
         return {self.shared + UInt32(Self.layout.response_full)}
 
     @inline(.always)
     def response_empty(self) -> MBarrier:
-        """A response has been read. Count `response_arrivals`. clc: every role of the cluster arrives in the CTA of rank 0,
-        whose scheduler thread waits. dynamic: every role arrives in its own CTA, where the scheduler thread waits; that
-        of rank 0 also hears one arrival of each other CTA."""
+        """The empty barrier of the first response. A phase completes when every role has read the response. Its count
+        is `response_arrivals`. With clc, every role of the cluster arrives at the CTA of rank 0, whose scheduler thread
+        waits. With the dynamic schedule, every role arrives at its own CTA, whose scheduler thread waits; each other
+        CTA then arrives once at rank 0."""
         return {self.shared + UInt32(Self.layout.response_empty)}
 
     @inline(.always)
     def scales_empty(self) -> MBarrier:
-        """Block-scaled: a slot of scale factors in TMEM has been read. Count 1: a commit of the MMA thread, which itself
-        waits before it copies into the slot again."""
+        """The empty barrier of the first slot of scale factors in TMEM (block-scaled kernels). A phase completes when
+        the MMAs have read the slot. Its count is 1: a commit of the MMA thread, which also waits, before it copies into
+        the slot again."""
         return {self.shared + UInt32(Self.layout.scales_empty)}
 
     @inline(.always)
     def stages(self, parity: UInt32) -> Pipeline[Self.config.stages]:
-        """From the producers to the tensor core: slices of A and B."""
+        """Returns the pipeline of stages: the producers fill them with slices of A and B, the MMAs read them."""
         return {self.full(), self.empty(), parity}
 
     @inline(.always)
     def scale_slots(self) -> Pipeline[SCALE_SLOTS]:
-        """Of the MMA thread alone, which copies scale factors into a slot and uses them, in the order of issue. So nobody
-        waits on a full barrier, and there is none."""
+        """Returns the pipeline of slots for scale factors in TMEM. Only the MMA thread uses it. Its copies into a slot
+        and its MMAs run in the order of issue, so the pipeline needs no full barrier."""
         return {self.scales_empty(), self.scales_empty(), PRODUCER}
 
     @inline(.always)
     def accumulators(self, parity: UInt32) -> Pipeline[Self.config.accumulator_barriers()]:
-        """From the MMA thread to the epilogue warps: accumulators in TMEM, where they are used again."""
+        """Returns the pipeline of accumulators in TMEM: the MMA thread fills them, the epilogue warps read them."""
         return {self.accumulator_full(), self.accumulator_empty(), parity}
 
     @inline(.always)
     def responses(self, parity: UInt32) -> Pipeline[max(1, Self.config.response_slots())]:
-        """From the scheduler thread to every role: which tile is next."""
+        """Returns the pipeline of responses: the scheduler thread sends the next tile to every role."""
         return {self.response_full(), self.response_empty(), parity}
 
     @inline(.always)
     def response_arrivals(self) -> UInt32:
+        """Returns the arrival count of this CTA's empty barriers of responses."""
         var readers = UInt32(Self.config.response_readers())
         comptime if Self.config.counts_tiles():
             readers += UInt32(Self.config.cluster_size() - 1) if self.rank == 0 else 0
@@ -172,7 +180,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def init_barriers(self):
-        """One thread."""
+        """Initialises all barriers of this CTA. One thread calls this."""
         comptime for stage in range(UInt32(Self.config.stages)):
             self.full().next(stage).init(1)
             self.empty().next(stage).init(UInt32(Self.config.empty_arrivals()))
@@ -191,9 +199,9 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def wait_for_previous_grid(self):
-        """All threads, before any of them touches global memory: waits until the previous grid is over (programmatic
-        dependent launch). The next one may begin to prepare and wait here, now or when the loads have been issued: see
-        `produce`."""
+        """Waits until the previous grid has ended (programmatic dependent launch). All threads call this before any of
+        them accesses global memory. It lets the next grid start early if `next_starts_together`; otherwise
+        `produce` does so after its last load."""
         comptime if Self.config.overlaps_launches():
             if self.next_starts_together():
                 launch_dependents()
@@ -201,16 +209,17 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def next_starts_together(self) -> Bool:
-        """Whether the CTAs of a launch like this one fit next to its own, or none does before these end. If some do and
-        some do not, they begin to work at different times, and lose what they share in the L2 cache: on an H200 that
-        takes up to 1.6 times as long."""
+        """All CTAs of a next launch like this one can start together: either all fit next to these CTAs, or none does.
+        If only some fit, they start at different times and share less in the L2 cache: on an H200 that takes up to 1.6
+        times as long."""
         comptime most = UInt32(sms_filled(Self.config.cluster_size(), Self.config.has_tmem()))
         var ctas = UInt32(grid_dim.x) * UInt32(grid_dim.y)
         return 2 * ctas <= most or ctas >= most
 
     @inline(.always)
     def prepare(self, problem: Problem):
-        """Initialises the barriers. Warp 0; a cluster barrier must follow before any of them is used."""
+        """Prefetches the tensor maps and initialises the barriers, in warp 0. A cluster barrier must follow before
+        their use."""
         if self.warp == 0:
             if elect_one_sync():
                 prefetch_tensor_map(problem.a)

@@ -1,8 +1,8 @@
-"""Fused epilogues: what becomes of the product between the accumulator and C. `-c epilogue=NAME` names one of
-`EPILOGUES`, `-c epilogue=FILE.mojo` one of your own (docs/epilogues.md).
+"""Fused epilogues: what the kernel computes from the product before it stores C. `-c epilogue=NAME` selects one of
+`EPILOGUES`, `-c epilogue=FILE.mojo` your own (docs/epilogues.md).
 
-Each says what it is called, what it reads and what it computes. A thread calls `apply` for each `Fragment` of the
-accumulator that it holds; what comes back is rounded to the type of C and stored.
+Each epilogue defines its name, its operands and its function. A thread calls `apply` for each `Fragment` of the
+accumulator that it holds; the kernel rounds the result to the type of C and stores it.
 """
 from ..own_epilogue import OwnEpilogue
 from .fragment import Fragment, FusedEpilogue, Values, gelu, silu
@@ -10,7 +10,7 @@ from .word import LENGTH, Word
 
 
 struct Bias(FusedEpilogue):
-    """A bias for each column."""
+    """C = product + bias, one bias for each column."""
 
     comptime name = "bias"
     comptime takes_bias = True
@@ -60,7 +60,7 @@ struct Relu(FusedEpilogue):
 
 
 struct Residual(FusedEpilogue):
-    """A residual: alpha * product + beta * residual."""
+    """C = alpha * product + beta * residual."""
 
     comptime name = "residual"
     comptime takes_residual = True
@@ -81,8 +81,8 @@ struct Silu(FusedEpilogue):
 
 
 struct Swiglu(FusedEpilogue):
-    """SwiGLU, silu(gate) * up: of each 16 columns the first 8 are gates, the last 8 what they gate. So a thread has both, and C
-    the order that its own columns have."""
+    """C = silu(gate) * up. Of each 16 columns of the product the first 8 are gate, the last 8 up. One thread holds
+    both, and the columns of C keep their order."""
 
     comptime name = "swiglu"
     comptime results = 4
@@ -98,16 +98,16 @@ comptime EPILOGUES = TypeList.of[
 ]()
 
 
-# ---- what configurations and kernels need --------------------------------------------------------------------------
+# ---- numbers of epilogues --------------------------------------------------------------------------
 comptime NONE = 0
-"""The number of no epilogue: C is the product as it is. Those of `EPILOGUES` count from 1."""
+"""The number that stands for no epilogue: C is the product. `EPILOGUES` are numbered from 1."""
 
 comptime UNKNOWN = -1
-"""The number of a name that is no epilogue's."""
+"""The number that stands for an unknown name."""
 
 
 def epilogue_names() -> List[Word]:
-    """Names that can be asked for. One's own has none where nobody has named a file."""
+    """Returns the names of all epilogues, also `none`. Your own epilogue is absent if no file is given for it."""
     var names: List[Word] = ["none"]
     comptime for i in range(EPILOGUES.length):
         if EPILOGUES[i].name != "":
@@ -116,7 +116,8 @@ def epilogue_names() -> List[Word]:
 
 
 def epilogue_number(name: Word) -> Int:
-    """The number of an epilogue; `NONE` for none, `UNKNOWN` for a name that is not among `epilogue_names`."""
+    """Returns the number of the epilogue with this name, `NONE` for `none`, `UNKNOWN` for a name not in
+    `epilogue_names`."""
     if name == "none":
         return NONE
     comptime for i in range(EPILOGUES.length):
@@ -127,12 +128,12 @@ def epilogue_number(name: Word) -> Int:
 
 @fieldwise_init
 struct Fusion(TrivialRegisterPassable):
-    """What layouts and launches need to know of an epilogue."""
+    """The properties of an epilogue that layouts and launches need."""
 
     var name: Word
     var takes_bias: Bool
     var takes_residual: Bool
-    var results: Int  # of 8 values; so many columns has C of 8 of the product
+    var results: Int  # columns of C made of 8 columns of the product
 
     def __init__(out self, number: Int):
         self = {"none", False, False, 8}

@@ -1,4 +1,4 @@
-"""What a fused epilogue is, what it is given, fragments of the accumulator and operands beside it, and what it may call."""
+"""The interface of fused epilogues: fragments of the accumulator, operands, and functions that an epilogue may call."""
 from .ptx import exp2, load_one, load_pair, reciprocal
 
 comptime Values = SIMD[DType.float32, 8]
@@ -6,9 +6,8 @@ comptime Values = SIMD[DType.float32, 8]
 
 @fieldwise_init
 struct EpilogueOperands(TrivialRegisterPassable):
-    """What an epilogue can read beside the accumulator, elements of the type of A and B, and where it stores scale factors of
-    C. An address is 0 where it has no use.
-    """
+    """The operands of an epilogue besides the accumulator, with elements of the type of A and B, and the address for
+    the scale factors of C. Addresses are in global memory, 0 where the epilogue does not use them."""
 
     var bias: UInt64  # [columns]
     var residual: UInt64  # [rows, columns], row-major
@@ -16,8 +15,8 @@ struct EpilogueOperands(TrivialRegisterPassable):
     var beta: Float32
     var rows: UInt32  # of the product
     var columns: UInt32
-    var factors: UInt64  # f32, [blocks of C's columns, rows], rows padded to 16 bytes; or in atoms (block_scaling.mojo)
-    var c_scale: Float32  # what C of nvfp4 is multiplied by before it is quantised
+    var factors: UInt64  # of C: f32 [blocks of columns, rows], rows padded to 16 bytes; or atoms (block_scaling.mojo)
+    var c_scale: Float32  # multiplies C of nvfp4 before it is quantised
 
 
 comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0, 0, 1)
@@ -25,10 +24,9 @@ comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0, 0, 1)
 
 @fieldwise_init
 struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
-    """What a thread holds of 16 rows x 16 columns of an accumulator (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1), of the product or,
-    `swapped`, of its transpose. With value 4j + 2i + c, each 0 or 1, begin rows or columns 8j + c and columns or rows 8i
-    further than with value 0. Operands come in the same order, 0 beyond the edge of the product, where nothing is read.
-    """
+    """The 8 values that a thread holds of 16 x 16 elements of an accumulator (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1).
+    Value 4j + 2i + c (j, i, c each 0 or 1) lies 8i rows and 8j + c columns after value 0; if `swapped`, 8j + c rows and
+    8i columns. Operands come in the same order; they are 0 outside of the product, where no thread reads memory."""
 
     var values: Values
     var row: UInt32  # of the product, of value 0
@@ -37,16 +35,17 @@ struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
 
     @inline(.always)
     def row_of[value: Int](self) -> UInt32:
-        """Of the product."""
+        """Returns the row of the product that this value belongs to."""
         return self.row + UInt32(8 * (value // 4) + value % 2 if Self.swapped else 8 * (value // 2 % 2))
 
     @inline(.always)
     def column_of[value: Int](self) -> UInt32:
+        """Returns the column of the product that this value belongs to."""
         return self.column + UInt32(8 * (value // 2 % 2) if Self.swapped else 8 * (value // 4) + value % 2)
 
     @inline(.always)
     def bias(self) -> Values:
-        """That of each value's column."""
+        """Returns the bias of each value's column."""
         var found = Values()
         comptime for n in range(2):
             comptime if Self.swapped:
@@ -66,7 +65,7 @@ struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
 
     @inline(.always)
     def residual(self) -> Values:
-        """The element at each value's place."""
+        """Returns the element of the residual at each value's row and column."""
         var found = Values()
         comptime for value in range(0, 8, 1 if Self.swapped else 2):
             var row = self.row_of[value]()
@@ -81,8 +80,7 @@ struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
 
     @inline(.always)
     def gate(self) -> SIMD[DType.float32, 4]:
-        """The values of the first 8 of the product's 16 columns, for each of which `up` has the one 8 columns further.
-        """
+        """Returns the values of the first 8 of 16 columns of the product. `up` returns those 8 columns further."""
         comptime if Self.swapped:
             return self.values.slice[2]().join(self.values.slice[2, offset=4]())
         else:
@@ -90,6 +88,7 @@ struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
 
     @inline(.always)
     def up(self) -> SIMD[DType.float32, 4]:
+        """Returns the values of the last 8 of 16 columns of the product, in the order of `gate`."""
         comptime if Self.swapped:
             return self.values.slice[2, offset=2]().join(self.values.slice[2, offset=6]())
         else:
@@ -97,24 +96,28 @@ struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
 
 
 trait FusedEpilogue:
+    """An epilogue: its name, the operands that it reads, and the function that it applies to each fragment."""
+
     comptime name: StaticString
     comptime takes_bias: Bool = False
     comptime takes_residual: Bool = False
     comptime results: Int = 8
-    """Of a fragment: 8, or 4 where `gate` and `up` make one, and C has half as many columns as the product."""
+    """Results of a fragment: 8, or 4 where `gate` and `up` give one result and C has half as many columns as the
+    product."""
     comptime formula: StaticString = ""
-    """Of an epilogue of your own: what the harness expects (docs/epilogues.md)."""
+    """The formula of your own epilogue, from which the harness computes the expected result (docs/epilogues.md)."""
 
     @staticmethod
     def apply(fragment: Fragment) -> SIMD[DType.float32, Self.results]:
+        """Returns the elements of C for a fragment, in f32."""
         ...
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
 @inline(.always)
 def sigmoid[width: SIMDLength, //](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
-    """1 / (1 + e^-x), by two approximations of the hardware: relative error 2^-16 where |x| < 88, else no more than 2^-110
-    from it."""
+    """Returns 1 / (1 + e^-x), from two hardware approximations. The relative error is 2^-16 where |x| < 88; elsewhere
+    the absolute error is at most 2^-110."""
     comptime log2_e = Float32(1.4426950408889634)
     var found = SIMD[DType.float32, width]()
     comptime for i in range(Int(width)):
@@ -124,12 +127,13 @@ def sigmoid[width: SIMDLength, //](x: SIMD[DType.float32, width]) -> SIMD[DType.
 
 @inline(.always)
 def silu[width: SIMDLength, //](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns x * sigmoid(x)."""
     return x * sigmoid(x)
 
 
 @inline(.always)
 def gelu(x: Values) -> Values:
-    """The tanh form, x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3): as x * sigmoid(2u), which keeps its
-    relative precision where 1 + tanh(u) cancels."""
+    """Returns gelu in its tanh form, x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3). It is computed
+    as x * sigmoid(2u), which is precise also where 1 + tanh(u) cancels."""
     comptime scale = Float32(2 * 0.7978845608028654)
     return x * sigmoid(scale * (x + 0.044715 * x * x * x))

@@ -1,43 +1,42 @@
 """Grouped GEMM: one launch multiplies the rows of many groups, each with its own B.
 
-    A [sum of sizes, K]   the groups' rows one after the other, without padding; C [sum of sizes, N] likewise
-    B [groups * N, K]     that of each group, one after the other
+    A [sum of sizes, K]   the rows of all groups, one group after the other, without padding; C [sum of sizes, N]: same
+    B [groups * N, K]     the B of all groups, one after the other
 
-`masked`, each group has as many rows of A and C in memory, M / groups, of which its size says how many count: the first. The
-others are not stored, and nothing else is different.
+With `masked`, every group has M / groups rows of A and C in memory. Its size says how many of them, from the first on,
+are multiplied and stored.
 
-The sizes lie in global memory, as the kernel before may have computed them: the host knows how many there are and what they
-add up to. Tiles are numbered group after group, and no tile has rows of two groups, so a group has
-ceil(size / rows of a cluster tile) rows of tiles, an empty one none. Every role walks forward through the sizes as its
-numbers grow.
+The sizes lie in global memory, because a previous kernel may compute them. The host knows only their number and their
+sum. Tiles are numbered group by group, and no tile has rows of two groups: a group has ceil(size / rows of a cluster
+tile) rows of tiles, an empty group has none. Every role walks forward through the sizes as its tile numbers grow.
 
-The last tile of a group reads rows of the next one, which nobody stores: C is described by a tensor map of *windows*. A
-window has the rows of one box and begins a row further than the one before, the first as many rows before C. What a box has
-beyond the end of its window is not stored, so a box of which only `inside` rows belong to the group is put that many rows
-before the end of the window that ends with the group. Nothing is stored beyond the windows, whatever the sizes are.
-"""
+The last tile of a group also computes rows of the next group, which must not be stored. So the tensor map of C
+describes overlapping *windows*: each has the rows of one box and begins one row after the previous window. The first
+one ends where C begins. TMA does not store what a box has beyond the end of its window. A box with `inside` rows of the
+group is therefore stored to the window that ends with the group, `inside` rows before its end. No size can make TMA
+store outside of the windows."""
 from .config import GemmConfig
 from .ptx import load_number
 from std.math import ceildiv
 
 comptime MOST_GROUPS = 1024
-"""Every CTA walks through the sizes of all groups before its tiles."""
+"""The most groups of a launch. Every CTA reads the sizes of all groups before its tiles."""
 
 
 @fieldwise_init
 struct Groups(TrivialRegisterPassable):
     """The groups of a launch."""
 
-    var sizes: UInt64  # address of their rows, a word of 4 bytes each
-    var count: UInt32  # 0: not grouped
-    var apart: UInt32  # masked: rows from the first of a group to the first of the next
+    var sizes: UInt64  # global memory address of their sizes in rows, 4 bytes each
+    var count: UInt32  # 0: the problem has no groups
+    var apart: UInt32  # masked: rows in memory from the start of one group to the next
 
 
 comptime NO_GROUPS = Groups(0, 0, 0)
 
 
 struct Group[config: GemmConfig](TrivialRegisterPassable):
-    """One group: which tiles and which rows are its own."""
+    """One group: its tiles and its rows."""
 
     var number: UInt32
     var first_tile: UInt32
@@ -56,12 +55,12 @@ struct Group[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def tile_rows(self) -> UInt32:
-        """The rows of cluster tiles that the group has along M."""
+        """Returns how many cluster tiles the group has along M."""
         return ceildiv(self.end_row - self.first_row, UInt32(Self.config.cluster_rows()))
 
     @inline(.always)
     def seek(mut self, tile: UInt32, groups: Groups, tiles_across: UInt32) -> Bool:
-        """Goes forward to the group of this tile, or behind the last group. Returns whether the group has changed."""
+        """Advances to the group of this tile, or past the last group. Returns whether the group has changed."""
         var moved = tile >= self.end_tile
         while tile >= self.end_tile:
             self.number += 1

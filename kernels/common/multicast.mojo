@@ -1,22 +1,22 @@
-"""Who sends which slice to whom in a cluster: TMA masks, masks of who must hear, reader counts. All of it is derived here.
+"""Multicast in a cluster: which CTA sends which slice to which CTAs, who must be told that a stage has been read, and
+how many read it.
 
-A cluster is `cluster_m x cluster_n` CTAs, rank = x + y * cluster_m; bit r of a mask means the CTA of rank r.
+A cluster has `cluster_m x cluster_n` CTAs, rank = x + y * cluster_m. Bit r of a mask stands for the CTA of rank r.
  - CTAs with equal x need the same rows of A: each loads one slice and multicasts it to all of them.
- - CTAs with equal y need the same columns of C. With one CTA per MMA (`cta_group` 1) they need the same rows of B; in
-   pairs, the two CTAs of a pair hold different halves of B, so only CTAs of equal parity share.
-"""
+ - CTAs with equal y need the same rows of B. The two CTAs of a pair (`cta_group` 2) hold different halves of these, so
+   only CTAs of equal parity share them."""
 from std.math import ceildiv, gcd
 
 
 @inline(.always)
 def _every(step: Int, count: Int) -> UInt32:
-    """`count` bits, `step` apart, from bit 0: the geometric series in closed form."""
+    """Returns a mask of `count` bits, `step` apart, from bit 0 on: a geometric series in closed form."""
     return UInt32(((1 << (step * count)) - 1) // ((1 << step) - 1))
 
 
 @fieldwise_init
 struct Multicast(TrivialRegisterPassable):
-    """The sharing of operands in a cluster. With `enabled` False every CTA loads all of its own rows."""
+    """How the CTAs of a cluster share operands. If not `enabled`, every CTA loads all of its rows itself."""
 
     var cluster_m: Int
     var cluster_n: Int
@@ -25,31 +25,34 @@ struct Multicast(TrivialRegisterPassable):
 
     @inline(.always)
     def a_parts(self) -> Int:
-        """CTAs among which a tile of A is split, and to which each slice is sent."""
+        """Returns how many CTAs share a tile of A: each loads one slice and sends it to all of them."""
         return self.cluster_n if self.enabled else 1
 
     @inline(.always)
     def b_parts(self) -> Int:
+        """Returns how many CTAs share a tile of B."""
         return self.cluster_m // self.cta_group if self.enabled else 1
 
     @inline(.always)
     def a_part(self, rank: UInt32) -> UInt32:
-        """Which slice of A this CTA loads."""
+        """Returns which slice of A this CTA loads."""
         return rank // UInt32(self.cluster_m) if self.enabled else 0
 
     @inline(.always)
     def b_part(self, rank: UInt32) -> UInt32:
+        """Returns which slice of B this CTA loads."""
         return rank % UInt32(self.cluster_m) // UInt32(self.cta_group) if self.enabled else 0
 
     @inline(.always)
     def a_mask(self, rank: UInt32) -> UInt32:
-        """Receivers of the slices of A that this CTA loads, itself included."""
+        """Returns the mask of the CTAs that receive the slices of A that this CTA loads, itself included."""
         if not self.enabled:
             return UInt32(1) << rank
         return _every(self.cluster_m, self.cluster_n) << (rank % UInt32(self.cluster_m))
 
     @inline(.always)
     def b_mask(self, rank: UInt32) -> UInt32:
+        """Returns the mask of the CTAs that receive the slices of B that this CTA loads, itself included."""
         if not self.enabled:
             return UInt32(1) << rank
         var x = rank % UInt32(self.cluster_m)
@@ -57,17 +60,16 @@ struct Multicast(TrivialRegisterPassable):
 
     @inline(.always)
     def pair_mask(self, rank: UInt32) -> UInt32:
-        """The CTAs that share an MMA with this one, itself included."""
+        """Returns the mask of the CTAs that share an MMA with this one, itself included."""
         return _every(1, self.cta_group) << (rank - rank % UInt32(self.cta_group))
 
     @inline(.always)
     def commit_mask(self, rank: UInt32) -> UInt32:
-        """CTAs that write into the shared memory of this CTA's MMA: all must hear when a stage has been read, by a
-        commit on sm_100a, by arrivals of the consumers on sm_90a.
+        """Returns the mask of the CTAs that write into the stages of this CTA's MMA. When a stage has been read, a
+        commit (sm_100a) or arrivals of the consumers (sm_90a) tell all of them.
 
-        Sharing is symmetric, so the senders of a CTA are the receivers of its own slices. The union over a pair is
-        the whole cluster row (both parities of B) and one or two adjacent columns (A).
-        """
+        Sharing is symmetric: a CTA receives from the CTAs that receive its own slices. For a pair this is the whole
+        cluster row (both parities of B) and one or two adjacent columns (A)."""
         if not self.enabled:
             return self.pair_mask(rank)
         var x = rank % UInt32(self.cluster_m)
@@ -76,20 +78,19 @@ struct Multicast(TrivialRegisterPassable):
 
     @inline(.always)
     def readers(self) -> Int:
-        """MMAs, of CTA pairs or of single CTAs, that read what this CTA loads into a stage."""
+        """Returns how many MMAs (of CTA pairs, or of single CTAs) read what this CTA loads into a stage."""
         return self.a_parts() + self.b_parts() - 1
 
 
 struct Slices(TrivialRegisterPassable):
-    """How `rows` rows of an operand tile are dealt out to `parts` CTAs.
+    """How `parts` CTAs divide the `rows` rows of an operand tile among them.
 
-    In shared memory a tile is as many lines of 128 bytes, and lines are what is dealt out. K-major, a line is a row. MN-major,
-    a line is 64 rows at one k: those of all 64 k of a stage, then those of the next 64 rows.
+    A tile in shared memory has `rows` lines of 128 bytes, and the CTAs divide these lines. K-major, a line is one row.
+    MN-major, a line is 64 rows at one k: first those of all 64 k of a stage, then those of the next 64 rows.
 
-    Each box is one TMA copy. Lines that divide evenly make one box a CTA, or several of 64 lines, so that few rows are loaded
-    where a tile lies partly outside of the tensor; otherwise boxes of one unit, by default the 8 lines that keep the
-    128-byte swizzle pattern, go to the CTAs in turn and some CTAs load one box fewer.
-    """
+    Each box is one TMA copy. If the lines divide evenly, each CTA loads one box, or several of 64 lines, so that it
+    loads few rows where a tile lies partly outside of the tensor. Otherwise the CTAs take boxes of one unit in turn,
+    and some load one box fewer. The default unit is 8 lines, one swizzle pattern."""
 
     comptime most_rows = 64
 
@@ -106,7 +107,7 @@ struct Slices(TrivialRegisterPassable):
 
     @inline(.always)
     def box_lines(self) -> Int:
-        """MN-major they divide 64: a box does not go on to the next 64 rows."""
+        """Returns the lines of a box. MN-major, they divide 64, so that a box does not reach into the next 64 rows."""
         if self.rows % (self.unit * self.parts) != 0:
             return self.unit
         var lines = self.rows // self.parts
@@ -114,15 +115,15 @@ struct Slices(TrivialRegisterPassable):
 
     @inline(.always)
     def box_rows(self) -> Int:
-        """Of the tensor, along M or N."""
+        """Returns the rows of the tensor, along M or N, that a box covers."""
         return Self.most_rows if self.mn_major else self.box_lines()
 
     @inline(.always)
     def boxes(self) -> Int:
-        """Boxes of the whole tile; CTA number `part` loads boxes part, part + parts, ..."""
+        """Returns the boxes of the whole tile. CTA number `part` loads boxes part, part + parts, ..."""
         return self.rows // self.box_lines()
 
     @inline(.always)
     def boxes_per_part(self) -> Int:
-        """The most boxes that one CTA loads."""
+        """Returns the most boxes that one CTA loads."""
         return ceildiv(self.boxes(), self.parts)

@@ -1,9 +1,10 @@
-"""A configuration as text, `kernel=kernel8 cluster_m=2 cluster_n=1 multicast=false`, in any order. `GemmConfig` reads its
-options from here, the planner's at run time and those of a build or a MAX op at compile time."""
+"""Options as text, `kernel=kernel8 cluster_m=2 cluster_n=1 multicast=false`, in any order. `GemmConfig` reads them at
+run time in the planner, at compile time in a build or a MAX op."""
 from .word import Word
 
 
 def whole_number(name: String, text: String) raises -> Int:
+    """Returns the integer that the text is. Raises for any other text, and names the option."""
     try:
         return Int(text)
     except:
@@ -11,7 +12,7 @@ def whole_number(name: String, text: String) raises -> Int:
 
 
 struct Options(Movable):
-    """What is asked for. An option is taken once, with what it is where nothing is asked for."""
+    """The options that were given. Each method takes one of them, and returns its default if it was not given."""
 
     var values: Dict[String, String]
 
@@ -34,7 +35,7 @@ struct Options(Movable):
         return self.word[["true", "false"]](name, usual) == "true"
 
     def word[choices: List[Word]](mut self, name: String, default: Word) raises -> Word:
-        """One of the choices."""
+        """Takes an option whose value is one of the choices. Raises for another value."""
         if name not in self.values:
             return default
         var text = self.values.pop(name)

@@ -1,4 +1,4 @@
-"""Barriers in shared memory, and the pair of them with which a pipeline hands its stages from role to role.
+"""Barriers in shared memory, and pipelines: a full and an empty barrier hand each stage from role to role.
 
         producer                                     consumer
         producer_acquire   waits on empty            consumer_wait   waits on full
@@ -6,35 +6,35 @@
         commit             arrives on full           release         arrives on empty
         advance                                      advance
 
-How a role commits or releases depends on what fills or reads: an arrival that announces the bytes of TMA copies, a
-commit of the tensor core, an arrival of a thread. So that line stands in the role, with `full()` or `empty()` of the stage.
-"""
+How a role commits or releases depends on what fills or reads the stage: an arrival that announces the bytes of TMA
+copies, a commit of the tensor core, or an arrival of a thread. So the role contains that line, on `full()` or
+`empty()`."""
 from .ptx import pinned
 from std.sys._assembly import inlined_assembly
 
 
 @fieldwise_init
 struct MBarrier(TrivialRegisterPassable):
-    """A barrier that counts arrivals and bytes (PTX ISA 9.7.13.15), by its address in shared memory. A phase completes
-    when the barrier's number of arrivals and all announced bytes are there; the next one begins at once."""
+    """An mbarrier, by its address in shared memory (PTX ISA 9.7.13.15). A phase completes when all expected arrivals
+    and all announced bytes have arrived; the next phase begins at once."""
 
     var address: UInt32
 
     # ---- which barrier ---------------------------------------------------------------------------------------------
     @inline(.always)
     def next(self, count: UInt32) -> Self:
-        """So many barriers further, in an array of them."""
+        """Returns the barrier `count` places further in an array of barriers."""
         return {self.address + count * 8}
 
     @inline(.always)
     def in_cta(self, rank: UInt32) -> Self:
-        """The barrier at this offset in the CTA of this rank in the cluster."""
+        """Returns the barrier at the same offset in the CTA of this rank in the cluster."""
         return {address_in(self.address, rank)}
 
     @inline(.always)
     def in_leader[cta_group: Int](self) -> Self:
-        """The barrier at this offset in the CTA that leads the MMA, the even one of a pair: bit 24 of a shared address is
-        the lowest bit of the CTA's rank."""
+        """Returns the barrier at the same offset in the CTA that leads the MMA, the even one of a pair. Bit 24 of a
+        shared memory address is the lowest bit of the CTA's rank."""
         comptime if cta_group == 2:
             return {self.address & 0xFEFFFFFF}
         return self
@@ -42,29 +42,30 @@ struct MBarrier(TrivialRegisterPassable):
     # ---- arrivals --------------------------------------------------------------------------------------------------
     @inline(.always)
     def init(self, arrivals: UInt32):
+        """Initialises the barrier, whose phases each expect this many arrivals."""
         inlined_assembly["mbarrier.init.shared::cta.b64 [$0], $1;", NoneType, constraints="r,r,~{memory}"](
             self.address, arrivals
         )
 
     @inline(.always)
     def arrive_and_expect(self, bytes: UInt32):
-        """One arrival, and `bytes` more to come before the phase completes. In this CTA."""
+        """Arrives once at a barrier of this CTA, and announces `bytes` that must arrive before the phase completes."""
         inlined_assembly[
             "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", NoneType, constraints="r,r,~{memory}"
         ](self.address, bytes)
 
     @inline(.always)
     def arrive(self):
-        """One arrival, in any CTA of the cluster. It orders nothing but this CTA's own accesses, which is enough to say
-        that the tensor core has read a stage: the data itself moves by asynchronous copies."""
+        """Arrives once at a barrier of any CTA of the cluster. It orders accesses of this CTA only. This suffices to
+        tell that the tensor core has read a stage, because asynchronous copies move the data."""
         inlined_assembly["mbarrier.arrive.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"](
             self.address
         )
 
     @inline(.always)
     def arrive_release(self):
-        """As `arrive`, and what this thread has read or written before is done for who waits with `wait_acquire`, in any
-        CTA of the cluster (PTX ISA 9.7.13.15.13)."""
+        """Arrives with release at cluster scope: a thread of any CTA that waits with `wait_acquire` observes the
+        earlier reads and writes of this thread (PTX ISA 9.7.13.15.13)."""
         inlined_assembly[
             "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"
         ](self.address)
@@ -72,7 +73,8 @@ struct MBarrier(TrivialRegisterPassable):
     # ---- waits -----------------------------------------------------------------------------------------------------
     @inline(.always)
     def wait(self, parity: UInt32):
-        """Returns when the phase of this parity has completed. On a fresh barrier parity 1 counts as completed."""
+        """Waits until the phase of this parity has completed. On a new barrier, the phase of parity 1 counts as
+        completed."""
         while not inlined_assembly[
             "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
         ](self.address, parity):
@@ -80,7 +82,8 @@ struct MBarrier(TrivialRegisterPassable):
 
     @inline(.always)
     def wait_acquire(self, parity: UInt32):
-        """As `wait`, and what threads of other CTAs did before they arrived is visible."""
+        """Waits with acquire at cluster scope: this thread observes what other CTAs did before they arrived with
+        release."""
         while not inlined_assembly[
             "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 $0, [$1], $2;",
             Bool,
@@ -91,7 +94,7 @@ struct MBarrier(TrivialRegisterPassable):
 
 @inline(.always)
 def address_in(address: UInt32, rank: UInt32) -> UInt32:
-    """The address of the same offset in the shared memory of the CTA of this rank in the cluster."""
+    """Returns the address of the same offset in the shared memory of the CTA of this rank (mapa)."""
     return inlined_assembly[
         "mapa.shared::cluster.u32 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
     ](address, rank)
@@ -99,21 +102,21 @@ def address_in(address: UInt32, rank: UInt32) -> UInt32:
 
 @inline(.always)
 def fence_mbarrier_init():
-    """Orders barrier initialisation before a following cluster barrier, for arrivals from other CTAs."""
+    """Orders barrier initialisation before the cluster barrier that follows, so that other CTAs may arrive (PTX ISA
+    9.7.13.4)."""
     inlined_assembly["fence.mbarrier_init.release.cluster;", NoneType, constraints="~{memory}"]()
 
 
 comptime CONSUMER = UInt32(0)
-"""The parity that a consumer begins to wait for: of the first phase of a full barrier."""
+"""The parity that a consumer first waits for: the first phase of a full barrier."""
 
 comptime PRODUCER = UInt32(1)
-"""The parity that a producer begins to wait for. A fresh barrier reports it as completed: at first every stage is
-empty."""
+"""The parity that a producer first waits for. A new barrier reports it as completed, because every stage is empty."""
 
 
 struct Pipeline[stages: Int](TrivialRegisterPassable):
-    """One role's place in a ring of stages, each with a full and an empty barrier. The parity flips each time the ring
-    wraps, so that no role needs a counter."""
+    """The position of one role in a ring of stages, each with a full and an empty barrier. The parity flips each time
+    the ring wraps, so no role needs a counter."""
 
     var first_full: MBarrier
     var first_empty: MBarrier
@@ -122,7 +125,7 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, full: MBarrier, empty: MBarrier, parity: UInt32):
-        """Of the first stage; `parity` is `PRODUCER` or `CONSUMER`."""
+        """Takes the barriers of the first stage; `parity` is `PRODUCER` or `CONSUMER`."""
         self.first_full = full
         self.first_empty = empty
         self.stage = 0
@@ -130,15 +133,17 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
 
     @inline(.always)
     def full(self) -> MBarrier:
+        """Returns the full barrier of the current stage."""
         return self.first_full.next(self.stage)
 
     @inline(.always)
     def empty(self) -> MBarrier:
+        """Returns the empty barrier of the current stage."""
         return self.first_empty.next(self.stage)
 
     @inline(.always)
     def as_producer(self) -> Self:
-        """The producer's place at this stage, for a role that fills each stage itself before it reads it."""
+        """Returns the producer's position at this stage, for a role that fills each stage itself before it reads it."""
         var other = self
         other.parity ^= 1
         return other
@@ -155,14 +160,15 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
 
     @inline(.always)
     def producer_tail(mut self):
-        """After the last stage: waits until every stage has been released. The last arrivals, of other CTAs, must not find
-        this one gone."""
+        """Waits, after the last stage, until every stage has been released. A CTA must not exit while other CTAs may
+        still arrive at its barriers."""
         comptime for _ in range(Self.stages):
             self.producer_acquire()
             self.advance()
 
     @inline(.always)
     def advance(mut self):
+        """Moves to the next stage."""
         comptime if Self.stages == 1:
             self.parity ^= 1
         else:
@@ -173,14 +179,14 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
 
     @inline(.always)
     def skip(mut self, count: UInt32):
-        """As `advance`, so many times."""
+        """Moves `count` stages further."""
         var place = self.stage + count
         self.parity ^= place // UInt32(Self.stages) & 1
         self.stage = place % UInt32(Self.stages)
 
     @inline(.always)
     def pin(mut self):
-        """The compiler may not compute the place any earlier. Where stages follow one another without a loop it would
-        compute all places beforehand, and has no registers for that."""
+        """Keeps the compiler from computing the position any earlier. In unrolled code it would compute the positions
+        of all stages in advance, and run out of registers."""
         self.stage = pinned(self.stage)
         self.parity = pinned(self.parity)

@@ -1,4 +1,4 @@
-"""The producer: loads stages of A and B by TMA, with multicast to the CTAs of the cluster that need the same slices."""
+"""The producer loads stages of A and B by TMA, and multicasts each slice to the CTAs of the cluster that need it."""
 from .block_scaling import ATOM_ROWS, ATOM_WORDS, F32_BLOCK
 from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta, Problem, Tile
@@ -9,7 +9,7 @@ from .scheduler import TileScheduler
 
 
 struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTES](TrivialRegisterPassable):
-    """The slices of one operand tile that this CTA loads, and who receives them."""
+    """The slices of one operand tile that this CTA loads, and the CTAs that receive them."""
 
     comptime box_lines = Self.slices.box_lines()
     comptime box_rows = Int32(Self.slices.box_rows())
@@ -33,7 +33,8 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
 
     @inline(.always)
     def load(self, stage: UInt32, full: MBarrier, tile_row: Int32, k: Int32):
-        """Sends this CTA's slices of the tile to all CTAs that need them."""
+        """Starts the TMA copies of this CTA's slices to all CTAs that need them. `stage`: shared memory address of the
+        tile."""
         comptime for index in range(Self.slices.boxes_per_part()):
             comptime first = index * Self.slices.parts
             comptime everybody = first + Self.slices.parts <= Self.slices.boxes()
@@ -51,17 +52,17 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
 
     @inline(.always)
     def inside(self, row: Int32) -> Int32:
-        """Where a box begins: one that would lie wholly out of bounds takes its last rows, as nobody stores what
-        they are multiplied to. L2 serves what is out of bounds for all SMs from one place, and on an H200 a few such boxes hold up
-        everybody (docs/hopper-kernel8.md)."""
+        """Returns the row where a box begins. A box that would lie wholly out of bounds loads the last rows instead; no
+        thread stores their products. L2 serves out-of-bounds boxes for all SMs from one place, so a few of them delay
+        all SMs of an H200 (docs/hopper-kernel8.md)."""
         var last = max(Int32(0), self.rows - Self.box_rows)
         comptime if Self.slices.mn_major:
-            last &= ~7  # 16 bytes: an H200 traps on a box that begins elsewhere along its rows of memory
+            last &= ~7  # an H200 traps on a box that does not begin at a multiple of 16 bytes
         return row if row < self.rows else last
 
 
 struct Loader[config: GemmConfig](TrivialRegisterPassable):
-    """Fills stages. One thread of every CTA."""
+    """Fills stages. One thread of every CTA uses it."""
 
     comptime sharing = Self.config.sharing()
 
@@ -89,8 +90,8 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def expect_and_load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
-        """Fills an empty stage. In the CTA that leads the MMA: arrives on the full barrier, which expects the bytes of all
-        its CTAs. In every CTA: starts the copies, whose bytes that barrier counts."""
+        """Fills an empty stage. The CTA that leads the MMA arrives at its full barrier and announces the bytes of all
+        CTAs of the MMA. Every CTA starts its copies, whose bytes this barrier counts."""
         var full = cta.full().next(stage).in_leader[Self.config.cta_group]()
         if cta.leads_mma():
             full.arrive_and_expect(UInt32(Self.config.full_bytes()))
@@ -98,8 +99,8 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
-        """Starts the copies of this CTA's slices of A and B and of their scale factors, from column k of the tensor maps on.
-        """
+        """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on, and of their scale
+        factors."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
         self.b.load(
             cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, self.problem.b_row(tile), k
@@ -117,9 +118,10 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def load_factors(self, a: UInt32, b: UInt32, tile: Tile, block: Int32, full: MBarrier):
-        """Starts the copies of f32 scale factors, which each CTA loads for itself: of A one box, of all its rows; of B a row
-        of each 128 columns of the tile, from this block of K on, or up to three before: a box begins at 16 bytes. A tile out of
-        bounds takes any, as `Operand.inside`."""
+        """Starts the copies of f32 scale factors; each CTA loads its own. For A it loads one box, with all of its rows.
+        For B it loads one row for each 128 columns of the tile, from this block of K or up to three blocks before,
+        because a box begins at a multiple of 16 bytes. A tile out of bounds loads any factors, as in
+        `Operand.inside`."""
         var row = tile.row if tile.row < Int32(self.problem.m) else 0
         var column = tile.column if tile.column < Int32(self.problem.n) else 0
         tma_load[1, False](a, self.problem.a_scales, full.address, row, block, 0)
@@ -128,8 +130,8 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
 @inline(.always)
 def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """One thread of every CTA fills a stage for each K step of each tile or part of one. It runs ahead: the first stages of the next tile
-    are loaded while the last of this one are multiplied."""
+    """Fills a stage for each K step of each tile, or of its part with split-K. One thread of every CTA calls this. It
+    runs ahead: it loads the first stages of the next tile while the last ones of this tile are multiplied."""
     var loader = Loader[config](cta, problem)
     var stages = cta.stages(PRODUCER)
     while tiles.has_tile():
@@ -143,5 +145,5 @@ def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: T
             stages.advance()
         tiles.wait_for_next_tile(cta)
     comptime if config.overlaps_launches():
-        launch_dependents()  # at the latest: see Cta.wait_for_previous_grid
+        launch_dependents()  # if Cta.wait_for_previous_grid has not done so
     stages.producer_tail()

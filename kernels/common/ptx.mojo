@@ -1,22 +1,22 @@
-"""PTX instructions the library does not offer in the form a kernel needs: TMA copies, stmatrix, cluster launch control.
+"""PTX instructions that the library does not offer in the form a kernel needs: memory accesses, approximations,
+launches.
 
-Addresses in shared memory are 32-bit; a CTA's own address carries its cluster rank in bits 24 and up. Only
-instructions that are not convergent are written as inline assembly (barriers, `elect.sync` and shuffles go through
-the library, because the compiler may duplicate inline assembly into both sides of a branch). Sections: PTX ISA
-9.7.9.27 (tensor copies), 9.7.14.5.16 (stmatrix). Barriers have a file of their own, `pipeline.mojo`.
-"""
+Shared memory addresses have 32 bits; bits 24 and up of a CTA's own addresses hold its rank in the cluster. Convergent
+instructions (barriers, `elect.sync`, shuffles) use the library instead, because the compiler may duplicate inline
+assembly into both sides of a branch. Other files wrap TMA copies (tma.mojo), conversions (pack.mojo) and mbarriers
+(pipeline.mojo)."""
 from max.gpu.host.nvidia.tma import TMADescriptor
 from std.memory import bitcast
 from std.sys import _RegisterPackType
 from std.sys._assembly import inlined_assembly
 
 comptime Registers[count: Int] = _RegisterPackType[*TypeList.splat[count, Float32]()]
-"""Result of an instruction with many output registers; read it as `r[i]` with a compile-time i."""
+"""The result of an instruction with many output registers. Read it as `r[i]` with a compile-time i."""
 
 
 # ---- operand text --------------------------------------------------------------------------------------------------
 def repeat(constraint: StaticString, count: Int) -> String:
-    """The constraint `count` times, each followed by a comma."""
+    """Returns the constraint `count` times, each followed by a comma."""
     var text = String()
     for _ in range(count):
         text += constraint
@@ -25,7 +25,7 @@ def repeat(constraint: StaticString, count: Int) -> String:
 
 
 def operands(first: Int, count: Int) -> String:
-    """A vector operand `{$first, ...}`."""
+    """Returns a vector operand of `count` registers, `{$first, ...}`."""
     var text = String("{")
     for i in range(count):
         if i > 0:
@@ -39,17 +39,20 @@ def operands(first: Int, count: Int) -> String:
 # ---- shared memory -------------------------------------------------------------------------------------------------
 @inline(.always)
 def load_shared(address: UInt32) -> UInt32:
+    """Loads 4 bytes from shared memory."""
     return inlined_assembly["ld.shared.b32 $0, [$1];", UInt32, constraints="=r,r,~{memory}"](address)
 
 
 @inline(.always)
 def load_shared_f32[offset: Int](address: UInt32) -> Float32:
+    """Loads an f32 from shared memory, `offset` bytes after the address."""
     comptime text = String("ld.shared.f32 $0, [$1+", offset, "];")
     return inlined_assembly[text, Float32, constraints="=f,r,~{memory}"](address)
 
 
 @inline(.always)
 def store_shared[offset: Int = 0](address: UInt32, value: UInt32):
+    """Stores 4 bytes to shared memory, `offset` bytes after the address."""
     inlined_assembly[String("st.shared.b32 [$0+", offset, "], $1;"), NoneType, constraints="r,r,~{memory}"](
         address, value
     )
@@ -57,8 +60,8 @@ def store_shared[offset: Int = 0](address: UInt32, value: UInt32):
 
 @inline(.always)
 def store_async(address: UInt32, value: UInt32, barrier: UInt32):
-    """Into the shared memory of any CTA of the cluster; its 4 bytes count on a barrier of that CTA when they are there
-    (PTX ISA 9.7.9.12)."""
+    """Stores 4 bytes to shared memory of any CTA of the cluster, asynchronously. A barrier of that CTA counts them when
+    they have arrived (PTX ISA 9.7.9.12)."""
     inlined_assembly[
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [$0], $1, [$2];",
         NoneType,
@@ -68,19 +71,21 @@ def store_async(address: UInt32, value: UInt32, barrier: UInt32):
 
 @inline(.always)
 def fence_proxy_async():
-    """Makes this thread's writes to shared memory visible to TMA and MMA (generic to async proxy, PTX ISA 9.7.13.4)."""
+    """Makes this thread's generic accesses to shared memory visible to TMA and MMA, the async proxy (PTX ISA
+    9.7.13.4)."""
     inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
 
 
-# ---- numbers in global memory --------------------------------------------------------------------------------------
+# ---- global memory --------------------------------------------------------------------------------------
 @inline(.always)
 def load_number(address: UInt64) -> UInt32:
+    """Loads 4 bytes from global memory."""
     return inlined_assembly["ld.global.u32 $0, [$1];", UInt32, constraints="=r,l,~{memory}"](address)
 
 
 @inline(.always)
 def next_number(counter: UInt64, last: UInt32) -> UInt32:
-    """What the counter held. It counts up to `last`, and from there back to 0 (PTX ISA 9.7.13.6)."""
+    """Increments a counter in global memory, which wraps from `last` to 0. Returns its old value (PTX ISA 9.7.13.6)."""
     return inlined_assembly["atom.relaxed.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
         counter, last
     )
@@ -88,8 +93,8 @@ def next_number(counter: UInt64, last: UInt32) -> UInt32:
 
 @inline(.always)
 def arrive_at_counter(counter: UInt64, last: UInt32) -> UInt32:
-    """As `next_number`, with acquire and release at gpu scope (PTX ISA 9.7.13.6): what this thread's CTA wrote before its
-    barrier is visible to later arrivals, and what earlier ones released is visible here."""
+    """Increments a counter like `next_number`, with acquire and release at gpu scope (PTX ISA 9.7.13.6). Later arrivals
+    observe what this CTA wrote before its barrier, and this thread observes what earlier arrivals released."""
     return inlined_assembly["atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
         counter, last
     )
@@ -97,7 +102,7 @@ def arrive_at_counter(counter: UInt64, last: UInt32) -> UInt32:
 
 @inline(.always)
 def store_global[offset: Int](address: UInt64, values: SIMD[DType.float32, 4]):
-    """16 bytes, at a multiple of 16."""
+    """Stores four f32 to global memory, at a multiple of 16 bytes, `offset` bytes after the address."""
     inlined_assembly[
         String("st.global.v4.f32 [$0+", offset, "], {$1, $2, $3, $4};"), NoneType, constraints="l,f,f,f,f,~{memory}"
     ](address, values[0], values[1], values[2], values[3])
@@ -105,12 +110,13 @@ def store_global[offset: Int](address: UInt64, values: SIMD[DType.float32, 4]):
 
 @inline(.always)
 def store_global(address: UInt64, value: Float32):
+    """Stores one f32 to global memory."""
     inlined_assembly["st.global.f32 [$0], $1;", NoneType, constraints="l,f,~{memory}"](address, value)
 
 
 @inline(.always)
 def store_bytes[count: Int](address: UInt64, word: UInt32):
-    """The lowest bytes of a word, 1, 2 or 4, at a multiple of as many."""
+    """Stores the lowest `count` bytes of a word (1, 2 or 4) to global memory, at a multiple of `count` bytes."""
     inlined_assembly[String("st.global.b", 8 * count, " [$0], $1;"), NoneType, constraints="l,r,~{memory}"](
         address, word
     )
@@ -118,7 +124,7 @@ def store_bytes[count: Int](address: UInt64, word: UInt32):
 
 @inline(.always)
 def load_global[offset: Int](address: UInt64) -> SIMD[DType.float32, 4]:
-    """16 bytes, at a multiple of 16."""
+    """Loads four f32 from global memory, at a multiple of 16 bytes, `offset` bytes after the address."""
     var found = inlined_assembly[
         String("ld.global.v4.f32 {$0, $1, $2, $3}, [$4+", offset, "];"),
         Registers[4],
@@ -130,8 +136,8 @@ def load_global[offset: Int](address: UInt64) -> SIMD[DType.float32, 4]:
 # ---- operands and functions of an epilogue ---------------------------------------------------------------------------
 @inline(.always)
 def load_pair[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> SIMD[DType.float32, 2]:
-    """Two neighbours of an array of 16-bit floats in global memory, the first at an even place. Not `inside`: zeros, and
-    nothing is read."""
+    """Loads two adjacent elements of an array of 16-bit floats in global memory; the first has an even index. If not
+    `inside`, it loads nothing and returns zeros."""
     var pair = inlined_assembly["mov.b32 $0, 0; @$2 ld.global.b32 $0, [$1];", UInt32, constraints="=&r,l,b,~{memory}"](
         address + 2 * element, inside
     )
@@ -140,7 +146,8 @@ def load_pair[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> S
 
 @inline(.always)
 def load_one[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> Float32:
-    """One element, likewise, at any place."""
+    """Loads one element of an array of 16-bit floats in global memory. If not `inside`, it loads nothing and returns
+    0."""
     var one = inlined_assembly["mov.b16 $0, 0; @$2 ld.global.b16 $0, [$1];", UInt16, constraints="=&h,l,b,~{memory}"](
         address + 2 * element, inside
     )
@@ -149,22 +156,22 @@ def load_one[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> Fl
 
 @inline(.always)
 def exp2(x: Float32) -> Float32:
-    """Relative error 2^-22.5, of subnormal results 0 (PTX ISA 9.7.3.21)."""
+    """Returns 2^x with a relative error of 2^-22.5. Subnormal results become 0 (PTX ISA 9.7.3.21)."""
     return inlined_assembly["ex2.approx.ftz.f32 $0, $1;", Float32, constraints="=f,f", has_side_effect=False](x)
 
 
 @inline(.always)
 def reciprocal(x: Float32) -> Float32:
-    """Relative error 2^-23, of subnormal results 0 (PTX ISA 9.7.3.13)."""
+    """Returns 1 / x with a relative error of 2^-23. Subnormal results become 0 (PTX ISA 9.7.3.13)."""
     return inlined_assembly["rcp.approx.ftz.f32 $0, $1;", Float32, constraints="=f,f", has_side_effect=False](x)
 
 
 # ---- cluster launch control ------------------------------------------------------------------------------------------
 @inline(.always)
 def try_cancel[multicast: Bool](response: UInt32, barrier: UInt32):
-    """Cancels a cluster of this grid that has not started, to do its work in its place (PTX ISA 9.7.13.17). The response,
-    16 bytes, is written to `response` and counted on `barrier`; with `multicast` at these offsets in every CTA of the
-    cluster. One thread."""
+    """Requests to cancel a cluster of this grid that has not started, so that this cluster can compute its tile (PTX
+    ISA 9.7.13.17). The hardware writes 16 bytes to `response` and counts them on `barrier`; with `multicast`, at these
+    offsets in every CTA of the cluster. One thread calls this."""
     comptime to = ".multicast::cluster::all" if multicast else ""
     inlined_assembly[
         String(
@@ -180,7 +187,7 @@ comptime NOTHING_CANCELED = ~UInt32(0)
 
 @inline(.always)
 def canceled_x(response: UInt32) -> UInt32:
-    """Grid x of the first CTA of the cluster that a response grants, or NOTHING_CANCELED."""
+    """Returns blockIdx.x of the first CTA of the canceled cluster in a response, or NOTHING_CANCELED."""
     return inlined_assembly[
         (
             "{ .reg .b128 answer; .reg .pred granted; ld.shared.b128 answer, [$1];"
@@ -195,25 +202,27 @@ def canceled_x(response: UInt32) -> UInt32:
 # ---- launches ------------------------------------------------------------------------------------------------------
 @inline(.always)
 def launch_dependents():
-    """The next launch of the stream may start, if it was launched to (PTX ISA 9.7.13.13). Not convergent: no harm in
-    executing it twice."""
+    """Lets the next launch of the stream start, if it has the attribute for it (PTX ISA 9.7.13.13). The instruction is
+    not convergent, and executing it twice is harmless."""
     inlined_assembly["griddepcontrol.launch_dependents;", NoneType, constraints="~{memory}"]()
 
 
 @inline(.always)
 def griddepcontrol_wait():
-    """Waits until the grids this launch depends on are over, and what they wrote is visible (PTX ISA 9.7.13.13)."""
+    """Waits until the grids that this launch depends on have ended and their writes are visible (PTX ISA 9.7.13.13)."""
     inlined_assembly["griddepcontrol.wait;", NoneType, constraints="~{memory}"]()
 
 
 # ---- TMA -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def tensor_map_address(map: Pointer[TMADescriptor, _]) -> UInt64:
+    """Returns the address of a tensor map, which is a parameter of the kernel."""
     return UInt64(Int(map))
 
 
 @inline(.always)
 def prefetch_tensor_map(map: UInt64):
+    """Prefetches a tensor map for later copies."""
     inlined_assembly["prefetch.tensormap [$0];", NoneType, constraints="l,~{memory}"](map)
 
 
@@ -221,10 +230,10 @@ def prefetch_tensor_map(map: UInt64):
 def tma_load[
     cta_group: Int, multicast: Bool
 ](destination: UInt32, map: UInt64, barrier: UInt32, column: Int32, row: Int32, mask: UInt16):
-    """Copies one box to `destination` and counts its bytes on `barrier`.
+    """Starts to copy one box to `destination` in shared memory; `barrier` counts its bytes (PTX ISA 9.7.9.27).
 
-    With `multicast` box and signal go to the same offsets in every CTA of `mask`. With `cta_group` 2 the signals go
-    to the CTA of each receiver's pair that has the parity of the CTA `barrier` lies in.
+    With `multicast`, every CTA of `mask` receives the box, and its barrier the signal, at the same offsets. With
+    `cta_group` 2, the signal goes to that CTA of the receiver's pair that has the parity of the CTA of `barrier`.
     """
     comptime group = ".cta_group::2" if cta_group == 2 else ""
     comptime copy = String(
@@ -242,7 +251,8 @@ def tma_load[
 
 @inline(.always)
 def tma_store(source: UInt32, map: UInt64, column: Int32, row: Int32):
-    """Copies one box to global memory, except what lies outside the tensor. Joins the thread's open bulk group."""
+    """Starts to copy one box to global memory, except what lies outside of the tensor, in this thread's open bulk
+    group."""
     inlined_assembly[
         "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$1, {$2, $3}], [$0];",
         NoneType,
@@ -252,7 +262,7 @@ def tma_store(source: UInt32, map: UInt64, column: Int32, row: Int32):
 
 @inline(.always)
 def tma_store_in_window(source: UInt32, map: UInt64, column: Int32, row: Int32, window: Int32):
-    """As `tma_store`, to a tensor of overlapping windows (groups.mojo)."""
+    """Starts a copy like `tma_store`, to a tensor of overlapping windows (groups.mojo)."""
     inlined_assembly[
         "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [$1, {$2, $3, $4}], [$0];",
         NoneType,
@@ -262,20 +272,21 @@ def tma_store_in_window(source: UInt32, map: UInt64, column: Int32, row: Int32, 
 
 @inline(.always)
 def tma_commit_group():
+    """Closes this thread's bulk group of TMA stores (PTX ISA 9.7.9.25)."""
     inlined_assembly["cp.async.bulk.commit_group;", NoneType, constraints="~{memory}"]()
 
 
 @inline(.always)
 def tma_wait_group_read[pending: Int]():
-    """Waits until at most `pending` of this thread's newest groups still read shared memory."""
+    """Waits until at most `pending` of this thread's newest bulk groups still read shared memory."""
     inlined_assembly[String("cp.async.bulk.wait_group.read ", pending, ";"), NoneType, constraints="~{memory}"]()
 
 
 # ---- registers to shared memory ------------------------------------------------------------------------------------
 @inline(.always)
 def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
-    """Rounds two f32 values to nearest even and packs them, `low` in the lower half. Has a side effect for the compiler,
-    so that it stays below the wait for asynchronously written registers."""
+    """Rounds two f32 values to 16-bit floats, to nearest even, and packs them, `low` in the lower half. The compiler
+    takes this for a side effect, so it stays behind the wait for asynchronously written registers."""
     comptime assert dtype == DType.bfloat16 or dtype == DType.float16, "a pair is two 16-bit floats"
     comptime type = "bf16x2" if dtype == DType.bfloat16 else "f16x2"
     return inlined_assembly[String("cvt.rn.", type, ".f32 $0, $1, $2;"), UInt32, constraints="=r,f,f"](high, low)
@@ -283,8 +294,8 @@ def pack_pair[dtype: DType](low: Float32, high: Float32) -> UInt32:
 
 @inline(.always)
 def pack_four(first: Float32, second: Float32, third: Float32, fourth: Float32) -> UInt32:
-    """Rounds to e4m3, the nearest that is finite, ties to even, and packs them, `first` in the lowest byte; likewise.
-    """
+    """Rounds four f32 values to the nearest finite e4m3, ties to even, and packs them, `first` in the lowest byte. It
+    stays behind the wait, like `pack_pair`."""
     return inlined_assembly[
         (
             "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;"
@@ -297,7 +308,8 @@ def pack_four(first: Float32, second: Float32, third: Float32, fourth: Float32) 
 
 @inline(.always)
 def pack_eight(values: SIMD[DType.float32, 8]) -> UInt32:
-    """Rounds to e2m1, likewise, and packs them, the first in the lowest 4 bits."""
+    """Rounds eight f32 values to the nearest finite e2m1 and packs them, the first in the lowest 4 bits. It stays
+    behind the wait, like `pack_pair`."""
     return inlined_assembly[
         (
             "{ .reg .b8 a, b, c, d; cvt.rn.satfinite.e2m1x2.f32 a, $2, $1; cvt.rn.satfinite.e2m1x2.f32 b, $4, $3;"
@@ -310,13 +322,14 @@ def pack_eight(values: SIMD[DType.float32, 8]) -> UInt32:
 
 @inline(.always)
 def mul_after_wait(a: Float32, b: Float32) -> Float32:
-    """Multiplies; like `pack_pair` it stays below the wait for what the tensor core writes into `a`."""
+    """Returns a * b. The compiler keeps this behind the wait for the tensor core, which writes `a`."""
     return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
 
 
 @inline(.always)
 def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
-    """Multiplies and adds, rounded once; likewise."""
+    """Returns a * b + c, rounded once. The compiler keeps this behind the wait for the tensor core, which writes
+    `a`."""
     return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
 
 
@@ -324,8 +337,8 @@ def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
 def store_matrices[
     count: SIMDLength, //, offset: Int, transposed: Bool = False
 ](address: UInt32, matrices: SIMD[DType.uint32, count]):
-    """Stores two or four 8x8 matrices of 16-bit elements, or their transposes; lane l gives the address of row l % 8 of what
-    is stored of matrix l / 8."""
+    """Stores two or four 8x8 matrices of 16-bit elements, or their transposes, to shared memory. Lane l passes the
+    address of row l % 8 of matrix l / 8 as it is stored (PTX ISA 9.7.14.5.16)."""
     comptime trans = ".trans" if transposed else ""
     comptime text = String("stmatrix.sync.aligned.m8n8.x", Int(count), trans, ".shared.b16 [$0+", offset, "], ")
     comptime if count == 2:
@@ -338,7 +351,7 @@ def store_matrices[
 
 @inline(.always)
 def store_pair[offset: Int](address: UInt32, low: UInt32, high: UInt32):
-    """Two words side by side."""
+    """Stores two words side by side to shared memory."""
     inlined_assembly[String("st.shared.v2.b32 [$0+", offset, "], {$1, $2};"), NoneType, constraints="r,r,r,~{memory}"](
         address, low, high
     )
@@ -346,7 +359,7 @@ def store_pair[offset: Int](address: UInt32, low: UInt32, high: UInt32):
 
 @inline(.always)
 def store_halves[low: Int, high: Int](address: UInt32, word: UInt32):
-    """The lower 16 bits at one offset, the upper at another."""
+    """Stores the lower 16 bits of a word at offset `low` in shared memory, the upper 16 bits at `high`."""
     inlined_assembly[
         String(
             "{ .reg .b16 low, high; mov.b32 {low, high}, $1; st.shared.b16 [$0+",
@@ -362,7 +375,8 @@ def store_halves[low: Int, high: Int](address: UInt32, word: UInt32):
 
 @inline(.always)
 def store_quarters[low: Int, high: Int](address: UInt32, word: UInt32):
-    """The first and the third byte at one offset and 4 bytes further, the second and the fourth likewise at another."""
+    """Stores bytes 0 and 1 of a word at offsets `low` and `high` in shared memory, and bytes 2 and 3 at the same
+    offsets from the address with bit 2 flipped."""
     inlined_assembly[
         String(
             "{ .reg .b8 a, b, c, d; .reg .b32 next; mov.b32 {a, b, c, d}, $1; xor.b32 next, $0, 4; st.shared.b8 [$0+",
@@ -382,11 +396,11 @@ def store_quarters[low: Int, high: Int](address: UInt32, word: UInt32):
 
 @inline(.always)
 def pinned(value: UInt32) -> UInt32:
-    """The same value, which the compiler computes here and no earlier."""
+    """Returns the same value, which the compiler computes here and no earlier."""
     return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](value)
 
 
 @inline(.always)
 def pinned(value: Float32) -> Float32:
-    """The same value, of which the compiler makes use from here on."""
+    """Returns the same value, which the compiler uses here and no earlier."""
     return inlined_assembly["", Float32, constraints="=f,0", has_side_effect=True](value)

@@ -1,22 +1,22 @@
-"""The order in which the tiles of C are computed, in units of cluster tiles.
+"""The raster: the order in which a kernel computes the cluster tiles of C.
 
-Tiles that are computed at the same time share rows of A and of B in the L2 cache, most when they cover a square. So C
-is cut into groups of `group` columns of tiles, and each group is walked along M: all of its columns in one row, then the
-next row. The walk goes down in the first group, up in the second, and so on, so that the tiles after a turn find the
-rows of A that were used last. With a group of 1 it goes down one column and up the next.
-"""
+Tiles that are computed at the same time share rows of A and of B in the L2 cache, most when they cover a square. So the
+raster divides C into groups of `group` columns of tiles and walks each group along M: all of its columns in one row,
+then the next row. It goes down in the first group, up in the second, and so on, so that the tiles after a turn reuse
+the last rows of A. With a group of 1, it goes down one column and up the next."""
 
 
 @fieldwise_init
 struct Place(TrivialRegisterPassable):
-    """Of a cluster tile, counted in cluster tiles."""
+    """The position of a cluster tile in C, in units of cluster tiles."""
 
     var row: UInt32
     var column: UInt32
 
 
 struct FastDivmod(TrivialRegisterPassable):
-    """A divisor that is used again and again, with its reciprocal. A division takes an H200 180 cycles, this 30."""
+    """A divisor with its reciprocal, for repeated divisions. On an H200, a division takes 180 cycles, `div` takes
+    30."""
 
     var value: UInt32
     var reciprocal: UInt32  # 2^32 / value or a little less
@@ -28,7 +28,7 @@ struct FastDivmod(TrivialRegisterPassable):
 
     @inline(.always)
     def div(self, number: UInt32) -> UInt32:
-        """The quotient: number / value, rounded down."""
+        """Returns number / value, rounded down."""
         # number / value - 1 < number * reciprocal / 2^32 <= number / value
         var quotient = UInt32(UInt64(number) * UInt64(self.reciprocal) >> 32)
         return quotient + 1 if number - quotient * self.value >= self.value else quotient
@@ -53,7 +53,7 @@ struct Raster(TrivialRegisterPassable):
 
     @inline(.always)
     def place(self, number: UInt32) -> Place:
-        """Where tile `number` lies."""
+        """Returns the position of tile `number`."""
         var turn = self.tiles_of_group.div(number)
         var inside = number - turn * self.tiles_of_group.value
         var first = turn * self.full.value

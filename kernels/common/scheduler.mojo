@@ -1,4 +1,4 @@
-"""Which part of C a CTA computes, which part comes next, and how a cluster fetches it for all of its roles."""
+"""The tile scheduler: which tile of C a CTA computes, which one comes next, and how a cluster fetches it."""
 from .config import GemmConfig
 from .cta import Cta, Problem, Tile
 from .groups import Group
@@ -19,31 +19,30 @@ from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 
 comptime RESPONSE_BYTES = UInt32(16)
-"""Size of a response of cluster launch control."""
+"""Bytes of a response of cluster launch control."""
 
 comptime TILE_NUMBER_BYTES = UInt32(4)
-"""Size of a response of the dynamic schedule: the number of a tile."""
+"""Bytes of a response of the dynamic schedule: the number of a tile."""
 
 
 struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
-    """Hands a CTA its tiles, one after the other. Every role of a CTA has its own and gets the same tiles from it, as
-    does every CTA of a cluster.
+    """Gives a CTA its tiles, one after the other. Every role of every CTA of a cluster has its own scheduler, and all
+    of them give the same tiles.
 
-        none     one tile: a cluster is launched for each
-        static   cluster c of n gets the tiles c, c + n, c + 2n, ...
-        clc      a cluster is launched for each tile; those that run take the tiles of those that have not started
-        dynamic  cluster c gets tile c first; each further number comes from a counter that all clusters share
+        none     the launch has a cluster for each tile
+        static   cluster c of n computes the tiles c, c + n, c + 2n, ...
+        clc      the launch has a cluster for each tile; running clusters take the tiles of those that have not started
+        dynamic  cluster c computes tile c first; a counter that all clusters share gives each further number
 
-    With the last two, responses form a ring like the stages: a thread of rank 0 waits until a slot is empty in all
-    CTAs, and requests a tile; the response is written to every CTA of the cluster, and completes the CTA's full
-    barrier; every role reads it there, and arrives on the empty barrier. The last response grants nothing: no request
-    follows it, and no CTA exits before it has arrived. `request_tiles` and `fetch_tiles` send the requests.
-    """
+    With the last two, responses form a ring like the stages. A thread of rank 0 waits until a slot is empty in all
+    CTAs, and requests a tile. Every CTA of the cluster receives the response, which completes its full barrier; every
+    role reads it and arrives at the empty barrier. The last response grants no tile: no request follows it, and no CTA
+    exits before it has arrived. `request_tiles` and `fetch_tiles` send the requests."""
 
-    var tile: Tile  # the current one, if there is one
-    var number: UInt32  # of the cluster tile
+    var tile: Tile  # the current tile, if `has_tile`
+    var number: UInt32  # of the current cluster tile
     var problem: Problem
-    var row: Int32  # of the CTA in a cluster tile
+    var row: Int32  # of the CTA's part of a cluster tile
     var column: Int32
     var raster: Raster
     var group: Group[Self.config]
@@ -51,7 +50,8 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
-        """Starts with the first tile. Needs no barrier: made before them, the divisions cost no time."""
+        """Starts with the first tile. It uses no barrier, so a CTA calls it before their initialisation to hide the
+        divisions."""
         comptime cluster_m = UInt32(Self.config.cluster_m)
         self.problem = problem
         self.number = 0
@@ -60,7 +60,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         self.raster = {UInt32(Self.config.raster_group), problem.clusters_m, problem.clusters_n}
         self.group = {}
         self.responses = cta.responses(CONSUMER)
-        # The grid is the tiles; z counts its bands along M: LaunchPlan
+        # The grid has a CTA for each tile; z counts bands along M (LaunchPlan).
         var row = (Int32(block_idx.z) * Int32(grid_dim.x) + Int32(block_idx.x)) * Int32(Self.config.cta_m())
         var column = Int32(block_idx.y) * Int32(Self.config.mma_n)
         self.tile = {row, column, Int32(problem.m), 0}
@@ -73,13 +73,14 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def begin(mut self):
-        """Finds the first tile of grouped problems, after the launch before, which may have computed their sizes."""
+        """Finds the first tile of a grouped problem. A CTA calls this after the previous grid, which may compute the
+        sizes."""
         comptime if Self.config.grouped:
             self.find()
 
     @inline(.always)
     def count(self) -> UInt32:
-        """The number of cluster tiles; with split-K, of their parts."""
+        """Returns the number of cluster tiles; with split-K, of their parts."""
         comptime if Self.config.kernel.is_persistent:
             var tiles = self.problem.clusters_m * self.problem.clusters_n
             comptime if Self.config.splits_k():
@@ -89,16 +90,18 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def part(self) -> UInt32:
-        """Which part of K this is. The parts of a tile follow one another."""
+        """Returns which part of K this is. The parts of a tile have consecutive numbers."""
         return self.number % UInt32(Self.config.split_k)
 
     @inline(.always)
     def first_k_step(self) -> UInt32:
+        """Returns the first K step of this part of K."""
         return self.part() * self.problem.k_iterations // UInt32(Self.config.split_k)
 
     @inline(.always)
     def k_steps(self, all: UInt32) -> UInt32:
-        """The K steps of the tile, out of all of K; with split-K, of its part. Some parts have one more than others."""
+        """Returns the number of K steps: `all`, or with split-K those of this part. Some parts have one more than
+        others."""
         comptime if Self.config.splits_k():
             var end = (self.part() + 1) * self.problem.k_iterations // UInt32(Self.config.split_k)
             return end - self.first_k_step()
@@ -106,14 +109,14 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def has_tile(self) -> Bool:
+        """There is a current tile; otherwise this CTA has computed all of its tiles."""
         comptime if Self.config.grouped:
             return self.group.number < self.problem.groups.count
         return self.number < self.count()
 
     @inline(.always)
     def cluster_is_out_of_bounds(self) -> Bool:
-        """Whether no CTA of the cluster owns a row of C: the last band goes on where C ends, if C has no whole bands.
-        """
+        """No CTA of the cluster has a row of C: if the bands do not divide C, the last one reaches beyond it."""
         comptime if Self.config.kernel.is_persistent or Self.config.band_m == 0:
             return False
         comptime cluster_m = UInt32(Self.config.cluster_m)
@@ -122,8 +125,8 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def wait_for_next_tile[*, whole_warp: Bool = False](mut self, cta: Cta[Self.config]):
-        """Goes to the next tile. Where one thread fetches tiles, this waits for its response and releases it. One thread, or a
-        whole warp."""
+        """Advances to the next tile. If one thread fetches tiles, this waits for its response and releases it. One
+        thread or a whole warp calls this."""
         comptime if Self.config.is_static():
             self.number += launched_clusters[Self.config]()
         elif Self.config.fetches_tiles():
@@ -138,15 +141,15 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def next_response[whole_warp: Bool](mut self, cta: Cta[Self.config]) -> UInt32:
-        """The number of the next tile, or one that no tile has: waits for a response, reads it, and releases it, at rank 0
-        or with a counter at the thread that collects releases for its CTA."""
+        """Waits for a response, reads it and releases it, at rank 0 or, with a counter, at this CTA's thread that
+        collects releases. Returns the number of the next tile, or `count` or more if there is none."""
         comptime collects = Self.config.counts_tiles()
         var response = cta.response(self.responses.stage)
         var number: UInt32
         comptime if Self.config.cancels_clusters():
             self.responses.consumer_wait()
             var x = canceled_x(response)
-            fence_proxy_async()  # the next response is written by the async proxy: not before this read
+            fence_proxy_async()  # the async proxy writes the next response: only after this read
             number = self.count() if x == NOTHING_CANCELED else x // UInt32(Self.config.cluster_m)
         else:
             self.responses.full().wait_acquire(self.responses.parity)  # sent by a thread of another CTA
@@ -163,7 +166,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def find(mut self):
-        """Finds the tile with the current number; with groups there may be none."""
+        """Finds the tile of the current number; with groups there may be none."""
         comptime rows = Int32(Self.config.cluster_rows())
         comptime columns = Int32(Self.config.cluster_columns())
         var tile = self.number
@@ -187,14 +190,15 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
 @inline(.always)
 def launched_clusters[config: GemmConfig]() -> UInt32:
-    """The clusters of the launch, where tiles have numbers: LaunchPlan."""
+    """Returns the number of clusters of a persistent launch (LaunchPlan)."""
     return UInt32(grid_dim.x) // UInt32(config.cluster_m)
 
 
 @inline(.always)
 def request_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler[config]):
-    """Requests tile after tile from the hardware as response slots become empty: up to `clc_depth` ahead of the slowest role.
-    One thread of every CTA: each announces the bytes on its own full barrier, that of rank 0 sends the requests."""
+    """Requests tile after tile from the hardware as response slots become empty, up to `clc_depth` ahead of the slowest
+    role. One thread of every CTA calls this: each announces the bytes on its full barrier, rank 0 sends the
+    requests."""
     var responses = cta.responses(PRODUCER)
     while tiles.has_tile():
         responses.full().arrive_and_expect(RESPONSE_BYTES)
@@ -207,7 +211,7 @@ def request_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler
 
 @inline(.always)
 def fetch_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config]):
-    """Runs the dynamic schedule. One thread of every CTA."""
+    """Runs the dynamic schedule. One thread of every CTA calls this."""
     if cta.rank == 0:
         fetch_from_counter(cta, tiles)
     else:
@@ -216,16 +220,15 @@ def fetch_tiles[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[confi
 
 @inline(.always)
 def fetch_from_counter[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config]):
-    """Takes number after number from the counter as response slots become empty, and sends it to every CTA of the
-    cluster. One thread of rank 0; in each CTA one announces the bytes.
+    """Takes number after number from the counter as response slots become empty, and sends each to every CTA of the
+    cluster. One thread of rank 0 calls this; one thread of each CTA announces the bytes.
 
-    Each cluster begins with a tile that it need not fetch, and gets none once. So a launch takes exactly as many
-    numbers as there are tiles, and the counter, which wraps there, is 0 again for the next launch.
-    """
+    Each cluster starts with a tile that it does not fetch, and its last fetch gives no tile. So a launch takes exactly
+    as many numbers as it has tiles; the counter wraps there and is 0 for the next launch."""
     var responses = cta.responses(PRODUCER)
     var number = tiles.number
     while number < tiles.count():
-        # All roles have read the last response, so its phase is over: earlier, the bytes would be announced to that one.
+        # After this wait, the phase of the last response is over; before, that phase would count the announced bytes.
         responses.empty().wait_acquire(responses.parity)
         comptime if config.cluster_size() > 1:
             responses.full().arrive_and_expect(TILE_NUMBER_BYTES)
@@ -234,7 +237,7 @@ def fetch_from_counter[config: GemmConfig](cta: Cta[config], tiles: TileSchedule
         comptime if config.cluster_size() > 1:
             comptime for rank in range(UInt32(config.cluster_size())):
                 store_async(address_in(response, rank), number, responses.full().in_cta(rank).address)
-        else:  # st.async is for clusters of more than one CTA
+        else:  # st.async needs a cluster of more than one CTA
             store_shared(response, number)
             responses.full().in_cta(0).arrive()
         responses.advance()
@@ -243,10 +246,10 @@ def fetch_from_counter[config: GemmConfig](cta: Cta[config], tiles: TileSchedule
 
 @inline(.always)
 def collect_releases[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[config]):
-    """Signals rank 0 when the roles of this CTA have read a response. One thread of another CTA.
+    """Signals rank 0 when all roles of this CTA have read a response. One thread of every other CTA calls this.
 
-    The roles could signal it themselves. But what they read must come before what rank 0 writes, in another CTA: that
-    takes a fence of cluster scope, which would hold up the consumers at each tile, and holds up nobody here.
+    The roles could signal rank 0 themselves. But their reads must come before a write of another CTA, which needs a
+    release at cluster scope; it would delay the consumers at each tile, while this thread has nothing else to do.
     """
     var responses = cta.responses(CONSUMER)
     var number = tiles.number

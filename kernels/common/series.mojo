@@ -1,4 +1,4 @@
-"""The kernels of the series, and what each can do."""
+"""The kernels of the series, and the capabilities of each."""
 
 from ..own import KERNEL as OWN
 from .word import Word
@@ -6,16 +6,16 @@ from .word import Word
 
 @fieldwise_init
 struct Kernel(TrivialRegisterPassable):
-    """One kernel of the series, by what it can do. Shared code asks for these capabilities, never for a name."""
+    """A kernel of the series and its capabilities. Shared code tests the capabilities, never the name."""
 
     var name: Word
-    var pipelined: Bool  # a ring of stages between warps of different roles; otherwise there is one stage
-    var double_buffers_epilogue: Bool  # C leaves through two small buffers, one stored while the next is written
-    var is_persistent: Bool  # CTAs compute tile after tile; or a CTA's place in the grid is its tile
+    var pipelined: Bool  # a ring of stages between warps of different roles; otherwise one stage
+    var double_buffers_epilogue: Bool  # the epilogue writes C through two buffers: TMA stores one, warps fill the other
+    var is_persistent: Bool  # a CTA computes tile after tile; otherwise one, at its place in the grid
     var is_block_scaled: Bool  # A and B have scale factors
 
     def fuses(self) -> Bool:
-        """C leaves through a fused epilogue, if one is asked for."""
+        """The kernel can apply a fused epilogue."""
         return self.is_persistent and not self.is_block_scaled
 
 
@@ -30,11 +30,13 @@ comptime SERIES = [
 
 
 def kernel_names() -> List[Word]:
+    """Returns the names of all kernels. Your own kernel is absent if no file is given for it."""
     return [kernel.name for kernel in materialize[SERIES]() if kernel.name != ""]
 
 
 def find_kernel(name: Word) -> Kernel:
-    """One without capabilities for a name that is not of the series: `find_error` refuses it."""
+    """Returns the kernel of this name. An unknown name gives a kernel without capabilities, which `find_error`
+    refuses."""
     comptime for kernel in SERIES:
         if name == kernel.name:
             return kernel

@@ -1,4 +1,5 @@
-"""What lies in shared memory: barriers and who arrives at them, the ring, boxes of C, answers of launch control."""
+"""The layout of shared memory: stages, boxes of C, responses and barriers, and how many arrivals each barrier
+expects."""
 
 from .block_scaling import SCALE_SLOTS
 from .config import SHARED_MEMORY_LIMIT, GemmConfig
@@ -6,59 +7,60 @@ from .config import SHARED_MEMORY_LIMIT, GemmConfig
 
 __extension GemmConfig:
     def empty_arrivals(self) -> Int:
-        """Arrivals an empty barrier waits for: each reader of what a CTA loads into a stage says once that it has read
-        it. A reader is an MMA on sm_100a, a consumer warpgroup on sm_90a; or each of its warps, as they read scale factors
-        by themselves."""
+        """Returns the arrival count of the empty barrier of a stage: one arrival of each reader of what the CTA loads.
+        A reader is an MMA on sm_100a and a consumer warpgroup on sm_90a, or a consumer warp where sums are promoted,
+        because each warp reads its scale factors itself."""
         var warps = 4 if self.promotes() else 1
         return self.sharing().readers() * (1 if self.has_tmem() else warps * self.consumers_of_tile())
 
     def accumulator_readers(self) -> Int:
-        """Warps that read an accumulator in TMEM: four of each CTA of the MMA."""
+        """Returns how many warps read an accumulator in TMEM: four of each CTA of the MMA."""
         return 4 * self.cta_group
 
     def accumulator_barriers(self) -> Int:
-        """Pairs of a full and an empty barrier."""
+        """Returns how many pairs of a full and an empty barrier the accumulators have."""
         return 1 if self.accumulators_overlap() else self.accumulators
 
     def response_slots(self) -> Int:
-        """Answers about the next tile that have a place of their own in shared memory. With a counter one is enough,
-        and best: what a cluster has not asked for, another can still take."""
+        """Returns how many responses about the next tile shared memory holds. One is best with a counter, because other
+        clusters can take any tile that this one has not fetched."""
         return 1 if self.counts_tiles() else self.clc_depth
 
     def response_readers(self) -> Int:
-        """Arrivals that say a response has been read. sm_100a, in a cluster: in each CTA the producer, the scheduler and
-        four epilogue warps, and in each CTA that leads an MMA the MMA thread. sm_90a, in a CTA: the producer and the
-        warps of the consumers; rank 0 also hears the other CTAs, once each."""
+        """Returns how many roles arrive when they have read a response. On sm_100a, in a cluster: the producer, the
+        scheduler and four epilogue warps of each CTA, and the MMA thread of each CTA that leads an MMA. On sm_90a, in a
+        CTA: the producer and the warps of the consumers."""
         if self.has_tmem():
             return 6 * self.cluster_size() + self.cluster_size() // self.cta_group
         return 1 + 4 * self.consumers()
 
     def barrier_bytes(self) -> Int:
-        """Full and empty barrier of each stage, and what `fixed_barrier_bytes` counts."""
+        """Returns the bytes of all barriers: a full and an empty one for each stage, and `fixed_barrier_bytes`."""
         return 16 * self.stages + self.fixed_barrier_bytes()
 
     def fixed_barrier_bytes(self) -> Int:
-        """On sm_100a the full barrier of each accumulator, its empty barrier where it is used again, the empty barrier of
-        each slot of scale factors, the word for the TMEM address. For each response slot 16 bytes and a full and an empty barrier.
-        With split-K a word for each of two teams.
-        """
+        """Returns the bytes of what does not depend on the stages. Each response slot has 16 bytes, a full and an empty
+        barrier. On sm_100a, each accumulator has a full barrier, and an empty one in persistent kernels; each slot of
+        scale factors has an empty barrier; the TMEM address has 8 bytes. With split-K, two teams have a word each."""
         var scales = SCALE_SLOTS if self.kernel.is_block_scaled else 0
         var accumulators = self.accumulator_barriers() * (2 if self.kernel.is_persistent else 1)
         var arrived = 8 if self.splits_k() else 0
         return (8 * (accumulators + scales + 1) if self.has_tmem() else 0) + 32 * self.response_slots() + arrived
 
     def shared_memory_bytes(self) -> Int:
+        """Returns the bytes of dynamic shared memory that a CTA uses."""
         return self.stages * self.stage_bytes() + self.c_bytes() + self.barrier_bytes()
 
     def stages_that_fit(self) -> Int:
+        """Returns the most stages that fit into shared memory."""
         var free = SHARED_MEMORY_LIMIT - self.c_bytes() - self.fixed_barrier_bytes()
         return free // max(1, self.stage_bytes() + 16)
 
 
 struct SharedMemory(TrivialRegisterPassable):
-    """Where things lie in a CTA's dynamic shared memory, as byte offsets from its start: A stages, B stages, C boxes,
-    scale factors, scheduler responses, then barriers; what concerns accumulators and TMEM exists on sm_100a only. Tiles come first: they
-    are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7), which every tile size here is a multiple of."""
+    """The byte offsets in the dynamic shared memory of a CTA: A stages, B stages, C boxes, scale factors, responses,
+    then barriers. Those for accumulators and TMEM exist on sm_100a only. Tiles come first because they are 128-byte
+    swizzled and need 1024-byte alignment (PTX ISA 5.5.7); the size of each tile is a multiple of that."""
 
     var a: Int
     var b: Int
@@ -74,7 +76,7 @@ struct SharedMemory(TrivialRegisterPassable):
     var response_empty: Int
     var scales_empty: Int
     var tmem_address: Int
-    var arrived: Int  # a word of each team's, with split-K
+    var arrived: Int  # with split-K, a word for each team
 
     def __init__(out self, config: GemmConfig):
         self.a = 0

@@ -1,18 +1,17 @@
-"""Split-K: a tile is added up in parts of K by several CTAs, and whoever finishes last adds the parts.
+"""Split-K: several CTAs each compute a tile over a part of K, and the CTA that finishes last adds the parts.
 
     part 0   multiply its K steps -> partial sums to the workspace -> arrive
     part 1   multiply its K steps -> partial sums to the workspace -> arrive: the last, so add all parts, write C
 
-To the scheduler each part of a tile is a tile. The warps that write out together, a team, store their accumulators as
-registers hold them, so that a thread reads what the same thread of other CTAs has stored. Then one thread arrives at the
-counter of the team's part of C. Nobody waits: all parts but the last go on with their next tile, and it does not matter
-which CTAs run at the same time. The last adds the parts in the order of K, its own from memory like the others, so C is the
-same bit for bit whoever that is. Its arrival wraps the counter to 0, for the next launch.
+The scheduler treats each part of a tile as a tile. A team stores its accumulators in the order of its registers, so
+that a thread reads what the same thread of other CTAs has stored. Then one thread arrives at the counter of the team's
+part of C. No CTA waits for another: those that are not last go on with their next tile, so it does not matter which
+CTAs run at the same time. The last one adds the parts in the order of K and reads its own from memory too, so C has the
+same bits whichever CTA is last. Its arrival wraps the counter to 0 for the next launch.
 
-What orders the accesses (PTX ISA, memory consistency model): the stores of a team come before its barrier, behind which one
-thread arrives with release; the last arrival acquires what all of them released, and a second barrier passes it on to its
-team. Generic loads and stores only: no fence of the async proxy is needed.
-"""
+The order of accesses (PTX ISA 8, memory consistency model): a team's stores come before its barrier, after which one
+thread arrives with release. The last arrival acquires what all others released, and a second barrier extends this to
+its team. All loads and stores are generic, so no proxy fence is needed."""
 from .config import TEAM, GemmConfig, partials_offset
 from .cta import Cta, Problem
 from .ptx import arrive_at_counter, load_global, load_shared, store_global, store_shared
@@ -22,14 +21,14 @@ from max.gpu.sync import syncwarp
 
 
 struct Partial[config: GemmConfig](TrivialRegisterPassable):
-    """A team's partial sums of a tile. All threads of the team."""
+    """The partial sums of a tile that a team computes. All threads of the team use it."""
 
     comptime bytes = 4 * TEAM * Self.config.partial_words()
 
     var counter: UInt64
-    var first: UInt64  # where this thread's sums of the first part lie
+    var first: UInt64  # address of this thread's sums of the first part
     var part: UInt32
-    var arrived: UInt32  # a word of the team's in shared memory
+    var arrived: UInt32  # address of the team's word in shared memory
 
     @inline(.always)
     def __init__(
@@ -52,12 +51,13 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def store[first: Int](self, sums: SIMD[DType.float32, 4]):
-        """Of this part, from the thread's accumulator number `first` on."""
+        """Stores four sums of this part, from the thread's accumulator register `first` on."""
         store_global[4 * TEAM * first](self.first + UInt64(self.part) * UInt64(Self.bytes), sums)
 
     @inline(.always)
     def load[first: Int, count: SIMDLength](self, part: UInt32) -> SIMD[DType.float32, count]:
-        """Of any part, so many. Many loads are under way together: their latency counts, not their bytes."""
+        """Loads `count` sums of any part, from register `first` on. Many loads overlap, because latency limits them,
+        not bytes."""
         var sums = SIMD[DType.float32, count]()
         comptime for i in range(0, Int(count), 4):
             var four = load_global[4 * TEAM * (first + i)](self.first + UInt64(part) * UInt64(Self.bytes))
@@ -66,7 +66,8 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def arrive(self, leads: Bool):
-        """After a barrier of the team, before another. leads: whether this is the warp that arrives for it."""
+        """Arrives for the team. A barrier of the team must come before and after. `leads`: this warp arrives for the
+        team."""
         if leads:
             if elect_one_sync():
                 store_shared(self.arrived, arrive_at_counter(self.counter, UInt32(Self.config.split_k - 1)))
@@ -74,5 +75,6 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def is_last(self) -> Bool:
-        """After both barriers: whether all parts have arrived. Before the next barrier of the team."""
+        """All parts have arrived. The team calls this after the barrier that follows `arrive`, and before its next
+        barrier."""
         return load_shared(self.arrived) == UInt32(Self.config.split_k - 1)

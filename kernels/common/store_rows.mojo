@@ -1,12 +1,12 @@
-"""The TMA store of a box of C: as it lies, as its transpose, or up to the last row of a group."""
+"""The TMA store of a box of C: plain, transposed, or up to the last row of a group."""
 from .config import GemmConfig
 from .ptx import tma_store, tma_store_in_window
 
 
 @inline(.always)
 def store_rows[config: GemmConfig](box: UInt32, c_map: UInt64, column: Int32, row: Int32, end: Int32):
-    """Starts the TMA store of a box: what the rows of the accumulator from `row` on have become, up to row `end`, where C
-    or the group ends. Swapped, C may need two boxes. One thread calls this."""
+    """Starts the TMA store of a box: the rows of the accumulator from `row` up to `end`, where C or the group ends. If
+    swapped, the rows may take two boxes. One thread calls this."""
     comptime if config.swapped:
         comptime across = config.c_box()[1]
         comptime for part in range(config.swapped_columns() // across):

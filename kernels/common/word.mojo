@@ -1,12 +1,12 @@
-"""A short text without a pointer."""
+"""Short names that a compile-time parameter can hold."""
 
 comptime LENGTH = 32
 comptime Bytes = SIMD[DType.uint8, LENGTH]
 
 
 struct Word(Equatable, TrivialRegisterPassable, Writable):
-    """A name of at most 31 bytes, as a number. Of a parameter that points to a text the compiler copies the memory in which
-    the text was read into every function that it compiles: a kernel took twice as long."""
+    """A name of at most 31 bytes, stored by value. If a parameter pointed to text, the compiler would copy that memory
+    into every function that it compiles, which took twice as long for a kernel."""
 
     var bytes: Bytes
 
@@ -27,6 +27,7 @@ struct Word(Equatable, TrivialRegisterPassable, Writable):
         return self.bytes != other.bytes
 
     def text(self) -> String:
+        """Returns the name as a String."""
         var found = String()
         for i in range(LENGTH):
             if self.bytes[i] != 0:
@@ -38,7 +39,7 @@ struct Word(Equatable, TrivialRegisterPassable, Writable):
 
 
 def bytes_of(text: StringSlice) -> Bytes:
-    """A longer text is cut off. It then equals no name, whose last byte here is 0."""
+    """Returns the first bytes of a text. A longer text equals no name, because the last byte of a name is 0."""
     var found = Bytes(0)
     for i in range(min(LENGTH, text.byte_length())):
         found[i] = text.as_bytes()[i]
@@ -46,8 +47,8 @@ def bytes_of(text: StringSlice) -> Bytes:
 
 
 def text[*choices: StaticString](word: Word) -> StaticString:
-    """The choice that a word is, for what the code of a kernel compares: LLVM compares texts later than numbers, and orders
-    the instructions otherwise."""
+    """Returns the choice that equals the word, as a string, for comparisons in the code of a kernel. LLVM evaluates
+    comparisons of strings later than of numbers, which changes the order of instructions."""
     comptime for i in range(choices.size):
         if word == choices[i]:
             return choices[i]

@@ -1,6 +1,6 @@
-"""Compiles kernels to PTX inside a host program. No GPU is needed; their launch plans are `plan.mojo`'s.
+"""Compiles kernels to PTX inside a host program, without a GPU. plan.mojo prints their launch plans.
 
-A driver program names the configurations; all of them are compiled when it is built:
+A driver program names the configurations; its build compiles all of them:
 
     from kernels.host.emit import emit_main
 
@@ -12,11 +12,10 @@ A driver program names the configurations; all of them are compiled when it is b
 
     mojo build -I REPOSITORY driver.mojo -o driver
 
-    driver ptx INDEX          PTX on standard output, of a configuration by its number
+    driver ptx INDEX          prints the PTX of the configuration of this number
 
-Options and defaults are GemmConfig's. A configuration that breaks a rule fails the build with the rule in the compiler's
-message. Bad arguments of the program: one line on standard error, exit code 2.
-"""
+Options and defaults are those of GemmConfig. A configuration that breaks a rule fails the build, and the compiler's
+message names the rule. Bad arguments of the program give one line on standard error and exit code 2."""
 from ..entry import gemm, scaled_gemm
 from .options import configured
 from max.gpu.host import get_gpu_target
@@ -25,6 +24,7 @@ from std.sys import argv, exit, stderr
 
 
 def run[*configurations: StaticString]() raises:
+    """Prints the PTX of the configuration that the program's arguments name."""
     var arguments = argv()
     if len(arguments) != 3 or arguments[1] != "ptx":
         raise Error("usage: ptx INDEX")
@@ -40,6 +40,7 @@ def run[*configurations: StaticString]() raises:
 
 
 def emit_main[*configurations: StaticString]():
+    """Runs a driver program for these configurations."""
     try:
         run[*configurations]()
     except error:

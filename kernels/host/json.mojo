@@ -1,25 +1,28 @@
-"""JSON as text: a value is what its function returns, an object a list of members."""
+"""JSON as text. Functions return values, or the members of an object."""
 
 
 def quoted(text: String) -> String:
-    """A JSON string. The texts here hold no quotes, backslashes or control characters."""
+    """Returns a JSON string. The text must not contain quotes, backslashes or control characters."""
     return String('"', text, '"')
 
 
 def pair(name: StaticString, value: Int) -> String:
+    """Returns a member of an object."""
     return String(quoted(name), ": ", value)
 
 
 def pair(name: StaticString, value: Bool) -> String:
+    """Returns a member of an object."""
     return String(quoted(name), ": ", "true" if value else "false")
 
 
 def pair(name: StaticString, value: String) -> String:
-    """`value` is JSON already."""
+    """Returns a member of an object whose value is JSON already."""
     return String(quoted(name), ": ", value)
 
 
 def text(name: StaticString, value: Some[Writable]) -> String:
+    """Returns a member of an object whose value is a JSON string."""
     return pair(name, quoted(String(value)))
 
 

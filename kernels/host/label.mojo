@@ -1,9 +1,9 @@
-"""Readable names of configurations, used as the kernels' entry names."""
+"""Readable names of configurations, which are the entry names of the kernels."""
 from ..common.config import GemmConfig
 
 
 def label(config: GemmConfig) -> String:
-    """Everything in which two kernels can differ."""
+    """Returns a name that contains everything in which two kernels can differ."""
     var tensor_core = String(t"{config.cta_group}cta") if config.has_tmem() else String("wgmma")
     var blocks = "_blocks" if config.promotes() else ""
     var out = String() if config.out_dtype == config.dtype else String(t"_{config.c_dtype_name()}")

@@ -1,4 +1,4 @@
-"""Host launch code: tensor maps and launch attributes straight from the launch plan."""
+"""Launches a kernel from the host, with the tensor maps and launch attributes of its launch plan."""
 from ..common.config import GemmConfig
 from .launch_plan import LaunchPlan, TensorMap
 from ..common.fragment import EpilogueOperands
@@ -12,6 +12,7 @@ from std.utils.index import Index
 
 
 def swizzle_mode(bytes: Int) -> TensorMapSwizzle:
+    """Returns the swizzle mode of rows of 0 (none), 32, 64 or 128 bytes."""
     if bytes == 0:
         return TensorMapSwizzle.SWIZZLE_NONE
     if bytes == 128:
@@ -20,13 +21,15 @@ def swizzle_mode(bytes: Int) -> TensorMapSwizzle:
 
 
 def promotion(bytes: Int) -> TensorMapL2Promotion:
+    """Returns the L2 promotion of 128 or 256 bytes."""
     return TensorMapL2Promotion.L2_256B if bytes == 256 else TensorMapL2Promotion.L2_128B
 
 
 def tensor_map[
     dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
 ](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
-    """Shapes, strides and boxes are outermost first here, in elements. The swizzle is a compile-time value."""
+    """Creates a tensor map. The library takes shapes, strides and boxes outermost first, and the swizzle at compile
+    time."""
     if map.swizzle_bytes() != swizzle_bytes:
         raise Error(
             "tensor map of ", map.tensor, ": a box of ", map.swizzle_bytes(), "-byte rows, a swizzle of ", swizzle_bytes
@@ -41,8 +44,8 @@ def tensor_map[
 def window_map[
     dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
 ](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
-    """Windows overlap, so their distance is that of rows. What lies before the tensor is not touched: see groups.mojo.
-    """
+    """Creates a tensor map of overlapping windows, which are one row apart. It begins before the tensor, but no store
+    goes there (groups.mojo)."""
     var first = DeviceBuffer[dtype](
         buffer.context(), buffer.unsafe_ptr() - map.box_rows * map.columns, map.windows * map.columns, owning=False
     )
@@ -67,8 +70,8 @@ def launch[
     operands: EpilogueOperands,
     groups: Groups,
 ) raises:
-    """Enqueues C = A . B^T, or what the fused epilogue makes of it, or alpha * A . B^T of A and B with scale factors, which
-    are not looked at where the configuration has none."""
+    """Enqueues the kernel: C = A . B^T, or the fused epilogue of it, or alpha * A . B^T if A and B have scale factors.
+    A configuration without scale factors ignores `a_scales` and `b_scales`."""
     comptime assert config.c_element_bytes() == size_of[out_dtype](), "the configuration and C differ in dtype"
     comptime if config.quantises():
         if operands.factors == 0:
@@ -76,7 +79,7 @@ def launch[
     var workspace = List[DeviceBuffer[DType.uint32]]()
     var place: UInt64 = 0
     comptime if config.counts_tiles() or config.splits_k():
-        # One for each launch, as launches on several streams must not share it.
+        # Each launch has its own workspace, because launches on several streams must not share one.
         workspace.append(ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4))
         ctx.enqueue_memset(workspace[0].create_sub_buffer[DType.uint32](0, plan.counters), 0)
         place = UInt64(Int(workspace[0].unsafe_ptr()))
@@ -93,7 +96,7 @@ def launch[
     var limit = FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(shared))
     var overlap = pdl_launch_attributes(PDLLevel.ON if config.overlaps_launches() else PDLLevel.OFF)
     comptime if config.has_scale_factors():
-        # A row of atoms is words of 8 bytes to its tensor map.
+        # The tensor map of atoms counts words of 8 bytes.
         comptime word = DType.float32 if config.promotes() else DType.uint64
         var words = size_of[word]() // size_of[scale_dtype]()
         ctx.enqueue_function[scaled_gemm[config]](
@@ -145,4 +148,4 @@ def launch[
             func_attribute=limit,
             attributes=overlap^,
         )
-    _ = workspace^  # not freed before the kernel is in the queue
+    _ = workspace^  # keeps the workspace until the kernel is in the queue

@@ -1,9 +1,7 @@
-"""Everything a launch needs, computed once: the host launch code and the JSON for other programs both read this.
+"""The launch plan: everything that a launch needs. The host launch code and the JSON for other programs read it.
 
-Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]; their rows may lie further apart than
-they are long. Tensor maps list dimensions innermost first, in
-elements; a stride is the distance of two rows in bytes (CUDA driver API, cuTensorMapEncodeTiled).
-"""
+Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]. Leading dimensions may exceed the
+length of a row. The tensor maps are those of cuTensorMapEncodeTiled (CUDA driver API)."""
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, ATOM_WORDS, F32_BLOCK, BlockScaling
 from ..common.config import ELEMENT_BYTES, TEAM, GemmConfig, partials_offset
 from ..common.groups import MOST_GROUPS
@@ -12,19 +10,19 @@ from ..common.word import Word
 from std.math import align_up, ceildiv
 
 comptime LARGEST_DIMENSION = (1 << 31) - 4096
-"""Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2), also those of CTAs outside the
-problem: a grid is rounded up to whole clusters, by less than 16 tiles of 256."""
+"""The largest M, N and K. Coordinates of a tensor copy are signed 32-bit numbers (PTX ISA 9.7.9.27.1.2), also in CTAs
+outside of the problem: a grid is rounded up to whole clusters, by less than 16 tiles of 256."""
 
 comptime LARGEST_GRID = (1 << 31) - 1
-"""CTAs along x (CUDA Programming Guide, technical specifications)."""
+"""The most CTAs along x (CUDA Programming Guide, technical specifications)."""
 
 comptime LARGEST_WORKSPACE = 1 << 32
-"""Bytes. More partial sums than that are a mistake."""
+"""The most bytes of a workspace. More partial sums are taken for a mistake."""
 
 
 @fieldwise_init
 struct LeadingDimensions(TrivialRegisterPassable):
-    """Elements of A, B and C from one row in memory to the next; 0: as many as a row has."""
+    """The leading dimensions of A, B and C, in elements; 0 stands for the length of a row."""
 
     var a: Int
     var b: Int
@@ -36,8 +34,9 @@ comptime DENSE = LeadingDimensions(0, 0, 0)
 
 @fieldwise_init
 struct TensorMap(Copyable):
-    """A [rows, columns] tensor and the box one copy moves, in elements of the map: a block-scaled A, B or C is bytes to it,
-    a row of scale-factor atoms words of 8 bytes. f32 scale factors of A are [K, M], those of B [N, K], in blocks."""
+    """A [rows, columns] tensor and the box that one copy moves, in elements of the map. The elements of a block-scaled
+    A, B or C are bytes, those of scale-factor atoms words of 8 bytes. f32 scale factors are [blocks of K, M] for A, and
+    [blocks of N, blocks of K] for B."""
 
     var tensor: StaticString
     var dtype: Word
@@ -47,45 +46,49 @@ struct TensorMap(Copyable):
     var pitch: Int  # elements from one row to the next
     var box_rows: Int
     var box_columns: Int
-    var windows: Int  # of box_rows rows each, if the map is one of windows (groups.mojo); else 0
+    var windows: Int  # number of windows of box_rows rows each (groups.mojo); 0 for a map without windows
 
     def row_bytes(self) -> Int:
+        """Returns the stride of the map: bytes from one row to the next."""
         return self.pitch * self.element_bytes
 
     def swizzle_bytes(self) -> Int:
-        """Boxes are as wide as their swizzle, but those of scale factors and of 16 bytes, which are not swizzled: 0."""
+        """Returns the bytes of the swizzle: the width of a box, or 0 for scale factors and boxes of 16 bytes."""
         var bytes = self.box_columns * self.element_bytes
         return 0 if self.tensor.endswith("scales") or bytes == 16 else bytes
 
 
 struct LaunchPlan(Copyable):
+    """Sizes, grid, tensor maps and workspace of a launch."""
+
     var m: Int
     var n: Int
     var k: Int
     var ld: LeadingDimensions
-    var rows: Int  # of the product: M, swapped N
+    var rows: Int  # of the product: M, or N if swapped
     var columns: Int
-    var groups: Int  # 0: there is one A and one B
-    var clusters_m: Int  # cluster tiles along M, with groups the most that they can have
+    var groups: Int  # 0: the problem has no groups
+    var clusters_m: Int  # cluster tiles along M; with groups, the most that they can have
     var clusters_n: Int
-    var grid_x: Int  # CTAs along M in a band, a multiple of the cluster; or of all clusters, where tiles have numbers
+    var grid_x: Int  # CTAs along M in a band; in a persistent launch, cluster_m for each cluster
     var grid_y: Int  # CTAs along N
     var grid_z: Int  # bands along M
     var block: Int
     var dynamic_shared_memory: Int
-    var a: TensorMap  # of the MMA's A: swapped, the tensor B
+    var a: TensorMap  # of the MMA's A, which is the tensor B if swapped
     var b: TensorMap
     var c: TensorMap
-    var scales: List[TensorMap]  # of A and of B, with block scaling
-    var factors: List[Int]  # sizes of those of C, where it has any: rows of 16 bytes, or atoms
+    var scales: List[TensorMap]  # of the scale factors of A and of B; empty without them
+    var factors: List[Int]  # shape of the scale factors of C, if it has any: f32, rows padded to 16 bytes; or atoms
     var k_iterations: Int
-    var counters: Int  # words of 4 bytes at the start of the workspace that are 0 before a launch and after it
+    var counters: Int  # words of 4 bytes at the start of the workspace; 0 before and after a launch
     var workspace: Int  # bytes of global memory; 0 where none is needed
 
     def __init__(
         out self, config: GemmConfig, m: Int, n: Int, k: Int, groups: Int = 0, ld: LeadingDimensions = DENSE
     ) raises:
-        """Raises if TMA cannot address the sizes, or the problem is not grouped as the configuration is."""
+        """Plans a launch. Raises if TMA cannot address the sizes, or if only one of problem and configuration has
+        groups."""
         if config.grouped != (groups > 0) or groups > MOST_GROUPS:
             var of = String("1 to ", MOST_GROUPS) if config.grouped else String("no")
             raise Error("the problem has ", groups, " groups, and the kernel is compiled for ", of)
@@ -123,7 +126,7 @@ struct LaunchPlan(Copyable):
             check_size("N times the groups", n * groups, 1)
             if config.masked and m % groups != 0:
                 raise Error("masked: M ", m, " must be as many rows for each of ", groups, " groups")
-            # A group has a tile that is not full at most, and a row at least if it has a tile.
+            # Each group has at most one tile that is not full, and each tile has at least one row.
             self.clusters_m = min(m, (m + groups * (config.cluster_rows() - 1)) // config.cluster_rows())
         self.clusters_n = ceildiv(self.columns, config.cluster_columns())
         if config.kernel.is_persistent:
@@ -174,7 +177,7 @@ struct LaunchPlan(Copyable):
         self.scales = []
         if config.promotes():
             var blocks = ceildiv(k, F32_BLOCK)
-            # Rows of 16 bytes.
+            # Rows are padded to 16 bytes.
             var a_row = align_up(m, 4)
             var b_row = align_up(blocks, 4)
             self.scales.append(TensorMap("A scales", "f32", 4, blocks, a_row, a_row, 1, config.cta_m(), 0))
@@ -205,12 +208,12 @@ struct LaunchPlan(Copyable):
 
 
 def atoms(format: BlockScaling, rows: Int, columns: Int) -> List[Int]:
-    """The shape of the scale factors of a matrix."""
+    """Returns the shape of the scale factors of a matrix, in atoms."""
     return [ceildiv(rows, ATOM_ROWS), ceildiv(columns, format.block() * ATOM_BLOCKS), ATOM_BYTES]
 
 
 def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices, ld: Int) raises -> TensorMap:
-    """A stage is as wide as one box, K-major; MN-major as deep."""
+    """Returns the tensor map of A or B. A box covers K of a stage: its columns if K-major, its rows if MN-major."""
     if config.scaling.bits < 16:
         var per_byte = 8 // config.scaling.bits
         var bytes = k // per_byte
@@ -222,7 +225,7 @@ def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slice
 
 
 def pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> Int:
-    """Elements from one row of so many to the next."""
+    """Returns the leading dimension, by default the length of a row. Raises if TMA cannot use it."""
     if ld == 0:
         return row
     if ld < row:
@@ -232,7 +235,8 @@ def pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> I
 
 
 def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
-    """The rows are rows of atoms: what lies behind the last atom of a row is loaded as zeros, not as the next row."""
+    """Returns the tensor map of scale factors in atoms. Its rows are rows of atoms, so TMA loads zeros beyond the last
+    atom of a row, not the next row."""
     var shape = atoms(config.scaling, rows, k)
     var box = ATOM_WORDS * config.scaling.atoms()
     var row = ATOM_WORDS * shape[1]
@@ -240,12 +244,11 @@ def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices:
 
 
 def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
-    """CTAs along M in a band, and bands, for so many clusters along M.
+    """Returns the CTAs along M in a band and the number of bands, for this many clusters along M.
 
-    CTAs start in the order x, y, z: one band after the other, and in a band one column of tiles after the other. Those
-    that run at the same time share rows of A and of B in the L2 cache, most when their tiles cover a square. Of the
-    widths up to `band_m`, at least half of it, the one that covers the fewest rows outside the problem is taken.
-    """
+    CTAs start in the order x, y, z: band after band, and column after column of tiles in a band. CTAs that run at the
+    same time share rows of A and of B in the L2 cache, most when their tiles cover a square. Of the widths from half of
+    `band_m` up to `band_m`, the function takes the one that covers the fewest rows outside of the problem."""
     if config.band_m == 0:
         return clusters * config.cluster_m, 1
     var most = min(clusters, max(1, config.band_m // config.cluster_m))
@@ -257,7 +260,8 @@ def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
 
 
 def check_size(name: String, size: Int, multiple: Int, also: StaticString = "") raises:
-    """`also`: why it is more than 16 bytes of 16-bit elements."""
+    """Raises if a size is below 1, too large, or no multiple of `multiple`. `also` gives the reason for a multiple
+    above 8."""
     if size < 1:
         raise Error(name, " ", size, " is not at least 1")
     if size > LARGEST_DIMENSION:

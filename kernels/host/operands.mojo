@@ -1,4 +1,4 @@
-"""The checks of the tensors that the MAX ops take, and what the kernels get of them."""
+"""Checks the tensors of MAX ops, and turns them into operands of the kernels."""
 from ..common.config import GemmConfig
 from ..common.fragment import EpilogueOperands
 from .launch_plan import LaunchPlan, TensorMap, atoms
@@ -6,7 +6,7 @@ from extensibility import ManagedTensorSlice
 
 
 def check_shape(name: StaticString, tensor: ManagedTensorSlice, expected: List[Int]) raises:
-    """Raises for a tensor of another shape."""
+    """Raises if a tensor does not have the expected shape."""
     var shape = List[Int]()
     comptime for i in range(tensor.rank):
         shape.append(tensor.dim_size(i))
@@ -15,7 +15,7 @@ def check_shape(name: StaticString, tensor: ManagedTensorSlice, expected: List[I
 
 
 def check_place(name: StaticString, tensor: ManagedTensorSlice) raises -> UInt64:
-    """The address of what is read two elements at a time, or written by words."""
+    """Returns the address of a tensor. Raises if it is not a multiple of 4 bytes, which kernels access at once."""
     var address = Int(tensor.unsafe_ptr())
     if address % 4 != 0:
         raise Error("matmul: ", name, " begins at byte ", address % 4, " of 4; its place must be a multiple of 4 bytes")
@@ -23,7 +23,8 @@ def check_place(name: StaticString, tensor: ManagedTensorSlice) raises -> UInt64
 
 
 def check_memory(map: TensorMap, matrix: ManagedTensorSlice) raises:
-    """Raises if a matrix takes more memory than is given, or begins where TMA cannot begin."""
+    """Raises if a matrix takes more elements than the tensor has, or does not begin at a multiple of 16 bytes for
+    TMA."""
     var needed = (map.rows - 1) * map.pitch + map.columns
     var elements, address = matrix.dim_size(0), Int(matrix.unsafe_ptr())
     if elements < needed:
@@ -35,7 +36,8 @@ def check_memory(map: TensorMap, matrix: ManagedTensorSlice) raises:
 def check_scales[
     config: GemmConfig
 ](plan: LaunchPlan, a_scales: ManagedTensorSlice, b_scales: ManagedTensorSlice) raises:
-    """Raises for scale factors of A and B of another shape or type; there may be none."""
+    """Raises if scale factors of A and B do not have the expected shape and type. It checks nothing if the
+    configuration has none."""
     comptime if config.has_scale_factors():
         comptime kind = DType.float32 if config.promotes() else DType.uint8
         comptime if a_scales.dtype != kind:
@@ -45,14 +47,14 @@ def check_scales[
 
 
 def scale_shape(config: GemmConfig, plan: LaunchPlan, operand: Int, rows: Int) -> List[Int]:
-    """The shape of the scale factors of A (0) or B (1)."""
+    """Returns the shape of the scale factors of A (`operand` 0) or B (1)."""
     if config.promotes():
         return [plan.scales[operand].rows, plan.scales[operand].columns]
     return atoms(config.scaling, rows, plan.k)
 
 
 def factors_place[config: GemmConfig](plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
-    """Where the scale factors of C are stored."""
+    """Returns the address for the scale factors of C. Raises if their shape does not match."""
     comptime kind = DType.uint8 if config.out_scaling.factors > 0 else DType.float32
     comptime assert factors.dtype == kind, "the scale factors of C are f32 of e4m3, else bytes"
     check_shape("the scale factors of C", factors, plan.factors)
@@ -60,6 +62,7 @@ def factors_place[config: GemmConfig](plan: LaunchPlan, factors: ManagedTensorSl
 
 
 def list_text(sizes: List[Int]) -> String:
+    """Returns sizes as text, such as [4, 8]."""
     return String("[", String(", ").join([String(size) for size in sizes]), "]")
 
 
@@ -68,7 +71,8 @@ def fused_operands[
 ](
     plan: LaunchPlan, bias: ManagedTensorSlice, residual: ManagedTensorSlice, alpha: Float32, beta: Float32
 ) raises -> EpilogueOperands:
-    """Checks what a fused epilogue reads, a bias for each group; what it does not take is ignored."""
+    """Checks the operands of the fused epilogue and returns their addresses. It ignores those that the epilogue does
+    not take. With groups, each has its own bias."""
     comptime fusion = config.fusion()
     var found = EpilogueOperands(0, 0, alpha, beta, UInt32(plan.m), UInt32(plan.n), 0, 1)
     comptime if fusion.takes_bias:

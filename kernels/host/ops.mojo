@@ -1,27 +1,26 @@
-"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], row-major, or as the option `layout` says: nn B
-[K, N], tt A [K, M], tn both. All but `matmul` write into a buffer of the caller.
+"""The kernels as MAX custom ops: C = A . B^T from A [M, K] and B [N, K], row-major. With the option `layout` nn, B is
+[K, N]; with tt, A is [K, M]; with tn, both. All ops but `matmul` write into a buffer of the caller.
 
     matmul, matmul_into           C is the product
-    matmul_fused_into             C is what a fused epilogue makes of the product
-    matmul_views_into             rows of A, B and C may lie further apart than they are long
+    matmul_fused_into             C is the fused epilogue of the product
+    matmul_views_into             A, B and C may have leading dimensions beyond the length of a row
     grouped_matmul_into           the rows of A belong to groups, each with its own B
     scaled_matmul_into            A and B have scale factors; C is alpha times the product
-    matmul_quantised_into         C has scale factors: it is what the next product takes as A
-    scaled_matmul_quantised_into  A, B and C have them
+    matmul_quantised_into         C has scale factors, so that the next product can take it as A
+    scaled_matmul_quantised_into  A, B and C have scale factors
 
-A and B are bf16 or fp16; C may be f32, too. A, B or C with scale factors are bytes of the type that `dtype` or `out_dtype`
-among the options names, [rows, columns / elements in a byte], the first element in the lower half of a byte. Scale factors:
+A and B are bf16 or fp16; C may also be f32. A, B or C with scale factors are bytes, [rows, columns / elements in a
+byte], the first element in the lower half of a byte; the option `dtype` or `out_dtype` names their type. Scale factors:
 
     block-scaled            bytes in atoms (common/block_scaling.mojo), [rows / 128, blocks of K / 4, 512], rounded up
-    e4m3, scales=block      f32, of A [K / 128, M], of B [N / 128, K / 128], rounded up and rows to 16 bytes
-    e4m3, scales=tensor     none: alpha is the product of both; the op ignores what is given in their place
+    e4m3, scales=block      f32, [K / 128, M] of A, [N / 128, K / 128] of B, rounded up, rows padded to 16 bytes
+    e4m3, scales=tensor     none: alpha is the product of both factors; the op ignores the tensors in their place
 
-The one parameter, `options`, is a configuration as text (common/options.mojo), for example
-"kernel=kernel8 cluster_m=2 cluster_n=1". What is no configuration of the device's architecture does not compile. An op
-ignores operands that its epilogue does not take. Numbers are rank-0 tensors on the CPU. All ops raise on shapes that do not
-match, on sizes that TMA cannot address, on a bias or residual that does not begin at 4 bytes, and on devices that the
-kernels are not written for.
-"""
+The parameter `options` is a configuration as text (common/options.mojo), for example "kernel=kernel8 cluster_m=2
+cluster_n=1". An op does not compile if this is no configuration of the device's architecture. An op ignores operands
+that its epilogue does not take. Numbers are rank-0 tensors on the CPU. All ops raise if shapes do not match, if TMA
+cannot address a size, if a bias or residual does not begin at a multiple of 4 bytes, and if the kernels do not support
+the device."""
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
@@ -36,7 +35,7 @@ from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
 
 comptime ARCH = "sm_90a" if _has_sm_9x() else "sm_100a"
-"""The architecture of the device that the op is compiled for."""
+"""The architecture of the device that MAX compiles the op for."""
 
 
 @extensibility.register("matmul")
@@ -91,8 +90,8 @@ struct MatmulFusedInto:
 
 @extensibility.register("matmul_views_into")
 struct MatmulViewsInto:
-    """MAX hands on tensors without their strides. So each matrix is given as all of the memory from its first element to
-    its last, and M, N, K and the leading dimensions beside them, in elements. The options may name an epilogue."""
+    """Takes each matrix as the memory from its first to its last element, with M, N, K and the leading dimensions in
+    elements, because MAX passes tensors without strides. The options may name an epilogue."""
 
     @staticmethod
     def execute[
@@ -123,10 +122,10 @@ struct MatmulViewsInto:
 
 @extensibility.register("grouped_matmul_into")
 struct GroupedMatmulInto:
-    """A is [M, K], B [groups, N, K], C [M, N]. `sizes` are the rows of A that each group has, one after the other, M in all,
-    on the device: the host does not read them. `bias` is [groups, N]. With masked=true among the options A is
-    [groups * rows, K] and C likewise; of each group's rows the first are multiplied and stored, as many as its size. Rows
-    that the sizes do not reach are not written, and nothing is written behind C."""
+    """A is [M, K], B [groups, N, K], C [M, N], `bias` [groups, N]. `sizes` are the rows of each group, one group after
+    the other, M in all; they lie on the device, and the host does not read them. With the option masked=true, A is
+    [groups * rows, K] and C likewise; the size of a group says how many of its rows, from the first on, the kernel
+    multiplies and stores. The kernel does not write any other rows."""
 
     @staticmethod
     def execute[
@@ -154,8 +153,8 @@ struct GroupedMatmulInto:
 
 @extensibility.register("matmul_quantised_into")
 struct MatmulQuantisedInto:
-    """`factors` lie as those of A. The kernel multiplies C of nvfp4 by `c_scale` before it quantises it. The options may name
-    an epilogue."""
+    """`factors` have the layout of those of A. The kernel multiplies C of nvfp4 by `c_scale` before it quantises it.
+    The options may name an epilogue."""
 
     @staticmethod
     def execute[
@@ -231,7 +230,7 @@ struct ScaledMatmulQuantisedInto:
 def plan_of[
     config: GemmConfig
 ](a: ManagedTensorSlice[rank=2, ...], b: ManagedTensorSlice[rank=2, ...]) raises -> LaunchPlan:
-    """The launch plan for A and B, which must agree in K."""
+    """Returns the launch plan for A and B. Raises if they differ in K."""
     comptime in_a_byte = 8 // min(config.scaling.bits, 8)
     comptime k_of_a = 0 if config.a_is_k_by_m() else 1
     comptime k_of_b = 0 if config.b_is_k_by_n() else 1
@@ -268,7 +267,8 @@ def enqueue[
     operands: EpilogueOperands = NO_OPERANDS,
     groups: Groups = NO_GROUPS,
 ) raises:
-    """Launches the kernel for 16-bit A and B, which stand in the place of scale factors."""
+    """Launches the kernel for 16-bit A and B. It passes these in place of scale factors, which the kernel does not
+    read."""
     comptime assert config.scales == "none", "matmul: A and B with scale factors are scaled_matmul_into's"
     launch_on[target, config](c, a, b, a, b, ctx, plan, operands, groups)
 
@@ -287,7 +287,7 @@ def enqueue_scaled[
     plan: LaunchPlan,
     ctx: DeviceContext,
 ) raises:
-    """Launches the kernel for A and B with scale factors. factors: the address of those of C, where it has any."""
+    """Launches the kernel for A and B with scale factors. `factors` is the address of those of C, or 0."""
     comptime assert config.scales != "none", "scaled_matmul: 16-bit A and B are matmul_into's"
     check_shape("C", c, [plan.m, plan.c.columns])
     check_scales[config](plan, a_scales, b_scales)
@@ -308,6 +308,7 @@ def launch_on[
     operands: EpilogueOperands,
     groups: Groups,
 ) raises:
+    """Launches the kernel if the device supports it. Raises otherwise."""
     comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
         launch[config](
             ctx,

@@ -1,4 +1,4 @@
-"""Configurations at run time, for the planner, and at compile time, for builds and for MAX ops."""
+"""Makes configurations of options: at run time for the planner, at compile time for builds and MAX ops."""
 from ..common.config import GemmConfig, float_name, float_type
 from ..common.options import Options
 from .rules import config_error
@@ -6,16 +6,17 @@ from std.os import abort
 
 
 def configuration(words: List[String]) raises -> GemmConfig:
-    """What a list of `name=value` asks for."""
+    """Returns the configuration of a list of `name=value`."""
     return GemmConfig(Options(words))
 
 
 def split_options(text: StringSlice) -> List[String]:
+    """Returns the `name=value` words of a text."""
     return [String(word) for word in text.split()]
 
 
 def configured[options: StaticString]() -> GemmConfig:
-    """The configuration that a text asks for, without a look at the rules: the entry of a kernel looks at them."""
+    """Returns the configuration of a text. It does not check the rules; the entry point of a kernel does."""
     try:
         return configuration(split_options(options))
     except:
@@ -23,7 +24,8 @@ def configured[options: StaticString]() -> GemmConfig:
 
 
 def checked[words: List[String]]() -> GemmConfig:
-    """What breaks a rule, or is no configuration, does not compile, with the reason in the compiler's message."""
+    """Returns the configuration of a list of options. If it breaks a rule, the compilation fails and the message gives
+    the reason."""
     comptime error = what_is_wrong(materialize[words]())
     comptime assert error.byte_length() == 0, error
     try:
@@ -33,7 +35,7 @@ def checked[words: List[String]]() -> GemmConfig:
 
 
 def what_is_wrong(words: List[String]) -> String:
-    """Empty for a legal configuration."""
+    """Returns the rule that options break; empty for a legal configuration."""
     try:
         return config_error(configuration(words))
     except error:
@@ -41,18 +43,20 @@ def what_is_wrong(words: List[String]) -> String:
 
 
 def op_configuration[options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType]() -> GemmConfig:
-    """The configuration of a MAX op. It takes the architecture from its device and the types from its tensors; where those
-    are bytes, `dtype` and `out_dtype` among the options name the types."""
+    """Returns the configuration of a MAX op. The device gives its architecture, the tensors give its types; if tensors
+    are bytes, the options `dtype` and `out_dtype` name the types."""
     comptime assert is_bytes_or_float(dtype), String(t"A and B are {dtype}, not bfloat16 or float16")
     comptime assert is_bytes_or_float(out_dtype), String(t"C is {out_dtype}, not bfloat16, float16 or float32")
     return checked[op_options(options, arch, dtype, out_dtype)]()
 
 
 def is_bytes_or_float(dtype: DType) -> Bool:
+    """The type is that of bytes, or one that the kernels compute with."""
     return dtype == DType.uint8 or float_type(float_name(dtype)) == dtype
 
 
 def op_options(options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType) -> List[String]:
+    """Adds the architecture and the types of the tensors to the options of a MAX op."""
     var found = split_options(options)
     found.append("arch=" + String(arch))
     if out_dtype != DType.uint8:

@@ -11,11 +11,11 @@
     plan M N K groups=40,0,248 kernel=kernel8 grouped=true ...
     plan configs
 
-Options are those of GemmConfig. One line of JSON on standard output, as from a driver of `emit_main` but
-with a null entry name; or one line on standard error and exit code 2 for a configuration or size that breaks a rule.
+Options are those of GemmConfig. The program prints one line of JSON, the launch plan with a null entry name. If a
+configuration or a size breaks a rule, it prints one line on standard error and exits with code 2.
 
-`plan configs` reads lines of options and writes a line for each: {"config": {...}}, complete; {"refused": {"subject",
-"instead", "message"}}, as `ConfigError` in rules.mojo; or {"error": message} for what is no configuration at all.
+`plan configs` reads lines of options and prints a line for each: {"config": {...}} with all options; {"refused":
+{"subject", "instead", "message"}} if it breaks a rule (ConfigError); or {"error": message} if it is no configuration.
 """
 from .json import object, pair, text
 from .launch_plan import DENSE, LaunchPlan, LeadingDimensions
@@ -27,7 +27,7 @@ from std.sys import argv, exit, stderr, stdin
 
 
 def reply_to(line: String) -> String:
-    """The line of JSON for a line of options."""
+    """Returns the line of JSON for a line of options."""
     try:
         var config = configuration(split_options(line))
         var wrong = find_error(config)
@@ -41,7 +41,7 @@ def reply_to(line: String) -> String:
 
 
 def serve_lines() raises:
-    """Each line of standard input as soon as it is there, to the end."""
+    """Replies to each line of standard input at once, until its end."""
     var input = stdin
     var buffer = List[UInt8](length=4096, fill=0)
     var text = String()
@@ -58,6 +58,7 @@ def serve_lines() raises:
 
 
 def run() raises:
+    """Prints the launch plan for the program's arguments, or serves lines of options."""
     var arguments = List[String]()
     for argument in argv():
         arguments.append(String(argument))
@@ -70,7 +71,7 @@ def run() raises:
     var k = whole_number("K", arguments[3])
 
     def numbers(name: String) raises {mut arguments} -> List[Int]:
-        """Of `name=40,0,248`, the next argument; none if it is another."""
+        """Takes the numbers of the next argument if it is `name=40,0,248`; otherwise returns none."""
         var found = List[Int]()
         if len(arguments) > 4 and arguments[4].startswith(name + "="):
             for size in arguments.pop(4).split("=")[1].split(","):
@@ -88,6 +89,7 @@ def run() raises:
 
 
 def plan_main():
+    """Runs the planner."""
     try:
         run()
     except error:

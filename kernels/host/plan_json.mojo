@@ -1,5 +1,5 @@
-"""The launch plan as JSON, in numbers and names, for programs that launch, emulate or explain the kernel (schema 1). The
-sentences about it are in harness/compile/plan_words.py."""
+"""The launch plan as JSON (schema 1), for programs that launch, emulate or explain the kernel. It has numbers and
+names; harness/compile/plan_words.py has the sentences about them."""
 from ..common.block_scaling import SCALE_SLOTS
 from ..common.config import GemmConfig, SharedMemory
 from .json import array, numbers, object, pair, quoted, text
@@ -12,6 +12,7 @@ from std.math import ceildiv
 
 
 def config_json(config: GemmConfig) -> String:
+    """Returns all options of a configuration."""
     return object(
         [
             text("dtype", config.dtype_name()),
@@ -43,7 +44,8 @@ def config_json(config: GemmConfig) -> String:
 
 
 def shared_memory_json(config: GemmConfig) -> String:
-    """The parts in their order. `count`: pieces of the same size; 0 for barriers, which `barriers_json` lists."""
+    """Returns the parts of shared memory in their order. `count` is the number of equal pieces; 0 for barriers, which
+    `barriers_json` lists."""
 
     def part(name: StaticString, bytes: Int, count: Int) -> String:
         return object([text("name", name), pair("bytes", bytes), pair("count", count)])
@@ -65,7 +67,7 @@ def shared_memory_json(config: GemmConfig) -> String:
 
 
 def roles_json(config: GemmConfig) -> String:
-    """Which warps of a CTA play which role."""
+    """Returns the roles of a CTA and their warps."""
 
     def role(name: StaticString, first: Int, count: Int) -> String:
         return object([text("name", name), pair("warps", numbers([warp for warp in range(first, first + count)]))])
@@ -88,8 +90,7 @@ def roles_json(config: GemmConfig) -> String:
 
 
 def barriers_json(config: GemmConfig) -> String:
-    """Where the barriers lie, and what completes a phase of each: so many arrivals, and the bytes that they announce.
-    """
+    """Returns the offsets of the barriers, and the arrivals and announced bytes that complete a phase of each."""
     var layout = SharedMemory(config)
 
     def barrier(name: StaticString, offset: Int, count: Int, arrivals: Int, bytes: Int = 0) -> String:
@@ -121,8 +122,8 @@ def barriers_json(config: GemmConfig) -> String:
 
 
 def multicast_json(config: GemmConfig) -> String:
-    """Masks of each CTA, and the first line (K-major: row) of each box that it loads, within the tile that the receivers
-    hold."""
+    """Returns the masks of each CTA, and the first line (K-major: row) of each box that it loads, counted in the tile
+    that the receivers hold."""
     var sharing, b_scale_sharing = config.sharing(), config.b_scale_sharing()
 
     def rows(slices: Slices, part: UInt32) -> String:
@@ -148,8 +149,9 @@ def multicast_json(config: GemmConfig) -> String:
 
 
 def tiles_json(config: GemmConfig, plan: LaunchPlan, sizes: List[Int]) -> String:
-    """The first tiles in the order in which they are computed, as [row, column] in cluster tiles; null without one.
-    With split-K each is computed in as many parts of K, one after the other; with groups each has rows of its own."""
+    """Returns the first tiles in the order of the raster, as [row, column] in cluster tiles; null for kernels that are
+    not persistent. With split-K, the parts of a tile follow one another; with groups, each group has rows of its
+    own."""
     if not config.kernel.is_persistent:
         return "null"
     comptime most = 512
@@ -166,6 +168,7 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan, sizes: List[Int]) -> String
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
+    """Returns the arguments of the kernel in the order of its parameters."""
     var promotion = config.l2_promotion()
 
     def map(name: StaticString, map: TensorMap) {imm promotion} -> String:
@@ -194,7 +197,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
         return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
 
     def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: Word) -> String:
-        """Of a tensor that is read or written as it lies in memory."""
+        """Returns a parameter that is the address of a tensor, or 0."""
         if not is_taken:
             return scalar(name, 0, "u64")
         return object([text("name", name), text("kind", "tensor"), text("dtype", dtype), pair("shape", numbers(shape))])
@@ -229,8 +232,8 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
 
 
 def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[Int] = []) -> String:
-    """`entry` is empty where the kernel has not been compiled. `sizes`: the rows of groups, which a launch does not know.
-    """
+    """Returns the launch plan. `entry` is empty if the kernel is not compiled. `sizes` are the rows of the groups,
+    which the host of a launch does not know."""
     var m = plan.m
     if config.masked:  # rows in memory
         m = 0

@@ -1,17 +1,14 @@
-"""Which configurations are legal, and the messages about the others.
-
-These are the only rules: whoever offers configurations asks here (`plan.mojo`).
-"""
+"""The rules for configurations, and the messages for those that break one. All other programs ask these (plan.mojo)."""
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_ROWS, E4M3, F32_BLOCK, block_scaled_names
 from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
 from ..common.epilogues import UNKNOWN, epilogue_names
 
 
 struct ConfigError(Copyable, Movable):
-    """Why a configuration cannot be. Names are those of the planner's options."""
+    """The rule that a configuration breaks. Names are those of the planner's options."""
 
-    var subject: StaticString  # the option that it is about
-    var instead: StaticString  # others that can be set otherwise in its place, with commas; none if empty
+    var subject: StaticString  # the option that breaks the rule
+    var instead: StaticString  # other options that could change instead, separated by commas; may be empty
     var message: String  # the value and the rule; empty for a legal configuration
 
     def __init__(out self, subject: StaticString, message: String, *, instead: StaticString = ""):
@@ -20,7 +17,7 @@ struct ConfigError(Copyable, Movable):
         self.message = message
 
     def __init__(out self):
-        """Nothing is wrong."""
+        """The configuration is legal."""
         self.subject = ""
         self.instead = ""
         self.message = String()
@@ -30,12 +27,12 @@ struct ConfigError(Copyable, Movable):
 
 
 def config_error(config: GemmConfig) -> String:
-    """Empty for a legal configuration; otherwise the value and the rule, in one line."""
+    """Returns the value and the rule that it breaks in one line; empty for a legal configuration."""
     return find_error(config).message
 
 
 def find_error(config: GemmConfig) -> ConfigError:
-    """The first rule that a configuration breaks."""
+    """Returns the first rule that a configuration breaks."""
     if config.kernel.name not in kernel_names():
         var names = String(", ").join(kernel_names())
         return ConfigError("kernel", String(t"kernel {config.kernel.name} is not one of {names}"))
@@ -78,8 +75,7 @@ def find_error(config: GemmConfig) -> ConfigError:
 
 
 def scales_error(config: GemmConfig) -> ConfigError:
-    """Only kernel8 of sm_90a multiplies e4m3 without a block-scaled MMA, with scale factors of one kind or the other.
-    """
+    """Checks e4m3, which only kernel8 of sm_90a multiplies, with one factor for C or with scale factors of blocks."""
     if config.scaling.name == E4M3.name:
         if not config.kernel.is_persistent:
             var message = String(t"dtype e4m3: {config.kernel.name} multiplies bf16 or fp16")
@@ -99,8 +95,8 @@ def scales_error(config: GemmConfig) -> ConfigError:
 
 
 def mma_error(config: GemmConfig) -> ConfigError:
-    """Shapes of tcgen05.mma, kind f16 (PTX ISA 9.7.16.2.1); on sm_90a tiles that the registers hold as accumulators,
-    in instructions of 64 rows and up to 256 columns (PTX ISA 9.7.15.2)."""
+    """Checks the MMA shape: that of tcgen05.mma on sm_100a (PTX ISA 9.7.16.2.1). On sm_90a, it is a tile whose
+    accumulators fit into registers, in instructions of 64 rows and up to 256 columns (PTX ISA 9.7.15.2)."""
     if config.cta_group != 1 and not (config.cta_group == 2 and config.has_tmem()):
         return ConfigError(
             "cta_group",
@@ -121,7 +117,7 @@ def mma_error(config: GemmConfig) -> ConfigError:
     if config.mma_m != smallest and config.mma_m != 2 * smallest and config.mma_m != largest:
         var rows = String(t"{smallest} or {2 * smallest}") if config.has_tmem() else String("64 or 128 or 256")
         return ConfigError("mma_shape", String(t"{shown}: M must be {rows}"), instead="cta_group")
-    # sm_90a: 128 accumulators a thread.
+    # On sm_90a, a thread holds at most 128 accumulators.
     var most = 128 if not config.has_tmem() and config.mma_m == 256 else 256
     var step = 16 * config.cta_group
     if config.mma_n < step or config.mma_n > most or config.mma_n % step != 0:
@@ -138,7 +134,7 @@ def mma_error(config: GemmConfig) -> ConfigError:
 
 
 def layout_error(config: GemmConfig) -> ConfigError:
-    """MN-major operands are loaded in boxes of 64 rows (PTX ISA 5.5.7) and of 16-bit elements (PTX ISA 9.7.15.5)."""
+    """Checks MN-major operands: boxes have 64 rows (PTX ISA 5.5.7), elements have 16 bits (PTX ISA 9.7.15.5)."""
     if config.layout != "nt" and config.scaling.bits < 16:
         return ConfigError(
             "layout", String(t"layout {config.layout}: {config.scaling.name} is multiplied as nt only"), instead="dtype"
@@ -173,7 +169,7 @@ def cluster_error(config: GemmConfig) -> ConfigError:
 
 
 def one_tile_error(config: GemmConfig) -> ConfigError:
-    """A kernel that computes one tile a CTA has nothing to choose about their order."""
+    """Refuses options about the order of tiles for kernels whose CTAs compute one tile each."""
     var rule = String(t": {config.kernel.name} computes one tile a CTA, at its place in the grid")
     if config.scheduler != "none":
         return ConfigError("scheduler", String(t"scheduler {config.scheduler}{rule}"), instead="kernel")
@@ -191,7 +187,7 @@ def one_tile_error(config: GemmConfig) -> ConfigError:
 
 
 def schedule_error(config: GemmConfig) -> ConfigError:
-    """Where the next tile comes from, in which order, and where it is accumulated."""
+    """Checks the scheduler, the raster and the accumulators of persistent kernels."""
     var known = config.scheduler == "none" or config.is_static()
     if not known and not (config.cancels_clusters() if config.has_tmem() else config.counts_tiles()):
         return ConfigError("scheduler", String(t"scheduler '{config.scheduler}' is not one of {config.arch}'s"))
@@ -340,7 +336,8 @@ def grouped_error(config: GemmConfig) -> ConfigError:
 
 
 def quantised_error(config: GemmConfig) -> ConfigError:
-    """Factors are those that the same architecture takes: f32 ones of e4m3 on sm_90a, atoms of kernel9's on sm_100a."""
+    """Checks a C with scale factors. They are those that A may have: f32 with e4m3 on sm_90a, atoms of kernel9 on
+    sm_100a."""
     var format = config.out_scaling
     if (format.factors > 0) != config.has_tmem() or not config.kernel.is_persistent:
         var message = String(t"out dtype {format.name}: {config.kernel.name} of {config.arch} has no such C")
@@ -360,7 +357,7 @@ def quantised_error(config: GemmConfig) -> ConfigError:
 
 
 def sharing_error(config: GemmConfig) -> ConfigError:
-    """A TMA box has at least the 8 lines of the swizzle's pattern."""
+    """Checks multicast slices: a TMA box has at least the 8 lines of a swizzle pattern."""
     var a_is_wrong = config.cta_m() < 8 * config.sharing().a_parts()
     if not a_is_wrong and config.cta_b_rows() >= 8 * config.sharing().b_parts():
         return ConfigError()

@@ -1,12 +1,11 @@
-"""Block-scaled MMAs of sm_100a: scale factors from global over shared to tensor memory, and the MMA that uses them.
+"""Block-scaled MMAs of sm_100a, and the way of their scale factors: global -> shared -> tensor memory -> MMA.
 
-    global memory   atoms, row-major           TMA: one box is the atoms of a stage of 128 rows, side by side
-    shared memory   atoms, 512 bytes each      tcgen05.cp: one atom, 32 rows of 16 bytes, to all four quadrants of lanes
-    tensor memory   4 columns an atom          tcgen05.mma: `factors` bytes of each word, from the one that its ids name
+    global memory   atoms, row-major           TMA copies the atoms of a stage of 128 rows, side by side, as one box
+    shared memory   atoms, 512 bytes each      tcgen05.cp copies an atom, 32 rows of 16 bytes, to all four quadrants
+    tensor memory   4 columns an atom          tcgen05.mma uses `factors` bytes of each word, from that of its ids on
 
-Tensor memory has the accumulators from column 0 on, and behind them SCALE_SLOTS slots: the atoms of A, then those of B,
-each in the order of K.
-"""
+Tensor memory holds the accumulators from column 0 on, then SCALE_SLOTS slots: each has the atoms of A, then those of B,
+both in the order of K."""
 from ..common.block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
 from ..common.cta import Cta
@@ -14,13 +13,14 @@ from .tcgen05 import fence_after_thread_sync, operand_descriptor, tmem_address
 from std.sys._assembly import inlined_assembly
 
 comptime MMAS = SWIZZLE_ROW_BYTES // MMA_K_BYTES
-"""Of a stage."""
+"""MMAs of a stage."""
 
 
 # ---- shared to tensor memory ---------------------------------------------------------------------------------------
 @inline(.always)
 def atom_descriptor(address: UInt32) -> UInt64:
-    """32 rows of 16 bytes, one after the other, not swizzled (PTX ISA 9.7.16.4.1)."""
+    """Returns the shared memory descriptor of an atom: 32 contiguous rows of 16 bytes, no swizzle (PTX ISA
+    9.7.16.4.1)."""
     comptime version = UInt64(1) << 46
     comptime group_of_8_rows = UInt64(8 * 16 // 16) << 32
     return version | group_of_8_rows | UInt64((address & 0x3FFFF) >> 4)
@@ -28,8 +28,8 @@ def atom_descriptor(address: UInt32) -> UInt64:
 
 @inline(.always)
 def copy_atom[cta_group: Int](tmem: UInt32, atom: UInt64):
-    """In each CTA of the MMA, from its own shared memory. Asynchronous: MMAs that this thread issues later find the
-    factors there, a commit tells when the atom has been read (PTX ISA 9.7.16.6, 9.7.16.9)."""
+    """Starts to copy an atom to tensor memory, in each CTA of the MMA from its own shared memory. Later MMAs of this
+    thread observe the copy; a later commit arrives when it has read the atom (PTX ISA 9.7.16.6, 9.7.16.9)."""
     inlined_assembly[
         String("tcgen05.cp.cta_group::", cta_group, ".32x128b.warpx4 [$0], $1;"),
         NoneType,
@@ -39,8 +39,8 @@ def copy_atom[cta_group: Int](tmem: UInt32, atom: UInt64):
 
 # ---- MMA -----------------------------------------------------------------------------------------------------------
 def scaled_descriptor(config: GemmConfig, step: Int) -> UInt32:
-    """Shape and types of the MMA, and the first byte of an atom's words that MMA `step` of a stage uses (PTX ISA
-    9.7.16.4.2). The sum is always f32."""
+    """Returns the instruction descriptor of MMA `step` of a stage: its shape, its types, and the first byte that it
+    uses of each word of scale factors (PTX ISA 9.7.16.4.2). The accumulator is always f32."""
     var format = config.scaling
     var first = step * format.factors % 4
     var types = (
@@ -53,7 +53,8 @@ def scaled_descriptor(config: GemmConfig, step: Int) -> UInt32:
 def scaled_mma[
     config: GemmConfig, step: Int
 ](tmem: UInt32, a: UInt64, b: UInt64, a_scales: UInt32, b_scales: UInt32, accumulate: Bool):
-    """D = A.B with scale factors, plus the old D if `accumulate`. Asynchronous, as all MMAs."""
+    """Starts D = A.B with scale factors, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1). A later commit tells
+    when it is done."""
     comptime descriptor = scaled_descriptor(config, step)
     comptime kind = String(".kind::", config.scaling.kind, ".block_scale.scale_vec::", config.scaling.factors, "X")
     inlined_assembly[
@@ -64,18 +65,18 @@ def scaled_mma[
 
 
 struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
-    """One thread of the CTA that leads the MMA."""
+    """Issues block-scaled MMAs. One thread of the CTA that leads the MMA uses it."""
 
     comptime atoms = Self.config.scaling.atoms()
-    comptime b_rows = Self.config.mma_n // ATOM_ROWS  # of atoms
-    comptime b_columns = Self.b_rows * ATOM_COLUMNS  # of one K step of atoms
+    comptime b_rows = Self.config.mma_n // ATOM_ROWS  # rows of atoms of B
+    comptime b_columns = Self.b_rows * ATOM_COLUMNS  # TMEM columns of the atoms of B at one K
 
     var a: UInt64
     var b: UInt64
     var a_atoms: UInt64
     var b_atoms: UInt64
     var tmem: UInt32
-    var scales: UInt32  # in TMEM
+    var scales: UInt32  # address in TMEM
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config]):
@@ -104,7 +105,8 @@ struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply(self, stage: UInt32, slot: UInt32, accumulator: UInt32, accumulate: Bool):
-        """Starts to add a full stage, with the scale factors of a slot, to an accumulator, or to nothing."""
+        """Starts the MMAs of a full stage with the scale factors of a slot. They add to the accumulator, or overwrite
+        it."""
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
         var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())

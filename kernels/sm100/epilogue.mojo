@@ -1,7 +1,7 @@
-"""The epilogue of sm_100a: moves an accumulator from TMEM to registers, and writes it out.
+"""The epilogue of sm_100a: loads an accumulator from TMEM to registers, and writes it to C.
 
-Four warps share the work, because a warp reaches only the 32 TMEM lanes of its quadrant (warp % 4). Where a row of the
-accumulator lies depends on the MMA shape (PTX ISA 9.7.16.10.5):
+Four warps share the work, because a warp can access only the 32 TMEM lanes of its quadrant (warp % 4). The MMA shape
+decides in which lane a row of the accumulator lies (PTX ISA 9.7.16.10.5):
     128 rows a CTA               row r in lane r
     64 rows a CTA, in a pair     row r in lane r, the right half of the columns in lane r + 64
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
@@ -22,8 +22,8 @@ comptime EPILOGUE_WARPS = 4
 
 @fieldwise_init
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """What one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows x `c_width` columns, each a TMA
-    store of its own."""
+    """The part of a tile that one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows x `c_width`
+    columns; one TMA store writes a box."""
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
@@ -35,19 +35,19 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     comptime Values = SIMD[DType.float32, Self.count]
 
     var tmem: UInt32
-    var empty: MBarrier  # of the accumulator, in the CTA that leads the MMA
+    var empty: MBarrier  # empty barrier of the accumulator, in the CTA that leads the MMA
     var boxes: UInt32  # C in shared memory
     var rows: Self.Rows
-    var column: Int32  # of the product, where the CTA's tile starts
+    var column: Int32  # first column of the CTA's tile in the product
     var row: Int32
-    var end: Int32  # of the rows that are stored
+    var end: Int32  # the row after the last one to store
     var warp: UInt32
-    var values_row: UInt32  # of the product, of this thread's first value
+    var values_row: UInt32  # row in the product of this thread's first value
     var values_column: UInt32
 
     @inline(.always)
     def load[step: Int](self) -> Self.Values:
-        """From TMEM: this warp's part of one step."""
+        """Loads this thread's part of one step from TMEM."""
         var registers = tmem_load[Self.width, Self.halves](self.tmem + UInt32(step * Self.width))
         var values = Self.Values()
         comptime for i in range(Self.count):
@@ -56,7 +56,8 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def fused[step: Int](self, product: Self.Values, operands: EpilogueOperands) -> Self.Values:
-        """One step through the fused epilogue. Where C has fewer columns, the values behind them mean nothing."""
+        """Applies the fused epilogue to one step. If C has fewer columns than the product, the last values are
+        unused."""
         comptime E = EPILOGUES[Self.config.epilogue - 1]
         var results = Self.Values()
         comptime for first in range(0, Self.count, 8):
@@ -73,7 +74,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def rounded(self, values: Self.Values) -> SIMD[DType.uint32, Self.words]:
-        """In the type of C."""
+        """Converts the values of one step to the type of C."""
         comptime each = values_in_word(Self.config.out_dtype)
         var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
@@ -82,7 +83,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def moved(self, columns: Int32) -> Self:
-        """So many columns further right, in TMEM and in C."""
+        """Returns the epilogue of the columns this far to the right, in TMEM and in C."""
         var other = self
         other.tmem += UInt32(columns)
         other.column += columns
@@ -113,7 +114,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def barrier(self):
-        """Named barrier 1, as 0 belongs to the whole CTA."""
+        """Waits at named barrier 1; barrier 0 belongs to the whole CTA."""
         named_barrier[Int32(EPILOGUE_WARPS * 32)](1)
 
     @inline(.always)
@@ -125,7 +126,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 def wait_for_accumulator[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, accumulator: UInt32 = 0, parity: UInt32 = 0) -> Epilogue[config]:
-    """Consumer wait: returns when the MMA thread has committed the accumulator, which then holds the tile."""
+    """Waits until the accumulator holds the tile (consumer wait). Returns the part that this warp writes."""
     comptime E = Epilogue[config]
     comptime alone = config.accumulator_barriers() == 1
     var number: UInt32 = 0 if alone else accumulator
@@ -136,7 +137,7 @@ def wait_for_accumulator[
     comptime if config.split_columns():
         row = cta.warp % 2 * 32
         box = cta.warp // 2
-    # The lane is in the upper half of a TMEM address.
+    # The upper 16 bits of a TMEM address are the lane.
     comptime columns = UInt32(config.accumulator_columns())
     var tmem = tmem_address(cta) + (cta.warp * 32 << 16) + accumulator * columns
     var empty = cta.accumulator_empty().next(number).in_cta(cta.rank - cta.in_pair())

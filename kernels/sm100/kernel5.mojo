@@ -1,8 +1,8 @@
 """Kernel 5: multicast and MMA without a pipeline. One stage, four warps.
 
 One thread loads a stage, waits for it, multiplies it, and waits until it may load the next. A CTA never waits for the
-whole cluster: the commit that follows an MMA arrives only at the CTAs that wrote into its operands, and a CTA loads
-again when the MMAs that read its slices have all arrived. Afterwards all four warps write out the tile.
+whole cluster: the commit after an MMA arrives only at the CTAs that wrote its operands, and a CTA loads again when all
+MMAs that read its slices have arrived. At the end all four warps write the tile.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
@@ -19,7 +19,7 @@ from max.gpu.sync import syncwarp
 
 @inline(.always)
 def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """The K loop. Only the CTA that leads the MMA waits for full stages and multiplies; all load."""
+    """Runs the K loop. Every CTA loads; only the CTA that leads the MMA waits for full stages and multiplies."""
     var loader = Loader[config](cta, problem)
     var multiplier = Multiplier[config](cta)
     var writers = cta.stage_writers()
@@ -34,13 +34,13 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
         stage.advance()
     if cta.leads_mma():
         commit[config.cta_group](cta.accumulator_full(), cta.pair())
-    # Drain: the last commits of other CTAs must not find this one gone.
+    # Drain: this CTA must not exit before the last commits of other CTAs have arrived.
     stage.as_producer().producer_acquire()
 
 
 @inline(.always)
 def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do between its start and its end."""
+    """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp == 0:
         if elect_one_sync():
             load_and_multiply(cta, problem, tiles.tile)

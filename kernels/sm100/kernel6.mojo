@@ -4,10 +4,10 @@
     warp 4     producer   one thread fills stages by TMA: waits on empty barriers
     warp 5     MMA        one thread of the even CTA of a pair reads them: waits on full barriers
 
-How a stage goes round: the producers of all CTAs that share a tile each load a slice of it and multicast it; the bytes
-are counted on the full barrier of the pair's even CTA. The MMA thread waits for them, issues the MMAs, and commits:
-when they have read the stage, one arrival goes to the empty barrier of every CTA that wrote into it. A producer writes
-a stage again only after every MMA that reads its slices has arrived.
+The way of a stage: the producers of all CTAs that share a tile each load one slice of it and multicast it. The full
+barrier of the pair's even CTA counts the bytes. The MMA thread waits for them, issues the MMAs, and commits: when these
+have read the stage, the commit arrives at the empty barrier of every CTA that wrote into it. A producer writes a stage
+again only after every MMA that reads its slices has arrived.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
@@ -23,7 +23,7 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 @inline(.always)
 def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do between its start and its end."""
+    """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
         write_tile[config](wait_for_accumulator(cta, tiles.tile), problem.c)
     elif cta.warp == PRODUCER_WARP:

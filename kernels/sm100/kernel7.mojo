@@ -1,8 +1,8 @@
 """Kernel 7: kernel 6 with a double-buffered epilogue store.
 
-The tile of C leaves in steps of `epilogue_width` columns through two small buffers: while TMA stores one, the
-warps fill the other. That needs 16 KB of shared memory instead of 64 KB; a sixth stage fits. Producer and MMA thread
-do what they do in kernel 6.
+The epilogue warps write the tile of C in steps of `epilogue_width` columns through two buffers: they fill one while TMA
+stores the other. The buffers take 16 KB of shared memory, not 64 KB, so a sixth stage fits. The producer and the MMA
+thread are those of kernel 6.
 """
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
@@ -18,7 +18,7 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 @inline(.always)
 def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do between its start and its end."""
+    """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
         var epilogue = wait_for_accumulator(cta, tiles.tile)
         write_double_buffered[config](epilogue, problem.c)

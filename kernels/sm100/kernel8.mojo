@@ -5,12 +5,11 @@
     warp 5     MMA        one thread of the even CTA of a pair: waits for an empty accumulator, then for full stages
     warp 6     scheduler  with cluster launch control: one thread requests the next tile, ahead of all others
 
-The pipeline of stages is that of kernel 6, and runs on across tiles. While the epilogues write one accumulator, the MMA
-thread fills the other; it waits for the epilogues of both CTAs of the pair before it fills one again, because its MMAs
-write into the TMEM of both.
+The pipeline of stages is that of kernel 6, and continues across tiles. While the epilogue warps read one accumulator,
+the MMA thread fills the other. Before it fills one again, it waits for the epilogue warps of both CTAs of the pair,
+because its MMAs write into the TMEM of both.
 
-Every role gets the same tiles, each from its own TileScheduler.
-"""
+Every role has its own TileScheduler; all give the same tiles."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
@@ -31,7 +30,7 @@ comptime MMA_WARP = PRODUCER_WARP + 1
 
 @inline(.always)
 def release[config: GemmConfig](epilogue: Epilogue[config]):
-    """Consumer release: this warp has read all of the accumulator."""
+    """Arrives at the empty barrier of the accumulator, which this warp has read (consumer release)."""
     fence_before_thread_sync()
     syncwarp()
     if elect_one_sync():
@@ -41,7 +40,8 @@ def release[config: GemmConfig](epilogue: Epilogue[config]):
 
 @inline(.always)
 def hand_over[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[config]) -> Bool:
-    """With split-K: stores a part of a tile, and releases its accumulator. Whether it was the last."""
+    """Stores the partial sums of a tile for split-K, and releases its accumulator. Returns whether this part is the
+    last."""
     comptime E = Epilogue[config]
     comptime for step in range(config.epilogue_steps()):
         var values = epilogue.load[step]()
@@ -58,7 +58,7 @@ def hand_over[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[c
 def added[
     config: GemmConfig, //, step: Int
 ](epilogue: Epilogue[config], partial: Partial[config]) -> Epilogue[config].Values:
-    """The sum of all parts of one step."""
+    """Returns the sum of all parts of one step."""
     comptime E = Epilogue[config]
     var sums = partial.load[step * E.count, E.count](0)
     for part in range(UInt32(1), UInt32(config.split_k)):
@@ -68,7 +68,7 @@ def added[
 
 @inline(.always)
 def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """Four warps write tile after tile, accumulator after accumulator."""
+    """Writes tile after tile, accumulator after accumulator. Four warps call this."""
     comptime last = config.epilogue_steps() - 1
     comptime E = Epilogue[config]
     var accumulators = cta.accumulators(CONSUMER)
@@ -100,7 +100,7 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tile
 
 @inline(.always)
 def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do between its start and its end."""
+    """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
         write_tiles(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:

@@ -1,10 +1,11 @@
-"""Kernel 9: kernel 8 with block-scaled A and B, whose scale factors (block_scaling.mojo) go with them. What is new:
+"""Kernel 9: kernel 8 with block-scaled A and B (block_scaling.mojo). The differences:
 
     producer   a stage also holds scale factors, and its full barrier counts their bytes too
-    MMA        copies a stage's scale factors to a slot of tensor memory, once the MMAs that used the slot are done, as
-               nothing else orders a copy behind MMAs; MMAs issued after a copy see it
-    epilogue   with the slots two accumulators of 256 columns have to overlap: the columns that both share are read and
-               released first. Tile n has the accumulator of the parity that it waits for, on the barriers of both"""
+    MMA        one thread copies the scale factors of a stage to a slot of tensor memory. It first waits until the MMAs
+               that used the slot are done, because nothing else orders a copy after them; later MMAs observe the copy
+    epilogue   next to the slots, two accumulators of 256 columns overlap. The warps read and release the shared columns
+               first. One pair of barriers serves both; the parity of a tile's phase selects the accumulator
+"""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
@@ -21,7 +22,7 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 @inline(.always)
 def multiply_scaled[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """One thread of the CTA that leads the MMA."""
+    """Multiplies the stages of each tile. One thread of the CTA that leads the MMA calls this."""
     var multiplier = ScaledMultiplier[config](cta)
     var stages = cta.stages(CONSUMER)
     var slots = cta.scale_slots()
@@ -46,7 +47,8 @@ def multiply_scaled[config: GemmConfig](cta: Cta[config], problem: Problem, var 
 
 @inline(.always)
 def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """Four warps write tile after tile: accumulator 0 from right to left, 1 from left to right."""
+    """Writes tile after tile: accumulator 0 from right to left, accumulator 1 from left to right. Four warps call
+    this."""
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
         var accumulator = accumulators.parity % UInt32(config.accumulators)
@@ -55,7 +57,7 @@ def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, va
             comptime mirrored = Int32((config.epilogue_steps() - 1 - 2 * step) * config.epilogue_width)
             var part = epilogue.moved(mirrored if accumulator == 0 else 0)
             var values = part.load[step]() * problem.operands.alpha
-            comptime if step == config.shared_steps() - 1:  # consumer release: this warp has read what the next tile needs
+            comptime if step == config.shared_steps() - 1:  # consumer release of the columns read so far
                 release(epilogue)
             comptime if config.quantises():
                 values = quantised[step](cta, part, values, problem)
@@ -67,7 +69,7 @@ def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, va
 
 @inline(.always)
 def kernel9[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do between its start and its end."""
+    """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
         write_overlapping(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:

@@ -8,7 +8,7 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
-    """One thread of the CTA that leads the MMA."""
+    """Issues MMAs. One thread of the CTA that leads the MMA uses it."""
 
     var a: UInt64
     var b: UInt64
@@ -22,7 +22,8 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply(self, stage: UInt32, accumulator: UInt32, accumulate: Bool):
-        """Starts to add a full stage to an accumulator, or to nothing. A commit says when it is done."""
+        """Starts the MMAs of a full stage, which add to an accumulator or overwrite it. A later commit tells when they
+        are done."""
         fence_after_thread_sync()
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
@@ -35,9 +36,9 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
 @inline(.always)
 def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """One thread of the CTA that leads the MMA multiplies the stages of each tile into the next accumulator. A commit
-    arrives when the MMAs before it are done: on the empty barriers of all CTAs that wrote into the stage, and at the end of
-    a tile on the full barriers of the accumulator in both CTAs of a pair."""
+    """Multiplies the stages of each tile into the next accumulator, in one thread of the CTA that leads the MMA. A
+    commit arrives when all earlier MMAs are done: for a stage, at the empty barriers of all CTAs that wrote into it;
+    for a tile, at the full barriers of the accumulator in both CTAs of a pair."""
     if cta.leads_mma():
         if elect_one_sync():
             var multiplier = Multiplier[config](cta)

@@ -1,10 +1,10 @@
-"""C of a block-scaled format, which kernel 9 takes as its next A: elements in units of scale factors, one for each block of
-neighbours in a row, which lie in atoms (block_scaling.mojo).
+"""Quantises C to a block-scaled format, which kernel 9 takes as A: each block of neighbours in a row has a scale
+factor, and the factors lie in atoms (block_scaling.mojo).
 
     nvfp4           factor = e4m3(c_scale * largest / 6)       C = e2m1(c_scale * value / factor)
-    mxfp8, mxfp4    factor = 2^(exponent of the largest - that of the format's largest), at least 2^-127; C = value / factor
+    mxfp8, mxfp4    factor = 2^(exponent of largest - that of the format's maximum), at least 2^-127  C = value / factor
 
-A row of an accumulator lies in the registers of four neighbouring lanes, so a block takes two shuffles and no shared memory.
+Four neighbouring lanes hold a row of an accumulator in registers, so a block takes two shuffles and no shared memory.
 """
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, BlockScaling
 from ..common.config import GemmConfig
@@ -18,7 +18,7 @@ from std.memory import bitcast
 
 @inline(.always)
 def factor_code[format: BlockScaling](largest: Float32) -> UInt32:
-    """The byte of the factor of a block, by the largest magnitude in it."""
+    """Returns the byte of the scale factor of a block, from the largest magnitude in the block."""
     comptime if format.has_powers():
         comptime exponent = Int32(8 if format.bits == 8 else 2)
         return UInt32(max(Int32(bitcast[DType.uint32](largest) >> 23) - exponent, 0))
@@ -28,7 +28,8 @@ def factor_code[format: BlockScaling](largest: Float32) -> UInt32:
 
 @inline(.always)
 def in_units[format: BlockScaling](value: Float32, code: UInt32) -> Float32:
-    """A value by its factor. A factor 0, of nvfp4, counts as 1: the value is rounded to 0, too."""
+    """Returns value / factor, for the byte `code` of the factor. A factor of 0 (nvfp4) acts as 1, so the value rounds
+    to 0."""
     comptime if format.has_powers():
         return value * bitcast[DType.float32]((254 - code) << 23)
     else:
@@ -43,19 +44,19 @@ def quantised[
 ](cta: Cta[config], epilogue: Epilogue[config], values: Epilogue[config].Values, problem: Problem) -> Epilogue[
     config
 ].Values:
-    """One step of a tile in units of its factors, which are stored: a lane of four stores those of one row."""
+    """Divides one step of a tile by its scale factors, and stores these: each of four lanes stores those of one row."""
     comptime E = Epilogue[config]
     comptime format = config.out_scaling
     comptime blocks = config.blocks_in_step()
-    comptime each = format.block() // 2  # values of a thread in a block, of two rows
-    comptime of_product = UInt32(format.block() * 8 // config.fusion().results)  # columns that become a block
+    comptime each = format.block() // 2  # values of two rows that a thread holds in a block
+    comptime of_product = UInt32(format.block() * 8 // config.fusion().results)  # columns of the product for a block
     var found = values
     comptime if not format.has_powers():
         found *= problem.operands.c_scale
     var block = (epilogue.values_column + UInt32(step * E.width)) // of_product
     var end = problem.n // of_product
     var own: UInt32 = 0
-    comptime for number in range(2 * E.halves):  # rows of a thread, which are 8 apart
+    comptime for number in range(2 * E.halves):  # the rows of a thread, 8 apart
         comptime first = number // 2 * blocks * each + number % 2 * 2
         var codes: UInt32 = 0
         comptime for i in range(blocks):
@@ -68,9 +69,7 @@ def quantised[
             comptime for at in range(first + i * each, first + (i + 1) * each, 4):
                 comptime for column in range(2):
                     found[at + column] = in_units[format](found[at + column], code)
-            if (
-                block + UInt32(i) < end
-            ):  # behind the last of C a factor is 0, as it is multiplied by zeros of the next B
+            if block + UInt32(i) < end:  # factors behind the last column of C stay 0: the next B has zeros there
                 codes |= code << UInt32(8 * i)
         if cta.lane % 4 == UInt32(number):
             own = codes

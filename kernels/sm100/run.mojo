@@ -1,13 +1,12 @@
-"""The life of a CTA: what must hold before the first copy and after the last, for CTAs that write into one another.
+"""A CTA of sm_100a from start to end: the barriers before its first copy and after its last one.
 
-    start    barriers initialised -> cluster barrier -> TMEM allocated -> cluster barrier -> roles
-    finish   roles done -> cluster barrier -> TMEM freed -> exit
+    start    initialise barriers -> cluster barrier -> allocate TMEM -> cluster barrier -> roles
+    finish   roles done -> cluster barrier -> free TMEM -> exit
 
-The first cluster barrier makes the mbarriers usable by every peer, and proves that the other CTA of the pair exists
-before the pair allocates TMEM together. The second publishes the TMEM address and tells the MMA thread that the
-peer's TMEM is there. After the last, no CTA of the cluster can still read, multicast or commit into this one:
-producers leave only after every commit that targets them has landed (the drain), epilogues after the accumulator's.
-"""
+After the first cluster barrier every peer may use the mbarriers, and the other CTA of the pair is running, so the pair
+can allocate TMEM together. The second one publishes the TMEM address, and the MMA thread knows that the peer has its
+TMEM. After the last one, no CTA of the cluster can read, multicast or commit into this CTA any more: a producer leaves
+only after all commits to it have arrived (the drain), an epilogue warp only after those to the accumulator."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.scheduler import TileScheduler
@@ -32,7 +31,7 @@ from max.gpu.sync import syncwarp
 
 @inline(.always)
 def start[config: GemmConfig](cta: Cta[config], problem: Problem):
-    """Everything before the roles. All threads."""
+    """Prepares barriers and TMEM before the roles. All threads call this."""
     cta.prepare(problem)
     cluster_sync()
     if cta.warp == 0:
@@ -48,7 +47,7 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
 
 @inline(.always)
 def finish[config: GemmConfig](cta: Cta[config]):
-    """Everything after the roles. All threads."""
+    """Frees TMEM after the roles. All threads call this."""
     syncwarp()
     fence_before_thread_sync()
     cluster_sync()
@@ -59,7 +58,7 @@ def finish[config: GemmConfig](cta: Cta[config]):
 
 @inline(.always)
 def run[config: GemmConfig](cta: Cta[config], problem: Problem):
-    """All threads."""
+    """Runs the kernel in one CTA. All threads call this."""
     var tiles = TileScheduler[config](cta, problem)
     start(cta, problem)
     tiles.begin()

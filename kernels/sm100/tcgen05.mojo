@@ -1,8 +1,7 @@
-"""The instructions of sm_100a's tensor core: tensor memory (TMEM), MMA, commit (PTX ISA 9.7.16).
+"""Instructions of the tensor core of sm_100a: tensor memory (TMEM), MMA, commit (PTX ISA 9.7.16).
 
-Allocation, deallocation and loads are for whole warps and must stand in code that is uniform across the warp; MMA,
-commit and fences are for one thread. In a CTA pair one thread of the even CTA issues MMA and commit for both.
-"""
+A whole warp, in code that is uniform across it, issues allocation, deallocation and loads. One thread issues MMA,
+commit and fences. In a CTA pair, one thread of the even CTA issues MMA and commit for both."""
 from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig
 from ..common.cta import Cta
 from ..common.pipeline import MBarrier
@@ -12,7 +11,8 @@ from std.sys._assembly import inlined_assembly
 
 # ---- descriptors ---------------------------------------------------------------------------------------------------
 def instruction_descriptor(config: GemmConfig) -> UInt32:
-    """Shape, types and layouts of an MMA of kind f16 with f32 accumulator (PTX ISA 9.7.16.4.2)."""
+    """Returns the instruction descriptor: shape, types and layouts of an MMA of kind f16, f32 sums (PTX ISA
+    9.7.16.4.2)."""
     var accumulate_f32 = 1 << 4
     var bf16 = 1 if config.dtype == DType.bfloat16 else 0
     var types = accumulate_f32 | bf16 << 7 | bf16 << 10
@@ -22,11 +22,11 @@ def instruction_descriptor(config: GemmConfig) -> UInt32:
 
 @inline(.always)
 def operand_descriptor(tile: UInt32, mn_major: Bool = False) -> UInt64:
-    """An operand of 128-byte swizzled lines that starts at `tile` (PTX ISA 9.7.16.4.1).
+    """Returns the descriptor of an operand of 128-byte swizzled lines that starts at `tile` (PTX ISA 9.7.16.4.1).
 
-    The address field counts 16-byte units: see `k_advance`; the next stage adds its bytes / 16. The leading dimension is
-    from 64 rows to the next if MN-major; K-major it is unused, as one line holds all of K.
-    """
+    Its address field counts 16-byte units: add `k_advance` for another MMA, bytes / 16 for another stage. If MN-major,
+    the leading dimension is the distance between groups of 64 rows. K-major does not use it, as one line holds all of
+    K."""
     comptime swizzle_128b = UInt64(2) << 61
     comptime version = UInt64(1) << 46
     comptime group_of_8_lines = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
@@ -37,18 +37,20 @@ def operand_descriptor(tile: UInt32, mn_major: Bool = False) -> UInt64:
 # ---- tensor memory -------------------------------------------------------------------------------------------------
 @inline(.always)
 def tmem_address_slot[config: GemmConfig](cta: Cta[config]) -> UInt32:
+    """Returns the shared memory address where the allocation stores the TMEM address."""
     return cta.shared + UInt32(cta.layout.tmem_address)
 
 
 @inline(.always)
 def tmem_address[config: GemmConfig](cta: Cta[config]) -> UInt32:
-    """Where the first accumulator lies in TMEM. From `start` on."""
+    """Returns the TMEM address of the first accumulator. It is valid after `start`."""
     return load_shared(tmem_address_slot(cta))
 
 
 @inline(.always)
 def tmem_allocate[config: GemmConfig](address_slot: UInt32):
-    """One warp of every CTA that shares the MMA; writes the address to shared memory, gives up further allocations."""
+    """Allocates TMEM, stores its address to shared memory, and gives up further allocations (PTX ISA 9.7.16.7.1). One
+    warp of every CTA that shares the MMA calls this."""
     inlined_assembly[
         String(
             "tcgen05.alloc.cta_group::",
@@ -69,6 +71,7 @@ def tmem_allocate[config: GemmConfig](address_slot: UInt32):
 
 @inline(.always)
 def tmem_deallocate[config: GemmConfig](tmem: UInt32):
+    """Frees the TMEM of this CTA (PTX ISA 9.7.16.7.1). One warp of every CTA that shares the MMA calls this."""
     inlined_assembly[
         String("tcgen05.dealloc.cta_group::", config.cta_group, ".sync.aligned.b32 $0, ", config.tmem_columns(), ";"),
         NoneType,
@@ -77,17 +80,17 @@ def tmem_deallocate[config: GemmConfig](tmem: UInt32):
 
 
 def load_text(columns: Int, first: Int, address: Int) -> String:
-    """A load of 16 lanes x `columns` columns into the operands from `first` on."""
+    """Returns the text of a load of 16 lanes x `columns` columns into the operands from `first` on."""
     var registers = operands(first, columns // 2)
     return String("tcgen05.ld.sync.aligned.16x256b.x", columns // 8, ".b32 ", registers, ", [$", address, "]; ")
 
 
 @inline(.always)
 def tmem_load[columns: Int, halves: Int](address: UInt32) -> Registers[halves * columns // 2]:
-    """16 lanes, or with 2 halves 32, x `columns` columns into one warp.
+    """Loads `columns` columns of 16 lanes, or of 32 with 2 halves, into the registers of one warp, and waits for them.
 
-    Register 4j + i of a half holds, in thread t, lane t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2. Loads
-    and their wait are one asm, so that no use of a register can move in between.
+    Register 4j + i of a half holds, in thread t, lane t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA
+    9.7.16.2.3.1). One asm statement contains the loads and the wait, so that no use of a register can move in between.
     """
     comptime count = columns // 2
     comptime wait = "tcgen05.wait::ld.sync.aligned;"
@@ -108,8 +111,8 @@ def tmem_load[columns: Int, halves: Int](address: UInt32) -> Registers[halves * 
 # ---- MMA -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool):
-    """D = A.B, plus the old D if `accumulate`. Asynchronous: a later commit of the same thread tells when it is
-    done."""
+    """Starts D = A.B, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1). A later commit of this thread tells when
+    it is done."""
     comptime descriptor = instruction_descriptor(config)
     inlined_assembly[
         String("tcgen05.mma.cta_group::", config.cta_group, ".kind::f16 [$0], $1, $2, $3, $4;"),
@@ -120,8 +123,7 @@ def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool
 
 @inline(.always)
 def commit[cta_group: Int](barrier: MBarrier, ctas: UInt32):
-    """One arrival on the barrier at this offset in every CTA of the mask, once all earlier MMAs of this thread are done.
-    """
+    """Arrives at the barrier at this offset in every CTA of the mask once all earlier MMAs of this thread are done."""
     inlined_assembly[
         String(
             "tcgen05.commit.cta_group::",
@@ -135,11 +137,11 @@ def commit[cta_group: Int](barrier: MBarrier, ctas: UInt32):
 
 @inline(.always)
 def fence_before_thread_sync():
-    """Orders this thread's earlier tcgen05 operations before a barrier that follows."""
+    """Orders this thread's earlier tcgen05 operations before the barrier that follows."""
     inlined_assembly["tcgen05.fence::before_thread_sync;", NoneType, constraints="~{memory}"]()
 
 
 @inline(.always)
 def fence_after_thread_sync():
-    """Orders this thread's later tcgen05 operations after a barrier that came before."""
+    """Orders this thread's later tcgen05 operations after the barrier before it."""
     inlined_assembly["tcgen05.fence::after_thread_sync;", NoneType, constraints="~{memory}"]()

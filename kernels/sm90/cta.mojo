@@ -1,8 +1,7 @@
 """The start of a CTA of sm_90a, and its warpgroups.
 
-A CTA ends without a further cluster barrier. Nothing can reach it any more: its consumers have waited for every copy
-into its stages, and its producer, in the drain, for every arrival on its empty barriers.
-"""
+A CTA exits without a last cluster barrier, because no other CTA can access it any more: its consumers have waited for
+every copy into its stages, and its producer, in the drain, for every arrival at its empty barriers."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from max.gpu.primitives.cluster import cluster_arrive_relaxed, cluster_wait
@@ -14,8 +13,8 @@ comptime WARPGROUP = 4
 
 @inline(.always)
 def start[config: GemmConfig](cta: Cta[config], problem: Problem):
-    """Everything before the roles. All threads. The cluster barrier makes the mbarriers usable by every peer; all there
-    is to publish is their initialisation, which has its own fence."""
+    """Prepares barriers before the roles. All threads call this. After the cluster barrier, every peer may use the
+    mbarriers. It may be relaxed because the initialisation of the mbarriers has its own fence."""
     cta.prepare(problem)
     cluster_arrive_relaxed()
     cluster_wait()
@@ -24,15 +23,18 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
 
 @inline(.always)
 def warpgroup[config: GemmConfig](cta: Cta[config]) -> UInt32:
+    """Returns the number of this thread's warpgroup."""
     return cta.warp // WARPGROUP
 
 
 @inline(.always)
 def sync_warpgroup(group: UInt32):
-    """All threads of a consumer warpgroup. Each has a named barrier, from 1: 0 belongs to the whole CTA."""
+    """Waits for all threads of a consumer warpgroup. Each has a named barrier, from 1 on; 0 belongs to the whole
+    CTA."""
     named_barrier[Int32(WARPGROUP * 32)](Int32(group + 1))
 
 
 @inline(.always)
 def warp_of_group[config: GemmConfig](cta: Cta[config]) -> UInt32:
+    """Returns the number of this thread's warp in its warpgroup."""
     return cta.warp % WARPGROUP

@@ -1,4 +1,4 @@
-"""The epilogue of sm_90a: each consumer warpgroup writes its rows by itself, from its own registers."""
+"""The epilogue of sm_90a: each consumer warpgroup writes its rows of C from its own registers."""
 from ..common.box import BoxRows, values_in_word, word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
@@ -12,12 +12,13 @@ from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
 
 comptime ROWS = MMA_M // WARPGROUP
-"""Rows of a block of 64 that one warp holds."""
+"""Rows that one warp holds of a block of 64 rows."""
 
 
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """What one warp writes: a finished tile in the type of C; of 16 bits, it takes half the registers of the accumulator.
-    Shared memory holds C in boxes of a warpgroup's rows x `c_width` columns, each a TMA store of its own."""
+    """The part of a finished tile that one warp writes, in the type of C. With 16 bits, it takes half as many registers
+    as the accumulator. Shared memory holds C in boxes of a warpgroup's rows x `c_width` columns; one TMA store writes a
+    box."""
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
@@ -28,11 +29,11 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     comptime steps = Self.config.epilogue_steps()
 
     var tile: StaticTuple[SIMD[DType.uint32, Self.words], Self.steps]
-    var box: UInt32  # of this warpgroup in the first buffer
+    var box: UInt32  # shared memory address of this warpgroup's box in the first buffer
     var rows: Self.Rows
-    var column: Int32  # of the product, where the warpgroup's part starts
+    var column: Int32  # first column of the warpgroup's part in the product
     var row: Int32
-    var end: Int32  # of the rows that are stored
+    var end: Int32  # the row after the last one to store
     var group: UInt32
     var warp: UInt32
 
@@ -40,7 +41,8 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     def __init__(
         out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config], alpha: Float32 = 1
     ):
-        """`alpha`: what C is multiplied by, where it has `scales`; what is quantised has been."""
+        """Converts the accumulator to the type of C. If the configuration has `scales`, it multiplies by `alpha`,
+        unless `quantised` has done so."""
         comptime count = Self.Rows.words
         comptime each = values_in_word(Self.config.out_dtype)
         self.tile = {fill = SIMD[DType.uint32, Self.words](0)}
@@ -92,7 +94,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
 @inline(.always)
 def first_row[config: GemmConfig](cta: Cta[config], tile: Tile) -> UInt32:
-    """Of the product, in this thread's registers."""
+    """Returns the first row of the product that this thread's registers hold."""
     var part = warpgroup(cta) % UInt32(config.consumers_of_tile())
     return UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(ROWS) + cta.lane // 4
 
@@ -101,7 +103,8 @@ def first_row[config: GemmConfig](cta: Cta[config], tile: Tile) -> UInt32:
 def fused[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, product: Accumulator[config], operands: EpilogueOperands) -> Accumulator[config]:
-    """A finished tile through the fused epilogue. Where C has fewer columns, the registers behind them mean nothing."""
+    """Applies the fused epilogue to a finished tile. If C has fewer columns than the product, the last registers are
+    unused."""
     comptime E = EPILOGUES[config.epilogue - 1]
     var results = Accumulator[config]()
     var first_column = UInt32(tile.column) + cta.lane % 4 * 2
@@ -109,7 +112,7 @@ def fused[
         comptime for first in range(0, product.registers, 8):
             var values = Values()
             comptime for i in range(8):
-                values[i] = pinned(product.values[block][first + i])  # below the wait for it
+                values[i] = pinned(product.values[block][first + i])  # stays behind the wait for it
             var row = first_row(cta, tile) + UInt32(block * MMA_M)
             var column = first_column + UInt32(2 * first)
             comptime if config.swapped:

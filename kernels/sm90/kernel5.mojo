@@ -1,9 +1,8 @@
 """Kernel 5 of sm_90a: multicast and wgmma without a pipeline. One stage, one or two warpgroups.
 
-One thread loads a stage; all wait for it, multiply it, and wait for the result. A CTA never waits for the whole cluster:
-the warpgroups that have read a stage arrive only at the CTAs that wrote into it, and a CTA loads again when the readers
-of its slices have all arrived. Afterwards each warpgroup writes out its rows.
-"""
+One thread loads a stage; all threads wait for it, multiply it, and wait for the result. A CTA never waits for the whole
+cluster: the warpgroups that have read a stage arrive only at the CTAs that wrote into it, and a CTA loads again when
+all readers of its slices have arrived. At the end each warpgroup writes its rows."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
@@ -20,6 +19,7 @@ from max.gpu.sync import syncwarp
 
 @inline(.always)
 def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile) -> Accumulator[config]:
+    """Runs the K loop. All threads call this. Returns the rows of this thread's warpgroup."""
     var loader = Loader[config](cta, problem)
     var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
@@ -27,7 +27,8 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var multiplies = consumer.owns_rows(tile, problem)
     for k in range(problem.k_iterations):
         if cta.warp == 0:
-            # Elected each time: where ptxas cannot see that it is one thread, it puts a loop over threads around each load.
+            # The warp elects a thread each time: if ptxas cannot prove that one thread runs, it adds a loop to each
+            # load.
             if elect_one_sync():
                 stage.as_producer().producer_acquire()
                 loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
@@ -36,11 +37,11 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
         if multiplies:
             consumer.multiply(accumulator, 0)
         else:
-            sync_warpgroup(consumer.group)  # as a multiplication does: see skip_tile
+            sync_warpgroup(consumer.group)  # as a multiplication does (skip_tile)
         accumulator.wait[0]()
         consumer.release(0)
         stage.advance()
-    # Drain: the last arrivals of other CTAs must not find this one gone.
+    # Drain: this CTA must not exit before the last arrivals of other CTAs.
     if cta.warp == 0:
         if elect_one_sync():
             stage.as_producer().producer_acquire()
@@ -50,6 +51,6 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
 
 @inline(.always)
 def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do after its start."""
+    """Runs all roles of a CTA after `start`."""
     var accumulator = load_and_multiply(cta, problem, tiles.tile)
     write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)

@@ -1,15 +1,14 @@
 """Kernel 6 of sm_90a: a ring of stages and specialised warpgroups. Loads and multiplication overlap.
 
-    warpgroups 0, 1   consumers   empty the ring, half of the rows each: wait on full barriers; write out C
-    warpgroup 2       producer    one thread fills the ring by TMA: waits on empty barriers
+    warpgroups 0, 1   consumers   multiply the stages, half of the rows each: wait on full barriers; write C
+    warpgroup 2       producer    one thread fills stages by TMA: waits on empty barriers
 
-How a stage goes through the ring: the producers of all CTAs that share a tile each load a slice of it and multicast it; every
-CTA that receives one counts the bytes on its own full barrier. Its consumers wait for them and multiply; when they have
+The way of a stage: the producers of all CTAs that share a tile each load one slice of it and multicast it. Every CTA
+that receives a slice counts its bytes on its own full barrier. Its consumers wait for them and multiply. When they have
 read the stage, one thread of each consumer warpgroup arrives at the empty barrier of every CTA that wrote into it. A
 producer writes a stage again only after all consumers that read its slices have arrived.
 
-A tile of 64 rows has one consumer warpgroup.
-"""
+A tile of 64 rows has one consumer warpgroup."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import write_tile
@@ -23,32 +22,33 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 comptime PRODUCER_REGISTERS = 24
 comptime CONSUMER_REGISTERS = 240
-"""Registers of a thread, once the producer has given most of its own to two consumers (PTX ISA 9.7.19.5). A
-multiprocessor has 64 K of them, 512 for one thread of each warpgroup together. A single consumer has enough anyway."""
+"""Registers of a thread after the producer has given most of its own to two consumers (PTX ISA 9.7.19.5). An SM has 64
+K registers, 512 for one thread of all warpgroups together. A single consumer has enough without this."""
 
 
 @inline(.always)
 def is_producer[config: GemmConfig](cta: Cta[config]) -> Bool:
+    """This thread belongs to the producer warpgroup."""
     return warpgroup(cta) == UInt32(config.consumers())
 
 
 @inline(.always)
 def give_registers[config: GemmConfig]():
-    """The producer warpgroup."""
+    """Gives registers to the consumers. The producer warpgroup calls this."""
     comptime if config.consumers() == 2:
         warpgroup_reg_dealloc[PRODUCER_REGISTERS]()
 
 
 @inline(.always)
 def take_registers[config: GemmConfig]():
-    """The consumer warpgroups: waits until the producer has given its registers."""
+    """Waits for registers of the producer, and takes them. The consumer warpgroups call this."""
     comptime if config.consumers() == 2:
         warpgroup_reg_alloc[CONSUMER_REGISTERS]()
 
 
 @inline(.always)
 def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do after its start."""
+    """Runs all roles of a CTA after `start`."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:

@@ -1,9 +1,8 @@
 """Kernel 7 of sm_90a: kernel 6 with a double-buffered epilogue store.
 
-The rows of a warpgroup leave in steps of `epilogue_width` columns through two small buffers: while TMA stores
-one, the warps fill the other. That needs 16 KB of shared memory instead of 64 KB; a fourth stage of the ring fits. The
-grid is cut into bands, so that CTAs that run together find each other's operands in the L2 cache: see LaunchPlan.
-"""
+A warpgroup writes its rows in steps of `epilogue_width` columns through two buffers: the warps fill one while TMA
+stores the other. The buffers take 16 KB of shared memory, not 64 KB, so a fourth stage fits. The grid has bands, so
+that CTAs that run at the same time share operands in the L2 cache (LaunchPlan)."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
@@ -18,7 +17,7 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 @inline(.always)
 def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do after its start."""
+    """Runs all roles of a CTA after `start`."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:

@@ -1,17 +1,17 @@
-"""Kernel 8 of sm_90a: kernel 7 as a persistent kernel, with the epilogue of a tile behind the next one's main loop.
+"""Kernel 8 of sm_90a: kernel 7 as a persistent kernel, with the epilogue of a tile during the next one's main loop.
 
-    warpgroups 0, 1   consumers   multiply tile after tile, half of the rows each; write the tile before meanwhile
-    warpgroup 2       producer    one thread fills the ring by TMA, and runs ahead into the next tile; with the dynamic
+    warpgroups 0, 1   consumers   multiply tile after tile, half of the rows each; meanwhile write the previous tile
+    warpgroup 2       producer    one thread fills stages by TMA, and runs ahead into the next tile; with the dynamic
                                   schedule a thread of another warp fetches tiles
 
-The ring of stages is that of kernel 6, and runs on across tiles. When a consumer warpgroup has finished a tile, it turns
-it into C (of 16 bits: 64 registers a thread in place of 128), and starts the next at once: the tensor core stands still
-only for that. Where both do not fit into registers (`defers_epilogue`), the tile is written first. Otherwise, after each K step that it has started, it writes one step of the old tile: registers, shared
-memory, TMA store. A warpgroup does this by itself; the other may be some stages ahead.
+The ring of stages is that of kernel 6, and continues across tiles. When a consumer warpgroup has finished a tile, it
+converts it to the type of C (with 16 bits, 64 registers of a thread, not 128) and starts the next tile at once; the
+tensor core idles only meanwhile. After each K step that it has started, it writes one step of the old tile: registers,
+shared memory, TMA store. If both tiles do not fit into registers (`defers_epilogue`), it writes the old tile first.
+Each warpgroup does this by itself; the other may be some stages ahead.
 
-Every role gets the same tiles, each from its own TileScheduler. With `ping_pong` the consumers take them alternately:
-ping_pong.mojo.
-"""
+Every role has its own TileScheduler; all give the same tiles. With `ping_pong`, the consumers take them in turn
+(ping_pong.mojo)."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered, write_step
@@ -30,13 +30,13 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
-    """The epilogue of the last finished tile, step by step, while the next is multiplied."""
+    """Writes the last finished tile, step by step, while the next one is multiplied."""
 
     comptime steps = Self.config.epilogue_steps() if Self.config.defers_epilogue() else 0
 
     var c_map: UInt64
     var epilogue: Epilogue[Self.config]
-    var pending: Bool  # whether there is a tile to be written
+    var pending: Bool  # there is a tile to write
 
     @inline(.always)
     def __init__(out self, c_map: UInt64, epilogue: Epilogue[Self.config]):
@@ -46,7 +46,7 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
 
     @inline(.always)
     def begin(mut self, epilogue: Epilogue[Self.config]):
-        """With the next tile. All of the last must have been written."""
+        """Takes the next tile to write. The last one must have been written."""
         self.epilogue = epilogue
         self.pending = True
 
@@ -57,7 +57,7 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
 
     @inline(.always)
     def finish(self):
-        """After the last tile."""
+        """Writes the last tile, which no main loop follows."""
         if self.pending:
             write_double_buffered[Self.config](self.epilogue, self.c_map)
 
@@ -66,8 +66,8 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
 def add_parts[
     config: GemmConfig
 ](cta: Cta[config], partial: Partial[config], mut accumulator: Accumulator[config], group: UInt32) -> Bool:
-    """With split-K: hands over a part of a tile. Whether it was the last, and the accumulator now holds all of the tile.
-    """
+    """Stores the partial sums of a tile for split-K. If this part is the last, adds all parts into the accumulator and
+    returns True."""
     comptime A = Accumulator[config]
     comptime for block in range(A.blocks):
         comptime for i in range(0, A.registers, 4):
@@ -90,7 +90,7 @@ def add_parts[
 
 @inline(.always)
 def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """A consumer warpgroup: tile after tile, each written while the next is multiplied."""
+    """Multiplies tile after tile, and writes each while it multiplies the next. A consumer warpgroup calls this."""
     var consumer = Consumer[config](cta)
     var stages = cta.stages(CONSUMER)
     var deferred = DeferredEpilogue[config](problem.c, Epilogue[config](cta, tiles.tile, Accumulator[config]()))
@@ -124,7 +124,7 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
 
 @inline(.always)
 def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
-    """What the threads of a CTA do after its start."""
+    """Runs all roles of a CTA after `start`."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:

@@ -1,4 +1,4 @@
-"""Multiplying stages in the consumer warpgroups, and signalling the CTAs that wrote into a stage when it has been read."""
+"""The main loop of sm_90a: consumer warpgroups multiply stages, and release each to the CTAs that wrote into it."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.pipeline import CONSUMER, MBarrier, Pipeline
@@ -10,14 +10,15 @@ from max.gpu.sync import syncwarp
 
 
 struct Consumer[config: GemmConfig](TrivialRegisterPassable):
-    """What one consumer warpgroup reads, and whom it signals. All threads of the warpgroup."""
+    """The operands that one consumer warpgroup reads and the barriers that it signals. All threads of the warpgroup use
+    it."""
 
     var group: UInt32
-    var row: Int32  # of a tile, where this warpgroup's begin
+    var row: Int32  # this warpgroup's first row in a tile
     var a: UInt64
     var b: UInt64
-    var empty: MBarrier  # first empty barrier of the CTA whose rank is this thread's lane
-    var signals: Bool  # whether that CTA writes into the stages of this one
+    var empty: MBarrier  # the first empty barrier of the CTA whose rank is this thread's lane
+    var signals: Bool  # this thread arrives there: that CTA writes into the stages of this one
     var promotion: Promotion[Self.config]
 
     @inline(.always)
@@ -33,18 +34,18 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
         self.empty = cta.empty().in_cta(rank)
         self.signals = cta.lane == rank and cta.stage_writers() >> rank & 1 == 1
-        comptime if not Self.config.promotes():  # there each warp signals for itself: see `empty_arrivals`
+        comptime if not Self.config.promotes():  # with promotion, every warp arrives (`empty_arrivals`)
             self.signals = self.signals and warp_of_group(cta) == 0
         self.promotion = {cta, self.row}
 
     @inline(.always)
     def owns_rows(self, tile: Tile, problem: Problem) -> Bool:
-        """Whether any row of this warpgroup's is in bounds."""
+        """This warpgroup has a row in C."""
         return tile.row + self.row < tile.end and tile.column < Int32(problem.n)
 
     @inline(.always)
     def multiply[*, anew: Bool = False](self, mut accumulator: Accumulator[Self.config], stage: UInt32):
-        """Starts to add a stage to the accumulator, or to nothing."""
+        """Starts to multiply a stage, and adds it to the accumulator; `anew` overwrites the accumulator instead."""
         accumulator.multiply[anew=anew](
             self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
             self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
@@ -52,7 +53,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply_piece[piece: Int](mut self, stage: UInt32):
-        """Starts to multiply a piece of a stage: see promotion.mojo."""
+        """Starts to multiply a piece of a stage (promotion.mojo)."""
         self.promotion.multiply[piece](
             self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
             self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
@@ -60,19 +61,19 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def release(self, stage: UInt32):
-        """One arrival, from one thread each, on the empty barriers of all CTAs that write into the stage. After a wait
-        that covers the MMAs of the stage: it holds for the whole warpgroup."""
+        """Arrives at the empty barriers of all CTAs that write into the stage, one thread at each. A wait for the MMAs
+        of the stage must come before; it covers the whole warpgroup."""
         if self.signals:
             self.empty.next(stage).arrive()
 
 
 trait SideJob(TrivialRegisterPassable):
-    """What a consumer warpgroup does while the tensor core multiplies, in steps."""
+    """Work that a consumer warpgroup does in steps while the tensor core multiplies."""
 
     comptime steps: Int
 
     def run[step: Int](self):
-        """After the multiplication of a stage has started."""
+        """Does one step. The multiplication of a stage has started before."""
         ...
 
 
@@ -95,8 +96,8 @@ def multiply_stage[
     mut stages: Pipeline[config.stages],
     mut previous: UInt32,
 ):
-    """Starts with the next stage when it is full. While it is multiplied, the one before is released, so that the tensor
-    core never runs dry; where sums are promoted, a stage is multiplied and released as a whole."""
+    """Waits for the next stage and starts to multiply it, then waits for the previous one and releases it, so that the
+    tensor core always has work. With promotion, it multiplies and releases one stage at a time."""
     comptime if config.promotes():
         return promote_stage[anew=anew](cta, consumer, accumulator, stages)
     stages.consumer_wait()
@@ -120,17 +121,18 @@ def promote_stage[
     mut accumulator: Accumulator[config],
     mut stages: Pipeline[config.stages],
 ):
-    """Multiplies the next stage when it is full, with its scale factors, and releases it once both have been read."""
+    """Waits for the next stage, multiplies it, releases it after its MMAs, and promotes its sums with its scale
+    factors."""
     comptime pieces = Promotion[config].pieces
     stages.consumer_wait()
     var factors = consumer.promotion.factors[anew=anew](stages.stage)
     comptime for piece in range(pieces):
         consumer.multiply_piece[piece](stages.stage)
         comptime if piece == 0:
-            fence_proxy_async()  # the next factors are written by the async proxy: not before these reads
+            fence_proxy_async()  # the async proxy writes the next factors: only after these reads
         accumulator.wait[0]()
         comptime if piece == pieces - 1:
-            syncwarp()  # all lanes have read their factors; one of them arrives
+            syncwarp()  # all lanes have read their factors; one lane arrives
             consumer.release(stages.stage)
         consumer.promotion.promote[piece, anew=anew](factors, accumulator)
     stages.advance()
@@ -147,11 +149,10 @@ def start_tile[
     k_iterations: UInt32,
     job: Job,
 ) -> UInt32:
-    """Multiplies stage after stage as they become full, and does all of the job meanwhile: a step after the start of each
-    stage, those that are left after the last. Returns the last stage, for `finish_tile`.
+    """Multiplies stage after stage as they become full, and does the whole job meanwhile: one step after the start of
+    each stage, the rest after the last. Returns the last stage for `finish_tile`.
 
-    The first stages are code of their own, each with its step: registers cannot be indexed at run time.
-    """
+    The code for the first stages is unrolled, each with its step, because registers cannot be indexed at run time."""
     var last: UInt32 = 0
     multiply_stage[anew=True](cta, consumer, accumulator, stages, last)
     comptime for step in range(Job.steps):
@@ -167,7 +168,7 @@ def start_tile[
 
 @inline(.always)
 def finish_tile[config: GemmConfig](consumer: Consumer[config], accumulator: Accumulator[config], last: UInt32):
-    """Waits for all that was started, and releases the last stage."""
+    """Waits for all MMAs and releases the last stage."""
     comptime if config.stages > 1 and not config.promotes():
         accumulator.wait[0]()
         consumer.release(last)
@@ -177,11 +178,12 @@ def finish_tile[config: GemmConfig](consumer: Consumer[config], accumulator: Acc
 def skip_tile[
     config: GemmConfig
 ](cta: Cta[config], consumer: Consumer[config], mut stages: Pipeline[config.stages], k_iterations: UInt32):
-    """In place of `start_tile` and `finish_tile` where no row of the warpgroup's lies in C: releases every stage unread, as the
-    slices that its CTA loads are for others, too, and spends no power on what nobody stores."""
+    """Releases every stage of a tile unread. A warpgroup without rows in C calls this, not `start_tile` and
+    `finish_tile`: its CTA still loads slices for other CTAs, and it saves the power for products that no thread
+    stores."""
     for _ in range(k_iterations):
         stages.consumer_wait()
-        # As after a multiplication, all warps have found the stage full: it may not be taken away from one of them.
+        # All warps must have seen the stage full, as after a multiplication, before one thread releases it.
         sync_warpgroup(consumer.group)
         consumer.release(stages.stage)
         stages.advance()
@@ -191,7 +193,7 @@ def skip_tile[
 def consume[
     config: GemmConfig
 ](cta: Cta[config], mut consumer: Consumer[config], k_iterations: UInt32) -> Accumulator[config]:
-    """The one tile of a CTA that has no other."""
+    """Multiplies the only tile of a CTA, and returns its accumulator."""
     var stages = cta.stages(CONSUMER)
     var accumulator = Accumulator[config]()
     var last = start_tile(cta, consumer, accumulator, stages, k_iterations, NoSideJob())
@@ -201,6 +203,6 @@ def consume[
 
 @inline(.always)
 def drain_without_mma[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
-    """In place of `consume` where the warpgroup owns no rows of C."""
+    """Releases all stages unread. A warpgroup without rows in C calls this, not `consume`."""
     var stages = cta.stages(CONSUMER)
     skip_tile(cta, consumer, stages, k_iterations)

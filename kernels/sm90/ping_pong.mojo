@@ -3,14 +3,13 @@
     warpgroup 0   multiplies tile 0 | writes tile 0      | multiplies tile 2 | ...
     warpgroup 1                     | multiplies tile 1  | writes tile 1     | ...
 
-A tile is half as large as when two warpgroups share it, so its operands are read more often. But an epilogue needs no
-registers but an accumulator's, and where a CTA has few tiles, only the last half-sized one is written with the tensor
-core idle.
+A tile is half as large as one that two warpgroups share, so the kernel reads operands more often. But an epilogue needs
+only the registers of an accumulator, and if a CTA has few tiles, the tensor core idles only for the epilogue of its
+last, half-sized tile.
 
-The order matters beyond speed. A warpgroup skips the stages of the other's tiles without looking at their barriers,
-and parity tells odd from even phases, no more. So it begins its tile once the other has seen all its stages full: from then
-on each barrier is in the last phase before its own, or in its own.
-"""
+Correctness needs the order too. A warpgroup skips the stages of the other's tiles without a wait on their barriers, and
+the parity only tells odd phases from even ones. So a warpgroup begins its tile after the other has seen all of its
+stages full: from then on each barrier is in the phase that the warpgroup waits for, or in the one before."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
@@ -25,12 +24,12 @@ from max.gpu.sync import named_barrier, named_barrier_arrive
 
 comptime BOTH = Int32(2 * WARPGROUP * 32)
 comptime FIRST_ORDER_BARRIER = Int32(3)
-"""Named barriers from here on, one for each warpgroup: 1 and 2 belong to their epilogues."""
+"""The first of two named barriers, one for each warpgroup. Barriers 1 and 2 belong to their epilogues."""
 
 
 @fieldwise_init
 struct OrderBarrier(TrivialRegisterPassable):
-    """Hands the tensor core from one warpgroup to the other. All threads of the warpgroup."""
+    """Passes the tensor core from one warpgroup to the other. All threads of the warpgroup use it."""
 
     var group: UInt32
 
@@ -47,7 +46,7 @@ struct OrderBarrier(TrivialRegisterPassable):
 
 @inline(.always)
 def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """A consumer warpgroup: every second tile of the CTA."""
+    """Multiplies and writes every second tile of the CTA. A consumer warpgroup calls this."""
     var consumer = Consumer[config](cta)
     var stages = cta.stages(CONSUMER)
     var order = OrderBarrier(warpgroup(cta))

@@ -1,11 +1,10 @@
-"""Scale factors of fp8 on sm_90a: what the tensor core adds up of a stage is multiplied by them, and added to an f32 sum.
+"""Promotion of fp8 sums on sm_90a: the partial sum of each stage is multiplied by its scale factors and added in f32.
 
-    C[row, column] = sum over blocks of 128 along K: factor of A[row, block] * factor of B[column // 128, block] * partial sum
+    C[row, column] = sum over blocks of 128 along K: A factor[row, block] * B factor[column // 128, block] * partial sum
 
-wgmma adds fp8 with 13 fraction bits (measured on an H200; arXiv 2511.10909), so a sum is handed to f32 registers after each
-stage: *promotion*. A warpgroup has 64 rows x 128 columns of partial sums at a time, a *piece*, and waits for them; meanwhile
-the tensor core works for the other warpgroup.
-"""
+wgmma adds fp8 with 13 fraction bits (measured on an H200; arXiv 2511.10909), so after each stage f32 registers take
+over its sums: *promotion*. A warpgroup has 64 rows x 128 columns of partial sums at a time, a *piece*, and waits for
+them. Meanwhile the tensor core works for the other warpgroup."""
 from ..common.block_scaling import F32_BLOCK
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
 from ..common.cta import Cta
@@ -17,8 +16,7 @@ from std.utils.static_tuple import StaticTuple
 
 
 struct Factors[config: GemmConfig](TrivialRegisterPassable):
-    """The scale factors of a stage that this thread needs: of its two rows in each block of 64, and of the tile's columns.
-    """
+    """The scale factors of a stage that this thread needs: of its two rows in each block of 64, and of the columns."""
 
     comptime blocks = Accumulator[Self.config].blocks
 
@@ -27,7 +25,8 @@ struct Factors[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, a: UInt32, b: UInt32):
-        """From shared memory: of the thread's first row, and of the first columns."""
+        """Loads the factors. The shared memory addresses are those of the thread's first row and of the first
+        columns."""
         self.a = {fill = 0}
         self.b = {fill = 0}
         comptime for i in range(2 * Self.blocks):
@@ -37,16 +36,16 @@ struct Factors[config: GemmConfig](TrivialRegisterPassable):
 
 
 struct Promotion[config: GemmConfig](TrivialRegisterPassable):
-    """All threads of a consumer warpgroup."""
+    """Multiplies and promotes stages. All threads of a consumer warpgroup use it."""
 
     comptime columns = min(Self.config.mma_n, F32_BLOCK)  # of a piece
-    comptime across = Self.config.mma_n // Self.columns  # pieces
+    comptime across = Self.config.mma_n // Self.columns  # pieces side by side
     comptime pieces = Self.across * Accumulator[Self.config].blocks
     comptime registers = Self.columns // 2
 
-    var a: UInt32  # factor of this thread's first row, in the first stage
+    var a: UInt32  # shared memory address of the factor of this thread's first row, in the first stage
     var b: UInt32
-    var block: UInt32  # of K, in the tile
+    var block: UInt32  # the current block of K in the tile
     var partial: StaticTuple[Float32, Self.registers]
 
     @inline(.always)
@@ -59,14 +58,14 @@ struct Promotion[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def factors[*, anew: Bool](mut self, stage: UInt32) -> Factors[Self.config]:
-        """Reads them from a full stage, the first of a tile or the next one."""
+        """Loads the factors of a full stage, the first of a tile if `anew`, otherwise the next one."""
         self.block = 0 if anew else self.block + 1
         var a = self.a + stage * UInt32(Self.config.a_scale_bytes())
         return {a, self.b + stage * UInt32(Self.config.b_scale_bytes()) + self.block % 4 * 4}
 
     @inline(.always)
     def multiply[piece: Int](mut self, a: UInt64, b: UInt64):
-        """Starts to multiply a piece of a stage, as one group."""
+        """Starts to multiply a piece of a stage, as one wgmma group."""
         comptime rows = UInt64(piece // Self.across * MMA_M * SWIZZLE_ROW_BYTES // 16)
         comptime columns = UInt64(piece % Self.across * F32_BLOCK * SWIZZLE_ROW_BYTES // 16)
         wgmma_fence_aligned()
@@ -81,7 +80,7 @@ struct Promotion[config: GemmConfig](TrivialRegisterPassable):
     def promote[
         piece: Int, *, anew: Bool
     ](self, factors: Factors[Self.config], mut accumulator: Accumulator[Self.config]):
-        """Adds a finished piece to its part of the accumulator, or to nothing."""
+        """Adds a finished piece to its part of the accumulator; `anew` overwrites that part instead."""
         comptime block = piece // Self.across
         comptime first = piece % Self.across * Self.registers
         var b = factors.b[piece % Self.across]

@@ -1,10 +1,9 @@
-"""C of e4m3: of each row, the largest of 128 columns of C becomes 448, e4m3's largest number.
+"""Quantises C to e4m3: in each row, the largest magnitude of 128 columns of C becomes 448, the largest e4m3 number.
 
     factor[block, row] = largest magnitude / 448, or 1 where all are 0        C[row, column] = e4m3(value / factor)
 
-Elements and factors are what the next product takes as A with `scales` block (promotion.mojo). A row of a tile lies in the
-registers of four neighbouring lanes, so a block takes two shuffles and no shared memory.
-"""
+The next product takes elements and factors as A with `scales` block (promotion.mojo). Four neighbouring lanes hold a
+row of a tile in registers, so a block takes two shuffles and no shared memory."""
 from ..common.block_scaling import F32_BLOCK
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
@@ -16,14 +15,15 @@ from std.math import align_up
 
 comptime LARGEST = Float32(448)
 comptime REGISTERS = F32_BLOCK // 2
-"""Of a thread in a block: 32 columns of two rows."""
+"""Registers of a thread for a block: 32 columns of two rows."""
 
 
 @inline(.always)
 def quantised[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, values: Accumulator[config], problem: Problem) -> Accumulator[config]:
-    """A finished tile, times alpha where A and B have `scales`, in units of its factors, which are stored."""
+    """Multiplies a finished tile by alpha if A and B have `scales`, divides it by its scale factors, and stores
+    these."""
     var found = values
     comptime if config.scales != "none":
         comptime for block in range(values.blocks):
@@ -36,7 +36,7 @@ def quantised[
             var column = config.c_column(tile.column) + Int32(2 * first)
             var largest = SIMD[DType.float32, 2](0)
             comptime for at in range(first, first + REGISTERS, 4):
-                if column + Int32(2 * (at - first)) < columns:  # beyond, an epilogue may have made something of nothing
+                if column + Int32(2 * (at - first)) < columns:  # an epilogue may give nonzero values beyond C
                     comptime for i in range(4):
                         largest[i // 2] = max(largest[i // 2], abs(pinned(found.values[block][at + i])))
             comptime for i in range(2):

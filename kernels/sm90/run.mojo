@@ -12,6 +12,7 @@ from .kernel8 import kernel8
 
 @inline(.always)
 def run[config: GemmConfig](cta: Cta[config], problem: Problem):
+    """Runs the kernel in one CTA. All threads call this."""
     var tiles = TileScheduler[config](cta, problem)
     if tiles.cluster_is_out_of_bounds():
         return  # the whole cluster, so no CTA waits for it

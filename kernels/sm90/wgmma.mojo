@@ -1,7 +1,7 @@
-"""The tensor core of sm_90a: MMAs that a warpgroup issues together, accumulators in registers (PTX ISA 9.7.15).
+"""The tensor core of sm_90a: a warpgroup issues MMAs together, and its registers hold the accumulator (PTX ISA 9.7.15).
 
-Everything here is for all 128 threads of a warpgroup, in code that is uniform across it. wgmma is asynchronous: between
-a multiplication and the wait for its group neither the accumulators may be touched nor the stage overwritten.
+All 128 threads of a warpgroup call these functions, in code that is uniform across it. wgmma is asynchronous: between a
+multiplication and the wait for its group, no thread may access the accumulator or overwrite the stage.
 """
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
 from max.gpu.compute.mma import (
@@ -14,16 +14,16 @@ from max.gpu.compute.mma import (
 from std.utils.static_tuple import StaticTuple
 
 comptime MMA_M = 64
-"""Rows of one instruction: 16 of each warp."""
+"""Rows of one instruction, 16 in each warp."""
 
 
 @inline(.always)
 def operand_descriptor(tile: UInt32, mn_major: Bool) -> UInt64:
-    """An operand of 128-byte swizzled lines that starts at `tile` (PTX ISA 9.7.15.5.1.2.2).
+    """Returns the descriptor of an operand of 128-byte swizzled lines that starts at `tile` (PTX ISA 9.7.15.5.1.2.2).
 
-    The address field counts 16-byte units: see `k_advance`; the next stage adds its bytes / 16. The leading dimension is
-    from 64 rows to the next if MN-major; K-major it is unused, as one line holds all of K.
-    """
+    Its address field counts 16-byte units: add `k_advance` for another MMA, bytes / 16 for another stage. If MN-major,
+    the leading dimension is the distance between groups of 64 rows. K-major does not use it, as one line holds all of
+    K."""
     comptime swizzle_128b = UInt64(1) << 62
     comptime group_of_8_lines = UInt64(8 * SWIZZLE_ROW_BYTES // 16) << 32
     var leading = UInt64(64 * SWIZZLE_ROW_BYTES // 16 if mn_major else 1) << 16
@@ -34,7 +34,7 @@ def operand_descriptor(tile: UInt32, mn_major: Bool) -> UInt64:
 def multiply_slice[
     config: GemmConfig, columns: Int, scale_d: Int
 ](a: UInt64, b: UInt64, values: StaticTuple[Float32, columns // 2]) -> StaticTuple[Float32, columns // 2]:
-    """One instruction: 32 bytes of K."""
+    """Starts one wgmma of 64 rows x `columns` columns x 32 bytes of K; `scale_d` 0 ignores the old values."""
     comptime dtype = config.operand_dtype()
     return wgmma_async[
         MMA_M,
@@ -50,8 +50,8 @@ def multiply_slice[
 
 
 struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
-    """The rows of one consumer warpgroup, in blocks of 64: thread t of warp w holds in registers 4j + i of a block row
-    16w + t / 4 + 8 * (i / 2), column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1)."""
+    """The sums of one consumer warpgroup, in blocks of 64 rows. Register 4j + i of a block holds, in thread t of warp
+    w, row 16w + t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1)."""
 
     comptime blocks = Self.config.consumer_m() // MMA_M
     comptime registers = Self.config.mma_n // 2
@@ -65,8 +65,8 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply[*, anew: Bool](mut self, a: UInt64, b: UInt64):
-        """Starts to add a stage, as one group: A is the descriptor of this warpgroup's rows, B of all columns. anew: to
-        nothing, whatever the registers hold; so nobody has to set them to zero while the tensor core waits."""
+        """Starts to add a stage, as one wgmma group. `a` is the descriptor of this warpgroup's rows, `b` that of all
+        columns. `anew` ignores the old values of the registers, so no instruction has to set them to zero."""
         wgmma_fence_aligned()
         comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
             comptime a_advance = k_advance(step, Self.config.a_mn_major())
@@ -80,5 +80,5 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def wait[pending: Int](self):
-        """Waits until at most so many of the newest groups are unfinished."""
+        """Waits until at most `pending` of the newest groups are unfinished."""
         wgmma_wait_group_sync[pending]()
