@@ -6,7 +6,7 @@ from .common.cta import Cta, Problem
 from .common.fragment import EpilogueOperands
 from .common.groups import Groups
 from .host.label import label
-from .common.ptx import tensor_map_address
+from .common.tma import tensor_map_address
 from .host.rules import config_error
 from .sm100.run import run as run_sm100
 from .sm90.run import run as run_sm90

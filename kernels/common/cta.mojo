@@ -4,7 +4,8 @@ from .config import GemmConfig, SharedMemory, sms_filled
 from .fragment import EpilogueOperands
 from .groups import Groups
 from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
-from .ptx import griddepcontrol_wait, launch_dependents, prefetch_tensor_map
+from .ptx import griddepcontrol_wait, launch_dependents
+from .tma import prefetch_tensor_map
 from max.gpu import grid_dim, thread_idx
 from max.gpu.memory import external_memory
 from max.gpu.primitives.cluster import block_rank_in_cluster, elect_one_sync

@@ -5,7 +5,8 @@ A team is the warps that fill a buffer together, each its part of a box (box.moj
 its TMA stores, so only this thread can wait until TMA has read their source.
 """
 from .config import GemmConfig
-from .ptx import fence_proxy_async, tma_commit_group, tma_wait_group_read
+from .ptx import fence_proxy_async
+from .tma import tma_commit_group, tma_wait_group_read
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 

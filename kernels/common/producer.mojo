@@ -4,7 +4,8 @@ from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta, Problem, Tile
 from .multicast import Slices
 from .pipeline import PRODUCER, MBarrier
-from .ptx import launch_dependents, tma_load
+from .ptx import launch_dependents
+from .tma import tma_load
 from .scheduler import TileScheduler
 
 

@@ -1,6 +1,6 @@
 """The TMA store of a box of C: plain, transposed, or up to the last row of a group."""
 from .config import GemmConfig
-from .ptx import tma_store, tma_store_in_window
+from .tma import tma_store, tma_store_in_window
 
 
 @inline(.always)

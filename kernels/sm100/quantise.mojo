@@ -9,7 +9,8 @@ Four neighbouring lanes hold a row of an accumulator in registers, so a block ta
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, BlockScaling
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
-from ..common.ptx import pack_four, store_bytes
+from ..common.pack import pack_four
+from ..common.ptx import store_bytes
 from .epilogue import Epilogue
 from max.gpu.primitives.warp import shuffle_xor
 from std.math import ceildiv
