@@ -118,7 +118,7 @@ def run[
     comptime wrong = config_error(config)
     comptime assert wrong.byte_length() == 0, wrong
     comptime if config.masked:
-        groups.apart = m // groups.count
+        groups.row_stride = m // groups.count
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
     var problem = Problem(

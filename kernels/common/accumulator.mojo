@@ -1,11 +1,11 @@
 """The size and place of the accumulators, and of the boxes of C that they are written to."""
 
-from .box import size_of
+from .box import element_bytes
 from .block_scaling import ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS
 from .config import SWIZZLE_ROW_BYTES, TMEM_COLUMNS, GemmConfig
-from .epilogues import NONE, Fusion
+from .epilogues import NO_EPILOGUE, Fusion
 
-comptime TEAM = 128
+comptime TEAM_THREADS = 128
 """Threads of a team, which writes C together: a consumer warpgroup on sm_90a, the four epilogue warps on sm_100a."""
 
 
@@ -29,7 +29,7 @@ __extension GemmConfig:
             return 0
         if not self.kernel.is_block_scaled:
             return max(32, self.accumulators * self.accumulator_columns())
-        return power_of_two(self.scale_column() + SCALE_SLOTS * self.scale_columns())
+        return power_of_two(self.first_scale_column() + SCALE_SLOTS * self.scale_columns())
 
     def accumulator_columns(self) -> Int:
         """Returns the distance in TMEM columns from one accumulator to the next: a power of two. With block scaling it
@@ -54,9 +54,9 @@ __extension GemmConfig:
     def scale_columns(self) -> Int:
         """Returns how many TMEM columns the scale factors of one stage take: those of the CTA's rows of A, then those
         of B."""
-        return self.scaling.atoms() * ATOM_COLUMNS * (self.cta_m() + self.mma_n) // ATOM_ROWS
+        return self.scaling.atoms_per_stage() * ATOM_COLUMNS * (self.cta_m() + self.mma_n) // ATOM_ROWS
 
-    def scale_column(self) -> Int:
+    def first_scale_column(self) -> Int:
         """Returns the first TMEM column of the scale factors, behind the accumulators."""
         return (self.accumulators - 1) * self.accumulator_columns() + self.warp_columns()
 
@@ -65,22 +65,22 @@ __extension GemmConfig:
         return self.split_k > 1
 
     def teams(self) -> Int:
-        """Returns how many teams of `TEAM` threads write the tile of a CTA."""
-        return self.cta_m() // self.block_rows()
+        """Returns how many teams of `TEAM_THREADS` threads write the tile of a CTA."""
+        return self.cta_m() // self.team_rows()
 
     def partial_words(self) -> Int:
         """Returns how many f32 sums of an accumulator one thread of a team holds."""
-        return self.block_rows() * self.mma_n // TEAM
+        return self.team_rows() * self.mma_n // TEAM_THREADS
 
     def c_element_bytes(self) -> Int:
-        return size_of(self.out_dtype)
+        return element_bytes(self.out_dtype)
 
-    def block_rows(self) -> Int:
+    def team_rows(self) -> Int:
         """Returns how many rows of the accumulator one team writes."""
         return self.cta_m() if self.has_tmem() else self.consumer_m()
 
     def is_fused(self) -> Bool:
-        return self.epilogue != NONE
+        return self.epilogue != NO_EPILOGUE
 
     def quantises(self) -> Bool:
         """C has a scale factor for each block of a row: f32 with e4m3, otherwise that of its block-scaled format."""
@@ -93,43 +93,43 @@ __extension GemmConfig:
     def fusion(self) -> Fusion:
         return Fusion(self.epilogue)
 
-    def c_width(self) -> Int:
+    def step_columns(self) -> Int:
         """Returns how many columns of C one step makes of `epilogue_width` columns of the accumulator."""
         return self.epilogue_width * self.results // 8
 
     def c_box(self) -> Tuple[Int, Int]:
         """Returns the rows and columns that one TMA store of C writes."""
         if self.swapped:
-            return self.epilogue_width, min(self.swapped_columns(), SWIZZLE_ROW_BYTES // self.c_element_bytes())
-        return self.block_rows(), self.c_width()
+            return self.epilogue_width, min(self.team_columns(), SWIZZLE_ROW_BYTES // self.c_element_bytes())
+        return self.team_rows(), self.step_columns()
 
     def c_pitch(self) -> Int:
         """Returns the bytes of one row of a box of C."""
         return self.c_box()[1] * self.c_element_bytes()
 
-    def swapped_columns(self) -> Int:
+    def team_columns(self) -> Int:
         """Returns how many columns of C the rows of a team become, where `swapped`."""
-        return self.block_rows() * self.results // 8
+        return self.team_rows() * self.results // 8
 
     def c_column(self, column: Int32) -> Int32:
         """Returns the column of C for a column of the product, which is the first of 16."""
         return column // Int32(8 // self.results)
 
-    def block_bytes(self) -> Int:
-        """Returns the bytes of one box of C in shared memory: the rows of a team, `c_width` columns."""
-        return self.block_rows() * self.c_width() * self.c_element_bytes()
+    def c_box_bytes(self) -> Int:
+        """Returns the bytes of one box of C in shared memory: the rows of a team, `step_columns` columns."""
+        return self.team_rows() * self.step_columns() * self.c_element_bytes()
 
     def epilogue_steps(self) -> Int:
         return self.warp_columns() // self.epilogue_width
 
-    def blocks_per_step(self) -> Int:
+    def boxes_per_step(self) -> Int:
         """Returns how many boxes the CTA fills in one step."""
         if not self.has_tmem():
             return self.consumers()
         return 2 if self.split_columns() else 1
 
     def step_bytes(self) -> Int:
-        return self.blocks_per_step() * self.block_bytes()
+        return self.boxes_per_step() * self.c_box_bytes()
 
     def c_buffers(self) -> Int:
         """Returns how many steps of the epilogue have a buffer of their own in shared memory: two, used in turn, or

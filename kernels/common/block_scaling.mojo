@@ -47,11 +47,11 @@ struct BlockScaling(TrivialRegisterPassable):
         """Returns how many elements share a scale factor."""
         return self.mma_k() // self.factors
 
-    def has_powers(self) -> Bool:
+    def factors_are_powers_of_two(self) -> Bool:
         """The scale factors are powers of two (ue8m0)."""
         return self.scale_code == 1
 
-    def atoms(self) -> Int:
+    def atoms_per_stage(self) -> Int:
         """Returns how many atoms along K a stage has. It has four MMAs, and each uses `factors` of an atom's four."""
         return self.factors
 

@@ -8,24 +8,24 @@ from .ptx import pinned, store_shared
 from std.memory import bitcast
 
 
-def words_of(dtype: DType, registers: Int) -> Int:
+def words_for(dtype: DType, registers: Int) -> Int:
     """Returns how many 32-bit words this many accumulator registers become in the type of C."""
-    return registers * size_of(dtype) // 4
+    return registers * element_bytes(dtype) // 4
 
 
-def size_of(dtype: DType) -> Int:
+def element_bytes(dtype: DType) -> Int:
     """Returns the bytes of an element of C; 1 for e2m1, of which a byte holds two."""
     if dtype == DType.float32:
         return 4
     return 1 if dtype == DType.float8_e4m3fn or dtype == DType.uint8 else 2
 
 
-def values_in_word(dtype: DType) -> Int:
-    return 8 if dtype == DType.uint8 else 4 // size_of(dtype)
+def values_per_word(dtype: DType) -> Int:
+    return 8 if dtype == DType.uint8 else 4 // element_bytes(dtype)
 
 
 @inline(.always)
-def word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]) -> UInt32:
+def pack_word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]) -> UInt32:
     """Packs accumulator values into a word of the type of C: one f32; two adjacent columns as 16-bit floats; for e4m3
     also those 8 rows further; for e2m1 also all these 8 columns further. The compiler keeps this behind the wait for
     the values."""
@@ -48,9 +48,9 @@ struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, r
 
     A box is swizzled: the number of a 16-byte chunk in its row is XORed with the number of the 128-byte line."""
 
-    comptime element = size_of(Self.dtype)
+    comptime element = element_bytes(Self.dtype)
     comptime is_f32 = Self.element == 4
-    comptime words = words_of(Self.dtype, Self.width // 2)
+    comptime words = words_for(Self.dtype, Self.width // 2)
 
     var address: UInt32  # where this lane stores: its row of a matrix, or its first elements
 
@@ -66,7 +66,7 @@ struct BoxRows[dtype: DType, width: Int, pitch: Int, transposed: Bool = False, r
             self.address += c_row * UInt32(Self.pitch) + (byte % UInt32(Self.pitch) ^ swizzle[Self.pitch](c_row))
             return
         var lane_row = lane % 16 if Self.element == 2 else lane // 4
-        var byte = lane // 16 * 16 if Self.element == 2 else lane % 4 * UInt32(8 // values_in_word(Self.dtype))
+        var byte = lane // 16 * 16 if Self.element == 2 else lane % 4 * UInt32(8 // values_per_word(Self.dtype))
         self.address = box + (row + lane_row) * UInt32(Self.pitch) + (byte ^ swizzle[Self.pitch](lane_row))
 
     @inline(.always)

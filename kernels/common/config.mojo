@@ -12,7 +12,7 @@ from .options import Options
 from .series import *
 from .shared_memory import *
 from .tile import *
-from .word import Word, text
+from .word import Word, matching_string
 
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
@@ -40,7 +40,7 @@ comptime OUT_DTYPES: List[Word] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "m
 """The names of the types that C may have."""
 
 
-def float_type(name: Word) -> DType:
+def element_type(name: Word) -> DType:
     """Returns the type of this name. Elements of 4 bits are bytes, two in each; a name not in `OUT_DTYPES` gives
     bf16."""
     if name == "f32":
@@ -102,10 +102,10 @@ struct GemmConfig(TrivialRegisterPassable):
         var blackwell = arch == "sm_100a"
         var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6"))
         self.kernel = kernel
-        self.arch = text["sm_100a", "sm_90a"](arch)
+        self.arch = matching_string["sm_100a", "sm_90a"](arch)
         var dtype = options.word[dtype_names()]("dtype", "bf16")
         self.scaling = find_scaling(dtype)
-        self.dtype = float_type(dtype) if self.scaling.bits == 16 else DType.bfloat16
+        self.dtype = element_type(dtype) if self.scaling.bits == 16 else DType.bfloat16
         var scales: Word = "none"
         if kernel.is_block_scaled:
             scales = "block"
@@ -113,7 +113,7 @@ struct GemmConfig(TrivialRegisterPassable):
             scales = "tensor"
         self.scales = options.word[["none", "tensor", "block"]]("scales", scales)
         var out_dtype = options.word[OUT_DTYPES]("out_dtype", float_name(self.dtype))
-        self.out_dtype = float_type(out_dtype)
+        self.out_dtype = element_type(out_dtype)
         self.out_scaling = find_scaling(out_dtype)
         self.cta_group = options.number("cta_group", 2 if blackwell else 1)
         self.mma_m = options.number("mma_m", 128 * self.cta_group)
@@ -137,7 +137,7 @@ struct GemmConfig(TrivialRegisterPassable):
         self.epilogue = epilogue_number(options.word[epilogue_names()]("epilogue", "none"))
         self.results = Fusion(self.epilogue).results * min(8, self.out_scaling.bits) // 8
         self.split_k = options.number("split_k", 1)
-        self.layout = text["nt", "nn", "tn", "tt"](options.word[["nt", "nn", "tn", "tt"]]("layout", "nt"))
+        self.layout = matching_string["nt", "nn", "tn", "tt"](options.word[["nt", "nn", "tn", "tt"]]("layout", "nt"))
         self.swapped = options.switch("swapped")
         # A step is half as wide if C is f32, or if it has two buffers and no scale factors.
         var halves = self.out_dtype == DType.float32
@@ -149,7 +149,7 @@ struct GemmConfig(TrivialRegisterPassable):
             self.epilogue_width //= 2
         self.epilogue_width = options.number("epilogue_width", self.epilogue_width)
         self.clc_depth = options.number("clc_depth", 2 if self.cancels_clusters() else 0)
-        self.sms = options.number("sms", sms_filled(self.cluster_size(), blackwell) if self.fills_sms() else 0)
+        self.sms = options.number("sms", resident_ctas(self.cluster_size(), blackwell) if self.fills_sms() else 0)
         self.stages = options.number("stages", self.stages_that_fit() if kernel.pipelined else 1)
         options.finish()
 
@@ -236,7 +236,7 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.out_scaling.name if self.quantises() else float_name(self.out_dtype)
 
 
-def sms_filled(cluster_size: Int, blackwell: Bool) -> Int:
+def resident_ctas(cluster_size: Int, blackwell: Bool) -> Int:
     """Returns how many CTAs run at the same time, one on each SM. A cluster runs within one graphics processing cluster
     (GPC). An H200 has 132 SMs: 66, 30, 15 and 7 clusters of 2, 4, 8 and 16 CTAs were resident at once. A B200 has 148;
     their distribution over GPCs is an estimate."""

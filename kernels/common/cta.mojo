@@ -1,6 +1,6 @@
 """A CTA: the problem that a launch gives it, its tile of C, its place in the cluster, and its barriers."""
 from .block_scaling import SCALE_SLOTS
-from .config import GemmConfig, SharedMemory, sms_filled
+from .config import GemmConfig, SharedMemory, resident_ctas
 from .fragment import EpilogueOperands
 from .groups import Groups
 from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
@@ -74,26 +74,26 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         self.shared = UInt32(Int(external_memory[UInt8, address_space=.SHARED, alignment=1024]()))
 
     @inline(.always)
-    def in_pair(self) -> UInt32:
+    def rank_in_pair(self) -> UInt32:
         """Returns which CTA of its pair this is; 0 if a CTA issues its MMAs alone."""
         return self.rank % UInt32(Self.config.cta_group)
 
     @inline(.always)
     def leads_mma(self) -> Bool:
         """This CTA issues the MMAs: it is the even CTA of a pair, or has no pair."""
-        return self.in_pair() == 0
+        return self.rank_in_pair() == 0
 
     @inline(.always)
-    def pair(self) -> UInt32:
+    def pair_mask(self) -> UInt32:
         """Returns the mask of the CTAs that share an MMA with this one, itself included."""
         comptime sharing = Self.config.sharing()
         return sharing.pair_mask(self.rank)
 
     @inline(.always)
-    def stage_writers(self) -> UInt32:
+    def writer_mask(self) -> UInt32:
         """Returns the mask of the CTAs that load slices into the stages of this CTA's MMA."""
         comptime sharing = Self.config.sharing()
-        return sharing.commit_mask(self.rank)
+        return sharing.writer_mask(self.rank)
 
     @inline(.always)
     def response(self, slot: UInt32) -> UInt32:
@@ -213,7 +213,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         """All CTAs of a next launch like this one can start together: either all fit next to these CTAs, or none does.
         If only some fit, they start at different times and share less in the L2 cache: on an H200 that takes up to 1.6
         times as long."""
-        comptime most = UInt32(sms_filled(Self.config.cluster_size(), Self.config.has_tmem()))
+        comptime most = UInt32(resident_ctas(Self.config.cluster_size(), Self.config.has_tmem()))
         var ctas = UInt32(grid_dim.x) * UInt32(grid_dim.y)
         return 2 * ctas <= most or ctas >= most
 

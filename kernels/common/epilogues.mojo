@@ -99,10 +99,10 @@ comptime EPILOGUES = TypeList.of[
 
 
 # ---- numbers of epilogues --------------------------------------------------------------------------
-comptime NONE = 0
+comptime NO_EPILOGUE = 0
 """The number that stands for no epilogue: C is the product. `EPILOGUES` are numbered from 1."""
 
-comptime UNKNOWN = -1
+comptime UNKNOWN_EPILOGUE = -1
 """The number that stands for an unknown name."""
 
 
@@ -116,14 +116,14 @@ def epilogue_names() -> List[Word]:
 
 
 def epilogue_number(name: Word) -> Int:
-    """Returns the number of the epilogue with this name, `NONE` for `none`, `UNKNOWN` for a name not in
+    """Returns the number of the epilogue with this name, `NO_EPILOGUE` for `none`, `UNKNOWN_EPILOGUE` for a name not in
     `epilogue_names`."""
     if name == "none":
-        return NONE
+        return NO_EPILOGUE
     comptime for i in range(EPILOGUES.length):
         if name != "" and name == EPILOGUES[i].name:
             return i + 1
-    return UNKNOWN
+    return UNKNOWN_EPILOGUE
 
 
 @fieldwise_init

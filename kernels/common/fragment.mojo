@@ -1,5 +1,5 @@
 """The interface of fused epilogues: fragments of the accumulator, operands, and functions that an epilogue may call."""
-from .ptx import exp2, load_one, load_pair, reciprocal
+from .ptx import exp2, load_one_if_inside, load_pair_if_inside, reciprocal
 
 comptime Values = SIMD[DType.float32, 8]
 
@@ -52,14 +52,14 @@ struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
                 comptime first = 2 * n
                 var column = self.column_of[first]()
                 var inside = column < self.operands.columns
-                var one = load_one[Self.dtype](self.operands.bias, UInt64(column), inside)
+                var one = load_one_if_inside[Self.dtype](self.operands.bias, UInt64(column), inside)
                 comptime for other in [0, 1, 4, 5]:
                     found[first + other] = one
             else:
                 comptime first = 4 * n
                 var column = self.column_of[first]()
                 var inside = column < self.operands.columns
-                var pair = load_pair[Self.dtype](self.operands.bias, UInt64(column), inside)
+                var pair = load_pair_if_inside[Self.dtype](self.operands.bias, UInt64(column), inside)
                 found = found.insert[offset=first](pair.join(pair))
         return found
 
@@ -73,9 +73,11 @@ struct Fragment[dtype: DType, swapped: Bool = False](TrivialRegisterPassable):
             var place = UInt64(row) * UInt64(self.operands.columns) + UInt64(column)
             var inside = row < self.operands.rows and column < self.operands.columns
             comptime if Self.swapped:
-                found[value] = load_one[Self.dtype](self.operands.residual, place, inside)
+                found[value] = load_one_if_inside[Self.dtype](self.operands.residual, place, inside)
             else:
-                found = found.insert[offset=value](load_pair[Self.dtype](self.operands.residual, place, inside))
+                found = found.insert[offset=value](
+                    load_pair_if_inside[Self.dtype](self.operands.residual, place, inside)
+                )
         return found
 
     @inline(.always)

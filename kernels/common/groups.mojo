@@ -16,7 +16,7 @@ one ends where C begins. TMA does not store what a box has beyond the end of its
 group is therefore stored to the window that ends with the group, `inside` rows before its end. No size can make TMA
 store outside of the windows."""
 from .config import GemmConfig
-from .ptx import load_number
+from .ptx import load_global_u32
 from std.math import ceildiv
 
 comptime MOST_GROUPS = 1024
@@ -29,7 +29,7 @@ struct Groups(TrivialRegisterPassable):
 
     var sizes: UInt64  # global memory address of their sizes in rows, 4 bytes each
     var count: UInt32  # 0: the problem has no groups
-    var apart: UInt32  # masked: rows in memory from the start of one group to the next
+    var row_stride: UInt32  # masked: rows in memory from the start of one group to the next
 
 
 comptime NO_GROUPS = Groups(0, 0, 0)
@@ -67,7 +67,7 @@ struct Group[config: GemmConfig](TrivialRegisterPassable):
             if self.number >= groups.count:
                 break
             self.first_tile = self.end_tile
-            self.first_row = self.number * groups.apart if Self.config.masked else self.end_row
-            self.end_row = self.first_row + load_number(groups.sizes + 4 * UInt64(self.number))
+            self.first_row = self.number * groups.row_stride if Self.config.masked else self.end_row
+            self.end_row = self.first_row + load_global_u32(groups.sizes + 4 * UInt64(self.number))
             self.end_tile += self.tile_rows() * tiles_across
         return moved

@@ -9,7 +9,7 @@ from std.math import ceildiv, gcd
 
 
 @inline(.always)
-def _every(step: Int, count: Int) -> UInt32:
+def evenly_spaced_bits(step: Int, count: Int) -> UInt32:
     """Returns a mask of `count` bits, `step` apart, from bit 0 on: a geometric series in closed form."""
     return UInt32(((1 << (step * count)) - 1) // ((1 << step) - 1))
 
@@ -48,7 +48,7 @@ struct Multicast(TrivialRegisterPassable):
         """Returns the mask of the CTAs that receive the slices of A that this CTA loads, itself included."""
         if not self.enabled:
             return UInt32(1) << rank
-        return _every(self.cluster_m, self.cluster_n) << (rank % UInt32(self.cluster_m))
+        return evenly_spaced_bits(self.cluster_m, self.cluster_n) << (rank % UInt32(self.cluster_m))
 
     @inline(.always)
     def b_mask(self, rank: UInt32) -> UInt32:
@@ -56,15 +56,17 @@ struct Multicast(TrivialRegisterPassable):
         if not self.enabled:
             return UInt32(1) << rank
         var x = rank % UInt32(self.cluster_m)
-        return _every(self.cta_group, self.cluster_m // self.cta_group) << (rank - x + x % UInt32(self.cta_group))
+        return evenly_spaced_bits(self.cta_group, self.cluster_m // self.cta_group) << (
+            rank - x + x % UInt32(self.cta_group)
+        )
 
     @inline(.always)
     def pair_mask(self, rank: UInt32) -> UInt32:
         """Returns the mask of the CTAs that share an MMA with this one, itself included."""
-        return _every(1, self.cta_group) << (rank - rank % UInt32(self.cta_group))
+        return evenly_spaced_bits(1, self.cta_group) << (rank - rank % UInt32(self.cta_group))
 
     @inline(.always)
-    def commit_mask(self, rank: UInt32) -> UInt32:
+    def writer_mask(self, rank: UInt32) -> UInt32:
         """Returns the mask of the CTAs that write into the stages of this CTA's MMA. When a stage has been read, a
         commit (sm_100a) or arrivals of the consumers (sm_90a) tell all of them.
 
@@ -73,8 +75,8 @@ struct Multicast(TrivialRegisterPassable):
         if not self.enabled:
             return self.pair_mask(rank)
         var x = rank % UInt32(self.cluster_m)
-        var columns = _every(self.cluster_m, self.cluster_n) * _every(1, self.cta_group)
-        return columns << (x - x % UInt32(self.cta_group)) | _every(1, self.cluster_m) << (rank - x)
+        var columns = evenly_spaced_bits(self.cluster_m, self.cluster_n) * evenly_spaced_bits(1, self.cta_group)
+        return columns << (x - x % UInt32(self.cta_group)) | evenly_spaced_bits(1, self.cluster_m) << (rank - x)
 
     @inline(.always)
     def readers(self) -> Int:

@@ -77,7 +77,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
         comptime sharing = Self.sharing
         self.a = {problem.a, problem.m, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
-        var b_row = cta.in_pair() * UInt32(Self.config.cta_b_rows())
+        var b_row = cta.rank_in_pair() * UInt32(Self.config.cta_b_rows())
         var b_rows = problem.n
         comptime if Self.config.grouped:
             b_rows *= problem.groups.count
@@ -113,7 +113,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
         comptime if Self.config.promotes():
             self.load_factors(a, b, tile, k // F32_BLOCK, full)
         elif Self.config.has_scale_factors():
-            comptime words = Int32(Self.config.scaling.atoms() * ATOM_WORDS)
+            comptime words = Int32(Self.config.scaling.atoms_per_stage() * ATOM_WORDS)
             self.a_atoms.load(a, full, tile.row // ATOM_ROWS, k // SWIZZLE_ROW_BYTES * words)
             self.b_atoms.load(b, full, tile.column // ATOM_ROWS, k // SWIZZLE_ROW_BYTES * words)
 

@@ -77,13 +77,13 @@ def fence_proxy_async():
 
 # ---- global memory --------------------------------------------------------------------------------------
 @inline(.always)
-def load_number(address: UInt64) -> UInt32:
+def load_global_u32(address: UInt64) -> UInt32:
     """Loads 4 bytes from global memory."""
     return inlined_assembly["ld.global.u32 $0, [$1];", UInt32, constraints="=r,l,~{memory}"](address)
 
 
 @inline(.always)
-def next_number(counter: UInt64, last: UInt32) -> UInt32:
+def increment_counter(counter: UInt64, last: UInt32) -> UInt32:
     """Increments a counter in global memory, which wraps from `last` to 0. Returns its old value (PTX ISA 9.7.13.6)."""
     return inlined_assembly["atom.relaxed.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
         counter, last
@@ -91,9 +91,9 @@ def next_number(counter: UInt64, last: UInt32) -> UInt32:
 
 
 @inline(.always)
-def arrive_at_counter(counter: UInt64, last: UInt32) -> UInt32:
-    """Increments a counter like `next_number`, with acquire and release at gpu scope (PTX ISA 9.7.13.6). Later arrivals
-    observe what this CTA wrote before its barrier, and this thread observes what earlier arrivals released."""
+def increment_counter_acq_rel(counter: UInt64, last: UInt32) -> UInt32:
+    """Increments a counter like `increment_counter`, with acquire and release at gpu scope (PTX ISA 9.7.13.6). Later
+    arrivals observe what this CTA wrote before its barrier, and this thread observes what earlier arrivals released."""
     return inlined_assembly["atom.acq_rel.gpu.global.inc.u32 $0, [$1], $2;", UInt32, constraints="=r,l,r,~{memory}"](
         counter, last
     )
@@ -134,7 +134,7 @@ def load_global[offset: Int](address: UInt64) -> SIMD[DType.float32, 4]:
 
 # ---- operands and functions of an epilogue ---------------------------------------------------------------------------
 @inline(.always)
-def load_pair[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> SIMD[DType.float32, 2]:
+def load_pair_if_inside[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> SIMD[DType.float32, 2]:
     """Loads two adjacent elements of an array of 16-bit floats in global memory; the first has an even index. If not
     `inside`, it loads nothing and returns zeros."""
     var pair = inlined_assembly["mov.b32 $0, 0; @$2 ld.global.b32 $0, [$1];", UInt32, constraints="=&r,l,b,~{memory}"](
@@ -144,7 +144,7 @@ def load_pair[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> S
 
 
 @inline(.always)
-def load_one[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> Float32:
+def load_one_if_inside[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> Float32:
     """Loads one element of an array of 16-bit floats in global memory. If not `inside`, it loads nothing and returns
     0."""
     var one = inlined_assembly["mov.b16 $0, 0; @$2 ld.global.b16 $0, [$1];", UInt16, constraints="=&h,l,b,~{memory}"](
@@ -185,7 +185,7 @@ comptime NOTHING_CANCELED = ~UInt32(0)
 
 
 @inline(.always)
-def canceled_x(response: UInt32) -> UInt32:
+def canceled_cluster_x(response: UInt32) -> UInt32:
     """Returns blockIdx.x of the first CTA of the canceled cluster in a response, or NOTHING_CANCELED."""
     return inlined_assembly[
         (

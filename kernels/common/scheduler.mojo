@@ -5,10 +5,10 @@ from .groups import Group
 from .pipeline import CONSUMER, PRODUCER, Pipeline, address_in
 from .ptx import (
     NOTHING_CANCELED,
-    canceled_x,
+    canceled_cluster_x,
     fence_proxy_async,
     load_shared,
-    next_number,
+    increment_counter,
     store_async,
     store_shared,
     try_cancel,
@@ -69,17 +69,17 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
             self.row = Int32(cta.rank % cluster_m) * Int32(Self.config.cta_m())
             self.column = Int32(cta.rank // cluster_m) * Int32(Self.config.mma_n)
             comptime if not Self.config.grouped:
-                self.find()
+                self.locate_tile()
 
     @inline(.always)
-    def begin(mut self):
+    def find_first_grouped_tile(mut self):
         """Finds the first tile of a grouped problem. A CTA calls this after the previous grid, which may compute the
         sizes."""
         comptime if Self.config.grouped:
-            self.find()
+            self.locate_tile()
 
     @inline(.always)
-    def count(self) -> UInt32:
+    def tile_count(self) -> UInt32:
         """Returns the number of cluster tiles; with split-K, of their parts."""
         comptime if Self.config.kernel.is_persistent:
             var tiles = self.problem.clusters_m * self.problem.clusters_n
@@ -89,21 +89,21 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         return 1
 
     @inline(.always)
-    def part(self) -> UInt32:
+    def k_part(self) -> UInt32:
         """Returns which part of K this is. The parts of a tile have consecutive numbers."""
         return self.number % UInt32(Self.config.split_k)
 
     @inline(.always)
     def first_k_step(self) -> UInt32:
         """Returns the first K step of this part of K."""
-        return self.part() * self.problem.k_iterations // UInt32(Self.config.split_k)
+        return self.k_part() * self.problem.k_iterations // UInt32(Self.config.split_k)
 
     @inline(.always)
     def k_steps(self, all: UInt32) -> UInt32:
         """Returns the number of K steps: `all`, or with split-K those of this part. Some parts have one more than
         others."""
         comptime if Self.config.splits_k():
-            var end = (self.part() + 1) * self.problem.k_iterations // UInt32(Self.config.split_k)
+            var end = (self.k_part() + 1) * self.problem.k_iterations // UInt32(Self.config.split_k)
             return end - self.first_k_step()
         return all
 
@@ -112,7 +112,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         """There is a current tile; otherwise this CTA has computed all of its tiles."""
         comptime if Self.config.grouped:
             return self.group.number < self.problem.groups.count
-        return self.number < self.count()
+        return self.number < self.tile_count()
 
     @inline(.always)
     def cluster_is_out_of_bounds(self) -> Bool:
@@ -132,25 +132,25 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         elif Self.config.fetches_tiles():
             self.number = self.next_response[whole_warp](cta)
         else:
-            self.number = self.count()
+            self.number = self.tile_count()
         comptime if Self.config.grouped:
-            self.find()
+            self.locate_tile()
         elif Self.config.scheduler != "none":
             if self.has_tile():
-                self.find()
+                self.locate_tile()
 
     @inline(.always)
     def next_response[whole_warp: Bool](mut self, cta: Cta[Self.config]) -> UInt32:
         """Waits for a response, reads it and releases it, at rank 0 or, with a counter, at this CTA's thread that
-        collects releases. Returns the number of the next tile, or `count` or more if there is none."""
+        collects releases. Returns the number of the next tile, or `tile_count` or more if there is none."""
         comptime collects = Self.config.counts_tiles()
         var response = cta.response(self.responses.stage)
         var number: UInt32
         comptime if Self.config.cancels_clusters():
             self.responses.consumer_wait()
-            var x = canceled_x(response)
+            var x = canceled_cluster_x(response)
             fence_proxy_async()  # the async proxy writes the next response: only after this read
-            number = self.count() if x == NOTHING_CANCELED else x // UInt32(Self.config.cluster_m)
+            number = self.tile_count() if x == NOTHING_CANCELED else x // UInt32(Self.config.cluster_m)
         else:
             self.responses.full().wait_acquire(self.responses.parity)  # sent by a thread of another CTA
             number = load_shared(response)
@@ -165,7 +165,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         return number
 
     @inline(.always)
-    def find(mut self):
+    def locate_tile(mut self):
         """Finds the tile of the current number; with groups there may be none."""
         comptime rows = Int32(Self.config.cluster_rows())
         comptime columns = Int32(Self.config.cluster_columns())
@@ -227,12 +227,12 @@ def fetch_from_counter[config: GemmConfig](cta: Cta[config], tiles: TileSchedule
     as many numbers as it has tiles; the counter wraps there and is 0 for the next launch."""
     var responses = cta.responses(PRODUCER)
     var number = tiles.number
-    while number < tiles.count():
+    while number < tiles.tile_count():
         # After this wait, the phase of the last response is over; before, that phase would count the announced bytes.
         responses.empty().wait_acquire(responses.parity)
         comptime if config.cluster_size() > 1:
             responses.full().arrive_and_expect(TILE_NUMBER_BYTES)
-        number = launched_clusters[config]() + next_number(tiles.problem.workspace, tiles.count() - 1)
+        number = launched_clusters[config]() + increment_counter(tiles.problem.workspace, tiles.tile_count() - 1)
         var response = cta.response(responses.stage)
         comptime if config.cluster_size() > 1:
             comptime for rank in range(UInt32(config.cluster_size())):
@@ -253,7 +253,7 @@ def collect_releases[config: GemmConfig](cta: Cta[config], tiles: TileScheduler[
     """
     var responses = cta.responses(CONSUMER)
     var number = tiles.number
-    while number < tiles.count():
+    while number < tiles.tile_count():
         responses.full().arrive_and_expect(TILE_NUMBER_BYTES)
         responses.full().wait_acquire(responses.parity)
         number = load_shared(cta.response(responses.stage))

@@ -12,9 +12,9 @@ same bits whichever CTA is last. Its arrival wraps the counter to 0 for the next
 The order of accesses (PTX ISA 8, memory consistency model): a team's stores come before its barrier, after which one
 thread arrives with release. The last arrival acquires what all others released, and a second barrier extends this to
 its team. All loads and stores are generic, so no proxy fence is needed."""
-from .config import TEAM, GemmConfig, partials_offset
+from .config import TEAM_THREADS, GemmConfig, partials_offset
 from .cta import Cta, Problem
-from .ptx import arrive_at_counter, load_global, load_shared, store_global, store_shared
+from .ptx import increment_counter_acq_rel, load_global, load_shared, store_global, store_shared
 from .scheduler import TileScheduler
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
@@ -23,7 +23,7 @@ from max.gpu.sync import syncwarp
 struct Partial[config: GemmConfig](TrivialRegisterPassable):
     """The partial sums of a tile that a team computes. All threads of the team use it."""
 
-    comptime bytes = 4 * TEAM * Self.config.partial_words()
+    comptime bytes = 4 * TEAM_THREADS * Self.config.partial_words()
 
     var counter: UInt64
     var first: UInt64  # address of this thread's sums of the first part
@@ -46,13 +46,13 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
         var behind = problem.workspace + UInt64(partials_offset(Int(all)))
         self.counter = problem.workspace + 4 * UInt64(1 + number)
         self.first = behind + UInt64(number) * UInt64(Self.config.split_k * Self.bytes) + UInt64(16 * thread)
-        self.part = tiles.part()
+        self.part = tiles.k_part()
         self.arrived = cta.shared + UInt32(cta.layout.arrived) + 4 * team
 
     @inline(.always)
     def store[first: Int](self, sums: SIMD[DType.float32, 4]):
         """Stores four sums of this part, from the thread's accumulator register `first` on."""
-        store_global[4 * TEAM * first](self.first + UInt64(self.part) * UInt64(Self.bytes), sums)
+        store_global[4 * TEAM_THREADS * first](self.first + UInt64(self.part) * UInt64(Self.bytes), sums)
 
     @inline(.always)
     def load[first: Int, count: SIMDLength](self, part: UInt32) -> SIMD[DType.float32, count]:
@@ -60,7 +60,7 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
         not bytes."""
         var sums = SIMD[DType.float32, count]()
         comptime for i in range(0, Int(count), 4):
-            var four = load_global[4 * TEAM * (first + i)](self.first + UInt64(part) * UInt64(Self.bytes))
+            var four = load_global[4 * TEAM_THREADS * (first + i)](self.first + UInt64(part) * UInt64(Self.bytes))
             sums = sums.insert[offset=i](four)
         return sums
 
@@ -70,7 +70,7 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
         team."""
         if leads:
             if elect_one_sync():
-                store_shared(self.arrived, arrive_at_counter(self.counter, UInt32(Self.config.split_k - 1)))
+                store_shared(self.arrived, increment_counter_acq_rel(self.counter, UInt32(Self.config.split_k - 1)))
             syncwarp()
 
     @inline(.always)

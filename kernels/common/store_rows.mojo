@@ -9,11 +9,11 @@ def store_rows[config: GemmConfig](box: UInt32, c_map: UInt64, column: Int32, ro
     swapped, the rows may take two boxes. One thread calls this."""
     comptime if config.swapped:
         comptime across = config.c_box()[1]
-        comptime for part in range(config.swapped_columns() // across):
+        comptime for part in range(config.team_columns() // across):
             var place = box + UInt32(part * config.epilogue_width * config.c_pitch())
             tma_store(place, c_map, config.c_column(row) + Int32(part * across), column)
     elif config.grouped:
-        comptime rows = Int32(config.block_rows())
+        comptime rows = Int32(config.team_rows())
         var inside = min(rows, end - row)
         tma_store_in_window(box, c_map, config.c_column(column), rows - inside, row + inside)
     else:

@@ -76,7 +76,7 @@ __extension GemmConfig:
 
     def atom_row_bytes(self) -> Int:
         """Returns the bytes of the scale factors of 128 rows in a stage; 0 without block scaling."""
-        return self.scaling.atoms() * ATOM_BYTES
+        return self.scaling.atoms_per_stage() * ATOM_BYTES
 
     def a_scale_bytes(self) -> Int:
         if self.promotes():

@@ -1,6 +1,7 @@
 """TMA: copies of boxes between global and shared memory by tensor map (PTX ISA 9.7.9.27), and bulk groups of stores.
 
-Addresses of tensor maps have 64 bits, those of shared memory 32 bits. Rows and columns count elements of the tensor map."""
+Addresses of tensor maps have 64 bits, those of shared memory 32 bits. Rows and columns count elements of the tensor
+map."""
 from max.gpu.host.nvidia.tma import TMADescriptor
 from std.sys._assembly import inlined_assembly
 

@@ -46,7 +46,7 @@ def bytes_of(text: StringSlice) -> Bytes:
     return found
 
 
-def text[*choices: StaticString](word: Word) -> StaticString:
+def matching_string[*choices: StaticString](word: Word) -> StaticString:
     """Returns the choice that equals the word, as a string, for comparisons in the code of a kernel. LLVM evaluates
     comparisons of strings later than of numbers, which changes the order of instructions."""
     comptime for i in range(choices.size):

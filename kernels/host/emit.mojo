@@ -17,7 +17,7 @@ A driver program names the configurations; its build compiles all of them:
 Options and defaults are those of GemmConfig. A configuration that breaks a rule fails the build, and the compiler's
 message names the rule. Bad arguments of the program give one line on standard error and exit code 2."""
 from ..entry import gemm, scaled_gemm
-from .options import configured
+from .options import unchecked_configuration
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr
@@ -30,7 +30,7 @@ def run[*configurations: StaticString]() raises:
         raise Error("usage: ptx INDEX")
     comptime for i in range(configurations.size):
         if arguments[2] == String(i):
-            comptime config = configured[configurations[i]]()
+            comptime config = unchecked_configuration[configurations[i]]()
             comptime target = get_gpu_target[config.arch]()
             comptime if config.has_scale_factors():
                 return print(compile_info[scaled_gemm[config], target=target]().asm)

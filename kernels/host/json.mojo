@@ -6,24 +6,24 @@ def quoted(text: String) -> String:
     return String('"', text, '"')
 
 
-def pair(name: StaticString, value: Int) -> String:
+def member(name: StaticString, value: Int) -> String:
     """Returns a member of an object."""
     return String(quoted(name), ": ", value)
 
 
-def pair(name: StaticString, value: Bool) -> String:
+def member(name: StaticString, value: Bool) -> String:
     """Returns a member of an object."""
     return String(quoted(name), ": ", "true" if value else "false")
 
 
-def pair(name: StaticString, value: String) -> String:
+def member(name: StaticString, value: String) -> String:
     """Returns a member of an object whose value is JSON already."""
     return String(quoted(name), ": ", value)
 
 
-def text(name: StaticString, value: Some[Writable]) -> String:
+def string_member(name: StaticString, value: Some[Writable]) -> String:
     """Returns a member of an object whose value is a JSON string."""
-    return pair(name, quoted(String(value)))
+    return member(name, quoted(String(value)))
 
 
 def array(items: List[String]) -> String:

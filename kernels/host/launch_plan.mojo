@@ -3,7 +3,7 @@
 Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]. Leading dimensions may exceed the
 length of a row. The tensor maps are those of cuTensorMapEncodeTiled (CUDA driver API)."""
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, ATOM_WORDS, F32_BLOCK, BlockScaling
-from ..common.config import ELEMENT_BYTES, TEAM, GemmConfig, partials_offset
+from ..common.config import ELEMENT_BYTES, TEAM_THREADS, GemmConfig, partials_offset
 from ..common.groups import MOST_GROUPS
 from ..common.multicast import Slices
 from ..common.word import Word
@@ -145,7 +145,7 @@ struct LaunchPlan(Copyable):
                 clusters = min(clusters, config.sms // config.cluster_size())
             self.grid_x, self.grid_y, self.grid_z = clusters * config.cluster_m, config.cluster_n, 1
         else:
-            self.grid_x, self.grid_z = bands(self.clusters_m, config)
+            self.grid_x, self.grid_z = band_grid(self.clusters_m, config)
             self.grid_y = self.clusters_n * config.cluster_n
         if self.grid_y > 65535:
             raise Error(
@@ -169,7 +169,7 @@ struct LaunchPlan(Copyable):
             config.c_element_bytes(),
             m,
             c_columns,
-            pitch("C", c_columns, ld.c, config.c_element_bytes()),
+            checked_pitch("C", c_columns, ld.c, config.c_element_bytes()),
             config.c_box()[0],
             config.c_box()[1],
             m + 1 if config.grouped else 0,
@@ -191,7 +191,7 @@ struct LaunchPlan(Copyable):
         var c_elements = n * config.fusion().results // 8
         self.factors = [ceildiv(c_elements, F32_BLOCK), align_up(m, 4)]
         if config.out_scaling.factors > 0:
-            self.factors = atoms(config.out_scaling, m, c_elements)
+            self.factors = atoms_shape(config.out_scaling, m, c_elements)
         self.k_iterations = ceildiv(k, config.block_k)
         self.counters = 1 if config.counts_tiles() else 0
         self.workspace = 4 * self.counters
@@ -202,12 +202,12 @@ struct LaunchPlan(Copyable):
                 raise Error(rule, ", use at most ", steps)
             var teams = self.clusters_m * self.clusters_n * config.cluster_size() * config.teams()
             self.counters = 1 + teams
-            self.workspace = partials_offset(teams) + 4 * TEAM * teams * config.split_k * config.partial_words()
+            self.workspace = partials_offset(teams) + 4 * TEAM_THREADS * teams * config.split_k * config.partial_words()
             if self.workspace > LARGEST_WORKSPACE:
                 raise Error("split k ", config.split_k, ": the parts of C take ", self.workspace, " bytes, use fewer")
 
 
-def atoms(format: BlockScaling, rows: Int, columns: Int) -> List[Int]:
+def atoms_shape(format: BlockScaling, rows: Int, columns: Int) -> List[Int]:
     """Returns the shape of the scale factors of a matrix, in atoms."""
     return [ceildiv(rows, ATOM_ROWS), ceildiv(columns, format.block() * ATOM_BLOCKS), ATOM_BYTES]
 
@@ -220,11 +220,11 @@ def operand_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slice
         return TensorMap(name, "u8", 1, rows, bytes, bytes, slices.box_rows(), config.block_k // per_byte, 0)
     var down, across = k if slices.mn_major else rows, rows if slices.mn_major else k
     var box_columns = slices.box_rows() if slices.mn_major else config.block_k
-    var apart = pitch(name, across, ld, ELEMENT_BYTES)
+    var apart = checked_pitch(name, across, ld, ELEMENT_BYTES)
     return TensorMap(name, config.dtype_name(), ELEMENT_BYTES, down, across, apart, slices.box_lines(), box_columns, 0)
 
 
-def pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> Int:
+def checked_pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> Int:
     """Returns the leading dimension, by default the length of a row. Raises if TMA cannot use it."""
     if ld == 0:
         return row
@@ -237,13 +237,13 @@ def pitch(name: StaticString, row: Int, ld: Int, element_bytes: Int) raises -> I
 def scale_map(config: GemmConfig, name: StaticString, rows: Int, k: Int, slices: Slices) -> TensorMap:
     """Returns the tensor map of scale factors in atoms. Its rows are rows of atoms, so TMA loads zeros beyond the last
     atom of a row, not the next row."""
-    var shape = atoms(config.scaling, rows, k)
-    var box = ATOM_WORDS * config.scaling.atoms()
+    var shape = atoms_shape(config.scaling, rows, k)
+    var box = ATOM_WORDS * config.scaling.atoms_per_stage()
     var row = ATOM_WORDS * shape[1]
     return TensorMap(name, "u64", 8, shape[0], row, row, slices.box_rows(), box, 0)
 
 
-def bands(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
+def band_grid(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
     """Returns the CTAs along M in a band and the number of bands, for this many clusters along M.
 
     CTAs start in the order x, y, z: band after band, and column after column of tiles in a band. CTAs that run at the

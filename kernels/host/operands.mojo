@@ -1,7 +1,7 @@
 """Checks the tensors of MAX ops, and turns them into operands of the kernels."""
 from ..common.config import GemmConfig
 from ..common.fragment import EpilogueOperands
-from .launch_plan import LaunchPlan, TensorMap, atoms
+from .launch_plan import LaunchPlan, TensorMap, atoms_shape
 from extensibility import ManagedTensorSlice
 
 
@@ -14,7 +14,7 @@ def check_shape(name: StaticString, tensor: ManagedTensorSlice, expected: List[I
         raise Error("matmul: the shape of ", name, " is ", list_text(shape), ", not ", list_text(expected))
 
 
-def check_place(name: StaticString, tensor: ManagedTensorSlice) raises -> UInt64:
+def checked_address(name: StaticString, tensor: ManagedTensorSlice) raises -> UInt64:
     """Returns the address of a tensor. Raises if it is not a multiple of 4 bytes, which kernels access at once."""
     var address = Int(tensor.unsafe_ptr())
     if address % 4 != 0:
@@ -50,15 +50,15 @@ def scale_shape(config: GemmConfig, plan: LaunchPlan, operand: Int, rows: Int) -
     """Returns the shape of the scale factors of A (`operand` 0) or B (1)."""
     if config.promotes():
         return [plan.scales[operand].rows, plan.scales[operand].columns]
-    return atoms(config.scaling, rows, plan.k)
+    return atoms_shape(config.scaling, rows, plan.k)
 
 
-def factors_place[config: GemmConfig](plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
+def checked_factors_address[config: GemmConfig](plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
     """Returns the address for the scale factors of C. Raises if their shape does not match."""
     comptime kind = DType.uint8 if config.out_scaling.factors > 0 else DType.float32
     comptime assert factors.dtype == kind, "the scale factors of C are f32 of e4m3, else bytes"
     check_shape("the scale factors of C", factors, plan.factors)
-    return check_place("the scale factors of C", factors)
+    return checked_address("the scale factors of C", factors)
 
 
 def list_text(sizes: List[Int]) -> String:
@@ -80,8 +80,8 @@ def fused_operands[
         comptime if config.grouped:
             shape = [plan.groups, plan.n]
         check_shape("bias", bias, shape)
-        found.bias = check_place("bias", bias)
+        found.bias = checked_address("bias", bias)
     comptime if fusion.takes_residual:
         check_shape("residual", residual, [plan.m, plan.n])
-        found.residual = check_place("residual", residual)
+        found.residual = checked_address("residual", residual)
     return found

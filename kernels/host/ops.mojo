@@ -29,7 +29,7 @@ from ..common.fragment import NO_OPERANDS, EpilogueOperands
 from ..common.groups import NO_GROUPS, Groups
 from .launch import launch
 from .launch_plan import LaunchPlan
-from .operands import check_memory, check_scales, check_shape, factors_place, fused_operands
+from .operands import check_memory, check_scales, check_shape, checked_factors_address, fused_operands
 from .options import op_configuration
 from max.gpu.host import DeviceContext
 from std.sys.info import _has_sm_9x, _has_sm_100x
@@ -175,7 +175,7 @@ struct MatmulQuantisedInto:
         var plan = plan_of[config](a, b)
         check_shape("C", c, [plan.m, plan.c.columns])
         var operands = fused_operands[config](plan, bias, residual, alpha, beta)
-        operands.factors = factors_place[config](plan, factors)
+        operands.factors = checked_factors_address[config](plan, factors)
         operands.c_scale = c_scale
         enqueue[target, config](c, a, b, ctx, plan, operands)
 
@@ -223,7 +223,7 @@ struct ScaledMatmulQuantisedInto:
     ) raises:
         comptime config = op_configuration[options, ARCH, DType.uint8, DType.uint8]()
         var plan = plan_of[config](a, b)
-        var place = factors_place[config](plan, factors)
+        var place = checked_factors_address[config](plan, factors)
         enqueue_scaled[target, config](c, a, b, a_scales, b_scales, alpha, place, c_scale, plan, ctx)
 
 

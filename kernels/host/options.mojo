@@ -1,11 +1,11 @@
 """Makes configurations of options: at run time for the planner, at compile time for builds and MAX ops."""
-from ..common.config import GemmConfig, float_name, float_type
+from ..common.config import GemmConfig, float_name, element_type
 from ..common.options import Options
 from .rules import config_error
 from std.os import abort
 
 
-def configuration(words: List[String]) raises -> GemmConfig:
+def parse_configuration(words: List[String]) raises -> GemmConfig:
     """Returns the configuration of a list of `name=value`."""
     return GemmConfig(Options(words))
 
@@ -15,29 +15,29 @@ def split_options(text: StringSlice) -> List[String]:
     return [String(word) for word in text.split()]
 
 
-def configured[options: StaticString]() -> GemmConfig:
+def unchecked_configuration[options: StaticString]() -> GemmConfig:
     """Returns the configuration of a text. It does not check the rules; the entry point of a kernel does."""
     try:
-        return configuration(split_options(options))
+        return parse_configuration(split_options(options))
     except:
         abort()
 
 
-def checked[words: List[String]]() -> GemmConfig:
+def checked_configuration[words: List[String]]() -> GemmConfig:
     """Returns the configuration of a list of options. If it breaks a rule, the compilation fails and the message gives
     the reason."""
-    comptime error = what_is_wrong(materialize[words]())
+    comptime error = options_error(materialize[words]())
     comptime assert error.byte_length() == 0, error
     try:
-        return configuration(materialize[words]())
+        return parse_configuration(materialize[words]())
     except:
         abort()
 
 
-def what_is_wrong(words: List[String]) -> String:
+def options_error(words: List[String]) -> String:
     """Returns the rule that options break; empty for a legal configuration."""
     try:
-        return config_error(configuration(words))
+        return config_error(parse_configuration(words))
     except error:
         return String(error)
 
@@ -47,12 +47,12 @@ def op_configuration[options: StaticString, arch: StaticString, dtype: DType, ou
     are bytes, the options `dtype` and `out_dtype` name the types."""
     comptime assert is_bytes_or_float(dtype), String(t"A and B are {dtype}, not bfloat16 or float16")
     comptime assert is_bytes_or_float(out_dtype), String(t"C is {out_dtype}, not bfloat16, float16 or float32")
-    return checked[op_options(options, arch, dtype, out_dtype)]()
+    return checked_configuration[op_options(options, arch, dtype, out_dtype)]()
 
 
 def is_bytes_or_float(dtype: DType) -> Bool:
     """The type is that of bytes, or one that the kernels compute with."""
-    return dtype == DType.uint8 or float_type(float_name(dtype)) == dtype
+    return dtype == DType.uint8 or element_type(float_name(dtype)) == dtype
 
 
 def op_options(options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType) -> List[String]:

@@ -17,10 +17,10 @@ configuration or a size breaks a rule, it prints one line on standard error and 
 `plan configs` reads lines of options and prints a line for each: {"config": {...}} with all options; {"refused":
 {"subject", "instead", "message"}} if it breaks a rule (ConfigError); or {"error": message} if it is no configuration.
 """
-from .json import object, pair, text
+from .json import object, member, string_member
 from .launch_plan import DENSE, LaunchPlan, LeadingDimensions
 from ..common.options import whole_number
-from .options import configuration, split_options
+from .options import parse_configuration, split_options
 from .plan_json import config_json, plan_json
 from .rules import ConfigError, find_error
 from std.sys import argv, exit, stderr, stdin
@@ -29,15 +29,17 @@ from std.sys import argv, exit, stderr, stdin
 def reply_to(line: String) -> String:
     """Returns the line of JSON for a line of options."""
     try:
-        var config = configuration(split_options(line))
+        var config = parse_configuration(split_options(line))
         var wrong = find_error(config)
         if wrong.is_none():
-            return object([pair("config", config_json(config))])
-        var subject = text("subject", wrong.subject)
-        var refused = object([subject, text("instead", wrong.instead), text("message", wrong.message)])
-        return object([pair("refused", refused)])
+            return object([member("config", config_json(config))])
+        var subject = string_member("subject", wrong.subject)
+        var refused = object(
+            [subject, string_member("instead", wrong.instead), string_member("message", wrong.message)]
+        )
+        return object([member("refused", refused)])
     except error:
-        return object([text("error", String(error))])
+        return object([string_member("error", String(error))])
 
 
 def serve_lines() raises:
@@ -81,7 +83,7 @@ def run() raises:
     var sizes = numbers("groups")
     var given = numbers("ld")
     var ld = DENSE if len(given) == 0 else LeadingDimensions(given[0], given[1], given[2])
-    var config = configuration(List[String](arguments[4:]))
+    var config = parse_configuration(List[String](arguments[4:]))
     var wrong = find_error(config)
     if not wrong.is_none():
         raise Error(wrong.message)

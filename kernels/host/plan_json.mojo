@@ -2,7 +2,7 @@
 names; harness/compile/plan_words.py has the sentences about them."""
 from ..common.block_scaling import SCALE_SLOTS
 from ..common.config import GemmConfig, SharedMemory
-from .json import array, numbers, object, pair, quoted, text
+from .json import array, member, numbers, object, quoted, string_member
 from .label import label
 from .launch_plan import LaunchPlan, TensorMap
 from ..common.multicast import Slices
@@ -15,30 +15,30 @@ def config_json(config: GemmConfig) -> String:
     """Returns all options of a configuration."""
     return object(
         [
-            text("dtype", config.dtype_name()),
-            text("scales", config.scales),
-            text("out_dtype", config.c_dtype_name()),
-            pair("mma_shape", numbers(config.mma_m, config.mma_n, config.scaling.mma_k())),
-            pair("cta_group", config.cta_group),
-            pair("block_k", config.block_k),
-            pair("stages", config.stages),
-            pair("cluster", numbers(config.cluster_m, config.cluster_n)),
-            pair("epilogue_width", config.epilogue_width),
-            pair("band_m", config.band_m),
-            text("scheduler", config.scheduler),
-            pair("raster_group", config.raster_group),
-            pair("accumulators", config.accumulators),
-            pair("clc_depth", config.clc_depth),
-            pair("sms", config.sms),
-            pair("ping_pong", config.ping_pong),
-            pair("split_k", config.split_k),
-            text("layout", config.layout),
-            pair("swapped", config.swapped),
-            pair("grouped", config.grouped),
-            pair("masked", config.masked),
-            pair("multicast", config.multicast),
-            text("epilogue", config.fusion().name),
-            text("label", label(config)),
+            string_member("dtype", config.dtype_name()),
+            string_member("scales", config.scales),
+            string_member("out_dtype", config.c_dtype_name()),
+            member("mma_shape", numbers(config.mma_m, config.mma_n, config.scaling.mma_k())),
+            member("cta_group", config.cta_group),
+            member("block_k", config.block_k),
+            member("stages", config.stages),
+            member("cluster", numbers(config.cluster_m, config.cluster_n)),
+            member("epilogue_width", config.epilogue_width),
+            member("band_m", config.band_m),
+            string_member("scheduler", config.scheduler),
+            member("raster_group", config.raster_group),
+            member("accumulators", config.accumulators),
+            member("clc_depth", config.clc_depth),
+            member("sms", config.sms),
+            member("ping_pong", config.ping_pong),
+            member("split_k", config.split_k),
+            string_member("layout", config.layout),
+            member("swapped", config.swapped),
+            member("grouped", config.grouped),
+            member("masked", config.masked),
+            member("multicast", config.multicast),
+            string_member("epilogue", config.fusion().name),
+            string_member("label", label(config)),
         ]
     )
 
@@ -48,7 +48,7 @@ def shared_memory_json(config: GemmConfig) -> String:
     `barriers_json` lists."""
 
     def part(name: StaticString, bytes: Int, count: Int) -> String:
-        return object([text("name", name), pair("bytes", bytes), pair("count", count)])
+        return object([string_member("name", name), member("bytes", bytes), member("count", count)])
 
     def stages(name: StaticString, bytes: Int) {imm config} -> String:
         return part(name, config.stages * bytes, config.stages)
@@ -70,7 +70,9 @@ def roles_json(config: GemmConfig) -> String:
     """Returns the roles of a CTA and their warps."""
 
     def role(name: StaticString, first: Int, count: Int) -> String:
-        return object([text("name", name), pair("warps", numbers([warp for warp in range(first, first + count)]))])
+        return object(
+            [string_member("name", name), member("warps", numbers([warp for warp in range(first, first + count)]))]
+        )
 
     var roles: List[String] = [role("set-up", 0, 1)]
     if config.has_tmem():
@@ -81,8 +83,10 @@ def roles_json(config: GemmConfig) -> String:
             roles.append(role("scheduler", 6, 1))
         return array(roles)
     var consumers = 4 * config.consumers()
-    var warps = pair("warps", numbers([warp for warp in range(consumers)]))
-    roles.append(object([text("name", "consumers"), warps, pair("defers_epilogue", config.defers_epilogue())]))
+    var warps = member("warps", numbers([warp for warp in range(consumers)]))
+    roles.append(
+        object([string_member("name", "consumers"), warps, member("defers_epilogue", config.defers_epilogue())])
+    )
     roles.append(role("producer", consumers, 4) if config.kernel.pipelined else role("load", 0, 1))
     if config.counts_tiles():
         roles.append(role("scheduler", consumers + 1, 1))
@@ -94,8 +98,8 @@ def barriers_json(config: GemmConfig) -> String:
     var layout = SharedMemory(config)
 
     def barrier(name: StaticString, offset: Int, count: Int, arrivals: Int, bytes: Int = 0) -> String:
-        var members: List[String] = [text("name", name), pair("offset", offset), pair("count", count)]
-        return object(members + [pair("arrivals", arrivals), pair("bytes", bytes)])
+        var members: List[String] = [string_member("name", name), member("offset", offset), member("count", count)]
+        return object(members + [member("arrivals", arrivals), member("bytes", bytes)])
 
     var found: List[String] = [
         barrier("full", layout.full, config.stages, 1, config.full_bytes()),
@@ -133,17 +137,17 @@ def multicast_json(config: GemmConfig) -> String:
     for i in range(config.cluster_size()):
         var rank = UInt32(i)
         var members: List[String] = [
-            pair("rank", i),
-            pair("a", Int(sharing.a_mask(rank))),
-            pair("b", Int(sharing.b_mask(rank))),
-            pair("commit", Int(sharing.commit_mask(rank))),
-            pair("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
-            pair("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
+            member("rank", i),
+            member("a", Int(sharing.a_mask(rank))),
+            member("b", Int(sharing.b_mask(rank))),
+            member("commit", Int(sharing.writer_mask(rank))),
+            member("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
+            member("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
         ]
         if config.kernel.is_block_scaled:
-            members.append(pair("b_scales", Int(b_scale_sharing.b_mask(rank))))
-            members.append(pair("a_scale_rows", rows(config.a_scale_slices(), sharing.a_part(rank))))
-            members.append(pair("b_scale_rows", rows(config.b_scale_slices(), b_scale_sharing.b_part(rank))))
+            members.append(member("b_scales", Int(b_scale_sharing.b_mask(rank))))
+            members.append(member("a_scale_rows", rows(config.a_scale_slices(), sharing.a_part(rank))))
+            members.append(member("b_scale_rows", rows(config.b_scale_slices(), b_scale_sharing.b_part(rank))))
         ranks.append(object(members))
     return array(ranks)
 
@@ -164,7 +168,7 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan, sizes: List[Int]) -> String
             var found = raster.place(UInt32(number))
             order.append(numbers(above + Int(found.row), Int(found.column)))
         above += rows
-    return object([pair("rows", above), pair("columns", plan.clusters_n), pair("order", array(order))])
+    return object([member("rows", above), member("columns", plan.clusters_n), member("order", array(order))])
 
 
 def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
@@ -180,32 +184,48 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
             box = numbers(map.box_columns, map.box_rows, 1)
         return object(
             [
-                text("name", name),
-                text("kind", "tensor_map"),
-                text("tensor", map.tensor),
-                text("dtype", map.dtype),
-                pair("dims", dims),
-                pair("strides", strides),
-                pair("box", box),
-                pair("offset", -map.box_rows * rows if map.windows > 0 else 0),
-                text("swizzle", String(map.swizzle_bytes(), "B") if map.swizzle_bytes() > 0 else String("none")),
-                pair("l2_promotion", promotion),
+                string_member("name", name),
+                string_member("kind", "tensor_map"),
+                string_member("tensor", map.tensor),
+                string_member("dtype", map.dtype),
+                member("dims", dims),
+                member("strides", strides),
+                member("box", box),
+                member("offset", -map.box_rows * rows if map.windows > 0 else 0),
+                string_member(
+                    "swizzle", String(map.swizzle_bytes(), "B") if map.swizzle_bytes() > 0 else String("none")
+                ),
+                member("l2_promotion", promotion),
             ]
         )
 
     def scalar(name: StaticString, value: Int, type: StaticString = "u32") -> String:
-        return object([text("name", name), text("kind", "scalar"), text("type", type), pair("value", value)])
+        return object(
+            [
+                string_member("name", name),
+                string_member("kind", "scalar"),
+                string_member("type", type),
+                member("value", value),
+            ]
+        )
 
     def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: Word) -> String:
         """Returns a parameter that is the address of a tensor, or 0."""
         if not is_taken:
             return scalar(name, 0, "u64")
-        return object([text("name", name), text("kind", "tensor"), text("dtype", dtype), pair("shape", numbers(shape))])
+        return object(
+            [
+                string_member("name", name),
+                string_member("kind", "tensor"),
+                string_member("dtype", dtype),
+                member("shape", numbers(shape)),
+            ]
+        )
 
     var workspace = scalar("workspace", 0, "u64")
     if plan.workspace > 0:
-        var members: List[String] = [text("name", "workspace"), text("kind", "workspace")]
-        members += [pair("counters", plan.counters), pair("bytes", plan.workspace)]
+        var members: List[String] = [string_member("name", "workspace"), string_member("kind", "workspace")]
+        members += [member("counters", plan.counters), member("bytes", plan.workspace)]
         workspace = object(members)
 
     var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
@@ -223,7 +243,7 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     found.append(scalar("beta", 0, "f32"))
     var factor: Word = "f32"
     if config.out_scaling.factors > 0:
-        factor = "ue8m0" if config.out_scaling.has_powers() else "e4m3"
+        factor = "ue8m0" if config.out_scaling.factors_are_powers_of_two() else "e4m3"
     found.append(address("factors", config.quantises(), plan.factors, factor))
     found.append(scalar("c_scale", 1, "f32"))
     found.append(address("sizes", config.grouped, [plan.groups], "s32"))
@@ -239,29 +259,34 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[I
         m = 0
         for size in sizes:
             m += size
-    var problem: List[String] = [pair("m", m), pair("n", plan.n), pair("k", plan.k), pair("groups", numbers(sizes))]
+    var problem: List[String] = [
+        member("m", m),
+        member("n", plan.n),
+        member("k", plan.k),
+        member("groups", numbers(sizes)),
+    ]
     if config.masked:
-        problem.append(pair("masked", plan.m // plan.groups))
+        problem.append(member("masked", plan.m // plan.groups))
     if plan.ld.a > 0 or plan.ld.b > 0 or plan.ld.c > 0:
-        problem.append(pair("ld", numbers(plan.ld.a, plan.ld.b, plan.ld.c)))
+        problem.append(member("ld", numbers(plan.ld.a, plan.ld.b, plan.ld.c)))
     return object(
         [
-            pair("schema", 1),
-            text("kernel", config.kernel.name),
-            text("arch", config.arch),
-            pair("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
-            pair("config", config_json(config)),
-            pair("problem", object(problem)),
-            pair("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
-            pair("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
-            pair("block", numbers(plan.block, 1, 1)),
-            pair("dynamic_smem", plan.dynamic_shared_memory),
-            pair("shared_memory", shared_memory_json(config)),
-            pair("tmem_columns", config.tmem_columns()),
-            pair("tiles", tiles_json(config, plan, sizes)),
-            pair("roles", roles_json(config)),
-            pair("barriers", barriers_json(config)),
-            pair("multicast", multicast_json(config)),
-            pair("arguments", arguments_json(config, plan)),
+            member("schema", 1),
+            string_member("kernel", config.kernel.name),
+            string_member("arch", config.arch),
+            member("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
+            member("config", config_json(config)),
+            member("problem", object(problem)),
+            member("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
+            member("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
+            member("block", numbers(plan.block, 1, 1)),
+            member("dynamic_smem", plan.dynamic_shared_memory),
+            member("shared_memory", shared_memory_json(config)),
+            member("tmem_columns", config.tmem_columns()),
+            member("tiles", tiles_json(config, plan, sizes)),
+            member("roles", roles_json(config)),
+            member("barriers", barriers_json(config)),
+            member("multicast", multicast_json(config)),
+            member("arguments", arguments_json(config, plan)),
         ]
     )

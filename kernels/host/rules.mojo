@@ -1,7 +1,7 @@
 """The rules for configurations, and the messages for those that break one. All other programs ask these (plan.mojo)."""
 from ..common.block_scaling import ATOM_BLOCKS, E4M3, F32_BLOCK, block_scaled_names
 from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
-from ..common.epilogues import UNKNOWN, epilogue_names
+from ..common.epilogues import UNKNOWN_EPILOGUE, epilogue_names
 from .tile_rules import cluster_error, layout_error, mma_error, sharing_error, stages_error
 
 
@@ -180,7 +180,7 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
     var width = config.epilogue_width
     if width != 16 and width != 32 and width != 64:
         return ConfigError("epilogue_width", String(t"epilogue width {width} is not one of 16, 32, 64"))
-    if config.epilogue == UNKNOWN:
+    if config.epilogue == UNKNOWN_EPILOGUE:
         return ConfigError("epilogue", String("epilogue: use one of ") + String(", ").join(epilogue_names()))
     if config.is_fused() and config.scaling.name == E4M3.name:
         return ConfigError(
@@ -194,10 +194,10 @@ def epilogue_error(config: GemmConfig) -> ConfigError:
             String(t"epilogue {config.fusion().name}: {config.kernel.name} stores the product as it is"),
             instead="kernel",
         )
-    if config.c_width() < 16 and not config.swapped:
+    if config.step_columns() < 16 and not config.swapped:
         var pairs = config.out_scaling.bits == 4
         var what = config.c_dtype_name() if pairs else config.fusion().name
-        var made = String(t"{what} makes {config.c_width()} {'bytes' if pairs else 'columns'} of C of it, not 16")
+        var made = String(t"{what} makes {config.step_columns()} {'bytes' if pairs else 'columns'} of C of it, not 16")
         return ConfigError("epilogue_width", String(t"epilogue width {width}: {made}"), instead="epilogue")
     var bytes = config.c_box()[1] * config.c_element_bytes()
     if bytes > SWIZZLE_ROW_BYTES:

@@ -12,7 +12,7 @@ from ..common.cta import Cta
 from .tcgen05 import fence_after_thread_sync, operand_descriptor, tmem_address
 from std.sys._assembly import inlined_assembly
 
-comptime MMAS = SWIZZLE_ROW_BYTES // MMA_K_BYTES
+comptime MMAS_PER_STAGE = SWIZZLE_ROW_BYTES // MMA_K_BYTES
 """MMAs of a stage."""
 
 
@@ -67,7 +67,7 @@ def scaled_mma[
 struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
     """Issues block-scaled MMAs. One thread of the CTA that leads the MMA uses it."""
 
-    comptime atoms = Self.config.scaling.atoms()
+    comptime atoms = Self.config.scaling.atoms_per_stage()
     comptime b_rows = Self.config.mma_n // ATOM_ROWS  # rows of atoms of B
     comptime b_columns = Self.b_rows * ATOM_COLUMNS  # TMEM columns of the atoms of B at one K
 
@@ -85,7 +85,7 @@ struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
         self.a_atoms = atom_descriptor(cta.shared + UInt32(cta.layout.a_scales))
         self.b_atoms = atom_descriptor(cta.shared + UInt32(cta.layout.b_scales))
         self.tmem = tmem_address(cta)
-        self.scales = self.tmem + UInt32(Self.config.scale_column())
+        self.scales = self.tmem + UInt32(Self.config.first_scale_column())
 
     @inline(.always)
     def copy_scales(self, stage: UInt32, slot: UInt32):
@@ -112,7 +112,7 @@ struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
         var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
         var a_scales = self.scales + slot * UInt32(Self.config.scale_columns())
         var b_scales = a_scales + UInt32(Self.atoms * ATOM_COLUMNS)
-        comptime for step in range(MMAS):
+        comptime for step in range(MMAS_PER_STAGE):
             comptime advance = UInt64(step * MMA_K_BYTES // 16)
             comptime atom = step * Self.config.scaling.factors // 4
             scaled_mma[Self.config, step](

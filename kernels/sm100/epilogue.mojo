@@ -6,7 +6,7 @@ decides in which lane a row of the accumulator lies (PTX ISA 9.7.16.10.5):
     64 rows a CTA, in a pair     row r in lane r, the right half of the columns in lane r + 64
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
 """
-from ..common.box import BoxRows, values_in_word, word
+from ..common.box import BoxRows, values_per_word, pack_word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
@@ -22,13 +22,17 @@ comptime EPILOGUE_WARPS = 4
 
 @fieldwise_init
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """The part of a tile that one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows x `c_width`
+    """The part of a tile that one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows x `step_columns`
     columns; one TMA store writes a box."""
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
     comptime Rows = BoxRows[
-        Self.config.out_dtype, Self.config.c_width(), Self.config.c_pitch(), Self.config.swapped, Self.config.results
+        Self.config.out_dtype,
+        Self.config.step_columns(),
+        Self.config.c_pitch(),
+        Self.config.swapped,
+        Self.config.results,
     ]
     comptime words = Self.halves * Self.Rows.words
     comptime count = Self.halves * Self.width // 2
@@ -55,7 +59,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         return values
 
     @inline(.always)
-    def fused[step: Int](self, product: Self.Values, operands: EpilogueOperands) -> Self.Values:
+    def apply_epilogue[step: Int](self, product: Self.Values, operands: EpilogueOperands) -> Self.Values:
         """Applies the fused epilogue to one step. If C has fewer columns than the product, the last values are
         unused."""
         comptime E = EPILOGUES[Self.config.epilogue - 1]
@@ -73,16 +77,16 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         return results
 
     @inline(.always)
-    def rounded(self, values: Self.Values) -> SIMD[DType.uint32, Self.words]:
+    def pack_words(self, values: Self.Values) -> SIMD[DType.uint32, Self.words]:
         """Converts the values of one step to the type of C."""
-        comptime each = values_in_word(Self.config.out_dtype)
+        comptime each = values_per_word(Self.config.out_dtype)
         var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
-            words[i] = word[Self.config.out_dtype](values.slice[each, offset=each * i]())
+            words[i] = pack_word[Self.config.out_dtype](values.slice[each, offset=each * i]())
         return words
 
     @inline(.always)
-    def moved(self, columns: Int32) -> Self:
+    def shifted_right(self, columns: Int32) -> Self:
         """Returns the epilogue of the columns this far to the right, in TMEM and in C."""
         var other = self
         other.tmem += UInt32(columns)
@@ -92,7 +96,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
-        return self.rounded(self.load[step]())
+        return self.pack_words(self.load[step]())
 
     @inline(.always)
     def write[buffer: Int](self, words: SIMD[DType.uint32, Self.words]):
@@ -102,10 +106,10 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
-        comptime for box in range(Self.config.blocks_per_step()):
+        comptime for box in range(Self.config.boxes_per_step()):
             var column = self.column + Int32(box * Self.config.warp_columns() + step * Self.width)
             store_rows[Self.config](
-                self.boxes + UInt32(buffer * Self.config.step_bytes() + box * Self.config.block_bytes()),
+                self.boxes + UInt32(buffer * Self.config.step_bytes() + box * Self.config.c_box_bytes()),
                 c_map,
                 column,
                 self.row,
@@ -140,9 +144,9 @@ def wait_for_accumulator[
     # The upper 16 bits of a TMEM address are the lane.
     comptime columns = UInt32(config.accumulator_columns())
     var tmem = tmem_address(cta) + (cta.warp * 32 << 16) + accumulator * columns
-    var empty = cta.accumulator_empty().next(number).in_cta(cta.rank - cta.in_pair())
+    var empty = cta.accumulator_empty().next(number).in_cta(cta.rank - cta.rank_in_pair())
     var boxes = cta.shared + UInt32(cta.layout.c)
-    var rows = E.Rows(boxes + box * UInt32(config.block_bytes()), row, cta.lane)
+    var rows = E.Rows(boxes + box * UInt32(config.c_box_bytes()), row, cta.lane)
     var values_row = UInt32(tile.row) + row + cta.lane // 4
     var values_column = UInt32(tile.column) + box * UInt32(config.warp_columns()) + cta.lane % 4 * 2
     return {tmem, empty, boxes, rows, tile.column, tile.row, tile.end, cta.warp, values_row, values_column}

@@ -22,7 +22,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     """Runs the K loop. Every CTA loads; only the CTA that leads the MMA waits for full stages and multiplies."""
     var loader = Loader[config](cta, problem)
     var multiplier = Multiplier[config](cta)
-    var writers = cta.stage_writers()
+    var writers = cta.writer_mask()
     var stage = cta.stages(CONSUMER)
     for k in range(problem.k_iterations):
         stage.as_producer().producer_acquire()
@@ -33,7 +33,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
             commit[config.cta_group](stage.empty(), writers)
         stage.advance()
     if cta.leads_mma():
-        commit[config.cta_group](cta.accumulator_full(), cta.pair())
+        commit[config.cta_group](cta.accumulator_full(), cta.pair_mask())
     # Drain: this CTA must not exit before the last commits of other CTAs have arrived.
     stage.as_producer().producer_acquire()
 

@@ -19,7 +19,7 @@ from ..common.scheduler import TileScheduler, request_tiles
 from ..common.split_k import Partial
 from .epilogue import EPILOGUE_WARPS, Epilogue, wait_for_accumulator
 from .mainloop import multiply
-from .quantise import quantised
+from .quantise import quantise
 from .tcgen05 import fence_before_thread_sync
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
@@ -39,7 +39,7 @@ def release[config: GemmConfig](epilogue: Epilogue[config]):
 
 
 @inline(.always)
-def hand_over[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[config]) -> Bool:
+def store_partial_tile[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[config]) -> Bool:
     """Stores the partial sums of a tile for split-K, and releases its accumulator. Returns whether this part is the
     last."""
     comptime E = Epilogue[config]
@@ -55,7 +55,7 @@ def hand_over[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[c
 
 
 @inline(.always)
-def added[
+def sum_of_parts[
     config: GemmConfig, //, step: Int
 ](epilogue: Epilogue[config], partial: Partial[config]) -> Epilogue[config].Values:
     """Returns the sum of all parts of one step."""
@@ -77,21 +77,21 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tile
         var partial = Partial[config](cta, problem, tiles, 0, cta.warp * 32 + cta.lane)
         var is_whole = True
         comptime if config.splits_k():
-            is_whole = hand_over(epilogue, partial)
+            is_whole = store_partial_tile(epilogue, partial)
         if is_whole:
             comptime for step in range(config.epilogue_steps()):
                 var values: E.Values
                 comptime if config.splits_k():
-                    values = added[step](epilogue, partial)
+                    values = sum_of_parts[step](epilogue, partial)
                 else:
                     values = epilogue.load[step]()
                     comptime if step == last:
                         release(epilogue)
                 comptime if config.is_fused():
-                    values = epilogue.fused[step](values, problem.operands_of(tiles.tile))
+                    values = epilogue.apply_epilogue[step](values, problem.operands_of(tiles.tile))
                 comptime if config.quantises():
-                    values = quantised[step](cta, epilogue, values, problem)
-                write_step[config, step](epilogue, epilogue.rounded(values), problem.c)
+                    values = quantise[step](cta, epilogue, values, problem)
+                write_step[config, step](epilogue, epilogue.pack_words(values), problem.c)
         accumulators.advance()
         tiles.wait_for_next_tile[whole_warp=True](cta)
         if not tiles.has_tile():

@@ -15,7 +15,7 @@ from ..common.scheduler import TileScheduler, request_tiles
 from .block_scaled import ScaledMultiplier
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
 from .kernel8 import MMA_WARP, PRODUCER_WARP, release
-from .quantise import quantised
+from .quantise import quantise
 from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -35,11 +35,11 @@ def multiply_scaled[config: GemmConfig](cta: Cta[config], problem: Problem, var 
             slots.producer_acquire()
             multiplier.copy_scales(stages.stage, slots.stage)
             multiplier.multiply(stages.stage, slots.stage, accumulator, k_step > 0)
-            commit[config.cta_group](stages.empty(), cta.stage_writers())  # consumer release
+            commit[config.cta_group](stages.empty(), cta.writer_mask())  # consumer release
             commit[config.cta_group](slots.empty(), UInt32(1) << cta.rank)  # the slot has been read
             stages.advance()
             slots.advance()
-        commit[config.cta_group](accumulators.full(), cta.pair())  # producer commit
+        commit[config.cta_group](accumulators.full(), cta.pair_mask())  # producer commit
         accumulators.advance()
         tiles.wait_for_next_tile(cta)
     slots.producer_tail()
@@ -55,13 +55,13 @@ def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, va
         var epilogue = wait_for_accumulator(cta, tiles.tile, accumulator, accumulators.parity)
         comptime for step in range(config.epilogue_steps()):
             comptime mirrored = Int32((config.epilogue_steps() - 1 - 2 * step) * config.epilogue_width)
-            var part = epilogue.moved(mirrored if accumulator == 0 else 0)
+            var part = epilogue.shifted_right(mirrored if accumulator == 0 else 0)
             var values = part.load[step]() * problem.operands.alpha
             comptime if step == config.shared_steps() - 1:  # consumer release of the columns read so far
                 release(epilogue)
             comptime if config.quantises():
-                values = quantised[step](cta, part, values, problem)
-            write_step[config, step](part, part.rounded(values), problem.c)
+                values = quantise[step](cta, part, values, problem)
+            write_step[config, step](part, part.pack_words(values), problem.c)
         accumulators.advance()
         tiles.wait_for_next_tile[whole_warp=True](cta)
     finish_stores(cta.warp == 0)

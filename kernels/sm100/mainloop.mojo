@@ -42,7 +42,7 @@ def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: 
     if cta.leads_mma():
         if elect_one_sync():
             var multiplier = Multiplier[config](cta)
-            var writers = cta.stage_writers()
+            var writers = cta.writer_mask()
             var stages = cta.stages(CONSUMER)
             var accumulators = cta.accumulators(PRODUCER)
             while tiles.has_tile():
@@ -53,6 +53,6 @@ def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: 
                     multiplier.multiply(stages.stage, accumulators.stage, k > 0)
                     commit[config.cta_group](stages.empty(), writers)  # consumer release
                     stages.advance()
-                commit[config.cta_group](accumulators.full(), cta.pair())  # producer commit
+                commit[config.cta_group](accumulators.full(), cta.pair_mask())  # producer commit
                 accumulators.advance()
                 tiles.wait_for_next_tile(cta)

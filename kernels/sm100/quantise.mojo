@@ -18,9 +18,9 @@ from std.memory import bitcast
 
 
 @inline(.always)
-def factor_code[format: BlockScaling](largest: Float32) -> UInt32:
+def encode_factor[format: BlockScaling](largest: Float32) -> UInt32:
     """Returns the byte of the scale factor of a block, from the largest magnitude in the block."""
-    comptime if format.has_powers():
+    comptime if format.factors_are_powers_of_two():
         comptime exponent = Int32(8 if format.bits == 8 else 2)
         return UInt32(max(Int32(bitcast[DType.uint32](largest) >> 23) - exponent, 0))
     else:
@@ -28,10 +28,10 @@ def factor_code[format: BlockScaling](largest: Float32) -> UInt32:
 
 
 @inline(.always)
-def in_units[format: BlockScaling](value: Float32, code: UInt32) -> Float32:
+def divide_by_factor[format: BlockScaling](value: Float32, code: UInt32) -> Float32:
     """Returns value / factor, for the byte `code` of the factor. A factor of 0 (nvfp4) acts as 1, so the value rounds
     to 0."""
-    comptime if format.has_powers():
+    comptime if format.factors_are_powers_of_two():
         return value * bitcast[DType.float32]((254 - code) << 23)
     else:
         comptime two_to_120 = bitcast[DType.float32](UInt32(247) << 23)  # from f32's bias of 127 to e4m3's of 7
@@ -40,7 +40,7 @@ def in_units[format: BlockScaling](value: Float32, code: UInt32) -> Float32:
 
 
 @inline(.always)
-def quantised[
+def quantise[
     config: GemmConfig, //, step: Int
 ](cta: Cta[config], epilogue: Epilogue[config], values: Epilogue[config].Values, problem: Problem) -> Epilogue[
     config
@@ -52,7 +52,7 @@ def quantised[
     comptime each = format.block() // 2  # values of two rows that a thread holds in a block
     comptime of_product = UInt32(format.block() * 8 // config.fusion().results)  # columns of the product for a block
     var found = values
-    comptime if not format.has_powers():
+    comptime if not format.factors_are_powers_of_two():
         found *= problem.operands.c_scale
     var block = (epilogue.values_column + UInt32(step * E.width)) // of_product
     var end = problem.n // of_product
@@ -66,10 +66,10 @@ def quantised[
                 largest = max(largest, max(abs(found[at]), abs(found[at + 1])))
             comptime for lanes in [1, 2]:
                 largest = max(largest, shuffle_xor(largest, UInt32(lanes)))
-            var code = factor_code[format](largest)
+            var code = encode_factor[format](largest)
             comptime for at in range(first + i * each, first + (i + 1) * each, 4):
                 comptime for column in range(2):
-                    found[at + column] = in_units[format](found[at + column], code)
+                    found[at + column] = divide_by_factor[format](found[at + column], code)
             if block + UInt32(i) < end:  # factors behind the last column of C stay 0: the next B has zeros there
                 codes |= code << UInt32(8 * i)
         if cta.lane % 4 == UInt32(number):

@@ -61,7 +61,7 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     """Runs the kernel in one CTA. All threads call this."""
     var tiles = TileScheduler[config](cta, problem)
     start(cta, problem)
-    tiles.begin()
+    tiles.find_first_grouped_tile()
     comptime if config.kernel.name == "kernel5":
         kernel5(cta, problem, tiles)
     elif config.kernel.name == "kernel6":

@@ -7,7 +7,7 @@ from ..common.cta import Cta, Problem
 from max.gpu.primitives.cluster import cluster_arrive_relaxed, cluster_wait
 from max.gpu.sync import named_barrier
 
-comptime WARPGROUP = 4
+comptime WARPGROUP_WARPS = 4
 """Warps of a warpgroup."""
 
 
@@ -24,17 +24,17 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
 @inline(.always)
 def warpgroup[config: GemmConfig](cta: Cta[config]) -> UInt32:
     """Returns the number of this thread's warpgroup."""
-    return cta.warp // WARPGROUP
+    return cta.warp // WARPGROUP_WARPS
 
 
 @inline(.always)
 def sync_warpgroup(group: UInt32):
     """Waits for all threads of a consumer warpgroup. Each has a named barrier, from 1 on; 0 belongs to the whole
     CTA."""
-    named_barrier[Int32(WARPGROUP * 32)](Int32(group + 1))
+    named_barrier[Int32(WARPGROUP_WARPS * 32)](Int32(group + 1))
 
 
 @inline(.always)
 def warp_of_group[config: GemmConfig](cta: Cta[config]) -> UInt32:
     """Returns the number of this thread's warp in its warpgroup."""
-    return cta.warp % WARPGROUP
+    return cta.warp % WARPGROUP_WARPS

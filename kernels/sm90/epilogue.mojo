@@ -1,5 +1,5 @@
 """The epilogue of sm_90a: each consumer warpgroup writes its rows of C from its own registers."""
-from ..common.box import BoxRows, values_in_word, word
+from ..common.box import BoxRows, values_per_word, pack_word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
@@ -7,23 +7,27 @@ from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment, Values
 from ..common.ptx import mul_after_wait, pinned
 from ..common.store_rows import store_rows
-from .cta import WARPGROUP, sync_warpgroup, warp_of_group, warpgroup
+from .cta import WARPGROUP_WARPS, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
 
-comptime ROWS = MMA_M // WARPGROUP
+comptime WARP_ROWS = MMA_M // WARPGROUP_WARPS
 """Rows that one warp holds of a block of 64 rows."""
 
 
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     """The part of a finished tile that one warp writes, in the type of C. With 16 bits, it takes half as many registers
-    as the accumulator. Shared memory holds C in boxes of a warpgroup's rows x `c_width` columns; one TMA store writes a
-    box."""
+    as the accumulator. Shared memory holds C in boxes of a warpgroup's rows x `step_columns` columns; one TMA store
+    writes a box."""
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
     comptime Rows = BoxRows[
-        Self.config.out_dtype, Self.config.c_width(), Self.config.c_pitch(), Self.config.swapped, Self.config.results
+        Self.config.out_dtype,
+        Self.config.step_columns(),
+        Self.config.c_pitch(),
+        Self.config.swapped,
+        Self.config.results,
     ]
     comptime words = Self.blocks * Self.Rows.words
     comptime steps = Self.config.epilogue_steps()
@@ -42,9 +46,9 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         out self, cta: Cta[Self.config], tile: Tile, accumulator: Accumulator[Self.config], alpha: Float32 = 1
     ):
         """Converts the accumulator to the type of C. If the configuration has `scales`, it multiplies by `alpha`,
-        unless `quantised` has done so."""
+        unless `quantise` has done so."""
         comptime count = Self.Rows.words
-        comptime each = values_in_word(Self.config.out_dtype)
+        comptime each = values_per_word(Self.config.out_dtype)
         self.tile = {fill = SIMD[DType.uint32, Self.words](0)}
         comptime for step in range(Self.steps):
             var words = SIMD[DType.uint32, Self.words]()
@@ -55,12 +59,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
                         values[value] = accumulator.values[block][each * (step * count + i) + value]
                         comptime if Self.config.scales != "none" and not Self.config.quantises():
                             values[value] = mul_after_wait(values[value], alpha)
-                    words[block * count + i] = word[Self.config.out_dtype](values)
+                    words[block * count + i] = pack_word[Self.config.out_dtype](values)
             self.tile[step] = words
         self.group = warpgroup(cta)
         self.warp = warp_of_group(cta)
-        self.box = cta.shared + UInt32(cta.layout.c) + self.group * UInt32(Self.config.block_bytes())
-        self.rows = {self.box, self.warp * UInt32(ROWS), cta.lane}
+        self.box = cta.shared + UInt32(cta.layout.c) + self.group * UInt32(Self.config.c_box_bytes())
+        self.rows = {self.box, self.warp * UInt32(WARP_ROWS), cta.lane}
         self.column = tile.column
         var part = self.group % UInt32(Self.config.consumers_of_tile())
         self.row = tile.row + Int32(part) * Int32(Self.config.consumer_m())
@@ -93,14 +97,16 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
 
 @inline(.always)
-def first_row[config: GemmConfig](cta: Cta[config], tile: Tile) -> UInt32:
+def first_row_of_thread[config: GemmConfig](cta: Cta[config], tile: Tile) -> UInt32:
     """Returns the first row of the product that this thread's registers hold."""
     var part = warpgroup(cta) % UInt32(config.consumers_of_tile())
-    return UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(ROWS) + cta.lane // 4
+    return (
+        UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(WARP_ROWS) + cta.lane // 4
+    )
 
 
 @inline(.always)
-def fused[
+def apply_epilogue[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, product: Accumulator[config], operands: EpilogueOperands) -> Accumulator[config]:
     """Applies the fused epilogue to a finished tile. If C has fewer columns than the product, the last registers are
@@ -113,7 +119,7 @@ def fused[
             var values = Values()
             comptime for i in range(8):
                 values[i] = pinned(product.values[block][first + i])  # stays behind the wait for it
-            var row = first_row(cta, tile) + UInt32(block * MMA_M)
+            var row = first_row_of_thread(cta, tile) + UInt32(block * MMA_M)
             var column = first_column + UInt32(2 * first)
             comptime if config.swapped:
                 swap(row, column)

@@ -20,11 +20,11 @@ from ..common.producer import produce
 from ..common.scheduler import TileScheduler, fetch_tiles
 from ..common.split_k import Partial
 from .cta import sync_warpgroup, warp_of_group
-from .epilogue import Epilogue, fused
+from .epilogue import Epilogue, apply_epilogue
 from .kernel6 import give_registers, is_producer, take_registers
 from .mainloop import Consumer, SideJob, finish_tile, skip_tile, start_tile
 from .ping_pong import consume_ping_pong
-from .quantise import quantised
+from .quantise import quantise
 from .wgmma import Accumulator
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -63,7 +63,7 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
 
 
 @inline(.always)
-def add_parts[
+def store_and_add_parts[
     config: GemmConfig
 ](cta: Cta[config], partial: Partial[config], mut accumulator: Accumulator[config], group: UInt32) -> Bool:
     """Stores the partial sums of a tile for split-K. If this part is the last, adds all parts into the accumulator and
@@ -104,12 +104,12 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
             tiles.wait_for_next_tile[whole_warp=True](cta)  # while the last stages are multiplied
             finish_tile(consumer, accumulator, last)
             comptime if config.splits_k():
-                if not add_parts(cta, partial, accumulator, consumer.group):
+                if not store_and_add_parts(cta, partial, accumulator, consumer.group):
                     continue
             comptime if config.is_fused():
-                accumulator = fused(cta, tile, accumulator, problem.operands_of(tile))
+                accumulator = apply_epilogue(cta, tile, accumulator, problem.operands_of(tile))
             comptime if config.quantises():
-                accumulator = quantised(cta, tile, accumulator, problem)
+                accumulator = quantise(cta, tile, accumulator, problem)
             var epilogue = Epilogue[config](cta, tile, accumulator, problem.operands.alpha)
             comptime if config.defers_epilogue():
                 deferred.begin(epilogue)

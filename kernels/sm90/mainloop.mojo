@@ -33,7 +33,7 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b), Self.config.b_mn_major())
         var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
         self.empty = cta.empty().in_cta(rank)
-        self.signals = cta.lane == rank and cta.stage_writers() >> rank & 1 == 1
+        self.signals = cta.lane == rank and cta.writer_mask() >> rank & 1 == 1
         comptime if not Self.config.promotes():  # with promotion, every warp arrives (`empty_arrivals`)
             self.signals = self.signals and warp_of_group(cta) == 0
         self.promotion = {cta, self.row}

@@ -15,14 +15,14 @@ from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.pipeline import CONSUMER
 from ..common.scheduler import TileScheduler
-from .cta import WARPGROUP, warp_of_group, warpgroup
-from .epilogue import Epilogue, fused
+from .cta import WARPGROUP_WARPS, warp_of_group, warpgroup
+from .epilogue import Epilogue, apply_epilogue
 from .mainloop import Consumer, NoSideJob, finish_tile, skip_tile, start_tile
-from .quantise import quantised
+from .quantise import quantise
 from .wgmma import Accumulator
 from max.gpu.sync import named_barrier, named_barrier_arrive
 
-comptime BOTH = Int32(2 * WARPGROUP * 32)
+comptime BOTH_WARPGROUPS = Int32(2 * WARPGROUP_WARPS * 32)
 comptime FIRST_ORDER_BARRIER = Int32(3)
 """The first of two named barriers, one for each warpgroup. Barriers 1 and 2 belong to their epilogues."""
 
@@ -36,12 +36,12 @@ struct OrderBarrier(TrivialRegisterPassable):
     @inline(.always)
     def wait(self):
         """Waits until the other warpgroup has arrived."""
-        named_barrier[BOTH](FIRST_ORDER_BARRIER + Int32(self.group))
+        named_barrier[BOTH_WARPGROUPS](FIRST_ORDER_BARRIER + Int32(self.group))
 
     @inline(.always)
     def arrive(self):
         """Lets the other warpgroup multiply."""
-        named_barrier_arrive[BOTH](FIRST_ORDER_BARRIER + Int32(1 - self.group))
+        named_barrier_arrive[BOTH_WARPGROUPS](FIRST_ORDER_BARRIER + Int32(1 - self.group))
 
 
 @inline(.always)
@@ -62,9 +62,9 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             order.arrive()
             finish_tile(consumer, accumulator, last)
             comptime if config.is_fused():
-                accumulator = fused(cta, tiles.tile, accumulator, problem.operands_of(tiles.tile))
+                accumulator = apply_epilogue(cta, tiles.tile, accumulator, problem.operands_of(tiles.tile))
             comptime if config.quantises():
-                accumulator = quantised(cta, tiles.tile, accumulator, problem)
+                accumulator = quantise(cta, tiles.tile, accumulator, problem)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.operands.alpha)
             write_double_buffered[config](epilogue, problem.c)
         else:

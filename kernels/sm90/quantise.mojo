@@ -8,18 +8,18 @@ from ..common.block_scaling import F32_BLOCK
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.ptx import mul_after_wait, pinned, store_global
-from .epilogue import first_row
+from .epilogue import first_row_of_thread
 from .wgmma import MMA_M, Accumulator
 from max.gpu.primitives.warp import shuffle_xor
 from std.math import align_up
 
-comptime LARGEST = Float32(448)
-comptime REGISTERS = F32_BLOCK // 2
+comptime LARGEST_E4M3 = Float32(448)
+comptime BLOCK_REGISTERS = F32_BLOCK // 2
 """Registers of a thread for a block: 32 columns of two rows."""
 
 
 @inline(.always)
-def quantised[
+def quantise[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, values: Accumulator[config], problem: Problem) -> Accumulator[config]:
     """Multiplies a finished tile by alpha if A and B have `scales`, divides it by its scale factors, and stores
@@ -30,24 +30,24 @@ def quantised[
             comptime for i in range(values.registers):
                 found.values[block][i] = mul_after_wait(values.values[block][i], problem.operands.alpha)
     var columns = config.c_column(Int32(problem.n))
-    var lane_row = first_row(cta, tile)
+    var lane_row = first_row_of_thread(cta, tile)
     comptime for block in range(values.blocks):
-        comptime for first in range(0, config.results * values.registers // 8, REGISTERS):
+        comptime for first in range(0, config.results * values.registers // 8, BLOCK_REGISTERS):
             var column = config.c_column(tile.column) + Int32(2 * first)
             var largest = SIMD[DType.float32, 2](0)
-            comptime for at in range(first, first + REGISTERS, 4):
+            comptime for at in range(first, first + BLOCK_REGISTERS, 4):
                 if column + Int32(2 * (at - first)) < columns:  # an epilogue may give nonzero values beyond C
                     comptime for i in range(4):
                         largest[i // 2] = max(largest[i // 2], abs(pinned(found.values[block][at + i])))
             comptime for i in range(2):
                 comptime for lanes in [1, 2]:
                     largest[i] = max(largest[i], shuffle_xor(largest[i], UInt32(lanes)))
-                var factor = largest[i] / LARGEST if largest[i] > 0 else Float32(1)
+                var factor = largest[i] / LARGEST_E4M3 if largest[i] > 0 else Float32(1)
                 var row = lane_row + UInt32(block * MMA_M + 8 * i)
                 if cta.lane % 4 == 0 and row < UInt32(tile.end) and column < columns:
                     var place = UInt64(column // F32_BLOCK) * UInt64(align_up(problem.m, 4)) + UInt64(row)
                     store_global(problem.operands.factors + 4 * place, factor)
-                comptime for at in range(first + 2 * i, first + REGISTERS, 4):
+                comptime for at in range(first + 2 * i, first + BLOCK_REGISTERS, 4):
                     comptime for c in range(2):
                         found.values[block][at + c] = found.values[block][at + c] / factor
     return found

@@ -17,7 +17,7 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     if tiles.cluster_is_out_of_bounds():
         return  # the whole cluster, so no CTA waits for it
     start(cta, problem)
-    tiles.begin()
+    tiles.find_first_grouped_tile()
     comptime if config.kernel.name == "kernel5":
         kernel5(cta, problem, tiles)
     elif config.kernel.name == "kernel6":
