@@ -16,7 +16,7 @@ from ..common.producer import produce
 from ..common.scheduler import TileScheduler
 from .cta import warp_of_group, warpgroup
 from .epilogue import Epilogue
-from .mainloop import Consumer, consume, drain_without_mma
+from .mainloop import Consumer, consume_one_tile, skip_one_tile
 from max.gpu.intrinsics import warpgroup_reg_alloc, warpgroup_reg_dealloc
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -58,7 +58,7 @@ def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         take_registers[config]()
         var consumer = Consumer[config](cta)
         if consumer.owns_rows(tiles.tile, problem):
-            var accumulator = consume(cta, consumer, problem.k_iterations)
+            var accumulator = consume_one_tile(cta, consumer, problem.k_iterations)
             write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)
         else:
-            drain_without_mma(cta, consumer, problem.k_iterations)
+            skip_one_tile(cta, consumer, problem.k_iterations)

@@ -11,7 +11,7 @@ from ..common.scheduler import TileScheduler
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
-from .mainloop import Consumer, consume, drain_without_mma
+from .mainloop import Consumer, consume_one_tile, skip_one_tile
 from max.gpu.primitives.cluster import elect_one_sync
 
 
@@ -27,9 +27,9 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         take_registers[config]()
         var consumer = Consumer[config](cta)
         if consumer.owns_rows(tiles.tile, problem):
-            var accumulator = consume(cta, consumer, problem.k_iterations)
+            var accumulator = consume_one_tile(cta, consumer, problem.k_iterations)
             var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
             write_double_buffered[config](epilogue, problem.c)
             finish_stores(epilogue.leads())
         else:
-            drain_without_mma(cta, consumer, problem.k_iterations)
+            skip_one_tile(cta, consumer, problem.k_iterations)

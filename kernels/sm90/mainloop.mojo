@@ -44,9 +44,9 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         return tile.row + self.row < tile.end and tile.column < Int32(problem.n)
 
     @inline(.always)
-    def multiply[*, anew: Bool = False](self, mut accumulator: Accumulator[Self.config], stage: UInt32):
-        """Starts to multiply a stage, and adds it to the accumulator; `anew` overwrites the accumulator instead."""
-        accumulator.multiply[anew=anew](
+    def multiply[*, first_stage: Bool = False](self, mut accumulator: Accumulator[Self.config], stage: UInt32):
+        """Starts to multiply a stage, and adds it to the accumulator. The `first_stage` of a tile overwrites it."""
+        accumulator.multiply[first_stage=first_stage](
             self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
             self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
         )
@@ -88,7 +88,7 @@ struct NoSideJob(SideJob, TrivialRegisterPassable):
 
 @inline(.always)
 def multiply_stage[
-    config: GemmConfig, *, anew: Bool = False
+    config: GemmConfig, *, first_stage: Bool = False
 ](
     cta: Cta[config],
     mut consumer: Consumer[config],
@@ -99,13 +99,13 @@ def multiply_stage[
     """Waits for the next stage and starts to multiply it, then waits for the previous one and releases it, so that the
     tensor core always has work. With promotion, it multiplies and releases one stage at a time."""
     comptime if config.promotes():
-        return promote_stage[anew=anew](cta, consumer, accumulator, stages)
+        return promote_stage[first_stage=first_stage](cta, consumer, accumulator, stages)
     stages.consumer_wait()
-    consumer.multiply[anew=anew](accumulator, stages.stage)
+    consumer.multiply[first_stage=first_stage](accumulator, stages.stage)
     comptime if config.stages == 1:
         accumulator.wait[0]()
         consumer.release(stages.stage)
-    elif not anew:
+    elif not first_stage:
         accumulator.wait[1]()
         consumer.release(previous)
     previous = stages.stage
@@ -114,7 +114,7 @@ def multiply_stage[
 
 @inline(.always)
 def promote_stage[
-    config: GemmConfig, *, anew: Bool
+    config: GemmConfig, *, first_stage: Bool
 ](
     cta: Cta[config],
     mut consumer: Consumer[config],
@@ -125,7 +125,7 @@ def promote_stage[
     factors."""
     comptime pieces = Promotion[config].pieces
     stages.consumer_wait()
-    var factors = consumer.promotion.factors[anew=anew](stages.stage)
+    var factors = consumer.promotion.factors[first_stage=first_stage](stages.stage)
     comptime for piece in range(pieces):
         consumer.multiply_piece[piece](stages.stage)
         comptime if piece == 0:
@@ -134,7 +134,7 @@ def promote_stage[
         comptime if piece == pieces - 1:
             syncwarp()  # all lanes have read their factors; one lane arrives
             consumer.release(stages.stage)
-        consumer.promotion.promote[piece, anew=anew](factors, accumulator)
+        consumer.promotion.promote[piece, first_stage=first_stage](factors, accumulator)
     stages.advance()
 
 
@@ -154,7 +154,7 @@ def start_tile[
 
     The code for the first stages is unrolled, each with its step, because registers cannot be indexed at run time."""
     var last: UInt32 = 0
-    multiply_stage[anew=True](cta, consumer, accumulator, stages, last)
+    multiply_stage[first_stage=True](cta, consumer, accumulator, stages, last)
     comptime for step in range(Job.steps):
         job.run[step]()
         stages.pin()
@@ -190,7 +190,7 @@ def skip_tile[
 
 
 @inline(.always)
-def consume[
+def consume_one_tile[
     config: GemmConfig
 ](cta: Cta[config], mut consumer: Consumer[config], k_iterations: UInt32) -> Accumulator[config]:
     """Multiplies the only tile of a CTA, and returns its accumulator."""
@@ -202,7 +202,7 @@ def consume[
 
 
 @inline(.always)
-def drain_without_mma[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
-    """Releases all stages unread. A warpgroup without rows in C calls this, not `consume`."""
+def skip_one_tile[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
+    """Releases all stages unread. A warpgroup without rows in C calls this, not `consume_one_tile`."""
     var stages = cta.stages(CONSUMER)
     skip_tile(cta, consumer, stages, k_iterations)

@@ -57,9 +57,9 @@ struct Promotion[config: GemmConfig](TrivialRegisterPassable):
         self.partial = {fill = 0}
 
     @inline(.always)
-    def factors[*, anew: Bool](mut self, stage: UInt32) -> Factors[Self.config]:
-        """Loads the factors of a full stage, the first of a tile if `anew`, otherwise the next one."""
-        self.block = 0 if anew else self.block + 1
+    def factors[*, first_stage: Bool](mut self, stage: UInt32) -> Factors[Self.config]:
+        """Loads the factors of a full stage, the `first_stage` of a tile or the next one."""
+        self.block = 0 if first_stage else self.block + 1
         var a = self.a + stage * UInt32(Self.config.a_scale_bytes())
         return {a, self.b + stage * UInt32(Self.config.b_scale_bytes()) + self.block % 4 * 4}
 
@@ -78,14 +78,14 @@ struct Promotion[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def promote[
-        piece: Int, *, anew: Bool
+        piece: Int, *, first_stage: Bool
     ](self, factors: Factors[Self.config], mut accumulator: Accumulator[Self.config]):
-        """Adds a finished piece to its part of the accumulator; `anew` overwrites that part instead."""
+        """Adds a finished piece to its part of the accumulator. The `first_stage` of a tile overwrites that part."""
         comptime block = piece // Self.across
         comptime first = piece % Self.across * Self.registers
         var b = factors.b[piece % Self.across]
         var total = accumulator.values[block]
         comptime for i in range(Self.registers):
             var scale = factors.a[2 * block + i % 4 // 2] * b
-            total[first + i] = fma_after_wait(self.partial[i], scale, Float32(0) if anew else total[first + i])
+            total[first + i] = fma_after_wait(self.partial[i], scale, Float32(0) if first_stage else total[first + i])
         accumulator.values[block] = total

@@ -64,18 +64,19 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
         self.values = {fill = Self.Block(fill=0)}
 
     @inline(.always)
-    def multiply[*, anew: Bool](mut self, a: UInt64, b: UInt64):
+    def multiply[*, first_stage: Bool](mut self, a: UInt64, b: UInt64):
         """Starts to add a stage, as one wgmma group. `a` is the descriptor of this warpgroup's rows, `b` that of all
-        columns. `anew` ignores the old values of the registers, so no instruction has to set them to zero."""
+        columns. The `first_stage` of a tile ignores the old values of the registers, so no instruction has to set them
+        to zero."""
         wgmma_fence_aligned()
         comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
             comptime a_advance = k_advance(step, Self.config.a_mn_major())
             comptime b_advance = k_advance(step, Self.config.b_mn_major())
             comptime for block in range(Self.blocks):
                 comptime rows = UInt64(block * MMA_M * SWIZZLE_ROW_BYTES // 16)
-                self.values[block] = multiply_slice[Self.config, Self.config.mma_n, 0 if anew and step == 0 else 1](
-                    a + a_advance + rows, b + b_advance, self.values[block]
-                )
+                self.values[block] = multiply_slice[
+                    Self.config, Self.config.mma_n, 0 if first_stage and step == 0 else 1
+                ](a + a_advance + rows, b + b_advance, self.values[block])
         wgmma_commit_group_sync()
 
     @inline(.always)
