@@ -1,5 +1,4 @@
-"""Stands for your own fused epilogue: `-c epilogue=FILE.mojo` compiles your file instead of this one
-(docs/epilogues.md)."""
+"""Stands for your own epilogue: `-c epilogue=FILE.mojo` compiles your file instead (docs/epilogues.md)."""
 from .common.fragment import Fragment, FusedEpilogue, Values
 
 

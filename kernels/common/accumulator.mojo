@@ -19,8 +19,7 @@ __extension GemmConfig:
         return self.cta_group == 1 and self.mma_m == 64
 
     def warp_columns(self) -> Int:
-        """Returns how many columns of the accumulator one warp writes. On sm_100a, the accumulator has as many TMEM
-        columns."""
+        """Returns the columns of the accumulator that one warp writes; on sm_100a, also its TMEM columns."""
         return self.mma_n // 2 if self.split_columns() else self.mma_n
 
     def tmem_columns(self) -> Int:
@@ -45,15 +44,13 @@ __extension GemmConfig:
         return self.kernel.is_block_scaled
 
     def shared_steps(self) -> Int:
-        """Returns after how many steps the epilogue has read the columns that the next tile overwrites: at least
-        one."""
+        """Returns the steps, at least one, after which the epilogue has read what the next tile overwrites."""
         if self.accumulators == 1:
             return self.epilogue_steps()
         return max(1, (self.warp_columns() - self.accumulator_columns()) // self.epilogue_width)
 
     def scale_columns(self) -> Int:
-        """Returns how many TMEM columns the scale factors of one stage take: those of the CTA's rows of A, then those
-        of B."""
+        """Returns the TMEM columns of the scale factors of one stage: those of the CTA's rows of A, then of B."""
         return self.scaling.atoms_per_stage() * ATOM_COLUMNS * (self.cta_m() + self.mma_n) // ATOM_ROWS
 
     def first_scale_column(self) -> Int:
@@ -132,8 +129,7 @@ __extension GemmConfig:
         return self.boxes_per_step() * self.c_box_bytes()
 
     def c_buffers(self) -> Int:
-        """Returns how many steps of the epilogue have a buffer of their own in shared memory: two, used in turn, or
-        all."""
+        """Returns how many steps of the epilogue have their own buffer in shared memory: two, in turn, or all."""
         return 2 if self.kernel.double_buffers_epilogue else self.epilogue_steps()
 
     def c_bytes(self) -> Int:

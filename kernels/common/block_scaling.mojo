@@ -18,8 +18,7 @@ comptime ATOM_BLOCKS = 4
 comptime ATOM_BYTES = ATOM_ROWS * ATOM_BLOCKS
 
 comptime ATOM_WORDS = ATOM_BYTES // 8
-"""8-byte words of an atom. Tensor maps of scale factors count in these, because a row of a box has at most 256
-elements."""
+"""8-byte words of an atom. Tensor maps count these, because a row of a box has at most 256 elements."""
 
 comptime ATOM_COLUMNS = 4
 """TMEM columns of an atom, by 32 lanes. One word holds the four factors of row r, in lane r % 32 and column r // 32."""
@@ -62,8 +61,7 @@ comptime E4M3 = BlockScaling("e4m3", "f8f6f4", bits=8, factors=0, element_code=0
 """e4m3 on Hopper, whose MMAs take no scale factors: `GemmConfig.scales` says which the kernel applies."""
 
 comptime F32_BLOCK = 128
-"""Elements along K that share an f32 scale factor, as many as a stage of e4m3 has: of one row of A, of 128 rows of
-B."""
+"""K of a stage of e4m3. These elements share an f32 scale factor, in one row of A or in 128 rows of B."""
 
 comptime BLOCK_SCALED = [
     BlockScaling("nvfp4", "mxf4nvf4", bits=4, factors=4, element_code=1, scale_code=0),

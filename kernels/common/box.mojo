@@ -27,8 +27,7 @@ def values_per_word(dtype: DType) -> Int:
 @inline(.always)
 def pack_word[count: SIMDLength, //, dtype: DType](values: SIMD[DType.float32, count]) -> UInt32:
     """Packs accumulator values into a word of the type of C: one f32; two adjacent columns as 16-bit floats; for e4m3
-    also those 8 rows further; for e2m1 also all these 8 columns further. The compiler keeps this behind the wait for
-    the values."""
+    also those 8 rows further; for e2m1 also all these 8 columns further. It stays behind the wait for the values."""
     comptime if dtype == DType.float32:
         return pinned(bitcast[DType.uint32](values[0]))
     elif dtype == DType.float8_e4m3fn:

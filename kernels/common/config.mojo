@@ -41,8 +41,7 @@ comptime OUT_DTYPES: List[Word] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "m
 
 
 def element_type(name: Word) -> DType:
-    """Returns the type of this name. Elements of 4 bits are bytes, two in each; a name not in `OUT_DTYPES` gives
-    bf16."""
+    """Returns the type of this name: bytes for elements of 4 bits, bf16 for a name not in `OUT_DTYPES`."""
     if name == "f32":
         return DType.float32
     if find_scaling(name).bits < 16:
@@ -167,9 +166,8 @@ struct GemmConfig(TrivialRegisterPassable):
         return self.has_scale_factors() and not self.has_tmem()
 
     def overlaps_launches(self) -> Bool:
-        """A launch may begin before the previous one in the stream has ended (programmatic dependent launch). It
-        initialises its barriers, and accesses global memory only after the previous one. Kernels do this where it was
-        measured to pay."""
+        """A launch may begin before the previous one has ended (programmatic dependent launch). Until then it only
+        initialises barriers and does not access global memory. Kernels do this where it was measured to pay."""
         return self.kernel.is_persistent and not self.has_tmem()
 
     def is_static(self) -> Bool:

@@ -131,8 +131,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def response_full(self) -> MBarrier:
         """The full barrier of the first response. A phase completes when the response has arrived. Its count is 1: this
-        CTA's scheduler thread arrives. It also announces the bytes, unless it stores the response itself. Every role of
-        the CTA waits."""
+        CTA's scheduler thread arrives, and announces the bytes if it does not store them itself. Every role waits."""
         return {self.shared + UInt32(Self.layout.response_full)}
 
     @inline(.always)
@@ -146,8 +145,8 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def scales_empty(self) -> MBarrier:
         """The empty barrier of the first slot of scale factors in TMEM (block-scaled kernels). A phase completes when
-        the MMAs have read the slot. Its count is 1: a commit of the MMA thread, which also waits, before it copies into
-        the slot again."""
+        the MMAs have read the slot. Its count is 1: a commit of the MMA thread, which also waits before its next copy
+        into the slot."""
         return {self.shared + UInt32(Self.layout.scales_empty)}
 
     @inline(.always)
@@ -211,16 +210,15 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def next_starts_together(self) -> Bool:
         """All CTAs of a next launch like this one can start together: either all fit next to these CTAs, or none does.
-        If only some fit, they start at different times and share less in the L2 cache: on an H200 that takes up to 1.6
-        times as long."""
+        If only some fit, they start at different times and share less in L2: on an H200, up to 1.6 times as long."""
         comptime most = UInt32(resident_ctas(Self.config.cluster_size(), Self.config.has_tmem()))
         var ctas = UInt32(grid_dim.x) * UInt32(grid_dim.y)
         return 2 * ctas <= most or ctas >= most
 
     @inline(.always)
     def prepare(self, problem: Problem):
-        """Prefetches the tensor maps and initialises the barriers, in warp 0. A cluster barrier must follow before
-        their use."""
+        """Prefetches tensor maps and initialises barriers, in warp 0. A cluster barrier must follow before their
+        use."""
         if self.warp == 0:
             if elect_one_sync():
                 prefetch_tensor_map(problem.a)

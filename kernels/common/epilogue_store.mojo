@@ -93,8 +93,7 @@ def write_double_buffered[config: GemmConfig, T: Team](team: T, c_map: UInt64):
 
 @inline(.always)
 def finish_stores(leads: Bool):
-    """Waits until TMA has read all buffers. A CTA must call this before it ends. `leads`: this warp has issued the TMA
-    stores of its team."""
+    """Waits until TMA has read all buffers, before the CTA exits. `leads`: this warp issued the stores of its team."""
     if leads:
         if elect_one_sync():
             tma_wait_group_read[0]()

@@ -98,7 +98,7 @@ comptime EPILOGUES = TypeList.of[
 ]()
 
 
-# ---- numbers of epilogues --------------------------------------------------------------------------
+# ---- numbers of epilogues --------------------------------------------------------------------------------------------
 comptime NO_EPILOGUE = 0
 """The number that stands for no epilogue: C is the product. `EPILOGUES` are numbered from 1."""
 
@@ -116,8 +116,7 @@ def epilogue_names() -> List[Word]:
 
 
 def epilogue_number(name: Word) -> Int:
-    """Returns the number of the epilogue with this name, `NO_EPILOGUE` for `none`, `UNKNOWN_EPILOGUE` for a name not in
-    `epilogue_names`."""
+    """Returns the number of the epilogue with this name: `NO_EPILOGUE` for `none`, maybe `UNKNOWN_EPILOGUE`."""
     if name == "none":
         return NO_EPILOGUE
     comptime for i in range(EPILOGUES.length):

@@ -104,8 +104,7 @@ trait FusedEpilogue:
     comptime takes_bias: Bool = False
     comptime takes_residual: Bool = False
     comptime results: Int = 8
-    """Results of a fragment: 8, or 4 where `gate` and `up` give one result and C has half as many columns as the
-    product."""
+    """Results of a fragment: 8, or 4 if `gate` and `up` make one and C has half the columns of the product."""
     comptime formula: StaticString = ""
     """The formula of your own epilogue, from which the harness computes the expected result (docs/epilogues.md)."""
 

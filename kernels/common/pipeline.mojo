@@ -73,8 +73,7 @@ struct MBarrier(TrivialRegisterPassable):
     # ---- waits -----------------------------------------------------------------------------------------------------
     @inline(.always)
     def wait(self, parity: UInt32):
-        """Waits until the phase of this parity has completed. On a new barrier, the phase of parity 1 counts as
-        completed."""
+        """Waits until the phase of this parity has completed. Parity 1 counts as completed on a new barrier."""
         while not inlined_assembly[
             "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
         ](self.address, parity):
@@ -82,8 +81,7 @@ struct MBarrier(TrivialRegisterPassable):
 
     @inline(.always)
     def wait_acquire(self, parity: UInt32):
-        """Waits with acquire at cluster scope: this thread observes what other CTAs did before they arrived with
-        release."""
+        """Waits with acquire at cluster scope: observes what other CTAs did before they arrived with release."""
         while not inlined_assembly[
             "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 $0, [$1], $2;",
             Bool,
@@ -102,8 +100,7 @@ def address_in(address: UInt32, rank: UInt32) -> UInt32:
 
 @inline(.always)
 def fence_mbarrier_init():
-    """Orders barrier initialisation before the cluster barrier that follows, so that other CTAs may arrive (PTX ISA
-    9.7.13.4)."""
+    """Orders barrier initialisation before the next cluster barrier, for other CTAs (PTX ISA 9.7.13.4)."""
     inlined_assembly["fence.mbarrier_init.release.cluster;", NoneType, constraints="~{memory}"]()
 
 

@@ -34,8 +34,7 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
 
     @inline(.always)
     def load(self, stage: UInt32, full: MBarrier, tile_row: Int32, k: Int32):
-        """Starts the TMA copies of this CTA's slices to all CTAs that need them. `stage`: shared memory address of the
-        tile."""
+        """Starts the TMA copies of this CTA's slices to all CTAs that need them. `stage`: address of the tile."""
         comptime for index in range(Self.slices.boxes_per_part()):
             comptime first = index * Self.slices.parts
             comptime everybody = first + Self.slices.parts <= Self.slices.boxes()
@@ -100,8 +99,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
-        """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on, and of their scale
-        factors."""
+        """Starts the copies of this CTA's slices of A, B and scale factors, from column k of the tensor maps on."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
         self.b.load(
             cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, self.problem.b_row(tile), k
@@ -121,8 +119,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     def load_factors(self, a: UInt32, b: UInt32, tile: Tile, block: Int32, full: MBarrier):
         """Starts the copies of f32 scale factors; each CTA loads its own. For A it loads one box, with all of its rows.
         For B it loads one row for each 128 columns of the tile, from this block of K or up to three blocks before,
-        because a box begins at a multiple of 16 bytes. A tile out of bounds loads any factors, as in
-        `Operand.inside`."""
+        because a box begins at a multiple of 16 bytes. A tile out of bounds loads any factors."""
         var row = tile.row if tile.row < Int32(self.problem.m) else 0
         var column = tile.column if tile.column < Int32(self.problem.n) else 0
         tma_load[1, False](a, self.problem.a_scales, full.address, row, block, 0)

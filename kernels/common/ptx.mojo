@@ -1,5 +1,4 @@
-"""PTX instructions that the library does not offer in the form a kernel needs: memory accesses, approximations,
-launches.
+"""PTX instructions that the library does not offer in the form that a kernel needs.
 
 Shared memory addresses have 32 bits; bits 24 and up of a CTA's own addresses hold its rank in the cluster. Convergent
 instructions (barriers, `elect.sync`, shuffles) use the library instead, because the compiler may duplicate inline
@@ -70,12 +69,11 @@ def store_async(address: UInt32, value: UInt32, barrier: UInt32):
 
 @inline(.always)
 def fence_proxy_async():
-    """Makes this thread's generic accesses to shared memory visible to TMA and MMA, the async proxy (PTX ISA
-    9.7.13.4)."""
+    """Orders this thread's generic accesses to shared memory before those of TMA and MMA (PTX ISA 9.7.13.4)."""
     inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
 
 
-# ---- global memory --------------------------------------------------------------------------------------
+# ---- global memory -------------------------------------------------------------------------------------------------
 @inline(.always)
 def load_global_u32(address: UInt64) -> UInt32:
     """Loads 4 bytes from global memory."""
@@ -145,8 +143,7 @@ def load_pair_if_inside[dtype: DType](address: UInt64, element: UInt64, inside: 
 
 @inline(.always)
 def load_one_if_inside[dtype: DType](address: UInt64, element: UInt64, inside: Bool) -> Float32:
-    """Loads one element of an array of 16-bit floats in global memory. If not `inside`, it loads nothing and returns
-    0."""
+    """Loads one element of an array of 16-bit floats, like `load_pair_if_inside`. Its index may be odd."""
     var one = inlined_assembly["mov.b16 $0, 0; @$2 ld.global.b16 $0, [$1];", UInt16, constraints="=&h,l,b,~{memory}"](
         address + 2 * element, inside
     )
@@ -221,8 +218,7 @@ def mul_after_wait(a: Float32, b: Float32) -> Float32:
 
 @inline(.always)
 def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
-    """Returns a * b + c, rounded once. The compiler keeps this behind the wait for the tensor core, which writes
-    `a`."""
+    """Returns a * b + c, rounded once. It stays behind the wait, like `mul_after_wait`."""
     return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
 
 

@@ -15,8 +15,7 @@ struct Place(TrivialRegisterPassable):
 
 
 struct FastDivmod(TrivialRegisterPassable):
-    """A divisor with its reciprocal, for repeated divisions. On an H200, a division takes 180 cycles, `div` takes
-    30."""
+    """A divisor with its reciprocal. On an H200, a division takes 180 cycles, `div` takes 30."""
 
     var value: UInt32
     var reciprocal: UInt32  # 2^32 / value or a little less

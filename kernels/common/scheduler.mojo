@@ -50,8 +50,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem):
-        """Starts with the first tile. It uses no barrier, so a CTA calls it before their initialisation to hide the
-        divisions."""
+        """Starts with the first tile. A CTA calls this before it initialises barriers, to hide the divisions."""
         comptime cluster_m = UInt32(Self.config.cluster_m)
         self.problem = problem
         self.number = 0
@@ -73,8 +72,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def find_first_grouped_tile(mut self):
-        """Finds the first tile of a grouped problem. A CTA calls this after the previous grid, which may compute the
-        sizes."""
+        """Finds the first tile of a grouped problem, after the previous grid, which may compute the sizes."""
         comptime if Self.config.grouped:
             self.locate_tile()
 
@@ -100,8 +98,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def k_steps(self, all: UInt32) -> UInt32:
-        """Returns the number of K steps: `all`, or with split-K those of this part. Some parts have one more than
-        others."""
+        """Returns the number of K steps: `all`, or with split-K those of this part, which may differ by one."""
         comptime if Self.config.splits_k():
             var end = (self.k_part() + 1) * self.problem.k_iterations // UInt32(Self.config.split_k)
             return end - self.first_k_step()
@@ -197,8 +194,7 @@ def launched_clusters[config: GemmConfig]() -> UInt32:
 @inline(.always)
 def request_tiles[config: GemmConfig](cta: Cta[config], var tiles: TileScheduler[config]):
     """Requests tile after tile from the hardware as response slots become empty, up to `clc_depth` ahead of the slowest
-    role. One thread of every CTA calls this: each announces the bytes on its full barrier, rank 0 sends the
-    requests."""
+    role. One thread of every CTA calls this: each announces the bytes, rank 0 sends the requests."""
     var responses = cta.responses(PRODUCER)
     while tiles.has_tile():
         responses.full().arrive_and_expect(RESPONSE_BYTES)

@@ -35,8 +35,7 @@ def kernel_names() -> List[Word]:
 
 
 def find_kernel(name: Word) -> Kernel:
-    """Returns the kernel of this name. An unknown name gives a kernel without capabilities, which `find_error`
-    refuses."""
+    """Returns the kernel of this name. `find_error` refuses an unknown name, which has no capabilities."""
     comptime for kernel in SERIES:
         if name == kernel.name:
             return kernel

@@ -1,5 +1,4 @@
-"""The layout of shared memory: stages, boxes of C, responses and barriers, and how many arrivals each barrier
-expects."""
+"""The layout of shared memory: stages, boxes of C, responses, and barriers with their arrival counts."""
 
 from .block_scaling import SCALE_SLOTS
 from .config import SHARED_MEMORY_LIMIT, GemmConfig

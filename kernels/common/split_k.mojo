@@ -56,8 +56,7 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def load[first: Int, count: SIMDLength](self, part: UInt32) -> SIMD[DType.float32, count]:
-        """Loads `count` sums of any part, from register `first` on. Many loads overlap, because latency limits them,
-        not bytes."""
+        """Loads `count` sums of any part, from register `first` on. Many loads overlap to hide latency."""
         var sums = SIMD[DType.float32, count]()
         comptime for i in range(0, Int(count), 4):
             var four = load_global[4 * TEAM_THREADS * (first + i)](self.first + UInt64(part) * UInt64(Self.bytes))
@@ -66,8 +65,7 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def arrive(self, leads: Bool):
-        """Arrives for the team. A barrier of the team must come before and after. `leads`: this warp arrives for the
-        team."""
+        """Arrives for the team if this warp `leads`. A barrier of the team must come before and after."""
         if leads:
             if elect_one_sync():
                 store_shared(self.arrived, increment_counter_acq_rel(self.counter, UInt32(Self.config.split_k - 1)))
@@ -75,6 +73,5 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def is_last(self) -> Bool:
-        """All parts have arrived. The team calls this after the barrier that follows `arrive`, and before its next
-        barrier."""
+        """All parts have arrived. The team calls this after the barrier that follows `arrive`, before the next."""
         return load_shared(self.arrived) == UInt32(Self.config.split_k - 1)

@@ -95,8 +95,7 @@ __extension GemmConfig:
         return self.a_bytes() + self.b_bytes() + self.a_scale_bytes() + self.b_scale_bytes()
 
     def stage_columns(self) -> Int:
-        """Returns the columns of a stage in the tensor maps of A and B, which count bytes if elements have less than 16
-        bits."""
+        """Returns the columns of a stage in tensor maps, which count bytes if elements have less than 16 bits."""
         return self.block_k if self.scaling.bits == 16 else SWIZZLE_ROW_BYTES
 
     def full_bytes(self) -> Int:

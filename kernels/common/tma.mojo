@@ -1,7 +1,6 @@
 """TMA: copies of boxes between global and shared memory by tensor map (PTX ISA 9.7.9.27), and bulk groups of stores.
 
-Addresses of tensor maps have 64 bits, those of shared memory 32 bits. Rows and columns count elements of the tensor
-map."""
+Rows and columns count elements of the tensor map."""
 from max.gpu.host.nvidia.tma import TMADescriptor
 from std.sys._assembly import inlined_assembly
 
@@ -43,8 +42,7 @@ def tma_load[
 
 @inline(.always)
 def tma_store(source: UInt32, map: UInt64, column: Int32, row: Int32):
-    """Starts to copy one box to global memory, except what lies outside of the tensor, in this thread's open bulk
-    group."""
+    """Starts to copy one box to global memory, clipped to the tensor, in this thread's open bulk group."""
     inlined_assembly[
         "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$1, {$2, $3}], [$0];",
         NoneType,

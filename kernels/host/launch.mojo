@@ -28,8 +28,7 @@ def promotion(bytes: Int) -> TensorMapL2Promotion:
 def tensor_map[
     dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
 ](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
-    """Creates a tensor map. The library takes shapes, strides and boxes outermost first, and the swizzle at compile
-    time."""
+    """Creates a tensor map. The library takes dimensions outermost first, and the swizzle at compile time."""
     if map.swizzle_bytes() != swizzle_bytes:
         raise Error(
             "tensor map of ", map.tensor, ": a box of ", map.swizzle_bytes(), "-byte rows, a swizzle of ", swizzle_bytes
@@ -44,8 +43,7 @@ def tensor_map[
 def window_map[
     dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
 ](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
-    """Creates a tensor map of overlapping windows, which are one row apart. It begins before the tensor, but no store
-    goes there (groups.mojo)."""
+    """Creates a tensor map of overlapping windows. It begins before C, but no store goes there (groups.mojo)."""
     var first = DeviceBuffer[dtype](
         buffer.context(), buffer.unsafe_ptr() - map.box_rows * map.columns, map.windows * map.columns, owning=False
     )

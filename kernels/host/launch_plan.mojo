@@ -87,8 +87,7 @@ struct LaunchPlan(Copyable):
     def __init__(
         out self, config: GemmConfig, m: Int, n: Int, k: Int, groups: Int = 0, ld: LeadingDimensions = DENSE
     ) raises:
-        """Plans a launch. Raises if TMA cannot address the sizes, or if only one of problem and configuration has
-        groups."""
+        """Plans a launch. Raises if TMA cannot address the sizes, or if the groups do not fit the configuration."""
         if config.grouped != (groups > 0) or groups > MOST_GROUPS:
             var of = String("1 to ", MOST_GROUPS) if config.grouped else String("no")
             raise Error("the problem has ", groups, " groups, and the kernel is compiled for ", of)
@@ -260,8 +259,7 @@ def band_grid(clusters: Int, config: GemmConfig) -> Tuple[Int, Int]:
 
 
 def check_size(name: String, size: Int, multiple: Int, also: StaticString = "") raises:
-    """Raises if a size is below 1, too large, or no multiple of `multiple`. `also` gives the reason for a multiple
-    above 8."""
+    """Raises if a size is below 1, too large, or no multiple. `also` gives the reason for a multiple above 8."""
     if size < 1:
         raise Error(name, " ", size, " is not at least 1")
     if size > LARGEST_DIMENSION:

@@ -23,8 +23,7 @@ def checked_address(name: StaticString, tensor: ManagedTensorSlice) raises -> UI
 
 
 def check_memory(map: TensorMap, matrix: ManagedTensorSlice) raises:
-    """Raises if a matrix takes more elements than the tensor has, or does not begin at a multiple of 16 bytes for
-    TMA."""
+    """Raises if a matrix exceeds its tensor, or does not begin at a multiple of 16 bytes for TMA."""
     var needed = (map.rows - 1) * map.pitch + map.columns
     var elements, address = matrix.dim_size(0), Int(matrix.unsafe_ptr())
     if elements < needed:
@@ -36,8 +35,7 @@ def check_memory(map: TensorMap, matrix: ManagedTensorSlice) raises:
 def check_scales[
     config: GemmConfig
 ](plan: LaunchPlan, a_scales: ManagedTensorSlice, b_scales: ManagedTensorSlice) raises:
-    """Raises if scale factors of A and B do not have the expected shape and type. It checks nothing if the
-    configuration has none."""
+    """Raises if scale factors of A and B do not have the expected shape and type. There may be none."""
     comptime if config.has_scale_factors():
         comptime kind = DType.float32 if config.promotes() else DType.uint8
         comptime if a_scales.dtype != kind:

@@ -19,8 +19,7 @@ byte], the first element in the lower half of a byte; the option `dtype` or `out
 The parameter `options` is a configuration as text (common/options.mojo), for example "kernel=kernel8 cluster_m=2
 cluster_n=1". An op does not compile if this is no configuration of the device's architecture. An op ignores operands
 that its epilogue does not take. Numbers are rank-0 tensors on the CPU. All ops raise if shapes do not match, if TMA
-cannot address a size, if a bias or residual does not begin at a multiple of 4 bytes, and if the kernels do not support
-the device."""
+cannot address a size, if a bias or residual does not begin at a multiple of 4 bytes, and on other devices."""
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
@@ -267,8 +266,7 @@ def enqueue[
     operands: EpilogueOperands = NO_OPERANDS,
     groups: Groups = NO_GROUPS,
 ) raises:
-    """Launches the kernel for 16-bit A and B. It passes these in place of scale factors, which the kernel does not
-    read."""
+    """Launches the kernel for 16-bit A and B, which also fill the unread place of scale factors."""
     comptime assert config.scales == "none", "matmul: A and B with scale factors are scaled_matmul_into's"
     launch_on[target, config](c, a, b, a, b, ctx, plan, operands, groups)
 

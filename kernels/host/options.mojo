@@ -24,8 +24,7 @@ def unchecked_configuration[options: StaticString]() -> GemmConfig:
 
 
 def checked_configuration[words: List[String]]() -> GemmConfig:
-    """Returns the configuration of a list of options. If it breaks a rule, the compilation fails and the message gives
-    the reason."""
+    """Returns the configuration of a list of options. Compilation fails with the rule that it breaks."""
     comptime error = options_error(materialize[words]())
     comptime assert error.byte_length() == 0, error
     try:

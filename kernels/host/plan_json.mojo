@@ -44,8 +44,7 @@ def config_json(config: GemmConfig) -> String:
 
 
 def shared_memory_json(config: GemmConfig) -> String:
-    """Returns the parts of shared memory in their order. `count` is the number of equal pieces; 0 for barriers, which
-    `barriers_json` lists."""
+    """Returns the parts of shared memory in order. `count`: equal pieces, or 0 for barriers (`barriers_json`)."""
 
     def part(name: StaticString, bytes: Int, count: Int) -> String:
         return object([string_member("name", name), member("bytes", bytes), member("count", count)])
@@ -126,8 +125,7 @@ def barriers_json(config: GemmConfig) -> String:
 
 
 def multicast_json(config: GemmConfig) -> String:
-    """Returns the masks of each CTA, and the first line (K-major: row) of each box that it loads, counted in the tile
-    that the receivers hold."""
+    """Returns the masks of each CTA, and the first line (K-major: row) of each box that it loads in the tile."""
     var sharing, b_scale_sharing = config.sharing(), config.b_scale_sharing()
 
     def rows(slices: Slices, part: UInt32) -> String:
@@ -154,8 +152,7 @@ def multicast_json(config: GemmConfig) -> String:
 
 def tiles_json(config: GemmConfig, plan: LaunchPlan, sizes: List[Int]) -> String:
     """Returns the first tiles in the order of the raster, as [row, column] in cluster tiles; null for kernels that are
-    not persistent. With split-K, the parts of a tile follow one another; with groups, each group has rows of its
-    own."""
+    not persistent. With split-K, the parts of a tile follow one another; each group has rows of its own."""
     if not config.kernel.is_persistent:
         return "null"
     comptime most = 512

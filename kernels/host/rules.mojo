@@ -267,8 +267,7 @@ def grouped_error(config: GemmConfig) -> ConfigError:
 
 
 def quantised_error(config: GemmConfig) -> ConfigError:
-    """Checks a C with scale factors. They are those that A may have: f32 with e4m3 on sm_90a, atoms of kernel9 on
-    sm_100a."""
+    """Checks a C with scale factors: f32 with e4m3 on sm_90a, atoms as kernel9 takes them on sm_100a."""
     var format = config.out_scaling
     if (format.factors > 0) != config.has_tmem() or not config.kernel.is_persistent:
         var message = String(t"out dtype {format.name}: {config.kernel.name} of {config.arch} has no such C")

@@ -19,8 +19,7 @@ comptime MMAS_PER_STAGE = SWIZZLE_ROW_BYTES // MMA_K_BYTES
 # ---- shared to tensor memory ---------------------------------------------------------------------------------------
 @inline(.always)
 def atom_descriptor(address: UInt32) -> UInt64:
-    """Returns the shared memory descriptor of an atom: 32 contiguous rows of 16 bytes, no swizzle (PTX ISA
-    9.7.16.4.1)."""
+    """Returns the descriptor of an atom: 32 contiguous rows of 16 bytes, no swizzle (PTX ISA 9.7.16.4.1)."""
     comptime version = UInt64(1) << 46
     comptime group_of_8_rows = UInt64(8 * 16 // 16) << 32
     return version | group_of_8_rows | UInt64((address & 0x3FFFF) >> 4)
@@ -53,8 +52,7 @@ def scaled_descriptor(config: GemmConfig, step: Int) -> UInt32:
 def scaled_mma[
     config: GemmConfig, step: Int
 ](tmem: UInt32, a: UInt64, b: UInt64, a_scales: UInt32, b_scales: UInt32, accumulate: Bool):
-    """Starts D = A.B with scale factors, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1). A later commit tells
-    when it is done."""
+    """Starts D = A.B with scale factors, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1)."""
     comptime descriptor = scaled_descriptor(config, step)
     comptime kind = String(".kind::", config.scaling.kind, ".block_scale.scale_vec::", config.scaling.factors, "X")
     inlined_assembly[
@@ -105,8 +103,7 @@ struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply(self, stage: UInt32, slot: UInt32, accumulator: UInt32, accumulate: Bool):
-        """Starts the MMAs of a full stage with the scale factors of a slot. They add to the accumulator, or overwrite
-        it."""
+        """Starts the MMAs of a full stage with the scale factors of a slot; they add to the accumulator if told."""
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
         var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())

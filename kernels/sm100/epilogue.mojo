@@ -60,8 +60,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     @inline(.always)
     def apply_epilogue[step: Int](self, product: Self.Values, operands: EpilogueOperands) -> Self.Values:
-        """Applies the fused epilogue to one step. If C has fewer columns than the product, the last values are
-        unused."""
+        """Applies the fused epilogue to one step. If C has fewer columns, the last values are unused."""
         comptime E = EPILOGUES[Self.config.epilogue - 1]
         var results = Self.Values()
         comptime for first in range(0, Self.count, 8):

@@ -40,8 +40,7 @@ def release[config: GemmConfig](epilogue: Epilogue[config]):
 
 @inline(.always)
 def store_partial_tile[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[config]) -> Bool:
-    """Stores the partial sums of a tile for split-K, and releases its accumulator. Returns whether this part is the
-    last."""
+    """Stores the partial sums of a tile for split-K, and releases its accumulator. Returns whether it is last."""
     comptime E = Epilogue[config]
     comptime for step in range(config.epilogue_steps()):
         var values = epilogue.load[step]()

@@ -47,8 +47,7 @@ def multiply_scaled[config: GemmConfig](cta: Cta[config], problem: Problem, var 
 
 @inline(.always)
 def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """Writes tile after tile: accumulator 0 from right to left, accumulator 1 from left to right. Four warps call
-    this."""
+    """Writes tile after tile: accumulator 0 from right to left, 1 from left to right. Four warps call this."""
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
         var accumulator = accumulators.parity % UInt32(config.accumulators)

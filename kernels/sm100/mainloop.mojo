@@ -22,8 +22,7 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply(self, stage: UInt32, accumulator: UInt32, accumulate: Bool):
-        """Starts the MMAs of a full stage, which add to an accumulator or overwrite it. A later commit tells when they
-        are done."""
+        """Starts the MMAs of a full stage, which overwrite the accumulator or, if `accumulate`, add to it."""
         fence_after_thread_sync()
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))

@@ -29,8 +29,7 @@ def encode_factor[format: BlockScaling](largest: Float32) -> UInt32:
 
 @inline(.always)
 def divide_by_factor[format: BlockScaling](value: Float32, code: UInt32) -> Float32:
-    """Returns value / factor, for the byte `code` of the factor. A factor of 0 (nvfp4) acts as 1, so the value rounds
-    to 0."""
+    """Returns value / factor. `code` is the byte of the factor; 0 (nvfp4) acts as 1, so the value rounds to 0."""
     comptime if format.factors_are_powers_of_two():
         return value * bitcast[DType.float32]((254 - code) << 23)
     else:

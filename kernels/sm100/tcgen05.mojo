@@ -11,8 +11,7 @@ from std.sys._assembly import inlined_assembly
 
 # ---- descriptors ---------------------------------------------------------------------------------------------------
 def instruction_descriptor(config: GemmConfig) -> UInt32:
-    """Returns the instruction descriptor: shape, types and layouts of an MMA of kind f16, f32 sums (PTX ISA
-    9.7.16.4.2)."""
+    """Returns the descriptor of shape, types and layouts of an MMA of kind f16, f32 sums (PTX ISA 9.7.16.4.2)."""
     var accumulate_f32 = 1 << 4
     var bf16 = 1 if config.dtype == DType.bfloat16 else 0
     var types = accumulate_f32 | bf16 << 7 | bf16 << 10
@@ -111,8 +110,7 @@ def tmem_load[columns: Int, halves: Int](address: UInt32) -> Registers[halves * 
 # ---- MMA -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool):
-    """Starts D = A.B, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1). A later commit of this thread tells when
-    it is done."""
+    """Starts D = A.B, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1). A later commit tells its end."""
     comptime descriptor = instruction_descriptor(config)
     inlined_assembly[
         String("tcgen05.mma.cta_group::", config.cta_group, ".kind::f16 [$0], $1, $2, $3, $4;"),

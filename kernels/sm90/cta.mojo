@@ -29,8 +29,7 @@ def warpgroup[config: GemmConfig](cta: Cta[config]) -> UInt32:
 
 @inline(.always)
 def sync_warpgroup(group: UInt32):
-    """Waits for all threads of a consumer warpgroup. Each has a named barrier, from 1 on; 0 belongs to the whole
-    CTA."""
+    """Waits for all threads of a consumer warpgroup, at its named barrier, from 1 on; 0 is that of the CTA."""
     named_barrier[Int32(WARPGROUP_WARPS * 32)](Int32(group + 1))
 
 

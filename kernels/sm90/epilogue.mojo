@@ -16,9 +16,9 @@ comptime WARP_ROWS = MMA_M // WARPGROUP_WARPS
 
 
 struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """The part of a finished tile that one warp writes, in the type of C. With 16 bits, it takes half as many registers
-    as the accumulator. Shared memory holds C in boxes of a warpgroup's rows x `step_columns` columns; one TMA store
-    writes a box."""
+    """The part of a finished tile that one warp writes, in the type of C. With 16 bits, it takes half the registers of
+    the accumulator. Shared memory holds C in boxes of a warpgroup's rows x `step_columns` columns; one TMA store writes
+    a box."""
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
@@ -109,8 +109,7 @@ def first_row_of_thread[config: GemmConfig](cta: Cta[config], tile: Tile) -> UIn
 def apply_epilogue[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, product: Accumulator[config], operands: EpilogueOperands) -> Accumulator[config]:
-    """Applies the fused epilogue to a finished tile. If C has fewer columns than the product, the last registers are
-    unused."""
+    """Applies the fused epilogue to a finished tile. If C has fewer columns, the last registers are unused."""
     comptime E = EPILOGUES[config.epilogue - 1]
     var results = Accumulator[config]()
     var first_column = UInt32(tile.column) + cta.lane % 4 * 2

@@ -66,8 +66,7 @@ struct DeferredEpilogue[config: GemmConfig](SideJob, TrivialRegisterPassable):
 def store_and_add_parts[
     config: GemmConfig
 ](cta: Cta[config], partial: Partial[config], mut accumulator: Accumulator[config], group: UInt32) -> Bool:
-    """Stores the partial sums of a tile for split-K. If this part is the last, adds all parts into the accumulator and
-    returns True."""
+    """Stores the partial sums of a tile for split-K. If this part is last, adds all parts and returns True."""
     comptime A = Accumulator[config]
     comptime for block in range(A.blocks):
         comptime for i in range(0, A.registers, 4):

@@ -10,8 +10,7 @@ from max.gpu.sync import syncwarp
 
 
 struct Consumer[config: GemmConfig](TrivialRegisterPassable):
-    """The operands that one consumer warpgroup reads and the barriers that it signals. All threads of the warpgroup use
-    it."""
+    """The operands that one consumer warpgroup reads, and the barriers that it signals."""
 
     var group: UInt32
     var row: Int32  # this warpgroup's first row in a tile
@@ -121,8 +120,7 @@ def promote_stage[
     mut accumulator: Accumulator[config],
     mut stages: Pipeline[config.stages],
 ):
-    """Waits for the next stage, multiplies it, releases it after its MMAs, and promotes its sums with its scale
-    factors."""
+    """Waits for the next stage, multiplies it, releases it, and promotes its sums with its scale factors."""
     comptime pieces = Promotion[config].pieces
     stages.consumer_wait()
     var factors = consumer.promotion.factors[first_stage=first_stage](stages.stage)
@@ -179,8 +177,7 @@ def skip_tile[
     config: GemmConfig
 ](cta: Cta[config], consumer: Consumer[config], mut stages: Pipeline[config.stages], k_iterations: UInt32):
     """Releases every stage of a tile unread. A warpgroup without rows in C calls this, not `start_tile` and
-    `finish_tile`: its CTA still loads slices for other CTAs, and it saves the power for products that no thread
-    stores."""
+    `finish_tile`: its CTA still loads slices for other CTAs. Products that no thread stores would cost power."""
     for _ in range(k_iterations):
         stages.consumer_wait()
         # All warps must have seen the stage full, as after a multiplication, before one thread releases it.

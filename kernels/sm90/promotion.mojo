@@ -25,8 +25,7 @@ struct Factors[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def __init__(out self, a: UInt32, b: UInt32):
-        """Loads the factors. The shared memory addresses are those of the thread's first row and of the first
-        columns."""
+        """Loads the factors from the addresses of those of the thread's first row and of the first columns."""
         self.a = {fill = 0}
         self.b = {fill = 0}
         comptime for i in range(2 * Self.blocks):

@@ -66,8 +66,7 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def multiply[*, first_stage: Bool](mut self, a: UInt64, b: UInt64):
         """Starts to add a stage, as one wgmma group. `a` is the descriptor of this warpgroup's rows, `b` that of all
-        columns. The `first_stage` of a tile ignores the old values of the registers, so no instruction has to set them
-        to zero."""
+        columns. The `first_stage` of a tile ignores the old registers, so no instruction has to set them to 0."""
         wgmma_fence_aligned()
         comptime for step in range(SWIZZLE_ROW_BYTES // MMA_K_BYTES):
             comptime a_advance = k_advance(step, Self.config.a_mn_major())
