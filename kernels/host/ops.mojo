@@ -82,8 +82,7 @@ struct MatmulFusedInto:
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, out_dtype]()
         comptime assert config.is_fused(), "matmul_fused_into needs the name of an epilogue"
-        var plan = plan_of[config](a, b)
-        check_shape("C", c, [plan.m, plan.c.columns])
+        var plan = plan_of[config](c, a, b)
         enqueue[target, config](c, a, b, ctx, plan, fused_operands[config](plan, bias, residual, alpha, beta))
 
 
@@ -171,8 +170,7 @@ struct MatmulQuantisedInto:
         ctx: DeviceContext,
     ) raises:
         comptime config = op_configuration[options, ARCH, dtype, DType.uint8]()
-        var plan = plan_of[config](a, b)
-        check_shape("C", c, [plan.m, plan.c.columns])
+        var plan = plan_of[config](c, a, b)
         var operands = fused_operands[config](plan, bias, residual, alpha, beta)
         operands.factors = checked_factors_address[config](plan, factors)
         operands.c_scale = c_scale
@@ -194,7 +192,7 @@ struct ScaledMatmulInto:
         ctx: DeviceContext,
     ) raises:
         comptime config = op_configuration[options, ARCH, DType.uint8, out_dtype]()
-        var plan = plan_of[config](a, b)
+        var plan = plan_of[config](c, a, b)
         enqueue_scaled[target, config](c, a, b, a_scales, b_scales, alpha, 0, 1, plan, ctx)
 
 
@@ -221,15 +219,17 @@ struct ScaledMatmulQuantisedInto:
         ctx: DeviceContext,
     ) raises:
         comptime config = op_configuration[options, ARCH, DType.uint8, DType.uint8]()
-        var plan = plan_of[config](a, b)
+        var plan = plan_of[config](c, a, b)
         var place = checked_factors_address[config](plan, factors)
         enqueue_scaled[target, config](c, a, b, a_scales, b_scales, alpha, place, c_scale, plan, ctx)
 
 
 def plan_of[
     config: GemmConfig
-](a: ManagedTensorSlice[rank=2, ...], b: ManagedTensorSlice[rank=2, ...]) raises -> LaunchPlan:
-    """Returns the launch plan for A and B. Raises if they differ in K."""
+](
+    c: ManagedTensorSlice[rank=2, ...], a: ManagedTensorSlice[rank=2, ...], b: ManagedTensorSlice[rank=2, ...]
+) raises -> LaunchPlan:
+    """Returns the launch plan. Raises if A and B differ in K, or if C does not have the shape of the result."""
     comptime in_a_byte = 8 // min(config.scaling.bits, 8)
     comptime k_of_a = 0 if config.a_is_k_by_m() else 1
     comptime k_of_b = 0 if config.b_is_k_by_n() else 1
@@ -237,7 +237,9 @@ def plan_of[
     if b.dim_size(k_of_b) != k:
         var both = String(t"A [{a.dim_size(0)}, {a.dim_size(1)}] and B [{b.dim_size(0)}, {b.dim_size(1)}]")
         raise Error("matmul: ", both, " differ in K, with layout ", config.layout)
-    return LaunchPlan(config, a.dim_size(1 - k_of_a), b.dim_size(1 - k_of_b), k * in_a_byte)
+    var plan = LaunchPlan(config, a.dim_size(1 - k_of_a), b.dim_size(1 - k_of_b), k * in_a_byte)
+    check_shape("C", c, [plan.m, plan.c.columns])
+    return plan^
 
 
 def multiply[
@@ -250,8 +252,7 @@ def multiply[
 ) raises:
     """Launches the kernel for 16-bit A and B whose product is C."""
     comptime assert not config.is_fused(), "matmul: an epilogue is matmul_fused_into's"
-    var plan = plan_of[config](a, b)
-    check_shape("C", c, [plan.m, plan.c.columns])
+    var plan = plan_of[config](c, a, b)
     enqueue[target, config](c, a, b, ctx, plan)
 
 
@@ -287,7 +288,6 @@ def enqueue_scaled[
 ) raises:
     """Launches the kernel for A and B with scale factors. `factors` is the address of those of C, or 0."""
     comptime assert config.scales != "none", "scaled_matmul: 16-bit A and B are matmul_into's"
-    check_shape("C", c, [plan.m, plan.c.columns])
     check_scales[config](plan, a_scales, b_scales)
     var operands = EpilogueOperands(0, 0, alpha, 0, UInt32(plan.m), UInt32(plan.n), factors, c_scale)
     launch_on[target, config](c, a, b, a_scales, b_scales, ctx, plan, operands, NO_GROUPS)
