@@ -1,7 +1,7 @@
 """The launch plan: everything that a launch needs. The host launch code and the JSON for other programs read it.
 
 Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]. Leading dimensions may exceed the
-length of a row. The tensor maps are those of cuTensorMapEncodeTiled (CUDA driver API)."""
+length of a row."""
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, ATOM_WORDS, F32_BLOCK, BlockScaling
 from ..common.config import ELEMENT_BYTES, TEAM_THREADS, GemmConfig, partials_offset
 from ..common.groups import MOST_GROUPS

@@ -1,5 +1,6 @@
 """The launch plan as JSON (schema 1), for programs that launch, emulate or explain the kernel. It has numbers and
-names; harness/compile/plan_words.py has the sentences about them."""
+names; harness/compile/plan_words.py has the sentences about them. Tensor maps list dimensions innermost first, as
+cuTensorMapEncodeTiled takes them (CUDA driver API): dims and boxes in elements, strides in bytes."""
 from ..common.block_scaling import SCALE_SLOTS
 from ..common.config import GemmConfig, SharedMemory
 from .json import array, member, numbers, object, quoted, string_member
