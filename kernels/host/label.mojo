@@ -8,7 +8,8 @@ def label(config: GemmConfig) -> String:
     var blocks = "_blocks" if config.promotes() else ""
     var out = String() if config.out_dtype == config.dtype else String(t"_{config.c_dtype_name()}")
     var name = String(
-        t"{config.kernel.name}_{config.dtype_name()}{blocks}{out}_{tensor_core}_{config.mma_m}x{config.mma_n}x{config.block_k}"
+        t"{config.kernel.name}_{config.dtype_name()}{blocks}{out}_{tensor_core}"
+        t"_{config.mma_m}x{config.mma_n}x{config.block_k}"
         t"_s{config.stages}_c{config.cluster_m}x{config.cluster_n}_e{config.epilogue_width}"
         t"{'' if config.multicast else '_nomulticast'}"
         t"{'' if config.layout == 'nt' else '_'}{'' if config.layout == 'nt' else config.layout}"
