@@ -57,7 +57,7 @@ COMPILER = """
 import sys
 from pathlib import Path
 from harness.compile.compiler import _run_mojo
-_run_mojo(["sh", "-c", f"echo $$ > {sys.argv[1]}; exec sleep 600"], Path("."))
+_run_mojo(["sh", "-c", f"echo $$ > {sys.argv[1]}; exec sleep 600"], Path("."), Path("."))
 """
 
 
