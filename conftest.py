@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["time_budget"]
+number_of_results = count()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,10 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
         golden.fill_cache()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end, so the garbage collector of Python need not look at it during tests."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
-def results_dir(tmp_path, monkeypatch) -> Path:
-    """Records of tests never go to the checkout."""
-    path = tmp_path / "results"
+def results_dir(tmp_path_factory, monkeypatch) -> Path:
+    """Records of tests never go to the checkout. The folder does not exist yet: few tests write records, and a folder
+    for every test, which is what tmp_path makes, takes longer than many a test."""
+    path = tmp_path_factory.getbasetemp() / f"results{next(number_of_results)}"
     monkeypatch.setenv("HARNESS_RESULTS_DIR", str(path))
     return path
 
