@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from emugpu.errors import CannotRun
 from harness import paths
+from harness.cli.main import main
 from harness.compile.artifacts import model_key
 from harness.compile.catalog import KERNELS
 from harness.compile.compiler import driver_source, key_of, readable_errors
@@ -23,6 +25,14 @@ from harness.compile.own_kernel import Sources
 from harness.experiments.job import made_by
 
 EXAMPLE = paths.ROOT / "docs" / "examples" / "my_kernel.mojo"
+
+
+def refused(monkeypatch, folder: Path, *arguments: str) -> Result:
+    """The command, in this process."""
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 2
+    return done
 
 
 def harness(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,11 +82,11 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     ],
     ids=["missing", "no kernel", "a program", "name of the series"],
 )
-def test_a_file_that_is_no_kernel_is_refused_in_one_line(tmp_path, content, message):
+def test_a_file_that_is_no_kernel_is_refused_in_one_line(tmp_path, monkeypatch, content, message):
     if content is not None:
         (tmp_path / "mine.mojo").write_text(content)
-    done = harness(tmp_path, "run", "mine.mojo")
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    done = refused(monkeypatch, tmp_path, "run", "mine.mojo")
+    assert message in done.stderr and done.stderr.count("\n") == 1
     assert done.stdout == ""
 
 
@@ -202,10 +212,10 @@ def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
         "results",
     ],
 )
-def test_a_file_that_is_no_epilogue_is_refused_in_one_line(tmp_path, change, message):
+def test_a_file_that_is_no_epilogue_is_refused_in_one_line(tmp_path, monkeypatch, change, message):
     (tmp_path / "mine.mojo").write_text(EPILOGUE.read_text().replace(*change))
-    done = harness(tmp_path, *RUN, "-c", "epilogue=mine.mojo")
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    done = refused(monkeypatch, tmp_path, *RUN, "-c", "epilogue=mine.mojo")
+    assert message in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -228,6 +238,6 @@ def test_a_kernel_and_an_epilogue_are_both_in_their_places(tmp_path):
     ],
     ids=["no such", "another kernel", "too narrow"],
 )
-def test_an_epilogue_that_cannot_be_is_refused_in_one_line(tmp_path, words, message):
-    done = harness(tmp_path, *words)
-    assert done.returncode == 2 and message in done.stderr and done.stdout == ""
+def test_an_epilogue_that_cannot_be_is_refused_in_one_line(tmp_path, monkeypatch, words, message):
+    done = refused(monkeypatch, tmp_path, *words)
+    assert message in done.stderr and done.stdout == ""
