@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,12 @@ def source(
     return module("kernel", declared, body, target=target, version="8.8", scope=module_scope, directives=directives)
 
 
+@lru_cache(maxsize=64)
+def module_of(text: str) -> Module:
+    """The module of a text. Of launches of the same text only the first parses and translates it."""
+    return Module.from_text(text)
+
+
 @dataclass(frozen=True)
 class Run:
     """A launch that has ended, and the device it ran on."""
@@ -98,7 +105,7 @@ def launch(
     out = device.alloc(4 * (words or threads)) if initial is None else device.upload(initial.astype(np.uint32))
     text = source(body, module_scope, directives, target=target, parameters=parameters)
     result = device.launch(
-        Module.from_text(text),
+        module_of(text),
         grid=grid,
         cluster=cluster,
         block=threads,
@@ -127,7 +134,7 @@ def run(
     words = threads if words is None else words
     out = device.alloc(4 * words)
     device.launch(
-        Module.from_text(source(body, module_scope)),
+        module_of(source(body, module_scope)),
         grid=grid,
         cluster=cluster,
         block=threads,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from native_engine import Listener, library, watched
 from ptx_forms import _each
-from ptx_programs import WORDS, source
+from ptx_programs import WORDS, module_of, source
 
 from emugpu.emulator import Device, Fault, Livelock, Module
 from emugpu.emulator.machine import machine
@@ -49,7 +49,7 @@ def outcome(
     out = device.alloc(65536, "out")
     device.memset(out, 0xEE, 65536)
     found: dict[str, Any] = {}
-    module = Module(text)
+    module = module_of(text)
     names = [p.name for p in module.find(None).parameters]
     arguments = {"out": out, **({"values": values} if "values" in names else {})}
     try:
@@ -281,8 +281,8 @@ def from_tmem(use: str) -> str:
 )
 def test_tensor_memory_comes_to_registers_and_goes_on_as_matrices(shape, at, trans):
     text = from_tmem(LOAD.format(shape=shape, at=at) + KEEP.format(trans=trans))
-    plan = Module(text).code(None).native(True)
-    instructions = Module(text).find(None).instructions
+    plan = module_of(text).code(None).native(True)
+    instructions = module_of(text).find(None).instructions
     native = [i.opcode for b in plan.pieces for p in b if p.start >= 0 for i in instructions[p.first : p.last]]
     assert native.count("stmatrix") == 2 and native.count("tcgen05") == 2
     found = same(text, threads=128)
@@ -496,7 +496,7 @@ def test_atomics_do_the_same_to_memory_and_return_the_same(operation, space):
             text = atomic_program(operation, space, place, lanes)
             found = same(text, threads=32)
             assert "error" not in found, (lanes, place, found["error"])
-            plan = Module(text).code(None).native(True)
+            plan = module_of(text).code(None).native(True)
             assert plan is not None and all(piece.start >= 0 for pieces in plan.pieces for piece in pieces)
 
 
@@ -834,7 +834,7 @@ def test_a_loop_of_scalars_is_worth_its_windows(monkeypatch):
     END: st.global.u32 [%rd1], %r1; ret;
     """
     device = Device(library=library())
-    device.launch(Module(source(body, WORDS)), grid=4, block=128, arguments=[device.alloc(4096)])
+    device.launch(module_of(source(body, WORDS)), grid=4, block=128, arguments=[device.alloc(4096)])
     assert windows[False] < 50  # those of the polling loops are Python's
 
 
@@ -879,7 +879,7 @@ def test_bytes_that_nobody_has_written_are_told_of_alike(uninitialised):
         device = Device(seed=3, uninitialised=uninitialised, library=native)
         out = device.alloc(8192)
         with watched() as stops:
-            result = device.launch(Module(source(text, WORDS)), grid=1, block=32, arguments=[out])
+            result = device.launch(module_of(source(text, WORDS)), grid=1, block=32, arguments=[out])
         words = [device.download(out + place, np.uint32, 32).tolist() for place in (0, 1024, 4096)]
         found.append((words, result.warnings, result.counters))
     assert stops[StopReason.FAILED] and found[0][1]
@@ -889,7 +889,7 @@ def test_bytes_that_nobody_has_written_are_told_of_alike(uninitialised):
 def test_a_kernel_that_does_nothing():
     device = Device(library=library())
     text = ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry nothing()\n{\nret;\n}\n"
-    assert device.launch(Module(text), grid=2, block=64).counters.instructions == {"branch": 4}
+    assert device.launch(module_of(text), grid=2, block=64).counters.instructions == {"branch": 4}
 
 
 def test_a_limit_of_steps_is_the_same():
@@ -898,7 +898,7 @@ def test_a_limit_of_steps_is_the_same():
     for native in (None, library()):
         device = Device(library=native)
         with pytest.raises(Exception, match="warp instructions") as raised:
-            device.launch(Module(text), grid=1, block=32, arguments=[device.alloc(4)], max_steps=10_000)
+            device.launch(module_of(text), grid=1, block=32, arguments=[device.alloc(4)], max_steps=10_000)
         said.append(str(raised.value))
     assert said[0] == said[1]
 
@@ -927,7 +927,7 @@ def test_who_does_not_take_runs_has_all_events_from_python():
     device = Device(library=library())
     text = source("mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0; ret;")
     with watched() as stops:
-        device.launch(Module(text), grid=1, block=32, arguments=[device.alloc(4096)], sinks=[listener, Listener()])
+        device.launch(module_of(text), grid=1, block=32, arguments=[device.alloc(4096)], sinks=[listener, Listener()])
     assert not stops.total()
     assert any(name == "Access" for name, *_ in listener.seen)
 
@@ -982,7 +982,7 @@ def _listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int)
     out = device.alloc(65536)
     device.memset(out, 1, 65536)
     with suppress(Fault):
-        device.launch(Module(text), grid=2, block=threads, arguments=[out], sinks=[listener])
+        device.launch(module_of(text), grid=2, block=threads, arguments=[out], sinks=[listener])
     return listener
 
 
@@ -1012,11 +1012,11 @@ def test_registers_are_the_same_after_every_turn(monkeypatch):
                 traces.append([])
                 device = Device(schedule="random", seed=seed, library=native)
                 if threads:
-                    device.launch(Module(text), grid=1, block=threads, arguments=[device.alloc(4096)])
+                    device.launch(module_of(text), grid=1, block=threads, arguments=[device.alloc(4096)])
                 else:
                     buffers = [device.upload(np.ones((64, 64), np.float32)) for _ in range(3)]
                     shape = {"grid": (2, 1), "block": (32, 32)}
-                    device.launch(Module(text), "sgemm", **shape, arguments=[*buffers, 64, 64])
+                    device.launch(module_of(text), "sgemm", **shape, arguments=[*buffers, 64, 64])
             assert traces[0] == traces[1]
 
 
@@ -1045,7 +1045,7 @@ def test_launch_files_under_both_engines(path):
 def test_epilogues_begin_with_accumulators_of_wgmma():
     """Python puts them into the registers: native code begins there, and does not go on to there by itself."""
     what = read_launch_file(ROOT / "tests" / "data" / "launches" / "nvcc_wgmma_gemm.toml")
-    plan = Module(what.text).code(None).native(True)
+    plan = module_of(what.text).code(None).native(True)
     native = [
         (b, n, piece) for b, pieces in enumerate(plan.pieces) for n, piece in enumerate(pieces) if piece.start >= 0
     ]
