@@ -462,7 +462,7 @@ def atomic_program(operation: str, space: str, lanes: str) -> str:
     shift, r = (3, "%rd") if bits == "64" else (2, "%r")
     third = f", {r}13" if operation.startswith("cas") else ""
     edges, literal = OPERANDS[bits].replace(" ", ", "), "1.0" if operation[-3] == "f" else "5"
-    body = f"""
+    body = """
     setp.lt.u32 %p0, %r0, 40; and.b32 %r1, %r0, 5; setp.ne.u32 %p1, %r1, 4;
     mov.u64 %rd3, edges; mul.wide.u32 %rd5, %r0, 8; add.s64 %rd5, %rd0, %rd5;
     """

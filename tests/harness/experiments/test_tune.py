@@ -6,6 +6,7 @@ import importlib
 import json
 import random
 import sys
+from functools import cache
 from unittest.mock import MagicMock
 
 import pytest
@@ -28,7 +29,7 @@ from harness.compile.compiler import Gpu
 from harness.compile.config import make_config
 from harness.experiments.job import compile_together
 from harness.experiments.race import race
-from harness.experiments.space import geometry, space_of
+from harness.experiments.space import Candidates, geometry, space_of
 from harness.experiments.tune import TuningLimits, tune
 from harness.paths import ROOT
 from harness.problem import Shape
@@ -37,6 +38,7 @@ from harness.run.model import op_parameters, tuned_parameters
 from harness.run.tuned import ShapeClass, class_of
 
 SHAPE = Shape(4096, 4096, 4096)
+pytestmark = pytest.mark.xdist_group("the space that is tuned in")
 
 
 def test_a_tile_scheduler_is_no_address_of_a_cluster():
@@ -84,15 +86,15 @@ def test_only_what_is_asked_for_is_tried():
 @pytest.mark.parametrize("kernel", BF16_KERNELS)
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_90a"])
 def test_every_kernel_has_a_space(kernel, arch):
-    choices = space_of(kernel, arch, "bf16", SHAPE)
-    assert choices.default == make_config(kernel, arch=arch, shape=SHAPE)
-    assert choices.default not in choices.forms and len(choices.forms) >= 10
-    tiles = [(form.cta_group, form.mma_shape, form.ping_pong) for form in choices.forms[:3]]
+    space = space_of(kernel, arch, "bf16", SHAPE)
+    assert space.default == make_config(kernel, arch=arch, shape=SHAPE)
+    assert space.default not in space.forms and len(space.forms) >= 10
+    tiles = [(form.cta_group, form.mma_shape, form.ping_pong) for form in space.forms[:3]]
     assert len(set(tiles)) == 3, "each tile once before any comes with a second cluster"
-    assert sum(choices.refused.values()) < choices.combinations
-    variants = choices.variants(choices.forms[0])
-    assert choices.forms[0] not in variants and len(variants) == len(set(variants))
-    assert {v.cluster for v in variants} == {choices.forms[0].cluster}
+    assert sum(space.refused.values()) < space.combinations
+    variants = space.variants(space.forms[0])
+    assert space.forms[0] not in variants and len(variants) == len(set(variants))
+    assert {v.cluster for v in variants} == {space.forms[0].cluster}
     if kernel == "kernel8":
         assert len({v.scheduler for v in variants}) == 2 and len({v.raster_group for v in variants}) == 4
 
@@ -112,9 +114,9 @@ def test_the_busiest_sm():
 
 def test_clusters_that_stay_are_all_resident():
     """Of an H200, 30 clusters of four are; 33 take two waves of all."""
-    fours = [form for form in CHOICES.forms if form.cluster == (2, 2)]
+    fours = [form for form in choices().forms if form.cluster == (2, 2)]
     assert fours and {form.sms for form in fours} == {120}
-    assert {form.sms for form in CHOICES.forms if form.cluster == (2, 1)} == {132}
+    assert {form.sms for form in choices().forms if form.cluster == (2, 1)} == {132}
     tile = {"arch": "sm_90a", "mma_shape": (128, 256), "cluster": (2, 2)}
     waves = {sms: geometry(make_config("kernel8", **tile, sms=sms), SHAPE).waves for sms in (60, 120, 132)}
     assert waves == {60: 9, 120: 5, 132: 8}, "128 clusters of tiles, for 15, 30, and twice for 33"
@@ -161,40 +163,49 @@ class Pretend:
         }
 
 
-CHOICES = space_of("kernel8", "sm_90a", "bf16", SHAPE)
-FAST_TILE = next(form.mma_shape for form in CHOICES.forms if form.mma_shape != CHOICES.default.mma_shape)
+@cache
+def choices() -> Candidates:
+    return space_of("kernel8", "sm_90a", "bf16", SHAPE)
+
+
+@cache
+def fast_tile() -> tuple[int, ...]:
+    return next(form.mma_shape for form in choices().forms if form.mma_shape != choices().default.mma_shape)
 
 
 def faster_with_a_tile_and_a_depth(config):
-    return 1e-3 * (0.9 if config.mma_shape == FAST_TILE else 1.0) * (0.95 if config.stages == 3 else 1.0)
+    return 1e-3 * (0.9 if config.mma_shape == fast_tile() else 1.0) * (0.95 if config.stages == 3 else 1.0)
 
 
 @pytest.mark.parametrize("device", ["gpu", "model", "emulator"])
 def test_tiles_first_and_then_the_other_options(device):
     engine = Pretend(faster_with_a_tile_and_a_depth, 0.002 if device == "gpu" else 0)
-    found = tune(CHOICES, SHAPE, TuningLimits(device, budget=24), engine)
-    assert found.best.mma_shape == FAST_TILE and found.best.stages == 3
+    found = tune(choices(), SHAPE, TuningLimits(device, budget=24), engine)
+    assert found.best.mma_shape == fast_tile() and found.best.stages == 3
     assert found.gain == pytest.approx(1 / (0.9 * 0.95), rel=0.005)
     assert (found.verdict is not None) == (device == "gpu")
     if device == "gpu":
         assert found.verdict.verdict == "FASTER"
-        assert engine.runs[-10:].count(found.best) == 5 and engine.runs[-10:].count(CHOICES.default) == 5
+        assert engine.runs[-10:].count(found.best) == 5 and engine.runs[-10:].count(choices().default) == 5
 
 
 def test_what_is_within_the_noise_is_not_better_than_the_default():
-    found = tune(CHOICES, SHAPE, TuningLimits("gpu", budget=12), Pretend(lambda config: 1e-3, 0.01))
-    assert found.best == CHOICES.default and found.gain == 1.0
-    assert found.winner == CHOICES.default or found.verdict.verdict in ("SAME", "UNSURE")
+    found = tune(choices(), SHAPE, TuningLimits("gpu", budget=12), Pretend(lambda config: 1e-3, 0.01))
+    assert found.best == choices().default and found.gain == 1.0
+    assert found.winner == choices().default or found.verdict.verdict in ("SAME", "UNSURE")
 
 
 def test_candidates_without_a_result_cost_nothing_but_the_default_must_have_one():
     found = tune(
-        CHOICES, SHAPE, TuningLimits("model", budget=8), Pretend(lambda c: None if c.mma_shape == FAST_TILE else 1e-3)
+        choices(),
+        SHAPE,
+        TuningLimits("model", budget=8),
+        Pretend(lambda c: None if c.mma_shape == fast_tile() else 1e-3),
     )
     assert "a deadlock" in found.failures.values()
-    engine = Pretend(lambda c: None if c == CHOICES.default else 1e-3)
+    engine = Pretend(lambda c: None if c == choices().default else 1e-3)
     with pytest.raises(CannotRun, match="the default has no result: a deadlock"):
-        tune(CHOICES, SHAPE, TuningLimits("model", budget=8), engine)
+        tune(choices(), SHAPE, TuningLimits("model", budget=8), engine)
     assert len(engine.runs) == len(set(engine.runs)) <= 5, "at once, without a second heat"
 
 
@@ -207,14 +218,14 @@ def test_candidates_are_timed_alone():
             asked.append(job.alone)
             return super()._record(job, seconds)
 
-    tune(CHOICES, SHAPE, TuningLimits("gpu", budget=8), Asked(lambda config: 1e-3, 0.001))
+    tune(choices(), SHAPE, TuningLimits("gpu", budget=8), Asked(lambda config: 1e-3, 0.001))
     assert asked and all(asked)
 
 
 @pytest.mark.slow
 def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     """Also that nothing was better; a file that cannot be read is said before anything is measured."""
-    engine = Pretend(lambda config: 1e-3 * (1.1 if config.mma_shape == FAST_TILE else 1.0), 0.001)
+    engine = Pretend(lambda config: 1e-3 * (1.1 if config.mma_shape == fast_tile() else 1.0), 0.001)
     monkeypatch.setattr(Where, "engine", lambda *_: engine)
     monkeypatch.setattr(harness.cli.tune, "_device", lambda *_: ("nvidia-h200", "sm_90a"))
     words = ["tune", "kernel8", "--shape", "4096", "--budget", "6", "--json", "-"]
@@ -222,7 +233,7 @@ def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["gain"] == 1.0
     (entry,) = store.load(results_dir / "tuned" / "nvidia-h200.toml")
-    assert entry.configuration() == CHOICES.default and entry.evidence["gain"] == 1.0
+    assert entry.configuration() == choices().default and entry.evidence["gain"] == 1.0
     assert [path.name for path in (results_dir / "tuned").iterdir()] == ["nvidia-h200.toml"], "no lock is left"
     (results_dir / "tuned" / "nvidia-h200.toml").write_text("[[tuned]")
     engine.runs.clear()
@@ -247,7 +258,7 @@ def test_a_job_that_takes_too_long_is_told_of_the_option():
     engine = Pretend(lambda config: None)
     engine.error = JobTimeout("it took more than 1 s")
     with pytest.raises(CannotRun, match=r"it took more than 1 s; give it more with --timeout"):
-        tune(CHOICES, SHAPE, TuningLimits("model", budget=2), engine)
+        tune(choices(), SHAPE, TuningLimits("model", budget=2), engine)
 
 
 @pytest.mark.slow
@@ -267,7 +278,7 @@ def test_shapes_of_a_class_need_the_same_tiles():
     first = class_of(Shape(513, 4096, 512))
     assert first == class_of(Shape(768, 4096, 512)) == ShapeClass(513, 768, 4096, 512)
     assert not first.has(Shape(512, 4096, 512)) and not first.has(Shape(513, 4104, 512))
-    for config in CHOICES.forms:
+    for config in choices().forms:
         assert geometry(config, Shape(768, 4096, 512)).waves == geometry(config, Shape(768 - 63, 4096, 512)).waves
     few = [
         (found.first, found.last) for found in (class_of(Shape(m, 8, 8)) for m in (1, 16, 17, 64, 65, 128, 129, 257))
@@ -314,7 +325,7 @@ def test_what_was_faster_than_another_default_no_longer_counts(results_dir):
         assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
     words = ["explain", "kernel8", "-c", "arch=sm_90a", "--shape", "4096", "--why"]
     assert "is no longer valid: the default" in CliRunner().invoke(harness.cli.main.main, words).stdout
-    store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), {**evidence, "default": CHOICES.default.label}))
+    store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), {**evidence, "default": choices().default.label}))
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
 
 
@@ -331,7 +342,7 @@ def test_what_was_found_is_kept_and_found_again(results_dir):
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
     assert store.find("nvidia-h200", "kernel8", "sm_90a", "fp16", SHAPE) is None
     assert store.find("nvidia-b200", "kernel8", "sm_90a", "bf16", SHAPE) is None
-    newer = store.entry_of(CHOICES.default, class_of(SHAPE), {})
+    newer = store.entry_of(choices().default, class_of(SHAPE), {})
     store.keep("nvidia-h200", newer)
     assert {entry.place for entry in store.load(path)} == {newer.place, other.place}
     assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == newer
@@ -384,19 +395,19 @@ def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
 
     assert configuration() == BETTER and "-c preset=default runs the default" in capsys.readouterr().err
     assert configuration(dtype="bf16") == BETTER
-    assert configuration(tuned=False) == configuration(gpu=None) == CHOICES.default
-    assert configuration(gpu=Gpu("NVIDIA H100", "9.0", "", "")) == CHOICES.default
+    assert configuration(tuned=False) == configuration(gpu=None) == choices().default
+    assert configuration(gpu=Gpu("NVIDIA H100", "9.0", "", "")) == choices().default
     assert configuration(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE)
     path.write_text(path.read_text().replace("stages = 3", "stages = 30"))
     capsys.readouterr()
-    assert configuration() == CHOICES.default and "stages 30" in capsys.readouterr().err, "it is said"
+    assert configuration() == choices().default and "stages 30" in capsys.readouterr().err, "it is said"
 
 
 def test_the_op_and_the_function_use_it(results_dir, monkeypatch):
     store.keep("nvidia-h200", ENTRY)
     assert tuned_parameters(SHAPE, "bf16", "NVIDIA H200") == op_parameters(BETTER)
     assert tuned_parameters(Shape(4096, 4096, 512), "bf16", "NVIDIA H200") != op_parameters(BETTER)
-    assert tuned_parameters(SHAPE, "bf16", "NVIDIA H100") == op_parameters(CHOICES.default)
+    assert tuned_parameters(SHAPE, "bf16", "NVIDIA H100") == op_parameters(choices().default)
     monkeypatch.setitem(sys.modules, "torch", torch := MagicMock())
     monkeypatch.setitem(sys.modules, "torch.library", torch.library)
     monkeypatch.delitem(sys.modules, "harness.pytorch", raising=False)
@@ -410,7 +421,7 @@ def test_the_op_and_the_function_use_it(results_dir, monkeypatch):
         return pytorch._configuration("kernel8", "cuda", "bf16", problem, tuple(options.items()), tuned)
 
     assert configuration() == BETTER.to_json()
-    assert configuration(tuned=False) == CHOICES.default.to_json()
+    assert configuration(tuned=False) == choices().default.to_json()
     assert configuration(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE).to_json()
 
 
