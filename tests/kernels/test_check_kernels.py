@@ -30,7 +30,10 @@ def errors(artifact: Artifact, kind: str, schedule: str, seed: int, **options) -
     return {f"{finding.rule}: {finding.message}" for finding in checker.report().errors}
 
 
-@pytest.mark.parametrize("config", dict.fromkeys(COMMON), ids=name_of)
+EACH = [pytest.param(one, marks=() if one.kernel == "kernel8" else pytest.mark.slow) for one in dict.fromkeys(COMMON)]
+
+
+@pytest.mark.parametrize("config", EACH, ids=name_of)
 def test_no_kernel_has_an_error(common, config):
     assert errors(common[config], "ragged", *FEW[0]) == set()
     if config.cluster[0] * config.cluster[1] <= 2:

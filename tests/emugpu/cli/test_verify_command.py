@@ -110,7 +110,16 @@ def test_files_for_other_programs(tmp_path):
     assert failure.get("message") == "racy" and "race-shared" in failure.text
 
 
-@pytest.mark.parametrize(("name", "word"), [("clean", "clean"), ("racy", "racy"), ("hung", "hung"), ("fault", "wrong")])
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("racy", "racy"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("clean", "clean"), ("hung", "hung"), ("fault", "wrong"))
+        ),
+    ],
+)
 def test_a_program(tmp_path, name, word):
     (tmp_path / "kernel.ptx").write_text(source(BODIES[name] + "ret;", WORDS))
     (tmp_path / "program.py").write_text(

@@ -21,7 +21,13 @@ REPLAYED = {
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s[0])
-@pytest.mark.parametrize("config", REPLAYED.values(), ids=REPLAYED)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=() if config.kernel == "kernel8" else pytest.mark.thorough)
+        for name, config in REPLAYED.items()
+    ],
+)
 def test_the_stream_is_enough_to_rebuild_every_memory(watched, common, config, schedule):
     """The problem is ragged, and the clusters at its end are partly outside of it."""
     m, n = cluster_tile(config)

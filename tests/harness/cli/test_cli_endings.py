@@ -50,6 +50,7 @@ def test_no_standard_output_at_all(words, code):
     assert done.returncode == code
 
 
+@pytest.mark.slow
 def test_a_terminal_without_a_width_is_one_of_the_usual_width():
     words = {"capture_output": True, "text": True, "cwd": paths.ROOT, "env": {**os.environ, "COLUMNS": "0"}}
     done = subprocess.run([*HARNESS, "list"], **words)
@@ -77,6 +78,7 @@ def test_ctrl_c_while_python_still_imports_says_nothing(tmp_path):
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
+@pytest.mark.slow
 def test_without_assertions_everything_works_as_with_them(series):
     words = ["run", "kernel6", "--shape", "256,512,64", "-c", "cluster=2x1"]
     done = subprocess.run([sys.executable, "-O", *HARNESS[1:], *words], cwd=paths.ROOT, capture_output=True, text=True)

@@ -69,7 +69,7 @@ def test_completion_offers_what_can_be_named(typed, offered):
     assert [item.value for item in complete.get_completions(typed[:-1], typed[-1])] == offered
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in ("zsh", "fish"))])
 def test_shell_completion(shell):
     words = [sys.executable, "-c", "from harness.__main__ import entry; entry()"]
 

@@ -129,6 +129,7 @@ def test_processes_of_this_machine_listen_nowhere():
         assert listening() == before
 
 
+@pytest.mark.slow
 def test_processes_of_this_machine_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(psutil.Process().children(recursive=True))
@@ -166,6 +167,7 @@ def test_workers_that_are_killed_lose_nothing(scheduler, tmp_path):
     assert set(log.read_text().split()) == set(map(str, range(300)))
 
 
+@pytest.mark.slow
 def test_an_address_where_nothing_is():
     with (
         pytest.raises(CannotRun, match=r"127\.0\.0\.1:1 cannot be reached"),

@@ -241,6 +241,7 @@ def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     assert result.exit_code == 3 and "nvidia-h200.toml cannot be read" in result.stderr and not engine.runs
 
 
+@pytest.mark.slow
 def test_the_best_of_a_part_of_the_space_is_not_kept(monkeypatch, results_dir):
     """Another configuration may be faster. An architecture and a type leave nothing out."""
     monkeypatch.setattr(Where, "engine", lambda *_: Pretend(lambda config: 1e-3, 0.001))

@@ -56,7 +56,9 @@ def test_l2_bandwidth_decides_when_it_is_small(bandwidth: float) -> None:
     assert cycles_per_step(4, {"l2.bandwidth": bandwidth}) == pytest.approx(by_hand, rel=0.02)
 
 
-@pytest.mark.parametrize("latency", [210.0, 1000.0, 3000.0])
+@pytest.mark.parametrize(
+    "latency", [210.0, *(pytest.param(latency, marks=pytest.mark.slow) for latency in (1000.0, 3000.0))]
+)
 def test_the_ring_starves_where_littles_law_says(latency: float) -> None:
     """A stage is free again when the next but one has been issued: all but one of the stages are on their way. With two
     stages a step takes as long as a load; with s stages a load over s - 1, or the MMAs.
