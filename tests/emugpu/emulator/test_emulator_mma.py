@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -85,16 +86,20 @@ def mma(unit, pair, d_address, a, b, idesc, accumulate, cta_group, lane_mask=Non
     return unit.mma(pair, what, lambda rule, message: pytest.fail(message))
 
 
+@cache
+def places_of_d(m: int, n: int, count: int) -> tuple[np.ndarray, ...]:
+    """The CTAs, lanes and columns of the elements of D, row by row."""
+    places = itertools.product(range(m), range(n))
+    return tuple(np.array([accumulator_place(*place, m, n, count) for place in places]).T.reshape(3, m, n))
+
+
 def read_d(pair, m, n, column=0, lane=0) -> np.ndarray:
-    """The bits of D as the tensor memories hold them, element by element."""
+    """The bits of D as the tensor memories hold them."""
     for cta in pair:
         cta.tmem.settle()
-    out = np.empty((m, n), np.uint32)
-    for row, col in itertools.product(range(m), range(n)):
-        cta, at_lane, at_column = accumulator_place(row, col, m, n, len(pair))
-        assert pair[cta].tmem.valid[lane + at_lane, column + at_column]
-        out[row, col] = pair[cta].tmem.data[lane + at_lane, column + at_column]
-    return out
+    ctas, lanes, columns = places_of_d(m, n, len(pair))
+    assert np.array([cta.tmem.valid for cta in pair])[ctas, lane + lanes, column + columns].all()
+    return np.array([cta.tmem.data for cta in pair])[ctas, lane + lanes, column + columns]
 
 
 def integers(rng, shape) -> np.ndarray:

@@ -1054,6 +1054,7 @@ def test_epilogues_begin_with_accumulators_of_wgmma():
             assert (plan.entries[block] < 0) == piece.publishes
 
 
+@pytest.mark.thorough
 def test_kernels_of_the_series_under_both_engines(series):
     from kernel_runs import problem
 
@@ -1185,7 +1186,9 @@ class Program:
         return source("\n".join(self.lines), WORDS)
 
 
-@pytest.mark.parametrize("first", range(0, 120, 30))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.thorough) for first in range(30, 120, 30))]
+)
 def test_random_programs(first):
     for seed in range(first, first + 30):
         text = Program(seed).text()

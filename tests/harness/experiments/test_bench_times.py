@@ -26,7 +26,7 @@ def verdicts(change: float, repetition: int, **options) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("repetition", range(5))
+@pytest.mark.parametrize("repetition", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in range(1, 5))])
 @pytest.mark.parametrize("between", [0.002, 0.01])
 def test_identical_code_gives_no_false_alarm_and_is_mostly_the_same(repetition, between):
     found = verdicts(1.0, repetition, between=between)

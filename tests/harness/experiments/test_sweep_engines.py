@@ -22,6 +22,8 @@ from emugpu.processes.engine import MOST_DEATHS, Processes, in_order
 from emugpu.processes.worker_process import JobTimeout, WorkerCrashed
 from harness.experiments.cluster import DaskCluster
 
+pytestmark = pytest.mark.xdist_group("engines of a sweep")
+
 
 @pytest.fixture(scope="module")
 def scheduler():
@@ -108,6 +110,7 @@ def test_results_in_order():
         list(in_order(work.misbehave, [1, 6], 2))
 
 
+@pytest.mark.slow
 def test_the_working_directory_does_not_matter(tmp_path, monkeypatch):
     (tmp_path / "harness").mkdir()
     (tmp_path / "harness" / "__init__.py").write_text("raise SystemExit('the wrong one')")
@@ -121,6 +124,7 @@ def listening() -> set[tuple[str, int]]:
     return {tuple(c.laddr) for p in mine for c in p.net_connections("inet") if c.status == "LISTEN"}
 
 
+@pytest.mark.slow
 def test_processes_of_this_machine_listen_nowhere():
     """What listens, even on the loopback interface alone, has another user of the machine run code as this one."""
     before = listening()

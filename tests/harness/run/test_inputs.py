@@ -130,7 +130,7 @@ def test_rows_of_c_are_all_different(expected):
         assert len(np.unique(rows, axis=1).T) == SHAPE.n
 
 
-@pytest.mark.parametrize("size", [16, 64])
+@pytest.mark.parametrize("size", [pytest.param(16, marks=pytest.mark.slow), 64])
 def test_a_slice_of_k_in_place_of_another_shows(index, expected, size):
     """As when a stage is read too early or too late: in A alone, in B alone, and in both at once."""
     stale = np.roll(np.arange(SHAPE.k).reshape(-1, size), 1, axis=0)
