@@ -64,13 +64,13 @@ def working(configs: Sequence[KernelConfig], lock: Path) -> Iterator[None]:
 
 def wait_for(configs: Iterable[KernelConfig], lock: Path) -> None:
     """Returns when the build cache has these configurations, or when the queue has ended."""
-    waiting = list(configs)
     with open(lock, "a", encoding="utf-8") as file:
-        while waiting := [config for config in waiting if not is_built(config)]:
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return
-            time.sleep(0.5)
+        for config in configs:
+            while not is_built(config):
+                with suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return
+                time.sleep(0.5)
 
 
 def main() -> None:

@@ -76,6 +76,7 @@ def test_the_default_is_the_best_if_nothing_is_better(records):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("reports")
 def test_a_report_of_sweeps_alone(records, tmp_path, monkeypatch):
     """Nobody has run `harness bench`."""
     (tmp_path / "sweeps").mkdir()

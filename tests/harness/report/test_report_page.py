@@ -21,7 +21,7 @@ from harness.report.figures import measured
 from harness.report.published import published_figures
 from harness.run import records
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("reports")]  # what all reports show is predicted once
 
 pytest.importorskip("matplotlib", reason="matplotlib draws the figures")
 
