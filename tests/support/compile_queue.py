@@ -23,6 +23,8 @@ from harness.compile.artifacts import build, is_built
 from harness.compile.config import KernelConfig
 
 BATCH = 40
+seconds_compiled = 0.0
+"""CPU time of a queue that this process started, once it has ended."""
 
 
 def is_user(item: pytest.Item) -> bool:
@@ -58,8 +60,11 @@ def working(configs: Sequence[KernelConfig], lock: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        global seconds_compiled
+        before = sum(os.times()[2:4])
         child.send_signal(signal.SIGINT)
         child.wait()
+        seconds_compiled += sum(os.times()[2:4]) - before
 
 
 def wait_for(configs: Iterable[KernelConfig], lock: Path) -> None:
