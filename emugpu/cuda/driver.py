@@ -6,7 +6,8 @@ It uses the process's primary context, as PyTorch does, so PyTorch's tensors and
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -73,19 +74,21 @@ Parameter = AlignedBytes | ctypes.c_uint32 | ctypes.c_uint64 | ctypes.c_float
 
 
 class Driver:
-    """The first GPU. Raises CannotRun, naming the call and the error, if the driver refuses a call."""
+    """One GPU, the first or another by its ``ordinal``. Raises CannotRun, naming the call and the error, if the driver
+    refuses a call.
+    """
 
-    def __init__(self, library: Any = None) -> None:
+    def __init__(self, library: Any = None, ordinal: int = 0) -> None:
         try:
             self.library = library or ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise CannotRun(f"no CUDA driver on this machine ({error})") from None
         self.call("cuInit", 0)
         device, context = ctypes.c_int(), ctypes.c_void_p()
-        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        self.call("cuDeviceGet", ctypes.byref(device), ordinal)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
-        self.device = device
+        self.device, self.context = device, context
 
     def call(self, name: str, *arguments: Any) -> None:
         code = getattr(self.library, name)(*arguments)
@@ -98,6 +101,15 @@ class Driver:
         """Returns the error code of a call, or -1 if this driver has no function of that name."""
         function = getattr(self.library, name, None)
         return -1 if function is None else int(function(*arguments))
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes this GPU's context the current one of the thread, for the block."""
+        self.call("cuCtxPushCurrent_v2", self.context)
+        try:
+            yield
+        finally:
+            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def attribute(self, number: int) -> int:
         """Returns a CUdevice_attribute."""
