@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
-import sys
 from functools import cache
-from unittest.mock import MagicMock
 
 import pytest
 from bench_support import H200
@@ -34,6 +31,7 @@ from harness.experiments.tune import TuningLimits, tune
 from harness.paths import ROOT
 from harness.problem import Shape
 from harness.run import tuned as store
+from harness.run.configure import configuration
 from harness.run.model import op_parameters, tuned_parameters
 from harness.run.tuned import ShapeClass, class_of
 
@@ -404,26 +402,19 @@ def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
     assert configuration() == choices().default and "stages 30" in capsys.readouterr().err, "it is said"
 
 
-def test_the_op_and_the_function_use_it(results_dir, monkeypatch):
+def test_the_op_and_the_function_use_it(results_dir):
     store.keep("nvidia-h200", ENTRY)
     assert tuned_parameters(SHAPE, "bf16", "NVIDIA H200") == op_parameters(BETTER)
     assert tuned_parameters(Shape(4096, 4096, 512), "bf16", "NVIDIA H200") != op_parameters(BETTER)
     assert tuned_parameters(SHAPE, "bf16", "NVIDIA H100") == op_parameters(choices().default)
-    monkeypatch.setitem(sys.modules, "torch", torch := MagicMock())
-    monkeypatch.setitem(sys.modules, "torch.library", torch.library)
-    monkeypatch.delitem(sys.modules, "harness.pytorch", raising=False)
-    torch.compiler.assume_constant_result = lambda function: function
-    torch.cuda.get_device_capability.return_value, torch.cuda.get_device_name.return_value = (9, 0), "NVIDIA H200"
-    pytorch = importlib.import_module("harness.pytorch")
-    monkeypatch.delitem(sys.modules, "harness.pytorch")
 
-    def configuration(tuned=True, **options):
-        problem = (SHAPE.m, SHAPE.n, SHAPE.k)
-        return pytorch._configuration("kernel8", "cuda", "bf16", problem, tuple(options.items()), tuned)
+    def chosen(tuned=True, **options):
+        asked = {"dtype": "bf16", **options}
+        return configuration("kernel8", "sm_90a", "nvidia-h200", SHAPE, tuned, asked)
 
-    assert configuration() == BETTER.to_json()
-    assert configuration(tuned=False) == choices().default.to_json()
-    assert configuration(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE).to_json()
+    assert chosen() == chosen(out_dtype="bf16") == BETTER
+    assert chosen(tuned=False) == choices().default
+    assert chosen(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE)
 
 
 def test_a_kernel_without_a_space(monkeypatch):
