@@ -139,9 +139,13 @@ def build(configs: Sequence[KernelConfig], notice: bool = False) -> list[Artifac
     missing = {config: folder for config, folder in folders.items() if not _is_whole(folder)}
     for config, folder in missing.items():
         _log.info("%s is compiled: %s is not in the cache, whole", config.label, folder)
-    if missing:
-        labels = ", ".join(config.label for config in missing)
-        with_notice(labels if notice else "", lambda: _compile(missing))
+        ready = planner.compiled_with_planner(config.options(), config.sources.root)
+        if ready:
+            _keep(config, folder, ready)
+    rest = {config: folder for config, folder in missing.items() if not _is_whole(folder)}
+    if rest:
+        labels = ", ".join(config.label for config in rest)
+        with_notice(labels if notice else "", lambda: _compile(rest))
     for config, folder in folders.items():
         if not _is_whole(folder):
             raise CannotRun(f"the build cache at {cache.root()} lost {config.label} again; is it being cleaned?")
@@ -199,13 +203,8 @@ def _is_whole(folder: Path) -> bool:
 
 def _compile(folders: Mapping[KernelConfig, Path]) -> None:
     """Compiles configurations, each for its place in the cache."""
-    for config, folder in folders.items():
-        ready = planner.compiled_with_planner(config.options(), config.sources.root)
-        if ready:
-            _keep(config, folder, ready)
-    rest = [config for config, folder in folders.items() if not _is_whole(folder)]
-    for root in dict.fromkeys(config.sources.root for config in rest):
-        together = [config for config in rest if config.sources.root == root]
+    for root in dict.fromkeys(config.sources.root for config in folders):
+        together = [config for config in folders if config.sources.root == root]
         with compiled(driver_source([config.options() for config in together]), root) as program:
             for index, config in enumerate(together):
                 _keep(config, folders[config], ask(program, "ptx", index))

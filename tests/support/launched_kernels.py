@@ -14,10 +14,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from emugpu.cuda.driver import LaunchConfig
 from harness.compile.artifacts import build
 from harness.compile.config import KernelConfig, make_config
 from harness.problem import Shape
-from harness.run.launcher import MISALIGNED, PACK, Gpu, launcher
+from harness.run.launcher import HEADER, MISALIGNED, PACK, Gpu, launcher
 
 CASES: dict[str, tuple[KernelConfig, Shape]] = {
     "dynamic": (make_config("kernel8", arch="sm_90a", cluster=(2, 1), scheduler="dynamic"), Shape(264, 264, 72)),
@@ -58,7 +59,8 @@ def main(name: str) -> dict[str, Any]:
         workspace = driver.allocate(launch.workspace.bytes)
         driver.fill(workspace, launch.workspace.bytes)
     c = driver.allocate(shape.m * shape.n * BF16.itemsize)
-    found: dict[str, Any] = {"wrong": [], "overlaps": "griddepcontrol.wait" in artifact.ptx}
+    config_words = bytes(launch.kept[0])[8 * 4 : 8 * HEADER]
+    found: dict[str, Any] = {"wrong": [], "attributes": LaunchConfig.from_buffer_copy(config_words).count}
 
     def run(a: int, b: int, residual: int) -> int:
         driver.fill(c, shape.m * shape.n * BF16.itemsize, 0xFF)

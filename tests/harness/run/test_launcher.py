@@ -26,7 +26,7 @@ def test_launches_from_a_table(capfd, name):
     assert done.code == 0, done.err
     found = json.loads(done.out.splitlines()[-1])
     assert found["wrong"] == [0, 0, 0]
-    assert found["overlaps"] == (name == "dynamic")
+    assert found["attributes"] == (name == "dynamic"), "only a kernel that waits for the one before it overlaps"
     assert found.get("counters", [0]) == [0]
     assert found["misaligned"] == 1, "the number of A"
     assert found["misaligned residual"] == (4 if name == "residual" else -10000), "the number, where it is read"
