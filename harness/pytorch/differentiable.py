@@ -2,7 +2,8 @@
 
 With C = activation(alpha * A . B^T + bias) or alpha * A . B^T + beta * residual, and G the gradient of the sum: that of
 A is alpha * G . B, that of B alpha * G^T . A, that of the bias the sum of G's rows, that of the residual beta * G. G, A
-and B are read as they lie. An activation costs one product more, because what it was given is computed again.
+and B are read as they lie. An activation costs one product more, because what it was given is computed again. PyTorch
+raises RuntimeError if a gradient of these gradients is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import is_grad_enabled
+from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.nn import functional
 
@@ -75,6 +77,7 @@ class _Product(torch.autograd.Function):
         return found
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *of_c: Any) -> tuple[Any, ...]:
         if ctx.reason:
             raise NotImplementedError(f"{ctx.reason} has no gradient; call it under torch.no_grad(), or on .detach()")

@@ -93,6 +93,15 @@ def test_what_has_no_gradient_says_so_when_it_is_asked_for_it():
             c.float().sum().backward()
 
 
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_a_gradient_has_no_gradient(activation):
+    a = draw(M, K).requires_grad_()
+    c = functions.matmul(a, draw(N, K), bias=draw(N) if activation else None, activation=activation)
+    [of_a] = torch.autograd.grad(c.square().sum(), a, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        of_a.sum().backward()
+
+
 def test_out_takes_no_gradient():
     a, out = draw(M, K).requires_grad_(), draw(M, N)
     with pytest.raises(ValueError, match=r"a tensor requires a gradient and out is given: .*torch.no_grad"):
