@@ -282,10 +282,7 @@ def _gives_up(f: Fragment, poll: bool) -> bool:
         looked_before = f.polled == f.grid.wakeups.changes
         f.polled = f.grid.wakeups.changes
         return not looked_before
-    if not f.grid.choices.spurious_failure():
-        return False
-    f.grid.wakeups.changes += 1
-    return True
+    return f.grid.choices.spurious_failure()
 
 
 def _report(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int, by_state: bool, over: bool) -> None:
