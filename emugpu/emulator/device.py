@@ -121,14 +121,14 @@ class Device:
 
     ``accumulation``: "f32" multiplies with the host's float32 BLAS; "tensor_core" follows the published rules of the
     hardware bit by bit (slow). ``schedule``: "fifo" (fast, always the same order), "random" (adversarial order and
-    delays drawn from ``seed``; the same seed gives the same run), or "declining" (fifo, but cluster launch control
-    declines every other request).
+    delays drawn from ``seed``; the same seed gives the same run), "declining" (fifo, but cluster launch control
+    declines every other request), or "reversed" (fifo, but CTAs start in the reverse order of their numbers).
     """
 
     def __init__(
         self,
         accumulation: Literal["f32", "tensor_core"] = "f32",
-        schedule: Literal["fifo", "random", "declining"] = "fifo",
+        schedule: Literal["fifo", "random", "declining", "reversed"] = "fifo",
         seed: int = 0,
         memory: GlobalMemory | None = None,
         constants: GlobalMemory | None = None,
@@ -361,7 +361,7 @@ class Device:
             grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants, *unwritten)
             grid.sms = usual_gpu(architecture(module.target)).sms
             self._memory.unwritten = self._constants.unwritten = grid.unwritten
-            clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.rng)
+            clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.reverses)
             return grid, self._make_machine(grid, schedule, clusters, limits)
 
         if workers > 1:

@@ -2,20 +2,19 @@
 
 Every cluster is launched or granted exactly once. At first, as many clusters as the GPU holds are launched in the order
 of their numbers. Whenever there is room again, the one with the lowest number that is left is launched. A cluster that
-has not been launched can be granted.
+has not been launched can be granted. CUDA promises no order, but hardware keeps this one, and libraries rely on it
+(CUB's decoupled look-back).
 """
 
 from __future__ import annotations
 
-import random
 import re
-from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 
 from emugpu.emulator.errors import LaunchError
 from emugpu.emulator.machine.register_pool import SM_REGISTERS
-from emugpu.emulator.machine.state import Cluster
+from emugpu.emulator.machine.state import Cluster, Fragment
 from emugpu.gpus import USUAL, usual_gpu
 
 SM_THREADS = 2048
@@ -63,52 +62,21 @@ def residency(target: str, cluster_size: int, shared_bytes: int, threads: int, r
     return max(1, usual_gpu(architecture(target)).sms * max(1, ctas) // cluster_size)
 
 
-class _Left:
-    """The numbers of a range that are left: taken in order or, with ``rng``, from random places of their circle.
-
-    The object stores the numbers that were taken out of order, not those that are left: a grid may have billions.
-    """
-
-    def __init__(self, numbers: Sequence[int], rng: random.Random | None) -> None:
-        self._numbers = numbers
-        self._rng = rng
-        self._next = 0
-        """How many of the numbers that are left come before the next one."""
-        self._taken: list[int] = []
-        """The taken positions, in increasing order. Without ``rng``, they are those before ``_first``."""
-        self._first = 0
-
-    def __len__(self) -> int:
-        return len(self._numbers) - self._first - len(self._taken)
-
-    def take(self) -> int:
-        """Removes the next number and returns it."""
-        if self._rng is None:
-            self._first += 1
-            return self._numbers[self._first - 1]
-        left = len(self)
-        rank = (self._next - self._rng.randrange(left)) % left
-        # Before the taken position t with the index i, t - i positions are left.
-        position = rank + bisect_right(range(len(self._taken)), rank, key=lambda i: self._taken[i] - i)
-        insort(self._taken, position)
-        self._next = rank % max(left - 1, 1)
-        return self._numbers[position]
-
-
 class Clusters:
     """The clusters of a grid: launched, running, granted and left.
 
-    ``capacity``: how many run at once. ``size``: the number of CTAs in each. ``rng``: if given, clusters start and are
-    granted in random order, and requests fail at random.
+    ``capacity``: how many run at once. ``size``: the number of CTAs in each. ``reverses``: clusters start and are
+    granted in the reverse order of their numbers.
     """
 
-    def __init__(self, total: int, capacity: int, size: int, rng: random.Random | None) -> None:
+    def __init__(self, total: int, capacity: int, size: int, reverses: bool = False) -> None:
         self.total = total
         self.capacity = capacity
         self.size = size
-        self.rng = rng
-        self.left = _Left(range(total), rng)
-        """The clusters that are neither launched nor granted."""
+        self.reverses = reverses
+        self._numbers: Sequence[int] = range(total)[::-1] if reverses else range(total)
+        self._taken = 0
+        """How many of the numbers were launched or granted."""
         self.launched: deque[int] = deque()
         """The clusters that are launched but do not run yet."""
         self.running: list[Cluster] = []
@@ -123,10 +91,19 @@ class Clusters:
         """For each cluster that is launched or runs, by number: its GPC, and how many of its CTAs have not ended."""
         self._fill()
 
+    @property
+    def left(self) -> int:
+        """The number of clusters that are neither launched nor granted."""
+        return len(self._numbers) - self._taken
+
+    def _take(self) -> int:
+        self._taken += 1
+        return self._numbers[self._taken - 1]
+
     def _fill(self) -> None:
         """Launches clusters while there is room, each in the GPC that has the most."""
         while self.left and max(self._room) >= self.size:
-            number = self.left.take()
+            number = self._take()
             gpc = self._room.index(max(self._room))
             self._room[gpc] -= self.size
             self._held[number] = gpc, self.size
@@ -138,8 +115,8 @@ class Clusters:
         self.launched.clear()
         self._held.clear()
         self._room = [(self.capacity + n) // gpcs * self.size for n in range(gpcs)]
-        self.left = _Left(numbers, self.rng)
-        self.total = len(self.left)
+        self._numbers, self._taken = numbers[::-1] if self.reverses else numbers, 0
+        self.total = len(numbers)
         self._fill()
 
     @property
@@ -148,13 +125,16 @@ class Clusters:
         return [cluster for cluster in self.running if cluster.living_threads]
 
     @property
+    def fragments(self) -> list[Fragment]:
+        """The fragments of the running clusters."""
+        return [f for cluster in self.living for cta in cluster.ctas for warp in cta.warps for f in warp.fragments]
+
+    @property
     def can_start(self) -> bool:
         return bool(self.launched)
 
     def start(self) -> int:
-        """Returns the number of the cluster to run next. CUDA promises no order, so with ``rng`` it may be any."""
-        if self.rng is not None:
-            self.launched.rotate(self.rng.randrange(len(self.launched)))
+        """Returns the number of the cluster to run next."""
         return self.launched.popleft()
 
     def leave(self, number: int) -> None:
@@ -177,4 +157,4 @@ class Clusters:
         if not self.left:
             return None
         self.granted += 1
-        return self.left.take()
+        return self._take()

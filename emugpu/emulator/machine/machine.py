@@ -256,7 +256,7 @@ class Machine:
         running = self.clusters.living
         if self.pollers:
             polls = [(p.fragment, p.what) for p in self.pollers]
-            raise Livelock(reports.livelock(self.code, polls, self.clusters, self.schedule.rng is not None))
+            raise Livelock(reports.livelock(self.code, polls, self.clusters))
         if not running:
             return False
         fragments = [f for c in running for cta in c.ctas for w in cta.warps for f in w.fragments]
@@ -271,9 +271,7 @@ class Machine:
         """Lets lanes that wait for their siblings go on without them. If no warp can run then, raises the report."""
         polling = any(f.polls for f in fragments)
         report = (Livelock if polling else Deadlock)(
-            reports.livelock(self.code, [], self.clusters, self.schedule.rng is not None)
-            if polling
-            else reports.deadlock(self.code, self.clusters)
+            reports.livelock(self.code, [], self.clusters) if polling else reports.deadlock(self.code, self.clusters)
         )
         earlier = self._was_stuck[0] if self._was_stuck and self._was_stuck[1] == self.wakeups.changes else None
         if not any([go_on_alone(join) for join in joins]):
@@ -539,9 +537,7 @@ class Machine:
         if self._clock_rounds > CLOCK_ROUNDS:
             site = self.code.sites[self.code.first[fragment.block]]
             what = f"waits for a time that the clock never reaches, PTX line {site.line}: {site.text}"
-            raise Livelock(
-                reports.livelock(self.code, [(fragment, what)], self.clusters, self.schedule.rng is not None)
-            )
+            raise Livelock(reports.livelock(self.code, [(fragment, what)], self.clusters))
 
     def _polls(self, fragment: Fragment, watch: _Watch) -> bool | None:
         """Runs one window and watches. Returns True if the loop came round with nothing changed, None if it stopped."""

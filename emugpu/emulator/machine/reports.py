@@ -216,15 +216,13 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(parts)
 
 
-def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Clusters, shuffled: bool) -> str:
+def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Clusters) -> str:
     """Returns the report of a livelock: which warps poll what, which wait meanwhile, and which clusters have not
     started.
-
-    ``shuffled``: clusters start in random order.
     """
     head = f"livelock in kernel '{short_name(code.kernel.name)}': warps only poll, and nothing else happens"
     waits = _waits(code, clusters.living, {fragment for fragment, _ in polls})
-    return "\n".join([head, *_together(polls), *waits, *_without_room(clusters, shuffled)])
+    return "\n".join([head, *_together(polls), *waits, *_without_room(clusters)])
 
 
 def _together(texts: Iterable[tuple[Fragment, str]]) -> list[str]:
@@ -235,11 +233,11 @@ def _together(texts: Iterable[tuple[Fragment, str]]) -> list[str]:
     return [f"    {_who(fragments)}: {what}" for what, fragments in groups.items()]
 
 
-def _without_room(clusters: Clusters, shuffled: bool) -> list[str]:
-    left = len(clusters.launched) + len(clusters.left)
+def _without_room(clusters: Clusters) -> list[str]:
+    left = len(clusters.launched) + clusters.left
     if not left:
         return []
-    started = "; they start in random order" if shuffled else ""
+    started = "; they start in reverse order" if clusters.reverses else ""
     return [
         f"  {left} of {clusters.total} clusters have not started: "
         f"the GPU has room for {clusters.capacity} at once{started}"

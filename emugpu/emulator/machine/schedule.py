@@ -7,6 +7,8 @@ of operations (after Burckhardt et al., "A randomized scheduler with probabilist
 
 Cluster launch control may decline a request although clusters are left. This was seen on a B300 that two processes
 share (QuACK, 2026). ``DecliningSchedule`` declines every other request, the random schedule about one in ten.
+
+CTAs start in the order of their numbers, except under ``ReversedSchedule``: CUDA promises no order.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class QuietSchedule:
     """What schedules that provoke nothing have in common."""
 
     splits_multicast = False
-    rng = None
+    reverses = False
 
     def early(self) -> bool:
         return True
@@ -76,10 +78,17 @@ class DecliningSchedule(FifoSchedule):
         return self._declined
 
 
+class ReversedSchedule(FifoSchedule):
+    """A FifoSchedule under which CTAs start in the reverse order of their numbers."""
+
+    reverses = True
+
+
 class RandomSchedule:
     """A seeded random order that tries to provoke errors."""
 
     splits_multicast = True
+    reverses = False
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -179,6 +188,8 @@ def make_schedule(name: str, seed: int) -> Schedule:
         return FifoSchedule()
     if name == "declining":
         return DecliningSchedule()
+    if name == "reversed":
+        return ReversedSchedule()
     if name == "random":
         return RandomSchedule(seed)
-    raise ValueError(f"schedule '{name}': must be fifo, random or declining")
+    raise ValueError(f"schedule '{name}': must be fifo, random, declining or reversed")

@@ -23,7 +23,7 @@ def machine() -> Any:
     it.wakeups = SimpleNamespace(changes=7, ready=deque())
     it.grid = SimpleNamespace(clock=0)
     it.code = SimpleNamespace(live_in=[[0, 2]], first=[0], sites=[SimpleNamespace(line=3, text="mov")])
-    it.clusters, it.schedule = None, SimpleNamespace(rng=None)
+    it.clusters = None
     it._suspects, it._gave_up, it._clock_rounds = {}, {}, 0
     return it
 
@@ -99,7 +99,7 @@ def test_time_passes_by_an_eighth_or_a_thousand_ticks(machine, clock, then):
 
 
 def test_a_clock_is_watched_for_so_many_rounds_alone(machine, monkeypatch):
-    monkeypatch.setattr(reports, "livelock", lambda code, polls, clusters, shuffled: polls[0][1])
+    monkeypatch.setattr(reports, "livelock", lambda code, polls, clusters: polls[0][1])
 
     def rounds_alone() -> None:
         for _ in range(CLOCK_ROUNDS):

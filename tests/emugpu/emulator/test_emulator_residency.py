@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-from collections import deque
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from ptx_programs import STORE_R1, launch
 
 from emugpu.emulator import Device, LaunchError, Livelock
 from emugpu.emulator.machine.events import CtaEnded, CtaStarted
-from emugpu.emulator.machine.grid import Clusters, architecture, emulated_name, residency
+from emugpu.emulator.machine.grid import architecture, emulated_name, residency
 
 KB = 1024
 
@@ -45,36 +43,62 @@ def meet(grid: int, target: str = "sm_100a", threads: int = 32, schedule: str = 
     assert (device.download(seen, np.uint32, grid) == grid).all()
 
 
-def test_in_fifo_order_ctas_start_in_the_order_of_the_grid():
-    assert tickets(24) == list(range(24))
-    assert tickets(24, resident_clusters=5) == list(range(24))
-    assert tickets(24, cluster=2, resident_clusters=3) == list(range(24))
+def starts(grid: int, schedule: str, seed: int = 0, **options) -> list[int]:
+    """The numbers of the CTAs in the order in which they start."""
+    started: list[int] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, CtaStarted):
+            started.append(event.ctaid[0])
+
+    device = Device(schedule=schedule, seed=seed)
+    arguments = [device.upload(np.zeros(1, np.uint32)), device.alloc(4 * grid)]
+    device.launch(cuda("residency"), "tickets", grid=grid, block=32, arguments=arguments, sinks=[note], **options)
+    return started
 
 
-@pytest.mark.parametrize("options", [{}, {"resident_clusters": 3}, {"cluster": 2, "resident_clusters": 2}])
-def test_random_schedules_start_ctas_in_different_orders(options):
-    orders = [tuple(tickets(12, "random", seed, **options)) for seed in range(12)]
+ROOM = [{}, {"resident_clusters": 5}, {"cluster": 2, "resident_clusters": 3}]
+
+
+@pytest.mark.parametrize("options", ROOM)
+def test_ctas_start_in_the_order_of_their_numbers_under_every_schedule(options):
+    assert tickets(24, **options) == list(range(24))
+    for schedule, seed in (("fifo", 0), ("declining", 0), *(("random", seed) for seed in range(6))):
+        assert starts(24, schedule, seed, **options) == list(range(24)), (schedule, seed)
+
+
+def test_under_the_reversed_schedule_they_start_in_the_reverse_order():
+    assert starts(24, "reversed") == starts(24, "reversed", resident_clusters=5) == list(range(24))[::-1]
+    assert starts(6, "reversed", cluster=2) == [4, 5, 2, 3, 0, 1]
+
+
+def test_under_a_random_schedule_ctas_that_run_together_do_their_work_in_any_order():
+    orders = [tuple(tickets(12, "random", seed)) for seed in range(12)]
     assert all(sorted(order) == list(range(12)) for order in orders), "every CTA runs once"
-    assert len(set(orders)) > 6
-    assert orders[3] == tuple(tickets(12, "random", 3, **options)), "the same seed gives the same run"
+    assert len(set(orders)) > 3
+    assert orders[3] == tuple(tickets(12, "random", 3)), "the same seed gives the same run"
 
 
-def test_random_schedules_show_that_a_chain_relies_on_the_order_of_starts():
-    """With room for all it works in any order; with room for two only if the CTAs happen to start in order."""
-    ends = set()
+def chain(schedule: str, seed: int = 0, entry: str = "chain_forward", **options) -> list[int]:
+    device = Device(schedule=schedule, seed=seed)
+    totals = device.alloc(6 * 4)
+    arguments = [device.upload(np.zeros(6, np.uint32), "flags"), device.upload(np.ones(6 * 32, np.int32)), totals]
+    if entry == "chain_by_ticket":
+        arguments.append(device.upload(np.zeros(1, np.uint32)))
+    device.launch(cuda("flag_chain"), entry, grid=6, block=32, arguments=arguments, **options)
+    return device.download(totals, np.int32, 6).tolist()
+
+
+def test_a_chain_that_relies_on_the_order_of_starts_hangs_only_in_another_order():
+    """With room for all it works in any order; with room for two, only if the CTAs start in order."""
+    sums = [32 * (n + 1) for n in range(6)]
     for seed in range(12):
-        device = Device(schedule="random", seed=seed)
-        flags = device.upload(np.zeros(6, np.uint32), "flags")
-        arguments = [flags, device.upload(np.zeros(6 * 32, np.int32)), device.alloc(6 * 4)]
-        try:
-            device.launch(
-                cuda("flag_chain"), "chain_forward", grid=6, block=32, arguments=arguments, resident_clusters=2
-            )
-            ends.add("done")
-        except Livelock as error:
-            assert "flags" in str(error)
-            ends.add("livelock")
-    assert "livelock" in ends
+        assert chain("random", seed, resident_clusters=2) == sums
+    assert chain("fifo", resident_clusters=2) == chain("reversed") == sums
+    with pytest.raises(Livelock, match="flags") as error:
+        chain("reversed", resident_clusters=2)
+    assert "they start in reverse order" in str(error.value)
+    assert chain("reversed", entry="chain_by_ticket", resident_clusters=2) == sums
 
 
 @pytest.mark.parametrize(("resident", "cluster", "ctas"), [(1, 1, 1), (2, 1, 2), (5, 1, 5), (2, 2, 4)])
@@ -174,19 +198,6 @@ def test_a_cluster_starts_when_those_before_it_cannot_go_on():
 
     launch("mov.b32 %r1, 1;" + STORE_R1 + "ret;", grid=3, sinks=[note])
     assert told == [(name, cluster) for cluster in range(3) for name in ("CtaStarted", "CtaEnded")]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_clusters_at_random_are_drawn_as_from_a_circle_of_all_that_are_left(seed):
-    circle, rng = deque(range(3, 60, 2)), random.Random(seed)
-    clusters = Clusters(0, 1, 1, random.Random(seed))
-    clusters.left = type(clusters.left)(range(3, 60, 2), clusters.rng)
-    drawn = []
-    while circle:
-        circle.rotate(rng.randrange(len(circle)))
-        drawn.append(circle.popleft())
-    assert [clusters.grant() for _ in drawn] == drawn
-    assert clusters.grant() is None and len(clusters.left) == 0
 
 
 @pytest.mark.parametrize(

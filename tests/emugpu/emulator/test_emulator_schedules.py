@@ -33,13 +33,13 @@ def test_in_fifo_order_warps_come_first_then_operations_one_by_one():
 
 def test_the_fifo_schedule_makes_no_trouble():
     schedule = make_schedule("fifo", 7)
-    assert schedule.rng is None and not schedule.splits_multicast
+    assert not schedule.reverses and not schedule.splits_multicast
     assert schedule.early() and not schedule.spurious_failure() and schedule.budget() == 0
 
 
 @pytest.mark.parametrize("name", ["", "Fifo", "lifo"])
 def test_other_schedules_are_refused(name):
-    with pytest.raises(ValueError, match="must be fifo, random or declining"):
+    with pytest.raises(ValueError, match="must be fifo, random, declining or reversed"):
         make_schedule(name, 0)
 
 

@@ -96,7 +96,7 @@ def test_a_cta_lives_until_its_own_end():
 
 
 def test_each_cluster_is_launched_or_granted_once_whoever_leaves_first():
-    clusters = Clusters(9, capacity=2, size=2, rng=None)
+    clusters = Clusters(9, capacity=2, size=2)
     clusters.take(range(9), gpcs=1)
     done: list[int | None] = []
     while clusters.can_start or clusters.running:
@@ -114,7 +114,7 @@ def test_each_cluster_is_launched_or_granted_once_whoever_leaves_first():
 
 def test_clusters_are_spread_over_gpcs_as_evenly_as_can_be():
     """Five clusters of four in two GPCs: two and three; what is left in each is no room for another."""
-    clusters = Clusters(40, capacity=5, size=4, rng=None)
+    clusters = Clusters(40, capacity=5, size=4)
     clusters.take(range(40), gpcs=2)
     assert list(clusters.launched) == [0, 1, 2, 3, 4]
     for number in range(3):
