@@ -4,6 +4,10 @@ The loop detects a warp that only polls. While such a warp runs alone nothing el
 block with the same registers and has changed nothing itself, it would go on for ever. The loop puts it aside until
 something has happened. A warp that reads the same few places again and again, but counts or computes meanwhile, may end
 by itself. It runs on for a long time, but only while nothing else can happen, before it counts as polling.
+
+Warps that go round a loop with barriers inside always find one of them ready. So after a number of turns in which no
+event has come from outside, all ready warps stand aside until everything else has had its turn: asynchronous
+operations, warps that were put aside, clusters that have not started (`emugpu.emulator.machine.spinning`).
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ from emugpu.emulator.machine.counters import Counters, add_instructions
 from emugpu.emulator.machine.divergence import arrive_at_join, go_on_alone
 from emugpu.emulator.machine.events import Agent
 from emugpu.emulator.machine.grid import Clusters
-from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.schedule import START, FifoSchedule, Schedule
+from emugpu.emulator.machine.spinning import FEWEST_LOOKS, Spinning, Watch, same
 from emugpu.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid, JoinPoint
 from emugpu.emulator.names import short_name
 
@@ -50,6 +54,12 @@ LIMIT_CHECK = 1024
 """Turns between two checks of the limits."""
 NATIVE_TURNS = 8 * LIMIT_CHECK
 """The same when the native engine gives the turns."""
+SPELL = 1024
+"""After this many turns without an event from outside (an operation completes, a cluster starts or ends), all ready
+warps stand aside.
+"""
+LONGEST_SPELL = 64 * SPELL
+"""The same, if operations complete meanwhile."""
 LONGEST_TURN = 100 + WINDOW
 """The most blocks that one turn of a warp has."""
 MOST_STEPS = 1_000_000_000
@@ -182,6 +192,15 @@ class Machine:
         self._suspects: dict[Agent, tuple[int, int]] = {}
         """For each warp that may be polling or watches a clock: the count of changes, and its windows since."""
         self._clock_rounds = 0
+        self._quiet_turns = self._spell = 0
+        """Turns since the last event from outside, and since the last time that the ready warps stood aside."""
+        self._aside: deque[Fragment] = deque()
+        """Ready fragments that stand aside."""
+        self._starts = 1
+        """The number of clusters that start the next time that the ready warps stand aside."""
+        self.spinning = Spinning(self)
+        self.watched = False
+        """Whether each turn is watched: it runs in Python, and has its usual length."""
         self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
         self._largest_block = max(self._block_sizes, default=1) or 1
         self._unchecked = 1
@@ -220,27 +239,69 @@ class Machine:
             if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and self.preempted):
                 self._check_limits()
                 turns = 0
+            if ready and (self._quiet_turns >= SPELL or self._spell >= LONGEST_SPELL):
+                self._stand_aside()
             if ready and self._in_order and (taken := self._take_turns(turns)):
                 turns += taken
+                self._quiet_turns += taken
+                self._spell += taken
                 continue
             step = schedule.next(ready, bool(clusters.launched))
             if step is None:
-                if not self._carry_on():
+                if self._aside:
+                    self._come_back()
+                elif not self._carry_on():
                     break
             elif step is START:
                 self._start_cluster()
             elif type(step) is Fragment:
-                changes = self.wakeups.changes
-                if not self._run(step) or self.wakeups.changes != changes:
-                    self.progress += 1
+                self._quiet_turns += 1
+                self._spell += 1
+                self.turn(step)
             else:
                 self._complete(step)
                 self.progress += 1
             turns += 1
 
+    def turn(self, fragment: Fragment) -> None:
+        """Gives a fragment a turn."""
+        changes = self.wakeups.changes
+        if not self._run(fragment) or self.wakeups.changes != changes:
+            self.progress += 1
+
+    def _stand_aside(self) -> None:
+        self._aside.extend(self.wakeups.ready)
+        self.wakeups.ready.clear()
+        self._quiet_turns = self._spell = 0
+
+    def _come_back(self) -> None:
+        """Nothing is ready or in flight but the fragments that stand aside: lets everything else run, and then these.
+
+        Twice as many clusters start each time. If CTAs do not seem to depend on one another, they start only when
+        those that run are found to spin.
+        """
+        clusters, start = self.clusters, self.wakeups.start
+        aside, self._aside = self._aside, deque()
+        alone = all(f.agent in self._suspects for f in self.preempted)
+        looks = self.spinning.look(aside) if alone else 0
+        if clusters.can_start and (self.code.between_clusters or looks >= FEWEST_LOOKS):
+            alone = False
+            for _ in range(min(self._starts, len(clusters.launched))):
+                self._start_cluster()
+            self._starts *= 2
+        if alone:
+            self._time_out([f for f in clusters.fragments if f.waiting is not None], PATIENCE)
+        else:
+            self.spinning.forget()
+        for fragment in (*(poller.fragment for poller in self.pollers), *self.preempted, *aside):
+            start(fragment)
+        self.pollers.clear()
+        self.preempted.clear()
+        self.spinning.watch()
+
     def _carry_on(self) -> bool:
         """Nothing is ready or in flight: finds something to run, or raises the error. Returns False if all is done."""
-        idle = all(f.agent in self._suspects for f in self.preempted)
+        idle = bool(self.code.between_clusters) or all(f.agent in self._suspects for f in self.preempted)
         if self.clusters.can_start and idle and (self.pollers or self.preempted or not self.clusters.running):
             self._start_cluster()
             return True
@@ -259,7 +320,7 @@ class Machine:
             raise Livelock(reports.livelock(self.code, polls, self.clusters))
         if not running:
             return False
-        fragments = [f for c in running for cta in c.ctas for w in cta.warps for f in w.fragments]
+        fragments = self.clusters.fragments
         joins = list(
             {f.joins[-1]: None for f in fragments if f.waiting is None and f.joins and f in f.joins[-1].arrived}
         )
@@ -298,6 +359,10 @@ class Machine:
             lapped = [f for f in waiting if lifetime.release_if_lapped(f)]
             if lapped:
                 return True
+        return self._time_out(waiting, patience)
+
+    def _time_out(self, waiting: list[Fragment], patience: int) -> bool:
+        """Lets tests of an mbarrier time out. Returns whether any did."""
         released = False
         for fragment in waiting:
             on = fragment.waiting.on if fragment.waiting is not None else None
@@ -315,8 +380,8 @@ class Machine:
         then = self._gave_up.get(fragment.agent)
         if then is not None and then.changes == now.changes:
             now.times = then.times + 1
-            same = then.block == now.block and _same(then.registers, now.registers, fragment)
-            if same or now.times > (PATIENCE if fragment.polls else patience):
+            alike = then.block == now.block and same(then.registers, now.registers, fragment)
+            if alike or now.times > (PATIENCE if fragment.polls else patience):
                 return False
         self._gave_up[fragment.agent] = now
         return True
@@ -340,6 +405,7 @@ class Machine:
         grid = self.grid
         cluster = Cluster(grid, self.clusters.start())
         self.clusters.running.append(cluster)
+        self._quiet_turns = 0
         grid.counters.clusters_launched += 1
         grid.counters.ctas += len(cluster.ctas)
         self.progress += 1
@@ -357,6 +423,7 @@ class Machine:
             return
         lifetime.check_ended(self.code, cluster)
         self.clusters.end(cluster)
+        self._quiet_turns = 0
         if self.grid.sink is not None:
             self.grid.sink(events.ClusterEnded(cluster.number))
         else:
@@ -385,7 +452,7 @@ class Machine:
 
         before: turns since the last check of the limits. Together with the new ones they must not exceed the limit.
         """
-        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before)
+        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before, SPELL - self._quiet_turns)
         if self.engine is None or most <= 0:
             return 0
         window = 0 if self._suspects else WINDOW
@@ -435,9 +502,9 @@ class Machine:
         functions, counts, registers = self.code.functions, self.block_counts, fragment.registers
         join_block = fragment.join_block
         block = fragment.block
-        turn = self.schedule.budget() or FIRST_LOOK
+        turn = FIRST_LOOK if self.watched else self.schedule.budget() or FIRST_LOOK
         budget = min(turn - (stop.ran if stop is not None else 0), self._unchecked)
-        engine = self.engine
+        engine = None if self.watched else self.engine
         later = 0 if stop is not None else turn - budget
         try:
             while True:
@@ -499,7 +566,7 @@ class Machine:
             self.wakeups.start(fragment)
             return False
         changes, reads = self.wakeups.changes, self.grid.clock_reads
-        watch = _Watch(self.grid.sink)
+        watch = Watch(self.grid.sink)
         proven = self._polls(fragment, watch)
         if proven is None:
             return False
@@ -539,7 +606,7 @@ class Machine:
             what = f"waits for a time that the clock never reaches, PTX line {site.line}: {site.text}"
             raise Livelock(reports.livelock(self.code, [(fragment, what)], self.clusters))
 
-    def _polls(self, fragment: Fragment, watch: _Watch) -> bool | None:
+    def _polls(self, fragment: Fragment, watch: Watch) -> bool | None:
         """Runs one window and watches. Returns True if the loop came round with nothing changed, None if it stopped."""
         code, grid = self.code, self.grid
         if self._passes_natively(fragment, watch):
@@ -569,7 +636,7 @@ class Machine:
                     return None
                 if following == saved_block and self.wakeups.changes == changes and grid.clock_reads == clock_reads:
                     now = [fragment.registers[slot] for slot in code.live_in[saved_block]]
-                    if _same(saved, now, fragment):
+                    if same(saved, now, fragment):
                         return True
         except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._error(error, fragment) from error
@@ -577,10 +644,10 @@ class Machine:
             grid.sink = watch.sink
         return False
 
-    def _passes_natively(self, fragment: Fragment, watch: _Watch) -> bool:
+    def _passes_natively(self, fragment: Fragment, watch: Watch) -> bool:
         """Returns whether the native engine ran the window. It does not when a report may need the polled addresses."""
         _, rounds = self._suspects.get(fragment.agent, (-1, 0))
-        if self.engine is None or self._unchecked < LONGEST_TURN or rounds >= PATIENCE - 1:
+        if self.engine is None or self.watched or self._unchecked < LONGEST_TURN or rounds >= PATIENCE - 1:
             return False
         passed = self.engine.pass_window(fragment, WINDOW)
         if passed is None:
@@ -598,6 +665,7 @@ class Machine:
         except Fault as error:
             raise reports.explain(self.code, error, operation.fragment, operation.site, asynchronous=True) from error
         self.wakeups.changes += 1
+        self._quiet_turns = 0
         cluster = operation.fragment.cta.cluster
         cluster.in_flight -= 1
         if not cluster.in_flight:
@@ -669,50 +737,3 @@ def _rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(first, *others)
-
-
-def _same(before: list[Any], now: list[Any], fragment: Fragment) -> bool:
-    """Returns whether registers are as before in a fragment's lanes. The values of other lanes do not matter."""
-    return all(_agree(a, b, fragment.lane_index) for a, b in zip(before, now, strict=True))
-
-
-def _agree(a: Any, b: Any, lanes: NDArray[np.int64]) -> bool:
-    if isinstance(a, Poison) or isinstance(b, Poison):
-        return a is b or (
-            type(a) is type(b) and _agree(a.value, b.value, lanes) and _agree(a.undefined, b.undefined, lanes)
-        )
-    if a is b:
-        return True
-    agree = a == b
-    return bool(agree[lanes].all() if isinstance(agree, np.ndarray) else agree)
-
-
-class _Watch:
-    """A sink that records what is read and passes events on to the launch's own sink."""
-
-    def __init__(self, sink: events.Sink | None) -> None:
-        self.sink = sink
-        self.polled: dict[str, events.Site] = {}
-        self.unnamed = 0
-        """Reads in a window that ran natively, which this sink did not see."""
-
-    def __call__(self, event: Any) -> None:
-        if self.sink is not None:
-            self.sink(event)
-        if isinstance(event, events.Access):
-            where = event.where if isinstance(event.where, int) else int(event.where[0])
-            place = f"global 0x{where:x}" if event.space == "global" else f"{event.space} memory at 0x{where:x}"
-            self.polled[place] = event.site
-        elif isinstance(event, events.Polled):
-            place = f"for parity {event.phase & 1} of the mbarrier at shared 0x{event.offset:x} of CTA rank {event.cta}"
-            self.polled[place] = event.site
-
-    def describe(self, fragment: Fragment) -> str:
-        """Describes what the loop polls, with the names of allocations."""
-        memory = fragment.grid.memory
-        polls = []
-        for place, site in self.polled.items():
-            name = memory.name_of(int(place.rpartition("0x")[2], 16)) if place.startswith("global") else ""
-            polls.append(f"polls {place}{f' ({name})' if name else ''}, PTX line {site.line}: {site.text}")
-        site = fragment.grid.code.sites[fragment.grid.code.first[fragment.block]]
-        return "; ".join(polls) or f"loops without end, PTX line {site.line}: {site.text}"
