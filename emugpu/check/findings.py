@@ -64,6 +64,7 @@ _WARNINGS = {
     "tmem-fence": "tcgen05.fence surrounds a synchronisation between tcgen05 operations of two threads.",
     "phase-lapped": "A thread that waits for a phase looks before the next phase can complete.",
     "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
+    "start-order": "CTAs wait only for CTAs that have started, in whatever order they start.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
 }
 _NOTES = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import click
 
@@ -45,9 +45,9 @@ class Schedules:
 
 
 def parse_schedules(text: str) -> Schedules:
-    """Reads ``fifo``, ``declining``, ``random``, ``random:SEED``, ``N`` or ``N@SEED``."""
-    if text in ("fifo", "declining"):
-        return Schedules(schedule="fifo" if text == "fifo" else "declining")
+    """Reads ``fifo``, ``declining``, ``reversed``, ``random``, ``random:SEED``, ``N`` or ``N@SEED``."""
+    if text in ("fifo", "declining", "reversed"):
+        return Schedules(schedule=cast(Schedule, text))
     word, mark, seed = text.partition(":" if text.startswith("random") else "@")
     if mark and not _is_number(seed, 0, LARGEST_SEED - MOST_SCHEDULES):
         raise UsageProblem(
@@ -58,8 +58,8 @@ def parse_schedules(text: str) -> Schedules:
         return Schedules(schedule="random", seed=start)
     if not _is_number(word, 1, MOST_SCHEDULES):
         raise UsageProblem(
-            f"--schedules {text}: write fifo, declining, random:SEED, or a number of schedules, 1 to {MOST_SCHEDULES} "
-            "(fifo and random ones), with @SEED for the first seed: 10@7"
+            f"--schedules {text}: write fifo, declining, reversed, random:SEED, or a number of schedules, "
+            f"1 to {MOST_SCHEDULES} (fifo and random ones), with @SEED for the first seed: 10@7"
         )
     return Schedules(int(word), seed=start)
 
@@ -141,7 +141,7 @@ class Emulation:
 
     def refuse_several_schedules(self, why: str) -> None:
         if self.schedules > 1 and given_options("schedules"):
-            raise UsageProblem(f"--schedules {self.schedules}: {why}; write fifo, declining or random:SEED")
+            raise UsageProblem(f"--schedules {self.schedules}: {why}; write fifo, declining, reversed or random:SEED")
 
     def refuse(self, why: str, *settings: str) -> None:
         """Refuses given settings that do not apply."""
@@ -215,9 +215,9 @@ def emulation_options(
         default=schedules if several else "fifo",
         show_default=True,
         metavar="SCHEDULES",
-        help="fifo, declining, random:SEED, or a number: 10 or 10@SEED gives fifo and random ones."
+        help="fifo, declining, reversed, random:SEED, or a number: 10 or 10@SEED gives fifo and random ones."
         if several
-        else "fifo, declining or random:SEED.",
+        else "fifo, declining, reversed or random:SEED.",
     ), click.option(
         "--emulate",
         multiple=True,

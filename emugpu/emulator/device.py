@@ -319,15 +319,14 @@ class Device:
         can go on, Livelock if warps only poll, LimitExceeded. The message says where.
         """
         code = module.code(entry)
-        if cluster is None:
-            cluster = code.kernel.directives.get("reqnctapercluster") or 1
         addresses = self._addresses(module, code)
         parameters = pack(code.kernel, arguments)
-        shape = KernelLaunch(
-            grid=_dim3("grid", grid),
-            cluster=_dim3("cluster", cluster),
-            block=_block(code.kernel, block),
-            dynamic_shared=dynamic_smem,
+        shape = _shape(
+            code,
+            grid,
+            block,
+            cluster,
+            dynamic_smem,
             parameters=parameters.data,
             tensor_maps={at: (name, map.in_units) for at, (name, map) in parameters.maps.items()},
             regions=tuple(regions),
@@ -407,6 +406,36 @@ def _capacity(code: Code, launch: KernelLaunch, target: str, asked: int | None) 
         return asked
     shared = RESERVED_SHARED + code.static_shared + launch.dynamic_shared
     return residency(target, launch.cluster_size, shared, launch.threads, registers_at_entry(code.kernel))
+
+
+def _shape(
+    code: Code, grid: Dim3, block: Dim3 | None, cluster: Dim3 | None, dynamic_smem: int, **more: Any
+) -> KernelLaunch:
+    if cluster is None:
+        cluster = code.kernel.directives.get("reqnctapercluster") or 1
+    return KernelLaunch(
+        grid=_dim3("grid", grid),
+        cluster=_dim3("cluster", cluster),
+        block=_block(code.kernel, block),
+        dynamic_shared=dynamic_smem,
+        **more,
+    )
+
+
+def some_start_later(
+    module: Module,
+    entry: str | None,
+    *,
+    grid: Dim3,
+    block: Dim3 | None,
+    cluster: Dim3 | None,
+    dynamic_smem: int,
+    resident_clusters: int | None,
+) -> bool:
+    """Returns whether the GPU has no room for all clusters at once. The arguments are those of `Device.launch`."""
+    code = module.code(entry)
+    shape = _shape(code, grid, block, cluster, dynamic_smem, parameters=b"")
+    return shape.cluster_count > _capacity(code, shape, module.target, resident_clusters)
 
 
 def _dim3(name: str, value: Dim3) -> tuple[int, int, int]:

@@ -11,7 +11,8 @@ from emugpu.check.checker import Checked, Checker, chosen, together
 from emugpu.check.findings import Finding, Report, unwritten_reads
 from emugpu.check.redundant import unneeded
 from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
-from emugpu.emulator import RuleWarning
+from emugpu.emulator import EmulatorError, RuleWarning
+from emugpu.emulator.device import some_start_later
 from emugpu.emulator.machine.events import Sink
 from emugpu.errors import CannotRun
 from emugpu.launch.expectation import Holds
@@ -36,7 +37,8 @@ class CheckOptions:
 
     The schedules are distributed over the processes of ``emulation``. If it sets no number of resident clusters, the
     last schedule of a persistent kernel has one. With several schedules, a kernel that uses cluster launch control
-    gets an additional schedule, in which every other request fails.
+    gets an additional schedule, in which every other request fails. So does a launch whose CTAs may depend on one
+    another and do not all have room: there CTAs start in the reverse order of their numbers.
     """
 
     schedules: int = 4
@@ -83,10 +85,26 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
 def _together(runs: list[Checked], work: Sequence[CheckJob]) -> Checked:
     """Joins the schedules of a launchable.
 
-    A result that is right under fifo and wrong when requests fail gives a finding.
+    A result that is right under fifo and wrong when requests fail gives a finding. So does an error that shows only if
+    CTAs start in the reverse order, as a warning: hardware is known to start them in order.
     """
+    last = runs[-1]
+    if len(runs) > 1 and work[-1].emulation.schedule == "reversed" and not _is_right(last):
+        others = _together(runs[:-1], work[:-1])
+        found = others.report.findings
+        if others.failure or others.correct is False:
+            return replace(others, schedules=len(runs))
+        if last.ended != "incomplete":
+            how = "a result is wrong" if not last.failure else "it hangs" if last.ended == "hung" else "it fails"
+            finding = Finding(
+                "start-order", "warning",
+                f"{how} if CTAs start in the reverse order of their numbers, and not all at once", None,
+                missing="CUDA promises no order in which CTAs start; GPUs are known to start them in order",
+                fix="let a CTA take its number from a counter in global memory (atomicAdd) when it starts",
+            )  # fmt: skip
+            return replace(others, report=Report((*found, finding)), schedules=len(runs))
     checked = together(runs)
-    wrong = {one.emulation.schedule for one, run in zip(work, runs, strict=True) if run.failure or run.correct is False}
+    wrong = {one.emulation.schedule for one, run in zip(work, runs, strict=True) if not _is_right(run)}
     if "declining" not in wrong or "fifo" in wrong:
         return checked
     message = "the kernel relies on cluster launch control to hand out every cluster that has not started"
@@ -96,6 +114,10 @@ def _together(runs: list[Checked], work: Sequence[CheckJob]) -> Checked:
         fix="let every cluster compute its own tile first; a failed request does not prove that all tiles are done",
     )  # fmt: skip
     return replace(checked, report=Report((finding, *checked.report.findings)))
+
+
+def _is_right(run: Checked) -> bool:
+    return not run.failure and run.correct is not False
 
 
 def check_once(work: CheckJob) -> Checked:
@@ -151,7 +173,25 @@ def schedules_of(what: Launchable, options: CheckOptions) -> list[CheckJob]:
         each[-1] = replace(each[-1], resident_clusters=1)
     if "clusterlaunchcontrol" in what.text and len(each) > 1:
         each.insert(1, replace(emulation, schedule="declining"))
+    if len(each) > 1 and _may_rely_on_starts(what, emulation):
+        each.append(replace(emulation, schedule="reversed"))
     return [CheckJob(what, one) if one.schedule != "random" else _random(what, one, n) for n, one in enumerate(each)]
+
+
+def _may_rely_on_starts(what: Launchable, emulation: EmulationOptions) -> bool:
+    """Returns whether CTAs of a launch may depend on one another, and some start later than others."""
+    try:
+        module = load_module(what)
+        for launch in what.launches:
+            code = module.code(launch.kernel)
+            if code.between_clusters and not code.uses_launch_control and some_start_later(
+                module, launch.kernel, grid=launch.grid, block=launch.block, cluster=launch.cluster,
+                dynamic_smem=launch.dynamic_shared, resident_clusters=emulation.resident_clusters,
+            ):  # fmt: skip
+                return True
+    except (CannotRun, EmulatorError):
+        pass  # the runs say why
+    return False
 
 
 def _random(what: Launchable, emulation: EmulationOptions, number: int) -> CheckJob:

@@ -28,7 +28,7 @@ from emugpu.launch.spec import ExpectationResult, Launch, Launchable, target_of
 from emugpu.processes.engine import in_order
 
 Accumulation = Literal["f32", "tensor_core"]
-Schedule = Literal["fifo", "random", "declining"]
+Schedule = Literal["fifo", "random", "declining", "reversed"]
 LARGEST_SEED = 2**32 - 1
 """The largest seed of inputs, and of random schedules."""
 

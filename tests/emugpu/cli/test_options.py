@@ -37,6 +37,7 @@ MOST_OPTIONS = 42
     [
         ("fifo", Schedules(1, "fifo")),
         ("declining", Schedules(1, "declining")),
+        ("reversed", Schedules(1, "reversed")),
         ("random", Schedules(1, "random")),
         ("random:7", Schedules(1, "random", 7)),
         ("1", Schedules(1, "fifo")),
@@ -249,7 +250,7 @@ def test_the_program_has_few_options():
 def test_help_offers_only_what_the_command_does(command, several, gpu):
     shown = " ".join(CliRunner().invoke(main, [command, "--help"]).stdout.split())
     assert ("or a number: 10 or 10@SEED" in shown) is several
-    assert ("fifo, declining or random:SEED. [default: fifo]" in shown) is not several
+    assert ("fifo, declining, reversed or random:SEED. [default: fifo]" in shown) is not several
     assert ("60 on a GPU" in shown) is gpu
 
 

@@ -186,6 +186,57 @@ def test_a_kernel_that_relies_on_launch_control_to_hand_out_everything(tmp_path,
     assert once.exit_code == (4 if relies else 0), once.output
 
 
+CHAIN = """
+mov.u32 %r2, %ctaid.x; mov.u32 %r3, %nctaid.x; setp.eq.u32 %p1, %r2, {first};
+mul.wide.u32 %rd1, %r2, 4; add.s64 %rd1, %rd0, %rd1; mov.u32 %r6, 1; @%p1 bra GO;
+WAIT: ld.acquire.gpu.global.u32 %r5, [%rd1{before}]; setp.eq.u32 %p2, %r5, 0; @%p2 bra WAIT;
+add.u32 %r6, %r5, 1;
+GO: st.release.gpu.global.u32 [%rd1], %r6; ret;
+"""
+"""Each CTA waits for the one with the next lower number, or the next higher one, and counts."""
+CHAINED = """ptx = "kernel.ptx"
+launch = {{ kernel = "kernel", grid = 4, block = 1, arguments = ["out"] }}
+expect.out = "{expected}"
+buffers.out = {{ dtype = "u32", shape = 4, init = "zeros" }}
+"""
+FORWARD = (CHAIN.format(first=0, before="+-4"), "arange(4) + 1")
+BACKWARD = (CHAIN.format(first=3, before="+4"), "4 - arange(4)")
+
+
+def verify_chain(folder, text, expected, *options):
+    (folder / "kernel.ptx").write_text(source(text))
+    (folder / "launch.toml").write_text(CHAINED.format(expected=expected))
+    done = verify(folder / "launch.toml", "--schedules", 3, "--json", "-", *options)
+    return done.exit_code, json.loads(done.stdout)
+
+
+ROOM_FOR_TWO = ("--emulate", "resident-clusters=2")
+
+
+def test_who_relies_on_ctas_to_start_in_order_is_warned(tmp_path):
+    code, found = verify_chain(tmp_path, *FORWARD, *ROOM_FOR_TWO)
+    [warning] = found["findings"]
+    assert (code, found["verdict"], warning["rule"], warning["severity"]) == (0, "clean", "start-order", "warning")
+    assert warning["message"].startswith("it hangs if CTAs start in the reverse order")
+    assert found["fidelity"]["schedules"] == 4
+    strict = ("--emulate", "strict=true")
+    assert verify_chain(tmp_path, *FORWARD, *ROOM_FOR_TWO, *strict)[0] == 1
+    assert verify_chain(tmp_path, *FORWARD, *ROOM_FOR_TWO, *strict, "--emulate", "allow=start-order")[0] == 0
+    assert verify_chain(tmp_path, *FORWARD, "--schedules", "reversed", *ROOM_FOR_TWO)[0] == 3
+
+
+def test_a_chain_in_the_other_direction_hangs_by_its_own_fault(tmp_path):
+    code, found = verify_chain(tmp_path, *BACKWARD, *ROOM_FOR_TWO)
+    assert (code, found["verdict"]) == (3, "hung")
+    assert "start-order" not in [finding["rule"] for finding in found["findings"]]
+
+
+@pytest.mark.parametrize("chain", [FORWARD, BACKWARD])
+def test_with_room_for_all_the_order_of_starts_does_not_matter(tmp_path, chain):
+    code, found = verify_chain(tmp_path, *chain)
+    assert (code, found["findings"], found["fidelity"]["schedules"]) == (0, [], 3)
+
+
 # ---- what is shown of a finding, and what counts ----
 
 UNWRITTEN = "mov.b32 %r4, words; mad.lo.u32 %r4, %r0, 4, %r4; ld.shared.b32 %r1, [%r4];"

@@ -128,8 +128,11 @@ BAD_REQUESTS = [
         "-c nowhere.toml: cannot be read (No such file or directory)",
     ),
     (["kernel6", "-c", "dtype=fp16", "--dtype", "bf16"], "--dtype bf16: -c dtype=fp16 contradicts it"),
-    (["kernel6", "--schedules", "lifo"], "--schedules lifo: write fifo, declining, random:SEED, or a number of"),
-    (["kernel6", "--schedules", "0"], "--schedules 0: write fifo, declining, random:SEED, or a number of"),
+    (
+        ["kernel6", "--schedules", "lifo"],
+        "--schedules lifo: write fifo, declining, reversed, random:SEED, or a number of",
+    ),
+    (["kernel6", "--schedules", "0"], "--schedules 0: write fifo, declining, reversed, random:SEED, or a number of"),
     (
         ["kernel6", "--schedules", "1@5"],
         "--schedules 1@5: the only schedule is fifo, which uses no seed; write random:5",
