@@ -143,13 +143,13 @@ def _move(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Val
     """Returns the values that lanes get from one another, and whether each source is in range."""
     if value is None:
         raise Fault("shuffles a register in which a wgmma accumulates that was not waited for", "wgmma")
-    bound = f.uniform(c, "the bounds of shfl")
-    if mode == "idx" and isinstance(b, int) and bound == 31:
+    if mode == "idx" and isinstance(b, int) and isinstance(c, int) and c & 0x1F1F == 31:
         source = b & 31
         _check_source(f, f.lanes[0], source)
         return lane_value(value, source), True
     lanes = np.arange(WARP_SIZE)
-    clamp, segment = bound & 31, bound >> 8 & 31
+    bound = np.broadcast_to(np.asarray(c, np.int64), WARP_SIZE)
+    clamp, segment = bound & 31, bound >> 8 & 31  # of each lane
     highest = (lanes & segment) | (clamp & ~segment & 31)
     lowest = lanes & segment
     by = np.broadcast_to(np.asarray(b, np.int64), WARP_SIZE) & 31

@@ -143,7 +143,8 @@ FORMS = [
     "add.sat.f32 %r1, %r1, %r2;",
     "shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;", "shfl.sync.idx.b32 %r0, %r1, 3, 31, -1;",
     "shfl.sync.up.b32 %r0, %r1, 2, 0, -1;", "shfl.sync.down.b32 %r0, %r1, 1, 0x1C1D, -1;",
-    "shfl.sync.idx.b32 %r0, %r1, %r2, 0x1803, -1;",
+    "shfl.sync.idx.b32 %r0, %r1, %r2, 0x1803, -1;", *_each("shfl.sync.{m}.b32 %r0, %r1, %r2, %r3, -1;", m="idx down"),
+    *_each("shfl.sync.{m}.b32 %r0, %r1, 3, %r3, -1;", m="up bfly idx"),
     *_each("redux.sync.{op} %r0, %r1, -1;", op="add.s32 and.b32 or.b32 xor.b32 min.s32 max.s32 min.u32 max.u32"),
     *_each("redux.sync.{op}.f32 %r0, %r1, -1;", op="min max min.NaN max.NaN max.abs"),
     *_each("vote.sync.{m}.pred %p2, %p1, -1;", m="all any uni"), "vote.sync.ballot.b32 %r0, %p1, -1;",
@@ -964,6 +965,8 @@ SHORT = {
     "an undefined address": "add.u32 %r1, %r0, 1; ld.global.u32 %r1, [%rd9];",
     "a shuffle of what all lanes have": "mov.u32 %r1, %ctaid.x; shfl.sync.idx.b32 %r2, %r1, 3, 0x1803, -1; "
     "shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+128], %r3;",
+    "a shuffle with bounds of each lane": "shl.b32 %r1, %r0, 3; or.b32 %r1, %r1, 3; shfl.sync.idx.b32 %r2, %r0, 9, %r1, "
+    "-1; shfl.sync.down.b32 %r3, %r2, 1, %r0, -1; st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+128], %r3;",
 }
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from ptx_programs import STORE_R1, launch, run
 
-from emugpu.emulator import Fault
+from emugpu.emulator import Device, Fault
+from emugpu.emulator.native.library import library_for
 
 LANES = np.arange(32)
 
@@ -53,6 +54,43 @@ def test_lanes_may_ask_for_different_lanes():
     shfl.sync.idx.b32 %r1, %r2, %r5, 31, -1;
     """
     assert (run(body + STORE_R1 + "ret;") == 100 + LANES * 7 % 32).all()
+
+
+OWN_BOUNDS = {
+    # mode, b, c of lane t: lane read by lane t, or t itself with a false predicate where that is out of range.
+    ("idx", 9, "%r0"): lambda t: 9 if t >= 9 else None,
+    ("up", 3, "%r7"): lambda t: t - 3 if t >= t // 4 + 3 else None,
+    ("down", 2, "%r7"): lambda t: t + 2 if t + 2 <= t // 4 else None,
+    ("down", 1, "%r8"): lambda t: t + 1 if t + 1 <= (t | 3) else None,
+    ("bfly", 1, "%r0"): lambda t: t ^ 1 if t & 1 else None,
+    ("idx", 2, "%r9"): lambda t: 2 if t < 16 else t // 8 * 8 + 2,
+}
+"""Taken from the pseudo-code of the ISA by hand: %r7 = t / 4, %r8 = t | 3, %r9 = 31 in the lower half, 0x181f above."""
+
+
+@pytest.mark.parametrize(("mode", "b", "c"), OWN_BOUNDS)
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_each_lane_has_bounds_of_its_own(mode, b, c, engine):
+    """As in segmented sums: each lane passes the last lane of its own segment."""
+    body = f"""
+    shr.u32 %r7, %r0, 2; or.b32 %r8, %r0, 3; setp.lt.u32 %p2, %r0, 16; selp.b32 %r9, 31, 0x181f, %p2;
+    add.u32 %r2, %r0, 100;
+    shfl.sync.{mode}.b32 %r3|%p1, %r2, {b}, {c}, -1;
+    shfl.sync.{mode}.b32 %r6, %r2, {b}, {c}, -1;
+    selp.b32 %r4, 1000, 0, %p1;
+    add.u32 %r1, %r3, %r4;
+    setp.ne.u32 %p3, %r3, %r6;
+    @%p3 trap;
+    """
+    sources = [OWN_BOUNDS[mode, b, c](t) for t in range(32)]
+    expected = [100 + t if s is None else 1100 + s for t, s in zip(range(32), sources, strict=True)]
+    found = launch(body + STORE_R1 + "ret;", device=Device(library=library_for(engine))).words(32)
+    assert found.tolist() == expected
+
+
+def test_undefined_bounds_are_reported():
+    with pytest.raises(Fault, match="never written"):
+        run("shfl.sync.idx.b32 %r1, %r0, 1, %r9, -1;" + STORE_R1 + "ret;")
 
 
 HALF = """

@@ -18,7 +18,7 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
     if op <= SHFL_BFLY:
         var lanes = ramp[DType.uint32](1).cast[DType.int32]()
         var by = (load[DType.uint32](b) & 31).cast[DType.int32]()
-        var bound = get[DType.uint32](x)
+        var bound = load[DType.uint32](x)  # of each lane
         var clamp = (bound & 31).cast[DType.int32]()
         var segment = ((bound >> 8) & 31).cast[DType.int32]()
         var lowest = lanes & segment

@@ -205,13 +205,14 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             var named = get[DType.uint32](file, ROW * members)
             var result = -1
             var by = get[DType.uint8](marks, b)
-            var bounded = by != POISON and get[DType.uint8](marks, x) == UNIFORM
+            var bounds = get[DType.uint8](marks, x)
+            var bounded = by != POISON and bounds != POISON
             if get[DType.uint8](marks, members) == UNIFORM and (op > SHFL_BFLY or bounded):
                 undefined = missing_lanes(file, slots, a)
                 if undefined != 0:
                     origin = get[DType.uint32](file, origin_at(slots, a))
                 var same = get[DType.uint8](marks, a) == UNIFORM
-                if op == SHFL_IDX and by == UNIFORM and get[DType.uint32](px) == 31:
+                if op == SHFL_IDX and by == UNIFORM and bounds == UNIFORM and get[DType.uint32](px) == 31:
                     same = True
                 result = exchange(op, f, target, pa, pb, px, same, mask, named, undefined)
             if result == -1 or (traces and not trace_room(c)):
