@@ -235,7 +235,7 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
         value = w.read(sources[0], kind)
         return assign(i, call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))
     if to in _STRICT_PAIRS:
-        allowed: tuple[str, ...] = tuple(f"rn.satfinite{r}" for r in relus)
+        allowed: tuple[str, ...] = tuple(f"rn{r}.satfinite" for r in relus)
         from_halves: tuple[str, ...] = ("f16x2", "bf16x2")
     elif to == "ue8m0x2":
         allowed, from_halves = ("rz.satfinite", "rp.satfinite", "rz", "rp"), ("bf16x2",)

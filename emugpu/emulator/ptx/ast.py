@@ -51,12 +51,11 @@ class Special:
 class Immediate:
     """A literal. A floating-point literal has its bit pattern as value, and its width in ``float_bits`` (32 or 64).
 
-    A ``decimal`` literal is 64 bits wide and takes the type of the instruction.
+    One of 64 bits takes the type of the instruction.
     """
 
     value: int
     float_bits: int = 0
-    decimal: bool = False
 
     def registers(self) -> list[Register]:
         return []
@@ -173,7 +172,7 @@ class Variable:
     """A module- or function-scope variable. ``size`` 0 with ``external`` means dynamic shared memory.
 
     ``addresses``: (byte offset, symbol, addend, whether it is a generic address) of each pointer in its initial value.
-    ``offset``: the place of a local variable in the thread's frame.
+    ``element``: the size of an element. ``offset``: the place of a local variable in the thread's frame.
     """
 
     name: str
@@ -183,6 +182,7 @@ class Variable:
     external: bool
     initializer: bytes | None = None
     addresses: tuple[tuple[int, str, int, bool], ...] = ()
+    element: int = 1
     offset: int = 0
 
 

@@ -29,15 +29,21 @@ from emugpu.emulator.ptx.ast import (
     Variable,
     Vector,
 )
+from emugpu.emulator.ptx.constants import integer, number
 from emugpu.emulator.ptx.declarations import plain, variables
-from emugpu.emulator.ptx.scanner import SPACE, Scanner, fold, number, split
+from emugpu.emulator.ptx.qualifiers import in_order
+from emugpu.emulator.ptx.scanner import SPACE, Scanner, split
 
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
 _USED_BYTES = re.compile(r"\.pragma\s+\"used_bytes_mask\s+(0[xX][0-9a-fA-F]+|\d+)\"")
-_OPCODE = re.compile(r"[\w.:]+")
+_OPCODE = re.compile(r"\w+(?:\s*\.\s*[\w:]+)*")
 _DIRECTIVE = re.compile(r"^(\.(?:reg|shared|local|param))(?=\.)")
-_RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)<(\d+)>$")
+_RANGE = re.compile(r"(%?[A-Za-z_$][\w$]*?)\s*<\s*(\w+)\s*>$")
+_NUMBER = re.compile(r"[\d.+\-~!(]|WARP_SZ\b")
+"""The start of a number or of a constant expression."""
+_ELEMENT = re.compile(r"([%\w$.]+)\s*\[(.+)\]$", re.S)
+_SUM = re.compile(r"([%\w$.]+)\s*(?:([+-])(.+))?$", re.S)
 _SPECIAL = re.compile(
     r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
     r"|%(laneid|warpid|nwarpid|cluster_ctarank|cluster_nctarank|is_explicit_cluster|smid|nsmid|gridid|clock|clock_hi"
@@ -92,6 +98,7 @@ class Body:
         self.registers: list[Register] = []
         self.instructions: list[Instruction] = []
         self.variables: dict[str, Variable] = {}
+        self.parameters: list[Parameter] = []
         self.branch_targets: dict[str, tuple[Scope, list[str]]] = {}
         self.pending: list[tuple[Instruction, Scope, list[str]]] = []
         self.calls: list[str] = []
@@ -110,6 +117,7 @@ class Body:
 
         Returns (file number, line) of the source of each instruction (.loc).
         """
+        self.parameters = kernel.parameters
         self._statements(None, f"kernel '{kernel.name}'")
         self._resolve_labels()
         if not self.instructions:
@@ -190,7 +198,7 @@ class Body:
                 item = item.strip()
                 ranged = _RANGE.match(item)
                 if ranged:
-                    scope.ranges[ranged.group(1)] = (kind, int(ranged.group(2)))
+                    scope.ranges[ranged.group(1)] = (kind, integer(ranged.group(2)))
                 else:
                     scope.registers[item] = self._new_register(item, kind)
         elif words[0] in (".shared", ".local", ".param"):
@@ -248,20 +256,23 @@ class Body:
 
     def _instruction(self, statement: str, scope: Scope, line: int) -> None:
         guard, rest = None, statement
-        negated = statement.startswith("@!")
+        negated = statement.startswith("@") and statement[1:].lstrip().startswith("!")
         if statement.startswith("@"):
-            guard, rest = self._guard(statement[1:].lstrip("!").strip(), scope, line)
+            guard, rest = self._guard(statement[1:].lstrip("! \t\n"), scope, line)
         word = _OPCODE.match(rest)
         if word is None:
             raise PtxSyntaxError(f"PTX line {line}: cannot understand '{statement[:40]}'")
-        opcode, *modifiers = word.group().split(".")
+        opcode, *modifiers = in_order(SPACE.sub("", word.group()))
         if opcode == "call":
             self._call(statement, split(rest[word.end() :]), scope, line, guard, negated)
             return
         if opcode == "ret" and self.calls:
             # A call is replaced by its function's body and ends at the body's end.
             opcode, rest = "bra", f"bra {_RETURN}"
-        operands = [] if opcode == "bra" else self._operands(fold(rest[word.end() :]), scope, line)
+        parts = [] if opcode == "bra" else split(rest[word.end() :])
+        if opcode in ("ld", "ldu", "st"):
+            parts = [f"[{part}]" if _ELEMENT.match(part) else part for part in parts]  # ld.b32 %r1, array[2]
+        operands = [self._operand(part, scope, line) for part in parts]
         if "cc" in modifiers or opcode in _CARRY_IN:
             operands = self._with_carry(opcode, "cc" in modifiers, operands, line)
         instruction = Instruction(
@@ -285,9 +296,6 @@ class Body:
             if register is not None:
                 return register, text[end:].lstrip()
         raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{first}'")
-
-    def _operands(self, text: str, scope: Scope, line: int) -> list[Operand]:
-        return [self._operand(part, scope, line) for part in split(text)]
 
     # ---- calls ----
 
@@ -421,28 +429,29 @@ class Body:
             return Vector(tuple(self._operand(part, scope, line) for part in split(text[1:-1])))
         if text.startswith("["):
             return self._memory(text[1:-1].strip(), scope, line)
+        if _NUMBER.match(text):
+            literal = number(text)
+            if literal is not None:
+                return literal
         if text.startswith("!"):
-            register = self._find_register(text[1:], scope)
+            register = self._find_register(text[1:].lstrip(), scope)
             if register is None:
                 raise PtxSyntaxError(f"PTX line {line}: unknown predicate '{text}'")
             return Negated(register)
         if "|" in text:
             first, second = text.split("|")
             return Dual(self._operand(first.strip(), scope, line), self._operand(second.strip(), scope, line))
-        literal = Immediate(32) if text == "WARP_SZ" else number(text)
-        if literal is not None:
-            return literal
         register = self._find_register(text, scope)
         if register is not None:
             return register
-        if _SPECIAL.match(text):
-            return Special(text)
+        if _SPECIAL.match(SPACE.sub("", text)):
+            return Special(SPACE.sub("", text))
         if text.startswith("%"):
             raise PtxSyntaxError(f"PTX line {line}: unknown register '{text}'")
-        symbol = re.match(r"([\w$]+)\s*(?:\+\s*(-?\w+))?$", text)
-        variable = self._find_variable(symbol.group(1), scope) if symbol else None
-        if symbol and variable is not None:
-            return Symbol(variable, int(symbol.group(2) or "0", 0))
+        name, offset = self._place(text, scope)
+        variable = self._find_variable(name, scope)
+        if variable is not None:
+            return Symbol(variable, offset)
         # A parameter symbol or a label: the instruction decides which.
         return Label(text)
 
@@ -452,13 +461,37 @@ class Body:
         if len(parts) > 1:
             vector = self._operand(parts[1], scope, line)
             coordinates = vector.elements if isinstance(vector, Vector) else (vector,)
-        match = re.match(r"([%\w$.]+)\s*(?:([+-])\s*(-?\w+))?$", parts[0].strip())
-        if not match:
-            raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'")
-        base = self._operand(match.group(1), scope, line)
+        try:
+            name, offset = self._place(parts[0].strip(), scope)
+        except ValueError:
+            raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'") from None
+        base = self._operand(name, scope, line)
         if isinstance(base, Label):
             base = Symbol(base.name)
         if not isinstance(base, Register | Symbol | Immediate):
             raise PtxSyntaxError(f"PTX line {line}: cannot read the address '[{text}]'")
-        offset = int(match.group(3), 0) if match.group(3) else 0
-        return MemoryOperand(base, -offset if match.group(2) == "-" else offset, coordinates)
+        return MemoryOperand(base, offset, coordinates)
+
+    def _place(self, text: str, scope: Scope) -> tuple[str, int]:
+        """Returns the base of ``base + constant`` or ``array[constant]``, and the offset in bytes. Raises ValueError.
+
+        An index counts elements, for arrays of vectors as well as for others (PTX ISA 6.4.2; ptxas).
+        """
+        indexed = _ELEMENT.match(text)
+        if indexed:
+            return indexed[1], integer(indexed[2]) * self._element(indexed[1], scope)
+        found = _SUM.match(text)
+        if not found:
+            raise ValueError
+        offset = integer(found[3]) if found[3] else 0
+        return found[1], -offset if found[2] == "-" else offset
+
+    def _element(self, name: str, scope: Scope) -> int:
+        """Returns the size of an element of an array."""
+        variable = self._find_variable(name, scope)
+        if variable is not None:
+            return (self.variables.get(variable) or self.module.variables[variable]).element
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return TYPE_BYTES[parameter.type]
+        raise ValueError

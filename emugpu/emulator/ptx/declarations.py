@@ -7,19 +7,19 @@ import re
 import numpy as np
 
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Parameter, Variable
-from emugpu.emulator.ptx.scanner import SPACE, Scanner, number, split
+from emugpu.emulator.ptx.constants import integer, number
+from emugpu.emulator.ptx.scanner import SPACE, Scanner, split
 
+_ALIGN = r"(?:\.align\s+(?P<{}>[^.\s]+)\s*)?"
 _TYPE = re.compile(
-    r"(?:\.align\s+(?P<align>\d+)\s+)?(?:\.v(?P<vector>[248])\s+)?\.(?P<type>[a-z]\w+)\s+(?:\.align\s+(?P<late>\d+)\s+)?"
+    _ALIGN.format("align") + r"(?:\.v(?P<vector>[248])\s*)?\.(?P<type>[a-z]\w+)\s*" + _ALIGN.format("late")
 )
-_VARIABLE = re.compile(r"(?P<name>[\w$%]+)\s*(?P<array>(?:\[\s*\d*\s*\]\s*)*)(?:=\s*(?P<init>.+))?$", re.S)
-_POINTER = re.compile(
-    r"(?:(?P<generic>generic)\s*\(\s*)?(?P<name>[A-Za-z_$%][\w$]*)\s*\)?\s*(?:\+\s*(?P<addend>\d+))?$"
-)
+_VARIABLE = re.compile(r"(?P<name>[\w$%]+)\s*(?P<array>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<init>.+))?$", re.S)
+_POINTER = re.compile(r"(?P<generic>generic\s*\()?\s*(?P<name>[A-Za-z_$%][\w$]*)\s*\)?\s*(?:\+(?P<addend>.+))?$")
 _PARAMETER = re.compile(
-    r"\.(?P<space>param|reg)\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>[a-z]\w+)\s+(?:\.ptr\b[^%A-Za-z_$]*(?:\.\w+\s+)*"
-    r"(?:\.align\s+\d+\s+)?)?(?P<name>[\w$%]+)\s*(?:\[\s*(?P<count>\d+)\s*\])?$"
-)
+    r"\.(?P<space>param|reg)\s*" + _ALIGN.format("align") + r"\.(?P<type>[a-z]\w+)\s*" + _ALIGN.format("late")
+    + r"(?:\.ptr\b\s*(?:\.(?!align)\w+\s*)*(?:\.align\s+\w+\s*)?)?(?P<name>[\w$%]+)\s*(?:\[\s*(?P<count>\w+)\s*\])?$"
+)  # fmt: skip
 
 
 def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
@@ -40,8 +40,8 @@ def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
         if not match:
             raise scanner.error(start, f"cannot read the variable declaration '{body.strip()}'")
         size = element
-        for extent in re.findall(r"\[\s*(\d*)\s*\]", match["array"]):
-            size *= int(extent or 0)
+        for extent in re.findall(r"\[([^\]]*)\]", match["array"]):
+            size *= integer(extent) if extent.strip() else 0
         data: bytes | None = None
         addresses: tuple[tuple[int, str, int, bool], ...] = ()
         if match["init"]:
@@ -49,7 +49,7 @@ def variables(scanner: Scanner, space: str, external: bool) -> list[Variable]:
             data, addresses = _initial_value(scanner, start, match["init"], scalar, found["type"])
             size = size or -(-len(data) // align) * align
             data = data.ljust(size, b"\0")
-        made.append(Variable(match["name"], space, align, size, external, data, addresses))
+        made.append(Variable(match["name"], space, align, size, external, data, addresses, TYPE_BYTES[found["type"]]))
     return made
 
 
@@ -64,10 +64,10 @@ def _initial_value(
             pointer = _POINTER.match(item)
             if pointer is None or element != 8:
                 raise scanner.error(start, f"cannot read the initial value '{item}'")
-            addresses.append((len(data), pointer["name"], int(pointer["addend"] or 0), bool(pointer["generic"])))
+            addresses.append((len(data), pointer["name"], integer(pointer["addend"] or "0"), bool(pointer["generic"])))
             value = 0
-        elif literal.decimal and kind == "f32":
-            value = int(np.float32(item).view(np.uint32))
+        elif literal.float_bits == 64 and kind == "f32":
+            value = int(np.uint64(literal.value).view(np.float64).astype(np.float32).view(np.uint32))
         else:
             value = literal.value
         data += (value & ((1 << 8 * element) - 1)).to_bytes(element, "little")
@@ -84,8 +84,8 @@ def parameters(scanner: Scanner) -> list[Parameter]:
         if not match or match["type"] not in TYPE_BYTES:
             raise scanner.error(scanner.at, f"cannot read the parameter '{item}'")
         element = TYPE_BYTES[match["type"]]
-        size = element * int(match["count"] or 1)
-        align = _alignment(scanner, scanner.at, match["align"] or str(element))
+        size = element * integer(match["count"] or "1")
+        align = _alignment(scanner, scanner.at, match["align"] or match["late"] or str(element))
         offset = -(-offset // align) * align
         in_register = match["space"] == "reg"
         found.append(
@@ -97,7 +97,7 @@ def parameters(scanner: Scanner) -> list[Parameter]:
 
 def _alignment(scanner: Scanner, position: int, text: str) -> int:
     """Returns an alignment, which must be a power of two."""
-    align = int(text)
+    align = integer(text)
     if align.bit_count() != 1:
         raise scanner.error(position, f".align {text}: must be a power of two")
     return align

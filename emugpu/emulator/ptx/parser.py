@@ -11,8 +11,13 @@ import re
 from emugpu.emulator.errors import PtxSyntaxError
 from emugpu.emulator.ptx.ast import Function, ParsedModule, PtxKernel
 from emugpu.emulator.ptx.body import LOC, Body
+from emugpu.emulator.ptx.constants import integer
 from emugpu.emulator.ptx.declarations import parameters, variables
 from emugpu.emulator.ptx.scanner import Scanner
+
+_VERSION = re.compile(r"\s*([\d.]+)")
+_TARGET = re.compile(r"\s*(\w+(?:\s*,\s*\w+)*)")
+_NUMBERS = re.compile(r"(?:\s*\d\w*\s*,?)*\s*")
 
 
 def parse_module(text: str) -> ParsedModule:
@@ -56,11 +61,11 @@ class _Parser(Scanner):
             start = self.at
             word = self.word()
             if word == ".version":
-                module.version = self.rest_of_line()
+                module.version = self.value(_VERSION)
             elif word == ".target":
-                module.target = self.rest_of_line()
+                module.target = self.value(_TARGET)
             elif word == ".address_size":
-                if self.rest_of_line() != "64":
+                if self.value(_VERSION) != "64":
                     raise self.error(start, "only 64-bit addresses are supported")
             elif word == ".section":
                 self.skip_braces()
@@ -139,10 +144,10 @@ class _Parser(Scanner):
             if word == ".pragma":
                 self.until(";")
                 continue
-            rest = re.compile(r"[\d,\s]*").match(self.text, self.at)
+            rest = _NUMBERS.match(self.text, self.at)
             assert rest is not None
             self.at = rest.end()
-            directives[word[1:]] = tuple(int(n) for n in re.findall(r"\d+", rest.group()))
+            directives[word[1:]] = tuple(integer(n) for n in re.findall(r"\w+", rest.group()))
         kernel = PtxKernel(name, line, taken, directives, [], 0, {}, self.lines)
         self._entries.append((kernel, self.at))
         self.skip_braces(f"kernel '{name}'")

@@ -236,7 +236,7 @@ def _is_bits(kind: str) -> bool:
 
 
 def _literal_agrees(literal: Immediate, kind: str) -> bool:
-    """Returns whether a literal fits a type. Bit types take literals of their own width; a decimal one has 64 bits."""
+    """Returns whether a literal fits a type. Bit types take literals of their own width."""
     return kind in _FLOATS or (_is_bits(kind) and 8 * TYPE_BYTES[kind] == literal.float_bits)
 
 

@@ -119,9 +119,7 @@ class Operands:
             if kind == "pred":
                 return str(bool(operand.value))
             if operand.float_bits == 64 and kind == "f32":
-                if operand.decimal:
-                    return str(narrow_literal(operand.value))
-                raise Unsupported
+                return str(narrow_literal(operand.value))
             return str(operand.value & mask(kind))
         if isinstance(operand, Special):
             return special_register(operand.name, self)

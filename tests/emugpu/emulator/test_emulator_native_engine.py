@@ -965,8 +965,9 @@ SHORT = {
     "an undefined address": "add.u32 %r1, %r0, 1; ld.global.u32 %r1, [%rd9];",
     "a shuffle of what all lanes have": "mov.u32 %r1, %ctaid.x; shfl.sync.idx.b32 %r2, %r1, 3, 0x1803, -1; "
     "shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+128], %r3;",
-    "a shuffle with bounds of each lane": "shl.b32 %r1, %r0, 3; or.b32 %r1, %r1, 3; shfl.sync.idx.b32 %r2, %r0, 9, %r1, "
-    "-1; shfl.sync.down.b32 %r3, %r2, 1, %r0, -1; st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+128], %r3;",
+    "a shuffle with bounds of each lane": "shl.b32 %r1, %r0, 3; or.b32 %r1, %r1, 3; "
+    "shfl.sync.idx.b32 %r2, %r0, 9, %r1, -1; shfl.sync.down.b32 %r3, %r2, 1, %r0, -1; "
+    "st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+128], %r3;",
 }
 
 

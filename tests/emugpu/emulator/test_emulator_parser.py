@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ptx_forms import FORMS
 from ptx_programs import STORE_R1, launch, run, source
 
 from emugpu.emulator import Module, PtxSyntaxError
 from emugpu.emulator.ptx.ast import Immediate, MemoryOperand, Negated, Register, Sink, Symbol, Vector
 from emugpu.emulator.ptx.parser import parse_module
+from emugpu.emulator.ptx.qualifiers import in_order
 
 
 def kernel(body: str, scope: str = "", directives: str = "", **options):
@@ -53,6 +55,78 @@ def test_addresses_have_offsets_of_either_sign(text, offset):
     _, address = operands(f"ld.global.b32 %r1, [%rd5{text}];")
     assert isinstance(address, MemoryOperand) and address.base.name == "%rd5" and address.offset == offset
     assert address.coordinates is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5*2", 10),
+        ("(1<<3)|2", 10),
+        ("1 ? 10 : 3", 10),
+        ("(3<4)+9", 10),
+        ("- 10", -10),
+        ("--10", 10),
+        ("~9", -10),
+        ("-7/2", -3),
+        ("-7 % 4", 1),
+        ("-1>>28", -1),
+        ("-1U>>60", 15),
+        ("(.u64)-1>>60", 15),
+        ("0xffffffffffffffff>>60", 15),
+        ("!0 && (2 == 2)", 1),
+        ("WARP_SZ/2", 16),
+    ],
+)
+def test_constant_expressions_have_the_values_of_ptxas(text, value):
+    """Read from the machine code that ptxas 13.0 makes of them."""
+    assert operands(f"mov.u32 %r1, {text};")[1] == Immediate(value)
+
+
+def test_a_double_literal_takes_the_type_of_its_instruction():
+    assert (run("mov.f32 %r1, 0d3FF8000000000000;" + STORE_R1 + "ret;") == 0x3FC00000).all()
+    assert (run("mov.f32 %r1, (.5 + 1.0);" + STORE_R1 + "ret;") == 0x3FC00000).all()
+
+
+def test_an_index_counts_elements():
+    scope = ".shared .align 8 .v2 .b32 pairs[8]; .global .b16 halves[8];"
+    assert operands("mov.u32 %r1, pairs[3];", scope)[1] == Symbol("pairs", 12)
+    assert operands("mov.u64 %rd1, halves[1+2];", scope)[1] == Symbol("halves", 6)
+    assert operands("ld.shared.b32 %r1, pairs[5];", scope)[1] == MemoryOperand(Symbol("pairs"), 20)
+    assert operands("ld.param.u32 %r1, out[1];")[1] == MemoryOperand(Symbol("out"), 8)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "plain"),
+    [
+        ("vote.ballot.sync.b32 %r1, %p1, -1;", "vote.sync.ballot.b32 %r1, %p1, -1;"),
+        ("shfl.b32.idx.sync %r1, %r2, 1, 31, -1;", "shfl.sync.idx.b32 %r1, %r2, 1, 31, -1;"),
+        ("st.global .relaxed.gpu\n.b32 [%rd1], %r1;", "st.relaxed.gpu.global.b32 [%rd1], %r1;"),
+        ("add /* both */ .s32 %r1, %r2, %r3;", "add.s32 %r1, %r2, %r3;"),
+        ("@ ! %p1 setp.s32.and.lt %p2, %r1, %r2, ! %p1;", "@!%p1 setp.lt.and.s32 %p2, %r1, %r2, !%p1;"),
+        (
+            "cp.async.bulk.global.shared::cta.bulk_group .L2::cache_hint [%rd1], [%r1], 16, %rd2;",
+            "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%rd1], [%r1], 16, %rd2;",
+        ),
+        ("cvt.u32.sat.u64 %r1, %rd1;", "cvt.sat.u32.u64 %r1, %rd1;"),
+    ],
+)
+def test_qualifiers_stand_in_any_order_with_blanks_between_them(spelt, plain):
+    found, meant = (kernel(text).instructions[2] for text in (spelt, plain))
+    assert (found.opcode, found.modifiers, found.operands) == (meant.opcode, meant.modifiers, meant.operands)
+    assert (found.guard, found.guard_negated) == (meant.guard, meant.guard_negated)
+
+
+def test_types_and_spaces_keep_their_order():
+    assert kernel("cvt.rn.f16.bf16 %rs1, %rs2;").instructions[2].modifiers == ("rn", "f16", "bf16")
+    assert kernel("dp4a.s32.u32 %r1, %r2, %r3, %r4;").instructions[2].modifiers == ("s32", "u32")
+
+
+def test_a_form_of_the_isa_is_in_order():
+    """But for the two places of .relu and .cta_group, of which the ISA has both."""
+    words = {line.split()[0].rstrip(";") for _, lines in FORMS.values() for line in lines if line[0] not in "{@."}
+    moved = {word for word in words if ".".join(in_order(word)) != word}
+    assert all("satfinite.relu" in word or "2d.cta_group" in word for word in moved), moved
+    assert len(words) > 900
 
 
 def test_operands_of_every_kind():
