@@ -28,6 +28,7 @@ from emugpu.emulator.instructions.table import (
     row_bits,
 )
 from emugpu.emulator.machine.lanes import Value
+from emugpu.emulator.machine.poison import in_parts, spreads, upwards
 from emugpu.emulator.ptx.ast import Dual, Instruction
 
 # ---- two 16-bit integers in one register (PTX ISA 9.7.1.1, 9.7.1.13, 9.7.1.14) ----
@@ -35,6 +36,7 @@ from emugpu.emulator.ptx.ast import Dual, Instruction
 PACKED_KINDS = ("u16x2", "s16x2")
 
 
+@spreads(lambda name, is_signed, relu, a, b: in_parts(16, a, b))
 def packed_operation(name: str, is_signed: bool, relu: bool, a: Value, b: Value) -> Value:
     def half(x: int, y: int) -> int:
         if is_signed:
@@ -61,6 +63,12 @@ def _packed(i: Instruction, w: Translator) -> Assign:
 _CARRY_KINDS = ("u32", "s32", "u64", "s64")
 
 
+def _sum_spreads(a: Value, b: Value, carry: Value, bits: int, subtract: bool, flag: bool) -> Value:
+    mask = upwards(a, b, carry)
+    return (mask != 0) * 1 if flag else mask
+
+
+@spreads(_sum_spreads)
 def sum_bits(a: Value, b: Value, carry: Value, bits: int, subtract: bool, flag: bool) -> Value:
     """Returns a + b + carry or a - (b + carry): the result, or its carry."""
 

@@ -29,6 +29,7 @@ from emugpu.emulator.instructions.table import (
     read_sources,
 )
 from emugpu.emulator.machine.lanes import Value
+from emugpu.emulator.machine.poison import joined, spreads
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
 from emugpu.emulator.units import float_math, formats
 from emugpu.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, encode
@@ -59,6 +60,12 @@ def _value(bits: NDArray[Any], width: int = 32) -> Value:
 # ---- packed ----
 
 
+def _pair_spreads(kind: str, source: str, mode: str, relu: bool, saturate: bool, *masks: Value) -> Value:
+    [high, low] = masks if len(masks) == 2 else (masks[0] >> np.uint32(16), masks[0] & np.uint32(0xFFFF))
+    return joined(_half_bits(kind), high, low)
+
+
+@spreads(_pair_spreads)
 def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *sources: Value) -> Value:
     """Converts two numbers to a packed type: of two registers (the first is the upper one), or of one's halves."""
     form, width = _PAIRS[kind], _half_bits(kind)
@@ -74,6 +81,12 @@ def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *so
     return _value(high << width | low)
 
 
+def _unpacked_spreads(kind: str, source: str, relu: bool, mask: Value) -> Value:
+    width = _half_bits(source)
+    return joined(16, mask >> width, mask & ((1 << width) - 1))
+
+
+@spreads(_unpacked_spreads)
 def unpack_pair(kind: str, source: str, relu: bool, value: Value) -> Value:
     """Converts a packed type to f16x2 or bf16x2, which hold all of its values."""
     bits, width = _array(value), np.uint32(_half_bits(source))
@@ -158,6 +171,12 @@ def saturate_integer(to: str, source: str, register_bits: int, value: Value) -> 
     return values.lanewise(register_bits, scalar, value)
 
 
+def _packed_spreads(to: str, a: Value, b: Value, c: Value) -> Value:
+    width = bits_of(to)
+    return joined(width, a, b) | (np.asarray(c, np.uint64) << np.uint64(2 * width)).astype(np.uint32)
+
+
+@spreads(_packed_spreads)
 def pack_integers(to: str, a: Value, b: Value, c: Value) -> Value:
     """Computes ``cvt.pack.sat``: a above b, both saturated, and above them the low bits of c."""
     bits = int(to[1:])

@@ -30,6 +30,7 @@ from emugpu.emulator.instructions.table import (
     row_bits,
 )
 from emugpu.emulator.machine.lanes import Value
+from emugpu.emulator.machine.poison import in_parts, spreads
 from emugpu.emulator.ptx.ast import Instruction
 from emugpu.emulator.units import float_math
 from emugpu.emulator.units.formats import BF16, F16, F32, F64, Numbers
@@ -66,6 +67,12 @@ def pack(bits: NDArray[Any], kind: str) -> Value:
     return bits.astype(wide) if bits.ndim else int(bits)
 
 
+def _in_numbers(kind: str, *masks: Value) -> Value:
+    """Returns the mask of undefined bits of a result: each number is computed from the same one of each source."""
+    return in_parts(bits_of(kind) // 2 if kind.endswith("x2") else row_bits(kind), *masks)
+
+
+@spreads(lambda operation, kind, mode, ftz, clamp, relu, *masks: _in_numbers(kind, *masks))
 def float_operation(operation: str, kind: str, mode: str, ftz: bool, clamp: bool, relu: bool, *values: Value) -> Value:
     """Computes one of the functions of `float_math` on register values."""
     form = _FORMATS[kind]
@@ -185,6 +192,7 @@ def quotient(i: Instruction, w: Translator, kind: str) -> Assign:
     return general(i, w, "div", kind)
 
 
+@spreads(lambda operation, kind, ftz, nan, magnitudes, xor_sign, *masks: _in_numbers(kind, *masks))
 def extremum(
     operation: str, kind: str, ftz: bool, nan: bool, magnitudes: bool, xor_sign: bool, *values: Value
 ) -> Value:
@@ -220,6 +228,7 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
     return assign(i, value, *native)
 
 
+@spreads(lambda operation, kind, mask: _in_numbers(kind, mask))
 def change_sign(operation: str, kind: str, value: Value) -> Value:
     """Computes ``neg`` or ``abs`` with ``.ftz``; "none" only flushes."""
     form = _FORMATS[kind]

@@ -148,13 +148,17 @@ def _mov(i: Instruction, w: Translator) -> Assign:
         bits = bits_of(kind) // len(source.elements)
         if bits == 64:
             return assign(i, call(w, join_halves, *(w.read(s, "b64") for s in source.elements)))
-        parts = [
-            f"({call(w, values.widen, w.read(s, f'b{bits}'))} << {n * bits})" for n, s in enumerate(source.elements)
-        ]
+        parts = [f"({_part(w, s, bits)} << {n * bits})" for n, s in enumerate(source.elements)]
         value = call(w, values.narrow, " | ".join(parts), bits_of(kind))
         return assign(i, value, *_native_whole(destination, source.elements, kind))
     native = micro(f"mov.{row_bits(kind)}", destination, kind, source)
     return assign(i, w.read(source, kind), native)
+
+
+def _part(w: Translator, element: Operand, bits: int) -> str:
+    """Returns the value of a part of a register. The row of a short register may have undefined bits above it."""
+    value = w.read(element, f"b{bits}")
+    return call(w, values.widen, value if bits == 32 else call(w, values.narrow, value, bits))
 
 
 def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:

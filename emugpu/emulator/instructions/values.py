@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from emugpu.emulator.machine.lanes import WARP_SIZE
-from emugpu.emulator.machine.poison import Poison, choose, moves, of_operators
+from emugpu.emulator.machine.poison import Poison, choose, joined, moves, of_operators, spreads, upwards
 from emugpu.emulator.units import float_math
 from emugpu.emulator.units.numerics import pack_halves
 
@@ -77,9 +77,8 @@ def widen(value: Value) -> Value:
 @of_operators
 def narrow(value: Value, bits: int) -> Value:
     """Returns the low bits of a 64-bit (or narrower) value."""
-    if isinstance(value, int):
-        return value & ((1 << bits) - 1)
-    return (value & ((1 << bits) - 1)).astype(dtype_for(bits))
+    low = value & ((1 << bits) - 1)
+    return low if isinstance(low, int) else low.astype(dtype_for(bits))
 
 
 @moves(1)
@@ -134,6 +133,7 @@ def maximum(a: Value, b: Value, high: int) -> Value:
     return np.where((a ^ high) > (b ^ high), a, b)
 
 
+@spreads(lambda a, b, bits, is_signed: upwards(a, b))
 def multiply_wide(a: Value, b: Value, bits: int, is_signed: bool) -> Value:
     """Computes ``mul.wide``: the full product of two values of ``bits`` bits."""
     if is_signed:
@@ -361,11 +361,13 @@ def _pack(dtype: type, high: Value, low: Value) -> Value:
     return packed if packed.ndim else int(packed)
 
 
+@spreads(lambda high, low: joined(16, high, low))
 def pack_bf16x2(high: Value, low: Value) -> Value:
     """Computes ``cvt.rn.bf16x2.f32``: rounds two numbers to nearest even; the first source is the upper half."""
     return _pack(ml_dtypes.bfloat16, high, low)
 
 
+@spreads(lambda high, low: joined(16, high, low))
 def pack_f16x2(high: Value, low: Value) -> Value:
     """Computes ``cvt.rn.f16x2.f32``: rounds two numbers and packs them."""
     return _pack(np.float16, high, low)

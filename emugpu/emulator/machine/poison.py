@@ -7,8 +7,9 @@ and where they come from, and moves and arithmetic propagate it. No other code a
 that needs one (an address, a branch, an operand of a matrix) raises a Fault that names the origin, unless the bits are
 defined in all lanes that execute the instruction.
 
-Bitwise operators and moves are exact to the bit. Any other result computed from an undefined bit of a lane is wholly
-undefined in that lane.
+Bitwise operators and moves are exact to the bit. A sum or product of integers is undefined from its lowest undefined
+bit upwards. A part of a packed result is undefined if one of the parts from which it is computed has an undefined bit.
+Any other result computed from an undefined bit of a lane is wholly undefined in that lane.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Poison(NDArrayOperatorsMixin):
                 undefined = masks[0]
             case "left_shift" | "right_shift" if not isinstance(inputs[1], Poison):
                 undefined = ufunc(masks[0], values[1])
+            case "add" | "subtract" | "multiply" if result.dtype.kind == "u":
+                undefined = upwards(*masks)
             case _:
                 undefined = _everywhere(result, inputs)
         return self._like(result, undefined)
@@ -241,6 +244,48 @@ def of_operators(function: Callable[..., Value]) -> Callable[..., Value]:
     return function
 
 
+Masks = Any
+
+
+def spreads(rule: Callable[..., Masks]) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Marks a function with the rule of its undefined bits. The rule takes the same arguments, with the mask of
+    undefined bits in the place of each number (0 if there is none), and returns the mask of the result.
+    """
+
+    def mark(function: Callable[..., Value]) -> Callable[..., Value]:
+        function.spreads = rule  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def upwards(*masks: Masks) -> Masks:
+    """Returns a mask of all bits from the lowest bit of the masks on."""
+    together = any_of(*masks)
+    return np.where(together != 0, ~((together & (~together + 1)) - 1), 0).astype(together.dtype)
+
+
+def in_parts(bits: int, *masks: Masks) -> Masks:
+    """Returns a mask of the parts, each of so many bits, that have a bit in one of the masks."""
+    together = any_of(*masks)
+    result = np.zeros_like(together)
+    for low in range(0, 8 * together.itemsize, bits):
+        part = together.dtype.type(((1 << bits) - 1) << low)
+        result |= np.where(together & part, part, 0).astype(together.dtype)
+    return result
+
+
+def joined(bits: int, high: Masks, low: Masks) -> Masks:
+    """Returns the mask of a packed result: the upper part is computed from one value, and the lower from another."""
+    parts = [np.where(np.asarray(m) != 0, (1 << bits) - 1, 0) << n for m, n in ((high, bits), (low, 0))]
+    return (parts[0] | parts[1]).astype(np.uint32)
+
+
+def any_of(*masks: Masks) -> Masks:
+    arrays = [m for m in masks if isinstance(m, np.ndarray)]
+    return np.bitwise_or.reduce(np.broadcast_arrays(*arrays))
+
+
 @cache
 def carrying(function: Callable[..., Value]) -> Callable[..., Value]:
     """Wraps a function that does not know poison, so that its operands may be poison."""
@@ -262,6 +307,14 @@ def _carried(function: Callable[..., Value], arguments: tuple[Value, ...]) -> Va
     data = getattr(function, "moves", 0)
     poisons = [a for a in arguments if isinstance(a, Poison)]
     result = function(*values)
+    rule = getattr(function, "spreads", None)
+    if rule is not None:
+        masks = (
+            a.undefined.astype(np.promote_types(a.dtype, np.asarray(result).dtype)) if isinstance(a, Poison)
+            else a if isinstance(a, str | bool) else 0
+            for a in arguments
+        )  # fmt: skip
+        return poisons[0]._like(result, np.asarray(rule(*masks)))
     if data and not any(isinstance(a, Poison) for a in arguments[data:]):
         undefined = function(*(_undefined(a) for a in arguments[:data]), *values[data:])
         return poisons[0]._like(result, undefined)

@@ -90,8 +90,6 @@ def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
             if held is not None and f" {name}," not in held.origin:
                 error = Fault(str(error).replace("uses", f"uses register {name}, which comes from", 1), error.rule)
             return explain(code, error, executing, site)
-        for name, held in undefined:
-            return explain(code, Fault(f"uses register {name}: {held.origin}", held.rule), executing, site)
         for slot, name in _registers_of(code, index):
             if frame.f_locals.get(f"v{slot}", 0) is None:
                 member = fragment.warp.member

@@ -49,7 +49,7 @@ class MicroOperation:
     @property
     def spreads(self) -> bool:
         """Returns whether a lane of the result is undefined, with all its bits, exactly if a lane of a source is."""
-        return self.name.split(".")[0] in _SPREADING
+        return self.name.split(".")[0] in _SPREADING and not self.name.endswith("x2")
 
     @property
     def weight(self) -> int:

@@ -71,6 +71,7 @@ _COPY = (
 )
 _BARRIER = ("warp|cta|cluster", "sync|arrive|wait|red", "popc|and|or", _ORDERING, "aligned", _TYPE)
 _SYNTAX: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"v(?!ote)\w+", ()),  # video instructions are left as they are
     (r"cp\.async", _COPY),
     (
         r"cp\.reduce\.async\.bulk\.tensor",

@@ -117,6 +117,7 @@ def test_qualifiers_stand_in_any_order_with_blanks_between_them(spelt, plain):
 
 
 def test_types_and_spaces_keep_their_order():
+    assert kernel("vabsdiff4.u32.u32.u32.add %r1, %r2, %r3, %r4;").instructions[2].modifiers[-1] == "add"
     assert kernel("cvt.rn.f16.bf16 %rs1, %rs2;").instructions[2].modifiers == ("rn", "f16", "bf16")
     assert kernel("dp4a.s32.u32 %r1, %r2, %r3, %r4;").instructions[2].modifiers == ("s32", "u32")
 

@@ -10,6 +10,7 @@ from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, launch
 
 from emugpu.emulator import Device, Fault
 from emugpu.emulator.memory.global_memory import GlobalMemory
+from emugpu.emulator.native.library import library_for
 
 LANES = np.arange(32)
 
@@ -72,6 +73,71 @@ def test_the_defined_byte_may_be_stored():
         assert (done.device.download(done.out, np.uint8, 32) == LANES).all()
 
 
+# %r4: the upper half is the thread's number and 0x100. %rd4, %rd5: %r10 is the lower word, or the upper one, and
+# nothing writes %r30.
+PARTS = (
+    HALF
+    + """mov.b32 %r4, {%rs2, %rs1}; mov.b32 %r20, {%rs1, %rs1}; mov.b64 %rd3, {%r10, %r10};
+mov.b64 %rd4, {%r10, %r30}; mov.b64 %rd5, {%r30, %r10};
+"""
+)
+BY_PART = {
+    **{f"{op}, lower": (f"{op} %r1, %r2, %r20;", 0, 2) for op in (
+        "add.f16x2", "mul.bf16x2", "min.f16x2", "max.NaN.bf16x2", "add.u16x2", "min.s16x2", "set.lt.f16x2.f16x2",
+        "add.u32", "sub.s32", "mul.lo.u32", "xor.b32",
+    )},
+    **{f"{op}, upper": (f"{op} %r1, %r4, %r20;", 2, 2) for op in (
+        "sub.f16x2", "add.bf16x2", "max.f16x2", "min.u16x2", "add.rn.ftz.f16x2", "or.b32",
+    )},
+    **{op: (f"{op} %rd6, %rd3, %rd4; mov.b64 {{%r1, _}}, %rd6;", 0, 4) for op in ("add.f32x2", "mul.rz.f32x2")},
+    **{f"{op}, upper": (f"{op} %rd6, %rd5, %rd3; mov.b64 {{_, %r1}}, %rd6;", 0, 4)
+       for op in ("sub.f32x2", "mul.f32x2")},
+    "fma.rn.bf16x2": ("fma.rn.bf16x2 %r1, %r2, %r20, %r2;", 0, 2),
+    "fma.rn.f32x2": ("fma.rn.f32x2 %rd6, %rd4, %rd3, %rd4; mov.b64 {%r1, _}, %rd6;", 0, 4),
+    "neg.f16x2": ("neg.f16x2 %r1, %r2;", 0, 2),
+    "ex2.approx.f16x2": ("ex2.approx.f16x2 %r1, %r2;", 0, 2),
+    "mad.wide": ("mad.wide.u32 %rd6, %r10, 3, %rd4; cvt.u32.u64 %r1, %rd6;", 0, 4),
+    "add.u64": ("add.u64 %rd6, %rd4, %rd3; cvt.u32.u64 %r1, %rd6;", 0, 4),
+    "a pair of bf16, lower": ("cvt.rn.bf16x2.f32 %r1, %r30, %r10;", 0, 2),
+    "a pair of f16, upper": ("cvt.rn.f16x2.f32 %r1, %r10, %r30;", 2, 2),
+    "a pair of bf16 without signs": ("cvt.rn.relu.bf16x2.f32 %r1, %r10, %r30;", 2, 2),
+    "a pair of e4m3": ("cvt.rn.satfinite.e4m3x2.f32 %rs3, %r30, %r10; cvt.u32.u16 %r1, %rs3;", 0, 1),
+    "a pair of e4m3 of f16": ("cvt.rn.satfinite.e4m3x2.f16x2 %rs3, %r4; cvt.u32.u16 %r1, %rs3;", 1, 1),
+    "a pair of f16 of e4m3": ("cvt.rn.satfinite.e4m3x2.f32 %rs3, %r30, %r10; cvt.rn.f16x2.e4m3x2 %r1, %rs3;", 0, 2),
+    "a pair of ue8m0": ("cvt.rp.satfinite.ue8m0x2.f32 %rs3, %r30, %r10; cvt.u32.u16 %r1, %rs3;", 0, 1),
+    "a pair of s16": ("cvt.pack.sat.s16.s32 %r1, %r30, %r10;", 0, 2),
+    "bytes under others": ("cvt.pack.sat.u8.s32.b32 %r1, %r10, %r10, %r30;", 0, 2),
+    "the third of four": ("mov.b64 %rd6, {%rs1, %rs2, %rs1, %rs2}; mov.b64 {_, _, %rs7, _}, %rd6;"
+                          "cvt.u32.u16 %r1, %rs7;", 0, 4),
+    "the first of four bytes": (".reg .b8 c<4>; cvt.u8.u32 c0, %r10; mov.b32 %r1, {c0, c1, c2, c3};", 0, 1),
+    "a sum of 16 bits beside it": ("add.u16 %rs3, %rs2, %rs1; mov.b32 %r1, {%rs3, %rs1};", 2, 2),
+    "the upper half as a float": ("mov.b32 {_, %rs3}, %r4; cvt.f32.bf16 %r1, %rs3;", 0, 4),
+}  # fmt: skip
+"""What makes %r1 of a register with an undefined part, and the byte and the number of bytes that are defined then."""
+
+
+@pytest.mark.parametrize("what", BY_PART)
+@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.parametrize("threads", [32, 1])
+def test_a_part_is_computed_from_the_same_part(what, engine, threads):
+    """The other part does not matter: the result is the one with any value in its place."""
+    body, first, count = BY_PART[what]
+    place = "mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;"
+
+    def done(before: str, after: str) -> np.ndarray:
+        memory = GlobalMemory()
+        device = Device(memory=memory, library=library_for(engine))
+        ended = launch(before + PARTS + body + place + after, threads=threads, device=device)
+        return memory.peek(ended.out + 4 * np.arange(threads), count)[0]
+
+    store = f"shr.b32 %r1, %r1, {8 * first}; st.global.b{8 * count} [%rd1], %r1; ret;"
+    written = "mov.b16 %rs2, 0x3456; mov.b32 %r30, 0x40490fdb; "
+    assert (done("", store) == done(written, store)).all()
+    if count < 4:
+        with pytest.raises(Fault, match="never written"):
+            done("", "setp.eq.u32 %p1, %r1, 0; @%p1 exit; ret;")
+
+
 SEEN = {
     "an address": "and.b32 %r5, %r2, 0xffff0004; mov.b32 %r3, words; add.u32 %r3, %r3, %r5; st.shared.b32 [%r3], %r0;",
     "a branch": "setp.lt.u32 %p1, %r2, 5; @%p1 bra OVER; mov.b32 %r1, 1; OVER:",
@@ -92,7 +158,7 @@ def test_where_it_decides_the_launch_ends_and_says_where_it_comes_from(what, mod
 
 
 def test_what_is_computed_from_it_is_undefined_whole():
-    body = HALF + "add.u32 %r5, %r2, 1; and.b32 %r5, %r5, 0xff; setp.lt.u32 %p1, %r5, 5; @%p1 exit; ret;"
+    body = HALF + "max.u32 %r5, %r2, 1; and.b32 %r5, %r5, 0xff; setp.lt.u32 %p1, %r5, 5; @%p1 exit; ret;"
     with pytest.raises(Fault, match="%rs2"):
         run(body)
 
