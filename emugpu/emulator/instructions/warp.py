@@ -132,21 +132,36 @@ def _own(f: Fragment, value: Any) -> Any:
 
 @together
 def shuffle(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """Executes ``shfl.sync``: returns (value, in-range predicate) for each lane."""
-    if not isinstance(value, Poison):
-        return _move(f, mode, value, b, c)
-    moved, inside = _move(f, mode, value.value, b, c)
-    return made(moved, _move(f, mode, value.undefined, b, c)[0], value.origin, value.rule), inside
+    """Executes ``shfl.sync``: returns (value, in-range predicate) for each lane.
 
-
-def _move(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """Returns the values that lanes get from one another, and whether each source is in range."""
+    What a lane reads from one that does not take part is undefined; reductions of part of a warp do that, and do not
+    use what they get.
+    """
     if value is None:
         raise Fault("shuffles a register in which a wgmma accumulates that was not waited for", "wgmma")
-    if mode == "idx" and isinstance(b, int) and isinstance(c, int) and c & 0x1F1F == 31:
-        source = b & 31
-        _check_source(f, f.lanes[0], source)
-        return lane_value(value, source), True
+    is_broadcast = mode == "idx" and isinstance(b, int) and isinstance(c, int) and c & 0x1F1F == 31
+    if is_broadcast and f.mask >> (b & 31) & 1 and not isinstance(value, Poison):
+        return lane_value(value, b & 31), True
+    chosen, inside = _sources(mode, b, c)
+    absent = [lane for lane in f.lanes if not f.mask >> int(chosen[lane]) & 1]
+    held = value.value if isinstance(value, Poison) else value
+    moved = held[chosen] if isinstance(held, np.ndarray) else held
+    if absent or isinstance(value, Poison):
+        undefined = value.undefined[chosen] if isinstance(value, Poison) else np.zeros(WARP_SIZE, np.uint32)
+        origin, rule = (value.origin, value.rule) if isinstance(value, Poison) else ("", "")
+        if absent:
+            undefined[absent] = 0xFFFFFFFF
+            lane = absent[0]
+            origin = f"what lane {lane} reads from lane {chosen[lane]} by shfl.sync, which does not take part"
+            rule = "convergence"
+        moved = made(np.broadcast_to(np.asarray(moved, np.uint32), WARP_SIZE), undefined, origin, rule)
+    if f.single >= 0:
+        return _own(f, moved), bool(inside[f.single])
+    return moved, inside
+
+
+def _sources(mode: str, b: Value, c: Value) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lane from which each lane reads, and whether that is in range (PTX ISA 9.7.9.6)."""
     lanes = np.arange(WARP_SIZE)
     bound = np.broadcast_to(np.asarray(c, np.int64), WARP_SIZE)
     clamp, segment = bound & 31, bound >> 8 & 31  # of each lane
@@ -160,18 +175,7 @@ def _move(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[Val
         "bfly": lanes ^ by,
     }[mode]
     inside = wanted >= highest if mode == "up" else wanted <= highest
-    chosen = np.where(inside, wanted, lanes) & 31
-    for lane in f.lanes:
-        _check_source(f, lane, int(chosen[lane]))
-    moved = value[chosen] if isinstance(value, np.ndarray) else value
-    if f.single >= 0:
-        return lane_value(moved, f.single), bool(inside[f.single])
-    return moved, inside
-
-
-def _check_source(f: Fragment, lane: int, source: int) -> None:
-    if not f.mask >> source & 1:
-        raise Fault(f"lane {lane} reads lane {source} by shfl.sync, which does not take part", "convergence")
+    return np.where(inside, wanted, lanes) & 31, inside
 
 
 @instruction("shfl", operands=5, blocks=True)

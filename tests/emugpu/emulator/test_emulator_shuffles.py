@@ -124,14 +124,36 @@ def test_one_lane_that_reads_outside_the_member_mask_is_reported():
         run(body + STORE_R1 + "ret;")
 
 
-def test_reading_upward_from_outside_the_member_mask_is_reported():
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_what_is_read_from_outside_does_not_matter_unless_it_is_used(engine):
+    """The sum of half a warp by a tree, which only lane 0 uses: lane 15 reads lanes 16 and above."""
     body = """
+    setp.ge.u32 %p1, %r0, 16; mov.b32 %r1, %r0; @%p1 bra OVER;
+    shfl.sync.down.b32 %r2, %r1, 8, 31, 0xffff; add.u32 %r1, %r1, %r2;
+    shfl.sync.down.b32 %r2, %r1, 4, 31, 0xffff; add.u32 %r1, %r1, %r2;
+    shfl.sync.down.b32 %r2, %r1, 2, 31, 0xffff; add.u32 %r1, %r1, %r2;
+    shfl.sync.down.b32 %r2, %r1, 1, 31, 0xffff; add.u32 %r1, %r1, %r2;
+    OVER: setp.ne.u32 %p2, %r0, {}; @%p2 exit; st.global.b32 [%rd0], %r1; ret;
+    """
+    device = Device(library=library_for(engine))
+    assert launch(body.format(0), words=1, device=device).words(1)[0] == sum(range(16))
+    with pytest.raises(Fault, match=r"lane .* reads from lane .* by shfl\.sync, which does not take part") as error:
+        launch(body.format(15), words=1, device=device)
+    assert error.value.rule == "convergence"
+
+
+def test_reading_upward_from_outside_the_member_mask_is_reported():
+    body = (
+        """
     setp.ge.u32 %p1, %r0, 16;
     mov.b32 %r1, 1;
     @!%p1 bra OVER;
     shfl.sync.up.b32 %r1, %r0, 1, 0, 0xffff0000;
-    OVER: ret;
+    OVER:
     """
+        + STORE_R1
+        + "ret;"
+    )
     with pytest.raises(Fault, match=r"shfl\.sync(.|\n)*lane"):
         run(body)
 
