@@ -12,6 +12,7 @@ from emugpu.check.clocks import (
     VISIBLE,
     Clock,
 )
+from emugpu.check.findings import Severity
 from emugpu.check.history import RELEASES, SCOPES, Record
 from emugpu.check.mbarrier import Arrival, TrackedMBarrier, Wait
 from emugpu.check.model import Model, drop_cluster
@@ -176,14 +177,19 @@ def check_bytes(model: Model, cluster: int) -> None:
     """Reports the barriers of a cluster that has ended if they still expect bytes."""
     for (number, rank, offset), barrier in model.barriers.items():
         if number == cluster and barrier.bytes:
-            report_wrong_bytes(model, barrier, rank, offset)
+            report_wrong_bytes(model, barrier, rank, offset, "warning" if barrier.bytes > 0 else "error")
 
 
-def report_wrong_bytes(model: Model, barrier: TrackedMBarrier, rank: int, offset: int) -> None:
-    """Reports a barrier that expects more or fewer bytes than arrive."""
+def report_wrong_bytes(
+    model: Model, barrier: TrackedMBarrier, rank: int, offset: int, severity: Severity = "error"
+) -> None:
+    """Reports a barrier that expects more or fewer bytes than arrive.
+
+    Bytes that nobody waits for when the CTA ends are a warning: kernels that run well expect some for no copy.
+    """
     more = "more" if barrier.bytes > 0 else "fewer"
     model.say(
-        "bytes", "error",
+        "bytes", severity,
         f"{model.names.shared(offset, rank)} expects {abs(barrier.bytes)} bytes {more} than arrive, "
         f"up to its phase {barrier.phase}",
         barrier.last_expect or (barrier.init.site, barrier.init.agent),

@@ -150,11 +150,18 @@ class TensorMemoryAccesses(OperationChecker):
             return
         agent, model = event.agent, self._model
         thread = model.threads.of(agent)
-        pipe = self._operations.pipe("keep" if event.kind == "st" else "load", agent, agent.warp)
+        pipe = self._operations.pipe("keep" if event.kind in ("st", "st by ld") else "load", agent, agent.warp)
         clock = thread.own_clock()
         for rows in (slice(EXECUTION, BEFORE), slice(BEFORE + 1, None)):
             clock.set(pipe.component, pipe.count, rows)
         thread.may_follow(pipe.component, pipe.count)
+        if event.kind == "st by ld":
+            store = event.operations[0]
+            model.say(
+                "tmem-race", "warning",
+                "the tcgen05.ld reads columns that its warp's tcgen05.st may not have written",
+                (store.site, store.agent), (event.site, agent), fix="tcgen05.wait::st.sync.aligned between them",
+            )  # fmt: skip
         if event.kind == "use":
             load = event.operations[0]
             model.say(

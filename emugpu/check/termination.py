@@ -11,6 +11,7 @@ from emugpu.check.mbarrier import Arrival, TrackedMBarrier
 from emugpu.check.model import Model
 from emugpu.emulator.errors import Deadlock, Fault
 from emugpu.emulator.machine.events import Agent, CtaEnded, Missed, Site, Suspended
+from emugpu.emulator.rules import RULES
 
 _FIX = "a cluster barrier at the end of the kernel, or a wait for the last signal that can come"
 
@@ -66,10 +67,10 @@ _RULES = {
     "mbarrier-init": "init",
     "mbarrier-count": "count",
     "mbarrier-bytes": "bytes",
+    "bytes-left": "bytes",
     "mbarrier-overwritten": "overwritten",
     "mbarrier-after-inval": "inval",
     "tmem-alloc": "tmem-alloc-order",
-    "tmem-wait": "tmem-race",
     "wgmma": "register-before-wait",
     "exit": "exit-pending",
     "convergence": "convergence",
@@ -111,7 +112,8 @@ def _note_fault(model: Model, error: Fault) -> None:
         return
     message = lines[2].strip() if len(lines) > 2 else lines[0]
     site = Site(-1, int(head[1]), head[2].split(";")[0] + ";", "", (), "", "", "")
-    model.say(rule, "error", message, (site, Agent(0, int(who[1]), int(who[2]), 0)))
+    agent = Agent(0, int(who[1]), int(who[2]), 0)
+    model.say(rule, "error", message, (site, agent), fix=RULES[error.rule].fix)
 
 
 def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:

@@ -198,11 +198,44 @@ def _spot(f: Fragment, site: Site, where: tuple[Any, ...], address: Value) -> Re
     """
     f.require_whole_warp()
     shape, num, packed, split = where
-    spot = place(shape, num, f.uniform(address, "the tensor memory address"), f.warp.index % 4, packed, split)
+    spot = place(shape, num, _common_address(f, site, address), f.warp.index % 4, packed, split)
     outside = f.cta.tmem.not_allocated(spot)
     if outside:
         f.grid.findings.warn("tmem-outside", site, f"touches tensor memory {outside}")
     return spot
+
+
+def _common_address(f: Fragment, site: Site, address: Value) -> int:
+    """Returns the address of tensor memory that all lanes pass; their columns must agree.
+
+    Kernels that run well pass addresses that differ in the lane of tensor memory. The first lane's is taken.
+    """
+    columns = f.uniform(address & 0xFFFF, "the column of tensor memory")
+    first = lane_value(address, f.lanes[0])
+    if not isinstance(address, int) and (address[f.lane_index] != first).any():
+        f.grid.findings.warn(
+            "tmem-address",
+            site,
+            f"passes addresses of column {columns} whose lanes of tensor memory differ; lane {f.lanes[0]}'s is taken",
+        )
+    return first
+
+
+def _follow_stores(f: Fragment, site: Site, spot: RegisterPlace) -> None:
+    """Warns of a load of what a store of the warp has written that no wait has covered.
+
+    Kernels that run well do this: the load finds what was stored, so the stores of the warp are over.
+    """
+    overlapping = [store for store in f.pending_stores if np.isin(spot.flat, store.positions).any()]
+    if not overlapping:
+        return
+    f.grid.findings.warn(
+        "tmem-wait",
+        site,
+        f"loads what the warp's tcgen05.st at PTX line {overlapping[0].site.line} stores, and no tcgen05.wait::st "
+        "stands between them",
+    )
+    _stores_are_over(f, site, "st by ld")
 
 
 def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], address: Value) -> None:
@@ -211,13 +244,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     The schedule decides whether the value is taken at issue or only at the wait. Both are legal.
     """
     cta, spot = f.cta, _spot(f, site, where, address)
-    for store in f.pending_stores:
-        if np.isin(spot.flat, store.positions).any():
-            raise Fault(
-                f"loads what the warp's tcgen05.st at PTX line {store.site.line} stores, and no tcgen05.wait::st "
-                "stands between them",
-                "tmem-wait",
-            )
+    _follow_stores(f, site, spot)
     operation = None
     if f.grid.sink is not None:
         operation = f.grid.operation("tmem.load", f, site, reads=_block(f, spot), place=spot)
@@ -301,9 +328,13 @@ def wait_for_loads(f: Fragment, site: Site) -> None:
 def wait_for_stores(f: Fragment, site: Site) -> None:
     """Executes ``tcgen05.wait::st``: stored data may be loaded."""
     f.require_whole_warp()
+    _stores_are_over(f, site, "st")
+
+
+def _stores_are_over(f: Fragment, site: Site, kind: str) -> None:
     if f.grid.sink is not None:
         covered = tuple(p.operation for p in f.pending_stores if p.operation is not None)
-        f.grid.sink(events.TensorMemoryWaited(f.agent, site, "st", covered))
+        f.grid.sink(events.TensorMemoryWaited(f.agent, site, kind, covered))
     f.pending_stores.clear()
 
 

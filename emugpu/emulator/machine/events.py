@@ -492,7 +492,8 @@ class Awaited(NamedTuple):
 class TensorMemoryWaited(NamedTuple):
     """tcgen05.wait::ld or ::st, and the operations that it covers.
 
-    ``kind``: "ld", "st", or "use" if a register of a tcgen05.ld was read before tcgen05.wait::ld.
+    ``kind``: "ld", "st", "use" if a register of a tcgen05.ld was read before tcgen05.wait::ld, or "st by ld" if a
+    tcgen05.ld reads what a tcgen05.st of its warp stores, before tcgen05.wait::st.
     """
 
     agent: Agent

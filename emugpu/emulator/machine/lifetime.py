@@ -10,6 +10,7 @@ from emugpu.emulator.machine.divergence import leave
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.state import Cluster, Cta, Fragment
 from emugpu.emulator.names import short_name
+from emugpu.emulator.rules import RULES, RuleWarning
 
 
 def exit(f: Fragment, site: Site) -> None:
@@ -43,7 +44,8 @@ def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:
     """Checks a CTA whose last thread exits: nothing may be allocated or in flight."""
     for warpgroup in cta.warpgroups.values():
         warpgroup.finish()
-    cta.register_pool.finish(len(cta.warps))
+    for missed in cta.register_pool.missed(len(cta.warps)):
+        f.grid.findings.warn("registers-differ", site, missed)
     leaks = cta.tmem.leaks()
     if leaks:
         raise Fault(f"exits with tensor memory still allocated: {leaks}; tcgen05.dealloc is missing", "exit")
@@ -63,16 +65,27 @@ def _check_exit(f: Fragment, cta: Cta, site: Site) -> None:
 
 
 def check_ended(code: Code, cluster: Cluster) -> None:
-    """Raises Fault if a cluster has ended with bytes pending on one of its mbarriers."""
+    """Checks the bytes that the mbarriers of a cluster that has ended still expect.
+
+    More than came are a warning: the last expect_tx of a producer is often followed by no copy. If more came than were
+    expected, a phase may have ended before its copies had.
+    """
+    findings = cluster.grid.findings
     for cta in cluster.ctas:
         for barrier in cta.mbarriers.values():
-            if barrier.bytes:
-                raise Fault(
-                    f"kernel '{short_name(code.kernel.name)}', cluster {cluster.index}: the launch ended with "
-                    f"{barrier.bytes} bytes pending on {barrier}: expect_tx and the copies' bytes differ",
-                    "mbarrier-bytes",
-                    barrier.offset,
-                )
+            if not barrier.bytes:
+                continue
+            rule = "bytes-left" if barrier.bytes > 0 else "mbarrier-bytes"
+            message = (
+                f"the cluster ended with {barrier.bytes} bytes pending on {barrier}: expect_tx and the copies' "
+                "bytes differ"
+            )
+            if barrier.bytes > 0 and findings.tolerates(rule):
+                findings.add(RuleWarning(rule, message), -1)
+                continue
+            name = short_name(code.kernel.name)
+            said = f"kernel '{name}', cluster {cluster.index}: {message}\n  {RULES[rule].advice}"
+            raise Fault(said, rule, barrier.offset)
 
 
 def release_if_lapped(f: Fragment) -> bool:

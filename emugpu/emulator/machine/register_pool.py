@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine.lanes import WARP_SIZE
 from emugpu.emulator.ptx.ast import Immediate, PtxKernel
 
@@ -69,14 +69,14 @@ class RegisterPool:
         self._made[warp] = self._made.get(warp, 0) + 1
         self.held[warp] = count
 
-    def finish(self, warps: int) -> None:
-        """Checks, when the CTA has exited, that the warps of each warpgroup have made the same number of requests."""
+    def missed(self, warps: int) -> Iterator[str]:
+        """Returns, when the CTA has exited, what is wrong with the requests of warpgroups: warps that made fewer."""
         for group, requests in self._requests.items():
             for warp in range(WARPS * group, min(WARPS * (group + 1), warps)):
                 if self._made.get(warp, 0) != len(requests):
-                    raise Fault(
+                    yield (
                         f"exits although warp {warp} executed {self._made.get(warp, 0)} setmaxnreg "
                         f"instructions and another warp of its warpgroup {len(requests)}; all four must "
-                        "execute the same",
-                        "registers",
+                        "execute the same"
                     )
+                    break

@@ -17,6 +17,7 @@ from emugpu.emulator.machine.lanes import FULL_MASK
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Cluster, Fragment
 from emugpu.emulator.names import brief, short_name
+from emugpu.emulator.rules import RULES
 
 FEW_CTAS = 8
 """Up to this many CTAs are listed; more are only counted."""
@@ -24,8 +25,8 @@ CONTEXT = 2
 """Lines of PTX shown before and after the line of the message."""
 
 
-def place(code: Code, message: str, fragment: Fragment, site: Site, asynchronous: bool = False) -> str:
-    """Returns a message with the instruction, the warp that executed it, and the PTX lines around it."""
+def place(code: Code, message: str, rule: str, fragment: Fragment, site: Site, asynchronous: bool = False) -> str:
+    """Returns a message with the instruction, the warp that executed it, the fix, and the PTX lines around it."""
     cta, warp = fragment.cta, fragment.warp
     lanes = "" if fragment.mask == FULL_MASK else f", lanes 0x{fragment.mask:08x}"
     when = " (while it completed asynchronously)" if asynchronous else ""
@@ -33,7 +34,7 @@ def place(code: Code, message: str, fragment: Fragment, site: Site, asynchronous
     return (
         f"kernel '{short_name(code.kernel.name)}', PTX line {site.line}: {site.text}{source}\n"
         f"  by CTA {cta.index} (rank {cta.rank} of its cluster), warp {warp.index}{lanes}{when}:\n"
-        f"  {message}\n" + _context(code, site)
+        f"  {message}\n  {RULES[rule].advice}\n" + _context(code, site)
     )
 
 
@@ -62,7 +63,7 @@ def explain(code: Code, fault: Fault, fragment: Fragment, site: Site, asynchrono
         region = fragment.grid.region_at(fault.offset)
         if region and region not in message:
             message += f"; that is {region}"
-    message = place(code, message, fragment, site, asynchronous)
+    message = place(code, message, fault.rule, fragment, site, asynchronous)
     return Fault(message, fault.rule, fault.offset, fault.position)
 
 
@@ -96,10 +97,10 @@ def located(code: Code, error: Exception, fragment: Fragment) -> Exception:
                 pending = member is not None and member.pending(slot)
                 why = "and no wgmma.wait_group has covered that" if pending else "but none has yet"
                 text = f"reads register {name}, which holds nothing yet (a wgmma accumulates in it, {why})"
-                return Fault(place(code, text, fragment, site), "wgmma")
+                return Fault(place(code, text, "wgmma", fragment, site), "wgmma")
         if _raised_by_instruction(error, code):
             text = f"these operands are not implemented ({type(error).__name__}: {error})"
-            return Fault(place(code, text, fragment, site), "unsupported")
+            return Fault(place(code, text, "unsupported", fragment, site), "unsupported")
         break
     return error
 

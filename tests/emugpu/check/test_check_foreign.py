@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ptx_programs import STORE_R1, WORDS, source
+from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, source
 
 from emugpu.check import Checker
 from emugpu.check.findings import Finding, Place, by_cause
-from emugpu.emulator import Device, Module
+from emugpu.emulator import Deadlock, Device, Fault, Module
 from emugpu.launch.check import CheckOptions, check
 from emugpu.launch.launch_file import read_launch_file
 from harness.paths import ROOT
@@ -86,3 +86,83 @@ def test_all_that_lacks_the_order_of_one_allocation_is_one_cause():
     assert [len(cause) for cause in by_cause(several)] == [3]
     races = [replace(finding, rule="tmem-race") for finding in several]
     assert [len(cause) for cause in by_cause(races)] == [1, 1, 1]
+
+
+# ---- what shipped kernels do: a warning, and the wrong twin an error ----
+
+ARMED = """setp.eq.u32 %p1, %r0, 0; mov.u32 %r5, words; @%p1 mbarrier.init.shared.b64 [%r5], 1;
+fence.mbarrier_init.release.cluster; bar.sync 0; @!%p1 exit;
+"""
+EXPECT = "mbarrier.arrive.expect_tx.shared.b64 _, [%r5], {};"
+COPY = """cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [words+128], [%rd0], 256, [%r5];"""
+WAITED = "W: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra W;"
+TAILS = {
+    "nothing has come": EXPECT.format(32768),
+    "a round before it": EXPECT.format(256) + COPY + WAITED + EXPECT.format(32768),
+}
+
+
+@pytest.mark.parametrize("what", TAILS)
+def test_bytes_that_an_ended_cta_expects_are_a_warning(what):
+    """The tail of a producer: it acquires a stage once more than it fills one."""
+    warned, report = judged(ARMED + TAILS[what] + "ret;", grid=1)
+    assert warned == {"bytes-left"} and not report.errors
+    assert [f.rule for f in report.warnings] == ["bytes"]
+
+
+def test_a_copy_into_a_cta_that_may_have_ended_is_an_error():
+    _, report = judged(ARMED + EXPECT.format(256) + COPY + "ret;", grid=1)
+    assert [f.rule for f in report.errors] == ["peer-exited"]
+
+
+def test_more_bytes_than_expected_are_an_error():
+    with pytest.raises(Fault, match="-128 bytes pending") as error:
+        judged(ARMED + EXPECT.format(128) + COPY + "ret;", grid=1)
+    assert error.value.rule == "mbarrier-bytes"
+
+
+def test_bytes_that_somebody_waits_for_are_a_deadlock():
+    with pytest.raises(Deadlock, match="pending: 128 bytes"):
+        judged(ARMED + EXPECT.format(128) + WAITED + "ret;", grid=1)
+
+
+@pytest.mark.parametrize("some", ["setp.lt.u32 %p1, %r0, 32;", "setp.ge.u32 %p1, %r0, 32;"])
+def test_setmaxnreg_by_some_warps_of_a_warpgroup_is_a_warning(some):
+    body = f"{some} @!%p1 bra L; setmaxnreg.dec.sync.aligned.u32 64; L: ret;"
+    device = Device()
+    module = Module.from_text(source(body, directives=".maxnreg 128"))
+    done = device.launch(module, grid=1, block=128, arguments=[device.alloc(4)])
+    assert [w.rule for w in done.warnings] == ["registers-differ"]
+    with pytest.raises(Fault, match="all four must execute the same"):
+        device.launch(module, grid=1, block=128, arguments=[device.alloc(4)], strict=True)
+
+
+STORED = "tcgen05.st.sync.aligned.32x32b.x2.b32 [%r2], {%r0, %r0};"
+LOADED = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r1}, [%r2]; tcgen05.wait::ld.sync.aligned;"
+
+
+def tensor(body: str):
+    return judged(ALLOCATE + body + STORE_R1 + FREE + "ret;", threads=32, grid=1)
+
+
+def test_a_load_of_what_its_warp_has_stored_is_a_warning():
+    warned, report = tensor(STORED + LOADED)
+    assert warned == {"tmem-wait"} and not report.errors
+    assert [f.rule for f in report.warnings] == ["tmem-race"]
+    assert "tcgen05.wait::st" in report.warnings[0].fix
+    warned, report = tensor(STORED + "tcgen05.wait::st.sync.aligned;" + LOADED)
+    assert not warned and not report.findings
+
+
+def test_a_store_that_is_only_freed_is_an_error():
+    _, report = tensor(STORED + "mov.b32 %r1, 0;")
+    assert [f.rule for f in report.errors] == ["tmem-alloc-order"]
+
+
+def test_lanes_may_pass_addresses_that_differ_in_the_lane():
+    own = "shl.b32 %r4, %r0, 16; add.u32 %r4, %r4, %r2;"
+    stored = STORED.replace("[%r2]", "[%r4]") + "tcgen05.wait::st.sync.aligned;"
+    warned, report = tensor(own + stored + LOADED)
+    assert warned == {"tmem-address"} and not report.findings
+    with pytest.raises(Fault, match="different values as the column of tensor memory"):
+        tensor("add.u32 %r4, %r0, %r2;" + stored + LOADED)

@@ -136,8 +136,8 @@ def test_setmaxnreg_differs_within_a_warpgroup():
     body = "setp.ne.u32 %p1, %r6, 2;\n@%p1 bra A;\nsetmaxnreg.dec.sync.aligned.u32 48;\nret;\n"
     [warned] = set_registers(body + "A:\nsetmaxnreg.dec.sync.aligned.u32 40;").warnings
     assert warned.rule == "registers-differ" and "registers, and another warp of the warpgroup to" in warned.message
-    with pytest.raises(Fault, match="exits although warp 2 executed 0 setmaxnreg"):
-        set_registers("setp.eq.u32 %p1, %r6, 2;\n@%p1 ret;\nsetmaxnreg.dec.sync.aligned.u32 40;")
+    [warned] = set_registers("setp.eq.u32 %p1, %r6, 2;\n@%p1 ret;\nsetmaxnreg.dec.sync.aligned.u32 40;").warnings
+    assert warned.rule == "registers-differ" and "exits although warp 2 executed 0 setmaxnreg" in warned.message
 
 
 # ---- polling ----
