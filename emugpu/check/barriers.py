@@ -71,12 +71,22 @@ class MBarriers:
         model.barriers[key] = TrackedMBarrier(event.cta, event.offset, event.arrivals, record)
 
     def invalidated(self, event: events.BarrierInvalidated) -> None:
-        """Reports a use that is not known to be over."""
+        """Reports a use by a thread, or a signal of an asynchronous operation, that is not known to be over."""
         model = self._model
         barrier = model.barriers.pop((event.agent.cluster, event.cta, event.offset), None)
-        use = barrier.unknown_use(model.threads.of(event.agent).clock) if barrier is not None else None
-        if use is not None:
-            place = model.names.shared(event.offset, event.cta)
+        if barrier is None:
+            return
+        place = model.names.shared(event.offset, event.cta)
+        clock = model.threads.of(event.agent).clock
+        signal, use = barrier.unknown_signal(clock), barrier.unknown_use(clock)
+        if signal is not None:
+            model.say(
+                "init", "error", f"{place} is invalidated while {signal.site.verb} may still signal it",
+                (signal.site, signal.agent), (event.site, event.agent), place,
+                "no wait for the phase that this signal ends",
+                "wait for the phase of each asynchronous operation that signals the mbarrier before mbarrier.inval",
+            )  # fmt: skip
+        elif use is not None:
             model.say(
                 "init", "error", f"{place} is invalidated while others may still use it",
                 (use.site, use.agent), (event.site, event.agent), place, "no path from that use to this",

@@ -85,7 +85,7 @@ class _CheckedLaunch:
         names.dynamic_start = event.dynamic_shared
         model = self.model = Model(names, prod(launch.cluster), event.allocations)
         operations = self._operations = AsynchronousOperations(model)
-        tensor_maps = TensorMaps(model)
+        tensor_maps = self._tensor_maps = TensorMaps(model)
         lanes = self._lanes = LaneMeetings(model)
         generic = GenericProxy(model, lanes, tensor_maps)
         threads = model.threads
@@ -179,7 +179,7 @@ class _CheckedLaunch:
 
     def _issued(self, event: events.Issued) -> None:
         self._lanes.issued(event.operation, event.agent)
-        self._operations.issued(event)
+        self._operations.issued(event, self._tensor_maps.take())
 
     # ---- threads ----
 

@@ -79,6 +79,7 @@ class CountedCopies(OperationChecker):
         in_flight, regions = self._landing
         self._landing = None
         check_use(model, barrier, in_flight.clock, event.site, event.agent, "the copy signals")
+        barrier.signal(event.operation.id, event.phase)
         who, time = barrier.component, event.phase + 1
         if event.operation.kind == "st.async":
             who = barrier.store(in_flight.clock, event.agent.cta, time)
@@ -108,6 +109,7 @@ class CountedCopies(OperationChecker):
             record.scope = SCOPES["sys"]
         if not in_flight.read:
             in_flight.read = True
+            self._operations.read_map(in_flight, who, time)
             written = set(map(id, operation.writes))
             for source in operation.reads:
                 if id(source) not in written:
@@ -214,6 +216,7 @@ class BulkStores(OperationChecker):
     def _read(self, in_flight: InFlight) -> None:
         """Reads the source. If a box crosses the edge of its tensor, only the chunks inside count."""
         operation = in_flight.operation
+        self._operations.read_map(in_flight, in_flight.who, in_flight.time)
         source, target = operation.reads[0], operation.writes[0]
         record = in_flight.record("store", False)
         if isinstance(source, SharedChunks) and isinstance(target, GlobalBox) and len(operation.writes) == 1:

@@ -82,6 +82,11 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
         fix = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
     elif read.kind == "map":
         rule = "tensormap"
+        missing = "no wait for the completion of the copy that was issued through the map as it was"
+        fix = (
+            "before the write, wait for the mbarrier that counts the bytes of each such load, and for each such store "
+            "with cp.async.bulk.wait_group.read"
+        )
     elif write.kind == "response":
         rule = "clc-slot"
         missing = "no arrival of the reader that the requesting thread has waited for"

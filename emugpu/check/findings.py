@@ -35,7 +35,8 @@ _ERRORS = {
     "store-source-reused": "The source of a bulk store is rewritten only after its issuer has waited for the read.",
     "proxy-write-read": "A proxy fence stands between generic writes of shared memory and their asynchronous readers.",
     "proxy-global": "A proxy fence stands between generic writes of global memory and their asynchronous readers.",
-    "tensormap": "A tensor map in global memory is released and acquired with fence.proxy.tensormap before it is used.",
+    "tensormap": "A tensor map in global memory is released and acquired with fence.proxy.tensormap before it is used, "
+    "and is not written while a copy may read it.",
     "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
     "scope": "Generic accesses that pass data to another CTA synchronise in cluster scope on both sides.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are not used before their wait.",

@@ -94,6 +94,13 @@ class TensorMaps:
         """The latest releases, by component."""
         self._acquires: dict[int, deque[Fence]] = {}
         """The latest acquires, by address."""
+        self._of_next = -1
+        """The map of the operation that is issued next."""
+
+    def take(self) -> int:
+        """Returns the address of the map that the operation which is now issued has read, or -1."""
+        address, self._of_next = self._of_next, -1
+        return address
 
     def fenced(self, event: Fenced) -> None:
         thread = self._model.threads.of(event.agent)
@@ -107,6 +114,7 @@ class TensorMaps:
 
     def read(self, event: TensorMapRead) -> None:
         model, agent, site = self._model, event.agent, event.site
+        self._of_next = event.address
         thread = model.threads.of(agent)
         clock = thread.peek()
         acquires = [

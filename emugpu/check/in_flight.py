@@ -28,6 +28,7 @@ from emugpu.emulator.machine.events import (
     SharedBytes,
     SharedChunks,
 )
+from emugpu.emulator.memory.tensor_map_bytes import NBYTES as MAP_BYTES
 
 NEVER = 1 << 30
 """The time of an operation whose end no agent has seen."""
@@ -39,12 +40,14 @@ class InFlight:
 
     ``clock`` is the issuer's knowledge. ``who`` is the operation's component and ``time`` its number among that
     component's actions. ``issue`` is that of `Record`. ``landed`` holds the CTAs in which its bytes have arrived.
+    ``tensor_map`` is the address of its tensor map in global memory, or -1.
     """
 
     operation: Operation
     clock: Clock
     tensor: Rows
     issue: tuple[int, int] | None = None
+    tensor_map: int = -1
     who: int = -1
     time: int = NEVER
     landed: set[int] = field(default_factory=set)
@@ -152,6 +155,16 @@ class OperationsInFlight:
         else:
             record.order = None
             self.access_global(source, record, observer)
+
+    def read_map(self, in_flight: InFlight, who: int, time: int) -> None:
+        """Reads the tensor map of a copy.
+
+        The read takes place at any time before component ``who`` reaches ``time``, when the copy is known to be over.
+        """
+        if in_flight.tensor_map >= 0:
+            record = in_flight.record("map", False, who, time)
+            place = np.array([in_flight.tensor_map], np.int64)
+            self.model.access_global(place, MAP_BYTES, record, in_flight.observer())
 
     def access_global(self, region: Any, record: Record, observer: Observer) -> None:
         """Reads or writes boxes or ranges of global memory."""

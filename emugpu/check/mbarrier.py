@@ -43,6 +43,17 @@ class Use(NamedTuple):
     agent: Agent
 
 
+class Signal(NamedTuple):
+    """An asynchronous operation that has signalled or will signal the mbarrier.
+
+    An agent knows that it is over if its clock knows one of ``ends``, which are components with times.
+    """
+
+    ends: tuple[tuple[int, int], ...]
+    site: Site
+    agent: Agent
+
+
 @dataclass
 class Wait:
     """An agent's wait that has seen the end of a phase."""
@@ -60,8 +71,9 @@ class TrackedMBarrier:
 
     ``over`` is the knowledge that the ends of its phases pass on, ``now`` the knowledge that arrivals have added in the
     current phase. Only a wait of cluster scope acquires ``far`` and ``over_far``. ``uses`` holds the last use of each
-    thread. ``stored`` holds, by CTA, a component for the bytes of its st.async: a wait makes them visible to the
-    generic proxy only.
+    thread. ``coming`` holds the signals of operations in flight, by operation, and ``signalled`` the last ones that
+    have arrived, by component. ``stored`` holds, by CTA, a component for the bytes of its st.async: a wait makes them
+    visible to the generic proxy only.
     """
 
     cta: int
@@ -80,6 +92,8 @@ class TrackedMBarrier:
     unseen: list[Arrival] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     uses: dict[tuple[Components, int], Use] = field(default_factory=dict)
+    coming: dict[int, Signal] = field(default_factory=dict)
+    signalled: dict[int, Signal] = field(default_factory=dict)
     last: tuple[Site, Agent] | None = None
     last_arrival: tuple[int, int] = (0, 0)
     """The execution of the instruction, as `MBarriers` numbers it, and the phase."""
@@ -98,6 +112,20 @@ class TrackedMBarrier:
             if not clock.knows(space, who, use.time, EXECUTION):
                 return use
         return None
+
+    def unknown_signal(self, clock: Clock) -> Signal | None:
+        """Returns a signal of an asynchronous operation that is not known to have arrived, or None."""
+        for signal in (*self.coming.values(), *self.signalled.values()):
+            if not any(clock.knows(self.init.space, who, time, EXECUTION) for who, time in signal.ends):
+                return signal
+        return None
+
+    def signal(self, operation: int, phase: int) -> None:
+        """Handles the signal of an operation, which has arrived in a phase."""
+        coming = self.coming.pop(operation, None)
+        if coming is not None:
+            ends = (*coming.ends, (self.component, phase + 1))
+            self.signalled[ends[0][0]] = coming._replace(ends=ends)
 
     def _gather(self, clock: Clock, rows: slice) -> None:
         if self.now is None:

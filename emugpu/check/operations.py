@@ -5,7 +5,7 @@ from __future__ import annotations
 from emugpu.check.barriers import check_use
 from emugpu.check.copies import BulkStores, CountedCopies, CpAsyncCopies
 from emugpu.check.in_flight import InFlight, OperationChecker, OperationsInFlight
-from emugpu.check.mbarrier import Arrival
+from emugpu.check.mbarrier import Arrival, Signal
 from emugpu.check.model import Model
 from emugpu.check.tensor_core import Mmas, TensorMemoryAccesses, Wgmmas, mma_pipe
 from emugpu.emulator.machine import events
@@ -33,6 +33,7 @@ class Signals(OperationChecker):
         agent, site = operation.agent, operation.site
         barrier = model.barriers[agent.cluster, event.cta, event.offset]
         check_use(model, barrier, in_flight.clock, site, agent, f"{site.opcode} signals")
+        barrier.signal(operation.id, event.phase)
         barrier.last = (site, agent)
         barrier.pending -= 1
         if operation.kind == "cp.async.arrive":
@@ -69,7 +70,8 @@ class AsynchronousOperations:
         self.tensor_awaited = tensor.awaited
         self.exited = stores.exited
 
-    def issued(self, event: events.Issued) -> None:
+    def issued(self, event: events.Issued, tensor_map: int) -> None:
+        """``tensor_map`` is the address of the operation's tensor map in global memory, or -1."""
         operation, agent = event.operation, event.agent
         thread = self._operations.model.threads.of(agent)
         known = self._operations.all.get(operation.id)
@@ -78,9 +80,14 @@ class AsynchronousOperations:
             return
         tensor = thread.tensor
         known_to_it = thread.release()
-        in_flight = InFlight(operation, known_to_it, tensor, (thread.own, thread.time))
+        in_flight = InFlight(operation, known_to_it, tensor, (thread.own, thread.time), tensor_map)
         self._operations.all[operation.id] = in_flight
         self._by_kind[operation.kind].issue(in_flight, agent)
+        ends = ((in_flight.who, in_flight.time),) if in_flight.who >= 0 else ()
+        for rank, offset in operation.detail.get("signals", ()):
+            barrier = self._operations.model.barriers.get((agent.cluster, rank, offset))
+            if barrier is not None:
+                barrier.coming[operation.id] = Signal(ends, operation.site, agent)
 
     def started(self, event: events.Started) -> None:
         in_flight = self._operations.all.get(event.operation.id)
