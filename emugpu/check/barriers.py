@@ -108,6 +108,8 @@ class MBarriers:
         _count_arrival(model, barrier, event, self._execution)
         barrier.use(thread, site, agent)
         if event.arrivals:
+            if site.semantics in RELEASES:
+                model.release_lanes(agent, site)
             barrier.arrive(thread, site.semantics, scope)
 
     def arrival_expected(self, event: events.ArrivalExpected) -> None:
@@ -250,6 +252,7 @@ class ThreadBarriers:
             generation = generations[event.generation] = Generation()
         generation.waiting += event.waits
         thread = self._model.threads.of(event.agent)
+        thread.lanes_met()
         generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
 
     def left(self, event: GroupLeft) -> None:

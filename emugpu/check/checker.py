@@ -83,7 +83,7 @@ class _CheckedLaunch:
         launch = event.launch
         names = Names(regions or launch.regions, roles)
         names.dynamic_start = event.dynamic_shared
-        model = self.model = Model(names, prod(launch.cluster), event.allocations)
+        model = self.model = Model(names, prod(launch.cluster), event.allocations, event.sites)
         operations = self._operations = AsynchronousOperations(model)
         tensor_maps = self._tensor_maps = TensorMaps(model)
         lanes = self._lanes = LaneMeetings(model)

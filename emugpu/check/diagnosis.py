@@ -33,6 +33,8 @@ class Diagnosis(NamedTuple):
 def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     """Diagnoses unordered accesses to shared or global memory."""
     old, new = conflict.old, conflict.new
+    if observer.follows(old):
+        return _not_passed_on(old, new)
     if old.writes and new.writes:
         return _two_writes(old, new, space)
     read, write = (new, old) if old.writes else (old, new)
@@ -43,6 +45,22 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     if conflict.late:
         return _written_too_early(read, write, space, swap, weak)
     return _read_too_early(read, write, space, swap, weak)
+
+
+def _not_passed_on(old: Record, new: Record) -> Diagnosis:
+    """Diagnoses accesses that only a signal of other lanes orders."""
+    signal = next(r for r in old.released or () if r.site is not None)
+    assert signal.site is not None
+    lanes = [lane for lane in range(32) if signal.lanes >> lane & 1]
+    who = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]}"
+    done = "wrote" if old.writes else "read"
+    return Diagnosis(
+        "signal-for-lanes", "error",
+        f"{who} signals in line {signal.site.line} what other lanes of the warp {done}, and nothing makes it wait for "
+        f"them before {_name(new)}",
+        f"no bar.warp.sync between line {old.site.line} and line {signal.site.line}",
+        f"bar.warp.sync -1 (__syncwarp) before line {signal.site.line}, or a signal by each lane",
+    )  # fmt: skip
 
 
 def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Diagnosis:
@@ -143,7 +161,8 @@ def ordered(first: Record, second: Record, observer: Observer, space: str, holde
                 "fence.proxy.async.shared::cta after the read, before the arrival",
             )  # fmt: skip
         return Diagnosis(
-            "proxy-war", "note", f"{_name(second)} follows this read through another proxy", "no proxy fence",
+            "proxy-war", "warning", f"{_name(second)} follows this read through another proxy, and may overtake it",
+            "no proxy fence between the read and the arrival",
             "fence.proxy.async after the read, before the arrival",
         )  # fmt: skip
     return None

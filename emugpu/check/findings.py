@@ -39,6 +39,7 @@ _ERRORS = {
     "and is not written while a copy may read it.",
     "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
     "scope": "Generic accesses that pass data to another CTA synchronise in cluster scope on both sides.",
+    "signal-for-lanes": "A lane that arrives for other lanes of its warp, or releases what they did, has met them.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are not used before their wait.",
     "phase-unobserved": "Every phase that a thread waits for can complete.",
     "count": "A phase of an mbarrier gets as many arrivals as it was initialised for.",
@@ -67,10 +68,10 @@ _WARNINGS = {
     "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
     "start-order": "CTAs wait only for CTAs that have started, in whatever order they start.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
+    "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
 }
 _NOTES = {
     "waste": "Every fence, barrier and wait orders something.",
-    "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
 }
 _BY_SEVERITY: tuple[tuple[Severity, dict[str, str]], ...] = (
     ("error", _ERRORS),

@@ -176,7 +176,7 @@ class GenericProxy:
         writes = event.mode != "read"
         if strong and event.mode != "write":
             self._learn(event, thread, scope)
-        moment = thread.moment()
+        moment = thread.moment() if strong else thread.accessing(agent.lanes)
         if event.space == "shared":
             memory = self.model.shared[agent.cluster, event.cta]
             if event.cta != agent.cta:
@@ -197,10 +197,11 @@ class GenericProxy:
         if run.space == "shared":
             thread = self.model.threads.of(run.agent)
             memory = self.model.shared[run.agent.cluster, run.cta]
-            if memory.add_pending(run, run.mode, thread.moment(), run.whole, run.chunks):
+            moment = thread.accessing(run.lanes)
+            if memory.add_pending(run, run.mode, moment, run.whole, run.chunks):
                 self._lanes.accesses(run)
         elif run.space == "global":
-            moment = self.model.threads.of(run.agent).moment()
+            moment = self.model.threads.of(run.agent).accessing(run.lanes)
             own = owner(moment.space, moment.who)
             accesses = ((event, moment) for event in run)
             self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
@@ -251,6 +252,7 @@ class GenericProxy:
             return
         released = None
         if site.semantics in RELEASES:
+            self.model.release_lanes(agent, site)
             released = Released(thread.release(), scope, scope, agent._replace(lanes=0))
         elif thread.fenced is not None or self._sc_fences:
             clock, fenced = thread.fenced or (Clock(thread.clock.space), 0)
@@ -289,6 +291,7 @@ class GenericProxy:
                 self._follow_sc_fences(thread, scope, event.agent)
             if thread.heard_own:  # lanes of its own warp released part of it
                 self._lanes.meet(event.agent)
+            self.model.release_lanes(event.agent, site)
             _fence_threads(thread, scope)
             if sequential and thread.fenced is not None:
                 fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, thread.fenced[0])

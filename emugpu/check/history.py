@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
+from emugpu.check.signals_for_lanes import LaneRelease, are_passed_on
 from emugpu.emulator.machine.events import Agent, Site
 
 GENERIC = ("generic", "cp.async", "st.async")
@@ -47,7 +48,8 @@ class Record:
 
     ``order`` is the agent's knowledge of its own cluster, if it was kept. ``scope`` is the scope of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is a
-    number for the addresses and values of a store. ``issue`` is the component and time of the thread that issued an
+    number for the addresses and values of a store. ``released`` holds releases of some lanes of the agent, if those of
+    the access need them. ``issue`` is the component and time of the thread that issued an
     asynchronous operation, as agents that follow the issue know them.
     """
 
@@ -63,6 +65,7 @@ class Record:
     stored: int | None = None
     shape: object = None
     issue: tuple[int, int] | None = None
+    released: list[LaneRelease] | None = None
     id: int = field(default_factory=count(1).__next__, init=False)
 
     def knew(self, other: Record) -> bool:
@@ -77,6 +80,15 @@ class Record:
             return False
         who, time = other.issue
         return column(self.order, who) >= time
+
+    def is_passed_on(self, clock: Clock, agent: Agent) -> bool:
+        """Returns whether releases that a clock knows stand for all lanes of the access.
+
+        The lanes of one warp are taken to follow one another.
+        """
+        if not self.released or self.agent[:3] == agent[:3]:
+            return True
+        return are_passed_on(self.agent.lanes, self.site, self.released, self.space, clock)
 
     def agrees(self, other: Record) -> bool:
         """Returns whether both are strong, each in a scope that includes the other agent, and so do not race."""
@@ -210,9 +222,10 @@ class Histories:
     def _read(self, history: AccessHistory, read: Record, observer: Observer) -> AccessHistory:
         is_generic = read.kind in GENERIC
         for write in history.writes:
-            if is_generic and observer.sees(write):
+            passed = write.is_passed_on(observer.clock, read.agent)
+            if passed and is_generic and observer.sees(write):
                 continue
-            if observer.follows(write):
+            if passed and observer.follows(write):
                 if write.kind in self._asked:
                     self.ordered.append((write, read))
             elif not write.agrees(read):
@@ -232,7 +245,8 @@ class Histories:
         for earlier in history.writes:
             if earlier is write:
                 return history
-            if observer.follows(earlier) or (earlier.kind, write.kind) == ("free", "alloc"):
+            passed = earlier.is_passed_on(observer.clock, write.agent)
+            if (passed and observer.follows(earlier)) or (earlier.kind, write.kind) == ("free", "alloc"):
                 # An allocation itself waits until its columns are free.
                 if earlier.kind in asked:
                     self.ordered.append((earlier, write))
@@ -242,7 +256,7 @@ class Histories:
                     self.conflicts.append(Conflict(earlier, write, False))
         for entry in history.reads:
             read = entry.last
-            if observer.follows(read):
+            if read.is_passed_on(observer.clock, write.agent) and observer.follows(read):
                 if read.kind in asked:
                     self.ordered.append((read, write))
                 continue

@@ -79,6 +79,7 @@ class LaneMeetings:
     def meet(self, agent: Agent) -> None:
         """Handles a meeting: the lanes of a warp have waited for one another."""
         self._intervals.pop(agent[:3], None)
+        self._model.threads.lanes_met(agent)
 
     def access(self, event: Access) -> None:
         interval = self._interval(event.agent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from emugpu.check.history import Conflict, Observer, Record
 from emugpu.check.mbarrier import TrackedMBarrier
 from emugpu.check.pending import Chunks
 from emugpu.check.shadow import Known, ShadowAllocation, ShadowMemory, ShadowTensorMemory, places_of, record_of
+from emugpu.check.signals_for_lanes import LaneRelease, silent_meetings
 from emugpu.check.threads import Threads, TrackedCta, has_started
 from emugpu.emulator.machine.events import Agent, Site
 
@@ -36,8 +38,15 @@ class Incoming(NamedTuple):
 class Model:
     """The checker's state of one launch."""
 
-    def __init__(self, names: Names, ctas_of_cluster: int, allocations: tuple[tuple[str, int, int], ...]) -> None:
+    def __init__(
+        self,
+        names: Names,
+        ctas_of_cluster: int,
+        allocations: tuple[tuple[str, int, int], ...],
+        sites: Sequence[Site] = (),
+    ) -> None:
         self.names = names
+        self._silent = silent_meetings(sites)
         self.defers = True
         """Whether the checker may report a finding later than the access that causes it."""
         self.threads = Threads(ctas_of_cluster)
@@ -98,6 +107,16 @@ class Model:
         if found is None or not found.add_pending(writes, chunks, owners, count, accesses):
             for event, moment in accesses:
                 self.access_global(*places_of(event), record_of(event, moment), moment.observer)
+
+    def release_lanes(self, agent: Agent, site: Site) -> None:
+        """Handles a release by the lanes of an agent: it does not pass on what other lanes of the warp have done since
+        all of them met.
+        """
+        thread = self.threads.of(agent)
+        if thread.unmet:
+            new = thread.releasing(LaneRelease(agent.lanes, thread.own, thread.time, site, self._silent))
+            if new:
+                self.shared[agent.cluster, agent.cta].doubt(new)
 
     # ---- findings ----
 

@@ -100,6 +100,20 @@ class PendingAccesses:
             self._hand_over()
         self._time[chunks] = UNKNOWN
 
+    def doubt(self, moments: list[Moment]) -> None:
+        """Moves all pending accesses to the histories, which decide on later accesses to the chunks that were accessed
+        at these moments.
+        """
+        self._check()
+        if self._log:
+            self._hand_over()
+        for moment in moments:
+            written = (self._writer == moment.who) & (self._time >= moment.time)
+            read = np.zeros_like(written)
+            if moment.who < self._read.shape[1]:
+                read = self._is_read & (self._read[:, moment.who] >= moment.time)
+            self._time[written | read] = UNKNOWN
+
     def _check(self) -> None:
         """Checks the entries since the last check, writes and then reads. The histories get them if they are not in
         order.

@@ -68,6 +68,11 @@ class ShadowMemory:
         if self._pending is not None:
             self._pending.close()
 
+    def doubt(self, moments: list[Moment]) -> None:
+        """Lets the histories decide on later accesses to what was accessed at these moments."""
+        if self._pending is not None:
+            self._pending.doubt(moments)
+
     def _apply(self, event: Access, moment: Moment) -> bool:
         """Returns whether the access is a write and is now the only access in the histories of its chunks."""
         record = record_of(event, moment)
@@ -196,6 +201,8 @@ def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
     if record is None:
         about = (moment.space, moment.who, moment.time, "generic", writes, agent, site, moment.order, scope, key[3])
         record = moment.records[key] = Record(*about)
+        if scope == WEAK and "sync" not in site.modifiers:
+            record.released = moment.released
     return record
 
 

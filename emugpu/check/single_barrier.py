@@ -259,6 +259,7 @@ class SingleBarrierCtas:
         The accesses before it have been handled already, except those of diverged lanes.
         """
         one = self._drop(cluster)
+        unmet: dict[int, list[tuple[int, int]]] = {}
         if one.site is not None:
             self._bring_up(cluster, one, one.site)
         for number, part, at in self._kept(one, cluster):
@@ -268,6 +269,15 @@ class SingleBarrierCtas:
                 is_taken &= at < stopped_at
             is_taken &= ~self._is_since_split(number, entries["warp"], at)
             self._pass_on(part.batch, at[~is_taken & (entries["kind"] != TraceEvent.EXITED)])
+            _add_unmet(unmet, entries, is_taken)
+        for warp, accesses in unmet.items():
+            index = self._filter.index_of(warp)
+            for thread in self._model.threads.cta(cluster, 0).warps[index].parts:
+                for time, lanes in accesses:
+                    moment = one.moment(index, time)
+                    moment.lanes |= lanes
+                    if moment not in thread.unmet:
+                        thread.unmet.append(moment)
         for event in one.exits:
             self._take[events.Exited](event)
 
@@ -319,3 +329,20 @@ class SingleBarrierCtas:
                 one.site = part.batch.trace.site(int(part.batch.entries["site"][at[0]]))
                 return True
         return False
+
+
+def _add_unmet(unmet: dict[int, list[tuple[int, int]]], entries: NDArray[Any], taken: NDArray[np.bool_]) -> None:
+    """Adds the accesses to global memory of a part of the trace, as times and lanes by warp.
+
+    Those of a warp before its lanes met for the last time are dropped.
+    """
+    meets = (entries["kind"] == TraceEvent.SYNCED) | (entries["kind"] == TraceEvent.LEFT)
+    for warp in np.unique(entries["warp"]).tolist():
+        mine = entries["warp"] == warp
+        at = np.flatnonzero(mine & taken)
+        met = np.flatnonzero(mine & meets)
+        if len(met):
+            unmet[warp] = []
+            at = at[at > met[-1]]
+        times_and_lanes = set(zip(entries["number"][at].tolist(), entries["lanes"][at].tolist(), strict=True))
+        unmet.setdefault(warp, []).extend(sorted(times_and_lanes))

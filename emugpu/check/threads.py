@@ -23,18 +23,24 @@ from emugpu.check.clocks import (
     publish,
 )
 from emugpu.check.history import Observer, Record
+from emugpu.check.signals_for_lanes import LaneRelease
 from emugpu.emulator.machine.events import Agent
 from emugpu.emulator.machine.lanes import FULL_MASK
 
+UNMET_KEPT = 64
 COMPONENTS_OF_WARP = 2
 COMPONENTS_OF_CTA = 20
 """Room for the mbarriers, pipes and bulk groups that most kernels need. There may be more."""
 
 
 class Moment:
-    """A thread between two synchronisations: its knowledge, and the records of its accesses."""
+    """A thread between two synchronisations: its knowledge, and the records of its accesses.
 
-    __slots__ = ("clock", "observer", "order", "records", "space", "time", "version", "who")
+    ``lanes`` have made weak accesses. ``released`` holds the releases since then by which only some of them pass these
+    on, if there is one, and the meetings after it.
+    """
+
+    __slots__ = ("clock", "lanes", "observer", "order", "records", "released", "space", "time", "version", "who")
 
     def __init__(self, clock: Clock, who: int, time: int, version: int = 0) -> None:
         self.version = version
@@ -43,6 +49,8 @@ class Moment:
         self.who, self.time = who, time
         self.observer = Observer(clock)
         self.records: dict[tuple[int, int, bool, int | None], Record] = {}
+        self.lanes = 0
+        self.released: list[LaneRelease] = []
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +60,7 @@ class Thread:
     ``tensor`` holds the tcgen05 operations that its own may follow, by tcgen05.fence::after_thread_sync. ``fenced`` is
     what its last fence released, with the fence's scope. ``pending`` is what its next fence acquires; ``heard_own``
     says whether lanes of its own warp released any of it. ``version`` changes whenever the thread acquires or releases.
+    ``unmet`` holds its moments with weak accesses since the lanes of its warp met.
     """
 
     own: int
@@ -64,6 +73,7 @@ class Thread:
     pending: list[tuple[Clock, slice, int]] = field(default_factory=list)
     heard_own: bool = False
     version: int = 0
+    unmet: list[Moment] = field(default_factory=list)
     _moment: Moment | None = None
     _is_shared: bool = False
 
@@ -87,6 +97,34 @@ class Thread:
         if self._moment is None or self._moment.version != self.version:
             self._moment = Moment(self.peek(), self.own, self.time, self.version)
         return self._moment
+
+    def accessing(self, lanes: int) -> Moment:
+        """Returns the current moment, in which lanes make a weak access."""
+        moment = self.moment()
+        if not moment.lanes:
+            self.unmet.append(moment)
+        moment.lanes |= lanes
+        return moment
+
+    def releasing(self, release: LaneRelease) -> list[Moment]:
+        """Handles a release by some lanes. Returns the moments of which it is the first to pass on only a part."""
+        lanes = release.lanes
+        partly = [moment for moment in self.unmet if moment.released or moment.lanes & ~lanes]
+        new = [moment for moment in partly if not moment.released]
+        for moment in partly:
+            moment.released.append(release)
+        self.unmet = partly[-UNMET_KEPT:]
+        return new
+
+    def lanes_met(self) -> None:
+        """Handles a meeting of the lanes: a later release of one passes on what all of them have done so far."""
+        if not self.unmet:
+            return
+        for moment in self.unmet:
+            if moment.released:
+                moment.released.append(LaneRelease(FULL_MASK, self.own, self.time))
+        self.unmet = []
+        self._moment = None
 
     def become(self, moment: Moment) -> None:
         """Sets the thread to its state at a moment."""
@@ -210,6 +248,7 @@ class Threads:
             own = warp.spare.pop() if warp.spare else cluster.components.new(whole.cta)
             made = Thread(own, known.copy(), whole.tensor, whole.cta, part.lanes)
             made.fenced, made.pending, made.heard_own = whole.fenced, list(whole.pending), whole.heard_own
+            made.unmet = list(whole.unmet)
             warp.parts.append(made)
         whole.lanes = parts[0].lanes
         warp.found.clear()
@@ -223,6 +262,7 @@ class Threads:
         _, warp = self._warp(parts[0])
         for other in others:
             _learn(first, other)
+            first.unmet += [moment for moment in other.unmet if moment not in first.unmet]
             first.lanes |= other.lanes
             warp.parts.remove(other)
             warp.spare.append(other.own)
@@ -240,6 +280,11 @@ class Threads:
                     _learn(part, other)
         for part in parts:
             part.release()
+
+    def lanes_met(self, agent: Agent) -> None:
+        """Handles a meeting of the lanes of a warp."""
+        for part in self._warp(agent)[1].parts:
+            part.lanes_met()
 
     def leave(self, agent: Agent) -> Thread:
         """Adds the last clock of a thread to its CTA."""

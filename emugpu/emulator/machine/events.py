@@ -14,7 +14,7 @@ operands, `Finished` when its results are visible; `Signalled` and `BytesLanded`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -59,12 +59,14 @@ class Site:
 class GridStarted(NamedTuple):
     """A grid starts. ``allocations`` holds (name, first address, bytes) of the device memory at the launch.
 
-    ``dynamic_shared`` is the offset of dynamic shared memory in a CTA's window.
+    ``dynamic_shared`` is the offset of dynamic shared memory in a CTA's window. ``sites`` are the instructions of the
+    kernel.
     """
 
     launch: Any
     allocations: tuple[tuple[str, int, int], ...]
     dynamic_shared: int
+    sites: Sequence[Site]
 
 
 class CtaStarted(NamedTuple):
@@ -166,7 +168,8 @@ class Accesses:
     """Consecutive loads or stores of a fragment, with nothing in between: an iterable of each `Access`. Only a
     `DeferredSink` gets them.
 
-    ``agent`` is that of the first one; guards may leave fewer lanes to others. ``base`` is the base of the only
+    ``agent`` is that of the first one; guards may leave fewer lanes to some of them, and ``lanes`` are those of all.
+    ``base`` is the base of the only
     allocation of global memory that they access, or 0 if there is not exactly one. ``chunks`` are the 16-byte chunks of
     the CTA's memory, or of that allocation, that they touch, possibly with repetitions. ``whole`` are chunks that one
     access covers completely.
@@ -176,6 +179,7 @@ class Accesses:
     mode: str
     space: str
     cta: int
+    lanes: int
     base: int
     chunks: np.ndarray
     whole: np.ndarray

@@ -202,12 +202,12 @@ class Trace:
         for event in batch.events(np.arange(count)):
             self._sink(event)
 
-    def run(self, entry: tuple[int, ...], *about: Any) -> events.Accesses:
+    def run(self, entry: tuple[int, ...], all_lanes: int, *about: Any) -> events.Accesses:
         _, _, warp, lanes, site, *_, base = entry
         verb, space, *_ = self.accesses[site]
         agent = self.agent(warp, lanes)
         cta = agent.cta if space == "shared" else -1
-        return events.Accesses(agent, MODES[verb], space, cta, base, *about)
+        return events.Accesses(agent, MODES[verb], space, cta, all_lanes, base, *about)
 
     def event(self, entry: tuple[int, ...], words: NDArray[np.uint64]) -> Any:
         kind, _, warp, lanes, index, _, value, _, number, _ = entry
@@ -254,12 +254,16 @@ class Batch:
         ends = np.append(starts[1:], len(which))
         chunk_ends = np.cumsum(counts)[ends - 1]
         whole_ends = np.append(0, np.cumsum(is_whole))[chunk_ends]
+        lanes = np.bitwise_or.reduceat(entries["lanes"], starts)
         first = chunk = covered = 0
-        rows = zip(entries[starts].tolist(), ends.tolist(), chunk_ends.tolist(), whole_ends.tolist(), strict=True)
-        for entry, end, chunk_end, covered_end in rows:
+        about = (entries[starts], lanes, ends, chunk_ends, whole_ends)
+        rows = zip(*(column.tolist() for column in about), strict=True)
+        for entry, all_lanes, end, chunk_end, covered_end in rows:
             if entry[0] == TraceEvent.ACCESS:
                 make = partial(map, self.access, which[first:end].tolist())
-                yield self.trace.run(entry, chunks[chunk:chunk_end], whole[covered:covered_end], end - first, make)
+                yield self.trace.run(
+                    entry, all_lanes, chunks[chunk:chunk_end], whole[covered:covered_end], end - first, make
+                )
             else:
                 yield self.trace.event(entry, self.words)
             first, chunk, covered = end, chunk_end, covered_end

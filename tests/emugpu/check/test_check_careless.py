@@ -94,7 +94,7 @@ def parity_forgotten(form: str) -> str:
     """Two rounds through one stage; the second wait has the parity of the first."""
     second = wait("bars", 0 if form == "same parity" else 1)
     look, release = "ld.shared.b32 %r3, [data];", "mbarrier.arrive.shared::cta.b64 _, [bars+8];"
-    read = only("%warp eq 1", wait("bars") + look + release + second + look)
+    read = only("%warp eq 1", wait("bars") + look + FENCE + release + second + look)
     fill = first(arm() + load() + wait("bars+8") + arm() + load() + wait("bars", 1))
     return ZERO + first(initialise(1, 32)) + CTA_BARRIER + fill + read
 
