@@ -142,8 +142,10 @@ def _load(words: tuple[str, ...], gpu: str, launch: str, ptx: Path | None, emula
     if not words:
         raise UsageProblem("name what to debug: LAUNCH.toml or -- PROGRAM; or --adapter for an editor")
     emulation.refuse_several_schedules("one run is recorded")
+    options = emulation.options
     # Some options apply only to launch files, others only to programs.
     if is_program(words):
+        options = emulation.for_program()
         why = f"{words[0]} is a program, which makes its own launches"
         refuse_given(why, "ptx")
         emulation.refuse(why, "resident-clusters")
@@ -151,7 +153,7 @@ def _load(words: tuple[str, ...], gpu: str, launch: str, ptx: Path | None, emula
     else:
         refuse_given(f"{words[0]} is not a program", "gpu", "launch")
         file = only_launch_file(words)
-    return Debugger(record(with_ptx(read_launch_file(file), ptx), emulation.options))
+    return Debugger(record(with_ptx(read_launch_file(file), ptx), options))
 
 
 debug_command = debugging(_load)

@@ -39,6 +39,18 @@ class Fault(EmulatorError):
         self.rule, self.offset, self.position = rule, offset, position
 
 
+class UndefinedRead(Fault):
+    """A read of memory that was never written, or where a thread has stored an undefined value.
+
+    ``place``: the first such byte, as an offset in shared memory or as an address. ``store``: the store, or "".
+    ``origin``: where the value comes from that it stored, or "".
+    """
+
+    def __init__(self, message: str, place: int, store: str, origin: str, offset: int | None = None) -> None:
+        super().__init__(message, "uninitialised", offset)
+        self.place, self.store, self.origin = place, store, origin
+
+
 class Deadlock(EmulatorError):
     """No warp can run and nothing asynchronous is in flight. The message says which warp waits for what."""
 

@@ -15,9 +15,10 @@ from emugpu.emulator import EmulatorError, RuleWarning
 from emugpu.emulator.device import some_start_later
 from emugpu.emulator.machine.events import Sink
 from emugpu.errors import CannotRun
-from emugpu.launch.expectation import Holds
+from emugpu.launch.expectation import Comparison, Holds
 from emugpu.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules
-from emugpu.launch.spec import Launchable
+from emugpu.launch.memory import UndefinedResult
+from emugpu.launch.spec import ExpectationResult, Launchable
 from emugpu.processes.engine import in_order
 
 MAX_STEPS = 5_000_000
@@ -131,16 +132,28 @@ def check_once(work: CheckJob) -> Checked:
         outcome = run(what, replace(work.emulation, sinks=(checker, *work.more)), keep=())
         correct, warnings = outcome.passed, outcome.warnings
         where += "".join(
-            f": {expected.buffer} in {result.mismatches:,} of {result.elements:,} elements"
+            f": {_mistake(expected.buffer, result)}"
             for expected, result in zip(what.expectations, outcome.verdicts, strict=True)
             if not result.passed
         )
+    except UndefinedResult as error:
+        correct, where = False, f"{where}: {error}"
     except CannotRun as error:
         failure, ended = str(error), how_it_ended(error.__cause__)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
     report = Report((*checker.report().findings, *unwritten_reads(warnings)))
     return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where)
+
+
+def _mistake(buffer: str, result: ExpectationResult) -> str:
+    """Returns how many elements of a buffer are wrong, with the first one."""
+    text = f"{buffer} in {result.mismatches:,} of {result.elements:,} elements"
+    if isinstance(result, Comparison) and result.mistakes:
+        first = result.mistakes[0]
+        index = ",".join(map(str, first.index))
+        text += f"; {buffer}[{index}] is {first.got:g}, and must be {first.expected:g}"
+    return text
 
 
 def judge(what: Launchable, checked: Checked) -> Verdict:

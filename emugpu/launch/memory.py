@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from emugpu.emulator import EmulatorError, LaunchError, Module, TensorMap
 from emugpu.emulator.arguments import order
+from emugpu.emulator.errors import UndefinedRead
 from emugpu.emulator.memory.tensor_map import TensorMapElement
 from emugpu.emulator.ptx.ast import Parameter, PtxKernel
 from emugpu.errors import CannotRun, UsageProblem
@@ -247,6 +248,10 @@ class DeviceMemory(Protocol):
     def upload_tensor_map(self, tensor_map: TensorMap, name: str = "") -> int: ...
 
 
+class UndefinedResult(CannotRun):
+    """A result cannot be compared, because an element of it was never written, or is undefined."""
+
+
 @dataclass(frozen=True)
 class PlacedBuffer:
     """A buffer at its device address. ``first`` holds its values before the first launch; None: unknown."""
@@ -296,15 +301,17 @@ class LaunchMemory:
         return self._pointers[name]
 
     def download(self, name: str) -> NDArray[Any]:
-        """Returns the current values of a buffer. Raises CannotRun if a part of it was never written."""
+        """Returns the current values of a buffer. Raises UndefinedResult if an element of it is undefined."""
         placed = self.buffers[name]
         dtype = placed.buffer.dtype
         try:
             data = self.device.download(placed.address, np.uint8, dtype.memory_bytes(placed.shape))
+        except UndefinedRead as fault:
+            index = np.unravel_index((fault.place - placed.address) * 8 // dtype.bits, placed.shape)
+            state = f"is undefined: {fault.store} {fault.origin}" if fault.store else "was never written"
+            raise UndefinedResult(f"{name}[{','.join(map(str, index))}] {state}") from fault
         except EmulatorError as error:
-            raise CannotRun(
-                f'buffer {name}: {error}; init = "nan" or "zeros" shows which elements are not written'
-            ) from error
+            raise CannotRun(f"buffer {name}: {error}") from error
         return dtype.from_memory(data, placed.shape)
 
     def contents(self, names: Collection[str]) -> dict[str, NDArray[Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.emulator.errors import Fault
+from emugpu.emulator.errors import Fault, UndefinedRead
 from emugpu.emulator.instructions.table import (
     Effect,
     Micro,
@@ -133,9 +133,12 @@ def _poison(
     if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
         raise fault
     found = []
+    origin = f"what {site.place} loads ({fault})"
+    if isinstance(fault, UndefinedRead) and fault.origin:
+        origin = fault.origin
     for n in range(count):
         value, missing = (finish(f, np.broadcast_to(part, f.count).copy(), nbytes, extend) for part in peek(n * nbytes))
-        found.append(made(value, missing, f"what PTX line {site.line} loads ({fault})", fault.rule))
+        found.append(made(value, missing, origin, fault.rule))
     return found
 
 
@@ -155,7 +158,7 @@ def _store(
 ) -> None:
     """Stores items at one place, or at one place for each lane. rank: of the memory's CTA, or -1."""
     try:
-        stored = _written(f, memory, where, nbytes, values)
+        stored = _written(f, site, memory, where, nbytes, values)
     except Fault:
         if space == "shared" and not isinstance(where, int):
             _check_rank(rank, where)
@@ -166,7 +169,7 @@ def _store(
         sink(Access(f.agent, site, "write", space, rank, where, nbytes, len(values), stored))
 
 
-def _written(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
+def _written(f: Fragment, site: Site, memory: Any, where: Any, nbytes: int, values: tuple[Value, ...]) -> Any:
     """Writes the items of each lane. Returns the stored bits."""
     if len(values) > 1:
         _check_vector(where, nbytes, len(values))
@@ -189,8 +192,9 @@ def _written(f: Fragment, memory: Any, where: Any, nbytes: int, values: tuple[Va
         if undefined is not None:
             places = [(at, f.lanes[-1])] if isinstance(where, int) else zip(at.tolist(), f.lanes, strict=True)
             for place, lane in places:
+                what = f"{site.place} in CTA {f.cta.index}, warp {f.warp.index}, lane {lane} stores", register.origin
                 for byte in _undefined_bytes(undefined, lane, nbytes):
-                    memory.poison(place + byte, 1)
+                    memory.undefine(place + byte, what)
     return stored[0] if len(stored) == 1 else tuple(stored)
 
 

@@ -256,7 +256,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
         except Fault as fault:
             if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
                 raise
-            origin = f"what PTX line {site.line} loads ({fault})"
+            origin = f"what {site.place} loads ({fault})"
             values = [made(row, missing, origin, fault.rule) for row, missing in zip(*cta.tmem.peek(spot), strict=True)]
         pending.read = lambda: values
         return values

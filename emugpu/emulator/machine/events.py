@@ -48,6 +48,11 @@ class Site:
     """``file:line`` of the source from which it was compiled, or empty."""
 
     @property
+    def place(self) -> str:
+        """Returns the line in the PTX, with that of the source if it is known."""
+        return f"PTX line {self.line}{f' ({self.source})' if self.source else ''}"
+
+    @property
     def verb(self) -> str:
         """Returns the first two parts of the instruction, as in ``st.async``."""
         return ".".join((self.opcode, *self.modifiers[:1]))

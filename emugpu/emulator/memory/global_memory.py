@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.address_space import GLOBAL_WINDOW
 from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, UNSIGNED, common_bytes, round_up
-from emugpu.emulator.memory.unwritten import FAULT, Unwritten
+from emugpu.emulator.memory.unwritten import FAULT, StoredOrigins, Unwritten
 
 
 @contextmanager
@@ -42,6 +42,7 @@ class Allocation:
     """The (padded) bytes, viewed as unsigned integers of 1, 2, 4 and 8 bytes."""
     shadow: dict[int, NDArray[np.unsignedinteger]] = field(repr=False)
     """`valid`, viewed in the same way."""
+    origins: StoredOrigins = field(default_factory=StoredOrigins, repr=False)
 
     @classmethod
     def over(
@@ -69,11 +70,8 @@ class Allocation:
         valid = self.valid[offset : offset + nbytes]
         if not valid.all():
             first = offset + int(valid.argmin())
-            fault = Fault(
-                f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}') "
-                "is read but was never written",
-                "uninitialised",
-            )
+            byte = f"global memory byte {self.base + first:#x} (byte {first} of '{self.name}')"
+            fault = self.origins.read(byte, self.base + first)
             unwritten.read(fault, self.data[offset : offset + nbytes], valid)
 
     def mark_valid(self, offset: int, nbytes: int) -> None:
@@ -270,10 +268,11 @@ class GlobalMemory:
         dtype = UNSIGNED[nbytes]
         return np.frombuffer(b"".join(values), dtype), np.frombuffer(b"".join(missing), dtype)
 
-    def poison(self, address: int, nbytes: int) -> None:
-        """Marks a range as unwritten."""
-        block, offset = self.find(address, nbytes)
-        block.poisonable()[offset : offset + nbytes] = False
+    def undefine(self, address: int, stored: tuple[str, str]) -> None:
+        """Marks a byte as undefined, because of a store: see `StoredOrigins.note`."""
+        block, offset = self.find(address, 1)
+        block.poisonable()[offset] = False
+        block.origins.note(address, stored)
 
     def _one_block(self, addresses: NDArray[np.integer], nbytes: int) -> tuple[Allocation, NDArray[np.int64]] | None:
         """Returns the allocation that holds all addresses, and the offsets in it, or None. Checks the alignment."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.emulator.memory.bytes import ALL_VALID, CHUNK, CHUNK_DTYPE, UNSIGNED, Zeroed, aligned_bytes, round_up
-from emugpu.emulator.memory.unwritten import FAULT, Unwritten
+from emugpu.emulator.memory.unwritten import FAULT, StoredOrigins, Unwritten
 
 _VALID_CHUNK = np.ones(CHUNK, np.bool_).view(CHUNK_DTYPE)[0]
 MBARRIER_BYTES = 8
@@ -37,6 +37,7 @@ class SharedMemory:
         padded = round_up(size, CHUNK)
         self.size = size
         self._unwritten = unwritten
+        self._origins = StoredOrigins()
         self.data = zeroed(padded)
         self.valid = zeroed(padded).view(np.bool_)
         self.chunks = self.data.view(CHUNK_DTYPE)
@@ -59,6 +60,11 @@ class SharedMemory:
         self.check_range(offset, nbytes)
         self.valid[offset : offset + nbytes] = False
         self._known_valid.clear()
+
+    def undefine(self, offset: int, stored: tuple[str, str]) -> None:
+        """Marks a byte as undefined, because of a store: see `StoredOrigins.note`."""
+        self.poison(offset, 1)
+        self._origins.note(offset, stored)
 
     # -- live mbarriers, which nothing may overwrite -----------------------------------------------
 
@@ -126,12 +132,8 @@ class SharedMemory:
         valid = self.valid[offset : offset + nbytes]
         if not valid.all():
             first = offset + int(valid.argmin())
-            fault = Fault(
-                f"shared memory byte {first:#x} is read but was never written "
-                f"(access of {nbytes} bytes at {offset:#x})",
-                "uninitialised",
-                first,
-            )
+            why = f" (access of {nbytes} bytes at {offset:#x})"
+            fault = self._origins.read(f"shared memory byte {first:#x}", first, why, first)
             self._unwritten.read(fault, self.data[offset : offset + nbytes], valid)
 
     def mark_valid(self, first: int, end: int, key: Hashable) -> None:
@@ -153,11 +155,7 @@ class SharedMemory:
             flat = np.asarray(index).ravel()
             bad = flat[~self.valid.reshape(-1, CHUNK)[flat].all(axis=1)].min()
             first = int(bad) * CHUNK + int(self.valid[bad * CHUNK : bad * CHUNK + CHUNK].argmin())
-            fault = Fault(
-                f"shared memory byte {first:#x} is read but was never written (16-byte chunk access)",
-                "uninitialised",
-                first,
-            )
+            fault = self._origins.read(f"shared memory byte {first:#x}", first, " (16-byte chunk access)", first)
             rows = (-1, CHUNK)
             self._unwritten.read(fault, self.data.reshape(rows), self.valid.reshape(rows), flat)
         if key is not None:

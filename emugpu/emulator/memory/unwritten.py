@@ -12,11 +12,34 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.emulator.errors import Fault
+from emugpu.emulator.errors import Fault, UndefinedRead
 
 Uninitialised = Literal["poison", "fault", "report", "zero", "random"]
 REPORTED = 0xFF
 """The byte that "report" returns: a NaN in most floating-point types and -1 in integers, so that its use shows."""
+
+
+MOST_STORED = 1 << 16
+"""A memory keeps the origins of at most so many undefined bytes."""
+
+
+class StoredOrigins:
+    """Where the undefined values come from that threads have stored in a memory."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[str, str]] = {}
+        """By the place of the byte."""
+
+    def note(self, place: int, stored: tuple[str, str]) -> None:
+        """Records an undefined byte that a thread stores: a text about the store, and the origin of the value."""
+        if place in self._of or len(self._of) < MOST_STORED:
+            self._of[place] = stored
+
+    def read(self, byte: str, place: int, why: str = "", offset: int | None = None) -> UndefinedRead:
+        """Returns the fault of a read of an undefined byte. ``byte`` names it, ``why`` adds to the message."""
+        store, origin = self._of.get(place, ("", ""))
+        state = f"is undefined: {store} {origin} there" if store else f"was never written{why}"
+        return UndefinedRead(f"{byte} is read but {state}", place, store, origin, offset)
 
 
 class Unwritten:

@@ -52,7 +52,7 @@ def test_the_second_launch_reads_what_the_first_has_left_out(tmp_path, monkeypat
     assert "add_param_0 points to memory_2[0]" in lines and "D: 1000 f32 at 0x800002400000" in lines
     assert any("st.global.f32 by warp 7 of CTA 0 of cluster 3, lane 3" in line for line in lines)
     (at,) = [n for n, line in enumerate(lines) if "ld.global.f32 of C[995], which nobody has written" in line]
-    (shown,) = [n for n, line in enumerate(lines) if line.split() == ["2970", "2973", ".", "."]]
+    (shown,) = [n for n, line in enumerate(lines) if line.split() == ["2970", "2973", "nan", "nan"]]
     (written,) = [n for n, line in enumerate(lines) if "ld.global.f32 of C[3] may go into it" in line]
     assert at < shown < written
 
@@ -115,3 +115,25 @@ def test_to_ask_whether_a_launch_is_wanted_changes_nothing(tmp_path):
     (tmp_path / "kept" / "launch-0").mkdir()
     assert recorder.wants(LaunchRecord(1, "add", (1, 1, 1), (1, 1, 1), (1, 1, 1), 0, 1))
     assert (tmp_path / "kept" / "launch-0").exists()
+
+
+def test_a_program_that_uses_what_nobody_has_written_runs_to_its_end(tmp_path, monkeypatch):
+    """As under exec and verify, the read is reported; a launch file would stop at it."""
+    uses = """
+    from driver_client import *
+    start()
+    kernel, = load('''.version 8.8
+    .target sm_100a
+    .address_size 64
+    .visible .entry uses(.param .u64 x) { .reg .b64 %d<2>; .reg .b32 %r<2>; .reg .pred %p;
+    ld.param.u64 %d0, [x]; ld.global.u32 %r0, [%d0]; setp.eq.u32 %p, %r0, 3; @%p bra END; st.global.u32 [%d0], 7;
+    END: ret; }''', "uses")
+    x = asked("cuMemAlloc_v2", 4)
+    launch(kernel, 1, 1, x)
+    result_of("cuCtxSynchronize")
+    """
+    program = "\n".join(line.strip() for line in uses.splitlines())
+    done = session(tmp_path, monkeypatch, program, "continue\nwhere")
+    assert done.exit_code == 0 and "never written" not in done.output, done.output
+    strict = session(tmp_path, monkeypatch, program, "continue\nwhere", "--emulate", "uninitialised=fault")
+    assert "is read but was never written" in strict.output

@@ -1,0 +1,115 @@
+"""``emugpu verify`` names the cause of a fault first. Each program has a right twin, which is clean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from ptx_programs import WORDS, source
+
+from emugpu.cli.main import main
+
+START = """
+mov.u32 %r20, %laneid; shr.u32 %r21, %r0, 5; mov.u32 %r22, %ctaid.x;
+mov.b32 %r4, words; shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r4; cvt.u64.u32 %rd9, %r0; shl.b64 %rd9, %rd9, 2;
+add.s64 %rd8, %rd0, %rd9; mov.b32 %r1, 0;
+"""
+"""%r20: the lane, %r21: the warp, %r22: the CTA, %r3: the thread's word in shared memory, %rd8: its word of out."""
+OUT = "st.global.b32 [%rd8], %r1; ret;"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program whose right and wrong forms differ in the text that stands for FAULT. ``first`` and ``then`` are texts
+    of the wrong form's first finding.
+    """
+
+    body: str
+    right: str
+    wrong: str
+    said: tuple[str, ...]
+    expected: str = "arange(64)"
+    grid: int = 1
+    block: int = 64
+    buffers: str = ""
+    parameters: tuple[str, ...] = ()
+
+
+CASES = {
+    "an element that no thread stores": Case(
+        "FAULT st.global.b32 [%rd8], %r0; ret;",
+        "",
+        "setp.ge.u32 %p0, %r0, 60; @%p0 exit;",
+        ("a result is wrong: out[60] was never written",),
+    ),
+    "an element that is made of unwritten shared memory": Case(
+        "FAULT st.shared.b32 [%r3], %r0; bar.sync 0; ld.shared.b32 %r1, [%r3]; add.u32 %r1, %r1, 0;" + OUT,
+        "",
+        "setp.eq.u32 %p0, %r0, 37; @!%p0",
+        (
+            "out[37] is undefined: PTX line ",
+            "in CTA (0, 0, 0), warp 1, lane 5 stores what PTX line ",
+            "loads (shared memory byte 0x494 is read but was never written",
+        ),
+    ),
+    "the origin of what goes through shared memory twice": Case(
+        "FAULT st.shared.b32 [%r3], %r0; bar.sync 0; ld.shared.b32 %r1, [%r3]; st.shared.b32 [%r3+1024], %r1;"
+        "bar.sync 0; ld.shared.b32 %r1, [%r3+1024];" + OUT,
+        "",
+        "setp.eq.u32 %p0, %r0, 37; @!%p0",
+        ("out[37] is undefined: ", "loads (shared memory byte 0x494 is read but was never written"),
+    ),
+    "an element that was never computed": Case(
+        "setp.eq.u32 %p0, %r0, 9; @!%p0 mov.b32 %r9, %r0; FAULT st.global.b32 [%rd8], %r9; ret;",
+        "@%p0 mov.b32 %r9, 9;",
+        "",
+        ("out[9] is undefined: PTX line ", "stores register %r9, which was never written"),
+    ),
+    "a wrong element": Case(
+        "mov.b32 %r1, %r0; setp.eq.u32 %p0, %r0, 17; FAULT" + OUT,
+        "",
+        "@%p0 mov.b32 %r1, 3;",
+        ("a result is wrong: out in 1 of 64 elements; out[17] is 3, and must be 17",),
+    ),
+}  # fmt: skip
+
+
+def verify(case: Case, fault: str, folder: Path) -> tuple[int, str]:
+    names = ["out", *(parameter.split()[1] for parameter in case.parameters)]
+    arguments = ", ".join(f'"{name}"' for name in names)
+    body = START + case.body.replace("FAULT", fault)
+    (folder / "kernel.ptx").write_text(source(body, WORDS, parameters=list(case.parameters)))
+    (folder / "launch.toml").write_text(
+        f'ptx = "kernel.ptx"\nexpect.out = "{case.expected}"\n'
+        f"launch = {{ grid = {case.grid}, block = {case.block}, arguments = [{arguments}] }}\n"
+        f'[buffers]\nout = {{ dtype = "u32", shape = 64, init = "uninitialised" }}\n{case.buffers}'
+    )
+    done = CliRunner().invoke(main, ["verify", str(folder / "launch.toml")], env={"COLUMNS": "10000"})
+    return done.exit_code, done.output
+
+
+def first_finding(output: str) -> str:
+    """Returns the first line of a report and the indented lines that belong to it."""
+    lines = output.splitlines()
+    end = next((n for n, line in enumerate(lines) if n and not line.startswith(" ")), len(lines))
+    return "\n".join(lines[:end])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_finding_names_the_cause(name, tmp_path):
+    case = CASES[name]
+    code, output = verify(case, case.wrong, tmp_path)
+    assert code in (1, 3, 4), output
+    found = re.sub(r"\s+", " ", first_finding(output))
+    for text in case.said:
+        assert text in found, output
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_right_twin_is_clean(name, tmp_path):
+    case = CASES[name]
+    code, output = verify(case, case.right, tmp_path)
+    assert code == 0, output
