@@ -150,7 +150,7 @@ class _CheckedLaunch:
                 memory.settle()
 
     def _cta_started(self, event: events.CtaStarted) -> None:
-        self.model.start(event.cluster, event.cta, event.warps)
+        self.model.start(event.cluster, event.cta, event.ctaid, event.warps)
         self.single_barrier.start(event)
 
     def _cluster_ended(self, event: events.ClusterEnded) -> None:

@@ -16,6 +16,18 @@ BYTES = ("copy", "st.async")
 COUNTED = (*BYTES, "response")
 
 
+def _meeting(one: Record, other: Record) -> str:
+    """Returns the synchronisation that orders the accesses of two agents."""
+    if one.agent.cluster != other.agent.cluster:
+        return (
+            "a flag in global memory, written after a release and read before an acquire of GPU scope (an atomic with "
+            "__threadfence() before and after it)"
+        )
+    if one.agent.cta != other.agent.cta:
+        return "a cluster barrier, or an mbarrier's arrive and wait, of cluster scope"
+    return "a barrier (bar.sync, or an mbarrier's arrive and wait)"
+
+
 class Diagnosis(NamedTuple):
     """The fault of a pair of accesses.
 
@@ -78,17 +90,18 @@ def _read_too_early(read: Record, write: Record, space: str, swap: bool, weak: s
         fix = "cp.async.wait_group in each thread that copies, then a barrier"
     elif write.kind == "store":
         missing = "no cp.async.bulk.wait_group by the thread that issued the store"
-        fix = "cp.async.bulk.wait_group 0 by the issuer, then a barrier"
+        fix = f"cp.async.bulk.wait_group 0 by the issuer, then {_meeting(read, write)}"
     else:
-        missing = "no barrier between the write and the read"
-        fix = "a barrier (bar.sync, or an mbarrier's arrive and wait) between them"
+        is_one_cta = read.agent[:2] == write.agent[:2]
+        missing = "no barrier between the write and the read" if is_one_cta else "no path from the write to the read"
+        fix = f"{_meeting(read, write)} between them"
     return Diagnosis(rule, "error", what, missing, fix, swap)
 
 
 def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak: str) -> Diagnosis:
     rule = f"race-{space}"
     missing = "no path from the end of the read to the write"
-    fix = "a barrier between the read and the write"
+    fix = f"{_meeting(read, write)} between the read and the write"
     if read.kind in MULTIPLIES and space == "shared":
         rule = "stage-refilled-early"
         end = "tcgen05.commit" if read.kind != "wgmma" else "wgmma.wait_group and an arrival"
@@ -122,9 +135,8 @@ def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
             "no path from one write to the other", "one thread writes it", swap,
         )  # fmt: skip
     what = f"{_name(old)} and {_name(new)} write to one place in any order"
-    return Diagnosis(
-        f"race-{space}", "error", what, "no path from one write to the other", "a barrier between them", swap
-    )
+    fix = f"{_meeting(old, new)} between them"
+    return Diagnosis(f"race-{space}", "error", what, "no path from one write to the other", fix, swap)
 
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Diagnosis | None:
@@ -206,9 +218,14 @@ def _not_visible(first: Record, second: Record, space: str) -> Diagnosis:
             "the write is over when this reads, but only the completion of an asynchronous operation shows it",
             "no release and acquire between the threads", "an arrival of the writer at the mbarrier that is waited for",
         )  # fmt: skip
+    has = "the write may not be visible in another CTA: the synchronisation between them has"
+    if first.agent.cluster != second.agent.cluster:
+        return Diagnosis(
+            "scope", "error", f"{has} a scope narrower than .gpu", "no release and acquire of GPU scope on the path",
+            "__threadfence() (fence.acq_rel.gpu), or .release.gpu and .acquire.gpu",
+        )  # fmt: skip
     return Diagnosis(
-        "scope", "error", "the write may not be visible in another CTA: the synchronisation between them has CTA scope",
-        "no release and acquire of cluster scope on the path",
+        "scope", "error", f"{has} CTA scope", "no release and acquire of cluster scope on the path",
         ".release.cluster at the arrival and .acquire.cluster at the wait",
     )  # fmt: skip
 

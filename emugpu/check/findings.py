@@ -87,7 +87,8 @@ RULES = {
 class Place:
     """The agent that executed a PTX instruction, and the instruction with its source line, if it has one.
 
-    ``lanes`` is a mask. ``role`` names the warp, if a plan gives it a role. ``cluster`` is its number in the grid.
+    ``lanes`` is a mask. ``role`` names the warp, if a plan gives it a role. ``cluster`` is its number in the grid,
+    ``cta`` the rank in it. ``block`` is the CTA's place in the grid (%ctaid), if a finding is about two clusters.
     """
 
     line: int
@@ -98,9 +99,10 @@ class Place:
     warp: int
     lanes: int
     role: str = ""
+    block: tuple[int, int, int] | None = None
 
     def __str__(self) -> str:
-        who = f"CTA {self.cta} warp {self.warp}"
+        who = f"CTA {self.cta if self.block is None else self.block} warp {self.warp}"
         if self.role:
             who += f" ({self.role})"
         source = f", {self.source}" if self.source else ""
@@ -231,6 +233,8 @@ class Names:
         self.regions = sorted(regions, key=lambda region: region.offset)
         self._starts = [region.offset for region in self.regions]
         self.dynamic_start = 0
+        self.blocks: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """The place of each CTA in the grid, by its cluster and its rank."""
         self._roles: dict[int, str] = {warp: role.name for role in roles for warp in role.warps}
 
     def shared(self, offset: int, cta: int, nbytes: int = 0) -> str:
@@ -256,8 +260,10 @@ class Names:
     def role(self, warp: int) -> str:
         return self._roles.get(warp, "")
 
-    def place(self, site: Site, agent: Agent) -> Place:
-        return Place(site.line, site.text, site.source, *agent, self.role(agent.warp))
+    def place(self, site: Site, agent: Agent, in_grid: bool = False) -> Place:
+        """Returns a place. ``in_grid``: it names the CTA by its place in the grid."""
+        block = self.blocks.get(agent[:2]) if in_grid else None
+        return Place(site.line, site.text, site.source, *agent, self.role(agent.warp), block)
 
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

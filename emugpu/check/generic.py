@@ -28,6 +28,7 @@ from emugpu.check.clocks import (
     Components,
     Rows,
 )
+from emugpu.check.flags import FlagWrite
 from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
@@ -223,6 +224,8 @@ class GenericProxy:
 
     def _learn(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
+        if event.space == "global":
+            self.model.flags.read(event.where, thread.clock.space, thread.own, thread.time, scope, site)
         for place in self._places(event):
             for released in self._flags.get(place, ()):
                 needed = needed_scope(released.agent, agent)
@@ -250,6 +253,7 @@ class GenericProxy:
         if scope == WEAK:
             self.overwrite((event,))
             return
+        known = thread.peek()
         released = None
         if site.semantics in RELEASES:
             self.model.release_lanes(agent, site)
@@ -261,6 +265,9 @@ class GenericProxy:
                 clock = clock.copy()
                 clock.join(thread.release().executed(), RELAXED)
             released = Released(clock, fenced, scope, agent._replace(lanes=0))
+        if event.space == "global":
+            passed, reach = (None, WEAK) if released is None else (released.clock, min(released.scope, scope))
+            self.model.flags.wrote(FlagWrite(event.where, known, passed, reach, site))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []
             self._flags[place] = _with(held, released) if released is not None else held
@@ -289,6 +296,7 @@ class GenericProxy:
             scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
             if sequential:
                 self._follow_sc_fences(thread, scope, event.agent)
+            self.model.flags.fenced(thread.clock.space, thread.own, thread.time, scope)
             if thread.heard_own:  # lanes of its own warp released part of it
                 self._lanes.meet(event.agent)
             self.model.release_lanes(event.agent, site)

@@ -14,6 +14,7 @@ from emugpu.check import diagnosis
 from emugpu.check.clocks import Clock
 from emugpu.check.diagnosis import Diagnosis
 from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
+from emugpu.check.flags import Flags
 from emugpu.check.history import Conflict, Observer, Record
 from emugpu.check.mbarrier import TrackedMBarrier
 from emugpu.check.pending import Chunks
@@ -51,6 +52,7 @@ class Model:
         """Whether the checker may report a finding later than the access that causes it."""
         self.threads = Threads(ctas_of_cluster)
         self.findings = CollectedFindings()
+        self.flags = Flags()
         self.shared: dict[tuple[int, int], ShadowMemory] = {}
         self.tensor: dict[tuple[int, int], ShadowTensorMemory] = {}
         self.barriers: dict[tuple[int, int, int], TrackedMBarrier] = {}
@@ -60,9 +62,10 @@ class Model:
 
     # ---- memories ----
 
-    def start(self, cluster: int, rank: int, warps: int) -> None:
+    def start(self, cluster: int, rank: int, ctaid: tuple[int, int, int], warps: int) -> None:
         self.threads.start(cluster, rank, warps)
         key = (cluster, rank)
+        self.names.blocks[key] = ctaid
         self.incoming[key] = {}
         self.shared[key] = ShadowMemory(SHARED_BYTES, partial(self._judge, "shared", rank), self.defers)
         self.tensor[key] = ShadowTensorMemory(partial(self._judge_tensor, rank))
@@ -133,11 +136,11 @@ class Model:
         """Reports the conflicts that a memory found. ``holder`` is the rank of a CTA, or the name of an allocation."""
         for conflict in conflicts:
             verdict = diagnosis.unordered(conflict, who, space)
-            self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder))
+            self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder), who.clock)
         for first, second in ordered:
             found = diagnosis.ordered(first, second, who, space, holder)
             if found is not None:
-                self.blame(found, first, second, self._bytes(space, place, nbytes, holder))
+                self.blame(found, first, second, self._bytes(space, place, nbytes, holder), who.clock)
 
     def _judge_tensor(
         self,
@@ -161,12 +164,21 @@ class Model:
         name = f"'{holder}'" if holder else "an allocation"
         return f"{name} + {place} ({nbytes} bytes)"
 
-    def blame(self, verdict: Diagnosis, old: Record, new: Record, where: str) -> None:
-        """Adds a finding about two accesses."""
+    def blame(self, verdict: Diagnosis, old: Record, new: Record, where: str, known: Clock | None = None) -> None:
+        """Adds a finding about two accesses.
+
+        ``known`` is what the agent of the later one knew; if it is given, a flag between the two is looked for.
+        """
         first, second = (new, old) if verdict.swap else (old, new)
+        if self.findings.seen(verdict.rule, verdict.severity, first.site.line, second.site.line):
+            return
+        lack = None
+        if known is not None and old.agent[:2] != new.agent[:2]:
+            lack = self.flags.between(old, new, known)
+        missing, fix = lack or (verdict.missing, verdict.fix)
         self.say(
             verdict.rule, verdict.severity, f"{where}: {verdict.what}", (first.site, first.agent),
-            (second.site, second.agent), where, verdict.missing, verdict.fix,
+            (second.site, second.agent), where, missing, fix,
         )  # fmt: skip
 
     def say(
@@ -188,7 +200,8 @@ class Model:
         lines = (first[0].line if first and every_first else 0, second[0].line if second else 0)
         if self.findings.seen(rule, severity, *lines):
             return
-        places = [self.names.place(*one) if one else None for one in (first, second)]
+        apart = bool(first and second and first[1].cluster != second[1].cluster)
+        places = [self.names.place(*one, apart) if one else None for one in (first, second)]
         self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, fix), *lines)
 
     # ---- other CTAs ----

@@ -150,7 +150,10 @@ class ShadowMemory:
         for byte in _bytes_of(mask):
             if held[byte] != before:
                 before = held[byte]
-                after = self._step(before, record, observer, chunk * CHUNK + byte, 1)
+                after = self.histories.step(before, record, observer)
+                if self.histories.has_found:
+                    alike = [n for n in _bytes_of(mask) if n >= byte and held[n] == before]
+                    self._report(chunk * CHUNK + byte, len(alike), observer)
             held[byte] = after
         if held.count(held[0]) == CHUNK or (mask == WHOLE and self._alike(held)):
             self.cells[chunk] = held[0]

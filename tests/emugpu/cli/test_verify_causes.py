@@ -21,6 +21,25 @@ add.s64 %rd8, %rd0, %rd9; mov.b32 %r1, 0;
 OUT = "st.global.b32 [%rd8], %r1; ret;"
 
 
+HANDED = (
+    """
+ld.param.u64 %rd2, [part]; ld.param.u64 %rd3, [flag]; add.s64 %rd4, %rd2, %rd9; setp.ne.u32 %p1, %r0, 0;
+setp.eq.u32 %p0, %r22, 1; @%p0 bra TAKE;
+BEFORE st.global.b32 [%rd4], %r0; bar.sync 0; @%p1 exit; RELEASE exit;
+TAKE: @%p1 bra GO; SPIN: POLL setp.eq.u32 %p2, %r10, 0; @%p2 bra SPIN; AFTER
+GO: bar.sync 0; ld.global.b32 %r1, [%rd4];
+"""
+    + OUT
+)
+"""CTA 0 hands 64 words of part to CTA 1 by a flag."""
+RIGHT = {
+    "BEFORE": "",
+    "RELEASE": "fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%rd3], 1;",
+    "POLL": "ld.relaxed.gpu.global.b32 %r10, [%rd3];",
+    "AFTER": "fence.acq_rel.gpu;",
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """A program whose right and wrong forms differ in the text that stands for FAULT. ``first`` and ``then`` are texts
@@ -32,13 +51,79 @@ class Case:
     wrong: str
     said: tuple[str, ...]
     expected: str = "arange(64)"
+    size: int = 64
     grid: int = 1
     block: int = 64
     buffers: str = ""
     parameters: tuple[str, ...] = ()
 
 
+def handed(said: tuple[str, ...], **wrong: str) -> Case:
+    """A hand-over between two CTAs with other parts."""
+    body = HANDED
+    for name, text in RIGHT.items():
+        body = body.replace(name, "FAULT" if name in wrong else text)
+    right = {name: RIGHT[name] for name in wrong}
+    [(name, text)] = wrong.items()
+    buffers = "".join(f'{n} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for n in ("part", "flag"))
+    words = ("error race-global: ", "by CTA (0, 0, 0) warp ", "by CTA (1, 0, 0) warp ", *said)
+    if "scope" in " ".join(said):
+        words = ("error scope: ", *words[1:])
+    return Case(body, right[name], text, words, grid=2, buffers=buffers, parameters=("u64 part", "u64 flag"))
+
+
 CASES = {
+    "a flag without a release": handed(
+        ("no release between the first access and the red.relaxed at PTX line ", "__threadfence() (fence.acq_rel.gpu)"),
+        RELEASE="red.relaxed.gpu.global.add.u32 [%rd3], 1;",
+    ),
+    "a fence that comes before the write": handed(
+        ("no release between the first access and the red.relaxed at PTX line ",),
+        RELEASE="@%p0 fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%rd3], 1;",
+    ),
+    "a flag without an acquire": handed(
+        ("no acquire between the ld.relaxed at PTX line ", "or .acquire.gpu in PTX line "), AFTER=""
+    ),
+    "a flag whose release has the scope of the CTA": handed(
+        ("no release of .gpu scope (only of .cta)",),
+        RELEASE="fence.acq_rel.cta; red.relaxed.gpu.global.add.u32 [%rd3], 1;",
+    ),
+    "a flag whose acquire has the scope of the CTA": handed(
+        ("no acquire of .gpu scope (only of .cta)",), AFTER="fence.acq_rel.cta;"
+    ),
+    "the last CTA adds up": Case(
+        """
+        ld.param.u64 %rd2, [part]; ld.param.u64 %rd3, [flag]; mul.wide.u32 %rd4, %r22, 4; add.s64 %rd4, %rd2, %rd4;
+        setp.ne.u32 %p1, %r0, 0; @%p1 exit; st.global.b32 [%rd4], 5;
+        fence.acq_rel.gpu; atom.relaxed.gpu.global.add.u32 %r5, [%rd3], 1; FAULT
+        setp.ne.u32 %p2, %r5, 2; @%p2 exit; ld.global.b32 %r6, [%rd2]; ld.global.b32 %r7, [%rd2+4];
+        ld.global.b32 %r8, [%rd2+8]; add.u32 %r6, %r6, %r7; add.u32 %r1, %r6, %r8; st.global.b32 [%rd0], %r1; ret;
+        """,
+        "fence.acq_rel.gpu;",
+        "",
+        (
+            "error race-global: 'part' + 0 (4 bytes): the read by ld does not wait for the write by st",
+            "(2 places, ",
+            "by CTA (0, 0, 0) warp 0",
+            "by CTA (2, 0, 0) warp 0",
+            "no acquire between the atom.relaxed at PTX line ",
+        ),
+        expected="full((1,), 15)",
+        size=1,
+        grid=3,
+        buffers='part = { dtype = "u32", shape = 3, init = "zeros" }\nflag = { dtype = "u32", shape = 1, init = 0 }\n',
+        parameters=("u64 part", "u64 flag"),
+    ),
+    "two CTAs without anything between them": Case(
+        "ld.param.u64 %rd2, [part]; mul.wide.u32 %rd3, %r22, 4; FAULT st.global.b32 [%rd2], %r22;"
+        "st.global.b32 [%rd8], %r0; ret;",
+        "add.s64 %rd2, %rd2, %rd3;",
+        "",
+        ("error race-global: 'part' + 0 (4 bytes)", "fix a flag in global memory, written after a release"),
+        grid=2,
+        buffers='part = { dtype = "u32", shape = 2, init = "zeros" }\n',
+        parameters=("u64 part",),
+    ),
     "an element that no thread stores": Case(
         "FAULT st.global.b32 [%rd8], %r0; ret;",
         "",
@@ -85,7 +170,7 @@ def verify(case: Case, fault: str, folder: Path) -> tuple[int, str]:
     (folder / "launch.toml").write_text(
         f'ptx = "kernel.ptx"\nexpect.out = "{case.expected}"\n'
         f"launch = {{ grid = {case.grid}, block = {case.block}, arguments = [{arguments}] }}\n"
-        f'[buffers]\nout = {{ dtype = "u32", shape = 64, init = "uninitialised" }}\n{case.buffers}'
+        f'[buffers]\nout = {{ dtype = "u32", shape = {case.size}, init = "uninitialised" }}\n{case.buffers}'
     )
     done = CliRunner().invoke(main, ["verify", str(folder / "launch.toml")], env={"COLUMNS": "10000"})
     return done.exit_code, done.output

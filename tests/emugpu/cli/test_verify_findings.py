@@ -252,7 +252,7 @@ def test_a_finding_names_both_places_what_is_missing_and_the_fix_and_the_word_co
     assert head.startswith("error race-shared: ")
     assert first.startswith("  first    PTX line ") and "ld.shared.b32 %r1, [%r5], by CTA 0 warp 1" in first
     assert then.startswith("  then     PTX line ") and "st.shared.b32 [%r3], %r0, by CTA 0 warp 0" in then
-    assert missing.startswith("  missing  no path from ") and fix.startswith("  fix      a barrier between")
+    assert missing.startswith("  missing  no path from ") and fix.startswith("  fix      a barrier (bar.sync")
     assert rest[-1].endswith("launch.toml: kernel: racy")
     assert not any("race-shared" in line for line in rest), "a reason that is shown above is not repeated"
 
