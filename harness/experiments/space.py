@@ -16,7 +16,7 @@ from typing import Any
 
 from emugpu.errors import UsageProblem
 from harness.compile.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, Tiling
-from harness.compile.config import KernelConfig, find_kernel, try_config
+from harness.compile.config import OPTIONS, KernelConfig, find_kernel, try_config
 from harness.compile.tilings import OF_TILING, Estimate, estimate, estimates, offered
 from harness.problem import Shape
 
@@ -110,7 +110,7 @@ def space_of(
     kernel: str, arch: str, dtype: str, shape: Shape, wanted: Mapping[str, Sequence[Any]] | None = None
 ) -> Candidates:
     """Returns the space of a kernel for a problem. ``wanted`` holds required values of options. Raises `UsageProblem`
-    if the kernel has no space.
+    if the kernel has no space, or no configuration with these values.
     """
     only: Space = {name: tuple(values) for name, values in (wanted or {}).items()}
     values = {**find_kernel(kernel).space.get(arch, {}), **only}
@@ -132,12 +132,18 @@ def space_of(
     ]
     forms = list(dict.fromkeys(form for form in tried if form not in (None, default)))
     forms = [form for form in forms if _is_among(form, only)]
+    if not forms and not _is_among(default, only):
+        asked_for = " and ".join(f"{name}={','.join(map(OPTIONS[name].show, only[name]))}" for name in only)
+        rules = ", ".join(option for option, _ in refused.most_common())
+        rules = f" (rules for {rules} refuse some)" if refused else ""
+        raise UsageProblem(f"no configuration of {kernel} on {arch} has {asked_for}{rules}; use other values")
     ordered = tuple(_ordered(forms, shape))
     return Candidates(default.kernel, arch, dtype, default, values, len(asked), refused, ordered, only)
 
 
 def _is_among(config: KernelConfig, only: Space) -> bool:
-    return all(getattr(config, name) in values for name, values in only.items())
+    asked = config.asked()
+    return all(asked[name] in values for name, values in only.items())
 
 
 def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:

@@ -26,7 +26,7 @@ from harness.compile.compiler import Gpu
 from harness.compile.config import make_config
 from harness.experiments.job import compile_together
 from harness.experiments.race import race
-from harness.experiments.space import Candidates, geometry, space_of
+from harness.experiments.space import GEOMETRY_OPTIONS, Candidates, geometry, space_of
 from harness.experiments.tune import TuningLimits, tune
 from harness.paths import ROOT
 from harness.problem import Shape
@@ -78,6 +78,24 @@ def test_only_what_is_asked_for_is_tried():
     tried = [*found.forms, *found.variants(found.forms[0])]
     assert {(config.mma_shape, config.stages) for config in tried} == {((128, 128), 3), ((128, 128), 4)}
     assert len({config.cluster for config in tried}) > 1
+
+
+def test_an_epilogue_of_ones_own_is_tried(monkeypatch):
+    monkeypatch.setitem(KERNELS["kernel8"].space, "sm_90a", {"mma_shape": ((64, 128), (64, 256)), "stages": (3, 4)})
+    file = str(ROOT / "docs" / "examples" / "my_epilogue.mojo")
+    found = space_of("kernel8", "sm_90a", "bf16", SHAPE, {"epilogue": [file]})
+    assert found.forms
+    assert {config.fused.file for config in (*found.forms, *found.variants(found.forms[0]))} == {file}
+
+
+def test_values_that_no_configuration_has_are_refused():
+    message = "no configuration of kernel8 on sm_90a has stages=98,99 and cluster=2x1 .rules for stages"
+    with pytest.raises(UsageProblem, match=message):
+        space_of("kernel8", "sm_90a", "bf16", SHAPE, {"stages": [98, 99], "cluster": [(2, 1)]})
+    fixed = make_config("kernel8", arch="sm_90a", shape=SHAPE)
+    wanted = {name: [getattr(fixed, name)] for name in GEOMETRY_OPTIONS}
+    alone = space_of("kernel8", "sm_90a", "bf16", SHAPE, wanted)
+    assert not alone.forms and alone.default == fixed, "the default itself has them"
 
 
 @pytest.mark.slow
