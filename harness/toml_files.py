@@ -18,11 +18,13 @@ def read_toml(path: Path, what: str, read: Callable[[dict[str, Any]], T]) -> T:
     with ``what`` in front, which names the file.
     """
     try:
-        return read(tomllib.loads(read_text_file(path)))
+        data = tomllib.loads(read_text_file(path))
     except OSError as error:
         raise UsageProblem(f"{what}: cannot be read ({error.strerror}); name another file") from None
     except ValueError as error:
         raise UsageProblem(f"{what}: is not TOML ({error}); correct it") from None
+    try:
+        return read(data)
     except UsageProblem as error:
         raise UsageProblem(f"{what}: {error}") from None
 

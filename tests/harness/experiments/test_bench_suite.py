@@ -7,6 +7,7 @@ import pytest
 from emugpu.errors import UsageProblem
 from harness.experiments.baseline_build import _suite_of
 from harness.experiments.suite import load_suite, suite_names
+from harness.toml_files import read_toml
 
 TOP = 'schema = 1\nkernels = "kernel6"\nclusters = "2x1"\nshapes = "256"\ndtypes = "bf16"\ninputs = "index"\n'
 
@@ -124,3 +125,10 @@ def test_mistakes_in_a_suite(suite, text, message):
 def test_a_suite_that_is_not_there(name):
     with pytest.raises(UsageProblem, match="use one of"):
         load_suite(name)
+
+
+def test_an_error_of_a_reader_is_not_one_of_the_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('number = "one"')
+    with pytest.raises(ValueError, match=r"^invalid literal for int"):
+        read_toml(path, "mine.toml", lambda data: int(data["number"]))
