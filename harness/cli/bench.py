@@ -154,14 +154,21 @@ def _measure(
         show_line(console, f"compiling {several(len(missing), 'configuration')} with Mojo ...")
     try:
         with job_progress(console, len(planned)) as progress:
+            done = ran = 0
 
-            def report(measured: runs.Measured, number: int) -> None:
+            def report(measured: runs.Measured) -> None:
+                nonlocal done, ran
+                done += 1
+                ran += measured.planned.request is not None and not measured.kept
                 what = f"{measured.planned.case.id}: {_state(measured)}"
                 if console.is_terminal and _state(measured) not in ("done", "kept"):
                     show_line(console, what, "bold red")
-                progress(what, number, number)
+                progress(what, done, ran)
 
-            return runs.measure(planned, suite, run_id, mark, report, baseline, processes)
+            def after_build() -> None:
+                progress("measuring", 0, 0)
+
+            return runs.measure(planned, suite, run_id, mark, report, baseline, processes, after_build)
     except KeyboardInterrupt:
         show_line(console, "interrupted; the finished cases are kept; harness bench --resume continues from here")
         raise

@@ -153,11 +153,13 @@ def measure(
     suite: Suite,
     run_id: str,
     mark: str,
-    report: Callable[[Measured, int], None] = lambda measured, number: None,
+    report: Callable[[Measured], None] = lambda measured: None,
     baseline: BaselineBuild | None = None,
     processes: int = 1,
+    after_build: Callable[[], None] = lambda: None,
 ) -> list[Measured]:
-    """Builds and runs the cases that the run ``run_id`` lacks, and calls ``report`` for each, in order.
+    """Builds and runs the cases that the run ``run_id`` lacks. Calls ``after_build`` once, and ``report`` for
+    each case, in order.
 
     ``mark`` is the fingerprint. ``baseline`` is measured in turns with this checkout. ``processes`` is the number of
     cases that are emulated in parallel.
@@ -171,6 +173,7 @@ def measure(
     }
     waiting = [one for one in planned if one.request and one.case.id not in kept]
     artifacts = build_each([one.request.config for one in waiting if one.request])
+    after_build()
     work = [
         _Work(
             one,
@@ -183,14 +186,14 @@ def measure(
     ]
     measured_now = in_order(_measure, work, max(1, min(processes, len(work))))
     done = []
-    for number, one in enumerate(planned, start=1):
+    for one in planned:
         if one.case.id in kept:
             measured = Measured(one, kept[one.case.id], kept=True)
         elif one.request is None:
             measured = Measured(one, None, one.reason)
         else:
             measured = next(measured_now)
-        report(measured, number)
+        report(measured)
         done.append(measured)
     return done
 

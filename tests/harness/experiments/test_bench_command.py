@@ -193,7 +193,9 @@ def test_an_interrupted_run_goes_on(bench, monkeypatch, results_dir):
     code, _, errors = bench()
     assert code == 130 and "--resume continues from here" in errors
     code, _, errors = bench("--resume")
-    assert code == 0 and "resuming run" in errors and f"{CASES[0]}: kept" in errors
+    assert code == 0 and "resuming run" in errors
+    assert f"measuring: 0 of 2\n{CASES[0]}: kept: 1 of 2\n" in errors, "the rate leaves out what was kept"
+    assert re.search(rf"{CASES[1]}: done: 2 of 2, [0-9.]+ a second, 0 s left\n", errors)
     assert calls == [(2, 1), (2, 2), (2, 2)]
     lines = [json.loads(line) for line in (results_dir / "emulated-sm_100a.jsonl").read_text().splitlines()]
     assert [line["bench"]["case"] for line in lines] == CASES
