@@ -82,7 +82,9 @@ def test_no_option_is_a_seed():
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_unless_changed("harness/compile/", "harness/cli/", "emugpu/processes/", "emugpu/cli/")
+@pytest.mark.nightly_unless_changed(
+    "harness/compile/", "harness/cli/", "emugpu/processes/", "emugpu/cli/", "emugpu/cache.py"
+)
 def test_a_log_says_why_something_is_compiled_and_what_is_started(tmp_path, monkeypatch):
     environment = {**os.environ, "HARNESS_CACHE_DIR": str(tmp_path / "cache"), "HARNESS_RESULTS_DIR": str(tmp_path)}
     words = [sys.executable, "-m", "harness", "-v", "build", "kernel6", "-c", "cluster=2x1"]

@@ -550,7 +550,7 @@ def test_what_the_program_refuses_is_passed_on(artifacts):
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_unless_changed("kernels/", "harness/compile/")
+@pytest.mark.nightly_unless_changed("kernels/", "harness/compile/", "pyproject.toml")
 def test_a_configuration_that_does_not_fit_does_not_compile(tmp_path, monkeypatch):
     """The compiler has the same rule as the harness, and shows the sum."""
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))

@@ -25,6 +25,10 @@ from harness.compile.own_kernel import Sources
 from harness.experiments.job import made_by
 
 EXAMPLE = paths.ROOT / "docs" / "examples" / "my_kernel.mojo"
+nightly_unless_what_runs_changed = pytest.mark.nightly_unless_changed(
+    *("harness/compile/", "harness/epilogues.py", "harness/experiments/", "harness/cli/"),
+    *("kernels/", "docs/examples/my_", "pyproject.toml"),
+)
 
 
 def refused(monkeypatch, folder: Path, *arguments: str) -> Result:
@@ -42,7 +46,7 @@ def harness(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
+@nightly_unless_what_runs_changed
 def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     text = EXAMPLE.read_text()
     mine = tmp_path / "mine.mojo"
@@ -130,7 +134,7 @@ def test_a_worker_without_the_file_says_so(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
+@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own", "pyproject.toml")
 def test_two_kernels_in_a_command_and_in_its_workers(tmp_path):
     """The second is kernel 7 without its producer, so its MMA waits for ever."""
     _, second = two_kernels(tmp_path)
@@ -154,7 +158,7 @@ RUN = ("run", "kernel8", "-c", "arch=sm_90a", "--shape", "150,136,72", "-c", "cl
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
+@nightly_unless_what_runs_changed
 def test_a_file_with_an_epilogue_is_run_and_held_against_its_formula(tmp_path):
     text = EPILOGUE.read_text()
     mine = tmp_path / "mine.mojo"
@@ -219,7 +223,7 @@ def test_a_file_that_is_no_epilogue_is_refused_in_one_line(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own")
+@pytest.mark.nightly_unless_changed("harness/compile/own_kernel.py", "kernels/own", "pyproject.toml")
 def test_a_kernel_and_an_epilogue_are_both_in_their_places(tmp_path):
     """The kernel walks no tiles, and its rule tells the names of both."""
     done = harness(tmp_path, "run", str(EXAMPLE), "-c", f"epilogue={EPILOGUE}")
