@@ -413,11 +413,13 @@ class KernelConfig:
         return self.options() | {"kernel": self.described_kernel.word, "epilogue": self.fused.word}
 
     def as_dict(self) -> dict:
-        """Returns plain data for JSON."""
+        """Returns plain data for JSON that people read: the user's own kernel and epilogue have their names, which do
+        not suffice to read the configuration back.
+        """
         return {**self.options(), "mma_shape": list(self.mma_shape), "cluster": list(self.cluster)}
 
     def to_json(self) -> str:
-        """Writes one line, which `from_json` reads."""
+        """Writes one line, which `from_json` reads: the user's own kernel and epilogue have their files."""
         return json.dumps(self.asked())
 
     @classmethod

@@ -55,7 +55,7 @@ def class_of(shape: Shape) -> ShapeClass:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the file. ``config`` has the form of `KernelConfig.as_dict`; results/README.md describes
+    """An entry of the file. ``config`` has the form of `KernelConfig.to_json`; results/README.md describes
     ``evidence``.
     """
 
@@ -88,7 +88,7 @@ class Entry:
 
 def entry_of(config: KernelConfig, shapes: ShapeClass, evidence: Mapping[str, Any]) -> Entry:
     """Returns an entry to be kept."""
-    options = {name: value for name, value in config.as_dict().items() if name not in _NAMED}
+    options = {name: value for name, value in json.loads(config.to_json()).items() if name not in _NAMED}
     return Entry(config.described_kernel.word, config.arch, config.dtype, shapes, options, evidence)
 
 

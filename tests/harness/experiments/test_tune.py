@@ -365,6 +365,13 @@ def test_what_was_found_is_kept_and_found_again(results_dir):
     assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == newer
 
 
+def test_an_entry_has_the_file_of_an_own_epilogue():
+    file = str(ROOT / "docs" / "examples" / "my_epilogue.mojo")
+    own = make_config("kernel8", arch="sm_90a", shape=SHAPE, epilogue=file)
+    [entry] = store.load(store.keep("nvidia-h200", store.entry_of(own, class_of(SHAPE), {})))
+    assert entry.configuration() == own
+
+
 def test_what_is_kept_is_explained_without_a_gpu(results_dir):
     store.keep("nvidia-h200", ENTRY)
     result = CliRunner().invoke(harness.cli.main.main, ["tune", "kernel8", "--shape", "4096", "--explain"])
