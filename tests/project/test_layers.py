@@ -34,6 +34,9 @@ MODULES = (
 
 
 def test_the_emulated_gpu_needs_numpy_ml_dtypes_and_click_alone():
+    """One process imports all modules, which takes less time than a process for each. So only the first is imported
+    before all others: a cycle of imports that fails if one of the others comes first is not found here.
+    """
     done = subprocess.run([sys.executable, "-c", _IMPORTED, *MODULES], capture_output=True, text=True, check=True)
     lines = done.stdout.split("\n")
     assert lines[:-1:3] == [*MODULES]
