@@ -112,24 +112,24 @@ verdict_options = together(
 )
 
 
-def give_verdicts(cases: Sequence[Subject], wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
-    """Gives a verdict on each case, shows and writes all of them, and returns the exit code of the most severe one."""
+def give_verdicts(subjects: Sequence[Subject], wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:
+    """Gives a verdict on each subject, shows and writes all of them, and returns the most severe exit code."""
     options = emulation.check_options(wanted.redundant)
-    for case in cases if emulation.ptxas else ():
-        require_accepted(case.what)
+    for subject in subjects if emulation.ptxas else ():
+        require_accepted(subject.what)
     with progress_bar("verifying", "schedules") as progress:
-        checked = check([case.what for case in cases], options, progress)
-    verdicts = [judge(case.what, one) for case, one in zip(cases, checked, strict=True)]
+        checked = check([subject.what for subject in subjects], options, progress)
+    verdicts = [judge(subject.what, one) for subject, one in zip(subjects, checked, strict=True)]
     if wanted.smaller:
-        verdicts = [_with_smaller(case, one, emulation) for case, one in zip(cases, verdicts, strict=True)]
-    files = [str(case.what.ptx) for case in cases]
+        verdicts = [_with_smaller(subject, one, emulation) for subject, one in zip(subjects, verdicts, strict=True)]
+    files = [str(subject.what.ptx) for subject in subjects]
     return report(list(zip(files, verdicts, strict=True)), wanted, outputs)
 
 
-def _with_smaller(case: Subject, verdict: Verdict, emulation: Emulation) -> Verdict:
+def _with_smaller(subject: Subject, verdict: Verdict, emulation: Emulation) -> Verdict:
     if verdict.word not in ("hung", "wrong", "racy"):
         return verdict
-    numbers = case.numbers()
+    numbers = subject.numbers()
     found = shrink(numbers, emulation.check_options())
     if found is None:
         message = "not found: no schedule shows an error that would be recognised in a smaller case"
@@ -139,7 +139,7 @@ def _with_smaller(case: Subject, verdict: Verdict, emulation: Emulation) -> Verd
     differs = ", ".join(changed) or "no smaller numbers show the same error"
     alone = Emulation(replace(found.emulation, strict=emulation.options.strict, allow=emulation.options.allow))
     try:
-        words = [*case.command(new), *emulation_words(alone, **DEFAULTS)]
+        words = [*subject.command(new), *emulation_words(alone, **DEFAULTS)]
     except CannotRun as error:
         return replace(verdict, smaller=f"found ({differs}), but {error}")
     return replace(verdict, smaller=f"{shlex.join(words)}  # {differs}; {several(found.runs, 'run')}")

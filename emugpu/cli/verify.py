@@ -74,7 +74,7 @@ def verify_command(
         raise UsageProblem(f"--ptx {ptx} is launched by one launch file, and {len(words)} are named; name one")
     for word in words if wanted.smaller else ():
         _refuse_to_replace(_smaller(Path(word)))
-    return give_verdicts([_case(Path(word), ptx) for word in words], wanted, emulation, outputs)
+    return give_verdicts([_subject(Path(word), ptx) for word in words], wanted, emulation, outputs)
 
 
 def with_ptx(what: Launchable, ptx: Path | None) -> Launchable:
@@ -82,7 +82,7 @@ def with_ptx(what: Launchable, ptx: Path | None) -> Launchable:
     return what if ptx is None else replace(what, ptx=ptx, text_given=read_ptx(ptx))
 
 
-def _case(path: Path, ptx: Path | None) -> Subject:
+def _subject(path: Path, ptx: Path | None) -> Subject:
     def numbers() -> Numbers:
         found = of_launch_file(path)
         return replace(found, make=lambda values: with_ptx(found.make(values), ptx))

@@ -10,7 +10,7 @@ from emugpu.emulator.memory.descriptors import Major
 from emugpu.emulator.units.formats import ELEMENT_BITS
 from emugpu.emulator.units.mma_instruction import QUADRANT, Mma, scale_columns
 from emugpu.emulator.units.operands import Operand
-from emugpu.emulator.units.wgmma import decode
+from emugpu.emulator.units.wgmma import decode_wgmma
 
 CHUNK = 16
 
@@ -86,7 +86,7 @@ def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterat
 def register_product(operation: Operation, warp: int, register: int, lane: int) -> ElementProduct:
     """Returns what a wgmma adds to an accumulator register of a lane (PTX ISA 9.7.15.5.1.1)."""
     detail, cta = operation.detail, operation.agent.cta
-    decoded = decode(detail["form"], detail["a"], detail["b"])
+    decoded = decode_wgmma(detail["form"], detail["a"], detail["b"])
     row = 16 * (warp % 4) + lane // 4 + 8 * (register // 2 % 2)
     column = 8 * (register // 4) + 2 * (lane % 4) + register % 2
     a = None if decoded.form.a_in_registers else tuple(_runs(decoded.a, row, cta))

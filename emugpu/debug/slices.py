@@ -35,8 +35,8 @@ class Producer:
     shuffled: bool = False
 
 
-def sources_of(code: Code, index: int, register: Register, byte: int) -> list[Producer]:
-    """Returns the possible sources of a byte of a register that the instruction at this index reads."""
+def producers_of(code: Code, index: int, register: Register, byte: int) -> list[Producer]:
+    """Returns the possible producers of a byte of a register that the instruction at this index reads."""
     kernel = code.kernel
     before = _predecessors(code)
     found: dict[tuple[int, int], Producer] = {}

@@ -19,7 +19,7 @@ from emugpu.debug.chain import Chain, Element, KStep, Link, judge
 from emugpu.debug.names import LaunchNames, element, line_of, mnemonic, value_text
 from emugpu.debug.operands import ElementProduct, ElementRun, ScaleFactors, register_product, tensor_product
 from emugpu.debug.recording import RecordedBuffer, Recording
-from emugpu.debug.slices import Producer, sources_of
+from emugpu.debug.slices import Producer, producers_of
 from emugpu.debug.writers import CHUNK, Memory, Write, Writers
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent
@@ -176,22 +176,22 @@ class Why:
         operand = self._code.kernel.instructions[site.index].operands
         registers = operand[1].registers() if len(operand) > 1 else []
         if access.mode == "write" and number < len(registers):
-            sources = sources_of(self._code, site.index, registers[number], byte)
-            self._registers(chain, access.agent, lane, sources, write.event)
+            producers = producers_of(self._code, site.index, registers[number], byte)
+            self._registers(chain, access.agent, lane, producers, write.event)
 
     # ---- registers ----
 
-    def _registers(self, chain: Chain, agent: Agent, lane: int, sources: list[Producer], before: int) -> None:
-        """Follows the source that the warp executed last."""
+    def _registers(self, chain: Chain, agent: Agent, lane: int, producers: list[Producer], before: int) -> None:
+        """Follows the producer that the warp executed last."""
         executed = []
-        for source in sources:
-            happened = self._issued.get((*agent[:3], source.instruction.index), [])
+        for producer in producers:
+            happened = self._issued.get((*agent[:3], producer.instruction.index), [])
             last = next(((n, e) for n, e in reversed(happened) if n < before and _has(e, lane)), None)
             if last is not None:
-                executed.append((last, source))
+                executed.append((last, producer))
         if not executed:
             what = ", ".join(
-                sorted({f"{s.instruction.text.split()[0]}, PTX line {s.instruction.line}" for s in sources})
+                sorted({f"{s.instruction.text.split()[0]}, PTX line {s.instruction.line}" for s in producers})
             )
             chain.links.append(Link(0, f"registers of the thread; they come from {what or 'no memory'}"))
             return
@@ -199,12 +199,12 @@ class Why:
         chosen = sums[-1] if sums else max(executed, key=lambda found: found[0][0])
         self._also_read(chain, [found for found in executed if found not in (*sums, chosen)], lane, len(sums) - 1)
         chain.uncertain = chain.uncertain or (len(executed) > 1 and not sums)
-        (number, event), source = chosen
-        if source.shuffled:
+        (number, event), producer = chosen
+        if producer.shuffled:
             chain.uncertain = True
             chain.links.append(Link(0, "registers that lanes have exchanged (shfl): followed for the same lane"))
         if isinstance(event, Access):
-            place, what = self._read(number, event, lane, source)
+            place, what = self._read(number, event, lane, producer)
             text = f"{what} by {self._names.warp(*agent[:3])}, lane {lane}, {line_of(event.site)}"
             chain.links.append(Link(number, text))
             if event.space == "shared":
@@ -212,7 +212,9 @@ class Why:
         elif event.operation.kind == "tmem.load":
             place = event.operation.detail["place"].flat
             flat = (
-                place[int(source.byte >= 2), source.position, lane] if place.ndim > 2 else place[source.position, lane]
+                place[int(producer.byte >= 2), producer.position, lane]
+                if place.ndim > 2
+                else place[producer.position, lane]
             )
             row, column = divmod(int(flat), COLUMNS)
             text = f"tcgen05.ld of lane {row}, column {column} of CTA {agent.cta} by {self._names.warp(*agent[:3])}"
@@ -220,22 +222,22 @@ class Why:
             chain.links.append(Link(started, f"{text}, {line_of(event.operation.site)}"))
             self._tensor(chain, agent.cluster, agent.cta, row, column, started)
         else:
-            self._accumulated(chain, agent, lane, source, before)
+            self._accumulated(chain, agent, lane, producer, before)
 
     def _also_read(
         self, chain: Chain, others: Sequence[tuple[tuple[int, Any], Producer]], lane: int, sums: int
     ) -> None:
         """Adds the other values that go into an element: operands of a fused epilogue, other terms."""
-        for (number, event), source in others:
+        for (number, event), producer in others:
             if isinstance(event, Access) and event.space in ("global", "shared"):
-                _, what = self._read(number, event, lane, source)
+                _, what = self._read(number, event, lane, producer)
                 chain.links.append(Link(number, f"{what} {'goes' if sums >= 0 else 'may go'} into it, too"))
         if sums > 0:
             chain.links.append(Link(0, f"{sums} other sum{'s' if sums > 1 else ''} may go into it, too: not followed"))
 
-    def _read(self, number: int, access: Access, lane: int, source: Producer) -> tuple[int, str]:
+    def _read(self, number: int, access: Access, lane: int, producer: Producer) -> tuple[int, str]:
         """Returns the place from which a lane has read a register, and a text about it."""
-        place = _place_of_lane(access, lane, source.position, source.byte)
+        place = _place_of_lane(access, lane, producer.position, producer.byte)
         if access.space == "shared":
             return place, f"{mnemonic(access.site)} of {self._names.shared(place, access.cta)}"
         placed = self._names.buffer_at(place)
@@ -244,9 +246,9 @@ class Why:
         what = self._names.address(place) + ("" if written else ", which nobody has written,")
         return place, f"{mnemonic(access.site)} of {what}"
 
-    def _accumulated(self, chain: Chain, agent: Agent, lane: int, source: Producer, before: int) -> None:
+    def _accumulated(self, chain: Chain, agent: Agent, lane: int, producer: Producer, before: int) -> None:
         """Follows wgmma, from its last multiplication into these registers back to the first one of the tile."""
-        names = [r.name for r in destinations(source.instruction)]
+        names = [r.name for r in destinations(producer.instruction)]
         memory: Memory = ("registers", self._launch, agent.cluster, agent.cta, agent.warp)
         products: list[tuple[Write, ElementProduct]] = []
         tile_end = 0
@@ -258,7 +260,7 @@ class Why:
                 tile_end = self._last_epilogue(agent, products[0][0].event)
             if products and write.event < tile_end:
                 break
-            register = 2 * source.position + int(source.byte >= 2) if self._is_half(write) else source.position
+            register = 2 * producer.position + int(producer.byte >= 2) if self._is_half(write) else producer.position
             product = register_product(write.operation, agent.warp, register, lane)
             products.append((write, product))
             if not product.accumulates:
@@ -415,11 +417,11 @@ class Why:
         registers = self._code.kernel.instructions[access.site.index].operands[1].registers()
         if access.site.opcode != "st" or number >= len(registers) or len(stored) < CHUNK:
             return None
-        for source in sources_of(self._code, access.site.index, registers[number], byte):
-            happened = self._issued.get((*access.agent[:3], source.instruction.index), [])
+        for producer in producers_of(self._code, access.site.index, registers[number], byte):
+            happened = self._issued.get((*access.agent[:3], producer.instruction.index), [])
             for at, event in reversed(happened):
                 if at < write.event and isinstance(event, Access) and event.space == "global" and _has(event, lane):
-                    address = _place_of_lane(event, lane, source.position, source.byte)
+                    address = _place_of_lane(event, lane, producer.position, producer.byte)
                     if self._first_bytes(address) == stored[:CHUNK]:
                         return address
         return None

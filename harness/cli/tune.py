@@ -115,7 +115,7 @@ def tune(
         needs("bench")
     if device == "emulator":
         check_memory(shape, dtype)
-    choices = space_of(kernel, arch, dtype, shape, only)
+    candidates = space_of(kernel, arch, dtype, shape, only)
     is_kept = device == "gpu" and not no_save and not only
     if gpu_kind and is_kept:
         store.load(store.file_of(gpu_kind))  # report an unreadable file before anything is measured
@@ -132,10 +132,10 @@ def tune(
     def say(message: str) -> None:
         show_line(progress, message)
 
-    refused = ", ".join(f"{count:,} for {option}" for option, count in choices.refused.most_common())
-    say(f"{kernel} on {arch}, {shape}: {choices.combinations:,} combinations; refused: {refused}")
+    refused = ", ".join(f"{count:,} for {option}" for option, count in candidates.refused.most_common())
+    say(f"{kernel} on {arch}, {shape}: {candidates.combinations:,} combinations; refused: {refused}")
     with where.engine(device, say) as engine:
-        found = run_tune(choices, shape, limits, engine, say)
+        found = run_tune(candidates, shape, limits, engine, say)
     _show(screen, found, explain)
     written = outputs.write(json=lambda: json.dumps(as_dict(found), allow_nan=False) + "\n")
     if outputs.shows_report:

@@ -44,11 +44,11 @@ def verify_command(
     anyone's PTX.
     """
     names = kernels_named(kernels, config.dtype)
-    cases = [_case(artifact, problem) for artifact in compiled(names, problem, config, ptx_file)]
-    return give_verdicts(cases, wanted, emulation, outputs)
+    subjects = [_subject(artifact, problem) for artifact in compiled(names, problem, config, ptx_file)]
+    return give_verdicts(subjects, wanted, emulation, outputs)
 
 
-def _case(artifact: Artifact, problem: Problem) -> Subject:
+def _subject(artifact: Artifact, problem: Problem) -> Subject:
     def of(values: Mapping[str, int]) -> Problem:
         return replace(problem, shape=problem.shape.with_numbers(values))
 

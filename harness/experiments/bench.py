@@ -27,7 +27,7 @@ from harness.experiments.history import (
     is_right,
     load,
     load_baselines,
-    machine_of,
+    platform_of,
     resolve,
 )
 from harness.experiments.job import Record, hash_of_sources
@@ -292,8 +292,8 @@ class Past:
             return (measured.baseline, "") if is_right(measured.baseline) else (None, "the baseline has a wrong result")
         assert measured.planned.request
         kind = measured.planned.request.device_kind
-        machine = machine_of(measured.record)
-        return self.baselines[kind].find(self.histories[kind], case_of(measured.record), machine, run_id)
+        platform = platform_of(measured.record)
+        return self.baselines[kind].find(self.histories[kind], case_of(measured.record), platform, run_id)
 
     def commit_to_build(self, one: Planned) -> str | None:
         """Returns the other commit if this case must be measured in turns with it.
@@ -338,7 +338,7 @@ class Past:
 
 
 def save_baseline(name: str, judgements: Sequence[Judgement], run_id: str) -> str:
-    """Makes a name point at a run, and returns a message about the result. A wrong result is not a baseline, and a run
+    """Names a run as a baseline, and returns a message about the result. A wrong result is not a baseline, and a run
     without a right result has none.
     """
     right = [j for j in judgements if j.record and j.verdict != "WRONG"]

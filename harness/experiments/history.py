@@ -81,7 +81,7 @@ def _problem(record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def machine_of(record: Mapping[str, Any]) -> Platform:
+def platform_of(record: Mapping[str, Any]) -> Platform:
     return Platform(record["device"]["name"], record["device"].get("driver"))
 
 
@@ -132,7 +132,7 @@ def _baseline_problem(record: Mapping[str, Any]) -> str | None:
 
 
 def append_baseline(name: str, device: str, run: str) -> Path:
-    """Makes ``name`` point at a run. An older pointer with this name stays, for cases that the run lacks."""
+    """Names a run as a baseline. An older baseline with this name stays, for cases that the run lacks."""
     path = records.record_file(BASELINES)
     records.append(path, new_record(baseline=name, device=device, run=run))
     return path
@@ -147,7 +147,7 @@ class Baseline:
     commit: str | None = None
 
     def find(
-        self, history: History, case: str, machine: Platform, current_run: str
+        self, history: History, case: str, platform: Platform, current_run: str
     ) -> tuple[dict[str, Any] | None, str]:
         """Returns the record to compare a case with, or None and the reason.
 
@@ -161,11 +161,11 @@ class Baseline:
             order = {run: index for index, run in enumerate(self.runs)}
             candidates.sort(key=lambda record: order[record["bench"]["run"]], reverse=True)
         right = [record for record in candidates if is_right(record)]
-        here = [record for record in right if machine_of(record) == machine]
+        here = [record for record in right if platform_of(record) == platform]
         if here:
             return here[-1], ""
         if right:
-            return None, f"baseline {self.label} is of other hardware: {machine_of(right[-1])}"
+            return None, f"baseline {self.label} is of other hardware: {platform_of(right[-1])}"
         if candidates:
             return None, f"baseline {self.label} had a wrong result"
         return None, f"baseline {self.label} has no such case" if self.label != LAST else "no earlier run"

@@ -26,7 +26,7 @@ MIN_PROCESSES = 3
 
 
 @dataclass(frozen=True)
-class TimeRatio:
+class RatioInterval:
     """The ratio new over old (above 1 if slower) and its confidence interval."""
 
     ratio: float
@@ -43,8 +43,8 @@ class TimeVerdict:
     """
 
     verdict: str
-    interval: TimeRatio | None
-    equal: TimeRatio | None = None
+    interval: RatioInterval | None
+    equal: RatioInterval | None = None
     beside: str | None = None
     time: float | None = None
     reason: str = ""
@@ -74,19 +74,19 @@ def compare_times(
     return TimeVerdict(_verdict(alarm, equal, threshold), alarm, equal, beside, time)
 
 
-def ratio_interval(old: Sequence[float], new: Sequence[float], confidence: float) -> TimeRatio:
+def ratio_interval(old: Sequence[float], new: Sequence[float], confidence: float) -> RatioInterval:
     """Returns exp of Welch's interval for mean(log(new)) - mean(log(old)). Each needs at least two values."""
     from scipy.stats import ttest_ind  # a package of the extra `bench`
 
     before, after = np.log(np.asarray(old, float)), np.log(np.asarray(new, float))
     ratio = float(np.exp(after.mean() - before.mean()))
     if before.var() + after.var() == 0:
-        return TimeRatio(ratio, ratio, ratio)
+        return RatioInterval(ratio, ratio, ratio)
     found = ttest_ind(after, before, equal_var=False).confidence_interval(confidence)
-    return TimeRatio(ratio, float(np.exp(found.low)), float(np.exp(found.high)))
+    return RatioInterval(ratio, float(np.exp(found.low)), float(np.exp(found.high)))
 
 
-def _verdict(alarm: TimeRatio, equal: TimeRatio, threshold: float) -> str:
+def _verdict(alarm: RatioInterval, equal: RatioInterval, threshold: float) -> str:
     if alarm.low > 1 and alarm.ratio > 1 + threshold:
         return "SLOWER"
     if alarm.high < 1 and alarm.ratio < 1 / (1 + threshold):

@@ -46,7 +46,7 @@ class Tuned:
     best. ``failures``: why candidates have no figure.
     """
 
-    choices: Candidates
+    candidates: Candidates
     shape: Shape
     limits: TuningLimits
     best: KernelConfig
@@ -60,7 +60,7 @@ class Tuned:
 
     @property
     def default(self) -> KernelConfig:
-        return self.choices.default
+        return self.candidates.default
 
     @property
     def unit(self) -> str:
@@ -72,22 +72,22 @@ Say = Callable[[str], None]
 
 
 def tune(
-    choices: Candidates, shape: Shape, limits: TuningLimits, engine: Engine, say: Say = lambda message: None
+    candidates: Candidates, shape: Shape, limits: TuningLimits, engine: Engine, say: Say = lambda message: None
 ) -> Tuned:
     """Tunes a kernel. Raises `CannotRun` if the default has no result to compare with."""
     evaluator = _Evaluator(shape, limits, engine, say)
     rounds = MOST_ROUNDS if limits.device == "gpu" else 1
-    forms = [choices.default, *choices.forms[: ceil(limits.budget / 2)]]
+    forms = [candidates.default, *candidates.forms[: ceil(limits.budget / 2)]]
     heats = {"tile and cluster": evaluator.race(forms, rounds)}
-    if choices.default in evaluator.failures:
-        raise CannotRun(f"the default has no result: {evaluator.failures[choices.default]}")
+    if candidates.default in evaluator.failures:
+        raise CannotRun(f"the default has no result: {evaluator.failures[candidates.default]}")
     first = heats["tile and cluster"][0].candidate
-    variants = [first, *_spread(choices.variants(first), limits.budget // 2)]
+    variants = [first, *_spread(candidates.variants(first), limits.budget // 2)]
     heats["the other options"] = evaluator.race(variants, rounds)
     winner = heats["the other options"][0].candidate
-    figures = {config: value for config, value in evaluator.figures.items() if config in (winner, choices.default)}
+    figures = {config: value for config, value in evaluator.figures.items() if config in (winner, candidates.default)}
     found = Tuned(
-        choices, shape, limits, winner, figures, figures[choices.default] / figures[winner], heats, winner,
+        candidates, shape, limits, winner, figures, figures[candidates.default] / figures[winner], heats, winner,
         failures=evaluator.failures,
     )  # fmt: skip
     if limits.device == "gpu":
@@ -260,7 +260,7 @@ def as_dict(found: Tuned) -> Record:
         "best": _one(found, found.best),
         "default": _one(found, found.default),
         "gain": found.gain,
-        "kernel": found.choices.kernel,
+        "kernel": found.candidates.kernel,
         "shape": [found.shape.m, found.shape.n, found.shape.k],
         "device": found.limits.device,
         "verdict": asdict(found.verdict) if found.verdict else None,

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from emugpu.gpus import facts, names
-from harness.experiments.history import case_of, machine_of
+from harness.experiments.history import case_of, platform_of
 from harness.report import data
 from harness.report.data import DeviceRecords, Record, Results
 from harness.report.figure import DARK, LIGHT, VENDORS, Figure, css_variables, for_page
@@ -116,7 +116,7 @@ def _kernel(kernel: str, devices: Sequence[DeviceRecords], pictures: Sequence[Pl
         used = [0] + [i for i in range(1, len(_COLUMNS) + 1) if any(row[i] != "" for row in rows)]
         names = ("case", *(name for name, _ in _COLUMNS))
         if rows:
-            caption = f"{kernel} on {machine_of(records[0])}"
+            caption = f"{kernel} on {platform_of(records[0])}"
             columns = tuple(names[i] for i in used)
             tables.append(Table(caption, columns, [tuple(row[i] for i in used) for row in rows]))
     plans = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.experiments.facts import in_words
-from harness.experiments.history import case_of, is_right, machine_of
+from harness.experiments.history import case_of, is_right, platform_of
 from harness.experiments.soundness import is_checked, what_is_unsound
 from harness.experiments.verdict import REGRESSIONS, compare_records
 from harness.report.data import DeviceRecords, Record, version_label
@@ -22,7 +22,7 @@ class CaseChange:
     """A case whose newest record differs from the one before it. ``since`` is the version of that one."""
 
     case: str
-    machine: str
+    platform: str
     verdict: str
     what: str
     since: str
@@ -35,7 +35,7 @@ class DeviceState:
     the time of the newest. ``attention``: whether something is wrong, unsound, slower or worse.
     """
 
-    machine: str
+    platform: str
     verdict: str
     changed: str
     soundness: str
@@ -45,7 +45,7 @@ class DeviceState:
 
 
 def state_of(device: DeviceRecords) -> DeviceState:
-    """Compares the newest record of each case with the right one before it on the same machine."""
+    """Compares the newest record of each case with the right one before it on the same platform."""
     newest = device.newest_of_all
     wrong = [case for case, record in newest.items() if not is_right(record)]
     verdicts: Counter[str] = Counter()
@@ -57,12 +57,12 @@ def state_of(device: DeviceRecords) -> DeviceState:
         if found.verdict not in QUIET:
             since = version_label(before) if before else ""
             what = "; ".join(filter(None, (found.reason, *in_words(found.changes, 2))))
-            changes.append(CaseChange(case, str(machine_of(record)), found.verdict, what, since))
+            changes.append(CaseChange(case, str(platform_of(record)), found.verdict, what, since))
     last = max(newest.values(), key=lambda record: record["time"])
     timed = sum(map(is_timed, newest.values()))
     right = f"{len(newest)} cases are right" if not wrong else f"{len(wrong)} of {len(newest)} cases are WRONG"
     return DeviceState(
-        machine=str(machine_of(last)),
+        platform=str(platform_of(last)),
         verdict=right + (f", {timed} of them timed" if timed else ", counted, not timed"),
         changed="Against the run before: " + ", ".join(f"{n} {name}" for name, n in verdicts.most_common()),
         soundness=_soundness(list(newest.values())),
@@ -92,7 +92,7 @@ def _soundness(newest: Sequence[Record]) -> str:
 def _before(device: DeviceRecords, case: str, record: Record) -> Record | None:
     found = None
     for one in device.everything or device.records:
-        same = case_of(one) == case and machine_of(one) == machine_of(record)
+        same = case_of(one) == case and platform_of(one) == platform_of(record)
         if same and is_right(one) and one["bench"]["run"] != record["bench"]["run"]:
             found = one
     return found

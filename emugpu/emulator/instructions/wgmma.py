@@ -29,7 +29,7 @@ from emugpu.emulator.memory.descriptors import Major
 from emugpu.emulator.ptx.ast import Instruction, Operand, Vector
 from emugpu.emulator.units.sparsity import selectors
 from emugpu.emulator.units.warp_mma import results_of
-from emugpu.emulator.units.wgmma import WgmmaForm, a_from_registers, decode
+from emugpu.emulator.units.wgmma import WgmmaForm, a_from_registers, decode_wgmma
 
 MAX_GROUPS_KEPT = 8
 """wgmma.wait_group allows at most 7 pending groups."""
@@ -107,7 +107,7 @@ def multiply(
     key = (d, form, a_descriptor, b, keep)
     turn = member.issued - group.submitted
     if turn == len(group.steps):
-        group.steps.append(WarpgroupMma(key, decode(form, a_descriptor, b), binding.accumulator, keep))
+        group.steps.append(WarpgroupMma(key, decode_wgmma(form, a_descriptor, b), binding.accumulator, keep))
     step = group.steps[turn]
     if step.key != key:
         raise Fault(_disagreement(step.key, key, step.warps[0]), "convergence")

@@ -50,7 +50,7 @@ class DecodedMma:
 
 
 @lru_cache(maxsize=4096)
-def decode(what: Mma) -> DecodedMma | None:
+def decode_mma(what: Mma) -> DecodedMma | None:
     """Returns the decoded form of an instruction, or None if its multiplication cannot be deferred."""
     shape = what.shape()
     a, b = what.operands()
@@ -183,7 +183,7 @@ class MmaUnit:
         """
         if len(ctas) != what.cta_group:
             raise Fault(f"tcgen05.mma with cta_group::{what.cta_group} needs {what.cta_group} CTAs, got {len(ctas)}")
-        decoded = decode(what) if self.accumulation == "f32" else None
+        decoded = decode_mma(what) if self.accumulation == "f32" else None
         scales = _scale_codes(ctas, what, decoded.shape) if decoded is not None and what.vectors else None
         if decoded is None or (what.vectors and scales is None):
             return multiply(what, ctas, self.accumulation, warn)

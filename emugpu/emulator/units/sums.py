@@ -105,7 +105,7 @@ def dot(
     d_type: str,
     accumulation: str,
     step: int,
-    window: Quantum,
+    quantum: Quantum,
 ) -> Bits:
     """Returns the bits of D = A . B^T + C in f32 or f16, [M, N]; f16 in the low halves.
 
@@ -118,7 +118,7 @@ def dot(
     for first in range(0, a.shape[1], step):
         part = slice(first, first + step)
         c = _numbers(bits, d_type)
-        bits = tensor_core_dot(a[:, part], b[..., part], c, a_type, b_type, d_type, window)
+        bits = tensor_core_dot(a[:, part], b[..., part], c, a_type, b_type, d_type, quantum)
     return bits
 
 
@@ -129,7 +129,7 @@ def tensor_core_dot(
     a_type: str,
     b_type: str,
     d_type: str,
-    window: Quantum,
+    quantum: Quantum,
 ) -> Bits:
     """Computes one step D = A . B^T + C of a tensor core, in which every product and C is cut by itself.
 
@@ -141,20 +141,20 @@ def tensor_core_dot(
         Bits of D, one 32-bit word each [M, N].
     """
     with np.errstate(all="ignore"):
-        exact, _ = _sum_of_products(factors(a, a_type), factors(b, b_type), factors(c, d_type), window)
+        exact, _ = _sum_of_products(factors(a, a_type), factors(b, b_type), factors(c, d_type), quantum)
     if d_type == "f16":
         bits = f32_to_f16_storage(exact)
         return np.where(bits == 0x8000, np.uint32(0), bits)
     result = _cut_to_f32(exact)
-    lost = 23 - window.fraction_bits
+    lost = 23 - quantum.fraction_bits
     return result if lost <= 0 else np.where(np.isnan(exact), result, result >> lost << lost)
 
 
-def _sum_of_products(a: Factors, b: Factors, c: Factors, window: Quantum) -> tuple[Values, Exponents]:
+def _sum_of_products(a: Factors, b: Factors, c: Factors, quantum: Quantum) -> tuple[Values, Exponents]:
     """Returns the sum of products and C, each cut by itself, and the products' largest exponent: both [M, N]."""
     of_products = _largest(a.exponents, b.exponents)
-    quantum = np.maximum(np.maximum(of_products, c.exponents), window.floor) - window.fraction_bits
-    scale = np.ldexp(1.0, -quantum)
+    exponent = np.maximum(np.maximum(of_products, c.exponents), quantum.floor) - quantum.fraction_bits
+    scale = np.ldexp(1.0, -exponent)
     total = np.trunc(c.values * scale)
     for k in range(a.values.shape[1]):
         total += np.trunc(a.values[:, k, None] * b.values[..., k] * scale)

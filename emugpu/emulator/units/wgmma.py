@@ -73,7 +73,7 @@ class DecodedWgmma:
 
 
 @lru_cache(maxsize=4096)
-def decode(form: WgmmaForm, a_descriptor: int, b_descriptor: int) -> DecodedWgmma:
+def decode_wgmma(form: WgmmaForm, a_descriptor: int, b_descriptor: int) -> DecodedWgmma:
     """Decodes the descriptors (0 for an A in registers). Fault on invalid ones."""
     if form.a_in_registers:
         a = Operand(A_REGISTER_POSITIONS, M, form.kept, Major.K, form.element)
@@ -200,9 +200,9 @@ class Accumulator:
         a = -a if form.negate else a
         halves = form.d_type == "f16"
         old = numerics.f32_to_f16_storage(self._values) if halves else self._values.view(np.uint32)
-        window = sums.HOPPER_FP8 if form.element in _FP8 else sums.HOPPER
+        quantum = sums.HOPPER_FP8 if form.element in _FP8 else sums.HOPPER
         types = (form.element, form.b_element or form.element, form.d_type)
-        found = sums.dot(a, b, old, *types, accumulation, form.kept, window)
+        found = sums.dot(a, b, old, *types, accumulation, form.kept, quantum)
         self._values = numerics.f16_to_f32(found.astype(np.uint16)) if halves else found.view(np.float32)
 
 

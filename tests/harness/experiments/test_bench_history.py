@@ -11,7 +11,7 @@ from bench_support import CASE, EMULATED, H200, bench_record
 
 from emugpu.errors import UsageProblem
 from harness.experiments import history
-from harness.experiments.history import History, NamedBaseline, Platform, check_name, machine_of, resolve
+from harness.experiments.history import History, NamedBaseline, Platform, check_name, platform_of, resolve
 from harness.paths import find_commit
 from harness.run import records
 
@@ -72,8 +72,8 @@ def test_runs_at_the_same_time(results_dir):
         assert cases == [f"kernel6 case {number}" for number in range(25)]
 
 
-def found_run(baseline: str, past: list[dict], named=(), machine: Platform = HERE, current: str = "9"):
-    record, reason = resolve(baseline, History(past), list(named)).find(History(past), CASE, machine, current)
+def found_run(baseline: str, past: list[dict], named=(), platform: Platform = HERE, current: str = "9"):
+    record, reason = resolve(baseline, History(past), list(named)).find(History(past), CASE, platform, current)
     return record["bench"]["run"] if record else reason
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_result_is_no_baseline():
 
 @pytest.mark.parametrize("device", [{**H200, "name": "NVIDIA B200"}, {**H200, "driver": "580.2"}])
 def test_other_hardware_is_never_compared(device):
-    reason = found_run("last", [bench_record("1", device=device)], machine=machine_of({"device": H200}))
+    reason = found_run("last", [bench_record("1", device=device)], platform=platform_of({"device": H200}))
     assert reason.startswith("baseline last is of other hardware: NVIDIA ")
 
 

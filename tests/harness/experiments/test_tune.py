@@ -130,9 +130,9 @@ def test_the_busiest_sm():
 
 def test_clusters_that_stay_are_all_resident():
     """Of an H200, 30 clusters of four are; 33 take two waves of all."""
-    fours = [form for form in choices().forms if form.cluster == (2, 2)]
+    fours = [form for form in candidates().forms if form.cluster == (2, 2)]
     assert fours and {form.sms for form in fours} == {120}
-    assert {form.sms for form in choices().forms if form.cluster == (2, 1)} == {132}
+    assert {form.sms for form in candidates().forms if form.cluster == (2, 1)} == {132}
     tile = {"arch": "sm_90a", "mma_shape": (128, 256), "cluster": (2, 2)}
     waves = {sms: geometry(make_config("kernel8", **tile, sms=sms), SHAPE).waves for sms in (60, 120, 132)}
     assert waves == {60: 9, 120: 5, 132: 8}, "128 clusters of tiles, for 15, 30, and twice for 33"
@@ -180,13 +180,13 @@ class Pretend:
 
 
 @cache
-def choices() -> Candidates:
+def candidates() -> Candidates:
     return space_of("kernel8", "sm_90a", "bf16", SHAPE)
 
 
 @cache
 def fast_tile() -> tuple[int, ...]:
-    return next(form.mma_shape for form in choices().forms if form.mma_shape != choices().default.mma_shape)
+    return next(form.mma_shape for form in candidates().forms if form.mma_shape != candidates().default.mma_shape)
 
 
 def faster_with_a_tile_and_a_depth(config):
@@ -196,32 +196,32 @@ def faster_with_a_tile_and_a_depth(config):
 @pytest.mark.parametrize("device", ["gpu", "model", "emulator"])
 def test_tiles_first_and_then_the_other_options(device):
     engine = Pretend(faster_with_a_tile_and_a_depth, 0.002 if device == "gpu" else 0)
-    found = tune(choices(), SHAPE, TuningLimits(device, budget=24), engine)
+    found = tune(candidates(), SHAPE, TuningLimits(device, budget=24), engine)
     assert found.best.mma_shape == fast_tile() and found.best.stages == 3
     assert found.gain == pytest.approx(1 / (0.9 * 0.95), rel=0.005)
     assert (found.verdict is not None) == (device == "gpu")
     if device == "gpu":
         assert found.verdict.verdict == "FASTER"
-        assert engine.runs[-10:].count(found.best) == 5 and engine.runs[-10:].count(choices().default) == 5
+        assert engine.runs[-10:].count(found.best) == 5 and engine.runs[-10:].count(candidates().default) == 5
 
 
 def test_what_is_within_the_noise_is_not_better_than_the_default():
-    found = tune(choices(), SHAPE, TuningLimits("gpu", budget=12), Pretend(lambda config: 1e-3, 0.01))
-    assert found.best == choices().default and found.gain == 1.0
-    assert found.winner == choices().default or found.verdict.verdict in ("SAME", "UNSURE")
+    found = tune(candidates(), SHAPE, TuningLimits("gpu", budget=12), Pretend(lambda config: 1e-3, 0.01))
+    assert found.best == candidates().default and found.gain == 1.0
+    assert found.winner == candidates().default or found.verdict.verdict in ("SAME", "UNSURE")
 
 
 def test_candidates_without_a_result_cost_nothing_but_the_default_must_have_one():
     found = tune(
-        choices(),
+        candidates(),
         SHAPE,
         TuningLimits("model", budget=8),
         Pretend(lambda c: None if c.mma_shape == fast_tile() else 1e-3),
     )
     assert "a deadlock" in found.failures.values()
-    engine = Pretend(lambda c: None if c == choices().default else 1e-3)
+    engine = Pretend(lambda c: None if c == candidates().default else 1e-3)
     with pytest.raises(CannotRun, match="the default has no result: a deadlock"):
-        tune(choices(), SHAPE, TuningLimits("model", budget=8), engine)
+        tune(candidates(), SHAPE, TuningLimits("model", budget=8), engine)
     assert len(engine.runs) == len(set(engine.runs)) <= 5, "at once, without a second heat"
 
 
@@ -234,7 +234,7 @@ def test_candidates_are_timed_alone():
             asked.append(job.alone)
             return super()._record(job, seconds)
 
-    tune(choices(), SHAPE, TuningLimits("gpu", budget=8), Asked(lambda config: 1e-3, 0.001))
+    tune(candidates(), SHAPE, TuningLimits("gpu", budget=8), Asked(lambda config: 1e-3, 0.001))
     assert asked and all(asked)
 
 
@@ -249,7 +249,7 @@ def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["gain"] == 1.0
     (entry,) = store.load(results_dir / "tuned" / "nvidia-h200.toml")
-    assert entry.configuration() == choices().default and entry.evidence["gain"] == 1.0
+    assert entry.configuration() == candidates().default and entry.evidence["gain"] == 1.0
     assert [path.name for path in (results_dir / "tuned").iterdir()] == ["nvidia-h200.toml"], "no lock is left"
     (results_dir / "tuned" / "nvidia-h200.toml").write_text("[[tuned]")
     engine.runs.clear()
@@ -275,7 +275,7 @@ def test_a_job_that_takes_too_long_is_told_of_the_option():
     engine = Pretend(lambda config: None)
     engine.error = JobTimeout("it took more than 1 s")
     with pytest.raises(CannotRun, match=r"it took more than 1 s; give it more with --timeout"):
-        tune(choices(), SHAPE, TuningLimits("model", budget=2), engine)
+        tune(candidates(), SHAPE, TuningLimits("model", budget=2), engine)
 
 
 @pytest.mark.slow
@@ -295,7 +295,7 @@ def test_shapes_of_a_class_need_the_same_tiles():
     first = class_of(Shape(513, 4096, 512))
     assert first == class_of(Shape(768, 4096, 512)) == ShapeClass(513, 768, 4096, 512)
     assert not first.has(Shape(512, 4096, 512)) and not first.has(Shape(513, 4104, 512))
-    for config in choices().forms:
+    for config in candidates().forms:
         assert geometry(config, Shape(768, 4096, 512)).waves == geometry(config, Shape(768 - 63, 4096, 512)).waves
     few = [
         (found.first, found.last) for found in (class_of(Shape(m, 8, 8)) for m in (1, 16, 17, 64, 65, 128, 129, 257))
@@ -342,7 +342,8 @@ def test_what_was_faster_than_another_default_no_longer_counts(results_dir):
         assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) is None
     words = ["explain", "kernel8", "-c", "arch=sm_90a", "--shape", "4096", "--why"]
     assert "is no longer valid: the default" in CliRunner().invoke(harness.cli.main.main, words).stdout
-    store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), {**evidence, "default": choices().default.label}))
+    evidence["default"] = candidates().default.label
+    store.keep("nvidia-h200", store.entry_of(BETTER, class_of(SHAPE), evidence))
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
 
 
@@ -359,7 +360,7 @@ def test_what_was_found_is_kept_and_found_again(results_dir):
     assert store.configuration_for("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == BETTER
     assert store.find("nvidia-h200", "kernel8", "sm_90a", "fp16", SHAPE) is None
     assert store.find("nvidia-b200", "kernel8", "sm_90a", "bf16", SHAPE) is None
-    newer = store.entry_of(choices().default, class_of(SHAPE), {})
+    newer = store.entry_of(candidates().default, class_of(SHAPE), {})
     store.keep("nvidia-h200", newer)
     assert {entry.place for entry in store.load(path)} == {newer.place, other.place}
     assert store.find("nvidia-h200", "kernel8", "sm_90a", "bf16", SHAPE) == newer
@@ -419,26 +420,26 @@ def test_a_gpu_run_uses_it_unless_something_is_asked_for(results_dir, capsys):
 
     assert configuration() == BETTER and "-c preset=default runs the default" in capsys.readouterr().err
     assert configuration(dtype="bf16") == BETTER
-    assert configuration(tuned=False) == configuration(gpu=None) == choices().default
-    assert configuration(gpu=Gpu("NVIDIA H100", "9.0", "", "")) == choices().default
+    assert configuration(tuned=False) == configuration(gpu=None) == candidates().default
+    assert configuration(gpu=Gpu("NVIDIA H100", "9.0", "", "")) == candidates().default
     assert configuration(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE)
     path.write_text(path.read_text().replace("stages = 3", "stages = 30"))
     capsys.readouterr()
-    assert configuration() == choices().default and "stages 30" in capsys.readouterr().err, "it is said"
+    assert configuration() == candidates().default and "stages 30" in capsys.readouterr().err, "it is said"
 
 
 def test_the_op_and_the_function_use_it(results_dir):
     store.keep("nvidia-h200", ENTRY)
     assert tuned_parameters(SHAPE, "bf16", "NVIDIA H200") == op_parameters(BETTER)
     assert tuned_parameters(Shape(4096, 4096, 512), "bf16", "NVIDIA H200") != op_parameters(BETTER)
-    assert tuned_parameters(SHAPE, "bf16", "NVIDIA H100") == op_parameters(choices().default)
+    assert tuned_parameters(SHAPE, "bf16", "NVIDIA H100") == op_parameters(candidates().default)
 
     def chosen(tuned=True, **options):
         asked = {"dtype": "bf16", **options}
         return configuration("kernel8", "sm_90a", "nvidia-h200", SHAPE, tuned, asked)
 
     assert chosen() == chosen(out_dtype="bf16") == BETTER
-    assert chosen(tuned=False) == choices().default
+    assert chosen(tuned=False) == candidates().default
     assert chosen(stages=4) == make_config("kernel8", arch="sm_90a", stages=4, shape=SHAPE)
 
 
