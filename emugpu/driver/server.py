@@ -154,14 +154,14 @@ class Server:
             self._drop(connection)
         self._selector.close()
 
-    def serve(self, keeps_on: Callable[[], bool], wake: int) -> None:
-        """Serves as long as ``keeps_on`` returns true; the server calls it after each event.
+    def serve(self, should_continue: Callable[[], bool], wake: int) -> None:
+        """Serves as long as ``should_continue`` returns true; the server calls it after each event.
 
-        ``wake`` is a file that becomes readable when the result of ``keeps_on`` may have changed.
+        ``wake`` is a file that becomes readable when the result of ``should_continue`` may have changed.
         """
         self._selector.register(wake, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        while keeps_on():
+        while should_continue():
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
                     self._accept()
@@ -188,14 +188,14 @@ class Server:
     def _serve_one(self, connection: socket.socket) -> None:
         """Serves one message of one process."""
         try:
-            keeps_on = self._reply(connection)
+            should_continue = self._reply(connection)
         except (BadMessage, OSError) as error:
             if not isinstance(error, ConnectionError):
                 self.gpu.log.failed(f"a process was disconnected: it sent {error}")
-            keeps_on = False
+            should_continue = False
         except Abandoned:
-            keeps_on = False
-        if not keeps_on:
+            should_continue = False
+        if not should_continue:
             self._drop(connection)
 
     def _reply(self, connection: socket.socket) -> bool:

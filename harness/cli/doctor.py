@@ -26,11 +26,11 @@ from harness.run.runner import choose_device
 
 
 @dataclass(frozen=True)
-class Dependency:
-    """Something that was examined. ``found`` is its version and place, or None if it is missing. ``problem`` says why
+class Component:
+    """A component that was examined. ``found`` is its version and place, or None if it is missing. ``problem`` says why
     it cannot be used.
 
-    Nothing runs without something that is ``needed``.
+    Nothing runs without a component that is ``needed``.
     """
 
     name: str
@@ -50,48 +50,48 @@ class Dependency:
 @output_option("json")
 def doctor_command(outputs: Outputs) -> int:
     """Show what is available and what will be used."""
-    dependencies = examine()
-    written = outputs.write(json=lambda: as_json(as_dict(dependencies)))
+    components = examine()
+    written = outputs.write(json=lambda: as_json(as_dict(components)))
     if outputs.shows_report:
-        rows = [(one.name, one.shown, one.use) for one in dependencies]
+        rows = [(one.name, one.shown, one.use) for one in components]
         show_table(Console(), "what is available, and what it is used for", ("", "found", "use"), rows)
         written.show(Console())
-    return written.exit_code if is_able(dependencies) else EXIT_CANNOT_RUN
+    return written.exit_code if is_able(components) else EXIT_CANNOT_RUN
 
 
-def examine() -> list[Dependency]:
+def examine() -> list[Component]:
     """Examines everything that a run may use, in the order of use."""
     gpus = find_gpus()
     sources = paths.mojo_root() / "kernels"
     return [
-        Dependency("harness", f"{harness.__version__} at {Path(harness.__file__).parent}", "this program"),
-        Dependency("Python", f"{platform.python_version()} at {sys.executable}", "runs the harness"),
+        Component("harness", f"{harness.__version__} at {Path(harness.__file__).parent}", "this program"),
+        Component("Python", f"{platform.python_version()} at {sys.executable}", "runs the harness"),
         _program("Mojo", find_mojo(), "compiles the kernels", needed=True),
-        Dependency(
+        Component(
             "MAX",
             package_version("max"),
             "brings the Mojo compiler and the GPU library of the kernels",
             needed=True,
         ),
-        Dependency("sources", str(sources) if sources.is_dir() else None, "the kernels", needed=True),
+        Component("sources", str(sources) if sources.is_dir() else None, "the kernels", needed=True),
         _program("ptxas", shutil.which("ptxas"), "optional: register and spill figures"),
         _program("nvdisasm", find_nvdisasm(), "optional: machine code"),
-        Dependency("GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, _use_of_gpu(gpus)),
-        Dependency("torch", package_version("torch"), "inputs, reference and the vendor's GEMM on a GPU"),
-        Dependency("emulator", ", ".join(emulated_archs()), "runs the kernels where no GPU does"),
+        Component("GPU", ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in gpus) or None, _use_of_gpu(gpus)),
+        Component("torch", package_version("torch"), "inputs, reference and the vendor's GEMM on a GPU"),
+        Component("emulator", ", ".join(emulated_archs()), "runs the kernels where no GPU does"),
         _folder("results", paths.results_dir(), "records are added here"),
         _folder("build cache", cache.root(), "compiled kernels are kept here"),
     ]
 
 
-def as_dict(dependencies: list[Dependency]) -> dict[str, object]:
+def as_dict(components: list[Component]) -> dict[str, object]:
     """Returns plain data for JSON. ``able`` says whether kernels can run."""
-    return {"schema": 1, "able": is_able(dependencies), "findings": [asdict(one) for one in dependencies]}
+    return {"schema": 1, "able": is_able(components), "findings": [asdict(one) for one in components]}
 
 
-def is_able(dependencies: list[Dependency]) -> bool:
+def is_able(components: list[Component]) -> bool:
     """Returns whether kernels can run."""
-    return all(one.found and not one.problem for one in dependencies if one.needed)
+    return all(one.found and not one.problem for one in components if one.needed)
 
 
 def emulated_archs() -> list[str]:
@@ -99,14 +99,14 @@ def emulated_archs() -> list[str]:
     return sorted({arch for kernel in KERNELS.values() for arch in kernel.archs})
 
 
-def _program(name: str, place: str | Path | None, use: str, needed: bool = False) -> Dependency:
+def _program(name: str, place: str | Path | None, use: str, needed: bool = False) -> Component:
     if place is None:
-        return Dependency(name, None, use, needed)
+        return Component(name, None, use, needed)
     version, problem = ask_version(Path(place))
-    return Dependency(name, f"{version} at {place}" if version else str(place), use, needed, problem)
+    return Component(name, f"{version} at {place}" if version else str(place), use, needed, problem)
 
 
-def _folder(name: str, folder: Path, use: str) -> Dependency:
+def _folder(name: str, folder: Path, use: str) -> Component:
     """Examines whether a folder, or its nearest existing parent, can be written."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
@@ -114,9 +114,9 @@ def _folder(name: str, folder: Path, use: str) -> Dependency:
             file.write(b"x" * 4096)
             file.flush()
     except OSError as error:
-        return Dependency(name, str(folder), use, True, f"cannot be written: {error.strerror}")
+        return Component(name, str(folder), use, True, f"cannot be written: {error.strerror}")
     free = shutil.disk_usage(there).free
-    return Dependency(name, f"{folder} ({free / 2**30:,.1f} GiB free)", use, True)
+    return Component(name, f"{folder} ({free / 2**30:,.1f} GiB free)", use, True)
 
 
 def _use_of_gpu(gpus: list[Gpu]) -> str:

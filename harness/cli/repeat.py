@@ -53,10 +53,10 @@ def kernel_words(
 def _config_arguments(config: KernelConfig, shape: Shape) -> dict[str, Any]:
     """Returns the options that lead from the defaults to this configuration."""
     asked: dict[str, Any] = {}
-    options = config.asked()
+    options = config.arguments()
     for name in OPTIONS:
         found = _configured(options["kernel"], shape, asked)
-        if found is None or found.asked()[name] != options[name]:
+        if found is None or found.arguments()[name] != options[name]:
             asked[name] = options[name]
     if _configured(options["kernel"], shape, asked) == config:
         return asked

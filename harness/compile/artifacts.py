@@ -256,7 +256,7 @@ NAN = 0x7FFFFFFF
 def make_launchable(artifact: Artifact, shape: Shape, kind: str, seed: int) -> Launchable:
     """Makes a launchable of a compiled kernel and a problem, with inputs that it draws."""
     config = artifact.config
-    inputs = make_inputs(shape, config.dtype, kind, seed, config.fused, config.scales)
+    inputs = make_inputs(shape, config.dtype, kind, seed, config.fused_epilogue, config.scales)
     return to_launchable(artifact, artifact.plan(shape), inputs)
 
 

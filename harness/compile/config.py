@@ -369,7 +369,7 @@ class KernelConfig:
         return self.sources.kernel or KERNELS[self.kernel]
 
     @property
-    def fused(self) -> Epilogue:
+    def fused_epilogue(self) -> Epilogue:
         """Returns the epilogue with its formula."""
         return self.sources.epilogue or EPILOGUES[self.epilogue]
 
@@ -408,9 +408,9 @@ class KernelConfig:
         """Returns all options, as the kernels know them."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sources"}
 
-    def asked(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """Returns all options, as `make_config` takes them: with the files of the user's own kernel and epilogue."""
-        return self.options() | {"kernel": self.described_kernel.word, "epilogue": self.fused.word}
+        return self.options() | {"kernel": self.described_kernel.word, "epilogue": self.fused_epilogue.word}
 
     def as_dict(self) -> dict:
         """Returns plain data for JSON that people read: the user's own kernel and epilogue have their names, which do
@@ -420,7 +420,7 @@ class KernelConfig:
 
     def to_json(self) -> str:
         """Writes one line, which `from_json` reads: the user's own kernel and epilogue have their files."""
-        return json.dumps(self.asked())
+        return json.dumps(self.arguments())
 
     @classmethod
     def from_json(cls, text: str) -> KernelConfig:

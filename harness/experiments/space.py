@@ -95,7 +95,7 @@ class Candidates:
     def variants(self, base: KernelConfig) -> list[KernelConfig]:
         """Returns configurations that differ from base in one option outside the form."""
         found: dict[KernelConfig, None] = {}
-        own = base.asked()
+        own = base.arguments()
         for name in [name for name in self.values if name not in GEOMETRY_OPTIONS]:
             # Another scheduler has its own settings, and the options that must fit are chosen again.
             following = dict.fromkeys(DEPENDENT_OPTIONS.get(name, ()))
@@ -142,8 +142,8 @@ def space_of(
 
 
 def _is_among(config: KernelConfig, only: Space) -> bool:
-    asked = config.asked()
-    return all(asked[name] in values for name, values in only.items())
+    arguments = config.arguments()
+    return all(arguments[name] in values for name, values in only.items())
 
 
 def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:

@@ -205,6 +205,6 @@ def near_defaults(config: KernelConfig, shape: Shape) -> bool:
     """Returns whether few options differ from the defaults. Options that follow from others count, too: another tile
     may have another depth of the ring.
     """
-    asked = config.asked()
-    usual = make_config(asked["kernel"], arch=config.arch, dtype=config.dtype, shape=shape).asked()
-    return sum(asked[name] != usual[name] for name in asked) <= FEW
+    arguments = config.arguments()
+    usual = make_config(arguments["kernel"], arch=config.arch, dtype=config.dtype, shape=shape).arguments()
+    return sum(arguments[name] != usual[name] for name in arguments) <= FEW

@@ -197,7 +197,8 @@ def _emulate(
     The counters are those of the first schedule, because the number of waits depends on the schedule.
     """
     config = request.config
-    inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, config.fused, config.scales)
+    epilogue = config.fused_epilogue
+    inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, epilogue, config.scales)
     what = to_launchable(artifact, plan, inputs)
     several = run_schedules(what, request.emulation, request.schedules, progress, keep=(OUTPUT,))
     done: list[LaunchOutcome] = []

@@ -189,7 +189,8 @@ def _inputs(request: Request) -> Inputs:
         found: Inputs = pickle.loads(place.read_bytes())
         return found
     config = request.config
-    inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, config.fused, config.scales)
+    epilogue = config.fused_epilogue
+    inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, epilogue, config.scales)
     place.write_bytes(pickle.dumps(inputs))
     return inputs
 

@@ -125,7 +125,7 @@ def test_c_of_one_layer_is_a_of_the_next(built, name):
     layer = LAYERS[name]
     plan, what = kernel_runs.problem(built[layer], (m, k, 192), "integer")
     made = launch(what, EmulationOptions(), keep=(OUTPUT, FACTORS_OF_C)).contents
-    inputs = make_inputs(Shape(m, k, 192), CONFIGS[layer].dtype, "integer", m + k + 192, CONFIGS[layer].fused)
+    inputs = make_inputs(Shape(m, k, 192), CONFIGS[layer].dtype, "integer", m + k + 192, CONFIGS[layer].fused_epilogue)
     a, b = (each.astype(np.float64) for each in (inputs.a, inputs.b))
     if inputs.factors:
         a, b = (x * np.repeat(f.astype(np.float64), 32, axis=1) for x, f in zip((a, b), inputs.factors, strict=True))

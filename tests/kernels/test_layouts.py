@@ -79,7 +79,7 @@ def test_the_other_layouts_likewise(builder):
 
 def of_views(artifact, shape):
     config = artifact.config
-    inputs = make_inputs(shape, config.dtype, "index", 3, config.fused)
+    inputs = make_inputs(shape, config.dtype, "index", 3, config.fused_epilogue)
     return artifact.plan(shape), inputs
 
 

@@ -51,7 +51,7 @@ def problem(artifact: Artifact, size: tuple, kind: str) -> tuple[Plan, Launchabl
     with groups."""
     plan = plan_of(artifact, size)
     config = artifact.config
-    inputs = make_inputs(Shape(*size), config.dtype, kind, sum(size[:3]), config.fused, config.scales)
+    inputs = make_inputs(Shape(*size), config.dtype, kind, sum(size[:3]), config.fused_epilogue, config.scales)
     return plan, to_launchable(artifact, plan, inputs)
 
 

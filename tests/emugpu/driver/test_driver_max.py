@@ -36,7 +36,8 @@ def run_through_max(monkeypatch, config, shape, kind="index"):
     check = emulated._the_launch
     monkeypatch.setattr(emulated, "_the_launch", lambda log, plan: seen.append(check(log, plan)) or seen[-1])
     [artifact], problem = build([config]), Shape(*shape)
-    plan, inputs = artifact.plan(problem), make_inputs(problem, config.dtype, kind, 0, config.fused, config.scales)
+    plan = artifact.plan(problem)
+    inputs = make_inputs(problem, config.dtype, kind, 0, config.fused_epilogue, config.scales)
     what = to_launchable(artifact, plan, inputs)
     found = judged(emulated.run_on_emulated_gpu(artifact, plan, what, inputs, EmulationOptions()), plan)
     return found, plan, seen[0]

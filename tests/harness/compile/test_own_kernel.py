@@ -116,7 +116,7 @@ def test_two_files_in_one_process_have_sources_of_their_own(tmp_path, monkeypatc
         )
         assert pickle.loads(pickle.dumps(config)) == config == KernelConfig.from_json(config.to_json())
         assert config.as_dict()["kernel"] == file.stem and "sources" not in config.as_dict()
-        assert config.asked()["kernel"] == str(file)
+        assert config.arguments()["kernel"] == str(file)
     same = {**configs[0].options(), "kernel": "own"}
     assert len({key_of(driver_source([same]), root) for root in (paths.ROOT, *(c.sources.root for c in configs))}) == 3
     assert len({model_key(replace(config, kernel="own")) for config in configs}) == 2

@@ -85,7 +85,7 @@ def test_an_epilogue_of_ones_own_is_tried(monkeypatch):
     file = str(ROOT / "docs" / "examples" / "my_epilogue.mojo")
     found = space_of("kernel8", "sm_90a", "bf16", SHAPE, {"epilogue": [file]})
     assert found.forms
-    assert {config.fused.file for config in (*found.forms, *found.variants(found.forms[0]))} == {file}
+    assert {config.fused_epilogue.file for config in (*found.forms, *found.variants(found.forms[0]))} == {file}
 
 
 def test_values_that_no_configuration_has_are_refused():
