@@ -44,13 +44,13 @@ def _parse(text: str, gpu: GpuConstants) -> WhatIf:
             settings = split_settings([text], TUNABLE)
             return WhatIf(text, options={option: TUNABLE[option].parse(word) for option, word in settings.items()})
         except UsageProblem as problem:
-            raise UsageProblem(f"--what-if '{text}': {problem}") from None
+            raise UsageProblem(f"--what-if {name}: {problem}") from None
     constant = gpu.require(name)
     try:
         number = float(value.removesuffix("x"))
     except ValueError:
         raise UsageProblem(
-            f"--what-if '{text}': '{value}' is neither a number ({constant.unit}) nor a factor such as 0.5x"
+            f"--what-if {name}: '{value}' is neither a number ({constant.unit}) nor a factor such as 0.5x"
         ) from None
     changed = number * constant.value if value.endswith("x") else number
     gpu.with_values({name: changed})
