@@ -110,7 +110,7 @@ def _launch_files(folder: Path) -> dict[Path, list[Path]]:
 
 
 def _rows(folder: Path, options: CheckOptions, ptxas: bool, work: Work) -> list[Row]:
-    """Returns the rows of one file. They also say why it cannot be run, so that the other files still get theirs."""
+    """Returns the rows of one file. A file that cannot be run gets rows that say why; the other files still run."""
     ptx, launches = work
     if ptx is None:
         found = _launched(Row("elsewhere", "?", "", "?", ""), folder, launches[0], options, ptxas, {})
