@@ -2,29 +2,8 @@
 from ..common.block_scaling import ATOM_BLOCKS, E4M3, F32_BLOCK, block_scaled_names
 from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
 from ..common.epilogues import UNKNOWN_EPILOGUE, epilogue_names
+from .config_error import ConfigError
 from .tile_rules import cluster_error, layout_error, mma_error, sharing_error, stages_error
-
-
-struct ConfigError(Copyable, Movable):
-    """The rule that a configuration breaks. Names are those of the planner's options."""
-
-    var subject: StaticString  # the option that breaks the rule
-    var instead: StaticString  # other options that could change instead, separated by commas; may be empty
-    var message: String  # the value and the rule; empty for a legal configuration
-
-    def __init__(out self, subject: StaticString, message: String, *, instead: StaticString = ""):
-        self.subject = subject
-        self.instead = instead
-        self.message = message
-
-    def __init__(out self):
-        """The configuration is legal."""
-        self.subject = ""
-        self.instead = ""
-        self.message = String()
-
-    def is_none(self) -> Bool:
-        return self.message.byte_length() == 0
 
 
 def config_error(config: GemmConfig) -> String:

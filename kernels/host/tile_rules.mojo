@@ -1,7 +1,7 @@
 """Rules about tiles: MMA shape, layout, cluster, multicast and stages must be possible on the hardware."""
 from ..common.block_scaling import ATOM_ROWS, F32_BLOCK
 from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, GemmConfig
-from .rules import ConfigError
+from .config_error import ConfigError
 
 
 def mma_error(config: GemmConfig) -> ConfigError:

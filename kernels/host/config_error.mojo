@@ -1,0 +1,23 @@
+"""The error of a configuration that breaks a rule."""
+
+
+struct ConfigError(Copyable, Movable):
+    """The rule that a configuration breaks. Names are those of the planner's options."""
+
+    var subject: StaticString  # the option that breaks the rule
+    var instead: StaticString  # other options that could change instead, separated by commas; may be empty
+    var message: String  # the value and the rule; empty for a legal configuration
+
+    def __init__(out self, subject: StaticString, message: String, *, instead: StaticString = ""):
+        self.subject = subject
+        self.instead = instead
+        self.message = message
+
+    def __init__(out self):
+        """The configuration is legal."""
+        self.subject = ""
+        self.instead = ""
+        self.message = String()
+
+    def is_none(self) -> Bool:
+        return self.message.byte_length() == 0
