@@ -44,7 +44,7 @@ def gemm[
     sizes: UInt64,
     groups: UInt32,
 ):
-    """Computes C = A . B^T, or the fused epilogue of it. LaunchPlan has the grid, sizes and tensor maps."""
+    """Computes C = A . B^T, or a fused epilogue applied to it. LaunchPlan has the grid, sizes and tensor maps."""
     comptime assert not config.has_scale_factors(), "scaled_gemm has the tensor maps of scale factors"
     var a = tensor_map_address(Pointer(to=a_map))
     var b = tensor_map_address(Pointer(to=b_map))

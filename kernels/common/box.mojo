@@ -1,8 +1,9 @@
 """Boxes of C in shared memory: what a TMA store reads, and how a warp fills its part of one from registers.
 
-On sm_90a and sm_100a, a warp holds 16 rows of the accumulator in the same layout: register 4j + i of thread t has row t
-/ 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). For 16-bit elements stmatrix
-stores this layout as 8x8 matrices, transposed if need be. Plain stores write f32, e4m3 and e2m1 (two in a byte)."""
+On sm_90a and sm_100a, a warp holds 16 rows of the accumulator in the same layout: register 4j + i of thread t has row
+t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1, 9.7.16.2.3.1). For 16-bit elements
+stmatrix stores this layout as 8x8 matrices, transposed if need be. Plain stores write f32, e4m3 and e2m1 (two in a
+byte)."""
 from .pack import pack_eight, pack_four, pack_pair, store_halves, store_matrices, store_pair, store_quarters
 from .ptx import pinned, store_shared
 from std.memory import bitcast

@@ -116,7 +116,8 @@ def epilogue_names() -> List[Word]:
 
 
 def epilogue_number(name: Word) -> Int:
-    """Returns the number of the epilogue with this name: `NO_EPILOGUE` for `none`, maybe `UNKNOWN_EPILOGUE`."""
+    """Returns the number of the epilogue with this name: `NO_EPILOGUE` for `none`, `UNKNOWN_EPILOGUE`
+    if no epilogue has this name."""
     if name == "none":
         return NO_EPILOGUE
     comptime for i in range(EPILOGUES.length):

@@ -35,7 +35,8 @@ def kernel_names() -> List[Word]:
 
 
 def find_kernel(name: Word) -> Kernel:
-    """Returns the kernel of this name. `find_error` refuses an unknown name, which has no capabilities."""
+    """Returns the kernel of this name. For an unknown name, returns a kernel without capabilities, which `find_error`
+    refuses."""
     comptime for kernel in SERIES:
         if name == kernel.name:
             return kernel

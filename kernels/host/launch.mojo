@@ -68,8 +68,8 @@ def launch[
     operands: EpilogueOperands,
     groups: Groups,
 ) raises:
-    """Enqueues the kernel: C = A . B^T, or the fused epilogue of it, or alpha * A . B^T if A and B have scale factors.
-    A configuration without scale factors ignores `a_scales` and `b_scales`."""
+    """Enqueues the kernel: C = A . B^T, or a fused epilogue applied to it, or alpha * A . B^T if A and B have scale
+    factors. A configuration without scale factors ignores `a_scales` and `b_scales`."""
     comptime assert config.c_element_bytes() == size_of[out_dtype](), "the configuration and C differ in dtype"
     comptime if config.quantises():
         if operands.factors == 0:

@@ -2,7 +2,7 @@
 [K, N]; with tt, A is [K, M]; with tn, both. All ops but `matmul` write into a buffer of the caller.
 
     matmul, matmul_into           C is the product
-    matmul_fused_into             C is the fused epilogue of the product
+    matmul_fused_into             C is a fused epilogue applied to the product
     matmul_views_into             A, B and C may have leading dimensions beyond the length of a row
     grouped_matmul_into           the rows of A belong to groups, each with its own B
     scaled_matmul_into            A and B have scale factors; C is alpha times the product

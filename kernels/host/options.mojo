@@ -1,4 +1,4 @@
-"""Makes configurations of options: at run time for the planner, at compile time for builds and MAX ops."""
+"""Makes configurations from options: at run time for the planner, at compile time for builds and MAX ops."""
 from ..common.config import GemmConfig, float_name, element_type
 from ..common.options import Options
 from .rules import config_error

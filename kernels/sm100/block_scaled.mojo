@@ -103,7 +103,8 @@ struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def multiply(self, stage: UInt32, slot: UInt32, accumulator: UInt32, accumulate: Bool):
-        """Starts the MMAs of a full stage with the scale factors of a slot; they add to the accumulator if told."""
+        """Starts the MMAs of a full stage with the scale factors of a slot; they add to the accumulator
+        if `accumulate`."""
         var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
         var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
         var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())

@@ -44,7 +44,7 @@ def quantise[
 ](cta: Cta[config], epilogue: Epilogue[config], values: Epilogue[config].Values, problem: Problem) -> Epilogue[
     config
 ].Values:
-    """Divides one step of a tile by its scale factors, and stores these: each of four lanes stores those of one row."""
+    """Divides one step of a tile by its scale factors, and stores the factors: each of four lanes those of one row."""
     comptime E = Epilogue[config]
     comptime format = config.out_scaling
     comptime blocks = config.blocks_in_step()

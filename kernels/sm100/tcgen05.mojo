@@ -110,7 +110,7 @@ def tmem_load[columns: Int, halves: Int](address: UInt32) -> Registers[halves * 
 # ---- MMA -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def mma[config: GemmConfig](tmem: UInt32, a: UInt64, b: UInt64, accumulate: Bool):
-    """Starts D = A.B, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1). A later commit tells its end."""
+    """Starts D = A.B, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1). A later commit signals its completion."""
     comptime descriptor = instruction_descriptor(config)
     inlined_assembly[
         String("tcgen05.mma.cta_group::", config.cta_group, ".kind::f16 [$0], $1, $2, $3, $4;"),

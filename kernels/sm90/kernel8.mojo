@@ -6,9 +6,9 @@
 
 The ring of stages is that of kernel 6, and continues across tiles. When a consumer warpgroup has finished a tile, it
 converts it to the type of C (with 16 bits, 64 registers of a thread, not 128) and starts the next tile at once; the
-tensor core idles only meanwhile. After each K step that it has started, it writes one step of the old tile: registers,
-shared memory, TMA store. If both tiles do not fit into registers (`defers_epilogue`), it writes the old tile first.
-Each warpgroup does this by itself; the other may be some stages ahead.
+tensor core idles only during this conversion. After each K step that it has started, it writes one step of the old
+tile: registers, shared memory, TMA store. If the two tiles do not fit together into registers (`defers_epilogue`), it
+writes the old tile first. Each warpgroup does this by itself; the other may be some stages ahead.
 
 Every role has its own TileScheduler; all give the same tiles. With `ping_pong`, the consumers take them in turn
 (ping_pong.mojo)."""

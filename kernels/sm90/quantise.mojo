@@ -22,7 +22,8 @@ comptime BLOCK_REGISTERS = F32_BLOCK // 2
 def quantise[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, values: Accumulator[config], problem: Problem) -> Accumulator[config]:
-    """Multiplies a finished tile by alpha if A and B have `scales`, divides it by its factors, stores these."""
+    """Multiplies a finished tile by alpha if A and B have `scales`, divides it by its factors, and stores
+    the factors."""
     var found = values
     comptime if config.scales != "none":
         comptime for block in range(values.blocks):
