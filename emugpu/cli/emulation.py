@@ -156,13 +156,15 @@ class Emulation:
             raise UsageProblem(f"{', '.join(given)}: only the emulator uses it; leave it out, or add --device emulator")
 
 
-def timeout_option(gpu: bool) -> Callable[[Command], Command]:
-    of_gpu, default = (", or of a GPU without progress", f"; {GPU_SILENCE:g} on a GPU") if gpu else ("", "")
+def timeout_option(gpu: bool, default: float | None) -> Callable[[Command], Command]:
+    of_gpu, also = (", or a GPU that gives no sign", f"; {GPU_SILENCE:g} on a GPU") if gpu else ("", "")
+    shown = "no limit" if default is None else f"{default:g}"
     return click.option(
         "--timeout",
         type=FiniteRange(0, min_open=True),
+        default=default,
         metavar="SECONDS",
-        help=f"Time limit of an emulated launch{of_gpu}, in seconds.  [default: no limit{default}]",
+        help=f"End a launch of which no cluster has ended for so long{of_gpu}.  [default: {shown}{also}]",
     )
 
 
@@ -177,6 +179,7 @@ def emulation_options(
     rules: Sequence[str] = WARNINGS,
     jobs: bool = True,
     timeout: bool = True,
+    silence: float | None = None,
     gpu: bool = False,
     several: bool = True,
     **defaults: Any,
@@ -185,7 +188,7 @@ def emulation_options(
 
     ``names`` are the settings that the command accepts. ``schedules`` and ``first_seed`` are its defaults. ``rules``
     are those that ``allow`` accepts: a command that only runs has no others than the warnings of the emulator. ``jobs``
-    and ``timeout`` say whether it has these options, ``gpu`` whether a GPU can run instead, and ``several`` whether
+    and ``timeout`` say whether it has these options, ``silence`` is the default of ``timeout``, ``gpu`` says whether a GPU can run instead, and ``several`` whether
     several schedules can run. ``defaults`` replaces defaults of fields of `EmulationOptions`.
     """
 
@@ -226,7 +229,7 @@ def emulation_options(
         help=f"Set {'; '.join(_written(name, defaults) for name in names)}. The first value is the default.",
     )]  # fmt: skip
     decorators += [jobs_option()] if jobs else []
-    return group("emulation", gathered, *decorators, *([timeout_option(gpu)] if timeout else []))
+    return group("emulation", gathered, *decorators, *([timeout_option(gpu, silence)] if timeout else []))
 
 
 def _written(name: str, defaults: dict[str, Any]) -> str:
@@ -237,7 +240,9 @@ def _written(name: str, defaults: dict[str, Any]) -> str:
     return f"{name}={'|'.join(values)}"
 
 
-def emulation_words(emulation: Emulation, *, schedules: str = "1", first_seed: int = 0, **defaults: Any) -> list[str]:
+def emulation_words(
+    emulation: Emulation, *, schedules: str = "1", first_seed: int = 0, silence: float | None = None, **defaults: Any
+) -> list[str]:
     """Returns the words of a command line for these options without its defaults: the reverse of `emulation_options`,
     with the same defaults.
 
@@ -253,7 +258,7 @@ def emulation_words(emulation: Emulation, *, schedules: str = "1", first_seed: i
             words += ["--emulate", f"{name}={str(value).lower()}"]
     words += [word for rule in options.allow for word in ("--emulate", f"allow={rule}")]
     words += [] if emulation.ptxas else ["--emulate", "ptxas=false"]
-    return words if options.timeout is None else [*words, "--timeout", f"{options.timeout:g}"]
+    return words if options.timeout in (None, silence) else [*words, "--timeout", f"{options.timeout:g}"]
 
 
 def _schedules_text(emulation: Emulation, first_seed: int) -> str:

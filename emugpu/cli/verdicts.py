@@ -33,7 +33,9 @@ from emugpu.launch.ptxas import require_accepted
 from emugpu.launch.shrink import Numbers, shrink
 from emugpu.launch.spec import Launchable
 
-DEFAULTS: dict[str, Any] = {"schedules": "4", "first_seed": 1, "strict": False}
+SILENCE = 120.0
+"""If no cluster ends for this many seconds, there is no verdict."""
+DEFAULTS: dict[str, Any] = {"schedules": "4", "first_seed": 1, "silence": SILENCE, "strict": False}
 """The defaults of the emulation options in commands that give a verdict."""
 
 

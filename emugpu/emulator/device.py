@@ -310,7 +310,8 @@ class Device:
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
         ``cooperative``: all CTAs run at once, and have the workspace that cooperative_groups' ``grid.sync`` needs.
         ``workers``: the number of processes that share the clusters, for kernels whose clusters are independent.
-        ``max_steps`` (warp instructions, by default a billion) and ``timeout`` (seconds) end a run that takes longer.
+        ``max_steps`` (warp instructions, by default a billion) ends a run that takes longer, ``timeout`` one of which
+        no cluster has ended for so many seconds.
         ``watch`` is called now and then; an exception that it raises ends the run. If no cluster ends for half a
         minute, a warning of Python's logging says where the run is. ``strict``: warnings become Faults, except for the
         rules in ``allow``. Errors always end the run.

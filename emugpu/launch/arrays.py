@@ -58,7 +58,7 @@ def run_ptx(
         dynamic_shared: bytes.
         expect: the expected final values of arguments, by their position. Without it the verdict is incomplete.
         tolerance: the largest absolute and relative error of an element, at most 1; 0: equal.
-        schedules: the number of schedules. timeout: the limit of a run in seconds.
+        schedules: the number of schedules. timeout: the seconds without a cluster ending after which a run is ended.
 
     Raises:
         UsageProblem: the kernel cannot be launched with these arguments.

@@ -132,7 +132,8 @@ class BlockEngine(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """How many warp instructions and how many seconds a run may take; None means no limit.
+    """How many warp instructions a run may take, and for how many seconds it may go on without a cluster ending; None
+    means no limit.
 
     watch: a function that is called now and then; an exception that it raises ends the run.
     """
@@ -678,8 +679,8 @@ class Machine:
         if limits.watch is not None:
             limits.watch()
         now = time.monotonic()
-        if limits.seconds is not None and now - self._started_at > limits.seconds:
-            self._give_up(f"it has run for {limits.seconds:g} seconds, its limit")
+        if limits.seconds is not None and now - self._silent_since > limits.seconds:
+            self._give_up(f"no cluster of it has ended for {limits.seconds:g} seconds, its limit (timeout)")
         steps = self._check_steps()
         if now - self._silent_since > self._silence:
             self._say_where(now, steps)

@@ -103,7 +103,7 @@ def test_each_command_allows_the_rules_that_it_looks_at(rule):
         assert (done.exit_code == 0) == accepted, done.output
 
 
-DEFAULTS = {"schedules": "4", "first_seed": 1, "strict": False}
+DEFAULTS = {"schedules": "4", "first_seed": 1, "silence": 60.0, "strict": False}
 
 
 def emulation_of(*words: str) -> Emulation:
@@ -124,7 +124,7 @@ def emulation_of(*words: str) -> Emulation:
 def test_the_defaults_are_the_commands():
     found = emulation_of()
     assert (found.schedules, found.ptxas, found.given) == (4, True, frozenset())
-    assert found.options == EmulationOptions(seed=1, strict=False)
+    assert found.options == EmulationOptions(seed=1, strict=False, timeout=60.0)
     check = found.check_options()
     assert (check.schedules, check.emulation, check.strict, check.allow) == (4, found.options, False, ())
 
@@ -140,8 +140,9 @@ def test_the_defaults_are_the_commands():
         ("--schedules 10@7 --emulate accumulation=tensor_core", None),
         ("--schedules 1@9 --emulate uninitialised=random", None),
         ("--emulate resident-clusters=2 --emulate max-steps=9 --emulate engine=python --emulate strict=true", None),
-        ("--emulate allow=exit-pending --emulate allow=peer-exited --emulate ptxas=false --timeout 60", None),
+        ("--emulate allow=exit-pending --emulate allow=peer-exited --emulate ptxas=false --timeout 61", None),
         ("--emulate engine=native --jobs 3", ""),
+        ("--timeout 60", ""),
     ],
 )
 def test_the_words_for_what_was_asked_leave_defaults_out_and_mean_the_same(words, again):

@@ -76,6 +76,21 @@ def test_the_most_severe_of_the_schedules_is_the_verdict(tmp_path, monkeypatch, 
     assert {"verdict": "wrong", "reason": "a result is wrong"} in found["reasons"]
 
 
+def test_a_launch_of_which_no_cluster_ends_for_long_has_no_verdict(tmp_path):
+    """The rounds are counted, so that nothing proves that the loop never ends."""
+    body = "mov.u32 %r2, 0; LOOP: bar.sync 0; add.u32 %r2, %r2, 1; setp.ne.u32 %p1, %r2, 0; @%p1 bra LOOP;" + STORE_R1
+    done = verify(launch_file(tmp_path, body), "--timeout", 0.2, "--schedules", 2, "--json", "-")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["verdict"]) == (EXIT_CODES["incomplete"], "incomplete")
+    reason = found["reasons"][0]["reason"]
+    assert "no cluster of it has ended for 0.2 seconds, its limit (timeout)" in reason
+    assert "CTA (0, 0, 0), rank 0, warp" in reason and "PTX line" in reason
+
+
+def test_a_verdict_has_a_limit_by_default():
+    assert "[default: 120]" in " ".join(verify("--help").stdout.split())
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_each_end_has_its_verdict_and_exit_code(tmp_path, name):
     done = verify(launch_file(tmp_path, BODIES[name]), "--json", "-")

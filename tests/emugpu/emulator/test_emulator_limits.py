@@ -12,6 +12,7 @@ from cuda_programs import cuda
 from ptx_programs import STORE_R1, source
 
 from emugpu.emulator import Deadlock, Device, EmulatorError, LaunchError, LimitExceeded, Livelock, Module
+from emugpu.emulator.machine import machine
 
 ENDLESS = """
 mov.b32 %r1, 0;
@@ -52,6 +53,25 @@ def test_an_endless_loop_ends_at_the_limit_and_the_report_says_where(schedule, l
     assert re.search(r"warp 0\b.*PTX line (18|19)\b", report), "inside the loop"
     assert re.search(r"warp 1\b", report) and "bar.sync" in report
     assert isinstance(error.value, EmulatorError) and not isinstance(error.value, Deadlock)
+
+
+class Ticks:
+    """A clock that goes on by a second whenever somebody looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def monotonic(self) -> float:
+        self.now += 1
+        return float(self.now)
+
+
+def test_the_seconds_are_counted_since_a_cluster_ended(monkeypatch):
+    monkeypatch.setattr(machine, "time", Ticks())
+    launch(COUNT_TO_1000 + STORE_R1 + "ret;", grid=100, timeout=50.0)
+    assert machine.time.now > 100
+    with pytest.raises(LimitExceeded, match=r"no cluster of it has ended for 50 seconds, its limit \(timeout\)"):
+        launch(ENDLESS, threads=64, timeout=50.0)
 
 
 WATCH_THE_CLOCK = "LOOP: mov.u32 %r1, %clock; add.s32 %r2, %r1, 1; bra LOOP;"
@@ -182,8 +202,8 @@ def test_a_giant_grid_takes_no_memory_for_what_has_not_started():
     module = Module.from_text(source("ret;"))
     module.code(None)
     tracemalloc.start()
-    with pytest.raises(LimitExceeded, match=r"0\.3 seconds"):
-        Device().launch(module, grid=2**31 - 1, block=32, arguments=[0], timeout=0.3)
+    with pytest.raises(LimitExceeded, match="max_steps"):
+        Device().launch(module, grid=2**31 - 1, block=32, arguments=[0], max_steps=5000)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 100 << 20
