@@ -188,8 +188,9 @@ def emulation_options(
 
     ``names`` are the settings that the command accepts. ``schedules`` and ``first_seed`` are its defaults. ``rules``
     are those that ``allow`` accepts: a command that only runs has no others than the warnings of the emulator. ``jobs``
-    and ``timeout`` say whether it has these options, ``silence`` is the default of ``timeout``, ``gpu`` says whether a GPU can run instead, and ``several`` whether
-    several schedules can run. ``defaults`` replaces defaults of fields of `EmulationOptions`.
+    and ``timeout`` say whether it has these options, ``silence`` is the default of ``timeout``, ``gpu`` says whether a
+    GPU can run instead, and ``several`` whether several schedules can run. ``defaults`` replaces defaults of fields of
+    `EmulationOptions`.
     """
 
     def gathered(

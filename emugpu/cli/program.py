@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
@@ -22,9 +24,16 @@ from emugpu.errors import (
     ReportedError,
 )
 from emugpu.paths import setting
+from emugpu.processes.program import end_all, tree
 
+INTERRUPTION = 1.5
+"""Seconds after SIGTERM in which a command may end by itself."""
 _program = "emugpu"
 """The name of the program in messages: the name of the group whose command runs."""
+_owns_process = False
+"""Whether this process has been set up for the command line (`start_program`)."""
+_is_ending = threading.Lock()
+"""Held from the moment on at which the last message is printed, so that there is only one."""
 
 
 class ClearErrors(click.Command):
@@ -46,6 +55,7 @@ class ClearErrors(click.Command):
         except ReportedError as error:
             code = print_error(str(error), error.exit_code)
         except (KeyboardInterrupt, click.Abort):
+            _is_ending.acquire(blocking=False)
             code = print_error("interrupted", EXIT_INTERRUPTED)
         except MemoryError as error:
             code = print_error(f"not enough memory ({error}); use a smaller problem", EXIT_CANNOT_RUN)
@@ -165,9 +175,27 @@ class CommandGroup(ClearErrors, click.Group):
         module, _, name = self.places[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
         command.epilog = EXIT_CODES_TEXT
+        if _owns_process:
+            signal.signal(signal.SIGTERM, _interrupt)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` left it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Ends the command as Ctrl-C does, and within two seconds."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_anyway, daemon=True).start()
+    raise KeyboardInterrupt
+
+
+def _end_anyway() -> None:
+    """Ends the process if it has not ended by itself: it may wait for a GPU, or compute for long in one call."""
+    time.sleep(INTERRUPTION)
+    end_all(tree(os.getpid())[1:])
+    if _is_ending.acquire(blocking=False):
+        print_error("interrupted", EXIT_INTERRUPTED)
+    os._exit(EXIT_INTERRUPTED)
 
 
 def start_logging(logger: str) -> None:
@@ -182,9 +210,11 @@ def start_logging(logger: str) -> None:
 def start_program() -> None:
     """Sets up a process for the command line. A closed pipe (``emugpu ptx list FILE | head -1``) ends it, as usual.
 
-    Until its command is imported (`CommandGroup`), Ctrl-C ends the process at once and silently, because there is
-    nothing to clean up.
+    Until its command is imported (`CommandGroup`), Ctrl-C and SIGTERM end the process at once and silently, because
+    there is nothing to clean up.
     """
+    global _owns_process
+    _owns_process = True
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -14,11 +14,9 @@ import secrets
 import select
 import selectors
 import shutil
-import signal
 import socket
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -31,6 +29,7 @@ from emugpu.driver.session import reply
 from emugpu.driver.state import Abandoned, Session, SharedGpu
 from emugpu.driver.toolchains import cute_variables, folder_for_ptx, toolchain_variables
 from emugpu.errors import UsageProblem
+from emugpu.processes.program import end_all, tree
 
 SOCKET = "EMULATED_GPU_SOCKET"
 """The environment variable with the socket's name in the abstract namespace (unix(7)), to which the library
@@ -40,6 +39,8 @@ UNRESOLVED = 127
 """The exit code of a program if the dynamic linker does not find one of its functions."""
 PATIENCE = 30.0
 """Once a message has begun, the rest must arrive within this many seconds."""
+PATIENCE_AT_END = 0.5
+"""Seconds that a program has to end after an interruption, before it is killed."""
 
 
 def run_program(
@@ -54,7 +55,7 @@ def run_program(
         given = {**environment, **variables(environment, folder, name, kept)}
         gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
         program = _start(command, given, stderr)
-        with _terminates(program), Server(listener, gpu) as server:
+        with Server(listener, gpu) as server:
             code = _serve_until_exit(server, program)
     if code == UNRESOLVED and (missing := _unresolved(command[0], folder)):
         gpu.log.failed(f"the program needs {', '.join(missing)}, which the emulated driver's libraries do not have")
@@ -97,19 +98,6 @@ def variables(given: Mapping[str, str], libraries: Path, name: str, kept: Path) 
     return {**compilers, "LD_LIBRARY_PATH": os.pathsep.join(search), SOCKET: name}
 
 
-@contextlib.contextmanager
-def _terminates(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """If this process receives a signal to terminate, the program ends first, and then this process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: program.terminate())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes] | None) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(command, env=environment, stderr=stderr)
@@ -126,7 +114,8 @@ def _serve_until_exit(server: Server, program: subprocess.Popen[bytes]) -> int:
     try:
         server.serve(lambda: program.poll() is None, ended)
     except BaseException:
-        _end(program)
+        end_all(tree(program.pid), PATIENCE_AT_END)
+        program.wait()
         raise
     finally:
         os.close(ended)
@@ -249,13 +238,3 @@ def _has_ended(connection: socket.socket) -> bool:
     ask = select.poll()
     ask.register(connection, select.POLLRDHUP)
     return bool(ask.poll(0))
-
-
-def _end(program: subprocess.Popen[bytes]) -> None:
-    """Asks a program to end, and kills it if it does not."""
-    program.terminate()
-    try:
-        program.wait(2)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        program.wait()

@@ -7,7 +7,9 @@ several processes fail, the error of the first cluster is raised, as in one proc
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -17,6 +19,7 @@ from emugpu.emulator.machine.counters import Counters, merge
 from emugpu.emulator.machine.findings import Findings
 from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.machine.state import Grid
+from emugpu.processes.program import end_with_parent
 
 Progress = Callable[[int, int], None]
 
@@ -32,9 +35,21 @@ def run_in_processes(
         raise LaunchError("several workers need a system that can fork processes; use workers=1")
     count = min(workers, clusters)
     children = [_start(make_grid, share, count) for share in range(count)]
-    done = [0] * count
-    results: list[Any] = [None] * count
-    open_pipes = {pipe: share for share, (_, pipe) in enumerate(children)}
+    try:
+        results = _collect([pipe for _, pipe in children], clusters, progress)
+    finally:
+        for pid, _ in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # a process that has sent its result has ended, or is about to
+            os.waitpid(pid, 0)
+    return _combine(results)
+
+
+def _collect(pipes: list[Connection], clusters: int, progress: Progress | None) -> list[Any]:
+    """Returns the last message of each process, or None for a process that has died before."""
+    done = [0] * len(pipes)
+    results: list[Any] = [None] * len(pipes)
+    open_pipes = {pipe: share for share, pipe in enumerate(pipes)}
     while open_pipes:
         for ready in wait(list(open_pipes)):
             assert isinstance(ready, Connection)
@@ -50,9 +65,7 @@ def run_in_processes(
                     progress(sum(done), clusters)
             else:
                 results[share] = message
-    for pid, _ in children:
-        os.waitpid(pid, 0)
-    return _combine(results)
+    return results
 
 
 def _combine(results: list[Any]) -> tuple[Counters, Findings]:
@@ -78,6 +91,7 @@ def _start(make_grid: Callable[[], tuple[Grid, Machine]], share: int, count: int
         return pid, receiver
     code = 1
     try:
+        end_with_parent()
         receiver.close()
         sender.send(_run_share(make_grid, share, count, sender))
         code = 0

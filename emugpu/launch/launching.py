@@ -38,9 +38,9 @@ class EmulationOptions:
     """How to emulate.
 
     ``jobs`` is the number of processes. ``resident_clusters`` is the number of clusters that run at the same time;
-    None: as many as the GPU holds. ``max_steps`` (warp instructions) and ``timeout`` (seconds without a cluster ending) limit
-    a launch; None: no limit. ``strict``: a breach of a rule that hardware is known to tolerate is an error, except for the rules in
-    ``allow``. ``uninitialised`` selects the values that kernels read from unwritten memory
+    None: as many as the GPU holds. ``max_steps`` (warp instructions) and ``timeout`` (seconds without a cluster ending)
+    limit a launch; None: no limit. ``strict``: a breach of a rule that hardware is known to tolerate is an error,
+    except for the rules in ``allow``. ``uninitialised`` selects the values that kernels read from unwritten memory
     (`emugpu.emulator.memory.unwritten`). ``sinks`` receive every event. ``engine`` selects the interpreter of plain
     code; the results are the same.
     """

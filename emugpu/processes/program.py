@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,41 @@ def end(process: subprocess.Popen[Any]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(PATIENCE)
+
+
+def tree(pid: int) -> list[int]:
+    """Returns a process and all that it and those below it have started (on Linux; elsewhere the process alone)."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(status.parent.name)] = int(status.read_text("utf-8", "replace").rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def end_all(pids: Sequence[int], patience: float = 0.0) -> None:
+    """Asks processes to end, and kills those that have not ended after so many seconds."""
+    _send(signal.SIGTERM, pids)
+    end = time.monotonic() + patience
+    while any(map(_runs, pids)) and time.monotonic() < end:
+        time.sleep(0.02)
+    _send(signal.SIGKILL, pids)
+
+
+def _send(number: signal.Signals, pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _runs(pid: int) -> bool:
+    """Returns whether a process has not ended; one that waits to be collected has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def run(command: Sequence[Any], limit: float, input: str | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
