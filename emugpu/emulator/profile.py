@@ -1,14 +1,16 @@
 """A profiler of emulated launches: time by kernel, PTX line and unit.
 
-A thread samples the stacks of the others a few hundred times a second. So the emulator itself knows nothing of it, and
-nothing is slower without a profile. The times are estimates: a count of n samples is accurate to about the square root
-of n.
+A timer interrupts the main thread a few hundred times a second, and the thread then looks at its own stack. So the
+emulator itself knows nothing of it, and nothing is slower without a profile. The times are estimates: a count of n
+samples is accurate to about the square root of n.
+
+No other thread may look: the frames that it holds keep the emulator's objects alive, and it would then free them while
+native code runs that uses the same tables (`emugpu.emulator.native.workspace.File`).
 """
 
 from __future__ import annotations
 
-import sys
-import threading
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -27,11 +29,7 @@ from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.fragment_runner import FragmentRunner
 
 INTERVAL = 0.002
-SWITCH = 0.00001
-"""Seconds between two samples, and seconds after which Python lets the sampling thread run.
-
-If SWITCH were longer, samples would only be taken where NumPy releases the interpreter lock, as in `take`.
-"""
+"""Seconds between two samples. A sample that native code delays counts for the whole time since the last one."""
 _PACKAGE = Path(__file__).parent
 _NATIVE = {FragmentRunner._call.__code__, NativeEngine._call_native.__code__}
 """Functions that do little else than call native code."""
@@ -86,40 +84,36 @@ class Profile:
 
 @contextmanager
 def profiling() -> Iterator[Profile]:
-    """Samples all launches of this process while the block runs."""
-    profile, ended, before = Profile(), threading.Event(), sys.getswitchinterval()
-    thread = threading.Thread(target=_Sampler(profile, ended).run, daemon=True)
-    sys.setswitchinterval(SWITCH)
-    thread.start()
+    """Samples all launches of the main thread while the block runs. Only the main thread may call this."""
+    profile = Profile()
+    before = signal.signal(signal.SIGALRM, _Sampler(profile).sample)
+    signal.setitimer(signal.ITIMER_REAL, INTERVAL, INTERVAL)
     try:
         yield profile
     finally:
-        ended.set()
-        thread.join()
-        sys.setswitchinterval(before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class _Sampler:
-    def __init__(self, profile: Profile, ended: threading.Event) -> None:
-        self._samples, self._ended = profile.samples, ended
-        self._last: dict[int, float] = {}
-        """When each thread was last seen in a launch."""
+    def __init__(self, profile: Profile) -> None:
+        self._samples = profile.samples
+        self._last: float | None = None
+        """When the thread was last seen in a launch, if it still was at the last sample."""
         self._counts: dict[Machine, Any] = {}
         self._due: dict[Machine, Any] = {}
         """For native blocks: how often each had run, and its instructions that no sample has been counted for yet."""
 
-    def run(self) -> None:
-        while not self._ended.wait(INTERVAL):
-            now = time.perf_counter()
-            seen = {}
-            for thread, frame in sys._current_frames().items():
-                if (key := self._look(frame)) is not None:
-                    seen[thread] = now
-                    self._samples.append((key, now - self._last.get(thread, now - INTERVAL)))
-            self._last = seen
+    def sample(self, number: int, frame: FrameType | None) -> None:
+        """Handles the timer's signal."""
+        now = time.perf_counter()
+        key = self._look(frame)
+        if key is not None:
+            self._samples.append((key, INTERVAL if self._last is None else now - self._last))
+        self._last = now if key is not None else None
 
     def _look(self, frame: FrameType | None) -> Key | None:
-        """Returns what a thread does, or None if it runs no launch. frame: the thread's innermost frame."""
+        """Returns what the thread does, or None if it runs no launch. frame: the thread's innermost frame."""
         stack: list[FrameType] = []
         while frame is not None and frame.f_code is not Machine.run.__code__:
             stack.append(frame)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
+from ptx_programs import STORE_R1, launch
 
 from emugpu.benchmark import ADDRESSES, loop_text
 from emugpu.emulator import Device, Module
 from emugpu.emulator.native.library import library_for
+from emugpu.emulator.native.workspace import Files
 from emugpu.emulator.profile import profiling
 
 TEXT = loop_text(ADDRESSES)
@@ -54,6 +58,30 @@ def test_what_lets_other_threads_run_does_not_get_all_samples():
         device.launch(Module(loop_text(ATOMICS)), grid=1, block=128, arguments=[out, 400])
     seconds = {site.opcode: share for (site,), share in profile.by("site").items() if site is not None}
     assert seconds["atom"] > 1.5 * seconds.get("ld", 0)
+
+
+def test_no_other_thread_frees_what_native_code_uses(monkeypatch):
+    """A thread that held the launch's frames did, while native code ran: launches then hung or went wrong."""
+    library = library_for("native")
+    if library is None:
+        pytest.skip("no Mojo compiler")
+    threads = set()
+    give_back = Files.give_back
+
+    def note(files: Files, number: int) -> None:
+        threads.add(threading.get_ident())
+        give_back(files, number)
+
+    monkeypatch.setattr(Files, "give_back", note)
+    body = """
+    mov.u32 %r4, 0; mul.lo.u32 %r5, %r0, 7; and.b32 %r5, %r5, 63;
+    LOOP: add.u32 %r4, %r4, 1; setp.ge.u32 %p1, %r4, %r5; @%p1 bra DONE; bra LOOP;
+    DONE: mov.u32 %r1, %r4;
+    """
+    device = Device(library=library)
+    with profiling() as profile:
+        launch(body + STORE_R1 + "ret;", threads=128, grid=400, device=device)
+    assert profile.samples and threads == {threading.get_ident()}
 
 
 def test_nothing_is_sampled_outside():
