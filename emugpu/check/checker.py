@@ -14,6 +14,7 @@ from typing import Any
 
 from emugpu.check.barriers import MBarriers, ThreadBarriers, check_bytes
 from emugpu.check.findings import Finding, Names, Report, merged
+from emugpu.check.footprint import Footprint
 from emugpu.check.generic import GenericProxy, TensorMaps
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.mbarrier import Arrival
@@ -31,9 +32,10 @@ class Checker(DeferredSink):
     """Checks the synchronisation of all launches of a program: pass it to ``Device.launch(sinks=[...])``, then call
     `report`.
 
-    The checker treats successive launches as ordered. ``regions`` names parts of dynamic shared memory (by default,
+    The checker treats successive launches as ordered; `emugpu.driver.stream_order` compares those of a program.
+    ``regions`` names parts of dynamic shared memory (by default,
     each launch names its own). ``roles`` names warps: each has a ``name`` and ``warps``. ``on_finding`` is called with
-    each new finding as soon as the checker finds it.
+    each new finding as soon as the checker finds it. ``footprint`` gets what a single launch touches.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Checker(DeferredSink):
         regions: Sequence[Any] = (),
         roles: Sequence[Any] = (),
         on_finding: Callable[[Finding], None] | None = None,
+        footprint: Footprint | None = None,
     ) -> None:
         self._on_finding = on_finding
         self.is_deferred = on_finding is None
         self.batches: SingleBarrierCtas | None = None
         self._regions = tuple(regions)
         self._roles = tuple(roles)
+        self._footprint = footprint
         self._launches: list[_CheckedLaunch] = []
         self._take: dict[type, Callable[[Any], None]] = {GridStarted: self._started}
 
@@ -58,7 +62,7 @@ class Checker(DeferredSink):
             take(event)
 
     def _started(self, event: GridStarted) -> None:
-        launch = _CheckedLaunch(event, self._regions, self._roles)
+        launch = _CheckedLaunch(event, self._regions, self._roles, self._footprint)
         if self._on_finding is not None:
             launch.model.findings.on_finding = self._on_finding
             launch.model.defers = False
@@ -79,11 +83,13 @@ class Checker(DeferredSink):
 class _CheckedLaunch:
     """Checks one launch. ``take`` maps each type of event to the part of the checker that handles it."""
 
-    def __init__(self, event: events.GridStarted, regions: Sequence[Any], roles: Sequence[Any]) -> None:
+    def __init__(
+        self, event: events.GridStarted, regions: Sequence[Any], roles: Sequence[Any], footprint: Footprint | None
+    ) -> None:
         launch = event.launch
         names = Names(regions or launch.regions, roles)
         names.dynamic_start = event.dynamic_shared
-        model = self.model = Model(names, prod(launch.cluster), event.allocations, event.sites)
+        model = self.model = Model(names, prod(launch.cluster), event.allocations, event.sites, footprint)
         operations = self._operations = AsynchronousOperations(model)
         tensor_maps = self._tensor_maps = TensorMaps(model)
         lanes = self._lanes = LaneMeetings(model)
@@ -107,6 +113,7 @@ class _CheckedLaunch:
             events.Access: generic.access,
             events.Accesses: generic.accesses,
             events.Fenced: generic.fenced,
+            events.GridDependency: self._depends,
             events.TensorMapRead: tensor_maps.read,
             events.Issued: self._issued,
             events.Started: operations.started,
@@ -182,6 +189,10 @@ class _CheckedLaunch:
         self._operations.issued(event, self._tensor_maps.take())
 
     # ---- threads ----
+
+    def _depends(self, event: events.GridDependency) -> None:
+        if self.model.footprint is not None:
+            self.model.footprint.depends(event.agent, "wait" in event.site.modifiers)
 
     def _exited(self, event: events.Exited) -> None:
         model, agent = self.model, event.agent

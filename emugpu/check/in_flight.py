@@ -17,6 +17,7 @@ import numpy as np
 from emugpu.check.clocks import ORDER, Clock, Rows
 from emugpu.check.history import Observer, Record
 from emugpu.check.model import Model, drop_cluster
+from emugpu.check.shadow import rows_of
 from emugpu.check.threads import TrackedCta
 from emugpu.emulator.machine.events import (
     Agent,
@@ -171,6 +172,8 @@ class OperationsInFlight:
         if isinstance(region, GlobalBox):
             allocation = self.model.allocation(region.tensor_map.first_inside(region.coordinates))
             if allocation is not None:
+                if self.model.footprint is not None:
+                    self.model.note_places(allocation, *rows_of(region.tensor_map, region.coordinates), record)
                 allocation.access(region, record, observer)
         else:
             assert isinstance(region, GlobalItems)

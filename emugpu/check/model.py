@@ -15,10 +15,19 @@ from emugpu.check.clocks import Clock
 from emugpu.check.diagnosis import Diagnosis
 from emugpu.check.findings import CollectedFindings, Finding, Names, Severity
 from emugpu.check.flags import Flags
-from emugpu.check.history import Conflict, Observer, Record
+from emugpu.check.footprint import Footprint, kind_of
+from emugpu.check.history import WEAK, Conflict, Observer, Record
 from emugpu.check.mbarrier import TrackedMBarrier
 from emugpu.check.pending import Chunks
-from emugpu.check.shadow import Known, ShadowAllocation, ShadowMemory, ShadowTensorMemory, places_of, record_of
+from emugpu.check.shadow import (
+    Known,
+    ShadowAllocation,
+    ShadowMemory,
+    ShadowTensorMemory,
+    chunks_of,
+    places_of,
+    record_of,
+)
 from emugpu.check.signals_for_lanes import LaneRelease, silent_meetings
 from emugpu.check.threads import Threads, TrackedCta, has_started
 from emugpu.emulator.machine.events import Agent, Site
@@ -45,9 +54,12 @@ class Model:
         ctas_of_cluster: int,
         allocations: tuple[tuple[str, int, int], ...],
         sites: Sequence[Site] = (),
+        footprint: Footprint | None = None,
     ) -> None:
         self.names = names
         self._silent = silent_meetings(sites)
+        self.footprint = footprint
+        """What the launch touches of global memory, if somebody wants to know."""
         self.defers = True
         """Whether the checker may report a finding later than the access that causes it."""
         self.threads = Threads(ctas_of_cluster)
@@ -94,9 +106,26 @@ class Model:
         if allocation is None:
             return
         inside = (places >= allocation.base) & (places < allocation.base + allocation.nbytes)
+        self.note_places(allocation, places[inside], nbytes, record)
         allocation.access((places[inside], nbytes), record, observer)
         if not inside.all():
             self.access_global(places[~inside], nbytes, record, observer)
+
+    def note_places(self, allocation: ShadowAllocation, places: NDArray[np.int64], nbytes: int, record: Record) -> None:
+        """Adds bytes of an allocation to the footprint."""
+        if self.footprint is not None and nbytes and len(places):
+            whole, parts = chunks_of(places - allocation.base, nbytes)
+            chunks = np.array([chunk for chunk, _ in parts], np.int64)
+            kind = kind_of(record.writes, record.scope != WEAK)
+            self.footprint.add(allocation.base, allocation.nbytes, chunks, whole, kind, record.agent)
+
+    def note_chunks(
+        self, base: int, writes: bool, chunks: NDArray[Any], whole: NDArray[Any], agent: Agent | None
+    ) -> None:
+        """Adds weak accesses of threads to chunks of an allocation to the footprint."""
+        allocation = self.allocation(base) if self.footprint is not None else None
+        if self.footprint is not None and allocation is not None:
+            self.footprint.add(base, allocation.nbytes, chunks, whole, kind_of(writes, False), agent)
 
     def add_pending_global(
         self, base: int, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known

@@ -205,6 +205,11 @@ class SingleBarrierCtas:
             of_base = np.repeat(mine, counts)
             accesses = self._accesses(part, np.flatnonzero(mine).tolist())
             touched = chunks[of_base] & (WHOLE_CHUNK - 1)
+            if self._model.footprint is not None:
+                is_whole, is_stored = chunks[of_base] >= WHOLE_CHUNK, np.repeat(stores, counts)[of_base]
+                for some in (is_stored, ~is_stored):
+                    of_kind, whole = touched[some], touched[some & is_whole]
+                    self._model.note_chunks(base, some is is_stored, of_kind, whole, None)
             self._model.add_pending_global(
                 base, bool(stores[mine].any()), touched, owners[of_base], int(mine.sum()), accesses
             )

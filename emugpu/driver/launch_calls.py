@@ -8,6 +8,7 @@ from functools import partial
 from math import prod
 
 from emugpu.check import Checker
+from emugpu.check.footprint import Footprint
 from emugpu.check.verdict import how_it_ended
 from emugpu.driver.api import handles
 from emugpu.driver.log import Dims, LaunchRecord
@@ -15,6 +16,7 @@ from emugpu.driver.memory import HostMemoryShort
 from emugpu.driver.module_calls import LoadedKernel
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Abandoned, Session
+from emugpu.driver.stream_order import submit_launch
 from emugpu.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
 from emugpu.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
 from emugpu.emulator.machine.register_pool import SM_REGISTERS
@@ -24,7 +26,7 @@ from emugpu.host_memory import SPARE, free_bytes
 
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16
-_COOPERATIVE, _CLUSTER = 2, 4
+_COOPERATIVE, _CLUSTER, _PROGRAMMATIC = 2, 4, 6
 _RESULTS = {
     "address": "ILLEGAL_ADDRESS",
     "alignment": "MISALIGNED_ADDRESS",
@@ -42,6 +44,8 @@ class LaunchShape:
     cluster: Dims | None
     dynamic_shared: int
     cooperative: bool
+    starts_early: bool = False
+    """Whether it may start before the launch in front of it in its stream has ended."""
 
     @property
     def cluster_size(self) -> int:
@@ -56,17 +60,19 @@ def read_shape(shape: bytes, attributes: bytes, function: LoadedKernel) -> Launc
     """Reads the seven numbers of a CUlaunchConfig, and its attributes of 72 bytes each. Others have no effect here."""
     sizes = struct.unpack("=7I", shape)
     cluster: Dims | None = None
-    cooperative = False
+    cooperative = starts_early = False
     for at in range(0, len(attributes), 72):
         number, x, y, z = struct.unpack_from("=I4xIII", attributes, at)
         if number == _CLUSTER and x:
             cluster = (x, y, z)
         elif number == _COOPERATIVE:
             cooperative = bool(x)
+        elif number == _PROGRAMMATIC:
+            starts_early = bool(x)
     if cluster is None:
         x, y, z = (function.attributes.get(number, 0) for number in (11, 12, 13))
         cluster = (x, y, z) if x and y and z else None
-    return LaunchShape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative)
+    return LaunchShape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative, starts_early)
 
 
 def blocks_per_multiprocessor(function: LoadedKernel, threads: int, dynamic_shared: int) -> int:
@@ -110,7 +116,7 @@ def _check(session: Session, function: LoadedKernel, shape: LaunchShape) -> None
 def launch(
     session: Session,
     handle: int,
-    _stream: int,
+    stream: int,
     shape: bytes,
     parameters: bytes,
     _nbytes: int,
@@ -121,13 +127,13 @@ def launch(
     asked = read_shape(shape, attributes, function)
     try:
         _check(session, function, asked)
-        run(session, function, asked, parameters)
+        run(session, function, asked, parameters, stream)
     except PtxSyntaxError as error:
         session.gpu.log.failed(f"kernel '{readable_name(function.name)}' cannot be run: {error}")
         raise DriverError("INVALID_PTX") from error
 
 
-def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters: bytes) -> None:
+def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters: bytes, stream: int = 0) -> None:
     """Runs a kernel to its end. An error is reported, and the program's next calls return it."""
     gpu, kernel = session.gpu, function.kernel
     if len(parameters) < kernel.parameter_bytes:
@@ -146,7 +152,8 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         parameters=parameters,
         kernel_read=kernel,
     )
-    checker = Checker() if gpu.check else None
+    footprint = Footprint(session.order.key, shape.starts_early)
+    checker = Checker(footprint=footprint) if gpu.check else None
     workers = gpu.options.jobs
     if workers > 1 and (shape.cooperative or checker or session.device.why_one_worker(function.code)):
         workers = 1
@@ -184,6 +191,8 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
     if checker:
         record.findings = checker.report().findings
     gpu.log.launches.append(record)
+    if checker:
+        submit_launch(session, record, stream, footprint, prod(shape.grid))
 
 
 def _stop_if_gone(session: Session) -> None:

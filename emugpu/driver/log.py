@@ -78,6 +78,8 @@ class Log:
         self.unhandled: dict[str, int] = {}
         self.failure = ""
         self.computed: dict[str, int] = {}
+        self.unlooked: list[str] = []
+        """What was not looked at, a line each."""
         self.elapsed_asked = False
         """Whether the program has queried the time between events."""
         self.processes = 0
@@ -99,6 +101,11 @@ class Log:
         if function not in self.unhandled:
             self.say(f"{function} is not supported (CUDA_ERROR_NOT_SUPPORTED)")
         self.unhandled[function] = self.unhandled.get(function, 0) + 1
+
+    def not_looked_at(self, what: str) -> None:
+        """Records what the checker met and did not look at."""
+        if what not in self.unlooked:
+            self.unlooked.append(what)
 
     def failed(self, why: str) -> None:
         """Records why the emulated GPU cannot serve the program."""
@@ -128,6 +135,7 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons.append(("wrong" if log.launches and not incomplete else "incomplete", failure))
     if log.failure:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
+    reasons += [("incomplete", f"not looked at: {what}") for what in log.unlooked]
     for name, count in sorted(log.unhandled.items()):
         reasons.append(("incomplete", f"{name} is not supported, called {count} times"))
     for name in sorted(log.computed if not log.launches else ()):

@@ -18,6 +18,7 @@ from emugpu.driver.memory import HostMemoryShort
 from emugpu.driver.protocol import ApiCall, HostCopy, encode_reply
 from emugpu.driver.results import CODES, DriverError, name_of
 from emugpu.driver.state import Abandoned, Session
+from emugpu.driver.stream_order import observe
 from emugpu.errors import CannotRun
 from emugpu.paths import setting
 
@@ -38,6 +39,8 @@ def reply(session: Session, request: ApiCall) -> bytes:
     if not _is_whole(request):
         return encode_reply(request, CODES["INVALID_VALUE"], (), text=text)
     try:
+        if session.gpu.check:
+            observe(session, name, request.inputs)
         given = HANDLERS[name](session, *request.inputs)
     except HostMemoryShort as error:
         log.failed(f"{name}: {error.reason}")

@@ -20,6 +20,7 @@ from emugpu.driver.memory import (
     WindowMemory,
 )
 from emugpu.driver.results import CODES, DriverError
+from emugpu.driver.stream_order import StreamOrder
 from emugpu.emulator.memory.global_memory import Allocation
 from emugpu.host_memory import SPARE, free_bytes
 from emugpu.launch.launching import EmulationOptions
@@ -78,6 +79,7 @@ class Session:
         self.memory = WindowMemory(self.file, DEVICE, self.pinned)
         self.constants = WindowMemory(self.file, CONSTANT)
         self.device = options.make_device(self.memory, self.constants)
+        self.order = StreamOrder(self.gpu.log)
         self.limits: dict[int, int] = {}
         self.mapped: dict[int, Any] = {}
         """Mappings of virtual memory management, by address."""
@@ -100,6 +102,7 @@ class Session:
     def use(self, gpu: SharedGpu) -> None:
         """Continues with other options. A kernel's earlier error is dropped; memory, modules and handles stay."""
         self.gpu, self.error = gpu, 0
+        self.order = StreamOrder(gpu.log)
         before, self.device = self.device, gpu.options.make_device(self.memory, self.constants)
         self.device.take_over(before)
 

@@ -1,5 +1,5 @@
 """Streams and events. All streams are the same: the server handles calls in the order of their arrival, and everything
-before a reply has ended. CUDA promises a correct program no other order.
+before a reply has ended. CUDA promises no more: `stream_order` looks at the other orders.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def synchronize(session: Session, *_context: int) -> None:
 
 @handles("cuStreamCreate", "cuStreamCreateWithPriority")
 def create_stream(session: Session, flags: int, priority: int = 0) -> int:
-    return session.add(Stream(flags, priority))
+    handle = session.add(Stream(flags, priority))
+    session.order.stream(handle, flags)
+    return handle
 
 
 @handles("cuStreamDestroy_v2")

@@ -6,7 +6,7 @@ Execution is sequentially consistent here, so a fence is only reported to the si
 from __future__ import annotations
 
 from emugpu.emulator.instructions.table import NOTHING, Assign, Effect, Translator, assign, instruction, only_form
-from emugpu.emulator.machine.events import Fenced, Site
+from emugpu.emulator.machine.events import Fenced, GridDependency, Site
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.ptx.ast import Instruction
@@ -97,9 +97,16 @@ def _createpolicy(i: Instruction, w: Translator) -> Assign:
 
 
 @instruction("griddepcontrol", operands=0, writes=0, family="barrier")
-def _dependent_launch(i: Instruction, w: Translator) -> None:
-    """Emits nothing, because a launch here has no preceding or following launches."""
+def _dependent_launch(i: Instruction, w: Translator) -> Effect:
+    """Emits an event alone: launches here run one after the other."""
     only_form(i, "wait", "launch_dependents")
+    return Effect(depend, [])
+
+
+def depend(f: Fragment, site: Site) -> None:
+    """Executes ``griddepcontrol``."""
+    if f.grid.sink is not None:
+        f.grid.sink(GridDependency(f.agent, site))
 
 
 def sleep(f: Fragment, site: Site, nanoseconds: Value) -> None:

@@ -219,6 +219,13 @@ class Fenced(NamedTuple):
     address: int | np.ndarray = -1
 
 
+class GridDependency(NamedTuple):
+    """griddepcontrol.wait, or griddepcontrol.launch_dependents; the site's modifiers say which."""
+
+    agent: Agent
+    site: Site
+
+
 class TensorMapRead(NamedTuple):
     """An asynchronous operation is issued, and reads its tensor map from this address in global memory."""
 

@@ -39,9 +39,13 @@ def hand_over(s) -> str:
 
 
 def hand_over_expects(s) -> Outcome:
-    """Sound where the stores come first, the CTA meets behind them, and the arrival releases and acquires for all."""
+    """Sound where the stores come first, the CTA meets behind them, and the arrival releases and acquires for all.
+
+    Without the meeting, the arrival of thread 0 stands neither for the other warp nor for the other lanes of its own.
+    """
     ordered = s.order in ("acq_rel", "fences") and s.scope == "gpu"
-    return outcome(not (ordered and s.meets and not s.late) and "race-global|scope")
+    alone = ordered and not s.meets and not s.late
+    return outcome(not (ordered and s.meets and not s.late) and "race-global|scope", alone and "signal-for-lanes")
 
 
 TABLE = Table(

@@ -60,6 +60,7 @@ def test_every_kind_of_event_and_region_occurs(common):
     for body in (PHASES, MEETING, REQUEST, COPY_SINGLY, MULTIPLY + "ret;"):
         seen += stream(body, module_scope=ROOM)
     seen += stream(PRINT, module_scope=PRINTER)
+    seen += stream("griddepcontrol.wait; griddepcontrol.launch_dependents; ret;")
     seen += stream(LATE, grid=2, cluster=2)
     seen += told_of_a_map_in_memory()[1]
     operations = [e.operation for e in of(seen, Issued)]

@@ -1,0 +1,131 @@
+"""The global memory that a launch or a copy touches, by chunks of 16 bytes, to compare it with others.
+
+A chunk is *whole* for a kind of access if one access of that kind covers all its bytes. Two operations certainly touch
+the same byte if one of them covers the whole chunk. If neither does, they may touch different bytes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.emulator.machine.events import Agent
+from emugpu.emulator.memory.bytes import CHUNK
+
+Numbers = NDArray[np.int64]
+Key = tuple[int, int]
+"""The address of an allocation, and how many allocations had that address before."""
+READ, WRITE, STRONG_READ, STRONG_WRITE = 1, 2, 4, 8
+"""Kinds of accesses. Strong ones are atomics, volatile, relaxed, acquire and release accesses."""
+WHOLE = 16
+"""A kind times this says that chunks are whole for it."""
+CONFLICTS = {
+    (one, other)
+    for one in (READ, WRITE, STRONG_READ, STRONG_WRITE)
+    for other in (READ, WRITE, STRONG_READ, STRONG_WRITE)
+    if {one, other} & {WRITE, STRONG_WRITE} and {one, other} & {READ, WRITE}
+}
+
+
+def kind_of(writes: bool, strong: bool) -> int:
+    return (STRONG_WRITE if strong else WRITE) if writes else (STRONG_READ if strong else READ)
+
+
+class Overlap(NamedTuple):
+    """Bytes that two operations touch, at least one of which writes. ``certain``: they share a byte for certain."""
+
+    place: int
+    nbytes: int
+    certain: bool
+    first_writes: bool
+
+
+class Touched:
+    """The chunks of allocations that an operation touches, as ranges with the kinds of the accesses."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Key, NDArray[np.uint8]] = {}
+        self._ranges: dict[Key, tuple[Numbers, NDArray[np.uint8]]] = {}
+
+    def add(self, key: Key, nbytes: int, chunks: Numbers, whole: Numbers, kind: int) -> None:
+        """Adds accesses of a kind to chunks of an allocation of ``nbytes``; they cover those in ``whole``."""
+        kinds = self._kinds.get(key)
+        if kinds is None:
+            kinds = self._kinds[key] = np.zeros(-(-nbytes // CHUNK), np.uint8)
+        kinds[chunks] |= kind
+        kinds[whole] |= kind | kind * WHOLE
+
+    def add_range(self, key: Key, nbytes: int, start: int, end: int, kind: int) -> None:
+        first, last = start // CHUNK, -(-end // CHUNK)
+        chunks = np.arange(first, last)
+        inside = (chunks * CHUNK >= start) & ((chunks + 1) * CHUNK <= end)
+        self.add(key, nbytes, chunks, chunks[inside], kind)
+
+    def close(self) -> Touched:
+        """Keeps the ranges alone, which take less room."""
+        for key, kinds in self._kinds.items():
+            starts = np.append(0, np.flatnonzero(np.diff(kinds)) + 1)
+            self._ranges[key] = (np.append(starts, len(kinds)), kinds[starts])
+        self._kinds.clear()
+        return self
+
+    def overlaps(self, other: Touched) -> Iterator[tuple[Key, Overlap]]:
+        """Yields for each allocation the first overlap, a certain one if there is one."""
+        for key in self._ranges.keys() & other._ranges.keys():
+            found = _overlap(self._ranges[key], other._ranges[key])
+            if found is not None:
+                yield key, found
+
+
+def _overlap(
+    one: tuple[Numbers, NDArray[np.uint8]], other: tuple[Numbers, NDArray[np.uint8]]
+) -> Overlap | None:  # fmt: skip
+    edges = np.union1d(one[0], other[0])
+    starts = edges[:-1]
+    mine, theirs = (kinds[np.searchsorted(bounds, starts, "right") - 1] for bounds, kinds in (one, other))
+    meets, certain = np.zeros((2, len(starts)), np.bool_)
+    for a, b in CONFLICTS:
+        both = (mine & a != 0) & (theirs & b != 0)
+        meets |= both
+        certain |= both & ((mine & a * WHOLE != 0) | (theirs & b * WHOLE != 0))
+    if not meets.any():
+        return None
+    at = int((certain if certain.any() else meets).argmax())
+    size = int(edges[at + 1] - edges[at]) * CHUNK
+    return Overlap(int(edges[at]) * CHUNK, size, bool(certain[at]), bool(mine[at] & (WRITE | STRONG_WRITE)))
+
+
+class Footprint:
+    """What one launch touches: ``all`` of it, and, of a launch that may start before the one in front of it has ended,
+    what its threads touch ``early``: before their griddepcontrol.wait.
+
+    ``key`` returns the key of the allocation at an address. ``waits`` says whether any thread has executed a
+    griddepcontrol.wait. ``triggers`` holds the CTAs that have let the next launch start, ``early_triggers`` those of
+    them that did so before a wait.
+    """
+
+    def __init__(self, key: Callable[[int], Key], starts_early: bool) -> None:
+        self.all, self.early = Touched(), Touched() if starts_early else None
+        self.key = key
+        self.triggers: set[tuple[int, int]] = set()
+        self.early_triggers: set[tuple[int, int]] = set()
+        self._waited: set[tuple[int, int, int]] = set()
+
+    def depends(self, agent: Agent, wait: bool) -> None:
+        """Handles griddepcontrol: a ``wait``, or else launch_dependents."""
+        if wait:
+            self._waited.add(agent[:3])
+            return
+        self.triggers.add(agent[:2])
+        if agent[:3] not in self._waited:
+            self.early_triggers.add(agent[:2])
+
+    def add(self, base: int, nbytes: int, chunks: Numbers, whole: Numbers, kind: int, agent: Agent | None) -> None:
+        """Adds accesses. ``agent`` is None if no thread of its CTA has waited."""
+        key = self.key(base)
+        self.all.add(key, nbytes, chunks, whole, kind)
+        if self.early is not None and (agent is None or agent[:3] not in self._waited):
+            self.early.add(key, nbytes, chunks, whole, kind)

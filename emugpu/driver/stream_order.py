@@ -1,0 +1,278 @@
+"""The order of launches and copies among streams, events and the host, and races between those that nothing orders.
+
+Calls are emulated one after the other, which is one of the orders that CUDA allows. Here each stream, each event and
+the host has a clock: for each stream, the number of its operations that are known to be over (CUDA Programming Guide:
+Streams, Events, Implicit Synchronization; Programmatic Dependent Launch). Two operations that touch the same bytes of
+device or pinned memory, of which one writes, race if the later one may start before the earlier one is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from emugpu.check.findings import Finding
+from emugpu.check.footprint import READ, WRITE, Footprint, Key, Overlap, Touched
+from emugpu.driver.log import LaunchRecord, Log
+from emugpu.emulator.names import short_name
+
+if TYPE_CHECKING:
+    from emugpu.driver.state import Session
+
+Clock = dict[int, int]
+LEGACY, PER_THREAD = 1, 2
+NON_BLOCKING = 1
+KEPT = 256
+"""The latest operations of a stream that are kept, as long as the host does not know that they are over."""
+
+
+def joined(*clocks: Clock) -> Clock:
+    found: Clock = {}
+    for clock in clocks:
+        for stream, count in clock.items():
+            found[stream] = max(count, found.get(stream, 0))
+    return found
+
+
+@dataclass(eq=False)
+class StreamOperation:
+    """A launch, a copy, a fill or a free.
+
+    ``number`` counts in its stream. ``clock`` is what is over when it starts. ``next`` is what is over when a launch
+    behind it that may start early starts, or None if that waits for its end.
+    """
+
+    name: str
+    stream: int
+    touched: Touched
+    record: LaunchRecord | None = None
+    number: int = 0
+    clock: Clock = field(default_factory=dict)
+    next: Clock | None = None
+
+
+@dataclass(eq=False)
+class TrackedStream:
+    """A stream: what is over when its next operation starts, and its operations that may still run."""
+
+    handle: int
+    blocks: bool
+    clock: Clock = field(default_factory=dict)
+    count: int = 0
+    dropped: int = 0
+    running: list[StreamOperation] = field(default_factory=list)
+
+
+class StreamOrder:
+    """The clocks of one process."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._host: Clock = {}
+        self._streams: dict[int, TrackedStream] = {}
+        self._events: dict[int, Clock] = {}
+        self._generations: dict[int, int] = {}
+        self._computed = ""
+
+    # ---- memory ----
+
+    def key(self, base: int) -> Key:
+        return base, self._generations.get(base, 0)
+
+    def freed(self, base: int) -> None:
+        """A later allocation at this address is another one: the driver orders its uses behind the free."""
+        self._generations[base] = self._generations.get(base, 0) + 1
+
+    # ---- streams, events and the host ----
+
+    def stream(self, handle: int, flags: int = 0) -> TrackedStream:
+        handle = handle or LEGACY
+        found = self._streams.get(handle)
+        if found is None:
+            found = self._streams[handle] = TrackedStream(handle, not flags & NON_BLOCKING)
+        return found
+
+    def _clock(self, stream: TrackedStream) -> Clock:
+        """Returns what is over when the next operation of a stream starts. The legacy stream and blocking streams wait
+        for one another.
+        """
+        if stream.handle == LEGACY:
+            others = [other.clock for other in self._streams.values() if other.blocks]
+        else:
+            others = [self.stream(LEGACY).clock] if stream.blocks else []
+        return joined(stream.clock, self._host, *others)
+
+    def record(self, event: int, stream: int) -> None:
+        self._events[event] = self._clock(self.stream(stream))
+
+    def wait(self, stream: int, event: int) -> None:
+        waiting = self.stream(stream)
+        waiting.clock = joined(waiting.clock, self._events.get(event, {}))
+        # A launch that may start early waits for the event as every operation does.
+        if waiting.running:
+            waiting.running[-1].next = None
+
+    def host_waits_for_event(self, event: int) -> None:
+        self._host_knows(self._events.get(event, {}))
+
+    def host_waits_for_stream(self, stream: int) -> None:
+        self._host_knows(self._clock(self.stream(stream)))
+
+    def host_waits(self) -> None:
+        """Handles a wait of the host for everything."""
+        self._host_knows(joined(*(stream.clock for stream in self._streams.values())))
+
+    def _host_knows(self, clock: Clock) -> None:
+        self._host = joined(self._host, clock)
+        for stream in self._streams.values():
+            over = self._host.get(stream.handle, 0)
+            stream.running = [one for one in stream.running if one.number > over]
+            if over >= stream.dropped:
+                stream.dropped = 0
+
+    # ---- operations ----
+
+    def submit(self, operation: StreamOperation, footprint: Footprint | None = None, ctas: int = 0) -> None:
+        """Handles the submission of an operation to its stream, and reports its races with those that may still run.
+
+        ``footprint`` is that of a launch, whose grid has ``ctas`` CTAs.
+        """
+        stream = self.stream(operation.stream)
+        operation.stream = stream.handle
+        operation.clock = full = self._clock(stream)
+        before = stream.running[-1] if stream.running else None
+        starts = full
+        if footprint is not None and footprint.early is not None and before is not None and before.next is not None:
+            starts = joined(before.next, self._host)
+        for other in self._streams.values():
+            if other.dropped > starts.get(other.handle, 0) and other is not stream:
+                self._log.not_looked_at(
+                    f"more than {KEPT} operations of a stream ran without a wait of the host; those before the last "
+                    f"{KEPT} were not compared with other streams"
+                )
+            for earlier in other.running:
+                if full.get(earlier.stream, 0) < earlier.number:
+                    self._compare(earlier, operation, operation.touched, False)
+                elif starts.get(earlier.stream, 0) < earlier.number and footprint is not None and footprint.early:
+                    self._compare(earlier, operation, footprint.early, True)
+        if footprint is not None and footprint.triggers:
+            waits = footprint.early is not None and len(footprint.early_triggers) < ctas
+            operation.next = full if waits else starts
+        stream.count += 1
+        operation.number = stream.count
+        stream.clock = joined(stream.clock, full, {stream.handle: stream.count})
+        stream.running.append(operation)
+        if len(stream.running) > KEPT:
+            stream.dropped = stream.running.pop(0).number
+        if self._computed:
+            self.computed(self._computed)
+
+    def computed(self, name: str) -> None:
+        """Handles an operation of a library, whose stream and memory are not known."""
+        self._computed = name
+        if len([stream for stream in self._streams.values() if stream.count]) > 1:
+            self._log.not_looked_at(f"{name} was not compared with the operations of other streams")
+
+    def _compare(self, earlier: StreamOperation, later: StreamOperation, touched: Touched, early: bool) -> None:
+        for (base, _), found in earlier.touched.overlaps(touched):
+            self._say(earlier, later, base, found, early)
+
+    def _say(self, earlier: StreamOperation, later: StreamOperation, base: int, found: Overlap, early: bool) -> None:
+        does = "writes" if found.first_writes else "reads"
+        what = f"{later.name} touches bytes that {earlier.name} {does} ({found.nbytes} at {base + found.place:#x})"
+        if not found.certain:
+            self._log.not_looked_at(f"whether {what}: nothing orders the two, and they share 16 bytes at least")
+            return
+        if early:
+            message = f"{what}, and may do so before its griddepcontrol.wait, while the other one runs"
+            missing = "no griddepcontrol.wait before the access, in a launch that may start before the other one ends"
+            fix = "griddepcontrol.wait (cudaGridDependencySynchronize) before it, or a launch without the attribute"
+        else:
+            message = f"{what}, and nothing orders the two"
+            missing = f"no event or wait of the host between stream {earlier.stream:#x} and stream {later.stream:#x}"
+            fix = "cudaEventRecord in the first stream and cudaStreamWaitEvent in the second one, or a synchronisation"
+        finding = Finding("race-launches", "error", message, None, None, "", missing, fix)
+        record = later.record or earlier.record or (self._log.launches[-1] if self._log.launches else None)
+        if record is None:
+            self._log.not_looked_at(message)
+        elif finding not in record.findings:
+            record.findings = (*record.findings, finding)
+
+
+# ---- calls ----
+
+
+def observe(session: Session, name: str, inputs: Any) -> None:
+    """Handles a call before it is served. Launches are submitted where they are made."""
+    order = session.order
+    base = name.removesuffix("_v2").removesuffix("WithFlags")
+    if base in ("cuCtxSynchronize", "cuMemFree", "cuMemFreeHost", "cuMemUnmap", "cuCtxDestroy"):
+        order.host_waits()
+    elif base == "cuEventRecord":
+        order.record(inputs[0], inputs[1])
+    elif base == "cuStreamWaitEvent":
+        order.wait(inputs[0], inputs[1])
+    elif base in ("cuEventSynchronize", "cuEventQuery"):
+        order.host_waits_for_event(inputs[0])
+    elif base in ("cuStreamSynchronize", "cuStreamQuery"):
+        order.host_waits_for_stream(inputs[0])
+    elif base == "emulatedGemm":
+        order.computed("a product of cuBLAS")
+    elif base.startswith(("cuMemset", "cuMemcpy", "cuMemFreeAsync", "cuStreamWriteValue")):
+        _observe_memory(session, name, base, inputs)
+    if base in ("cuMemFree", "cuMemFreeAsync", "cuMemFreeHost"):
+        order.freed(inputs[0])
+
+
+def _observe_memory(session: Session, name: str, base: str, inputs: Any) -> None:
+    """Handles a fill, a copy of bytes, or a free in a stream."""
+    order, asynchronous = session.order, "Async" in base
+    touched = Touched()
+    host_is_pageable = False
+
+    def touch(address: int, nbytes: int, kind: int) -> bool:
+        block = session.memory.holding(address)
+        if block is not None:
+            start = address - block.base
+            touched.add_range(order.key(block.base), block.data.size, start, start + nbytes, kind)
+        return block is not None
+
+    stream = inputs[-1] if asynchronous else LEGACY
+    if base == "cuMemFreeAsync":
+        block = session.memory.starting_at(inputs[0])
+        if block is not None:
+            touch(block.base, block.data.size, WRITE)
+    elif base.startswith("cuStreamWriteValue"):
+        stream = inputs[0]
+        touch(inputs[1], 8 if "64" in base else 4, WRITE)
+    elif base.startswith("cuMemsetD2D"):
+        to, pitch, _, width, height = inputs[:5]
+        for row in range(height):
+            touch(to + row * pitch, width * _width(base), WRITE)
+    elif base.startswith("cuMemset"):
+        touch(inputs[0], inputs[2] * _width(base), WRITE)
+    elif base.startswith(("cuMemcpy2D", "cuMemcpy3D", "cuMemcpyBatch")):
+        if asynchronous:
+            order.computed(name)
+        else:
+            order.host_waits_for_stream(LEGACY)
+        return
+    elif inputs[2]:
+        to, frm, nbytes = inputs[:3]
+        known = [touch(to, nbytes, WRITE), touch(frm, nbytes, READ)]
+        host_is_pageable = not all(known)
+    order.submit(StreamOperation(name, stream, touched.close()))
+    if host_is_pageable and (not asynchronous or base != "cuMemcpyHtoDAsync"):
+        order.host_waits_for_stream(stream)
+
+
+def _width(base: str) -> int:
+    return int(base.removesuffix("Async").rpartition("D")[2]) // 8
+
+
+def submit_launch(session: Session, record: LaunchRecord, stream: int, footprint: Footprint, ctas: int) -> None:
+    name = f"launch {record.number} of kernel '{short_name(record.kernel)}'"
+    operation = StreamOperation(name, stream, footprint.all.close(), record)
+    if footprint.early is not None:
+        footprint.early.close()
+    session.order.submit(operation, footprint, ctas)

@@ -1,0 +1,141 @@
+"""Launches and copies in several streams, with and without events, waits of the host, and early starts."""
+
+from __future__ import annotations
+
+import pytest
+from test_driver_programs import run_script
+
+from emugpu.driver.log import judge
+
+KERNELS = """
+.version 8.0
+.target sm_90
+.address_size 64
+"""
+ENTRY = """
+.visible .entry {name}(.param .u64 from, .param .u64 to)
+{{
+.reg .b32 %r<4>; .reg .b64 %d<6>; .reg .pred %p;
+ld.param.u64 %d1, [from]; ld.param.u64 %d2, [to];
+mov.u32 %r1, %tid.x; mul.wide.u32 %d3, %r1, 4; add.u64 %d1, %d1, %d3; add.u64 %d2, %d2, %d3;
+{body}
+ret;
+}}
+"""
+WRITE = "st.global.b32 [%d2], %r1;"
+COPY = "ld.global.b32 %r2, [%d1]; st.global.b32 [%d2], %r2;"
+BODIES = {
+    "fill": WRITE,
+    "fill_late": "griddepcontrol.launch_dependents;" + WRITE,
+    "pass_on": COPY,
+    "read": "ld.global.b32 %r2, [%d1];",
+    "wait_first": "griddepcontrol.wait;" + COPY,
+    "wait_late": "ld.global.b32 %r2, [%d1]; griddepcontrol.wait; st.global.b32 [%d2], %r2;",
+    "count": "red.relaxed.gpu.global.add.u32 [%d2], 1;",
+    "every_other": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2], %r1;",
+    "every_other_next": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2+4], %r1;",
+}
+PTX = KERNELS + "".join(ENTRY.format(name=name, body=body) for name, body in BODIES.items())
+HEAD = f"""
+names = {list(BODIES)!r}
+kernels = dict(zip(names, load({PTX!r}, *names)))
+p, q, out = (asked("cuMemAlloc_v2", 4096) for _ in range(3))
+pinned = asked("cuMemAllocHost_v2", 4096)
+for memory in (p, q, out):
+    call("cuMemsetD8_v2", memory, c_uint(0), 4096)
+call("cuCtxSynchronize")
+a, b = (asked("cuStreamCreate", c_uint(1)) for _ in range(2))  # that do not wait for the legacy stream
+blocking = asked("cuStreamCreate", c_uint(0))
+event = asked("cuEventCreate", c_uint(2))
+
+def run(name, source, target, stream=0, early=False):
+    values = [c_uint64(source), c_uint64(target)]
+    pointers = (ctypes.c_void_p * 2)(*(ctypes.addressof(v) for v in values))
+    attribute = (c_uint * 18)(6, 0, 1)
+    config = (c_uint64 * 7)()
+    words = (c_uint * 14).from_buffer(config)
+    words[:7] = [1, 1, 1, 128, 1, 1, 0]
+    config[4], config[5], words[12] = stream, ctypes.addressof(attribute), int(early)
+    call("cuLaunchKernelEx", byref(config), kernels[name], pointers, None)
+
+"""
+RACE, UNSURE = "race-launches", "not looked at"
+PROGRAMS = {
+    "two streams": ("run('fill', 0, p, a); run('pass_on', p, out, b)", RACE),
+    "an event between": (
+        "run('fill', 0, p, a); call('cuEventRecord', event, a); call('cuStreamWaitEvent', b, event, c_uint(0));"
+        "run('pass_on', p, out, b)", ""),
+    "an event recorded too early": (
+        "call('cuEventRecord', event, a); run('fill', 0, p, a); call('cuStreamWaitEvent', b, event, c_uint(0));"
+        "run('pass_on', p, out, b)", RACE),
+    "the host waits for the stream": (
+        "run('fill', 0, p, a); call('cuStreamSynchronize', a); run('pass_on', p, out, b)", ""),
+    "the host waits for the other stream": (
+        "run('fill', 0, p, a); call('cuStreamSynchronize', b); run('pass_on', p, out, b)", RACE),
+    "the host waits for the event": (
+        "run('fill', 0, p, a); call('cuEventRecord', event, a); call('cuEventSynchronize', event);"
+        "run('pass_on', p, out, b)", ""),
+    "other memory": ("run('fill', 0, p, a); run('pass_on', q, out, b)", ""),
+    "both read": ("run('read', p, 0, a); run('read', p, 0, b)", ""),
+    "write after read": ("run('read', p, 0, a); run('fill', 0, p, b)", RACE),
+    "both count": ("run('count', 0, p, a); run('count', 0, p, b)", ""),
+    "the legacy stream waits for blocking streams": ("run('fill', 0, p, blocking); run('pass_on', p, out)", ""),
+    "and they wait for it": ("run('fill', 0, p); run('pass_on', p, out, blocking)", ""),
+    "not for streams that do not block": ("run('fill', 0, p, a); run('pass_on', p, out)", RACE),
+    "a copy waits like a launch": (
+        "run('fill', 0, p, a); values = (c_int * 9)(); call('cuMemcpyDtoH_v2', byref(values), p, 36)", RACE),
+    "a copy behind a wait": (
+        "run('fill', 0, p, a); call('cuStreamSynchronize', a);"
+        "values = (c_int * 9)(); call('cuMemcpyDtoH_v2', byref(values), p, 36)", ""),
+    "memset in another stream": (
+        "run('fill', 0, p, a); call('cuMemsetD32Async', p, c_uint(0), 64, b)", RACE),
+    "freed in another stream": ("run('fill', 0, p, a); call('cuMemFreeAsync', p, b)", RACE),
+    "freed in its stream": ("run('fill', 0, p, a); call('cuMemFreeAsync', p, a)", ""),
+    "freed by the host": ("run('fill', 0, p, a); call('cuMemFree_v2', p)", ""),
+    "a copy from pinned memory in another stream": (
+        "call('cuMemcpyHtoDAsync_v2', p, pinned, 512, a); run('pass_on', p, out, b)", RACE),
+    "the same 16 bytes, perhaps not the same bytes": (
+        "run('every_other', 0, p, a); run('every_other_next', 0, p, b)", UNSURE),
+    "early without a wait": ("run('fill_late', 0, p, a); run('pass_on', p, out, a, True)", RACE),
+    "early with a wait": ("run('fill_late', 0, p, a); run('wait_first', p, out, a, True)", ""),
+    "early with a wait that is too late": ("run('fill_late', 0, p, a); run('wait_late', p, out, a, True)", RACE),
+    "early, over what the first one writes": ("run('fill_late', 0, p, a); run('fill', 0, p, a, True)", RACE),
+    "early, of other memory": ("run('fill_late', 0, p, a); run('pass_on', q, out, a, True)", ""),
+    "not early": ("run('fill_late', 0, p, a); run('pass_on', p, out, a)", ""),
+    "early behind a launch that does not let it": ("run('fill', 0, p, a); run('pass_on', p, out, a, True)", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_the_verdict_says_of_a_program(name):
+    script, wanted = PROGRAMS[name]
+    text = "\n".join(line.strip() for line in script.split(";"))
+    code, log = run_script(HEAD + text + "\ncall('cuCtxSynchronize')", check=True)
+    assert code == 0
+    verdict = judge(log, "the program", "", True)
+    assert [finding.rule for finding in verdict.findings] == ([RACE] if wanted == RACE else []), verdict.reasons
+    assert verdict.word == {"": "clean", RACE: "racy", UNSURE: "incomplete"}[wanted], verdict.reasons
+
+
+def test_the_finding_names_both_launches_and_what_is_missing():
+    _, log = run_script(HEAD + "run('fill', 0, p, a)\nrun('pass_on', p, out, b)", check=True)
+    [finding] = log.launches[1].findings
+    assert "launch 1 of kernel 'pass_on'" in finding.message and "launch 0 of kernel 'fill' writes" in finding.message
+    assert "512" in finding.message
+    assert finding.missing.startswith("no event or wait of the host between stream")
+    _, log = run_script(HEAD + "run('fill_late', 0, p, a)\nrun('pass_on', p, out, a, True)", check=True)
+    [finding] = log.launches[1].findings
+    assert "before its griddepcontrol.wait" in finding.message
+    assert "griddepcontrol.wait" in finding.fix
+
+
+def test_a_row_of_launches_that_start_early_reaches_beyond_the_last_one():
+    """The middle one lets the third one start before it has itself waited for the first."""
+    script = """
+    run('fill_late', 0, p, a)
+    run('fill_late', 0, q, a, True)
+    run('pass_on', p, out, a, True)
+    """
+    _, log = run_script(HEAD + "\n".join(line.strip() for line in script.splitlines()), check=True)
+    assert [finding.rule for finding in log.launches[2].findings] == [RACE]
+    assert "launch 0" in log.launches[2].findings[0].message
