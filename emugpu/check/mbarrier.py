@@ -20,6 +20,7 @@ from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, Record
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Agent, Site
 
+ENDS_KEPT = 4
 LAST_ROW = slice(VISIBLE, VISIBLE + 1)
 
 
@@ -69,11 +70,12 @@ class Wait:
 class TrackedMBarrier:
     """An mbarrier as the checker sees it. ``component`` stands for its phases, so that a clock can know which are over.
 
-    ``over`` is the knowledge that the ends of its phases pass on, ``now`` the knowledge that arrivals have added in the
-    current phase. Only a wait of cluster scope acquires ``far`` and ``over_far``. ``uses`` holds the last use of each
-    thread. ``coming`` holds the signals of operations in flight, by operation, and ``signalled`` the last ones that
-    have arrived, by component. ``stored`` holds, by CTA, a component for the bytes of its st.async: a wait makes them
-    visible to the generic proxy only.
+    ``over`` is the knowledge that the ends of its phases pass on, ``ends`` what it was at the ends of the latest ones,
+    by phase: a wait acquires no more, though later phases may have ended when it looks. ``now`` is the knowledge that
+    arrivals have added in the current phase. Only a wait of cluster scope acquires ``far`` and ``over_far``. ``uses``
+    holds the last use of each thread. ``coming`` holds the signals of operations in flight, by operation, and
+    ``signalled`` the last ones that have arrived, by component. ``stored`` holds, by CTA, a component for the bytes of
+    its st.async: a wait makes them visible to the generic proxy only.
     """
 
     cta: int
@@ -86,6 +88,7 @@ class TrackedMBarrier:
     phase: int = 0
     over: Clock | None = None
     over_far: Clock | None = None
+    ends: dict[int, tuple[Clock, Clock | None]] = field(default_factory=dict)
     now: Clock | None = None
     far: Clock | None = None
     stored: dict[int, int] = field(default_factory=dict)
@@ -189,6 +192,8 @@ class TrackedMBarrier:
                 self.over_far = Clock(self.over.space)
             self.over_far.join(self.far, LAST_ROW)
         self.over.set(self.component, self.phase + 1)
+        self.ends[self.phase] = (self.over.copy(), self.over_far.copy() if self.over_far is not None else None)
+        self.ends.pop(self.phase - ENDS_KEPT, None)
         lapped = [w for w in self.waits if w.phase == self.phase - 1 and not self._knows(w)]
         self.waits = [w for w in self.waits if w.phase >= self.phase]
         self.now = self.far = None
@@ -206,9 +211,10 @@ class TrackedMBarrier:
         """
         self.unseen = [arrival for arrival in self.unseen if arrival.phase > phase]
         if self.over is not None and phase >= 0:
-            released = [(self.over, ALL)]
-            if self.over_far is not None and scope >= SCOPES["cluster"]:
-                released.append((self.over_far, LAST_ROW))
+            over, over_far = self.ends.get(phase, (self.over, self.over_far))
+            released = [(over, ALL)]
+            if over_far is not None and scope >= SCOPES["cluster"]:
+                released.append((over_far, LAST_ROW))
             for clock, rows in released:
                 if semantics in ACQUIRES:
                     thread.acquire(clock, rows)
