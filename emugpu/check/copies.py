@@ -29,6 +29,7 @@ from emugpu.emulator.machine.events import (
     SharedItems,
     Site,
 )
+from emugpu.emulator.memory.bytes import CHUNK
 
 COPY = "a TMA copy"
 RESPONSE = "a launch-control response"
@@ -117,6 +118,9 @@ class CountedCopies(OperationChecker):
         for region in regions:
             assert isinstance(region, SharedChunks | SharedBytes)
             memory = model.shared[agent.cluster, region.cta]
+            if kind == "response":
+                assert isinstance(region, SharedBytes)
+                model.responses.setdefault((agent.cluster, region.cta), {})[region.offset // CHUNK] = {}
             if isinstance(region, SharedChunks):
                 memory.access_chunks(region.chunks, record, observer)
             else:

@@ -55,6 +55,7 @@ _ERRORS = {
     "tmem-alloc-order": "Tensor memory is allocated, used and freed in an order that both CTAs of a pair keep.",
     "convergence": "The lanes that an instruction needs execute it together, with agreeing operands.",
     "clc-slot": "A launch-control response is overwritten only after all its readers have released it.",
+    "clc-opaque": "A launch-control response is read as a whole, and what it says is left to query_cancel.",
     "clc-after-failure": "A CTA that has seen a failed launch-control request does not make another.",
     "clc-exit-pending": "A CTA does not exit while one of its launch-control requests is in flight.",
     "clc-failed-coordinates": "The coordinates of a failed launch-control request are not used.",

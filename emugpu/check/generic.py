@@ -32,10 +32,11 @@ from emugpu.check.flags import FlagWrite
 from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
-from emugpu.check.pending import span
+from emugpu.check.pending import Chunks, span
 from emugpu.check.shadow import owner, places_of, record_of
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
+from emugpu.emulator.memory.bytes import CHUNK
 from emugpu.emulator.memory.tensor_map_bytes import NBYTES
 
 RELEASES_KEPT = 16
@@ -180,6 +181,7 @@ class GenericProxy:
         moment = thread.moment() if strong else thread.accessing(agent.lanes)
         if event.space == "shared":
             memory = self.model.shared[agent.cluster, event.cta]
+            self._read_responses((event,), span(event)[1], agent, event.cta)
             if event.cta != agent.cta:
                 self._reach_peer(event, thread)
             if event.cta == agent.cta and not strong:
@@ -199,6 +201,7 @@ class GenericProxy:
             thread = self.model.threads.of(run.agent)
             memory = self.model.shared[run.agent.cluster, run.cta]
             moment = thread.accessing(run.lanes)
+            self._read_responses(run, run.chunks, run.agent, run.cta)
             if memory.add_pending(run, run.mode, moment, run.whole, run.chunks):
                 self._lanes.accesses(run)
         elif run.space == "global":
@@ -209,6 +212,33 @@ class GenericProxy:
             self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
         if run.mode != "read":
             self.overwrite(run)
+
+    def _read_responses(self, accesses: Iterable[Access], chunks: Chunks, agent: Agent, cta: int) -> None:
+        """Reports a warp that loads the parts of a launch-control response one by one. Stores end the response."""
+        held = self.model.responses.get((agent.cluster, cta))
+        if not held or not np.isin(chunks, list(held)).any():
+            return
+        for event in accesses:
+            places = np.unique(np.asarray(event.where, np.int64)).tolist()
+            for place in places:
+                loaded = held.get(place // CHUNK)
+                if loaded is None or event.nbytes * event.items >= CHUNK:
+                    continue
+                if event.mode != "read":
+                    del held[place // CHUNK]
+                elif len(places) == 1:
+                    first = loaded.setdefault(agent[:3], (place, event.site, event.agent))
+                    if first[0] != place:
+                        self._say_opaque(place, first[1:], (event.site, event.agent))
+
+    def _say_opaque(self, place: int, first: tuple[Site, Agent], second: tuple[Site, Agent]) -> None:
+        model = self.model
+        model.say(
+            "clc-opaque", "warning" if model.queries_responses else "error",
+            "a launch-control response is loaded in parts: its format is opaque, and the parts may be of two responses",
+            first, second, model.names.shared(place // CHUNK * CHUNK, second[1].cta, CHUNK),
+            "no load of all 16 bytes at once", "ld.shared.b128, and clusterlaunchcontrol.query_cancel for what it says",
+        )  # fmt: skip
 
     def _reach_peer(self, event: Access, thread: Thread) -> None:
         agent, site = event.agent, event.site

@@ -68,6 +68,11 @@ class Model:
         self.shared: dict[tuple[int, int], ShadowMemory] = {}
         self.tensor: dict[tuple[int, int], ShadowTensorMemory] = {}
         self.barriers: dict[tuple[int, int, int], TrackedMBarrier] = {}
+        self.responses: dict[tuple[int, int], dict[int, dict[tuple[int, int, int], tuple[int, Site, Agent]]]] = {}
+        """The responses of launch control by cluster and CTA, and by 16-byte chunk: the first load of a part by each
+        warp.
+        """
+        self.queries_responses = any(site.verb == "clusterlaunchcontrol.query_cancel" for site in sites)
         self.incoming: dict[tuple[int, int], dict[int, Incoming]] = {}
         self.allocations = [self._allocation(*one) for one in sorted(allocations, key=lambda a: a[1])]
         self._bases = [one.base for one in self.allocations]
@@ -87,7 +92,7 @@ class Model:
         for rank in self.threads.clusters[cluster].ctas:
             self.shared[cluster, rank].settle()
             del self.shared[cluster, rank], self.tensor[cluster, rank], self.incoming[cluster, rank]
-        drop_cluster(cluster, self.barriers)
+        drop_cluster(cluster, self.barriers, self.responses)
         del self.threads.clusters[cluster]
 
     def _allocation(self, name: str, base: int, nbytes: int) -> ShadowAllocation:
