@@ -72,6 +72,10 @@ class Touched:
         self._kinds.clear()
         return self
 
+    def written(self) -> list[Key]:
+        """Returns the allocations to which the operation writes."""
+        return [key for key, (_, kinds) in self._ranges.items() if (kinds & (WRITE | STRONG_WRITE)).any()]
+
     def overlaps(self, other: Touched) -> Iterator[tuple[Key, Overlap]]:
         """Yields for each allocation the first overlap, a certain one if there is one."""
         for key in self._ranges.keys() & other._ranges.keys():

@@ -230,6 +230,7 @@ class Server:
         if session is not None:
             if any(session.printed):
                 self.gpu.log.note("the program has ended without a synchronisation: what kernels printed since is lost")
+            session.order.end(session.pinned)
             session.close()
 
 

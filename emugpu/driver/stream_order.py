@@ -17,6 +17,7 @@ from emugpu.driver.log import LaunchRecord, Log
 from emugpu.emulator.names import short_name
 
 if TYPE_CHECKING:
+    from emugpu.driver.memory import Window
     from emugpu.driver.state import Session
 
 Clock = dict[int, int]
@@ -172,6 +173,16 @@ class StreamOrder:
         self._computed = name
         if len([stream for stream in self._streams.values() if stream.count]) > 1:
             self._log.not_looked_at(f"{name} was not compared with the operations of other streams")
+
+    def end(self, pinned: Window) -> None:
+        """Handles the end of the process. What it reads in pinned memory is not seen, but a wait must come first."""
+        for stream in self._streams.values():
+            for one in stream.running:
+                if any(pinned.holds(base) for base, _ in one.touched.written()):
+                    self._log.not_looked_at(
+                        f"what the program reads of the pinned or managed memory that {one.name} writes: the host does "
+                        "not wait for it afterwards"
+                    )
 
     def _compare(self, earlier: StreamOperation, later: StreamOperation, touched: Touched, early: bool) -> None:
         for (base, _), found in earlier.touched.overlaps(touched):

@@ -117,6 +117,16 @@ def test_what_the_verdict_says_of_a_program(name):
     assert verdict.word == {"": "clean", RACE: "racy", UNSURE: "incomplete"}[wanted], verdict.reasons
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("writes", ["call('cuMemcpyDtoHAsync_v2', pinned, p, 64, a)", "run('fill', 0, pinned, a)"])
+def test_pinned_memory_for_which_the_host_never_waits_is_not_looked_at(writes, waits):
+    script = f"{HEAD}{writes}\n" + ("call('cuStreamSynchronize', a)" if waits else "")
+    _, log = run_script(script + "\nrun('read', p, 0)", check=True)
+    verdict = judge(log, "the program", "", True)
+    assert verdict.word == ("clean" if waits else "incomplete")
+    assert waits or "the host does not wait for it" in verdict.reasons[0][1]
+
+
 def test_the_finding_names_both_launches_and_what_is_missing():
     _, log = run_script(HEAD + "run('fill', 0, p, a)\nrun('pass_on', p, out, b)", check=True)
     [finding] = log.launches[1].findings
