@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emugpu.check.clocks import (
     EXECUTION,
@@ -142,6 +142,17 @@ class MBarriers:
         thread = model.threads.of(agent)
         check_use(model, barrier, thread.clock, site, agent, "waits at")
         barrier.use(thread, site, agent)
+        earlier = barrier.repeats(thread, event.phase, agent)
+        if earlier is not None:
+            name = model.names.shared(barrier.offset, barrier.cta)
+            asks = f"asks for phase {event.phase}" if event.phase >= 0 else "asks for the phase before phase 0"
+            model.suspect(
+                "phase-repeated",
+                f"this wait at {name} {asks}, which this thread has already seen end at PTX line {earlier.site.line}: "
+                "it waits for nothing",
+                (earlier.site, earlier.agent), (site, agent), "no change of the parity between the two waits",
+                "change the parity once after each wait, and only then, so that the wait asks for the next phase",
+            )  # fmt: skip
         self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
 
 
@@ -216,11 +227,12 @@ GENERATIONS_KEPT = 4
 class Generation:
     """The joint knowledge of the threads that arrive in one generation of a barrier.
 
-    ``waiting`` is the number of agents that have not left.
+    ``waiting`` is the number of agents that have not left. ``arrived`` holds the arrivals by CTA and warp.
     """
 
     clock: Clock | None = None
     waiting: int = 0
+    arrived: dict[tuple[int, int], tuple[Site, Agent]] = field(default_factory=dict)
 
     def arrive(self, thread: Thread, semantics: str) -> None:
         known = thread.release()
@@ -251,9 +263,26 @@ class ThreadBarriers:
                 del generations[old]
             generation = generations[event.generation] = Generation()
         generation.waiting += event.waits
+        if event.barrier >= 0:
+            self._check_once(generation, event)
         thread = self._model.threads.of(event.agent)
         thread.lanes_met()
         generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
+
+    def _check_once(self, generation: Generation, event: GroupArrived) -> None:
+        """Suspects a warp that arrives again in a phase, as it does if it does not wait for the phase to end."""
+        agent, site = event.agent, event.site
+        key = (agent.cta, agent.warp)
+        earlier = generation.arrived.get(key)
+        if earlier is not None and earlier[1].lanes & agent.lanes:
+            self._model.suspect(
+                "barrier-repeated",
+                f"warp {agent.warp} arrives at barrier {event.barrier} again in the same phase: it has arrived at PTX "
+                f"line {earlier[0].line}, and does not wait for the others",
+                earlier, (site, agent), "no wait for the end of the phase between the two arrivals",
+                "use another barrier in turn, or let the warp wait (bar.sync) before it arrives again",
+            )  # fmt: skip
+        generation.arrived[key] = (site, agent)
 
     def left(self, event: GroupLeft) -> None:
         generation = self._generations[_key(event)][event.generation]

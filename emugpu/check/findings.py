@@ -43,6 +43,8 @@ _ERRORS = {
     "signal-for-lanes": "A lane that arrives for other lanes of its warp, or releases what they did, has met them.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are not used before their wait.",
     "phase-unobserved": "Every phase that a thread waits for can complete.",
+    "phase-repeated": "A thread does not wait again for a phase that it has seen end, in place of the next one.",
+    "barrier-repeated": "A warp arrives at a barrier of threads once in each of its phases.",
     "count": "A phase of an mbarrier gets as many arrivals as it was initialised for.",
     "bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
     "init": "An mbarrier is initialised once, and its initialisation is visible to every thread that uses it.",
@@ -136,10 +138,39 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Suspect:
+    """What is no error by itself, and the cause of errors that follow from it. ``agents``: the CTA ranks and warps that
+    did it.
+    """
+
+    finding: Finding
+    agents: frozenset[tuple[int, int]]
+
+    def explains(self, other: Finding) -> bool:
+        """Returns whether another finding follows from this one."""
+        if other.rule in _OF_PHASES:
+            return True
+        agents = {(place.cta, place.warp) for place in (other.first, other.second) if place is not None}
+        if self.finding.rule == "barrier-repeated":
+            return other.rule in _RACES and bool({cta for cta, _ in agents} & {cta for cta, _ in self.agents})
+        return other.rule in _RACES and bool(agents & self.agents)
+
+
+_SUSPECTED = ("phase-repeated", "barrier-repeated")
+_OF_PHASES = ("phase-unobserved", "phase-lapped", "count", "bytes", "convergence")
+_RACES = ("race-shared", "race-global", "stage-read-early", "stage-refilled-early", "store-source-reused", "tmem-race")
+
+
+@dataclass(frozen=True)
 class Report:
-    """All findings of a run, the most severe first."""
+    """All findings of a run, the most severe first.
+
+    ``suspects`` are those that explain no finding so far. ``hung``: the run ended because no thread could go on.
+    """
 
     findings: tuple[Finding, ...]
+    suspects: tuple[Suspect, ...] = ()
+    hung: bool = False
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -161,6 +192,8 @@ class CollectedFindings:
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], list[Any]] = {}
+        self._suspects: dict[tuple[Any, ...], list[Any]] = {}
+        self.hung = False
         self.on_finding: Callable[[Finding], None] = lambda finding: None
 
     def seen(self, rule: str, severity: Severity, first: Any, second: Any) -> bool:
@@ -176,13 +209,25 @@ class CollectedFindings:
         self._found[finding.rule, finding.severity, first, second] = [finding, finding.count]
         self.on_finding(finding)
 
+    def suspect(self, finding: Finding, agent: tuple[int, int]) -> None:
+        """Adds a suspect, and counts those with equal rule and instructions as one."""
+        assert finding.first is not None and finding.second is not None
+        key = (finding.rule, finding.first.line, finding.second.line)
+        known = self._suspects.setdefault(key, [finding, set(), 0])
+        known[1].add(agent)
+        known[2] += 1
+
     def has(self, rule: str) -> bool:
         return any(key[0] == rule for key in self._found)
 
     def report(self) -> Report:
         found = [replace(finding, count=count) for finding, count in self._found.values()]
         found.sort(key=_rank)
-        return Report(tuple(found))
+        suspects = tuple(
+            Suspect(replace(finding, count=count), frozenset(agents))
+            for finding, agents, count in self._suspects.values()
+        )
+        return Report(tuple(found), suspects, self.hung)
 
 
 def _rank(finding: Finding) -> tuple[int, str, int, int]:
@@ -195,7 +240,10 @@ def _rank(finding: Finding) -> tuple[int, str, int, int]:
 
 
 def merged(reports: list[Report]) -> Report:
-    """Joins the findings of several runs of one program. Equal findings become one, with the largest count."""
+    """Joins the findings of several runs of one program. Equal findings become one, with the largest count.
+
+    The suspects that explain findings come first, in place of these.
+    """
     found: dict[tuple[Any, ...], Finding] = {}
     for report in reports:
         for finding in report.findings:
@@ -208,7 +256,38 @@ def merged(reports: list[Report]) -> Report:
             known = found.get(key)
             if known is None or known.count < finding.count:
                 found[key] = finding
-    return Report(tuple(sorted(found.values(), key=_rank)))
+    findings = sorted(found.values(), key=_rank)
+    suspects = _merged_suspects(suspect for report in reports for suspect in report.suspects)
+    hung = any(report.hung for report in reports)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    told = {_rank(finding) for finding in errors}
+    causes = [
+        suspect
+        for suspect in suspects
+        if _rank(suspect.finding) in told
+        or (hung and suspect.finding.rule == "barrier-repeated")
+        or any(suspect.explains(error) for error in errors)
+    ]
+    left = (
+        finding
+        for finding in findings
+        if finding.rule not in _SUSPECTED and not any(cause.explains(finding) for cause in causes)
+    )
+    return Report((*(cause.finding for cause in causes), *left), suspects, hung)
+
+
+def _merged_suspects(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
+    found: dict[tuple[Any, ...], Suspect] = {}
+    for suspect in suspects:
+        one = suspect.finding
+        assert one.first is not None and one.second is not None
+        key = (one.rule, one.first.line, one.second.line)
+        known = found.get(key)
+        if known is not None:
+            more = replace(known.finding, count=max(known.finding.count, one.count))
+            suspect = Suspect(more, known.agents | suspect.agents)
+        found[key] = suspect
+    return tuple(found.values())
 
 
 def by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:

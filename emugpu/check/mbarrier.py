@@ -97,6 +97,8 @@ class TrackedMBarrier:
     uses: dict[tuple[Components, int], Use] = field(default_factory=dict)
     coming: dict[int, Signal] = field(default_factory=dict)
     signalled: dict[int, Signal] = field(default_factory=dict)
+    seen: dict[tuple[Components, int], Wait] = field(default_factory=dict)
+    """The last wait of each thread that has seen the end of a phase."""
     last: tuple[Site, Agent] | None = None
     last_arrival: tuple[int, int] = (0, 0)
     """The execution of the instruction, as `MBarriers` numbers it, and the phase."""
@@ -204,6 +206,11 @@ class TrackedMBarrier:
     def _knows(self, wait: Wait) -> bool:
         return self.now is not None and self.now.knows(wait.thread.clock.space, wait.thread.own, wait.time, 0)
 
+    def repeats(self, thread: Thread, phase: int, agent: Agent) -> Wait | None:
+        """Returns the earlier wait of the thread that has seen the same phase end, if there is one."""
+        seen = self.seen.get((thread.clock.space, thread.own))
+        return seen if seen is not None and seen.phase == phase and seen.agent.lanes & agent.lanes else None
+
     def wait(self, thread: Thread, semantics: str, scope: int, phase: int, site: Site, agent: Agent) -> list[Wait]:
         """Handles a wait: the thread learns that a phase is over.
 
@@ -222,6 +229,7 @@ class TrackedMBarrier:
                     thread.acquire(clock, RELAXED)
                     thread.pending.append((clock.copy(), rows, 0))
         wait = Wait(phase, thread, thread.time, site, agent)
+        self.seen[thread.clock.space, thread.own] = wait
         if phase + 1 < self.phase:
             return [wait]
         if not any(w.thread is thread and w.phase == phase for w in self.waits):

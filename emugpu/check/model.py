@@ -238,6 +238,14 @@ class Model:
         places = [self.names.place(*one, apart) if one else None for one in (first, second)]
         self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, fix), *lines)
 
+    def suspect(
+        self, rule: str, message: str, first: tuple[Site, Agent], second: tuple[Site, Agent], missing: str, fix: str
+    ) -> None:
+        """Adds what is an error only if others follow from it."""
+        begins, again = self.names.place(*first), self.names.place(*second)
+        finding = Finding(rule, "error", message, begins, again, missing=missing, fix=fix)
+        self.findings.suspect(finding, (second[1].cta, second[1].warp))
+
     # ---- other CTAs ----
 
     def reach(self, clock: Clock, cluster: int, rank: int, site: Site, agent: Agent, what: str) -> None:

@@ -89,6 +89,7 @@ def note_error(model: Model, error: Exception, waiting: dict[Agent, Suspended]) 
     if isinstance(error, Fault):
         _note_fault(model, error)
     elif isinstance(error, Deadlock):
+        model.findings.hung = True
         _note_deadlock(model, waiting)
 
 

@@ -142,7 +142,8 @@ def check_once(work: CheckJob) -> Checked:
         failure, ended = str(error), how_it_ended(error.__cause__)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
-    report = Report((*checker.report().findings, *unwritten_reads(warnings)))
+    report = checker.report()
+    report = replace(report, findings=(*report.findings, *unwritten_reads(warnings)))
     return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where)
 
 

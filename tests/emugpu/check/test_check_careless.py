@@ -365,7 +365,7 @@ TABLES = [
                             "another thread": "store-source-reused"}, waits_for_no_group, arguments=words),
     careless("proxy fence", {"right": "", "before the writes": "proxy-write-read", "global": "proxy-write-read",
                              "threads": "proxy-write-read"}, fence_in_a_wrong_place, arguments=words),
-    careless("parity", {"right": "", "same parity": "race-shared"}, parity_forgotten, arguments=words),
+    careless("parity", {"right": "", "same parity": "phase-repeated"}, parity_forgotten, arguments=words),
     careless("every lane arms", {"right": "", "every lane": "count"}, every_lane_arms, arguments=words),
     careless("initialised again", {"right": "", "no barrier": "init|phase-unobserved", "no inval": "init"},
              initialised_again),

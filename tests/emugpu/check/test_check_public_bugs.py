@@ -7,7 +7,7 @@ Where they were found: CUTLASS pull request 3316 and issues 3435, 2835, 3658, 33
 from __future__ import annotations
 
 import pytest
-from handovers import CLUSTER_BARRIER, CTA_BARRIER, Table, only, outcome, wait
+from handovers import CLUSTER_BARRIER, CTA_BARRIER, Outcome, Table, only, outcome, wait
 from test_check_handovers_copies import BOX, CLEAR, LOAD, words
 from test_check_handovers_tensor import initialise, pair_commit
 from test_check_handovers_threads import stores_to_pair_mma, stores_to_pair_mma_expects
@@ -177,6 +177,11 @@ def last_stage(s) -> str:
     )
 
 
+def last_stage_expects(s) -> Outcome:
+    """With two steps the wrong wait is the first one at its barrier; it asks for the phase before phase 0."""
+    return outcome(s.broken and s.steps % 2 == 0 and ("race-shared" if s.steps == 2 else "phase-repeated"))
+
+
 def scope_settings(s):
     """As a setting of the table of that hand-off: arrival and wait of CTA scope, or of cluster scope."""
     scope = "cta" if s.broken else "cluster"
@@ -205,7 +210,7 @@ BUGS = [
           lambda s: outcome(s.broken and s.tiles > 1 and "race-shared"), grid=2, cluster=2, arguments=words,
           targets=("sm_100a", "sm_90a")),
     Table("the parity of the last stage", {"steps": (3, 2, 4, 5), **BROKEN}, last_stage,
-          lambda s: outcome(s.broken and s.steps % 2 == 0 and "race-shared"), arguments=words,
+          last_stage_expects, arguments=words,
           targets=("sm_100a", "sm_90a")),
 ]  # fmt: skip
 TABLES = BUGS

@@ -124,6 +124,44 @@ CASES = {
         buffers='part = { dtype = "u32", shape = 2, init = "zeros" }\n',
         parameters=("u64 part",),
     ),
+    "a parity that is not changed": Case(
+        """
+        setp.eq.u32 %p0, %r0, 0; setp.lt.u32 %p1, %r0, 32; mov.b32 %r5, words; add.u32 %r5, %r5, 512;
+        @%p0 mbarrier.init.shared.b64 [%r5], 1; @%p0 mbarrier.init.shared.b64 [%r5+8], 32; bar.sync 0;
+        mov.b32 %r6, 0; mov.b32 %r7, 1; mov.b32 %r8, 0; @%p1 bra PRODUCER;
+        FULL: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], %r8; @!%p2 bra FULL;
+        ld.shared.b32 %r10, [words]; add.u32 %r1, %r1, %r10; mbarrier.arrive.shared.b64 _, [%r5+8];
+        FAULT add.u32 %r6, %r6, 1; setp.lt.u32 %p3, %r6, 3; @%p3 bra FULL; bra DONE;
+        PRODUCER: @!%p0 bra DONE;
+        EMPTY: mbarrier.try_wait.parity.shared.b64 %p2, [%r5+8], %r7; @!%p2 bra EMPTY;
+        add.u32 %r6, %r6, 1; st.shared.b32 [words], %r6; mbarrier.arrive.shared.b64 _, [%r5];
+        xor.b32 %r7, %r7, 1; setp.lt.u32 %p3, %r6, 3; @%p3 bra EMPTY; DONE:
+        """
+        + OUT,
+        "xor.b32 %r8, %r8, 1;",
+        "",
+        (
+            "error phase-repeated: this wait at shared memory at 0x600 of CTA 0 asks for phase 0, which this thread "
+            "has already seen end at PTX line ",
+            "by CTA 0 warp 1",
+        ),
+        expected="where(arange(64) >= 32, 6, 0)",
+    ),
+    "a warp that arrives twice in a phase": Case(
+        """
+        setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
+        bar.arrive 1, 64; FAULT bar.arrive 1, 64; bra DONE;
+        WAITS: bar.sync 1, 64; ld.shared.b32 %r1, [%r3+128]; SECOND bar.sync 1, 64; DONE:
+        """.replace("SECOND", "bar.sync 2, 64;")
+        + OUT,
+        "bar.sync 2, 64;",
+        "bar.arrive 2, 64;",
+        (
+            "error barrier-repeated: warp 1 arrives at barrier 1 again in the same phase: it has arrived at PTX line ",
+            "missing no wait for the end of the phase between the two arrivals",
+        ),
+        expected="where(arange(64) < 32, arange(64) + 32, 0)",
+    ),
     "an element that no thread stores": Case(
         "FAULT st.global.b32 [%rd8], %r0; ret;",
         "",
