@@ -26,7 +26,7 @@ from emugpu.emulator.instructions.table import (
     tuple_of,
 )
 from emugpu.emulator.machine.events import Access, Site
-from emugpu.emulator.machine.lanes import FULL_MASK, Value, stack_rows
+from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from emugpu.emulator.memory.bytes import CHUNK
@@ -49,12 +49,17 @@ class Rows(NamedTuple):
     span: tuple[int, int]
 
 
-def rows_of(f: Fragment, address: Value, matrices: int) -> Rows:
-    """Returns the 8 rows of each matrix. Lane 8m + j gives the address of row j of matrix m."""
+def rows_of(f: Fragment, address: Value, matrices: int, writes: bool = False) -> Rows:
+    """Returns the 8 rows of each matrix. Lane 8m + j gives the address of row j of matrix m.
+
+    All rows may be read from one place, but not written to it.
+    """
     if f.mask != FULL_MASK:
         f.require_whole_warp()
     if isinstance(address, int):
-        raise Fault("stmatrix/ldmatrix got one address for all rows; every row needs its own lane's address", "address")
+        if writes:
+            raise Fault("stmatrix got one address for all rows; every row needs its own lane's address", "address")
+        address = np.full(WARP_SIZE, address, np.uint64)
     return _rows_at(address.tobytes(), address.itemsize, matrices, f.cta.window)
 
 
@@ -109,7 +114,7 @@ def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: b
 
 def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]) -> None:
     """Executes ``stmatrix.m16n8.trans``: byte a + 2 b of thread t is row 2 (t % 4) + a, column t / 4 + 8 b."""
-    rows = rows_of(f, address, len(values))
+    rows = rows_of(f, address, len(values), writes=True)
     parts = stack_rows(values).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
     _store(f, site, rows, np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1)))
 
@@ -119,7 +124,7 @@ def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]
 
 def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:
     """Executes ``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
-    rows = rows_of(f, address, len(values))
+    rows = rows_of(f, address, len(values), writes=True)
     words = stack_rows(values)
     if transpose:
         halves = words.view(np.uint16).reshape(-1, ROWS, ROWS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_programs import WORDS, launch
+from ptx_programs import STORE_R1, WORDS, launch
 
-from emugpu.emulator import Fault
+from emugpu.emulator import Device, Fault
+from emugpu.emulator.native.library import library_for
 
 ROW = "mov.b32 %r2, words; mul.lo.u32 %r3, %r0, 48; rem.u32 %r3, %r3, 2048; add.u32 %r2, %r2, %r3;"
 """Lane t names the row of 16 bytes at 48 t: rows are apart from each other."""
@@ -97,3 +98,17 @@ def test_bytes_are_stored_transposed(matrices):
 def test_forms_that_do_not_exist_are_refused(form):
     with pytest.raises(Fault, match="not implemented"):
         launch(f"mov.b32 %r3, words; mov.b32 %r1, 0; mov.b32 %r2, 0; {form} ret;", module_scope=WORDS)
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_all_rows_may_be_read_from_one_place(engine):
+    """Each row of the matrix is the same one then; rows that are written need a place each."""
+    body = """
+    mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3; st.shared.b32 [%r4], %r0; bar.warp.sync -1;
+    """
+    load = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r3+16];"
+    device = Device(library=library_for(engine))
+    done = launch(body + load + STORE_R1 + "ret;", module_scope=WORDS, device=device)
+    assert done.words(32).tolist() == [4 + thread % 4 for thread in range(32)]
+    with pytest.raises(Fault, match="every row needs its own"):
+        launch(body + "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r3], {%r4}; ret;", module_scope=WORDS)
