@@ -16,7 +16,7 @@ import gc
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -184,6 +184,8 @@ class Machine:
         self.preempted: deque[Fragment] = deque()
         """Fragments that have run for long without waiting; they go on when nothing else can."""
         self.pollers: list[_Poller] = []
+        self._woken: set[Agent] = set()
+        """Fragments that polled and are about to look once more, if they do not run in order."""
         self._gave_up: dict[Agent, _Look] = {}
         """For each warp whose wait on an mbarrier timed out because nothing else could happen: its last test."""
         self._was_stuck: tuple[Deadlock, int] | None = None
@@ -294,11 +296,18 @@ class Machine:
             self._time_out([f for f in clusters.fragments if f.waiting is not None], PATIENCE)
         else:
             self.spinning.forget()
-        for fragment in (*(poller.fragment for poller in self.pollers), *self.preempted, *aside):
-            start(fragment)
+        self._wake(self.pollers)
         self.pollers.clear()
+        for fragment in (*self.preempted, *aside):
+            start(fragment)
         self.preempted.clear()
         self.spinning.watch()
+
+    def _wake(self, pollers: Iterable[_Poller]) -> None:
+        for poller in pollers:
+            self.wakeups.start(poller.fragment)
+            if not self._in_order:
+                self._woken.add(poller.fragment.agent)
 
     def _carry_on(self) -> bool:
         """Nothing is ready or in flight: finds something to run, or raises the error. Returns False if all is done."""
@@ -309,8 +318,7 @@ class Machine:
         awake = [p for p in self.pollers if p.seen != self.progress]
         if awake:
             self.pollers = [p for p in self.pollers if p.seen == self.progress]
-            for poller in awake:
-                self.wakeups.start(poller.fragment)
+            self._wake(awake)
             return True
         if self.preempted:
             self.wakeups.start(self.preempted.popleft())
@@ -504,6 +512,9 @@ class Machine:
         join_block = fragment.join_block
         block = fragment.block
         turn = FIRST_LOOK if self.watched else self.schedule.budget() or FIRST_LOOK
+        if self._woken and fragment.agent in self._woken:
+            self._woken.remove(fragment.agent)
+            turn = 1
         budget = min(turn - (stop.ran if stop is not None else 0), self._unchecked)
         engine = None if self.watched else self.engine
         later = 0 if stop is not None else turn - budget
