@@ -90,7 +90,7 @@ def note_error(model: Model, error: Exception, waiting: dict[Agent, Suspended]) 
         _note_fault(model, error)
     elif isinstance(error, Deadlock):
         model.findings.hung = True
-        _note_deadlock(model, waiting)
+        _note_deadlock(model, error, waiting)
 
 
 def _note_fault(model: Model, error: Fault) -> None:
@@ -117,7 +117,7 @@ def _note_fault(model: Model, error: Fault) -> None:
     model.say(rule, "error", message, (site, agent), fix=RULES[error.rule].fix)
 
 
-def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
+def _note_deadlock(model: Model, error: Deadlock, waiting: dict[Agent, Suspended]) -> None:
     """Reports the incomplete phases, with the agents that wait for them."""
     for agent, event in waiting.items():
         if event.mbarrier is None:
@@ -144,9 +144,10 @@ def _note_deadlock(model: Model, waiting: dict[Agent, Suspended]) -> None:
             lacks.append(f"{barrier.pending} of {barrier.expected} arrivals")
         if barrier.bytes:
             lacks.append(f"{barrier.bytes} bytes")
+        who = error.missing.get((agent.cluster, agent.cta, offset), "")
+        what = f"it lacks {' and '.join(lacks) or 'nothing'}{f': {who}' if who else ''}"
         model.say(
-            "phase-unobserved", "error",
-            f"waits for phase {phase} of {name}, which never ends: it lacks {' and '.join(lacks) or 'nothing'}",
+            "phase-unobserved", "error", f"waits for phase {phase} of {name}, which never ends: {what}",
             (event.site, agent), fix="find the thread that should arrive there, or correct the parity of the wait",
         )  # fmt: skip
 

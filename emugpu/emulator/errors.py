@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from emugpu.emulator.rules import RULES, RuleWarning
 
 
@@ -52,7 +54,14 @@ class UndefinedRead(Fault):
 
 
 class Deadlock(EmulatorError):
-    """No warp can run and nothing asynchronous is in flight. The message says which warp waits for what."""
+    """No warp can run and nothing asynchronous is in flight. The message says which warp waits for what.
+
+    ``missing`` says of mbarriers, by cluster, CTA rank and offset, who has not arrived.
+    """
+
+    def __init__(self, message: str, missing: Mapping[tuple[int, int, int], str] | None = None) -> None:
+        super().__init__(message)
+        self.missing = dict(missing or {})
 
 
 class Livelock(Deadlock):

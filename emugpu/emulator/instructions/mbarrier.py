@@ -38,10 +38,6 @@ _SPACES = ("shared", "shared::cta", "shared::cluster")
 _ORDER = ("release", "relaxed", "acquire", "cta", "cluster", "b64")
 
 
-def _who(f: Fragment) -> str:
-    return f"CTA rank {f.cta.rank} warp {f.warp.index}"
-
-
 def _place(f: Fragment, address: int, cluster: bool) -> tuple[Cta, int]:
     if cluster:
         return f.cta.cluster.cta_at(address, "an mbarrier operation")
@@ -143,9 +139,9 @@ def arrive(
             arrivals, nbytes = (1, amount) if expects else (amount, 0)
             f.grid.sink(Arrived(f.agent, site, lane, cta.rank, offset, phase, arrivals, nbytes, drop))
         if expects:
-            barrier.expect_bytes_and_arrive(amount, _who(f), drop)
+            barrier.expect_bytes_and_arrive(amount, f.warp.name, drop)
         else:
-            barrier.arrive(amount, _who(f), drop)
+            barrier.arrive(amount, f.warp.name, drop)
         f.grid.counters.mbarrier_arrivals += 1
         f.grid.arrivals_elsewhere += cta is not f.cta
     if phases.count(phases[0]) == len(phases):

@@ -92,6 +92,9 @@ class MBarrier:
     used: bool = False
     waiters: list[Any] = field(default_factory=list)
     last_arrival: str = "nobody"
+    arrived: dict[str, int] = field(default_factory=dict)
+    arrived_before: dict[str, int] = field(default_factory=dict)
+    """Who has arrived how often in the current phase, and in the one before it."""
 
     def __post_init__(self) -> None:
         count = self.pending = self.expected
@@ -110,6 +113,7 @@ class MBarrier:
                 "mbarrier-count",
             )
         self.last_arrival = by
+        self.arrived[by] = self.arrived.get(by, 0) + count
         self.pending -= count
         if drop:
             self.expected -= count
@@ -155,6 +159,7 @@ class MBarrier:
             self.on_completion(self)
         self.phase += 1
         self.pending = self.expected
+        self.arrived_before, self.arrived = self.arrived, {}
         self.wakeups.release(self.waiters)
 
     def __str__(self) -> str:

@@ -340,8 +340,10 @@ class Machine:
     def _stuck(self, fragments: list[Fragment], joins: list[JoinPoint]) -> None:
         """Lets lanes that wait for their siblings go on without them. If no warp can run then, raises the report."""
         polling = any(f.polls for f in fragments)
-        report = (Livelock if polling else Deadlock)(
-            reports.livelock(self.code, [], self.clusters) if polling else reports.deadlock(self.code, self.clusters)
+        report = (
+            Livelock(reports.livelock(self.code, [], self.clusters))
+            if polling
+            else reports.deadlock(self.code, self.clusters)
         )
         earlier = self._was_stuck[0] if self._was_stuck and self._was_stuck[1] == self.wakeups.changes else None
         if not any([go_on_alone(join) for join in joins]):

@@ -6,9 +6,10 @@ import re
 import traceback
 from collections.abc import Collection, Iterable, Sequence
 
-from emugpu.emulator.errors import Fault
+from emugpu.emulator.errors import Deadlock, Fault
 from emugpu.emulator.instructions import values
 from emugpu.emulator.machine import poison
+from emugpu.emulator.machine.absent import absent, ranges
 from emugpu.emulator.machine.barriers import CountingBarrier, MBarrier
 from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.events import Site
@@ -125,14 +126,19 @@ def _registers_of(code: Code, index: int) -> Iterable[tuple[int, str]]:
 # ---- waits ----
 
 
-def deadlock(code: Code, clusters: Clusters) -> str:
-    """Returns the report of a deadlock: equal waits grouped, and the state of every barrier that is waited for."""
+def deadlock(code: Code, clusters: Clusters) -> Deadlock:
+    """Returns a deadlock with its report: who is missing, equal waits grouped, and the state of every barrier that is
+    waited for.
+    """
     living = clusters.living
+    missing = absent(living)
     numbers = ", ".join(str(cluster.index) for cluster in living[:4]) + (", .." if len(living) > 4 else "")
     which = f"cluster {numbers}" if len(living) == 1 else f"{len(living)} clusters ({numbers})"
     stuck = "no warp can run and nothing asynchronous is in flight"
-    head = f"deadlock in kernel '{short_name(code.kernel.name)}', {which}: {stuck}"
-    return "\n".join([head, *_waits(code, living)])
+    first = f"{missing[0].lacks}: {missing[0].who}; " if missing else ""
+    head = f"deadlock in kernel '{short_name(code.kernel.name)}', {which}: {first}{stuck}"
+    at = {(one.cluster, b.cta, b.offset): one.who for one in missing if isinstance(b := one.barrier, MBarrier)}
+    return Deadlock("\n".join([head, *_waits(code, living)]), at)
 
 
 def _waits(code: Code, clusters: Sequence[Cluster], but: Collection[Fragment] = ()) -> list[str]:
@@ -144,7 +150,7 @@ def _waits(code: Code, clusters: Sequence[Cluster], but: Collection[Fragment] = 
     by_barrier: dict[str, list[str]] = {}
     for (barrier, what), fragments in groups.items():
         ranks = sorted({fragment.cta.rank for fragment in fragments})
-        place = barrier.replace(_RANKS, f"CTA rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)}")
+        place = barrier.replace(_RANKS, f"CTA rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}")
         by_barrier.setdefault(place, []).append(f"    {_who(fragments)}: {what}")
     lines = []
     for place, texts in by_barrier.items():
@@ -191,28 +197,14 @@ def _who(fragments: Sequence[Fragment]) -> str:
     warps = sorted({fragment.warp.index for fragment in fragments})
     masks = {fragment.mask for fragment in fragments}
     lanes = f" lanes 0x{masks.pop():08x}" if len(masks) == 1 else ""
-    where = f"CTA rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)}"
+    where = f"CTA rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
     if len(clusters) == 1 and len(ranks) == 1:
         where = f"CTA {fragments[0].cta.index}, rank {ranks[0]},"
     if len(clusters) > 1:
         indexes = sorted({fragment.cta.index for fragment in fragments})
         few = len(indexes) <= FEW_CTAS
         where = ", ".join(f"CTA {index}" for index in indexes) + "," if few else f"{len(clusters)} clusters, {where}"
-    return f"{where} warp{'s' if len(warps) > 1 else ''} {_ranges(warps)}{lanes}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Returns 0, 1, 2, 5 as "0-2, 5"."""
-    parts: list[str] = []
-    start = previous = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number is not None and number == previous + 1:
-            previous = number
-            continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-        if number is not None:
-            start = previous = number
-    return ", ".join(parts)
+    return f"{where} warp{'s' if len(warps) > 1 else ''} {ranges(warps)}{lanes}"
 
 
 def livelock(code: Code, polls: Sequence[tuple[Fragment, str]], clusters: Clusters) -> str:

@@ -426,6 +426,11 @@ class Warp:
         self.meetings: dict[tuple[str, int], list[tuple[Fragment, tuple[Value, ...]]]] = {}
         """The fragments that wait for other lanes, with their operands, by ``.sync`` instruction and member mask."""
 
+    @property
+    def name(self) -> str:
+        """Returns the name of the warp in its cluster, in messages."""
+        return f"CTA rank {self.cta.rank} warp {self.index}"
+
     def own_local(self) -> LocalMemory:
         """Returns the warp's own local memory, and makes one if the kernel declares no local variables (alloca)."""
         if self.local is NO_LOCAL:

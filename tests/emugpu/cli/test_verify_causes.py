@@ -162,6 +162,42 @@ CASES = {
         ),
         expected="where(arange(64) < 32, arange(64) + 32, 0)",
     ),
+    "a warp that exits before the others meet": Case(
+        "st.global.b32 [%rd8], %r0; setp.ge.u32 %p0, %r0, 32; FAULT barrier.cta.sync 1, 64; ret;",
+        "",
+        "@%p0 exit;",
+        ("hung: ", "barrier 1 of CTA (0, 0, 0) lacks 32 of 64 threads: warp 1 of CTA (0, 0, 0) has exited; "),
+    ),
+    "a warp that waits at another barrier": Case(
+        "st.global.b32 [%rd8], %r0; setp.ge.u32 %p0, %r0, 32; FAULT bar.sync 1, 64; ret;",
+        "",
+        "@%p0 bar.sync 2, 64;",
+        ("hung: ", "barrier 1 of CTA (0, 0, 0) lacks 32 of 64 threads: warp 1 of CTA (0, 0, 0) waits at PTX line "),
+    ),
+    "a warp that leaves out an arrival": Case(
+        """
+        setp.eq.u32 %p0, %r0, 0; mov.b32 %r5, words; @%p0 mbarrier.init.shared.b64 [%r5], 64; bar.sync 0;
+        mbarrier.arrive.shared.b64 _, [%r5]; W: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra W;
+        setp.ge.u32 %p1, %r0, 32; FAULT mbarrier.arrive.shared.b64 _, [%r5];
+        V: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 1; @!%p2 bra V; st.global.b32 [%rd8], %r0; ret;
+        """,
+        "",
+        "@!%p1",
+        (
+            "error phase-unobserved: waits for phase 1 of shared memory at 0x400 of CTA 0, which never ends: it lacks "
+            "32 of 64 arrivals: warp 1 of CTA (0, 0, 0), which arrived in phase 0, waits at PTX line ",
+        ),
+    ),
+    "a warp that never arrives": Case(
+        """
+        st.global.b32 [%rd8], %r0; setp.eq.u32 %p0, %r0, 0; mov.b32 %r5, words; setp.ge.u32 %p1, %r0, 32;
+        @%p0 mbarrier.init.shared.b64 [%r5], 32; bar.sync 0; @!%p1 bra W; FAULT mbarrier.arrive.shared.b64 _, [%r5];
+        exit; W: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra W; ret;
+        """,
+        "",
+        "exit;",
+        ("which never ends: it lacks 32 of 32 arrivals: warp 1 of CTA (0, 0, 0) has exited",),
+    ),
     "an element that no thread stores": Case(
         "FAULT st.global.b32 [%rd8], %r0; ret;",
         "",
