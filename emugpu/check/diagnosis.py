@@ -28,6 +28,11 @@ def _meeting(one: Record, other: Record) -> str:
     return "a barrier (bar.sync, or an mbarrier's arrive and wait)"
 
 
+def _then_meet(one: Record, other: Record) -> str:
+    """Returns what a wait by one thread needs in addition to order the access of another one."""
+    return "" if one.agent[:3] == other.agent[:3] else f", then {_meeting(one, other)}"
+
+
 class Diagnosis(NamedTuple):
     """The fault of a pair of accesses.
 
@@ -111,6 +116,12 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
         rule = "store-source-reused"
         missing = "no cp.async.bulk.wait_group.read by the thread that issued the store, or no barrier after it"
         fix = "cp.async.bulk.wait_group.read in the issuing thread, then a barrier with the threads that write"
+    elif read.kind == "copy":
+        missing = "no wait for the phase of the mbarrier that counts the bytes of the copy"
+        fix = f"wait for that phase before the write{_then_meet(read, write)}"
+    elif read.kind == "cp.async":
+        missing = "no cp.async.wait_group by the thread that copies, or no barrier after it"
+        fix = f"cp.async.wait_group in the thread that copies before the write{_then_meet(read, write)}"
     elif read.kind == "map":
         rule = "tensormap"
         missing = "no wait for the completion of the copy that was issued through the map as it was"
@@ -118,6 +129,9 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
             "before the write, wait for the mbarrier that counts the bytes of each such load, and for each such store "
             "with cp.async.bulk.wait_group.read"
         )
+    elif write.kind == "copy":
+        missing = "no arrival of the reader, after its read, that the thread that issues the copy has waited for"
+        fix = "each reader arrives at an mbarrier after its read, and the issuer waits for it; or a barrier of all"
     elif write.kind == "response":
         rule = "clc-slot"
         missing = "no arrival of the reader that the requesting thread has waited for"
@@ -135,8 +149,11 @@ def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
             "no path from one write to the other", "one thread writes it", swap,
         )  # fmt: skip
     what = f"{_name(old)} and {_name(new)} write to one place in any order"
-    fix = f"{_meeting(old, new)} between them"
-    return Diagnosis(f"race-{space}", "error", what, "no path from one write to the other", fix, swap)
+    missing, fix = "no path from one write to the other", f"{_meeting(old, new)} between them"
+    if (new if swap else old).kind in COUNTED:
+        missing = "no wait for the phase of the mbarrier that counts the bytes of the first write"
+        fix = "wait for that phase before the second write is issued, in the thread that issues it"
+    return Diagnosis(f"race-{space}", "error", what, missing, fix, swap)
 
 
 def ordered(first: Record, second: Record, observer: Observer, space: str, holder: object) -> Diagnosis | None:

@@ -122,7 +122,8 @@ class Why:
             text = (
                 f"the box was overwritten between issue and read: the {operation.kind} issued at event {issued} read "
                 f"it at event {write.started}, and {mnemonic(by.site)} of {self._names.agent(by.agent)}, "
-                f"{line_of(by.site)}, wrote there at event {source.event}"
+                f"{line_of(by.site)}, wrote there at event {source.event}; no "
+                "cp.async.bulk.wait_group.read came between"
             )
             chain.overwritten = Link(source.event, text)
         self._shared(chain, cta, offset, nbytes, write.started)

@@ -69,7 +69,7 @@ def _missing_arrivals(cluster: Cluster, barrier: MBarrier) -> Absence:
     else:
         near = [warp for warp in cluster.ctas[barrier.cta].warps if warp.name not in barrier.arrived]
         away = [w for w in near if not any(_waits_at(f, barrier) for f in w.fragments)]
-        who = _told(away)
+        who = _told(away) or "every warp of its CTA waits for it"
     return Absence(cluster.number, barrier, text, who, _gone(away))
 
 

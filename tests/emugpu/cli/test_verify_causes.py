@@ -198,6 +198,50 @@ CASES = {
         "exit;",
         ("which never ends: it lacks 32 of 32 arrivals: warp 1 of CTA (0, 0, 0) has exited",),
     ),
+    "a bulk store whose source is written again": Case(
+        """
+        st.shared.b32 [%r3], %r0; fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 %p0, %r0, 0; @%p0 exit;
+        cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r4], 256; cp.async.bulk.commit_group; FAULT
+        st.shared.b32 [%r4+20], 9; cp.async.bulk.wait_group 0; ret;
+        """,
+        "cp.async.bulk.wait_group.read 0;",
+        "",
+        ("error store-source-reused: ", "missing no cp.async.bulk.wait_group.read by the thread that issued the store"),
+    ),
+    "a bulk copy whose source is written again": Case(
+        """
+        ld.param.u64 %rd2, [x]; setp.ne.u32 %p0, %r0, 0; mov.b32 %r5, words; add.u32 %r5, %r5, 1024;
+        @!%p0 mbarrier.init.shared.b64 [%r5], 1; bar.sync 0; @%p0 bra W;
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r5], 256;
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd2], 256, [%r5]; FAULT
+        st.global.b32 [%rd2+12], 3; W: mbarrier.try_wait.parity.shared.b64 %p1, [%r5], 0; @!%p1 bra W;
+        ld.shared.b32 %r1, [%r3];
+        """
+        + OUT,
+        "V: mbarrier.try_wait.parity.shared.b64 %p1, [%r5], 0; @!%p1 bra V;",
+        "",
+        (
+            "error race-global: 'x' + 12 (4 bytes): the write by st overwrites what the TMA copy may still read",
+            "missing no wait for the phase of the mbarrier that counts the bytes of the copy fix wait for that phase "
+            "before the write",
+        ),
+        expected="x",
+        buffers='x = { dtype = "u32", shape = 64, init = "index" }\n',
+        parameters=("u64 x",),
+    ),
+    "a cp.async whose source is written again": Case(
+        """
+        ld.param.u64 %rd2, [x]; add.s64 %rd2, %rd2, %rd9; cp.async.ca.shared.global [%r3], [%rd2], 4; FAULT
+        st.global.b32 [%rd2], 5; cp.async.wait_all; ld.shared.b32 %r1, [%r3];
+        """
+        + OUT,
+        "cp.async.wait_all;",
+        "",
+        ("overwrites what the cp.async may still read", "missing no cp.async.wait_group by the thread that copies"),
+        expected="x",
+        buffers='x = { dtype = "u32", shape = 64, init = "index" }\n',
+        parameters=("u64 x",),
+    ),
     "an element that no thread stores": Case(
         "FAULT st.global.b32 [%rd8], %r0; ret;",
         "",

@@ -492,6 +492,7 @@ add.s64 %rd0, %rd0, 128;
                 overwritten = "the box was overwritten between issue and read: the bulk.store issued at event "
                 assert chain.verdict.startswith(overwritten) == wrong[row, 5], (seed, row, chain.verdict)
                 if wrong[row, 5]:
+                    assert "no cp.async.bulk.wait_group.read came between" in chain.verdict
                     got = int(debugger.recording.contents["out"][0][row, 5])
                     assert f"st.shared.u32 of warp 0 of CTA 0, PTX line {line + 8 * (got // 100)}, " in chain.verdict
                     seen += 1
