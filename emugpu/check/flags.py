@@ -7,6 +7,7 @@ after the read do that, too. `Flags` remembers who wrote and who read, and looks
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from emugpu.check.clocks import ORDER, Clock, Components
 from emugpu.check.history import ACQUIRES, SCOPES, WEAK, Record, needed_scope
-from emugpu.emulator.machine.events import Site
+from emugpu.check.threads import Thread
+from emugpu.emulator.machine.events import Agent, Site
 
-MOST = 1 << 16
+MOST = 1 << 14
 """At most so many instructions that write flags are remembered, and as many that read them."""
 Lack = tuple[str, str]
 """What is missing between two accesses, and the fix."""
@@ -31,6 +33,7 @@ class FlagWrite(NamedTuple):
     """
 
     where: Addresses
+    agent: Agent
     clock: Clock
     released: Clock | None
     scope: int
@@ -66,33 +69,58 @@ class Flags:
         if len(self._writes) < MOST:
             self._writes.append(write)
 
-    def read(self, where: Addresses, space: Components, who: int, time: int, scope: int, site: Site) -> None:
-        key = (space, who, site.index, where if isinstance(where, int) else int(where[0]))
+    def read(self, where: Addresses, thread: Thread, scope: int, site: Site) -> None:
+        space = thread.clock.space
+        key = (space, thread.own, site.index, where if isinstance(where, int) else int(where[0]))
         if self._writes and (len(self._reads) < MOST or key in self._reads):
             acquired = scope if site.semantics in ACQUIRES else WEAK
-            self._reads[key] = FlagRead(where, space, who, time, acquired, site, len(self._writes))
+            read = FlagRead(where, space, thread.own, thread.time, acquired, site, len(self._writes))
+            self._reads[key] = read
 
-    def fenced(self, space: Components, who: int, time: int, scope: int) -> None:
-        self._fences[space, who] = Fence(time, scope)
+    def fenced(self, thread: Thread, scope: int) -> None:
+        self._fences[thread.clock.space, thread.own] = Fence(thread.time, scope)
 
     def between(self, first: Record, second: Record, clock: Clock) -> Lack | None:
-        """Returns what is missing between two accesses if a flag lies between them, else None.
+        """Returns what is missing between two accesses of different CTAs if a flag lies between them, else None.
 
         ``clock`` is what the agent of the second access knew.
         """
-        follow = [
-            (number, write)
-            for number, write in enumerate(self._writes)
-            if write.clock.knows(first.space, first.who, first.time, ORDER)
-        ]
-        for read in reversed(self._reads.values()) if follow else ():
-            if clock.knows(read.space, read.who, read.time, ORDER):
-                for number, write in follow:
-                    if number < read.before and np.isin(read.where, write.where).any():
-                        lack = self._lack(first, second, write, read, clock)
-                        if lack is not None:
-                            return lack
+
+        def follows(write: FlagWrite) -> bool:
+            return write.clock.knows(first.space, first.who, first.time, ORDER)
+
+        def precedes(read: FlagRead) -> bool:
+            return clock.knows(read.space, read.who, read.time, ORDER)
+
+        for write, read in self._pairs(follows, precedes):
+            lack = self._lack(first, second, write, read, clock)
+            if lack is not None:
+                return lack
+        for write, _ in self._pairs(lambda write: write.agent[:2] == first.agent[:2], precedes):
+            if follows(write) or write.agent.warp == first.agent.warp:
+                return None
+            missing = (
+                f"no barrier between the first access and the {write.site.verb} of warp {write.agent.warp} at "
+                f"{write.site.place}, which the other CTA finds"
+            )
+            return missing, f"bar.sync (__syncthreads()) before PTX line {write.site.line}"
         return None
+
+    def _pairs(
+        self, wanted_write: Callable[[FlagWrite], bool], wanted_read: Callable[[FlagRead], bool]
+    ) -> Iterator[tuple[FlagWrite, FlagRead]]:
+        """Yields reads, each with the first write of its flag, if that came before it."""
+        first: dict[int, tuple[int, FlagWrite]] = {}
+        for number, write in enumerate(self._writes):
+            if wanted_write(write):
+                for address in _addresses(write.where):
+                    first.setdefault(address, (number, write))
+        for read in reversed(self._reads.values()) if first else ():
+            if wanted_read(read):
+                for number, write in (first[address] for address in _addresses(read.where) if address in first):
+                    if number < read.before:
+                        yield write, read
+                        break
 
     def _lack(self, first: Record, second: Record, write: FlagWrite, read: FlagRead, clock: Clock) -> Lack | None:
         needed = needed_scope(first.agent, second.agent)
@@ -117,6 +145,10 @@ class Flags:
             )
             fixes.append(f"{_fence(wide)} after {seen} in the thread that executes it, or .acquire.{wide} in {seen}")
         return (", and ".join(missing), "; ".join(fixes)) if missing else None
+
+
+def _addresses(where: Addresses) -> list[int]:
+    return [where] if isinstance(where, int) else np.unique(where).tolist()
 
 
 def _fence(scope: str) -> str:

@@ -256,7 +256,7 @@ class GenericProxy:
     def _learn(self, event: Access, thread: Thread, scope: int) -> None:
         agent, site = event.agent, event.site
         if event.space == "global":
-            self.model.flags.read(event.where, thread.clock.space, thread.own, thread.time, scope, site)
+            self.model.flags.read(event.where, thread, scope, site)
         for place in self._places(event):
             for released in self._flags.get(place, ()):
                 needed = needed_scope(released.agent, agent)
@@ -298,7 +298,7 @@ class GenericProxy:
             released = Released(clock, fenced, scope, agent._replace(lanes=0))
         if event.space == "global":
             passed, reach = (None, WEAK) if released is None else (released.clock, min(released.scope, scope))
-            self.model.flags.wrote(FlagWrite(event.where, known, passed, reach, site))
+            self.model.flags.wrote(FlagWrite(event.where, agent, known, passed, reach, site))
         for place in self._places(event):
             held = self._flags.get(place, []) if event.mode == "atomic" else []
             self._flags[place] = _with(held, released) if released is not None else held
@@ -327,7 +327,7 @@ class GenericProxy:
             scope, sequential = SCOPES.get(site.scope, 0), site.opcode == "membar" or words[0] == "sc"
             if sequential:
                 self._follow_sc_fences(thread, scope, event.agent)
-            self.model.flags.fenced(thread.clock.space, thread.own, thread.time, scope)
+            self.model.flags.fenced(thread, scope)
             if thread.heard_own:  # lanes of its own warp released part of it
                 self._lanes.meet(event.agent)
             self.model.release_lanes(event.agent, site)

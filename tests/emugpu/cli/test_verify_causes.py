@@ -25,7 +25,7 @@ HANDED = (
     """
 ld.param.u64 %rd2, [part]; ld.param.u64 %rd3, [flag]; add.s64 %rd4, %rd2, %rd9; setp.ne.u32 %p1, %r0, 0;
 setp.eq.u32 %p0, %r22, 1; @%p0 bra TAKE;
-BEFORE st.global.b32 [%rd4], %r0; bar.sync 0; @%p1 exit; RELEASE exit;
+BEFORE st.global.b32 [%rd4], %r0; MEET @%p1 exit; RELEASE exit;
 TAKE: @%p1 bra GO; SPIN: POLL setp.eq.u32 %p2, %r10, 0; @%p2 bra SPIN; AFTER
 GO: bar.sync 0; ld.global.b32 %r1, [%rd4];
 """
@@ -34,6 +34,7 @@ GO: bar.sync 0; ld.global.b32 %r1, [%rd4];
 """CTA 0 hands 64 words of part to CTA 1 by a flag."""
 RIGHT = {
     "BEFORE": "",
+    "MEET": "bar.sync 0;",
     "RELEASE": "fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%rd3], 1;",
     "POLL": "ld.relaxed.gpu.global.b32 %r10, [%rd3];",
     "AFTER": "fence.acq_rel.gpu;",
@@ -90,6 +91,10 @@ CASES = {
     ),
     "a flag whose acquire has the scope of the CTA": handed(
         ("no acquire of .gpu scope (only of .cta)",), AFTER="fence.acq_rel.cta;"
+    ),
+    "a release before the other warp has written": handed(
+        ("no barrier between the first access and the red.relaxed of warp 0 at PTX line ", "fix bar.sync"),
+        MEET="",
     ),
     "the last CTA adds up": Case(
         """
