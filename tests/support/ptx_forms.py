@@ -160,7 +160,7 @@ _CVT = [
     *_each("cvt.{r}.{t}.f32 %r0, %f1, %f2;", r="rn rz rn.relu rz.relu rn.satfinite rn.relu.satfinite",
            t="f16x2 bf16x2"),
     *_each("cvt.{r}.{t}.f32 %r0, %f1;", r="rna rn rz rn.relu rz.relu rna.satfinite", t="tf32"),
-    *_each("cvt.f32.{t} %f0, %h1;", t="f16 bf16"), "cvt.ftz.f32.f16 %f0, %h1;", "cvt.sat.f32.f16 %f0, %h1;",
+    *_each("cvt.f32.{t} %f0, %h1;", t="f16 bf16"), "cvt.ftz.f32.f16 %f0, %h1;", "cvt.rz.f32.bf16 %f0, %h1;", "cvt.sat.f32.f16 %f0, %h1;",
     *_each("cvt{f}.f64.f32 %e0, %f1;", f="- .ftz"), *_each("cvt.{r}.f32.f64 %f0, %e1;", r="rn rz rm rp rn.ftz rn.sat"),
     *_each("cvt.f64.f16 %e0, %h1;", r="-"), *_each("cvt.{r}.f16.f64 %h0, %e1;", r="rn rz rm rp"),
     *_each("cvt.{r}.f32.f32 %f0, %f1;", r="rni rzi rmi rpi rni.ftz rzi.ftz.sat"), "cvt.sat.f32.f32 %f0, %f1;",

@@ -277,6 +277,8 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
     if to in ("bf16", "f16") and source == "f32" and words == ["rn"]:
         native = micro(f"pack.{to}x2", destination, "b32", 0, i.operands[1])
         return assign(i, call(w, values.round_to_half, value, repr(to)), native)
+    if source == "bf16" and to == "f32" and len(words) == 1 and words[0] in ROUNDINGS:
+        words = []  # The conversion is exact.
     if source in ("bf16", "f16") and to == "f32" and not words:
         if source == "bf16":
             native = micro("shl.32", destination, "b32", i.operands[1], 16)

@@ -20,6 +20,7 @@ from emugpu.emulator.instructions.table import (
     instruction,
     only,
     only_form,
+    shared_pointer,
 )
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Operation, Site
@@ -120,9 +121,9 @@ def try_cancel(f: Fragment, site: Site, response: Value, barrier: Value, multica
 @instruction("clusterlaunchcontrol.try_cancel", operands=2, writes=0, family="barrier", targets=BLACKWELL)
 def _try_cancel(i: Instruction, w: Translator) -> Effect:
     only(i, "async", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster::all", "b128")
-    if not (i.has("async") and i.has("mbarrier::complete_tx::bytes")) or not i.has("shared::cta"):
+    if not (i.has("async") and i.has("mbarrier::complete_tx::bytes")):
         raise Unsupported
-    pointers = [w.pointer(o) for o in i.operands]
+    pointers = [shared_pointer(i, w, o) for o in i.operands]
     return Effect(try_cancel, [*pointers, str(i.has("multicast::cluster::all"))])
 
 

@@ -31,7 +31,7 @@ from emugpu.emulator.machine.events import Site, WarpSynced
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value, mask_of
 from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.machine.state import Fragment
-from emugpu.emulator.ptx.ast import Dual, Instruction, Operand, Register, Sink
+from emugpu.emulator.ptx.ast import Dual, Instruction, Operand, Sink
 
 _ONE_HOT = [np.arange(WARP_SIZE) == lane for lane in range(WARP_SIZE)]
 
@@ -184,10 +184,7 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
     if len(i.modifiers) != 3 or i.modifiers[0] != "sync":
         raise Unsupported
     arguments = [repr(i.modifiers[1]), *read_sources(i, w, "b32")]
-    destination, value = i.operands[:2]
-    if not isinstance(value, Register):
-        raise Unsupported
-    results = _both(destination)
+    results = _both(i.operands[0])
     native = micro(f"shfl.{i.modifiers[1]}", results[0], "b32", *i.operands[1:])
     return Effect(shuffle, arguments, results, micro=(native,))
 

@@ -104,6 +104,18 @@ def test_in_order_the_resident_clusters_take_everything_over(cluster, depth, wor
     assert run.launched == list(range(3 * cluster)), "those that started are the first of the grid"
 
 
+def test_a_request_may_name_its_places_by_generic_addresses():
+    text, found = re.subn(
+        r"((?:@!?%p\d+ )?)clusterlaunchcontrol\.try_cancel\.async\.shared::cta(\S*) \[(\S+)\], \[(\S+)\];",
+        r"cvt.u64.u32 %rd14, \3; cvt.u64.u32 %rd15, \4; cvta.shared.u64 %rd14, %rd14; cvta.shared.u64 %rd15, %rd15;"
+        r"\1clusterlaunchcontrol.try_cancel.async\2 [%rd14], [%rd15];",
+        persistent(),
+    )
+    assert found
+    run = Run(text, grid=12, resident_clusters=3)
+    assert run.exact and run.counters.clusters_granted == 9
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("cluster", [1, 2])

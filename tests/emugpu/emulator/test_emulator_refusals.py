@@ -110,7 +110,6 @@ mov.sat.b32 %r1, %r2;                           cvta.to.generic.u64 %rd1, %rd2;
 isspacep.everywhere %p1, %rd2;                  mapa.shared.u32 %r1, %r2, 0;
 getctarank.u32 %r1, %r2;                        cvt.u32 %r1, %r2;
 cvt.rn.bf16x2.f32 %r1, %r2;
-cvt.rn.f32.bf16 %r1, %rs2;
 cvt.rn.s32.f32 %r1, %r2;
 cvt.u32.u16 %r1, %rs2, %rs3;
 ld.global.noise.b32 %r1, [%rd1];
@@ -124,7 +123,7 @@ atom.global.min.f32 %r1, [%rd2], %r3;           atom.global.add.bf16 %rs1, [%rd2
 atom.param.add.u32 %r1, [%rd2], %r3;
 atom.global.add.f16 %rs1, [%rd2], %rs3;         red.local.add.u32 [%rd1], %r2;
 shfl.sync.sideways.b32 %r1, %r2, %r3, 31, -1;   shfl.idx.b32 %r1, %r2, %r3, 31, -1;
-shfl.sync.idx.b32 %r1, 5, %r3, 31, -1;          shfl.sync.idx.up.b32 %r1, %r2, %r3, 31, -1;
+shfl.sync.idx.up.b32 %r1, %r2, %r3, 31, -1;
 vote.sync.most.pred %p1, %p2, -1;               redux.sync.mul.u32 %r1, %r2, -1;
 redux.sync.add.u64 %rd1, %rd2, -1;              elect.sync %r1, -1;
 elect.sync.all %r1|%p1, -1;                     bar.warp.sync.aligned -1;
@@ -151,7 +150,6 @@ LOAD [%r1], [%rd1, {%r2, %r3}];                 LOAD.multicast::cluster [%r1], [
 LOAD [%r1], [%rd1], [%r4];                      LOAD.im2col [%r1], [%rd1, {%r2, %r3}], [%r4];
 STORE.multicast::cluster [%rd1, {%r2, %r3}], [%r4]; STORE.cta_group::1 [%rd1, {%r2, %r3}], [%r4];
 clusterlaunchcontrol.try_cancel.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];
-clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];
 clusterlaunchcontrol.try_cancel.async.shared::cta.b128 [%r1], [%r2];
 CANCEL.multicast::cluster.b128 [%r1], [%r2];
 clusterlaunchcontrol.query_cancel.is_canceled.sync.pred.b128 %p1, %q1;

@@ -88,6 +88,13 @@ def test_each_lane_has_bounds_of_its_own(mode, b, c, engine):
     assert found.tolist() == expected
 
 
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_a_constant_may_be_shuffled(engine):
+    body = "shfl.sync.down.b32 %r1|%p1, 5, 1, 31, -1; selp.b32 %r1, %r1, 6, %p1;" + STORE_R1 + "ret;"
+    found = launch(body, device=Device(library=library_for(engine))).words(32)
+    assert found.tolist() == [5] * 31 + [6]
+
+
 def test_undefined_bounds_are_reported():
     with pytest.raises(Fault, match="never written"):
         run("shfl.sync.idx.b32 %r1, %r0, 1, %r9, -1;" + STORE_R1 + "ret;")
