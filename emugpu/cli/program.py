@@ -176,21 +176,33 @@ class CommandGroup(ClearErrors, click.Group):
         command: click.Command = getattr(import_module(module), name)
         command.epilog = EXIT_CODES_TEXT
         if _owns_process:
-            signal.signal(signal.SIGTERM, _interrupt)
+            _end_at_sigterm()
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` left it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
 
 
+def _end_at_sigterm() -> None:
+    """Makes SIGTERM end the command as Ctrl-C does, and within two seconds.
+
+    A thread is told of the signal at once, whatever the main thread does (signal.set_wakeup_fd).
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, _interrupt)
+    threading.Thread(target=_end_anyway, args=(reader,), daemon=True).start()
+
+
 def _interrupt(number: int, frame: object) -> None:
-    """Ends the command as Ctrl-C does, and within two seconds."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_anyway, daemon=True).start()
     raise KeyboardInterrupt
 
 
-def _end_anyway() -> None:
-    """Ends the process if it has not ended by itself: it may wait for a GPU, or compute for long in one call."""
+def _end_anyway(signals: int) -> None:
+    """Ends the process if it does not end by itself after SIGTERM: it may wait for a GPU, or be in a long call."""
+    while signal.SIGTERM not in os.read(signals, 4096):
+        pass
     time.sleep(INTERRUPTION)
     end_all(tree(os.getpid())[1:])
     if _is_ending.acquire(blocking=False):

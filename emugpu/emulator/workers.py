@@ -92,6 +92,8 @@ def _start(make_grid: Callable[[], tuple[Grid, Machine]], share: int, count: int
     code = 1
     try:
         end_with_parent()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         receiver.close()
         sender.send(_run_share(make_grid, share, count, sender))
         code = 0

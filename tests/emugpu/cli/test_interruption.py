@@ -26,11 +26,21 @@ buffers.out = { dtype = "u32", shape = 1, init = "zeros" }
 """
 PROGRAM = f"from driver_client import *\nstart()\nlaunch(*load({source(ENDLESS)!r}, 'kernel'), 1, 32, c_uint64(0))\n"
 STUBBORN = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PROGRAM}"
+LONG_CALL = """
+import hashlib
+import emugpu.launch.launching
+from emugpu.__main__ import entry
+
+emugpu.launch.launching.run = lambda *_, **__: hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)
+entry()
+"""
+"""The emulation is one call of C, during which Python handles no signal."""
 COMMANDS = {
     "run": ["run", "launch.toml"],
     "run in Python": ["run", "launch.toml", "--emulate", "engine=python"],
     "run, profiled": ["run", "launch.toml", "--profile"],
     "forked workers": ["run", "launch.toml", "--jobs", "2"],
+    "one long call": ["run", "launch.toml"],
     "verify": ["verify", "launch.toml"],
     "workers": ["verify", "launch.toml", "--jobs", "2"],
     "exec": ["exec", "--", sys.executable, "program.py"],
@@ -73,7 +83,7 @@ def test_sigterm_ends_everything(tmp_path, name):
     mark = secrets.token_hex(16)
     path = os.pathsep.join([str(TESTS.parent), str(TESTS / "support")])
     process = subprocess.Popen(
-        [sys.executable, "-m", "emugpu", *COMMANDS[name]],
+        [sys.executable, *(["-c", LONG_CALL] if name == "one long call" else ["-m", "emugpu"]), *COMMANDS[name]],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": path, MARK: mark},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
