@@ -10,7 +10,7 @@ EXIT_USAGE = 2
 EXIT_CANNOT_RUN = 3
 EXIT_WRONG_RESULT = 4
 EXIT_INCOMPLETE = 5
-EXIT_INTERRUPTED = 130  # the shell's code for a program that Ctrl-C has ended
+EXIT_INTERRUPTED = 130  # the shell's code for a program that Ctrl-C has ended; after SIGTERM, too
 EXIT_CODES = {
     EXIT_OK: "ok or clean",
     EXIT_FINDINGS: "findings: racy, or a regression",
