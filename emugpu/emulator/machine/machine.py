@@ -296,14 +296,14 @@ class Machine:
             self._time_out([f for f in clusters.fragments if f.waiting is not None], PATIENCE)
         else:
             self.spinning.forget()
-        self._wake(self.pollers)
+        self._wake_pollers(self.pollers)
         self.pollers.clear()
         for fragment in (*self.preempted, *aside):
             start(fragment)
         self.preempted.clear()
         self.spinning.watch()
 
-    def _wake(self, pollers: Iterable[_Poller]) -> None:
+    def _wake_pollers(self, pollers: Iterable[_Poller]) -> None:
         for poller in pollers:
             self.wakeups.start(poller.fragment)
             if not self._in_order:
@@ -318,7 +318,7 @@ class Machine:
         awake = [p for p in self.pollers if p.seen != self.progress]
         if awake:
             self.pollers = [p for p in self.pollers if p.seen == self.progress]
-            self._wake(awake)
+            self._wake_pollers(awake)
             return True
         if self.preempted:
             self.wakeups.start(self.preempted.popleft())
