@@ -55,11 +55,11 @@ LIMIT_CHECK = 1024
 NATIVE_TURNS = 8 * LIMIT_CHECK
 """The same when the native engine gives the turns."""
 SPELL = 1024
-"""After this many turns without an event from outside (an operation completes, a cluster starts or ends), all ready
-warps stand aside.
+"""After this many turns for each running cluster without an event from outside (an operation completes, a cluster
+starts or ends), all ready warps stand aside.
 """
-LONGEST_SPELL = 64 * SPELL
-"""The same, if operations complete meanwhile."""
+LONGEST_SPELL = 64
+"""The same, in spells, if operations complete meanwhile."""
 LONGEST_TURN = 100 + WINDOW
 """The most blocks that one turn of a warp has."""
 MOST_STEPS = 1_000_000_000
@@ -242,7 +242,7 @@ class Machine:
             if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and self.preempted):
                 self._check_limits()
                 turns = 0
-            if ready and (self._quiet_turns >= SPELL or self._spell >= LONGEST_SPELL):
+            if ready and self._spell >= SPELL and self._turns_left() <= 0:
                 self._stand_aside()
             if ready and self._in_order and (taken := self._take_turns(turns)):
                 turns += taken
@@ -271,6 +271,11 @@ class Machine:
         changes = self.wakeups.changes
         if not self._run(fragment) or self.wakeups.changes != changes:
             self.progress += 1
+
+    def _turns_left(self) -> int:
+        """Returns how many turns there are until all ready warps stand aside."""
+        spell = SPELL * max(1, len(self.clusters.running))
+        return min(spell - self._quiet_turns, LONGEST_SPELL * spell - self._spell)
 
     def _stand_aside(self) -> None:
         self._aside.extend(self.wakeups.ready)
@@ -463,7 +468,7 @@ class Machine:
 
         before: turns since the last check of the limits. Together with the new ones they must not exceed the limit.
         """
-        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before, SPELL - self._quiet_turns)
+        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before, self._turns_left())
         if self.engine is None or most <= 0:
             return 0
         window = 0 if self._suspects else WINDOW
