@@ -597,18 +597,3 @@ def report_finished(sink: Sink | None, operation: Operation | None) -> None:
     """Reports that all results of an operation are visible."""
     if sink is not None and operation is not None:
         sink(Finished(operation, operation.writes))
-
-
-def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:
-    """Returns one sink for all of them, or None if there are none."""
-    return _Several(sinks) if len(sinks) > 1 else sinks[0] if sinks else None
-
-
-class _Several(DeferredSink):
-    def __init__(self, sinks: tuple[Sink, ...]) -> None:
-        self._sinks = sinks
-        self.is_deferred = all(map(can_defer, sinks))
-
-    def __call__(self, event: Any) -> None:
-        for sink in self._sinks:
-            sink(event)
