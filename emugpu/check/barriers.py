@@ -105,6 +105,7 @@ class MBarriers:
         if event.cta != agent.cta:
             model.reach(thread.clock, agent.cluster, event.cta, site, agent, "an arrival")
             barrier.unseen.append(Arrival(event.phase, thread.own, thread.time, site, agent, False))
+        barrier.arrivers.add((agent.cta, agent.warp))
         _count_arrival(model, barrier, event, self._execution)
         barrier.use(thread, site, agent)
         if event.arrivals:
@@ -152,6 +153,7 @@ class MBarriers:
                 "it waits for nothing",
                 (earlier.site, earlier.agent), (site, agent), "no change of the parity between the two waits",
                 "change the parity once after each wait, and only then, so that the wait asks for the next phase",
+                barrier.arrivers,
             )  # fmt: skip
         self._lapped(barrier, barrier.wait(thread, site.semantics, SCOPES.get(site.scope, 0), event.phase, site, agent))
 

@@ -140,20 +140,23 @@ class Finding:
 @dataclass(frozen=True)
 class Suspect:
     """What is no error by itself, and the cause of errors that follow from it. ``agents``: the CTA ranks and warps that
-    did it.
+    did it. ``others``: those that arrive at the same barrier.
     """
 
     finding: Finding
     agents: frozenset[tuple[int, int]]
+    others: frozenset[tuple[int, int]]
 
     def explains(self, other: Finding) -> bool:
-        """Returns whether another finding follows from this one."""
-        if other.rule in _OF_PHASES:
-            return True
+        """Returns whether another finding may follow from this one."""
         agents = {(place.cta, place.warp) for place in (other.first, other.second) if place is not None}
         if self.finding.rule == "barrier-repeated":
-            return other.rule in _RACES and bool({cta for cta, _ in agents} & {cta for cta, _ in self.agents})
-        return other.rule in _RACES and bool(agents & self.agents)
+            is_here = bool({cta for cta, _ in agents} & {cta for cta, _ in self.agents})
+            return other.rule in (*_RACES, *_OF_PHASES) and is_here
+        if other.rule in _OF_PHASES:
+            return bool(agents & (self.agents | self.others))
+        pairs = ((one, two) for one in agents & self.agents for two in agents & self.others)
+        return other.rule in _RACES and any(one != two for one, two in pairs)
 
 
 _SUSPECTED = ("phase-repeated", "barrier-repeated")
@@ -209,13 +212,14 @@ class CollectedFindings:
         self._found[finding.rule, finding.severity, first, second] = [finding, finding.count]
         self.on_finding(finding)
 
-    def suspect(self, finding: Finding, agent: tuple[int, int]) -> None:
+    def suspect(self, finding: Finding, agent: tuple[int, int], others: Iterable[tuple[int, int]]) -> None:
         """Adds a suspect, and counts those with equal rule and instructions as one."""
         assert finding.first is not None and finding.second is not None
         key = (finding.rule, finding.first.line, finding.second.line)
-        known = self._suspects.setdefault(key, [finding, set(), 0])
+        known = self._suspects.setdefault(key, [finding, set(), set(), 0])
         known[1].add(agent)
-        known[2] += 1
+        known[2].update(others)
+        known[3] += 1
 
     def has(self, rule: str) -> bool:
         return any(key[0] == rule for key in self._found)
@@ -224,8 +228,8 @@ class CollectedFindings:
         found = [replace(finding, count=count) for finding, count in self._found.values()]
         found.sort(key=_rank)
         suspects = tuple(
-            Suspect(replace(finding, count=count), frozenset(agents))
-            for finding, agents, count in self._suspects.values()
+            Suspect(replace(finding, count=count), frozenset(agents), frozenset(others))
+            for finding, agents, others, count in self._suspects.values()
         )
         return Report(tuple(found), suspects, self.hung)
 
@@ -285,7 +289,7 @@ def _merged_suspects(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
         known = found.get(key)
         if known is not None:
             more = replace(known.finding, count=max(known.finding.count, one.count))
-            suspect = Suspect(more, known.agents | suspect.agents)
+            suspect = Suspect(more, known.agents | suspect.agents, known.others | suspect.others)
         found[key] = suspect
     return tuple(found.values())
 

@@ -99,6 +99,8 @@ class TrackedMBarrier:
     signalled: dict[int, Signal] = field(default_factory=dict)
     seen: dict[tuple[Components, int], Wait] = field(default_factory=dict)
     """The last wait of each thread that has seen the end of a phase."""
+    arrivers: set[tuple[int, int]] = field(default_factory=set)
+    """The CTA ranks and warps that have arrived in any phase."""
     last: tuple[Site, Agent] | None = None
     last_arrival: tuple[int, int] = (0, 0)
     """The execution of the instruction, as `MBarriers` numbers it, and the phase."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -239,12 +239,15 @@ class Model:
         self.findings.add(Finding(rule, severity, message, places[0], places[1], where, missing, fix), *lines)
 
     def suspect(
-        self, rule: str, message: str, first: tuple[Site, Agent], second: tuple[Site, Agent], missing: str, fix: str
-    ) -> None:
-        """Adds what is an error only if others follow from it."""
+        self, rule: str, message: str, first: tuple[Site, Agent], second: tuple[Site, Agent], missing: str, fix: str,
+        others: Iterable[tuple[int, int]] = (),
+    ) -> None:  # fmt: skip
+        """Adds what is an error only if others follow from it. ``others``: the CTA ranks and warps that arrive
+        at the same barrier.
+        """
         begins, again = self.names.place(*first), self.names.place(*second)
         finding = Finding(rule, "error", message, begins, again, missing=missing, fix=fix)
-        self.findings.suspect(finding, (second[1].cta, second[1].warp))
+        self.findings.suspect(finding, (second[1].cta, second[1].warp), others)
 
     # ---- other CTAs ----
 

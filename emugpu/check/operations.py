@@ -35,6 +35,7 @@ class Signals(OperationChecker):
         check_use(model, barrier, in_flight.clock, site, agent, f"{site.opcode} signals")
         barrier.signal(operation.id, event.phase)
         barrier.last = (site, agent)
+        barrier.arrivers.add((agent.cta, agent.warp))
         barrier.pending -= 1
         if operation.kind == "cp.async.arrive":
             barrier.copied(in_flight.clock, in_flight.who, in_flight.time)

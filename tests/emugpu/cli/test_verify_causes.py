@@ -152,6 +152,23 @@ CASES = {
         ),
         expected="where(arange(64) >= 32, 6, 0)",
     ),
+    "a race beside a wait that is repeated, and may be": Case(
+        """
+        setp.eq.u32 %p0, %r0, 0; mov.b32 %r5, words; add.u32 %r5, %r5, 512; @%p0 mbarrier.init.shared.b64 [%r5], 32;
+        bar.sync 0; setp.ge.u32 %p1, %r0, 64; @%p1 bra GIVES;
+        W: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra W;
+        V: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra V;
+        st.shared.b32 [%r3], %r0; FAULT xor.b32 %r6, %r3, 128; ld.shared.b32 %r1, [%r6]; bra DONE;
+        GIVES: setp.ge.u32 %p1, %r0, 96; @%p1 exit; mbarrier.arrive.shared.b64 _, [%r5]; exit;
+        DONE:
+        """
+        + OUT,
+        "bar.sync 1, 64;",
+        "",
+        ("error race-shared: ", "no barrier between the write and the read"),
+        expected="roll(arange(64), 32)",
+        block=128,
+    ),
     "a warp that arrives twice in a phase": Case(
         """
         setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
