@@ -239,7 +239,7 @@ def _observe_memory(session: Session, name: str, base: str, inputs: Any) -> None
     """Handles a fill, a copy of bytes, or a free in a stream."""
     order, asynchronous = session.order, "Async" in base
     touched = Touched()
-    host_is_pageable = False
+    host_waits = False
 
     def touch(address: int, nbytes: int, kind: int) -> bool:
         block = session.memory.holding(address)
@@ -271,9 +271,12 @@ def _observe_memory(session: Session, name: str, base: str, inputs: Any) -> None
     elif inputs[2]:
         to, frm, nbytes = inputs[:3]
         known = [touch(to, nbytes, WRITE), touch(frm, nbytes, READ)]
-        host_is_pageable = not all(known)
+        pinned = any(session.pinned.holds(address) for address in (to, frm))
+        # A copy of pageable memory in a stream may return early only on its way to the device.
+        pageable = not all(known) and base != "cuMemcpyHtoDAsync"
+        host_waits = pageable if asynchronous else pinned or not all(known)
     order.submit(StreamOperation(name, stream, touched.close()))
-    if host_is_pageable and (not asynchronous or base != "cuMemcpyHtoDAsync"):
+    if host_waits:
         order.host_waits_for_stream(stream)
 
 

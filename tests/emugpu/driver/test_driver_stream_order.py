@@ -94,6 +94,10 @@ PROGRAMS = {
     "freed by the host": ("run('fill', 0, p, a); call('cuMemFree_v2', p)", ""),
     "a copy from pinned memory in another stream": (
         "call('cuMemcpyHtoDAsync_v2', p, pinned, 512, a); run('pass_on', p, out, b)", RACE),
+    "a copy of the host from pinned memory": (
+        "call('cuMemcpyHtoD_v2', p, pinned, 512); run('pass_on', p, out, b)", ""),
+    "a copy on the device does not hold the host": (
+        "call('cuMemcpyDtoD_v2', p, q, 512); run('pass_on', p, out, b)", RACE),
     "the same 16 bytes, perhaps not the same bytes": (
         "run('every_other', 0, p, a); run('every_other_next', 0, p, b)", UNSURE),
     "early without a wait": ("run('fill_late', 0, p, a); run('pass_on', p, out, a, True)", RACE),
