@@ -354,7 +354,7 @@ def test_what_was_noted_when_noting_ends_is_not_lost(monkeypatch):
         monkeypatch.setattr(pending, name, value)
     text = program(random.Random(1268), 0.15)
     expected = found(text, True, "random", 1268)
-    assert len(expected) == 29 and found(text, False, "random", 1268) == expected
+    assert len(expected) == 25 and found(text, False, "random", 1268) == expected
 
 
 @pytest.mark.usefixtures("none_is_single_barrier")
