@@ -167,8 +167,8 @@ def emulated_gpu(
     Args:
         gpu: b200, h200 or h100.
         check: whether to look for races, as ``emugpu verify`` does; much slower.
-        schedule: fifo, random or declining. seed: of a random schedule. accumulation, uninitialised, engine: as the
-            settings of ``--emulate``.
+        schedule: fifo, random, declining or reversed. seed: of a random schedule. accumulation, uninitialised, engine:
+            as the settings of ``--emulate``.
         timeout: the limit of a launch in seconds. max_steps: the limit of a launch in warp instructions.
 
     Raises:

@@ -86,8 +86,9 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
 def _together(runs: list[Checked], work: Sequence[CheckJob]) -> Checked:
     """Joins the schedules of a launchable.
 
-    A result that is right under fifo and wrong when requests fail gives a finding. So does an error that shows only if
-    CTAs start in the reverse order, as a warning: hardware is known to start them in order.
+    A result that is right under fifo and wrong when requests fail gives a finding. So does a hang or a wrong result
+    that shows only if CTAs start in the reverse order, as a warning: hardware is known to start them in order. Errors
+    that such a run has besides stay errors, but for those of a hang, which follow from it.
     """
     last = runs[-1]
     if len(runs) > 1 and work[-1].emulation.schedule == "reversed" and not _is_right(last):
@@ -103,7 +104,8 @@ def _together(runs: list[Checked], work: Sequence[CheckJob]) -> Checked:
                 missing="CUDA promises no order in which CTAs start; GPUs are known to start them in order",
                 fix="let a CTA take its number from a counter in global memory (atomicAdd) when it starts",
             )  # fmt: skip
-            return replace(others, report=Report((*found, finding)), schedules=len(runs))
+            more = () if last.ended == "hung" or others.report.errors else last.report.errors
+            return replace(others, report=Report((*more, *found, finding)), schedules=len(runs))
     checked = together(runs)
     wrong = {one.emulation.schedule for one, run in zip(work, runs, strict=True) if not _is_right(run)}
     if "declining" not in wrong or "fifo" in wrong:

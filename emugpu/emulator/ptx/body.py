@@ -483,8 +483,7 @@ class Body:
         found = _SUM.match(text)
         if not found:
             raise ValueError
-        offset = integer(found[3]) if found[3] else 0
-        return found[1], -offset if found[2] == "-" else offset
+        return found[1], integer(found[2] + found[3]) if found[3] else 0
 
     def _element(self, name: str, scope: Scope) -> int:
         """Returns the size of an element of an array."""

@@ -100,7 +100,7 @@ _OPERATORS: tuple[dict[str, Callable[[Number, Number], Number]], ...] = (
      ">=": lambda a, b: int(a >= b)},
     {"<<": lambda a, b: _shifted(a, b), ">>": lambda a, b: _shifted(a, -b)},
     {"+": operator.add, "-": operator.sub},
-    {"*": operator.mul, "/": _quotient, "%": lambda a, b: a % _WORD % b},
+    {"*": operator.mul, "/": _quotient, "%": lambda a, b: a % _WORD % (b % _WORD)},
 )  # fmt: skip
 """The operators of two operands, the weakest first."""
 

@@ -312,7 +312,8 @@ def verify(case: Case, fault: str, folder: Path) -> tuple[int, str]:
         f"launch = {{ grid = {case.grid}, block = {case.block}, arguments = [{arguments}] }}\n"
         f'[buffers]\nout = {{ dtype = "u32", shape = {case.size}, init = "uninitialised" }}\n{case.buffers}'
     )
-    done = CliRunner().invoke(main, ["verify", str(folder / "launch.toml")], env={"COLUMNS": "10000"})
+    words = ["verify", str(folder / "launch.toml"), "--schedules", "8"]
+    done = CliRunner().invoke(main, words, env={"COLUMNS": "10000"})
     return done.exit_code, done.output
 
 
