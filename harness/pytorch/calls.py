@@ -5,6 +5,7 @@ allocates C, takes the addresses and launches.
 from __future__ import annotations
 
 import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -45,6 +46,7 @@ class Call:
 
 
 _calls: dict[Any, Call] = {}
+_changing_calls = threading.Lock()
 _workspaces: dict[Any, torch.Tensor] = {}
 
 
@@ -66,14 +68,18 @@ def run(
         asked, a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(),
         None if first is None else (first.shape, first.stride(), first.dtype, first.get_device()),
         None if second is None else (second.shape, second.stride(), second.dtype, second.get_device()),
-        None if group_sizes is None else (group_sizes.shape, group_sizes.dtype, group_sizes.get_device()),
+        None if group_sizes is None else (
+            group_sizes.shape, group_sizes.stride(), group_sizes.dtype, group_sizes.get_device(),
+        ),
         None if out is None else (out.shape, out.stride(), out.dtype, out.get_device()),
     )  # fmt: skip
     call = _calls.get(key)
     if call is None:
-        call = _calls[key] = _prepare(Asked(*asked), a, b, first, second, group_sizes, out)
-        if len(_calls) > MOST_CALLS:
-            del _calls[next(iter(_calls))]
+        call = _prepare(Asked(*asked), a, b, first, second, group_sizes, out)
+        with _changing_calls:
+            _calls[key] = call
+            if len(_calls) > MOST_CALLS:
+                del _calls[next(iter(_calls))]
     if out is None:
         out = torch.empty(call.c_shape, dtype=call.c_dtype, device=call.device)
     else:
@@ -156,7 +162,9 @@ def _workspace(wanted: Workspace, device: torch.device, stream: int) -> int:
     one on the stream waits for it, so they share it. Launches in a CUDA graph have their own, which the graph zeroes,
     because graphs that were captured on one stream can run at the same time.
     """
-    if torch.cuda.is_current_stream_capturing():
+    with torch.cuda.device(device):  # PyTorch's current one may be another
+        captured = torch.cuda.is_current_stream_capturing()
+    if captured:
         return _new_workspace(wanted, device).data_ptr()
     key = device.index, stream, wanted
     if key not in _workspaces:

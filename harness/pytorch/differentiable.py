@@ -21,7 +21,8 @@ from harness.pytorch.checks import Asked
 from harness.pytorch.operator import call_operator
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Tensors that nothing but the GPU looks at, unless a compiler, a mode or a transform of torch.func is active."""
+"""Classes whose tensors nothing but the GPU looks at, unless a compiler, a mode or a transform of torch.func is active.
+"""
 count_modes, transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 SWIGLU_COLUMNS = 8
 """Columns of gates, and behind them as many of what they gate (docs/epilogues.md)."""
@@ -45,13 +46,28 @@ def product(
         or b.requires_grad
         or (first is not None and first.requires_grad)
         or (second is not None and second.requires_grad)
+        or (out is not None and out.requires_grad)
     ) and is_grad_enabled():
         if out is not None:
             rule = "out takes no gradient; leave it out, or call under torch.no_grad()"
             raise ValueError(f"a tensor requires a gradient and out is given: {rule}")
         found: Product = _Product.apply(asked, a, b, first, second, group_sizes, alpha, beta, c_scale)
         return found
-    if is_compiling() or type(a) not in PLAIN or type(b) not in PLAIN or count_modes() or transforms() is not None:
+    if (
+        is_compiling()
+        or count_modes()
+        or transforms() is not None
+        or not (
+            type(a) in PLAIN
+            and not a.is_neg()
+            and type(b) in PLAIN
+            and not b.is_neg()
+            and (first is None or (type(first) in PLAIN and not first.is_neg()))
+            and (second is None or (type(second) in PLAIN and not second.is_neg()))
+            and (group_sizes is None or (type(group_sizes) in PLAIN and not group_sizes.is_neg()))
+            and (out is None or (type(out) in PLAIN and not out.is_neg()))
+        )
+    ):
         return call_operator(asked, a, b, first, second, group_sizes, out, alpha, beta, c_scale)
     return run(asked, a, b, first, second, group_sizes, out, None, alpha, beta, c_scale)
 

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from harness.pytorch.calls import Product, run
 from harness.pytorch.checks import OUT_DTYPES, TORCH_TYPES, Asked, check
@@ -38,6 +39,8 @@ def call_operator(
 ) -> Product:
     """Works as `run`, through the operator."""
     problem = check(Asked(*asked), a, b, first, second, group_sizes, out)
+    if out is not None and not is_compiling() and out.is_neg():
+        raise ValueError("out.is_neg() is True: its memory holds the opposite of its elements; give an ordinary tensor")
     if out is None:
         out = torch.empty(problem.c[0], dtype=problem.c[1], device=a.device)
     factors = None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+from typing import ClassVar
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -54,6 +58,14 @@ def test_another_kind_of_call_is_prepared_for_itself(gpu, change):
     assert len(gpu.prepared) == 2
 
 
+def test_group_sizes_that_are_no_longer_contiguous_are_refused():
+    sizes = torch.tensor([8, 0, 16, 0, 16, 0], dtype=torch.int32)
+    of_groups = draw(3, N, K)
+    functions.grouped_matmul(A, of_groups, sizes[::2].contiguous())
+    with pytest.raises(ValueError, match=r"group_sizes has strides \(2,\); call group_sizes.contiguous\(\) first"):
+        functions.grouped_matmul(A, of_groups, sizes[::2])
+
+
 def test_options_may_be_lists(gpu):
     functions.matmul(A, B, cluster=[2, 1])
     functions.matmul(A, B, cluster=(2, 1))
@@ -67,6 +79,27 @@ def test_the_oldest_call_is_forgotten(gpu, monkeypatch):
     assert [shape.m for _, shape in gpu.prepared] == [8, 16, 24]
     functions.matmul(A[:8], B)
     assert [shape.m for _, shape in gpu.prepared] == [8, 16, 24, 8]
+
+
+def test_threads_that_forget_calls_at_the_same_time_do_not_disturb_each_other(gpu, monkeypatch):
+    """A second thread makes a call of its own just before the first one deletes the oldest."""
+
+    class Calls(dict):
+        def __delitem__(self, key):
+            other = threading.Thread(target=functions.matmul, args=(A[:32], B), daemon=True)
+            if not others:
+                others.append(other)
+                other.start()
+                other.join(0.2)
+            super().__delitem__(key)
+
+    others = []
+    monkeypatch.setattr(calls, "_calls", Calls())
+    monkeypatch.setattr(calls, "MOST_CALLS", 1)
+    for rows in (8, 16):
+        functions.matmul(A[:rows], B)
+    others[0].join()
+    assert [key[1][0] for key in calls._calls] == [32]
 
 
 def test_a_call_that_is_refused_is_not_kept():
@@ -108,12 +141,74 @@ def test_what_the_driver_refuses_is_no_result(gpu):
         functions.matmul(A, B)
 
 
+def given_with(name: str, change):
+    """Returns a function and its arguments, among them the tensor of this name, changed."""
+    function, given = functions.matmul, {"a": A, "b": B}
+    if name == "group_sizes":
+        function, given = functions.grouped_matmul, {"a": A, "b": B[None], name: torch.tensor([M], dtype=torch.int32)}
+    elif name not in given:
+        given[name] = {"bias": draw(N), "residual": draw(M, N), "out": draw(M, N)}[name]
+    return function, given | {name: change(given[name])}
+
+
+class Seen(torch.Tensor):
+    """A class of tensors that is told which functions get one of its own."""
+
+    functions: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), options=None):
+        cls.functions.append(str(function))
+        return super().__torch_function__(function, types, arguments, options)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "bias", "residual", "group_sizes", "out"])
+def test_the_class_of_any_tensor_sees_the_operator(name):
+    function, given = given_with(name, lambda x: x.as_subclass(Seen))
+    Seen.functions.clear()
+    function(**given)
+    assert "blackwell_lab.gemm" in Seen.functions
+
+
+@pytest.mark.parametrize("name", ["a", "b", "bias", "residual"])
+def test_tensors_that_pytorch_negates_only_when_they_are_read(name):
+    """Their memory has the opposite of their elements (torch.Tensor.is_neg), as that of `x.conj().imag` has."""
+    function, given = given_with(name, lambda x: torch._neg_view(-x))
+    assert given[name].is_neg()
+    exact = A.double() @ B.double().t()
+    exact += sum(given[more].double() for more in ("bias", "residual") if more in given)
+    assert torch.equal(function(**given), exact.bfloat16())
+
+
+def test_group_sizes_that_pytorch_negates_only_when_they_are_read(gpu):
+    function, given = given_with("group_sizes", lambda x: torch._neg_view(-x))
+    function(**given)
+    assert gpu.launched[0].sizes != given["group_sizes"].data_ptr(), "a copy is read"
+
+
+def test_out_that_pytorch_negates_only_when_it_is_read_is_refused():
+    function, given = given_with("out", torch._neg_view)
+    with pytest.raises(ValueError, match=r"^out.is_neg\(\) is True: .*; give an ordinary tensor$"):
+        function(**given)
+
+
 WORKSPACE = Workspace(counters=3, bytes=64)
 
 
-def workspaces_of(monkeypatch, streams) -> list[int]:
-    """The addresses of workspaces that launches on these streams get."""
-    seen = []
+def workspaces_of(monkeypatch, streams, capturing=False) -> list[int]:
+    """The addresses of workspaces that launches on these streams get, which a CUDA graph captures or not. The tensors
+    are on another device than PyTorch's current one, on which the opposite is the case.
+    """
+    seen, current = [], []
+
+    @contextmanager
+    def on(device):
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: (current == [A.device]) == capturing)
     monkeypatch.setattr(calls, "load", lambda configs, shapes, device: [Launch(7, WORKSPACE, "a kernel", None)])
     monkeypatch.setattr(calls, "launcher", lambda: lambda values: seen.append(on_cpu.FORMAT.unpack(values)[9]) or 0)
     monkeypatch.setattr(calls, "_workspaces", {})
@@ -124,7 +219,6 @@ def workspaces_of(monkeypatch, streams) -> list[int]:
 
 
 def test_launches_on_a_stream_share_a_workspace_and_streams_do_not(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     first, second, again, other = workspaces_of(monkeypatch, [1, 2, 1, 3])
     assert first == again and len({first, second, other}) == 3
     kept = list(calls._workspaces.values())
@@ -132,11 +226,11 @@ def test_launches_on_a_stream_share_a_workspace_and_streams_do_not(monkeypatch):
 
 
 def test_a_graph_has_its_own_workspaces_and_zeroes_them(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    zeroed = []
-    monkeypatch.setattr(torch.Tensor, "zero_", lambda self: zeroed.append(len(self)))
-    workspaces_of(monkeypatch, [1, 1])
-    assert zeroed == [3, 3] and not calls._workspaces
+    zeroed = []  # it keeps the memory, as the pool of a graph does
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda self: zeroed.append(self))
+    first, second = workspaces_of(monkeypatch, [1, 1], capturing=True)
+    assert first != second and [each.data_ptr() for each in zeroed] == [first, second]
+    assert [len(each) for each in zeroed] == [3, 3] and not calls._workspaces
 
 
 def test_warm_prepares_all_shapes_together(gpu, monkeypatch):

@@ -108,3 +108,12 @@ def test_out_takes_no_gradient():
         functions.matmul(a, draw(N, K), out=out)
     with torch.no_grad():
         assert functions.matmul(a, draw(N, K), out=out) is out
+
+
+def test_out_that_requires_a_gradient_is_not_overwritten():
+    out = torch.zeros(M, N).bfloat16().requires_grad_()
+    with pytest.raises(ValueError, match=r"a tensor requires a gradient and out is given: .*torch.no_grad"):
+        functions.matmul(draw(M, K), draw(N, K), out=out)
+    assert not out.any()
+    with torch.no_grad():
+        assert functions.matmul(draw(M, K), draw(N, K), out=out) is out and out.any()
