@@ -44,6 +44,8 @@ ANY_ADDRESS = 1 << 21
 HEADER, MOST_PARAMETERS, MOST_WORDS, MISALIGNED = 11, 32, 128, 10000
 IS_MAP = 1 << 63
 _WORD = 8
+MAP_WORDS = 64 // _WORD
+"""A tensor map begins at a multiple of 64 bytes (CUDA Driver API, CUtensorMap), as the words of the parameters do."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,10 @@ class Gpu:
         places: list[int] = []
         words: list[int] = []
         for argument in arguments:
+            if isinstance(argument, TensorMapArgument):
+                place = f"the tensor map {argument.name} is at word {len(words)} of the parameters"
+                rule = f"it must be at a multiple of {MAP_WORDS}: put it before all that is smaller"
+                assert len(words) % MAP_WORDS == 0, f"{place}; {rule}"
             places.append(len(words))
             number, added, kind = self._patch(argument)
             if number is not None:

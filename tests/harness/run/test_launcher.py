@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from pathlib import Path
@@ -11,14 +12,24 @@ import pytest
 from driver_programs import needs_mojo
 from driver_programs import run as run_program
 
+from emugpu.cuda.driver import LaunchConfig
 from emugpu.emulator.memory.tensor_map_bytes import NBYTES, Fields
 from harness.compile.artifacts import build
-from harness.compile.planner import TensorMapArgument
+from harness.compile.planner import ScalarArgument, TensorMapArgument
+from harness.run.launcher import Gpu
 
-pytestmark = [pytest.mark.slow, needs_mojo]
 GPUS = {"dynamic": "h200", "no overlap": "h200", "residual": "b200"}
 
 
+def test_a_tensor_map_that_would_not_be_aligned_is_no_table():
+    number = ScalarArgument("rows", "u32", 1)
+    described = TensorMapArgument("a_map", "A", "bf16", (64, 8), (128,), (64, 8), "128B", 128)
+    with pytest.raises(AssertionError, match=r"the tensor map a_map is at word 1 of the parameters.*put it before"):
+        Gpu._table(Gpu.__new__(Gpu), ctypes.c_void_p(), LaunchConfig(), [number, described])
+
+
+@pytest.mark.slow
+@needs_mojo
 @pytest.mark.parametrize("name", GPUS)
 def test_launches_from_a_table(capfd, name):
     program = Path(launched_kernels.__file__)
