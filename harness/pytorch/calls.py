@@ -167,9 +167,10 @@ def _workspace(wanted: Workspace, device: torch.device, stream: int) -> int:
     if captured:
         return _new_workspace(wanted, device).data_ptr()
     key = device.index, stream, wanted
-    if key not in _workspaces:
-        _workspaces[key] = _new_workspace(wanted, device)
-    return _workspaces[key].data_ptr()
+    found = _workspaces.get(key)
+    if found is None:
+        found = _workspaces.setdefault(key, _new_workspace(wanted, device))  # another thread may have been faster
+    return found.data_ptr()
 
 
 def _new_workspace(wanted: Workspace, device: torch.device) -> torch.Tensor:
