@@ -174,11 +174,11 @@ class _CheckedLaunch:
     def _warp_synced(self, event: events.WarpSynced) -> None:
         self.model.threads.meet(event.agent, event.members)
         self._mbarriers.lanes_met()
-        self._lanes.meet(event.agent)
+        self._lanes.meet(event.agent, event.members)
 
     def _waited(self, event: events.Waited) -> None:
         self._mbarriers.waited(event)
-        self._lanes.meet(event.agent)
+        self._lanes.end_interval(event.agent)
 
     def _group_left(self, event: events.GroupLeft) -> None:
         self._thread_barriers.left(event)

@@ -69,11 +69,11 @@ def _not_passed_on(old: Record, new: Record) -> Diagnosis:
     signal = next(r for r in old.released or () if r.site is not None)
     assert signal.site is not None
     lanes = [lane for lane in range(32) if signal.lanes >> lane & 1]
-    who = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]}"
+    who = f"lane {lanes[0]} signals" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]} signal"
     done = "wrote" if old.writes else "read"
     return Diagnosis(
         "signal-for-lanes", "error",
-        f"{who} signals in line {signal.site.line} what other lanes of the warp {done}, and nothing makes it wait for "
+        f"{who} in line {signal.site.line} what other lanes of the warp {done}, and nothing makes it wait for "
         f"them before {_name(new)}",
         f"no bar.warp.sync between line {old.site.line} and line {signal.site.line}",
         f"bar.warp.sync -1 (__syncwarp) before line {signal.site.line}, or a signal by each lane",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from emugpu.check.model import SHARED_BYTES, Model, drop_cluster
 from emugpu.emulator.machine.events import Access, Accesses, Agent, Operation, SharedChunks, Site
-from emugpu.emulator.machine.lanes import lanes_of
+from emugpu.emulator.machine.lanes import FULL_MASK, lanes_of
 from emugpu.emulator.memory.bytes import CHUNK
 
 READERS = ("tma.store", "bulk.store", "mma", "tmem.copy")
@@ -76,10 +76,14 @@ class LaneMeetings:
         self._count = 0
         self._reported: set[Site] = set()
 
-    def meet(self, agent: Agent) -> None:
-        """Handles a meeting: the lanes of a warp have waited for one another."""
+    def meet(self, agent: Agent, members: int = FULL_MASK) -> None:
+        """Handles a meeting: the lanes ``members`` of a warp have waited for one another."""
+        self.end_interval(agent)
+        self._model.threads.lanes_met(agent, members)
+
+    def end_interval(self, agent: Agent) -> None:
+        """Handles what may let some lanes of a warp wait for others."""
         self._intervals.pop(agent[:3], None)
-        self._model.threads.lanes_met(agent)
 
     def access(self, event: Access) -> None:
         interval = self._interval(event.agent)

@@ -28,6 +28,9 @@ from emugpu.emulator.machine.events import Agent
 from emugpu.emulator.machine.lanes import FULL_MASK
 
 UNMET_KEPT = 64
+"""Of what a warp has done since its lanes met, the checker follows this many moments for signal-for-lanes."""
+MEETINGS_KEPT = 64
+"""After this many meetings of some lanes only, all lanes count as met."""
 COMPONENTS_OF_WARP = 2
 COMPONENTS_OF_CTA = 20
 """Room for the mbarriers, pipes and bulk groups that most kernels need. There may be more."""
@@ -37,10 +40,10 @@ class Moment:
     """A thread between two synchronisations: its knowledge, and the records of its accesses.
 
     ``lanes`` have made weak accesses. ``released`` holds the releases since then by which only some of them pass these
-    on, if there is one, and the meetings after it.
+    on, if there is one, and the meetings of all lanes after it. ``met`` holds the meetings of some lanes since then.
     """
 
-    __slots__ = ("clock", "lanes", "observer", "order", "records", "released", "space", "time", "version", "who")
+    __slots__ = ("clock", "lanes", "met", "observer", "order", "records", "released", "space", "time", "version", "who")
 
     def __init__(self, clock: Clock, who: int, time: int, version: int = 0) -> None:
         self.version = version
@@ -51,6 +54,19 @@ class Moment:
         self.records: dict[tuple[int, int, bool, int | None], Record] = {}
         self.lanes = 0
         self.released: list[LaneRelease] = []
+        self.met: list[int] = []
+
+    def known_to(self, lanes: int) -> int:
+        """Returns these lanes, and those whose accesses at this moment they know to be over."""
+        for members in reversed(self.met):
+            if members & lanes:
+                lanes |= members
+        return lanes
+
+    def forget_lanes(self, who: int, time: int) -> None:
+        """What is released from now on passes on the accesses of all lanes."""
+        if self.released:
+            self.released.append(LaneRelease(FULL_MASK, who, time))
 
 
 @dataclass(slots=True, eq=False)
@@ -103,27 +119,38 @@ class Thread:
         moment = self.moment()
         if not moment.lanes:
             self.unmet.append(moment)
+            self._drop_oldest()
         moment.lanes |= lanes
         return moment
 
     def releasing(self, release: LaneRelease) -> list[Moment]:
         """Handles a release by some lanes. Returns the moments of which it is the first to pass on only a part."""
         lanes = release.lanes
-        partly = [moment for moment in self.unmet if moment.released or moment.lanes & ~lanes]
+        partly = [moment for moment in self.unmet if moment.released or moment.lanes & ~moment.known_to(lanes)]
         new = [moment for moment in partly if not moment.released]
         for moment in partly:
-            moment.released.append(release)
-        self.unmet = partly[-UNMET_KEPT:]
+            moment.released.append(release._replace(lanes=moment.known_to(lanes)))
+        self.unmet = partly
         return new
 
-    def lanes_met(self) -> None:
-        """Handles a meeting of the lanes: a later release of one passes on what all of them have done so far."""
+    def _drop_oldest(self) -> None:
+        for moment in self.unmet[:-UNMET_KEPT]:
+            moment.forget_lanes(self.own, self.time)
+        del self.unmet[:-UNMET_KEPT]
+
+    def lanes_met(self, members: int = FULL_MASK) -> None:
+        """Handles a meeting of lanes: a later release of one passes on what all of them have done so far."""
         if not self.unmet:
             return
+        unmet = []
         for moment in self.unmet:
-            if moment.released:
-                moment.released.append(LaneRelease(FULL_MASK, self.own, self.time))
-        self.unmet = []
+            if not moment.lanes & ~members or len(moment.met) == MEETINGS_KEPT:
+                moment.forget_lanes(self.own, self.time)
+                continue
+            unmet.append(moment)
+            if moment.met[-1:] != [members]:  # else another part of the warp has noted the meeting
+                moment.met.append(members)
+        self.unmet = unmet
         self._moment = None
 
     def become(self, moment: Moment) -> None:
@@ -281,10 +308,12 @@ class Threads:
         for part in parts:
             part.release()
 
-    def lanes_met(self, agent: Agent) -> None:
-        """Handles a meeting of the lanes of a warp."""
-        for part in self._warp(agent)[1].parts:
-            part.lanes_met()
+    def lanes_met(self, agent: Agent, members: int) -> None:
+        """Handles a meeting of lanes of a warp. Lanes that have exited count as met."""
+        parts = self._warp(agent)[1].parts
+        running = sum(part.lanes for part in parts)
+        for part in parts:
+            part.lanes_met(members | FULL_MASK & ~running)
 
     def leave(self, agent: Agent) -> Thread:
         """Adds the last clock of a thread to its CTA."""

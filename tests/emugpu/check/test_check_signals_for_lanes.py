@@ -133,6 +133,50 @@ def multiplied(s) -> str:
     )
 
 
+ARRIVE = "setp.eq.u32 %p1, %lane, 0; @%p1 mbarrier.arrive.shared::cta.b64 _, [bars];"
+
+
+def rounds(s) -> str:
+    """Warp 0 reads a row in each round, for which lane 0 arrives; all meet at the end, and warp 1 writes all rows."""
+    rows = range(0, 128 * s.rounds, 128)
+    return (
+        only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars], 1;")
+        + OWN_WORD
+        + "".join(f"st.shared.b32 [%r1+{row}], 1;" for row in rows)
+        + CTA_BARRIER
+        + only("%warp eq 0", "".join(f"ld.shared.b32 %r3, [%r1+{row}];" + ARRIVE for row in rows))
+        + CTA_BARRIER
+        + only("%warp eq 1", "".join(f"st.shared.b32 [%r1+{row}], 2;" for row in rows))
+    )
+
+
+HALVES = only("%lane lt 16", "bar.warp.sync 65535;") + only("%lane ge 16", "bar.warp.sync 0xffff0000;")
+PARTS = {
+    "halves, then one lane of each": HALVES + "and.b32 %r10, %lane, 15;" + only("%r10 eq 0", "bar.warp.sync 65537;"),
+    "one lane of each half, then halves": "and.b32 %r10, %lane, 15;" + only("%r10 eq 0", "bar.warp.sync 65537;") + HALVES,
+    "halves": HALVES,
+    "lane 0 alone": only("%lane eq 0", "bar.warp.sync 1;"),
+    "shfl of a half": only("%lane lt 16", "shfl.sync.idx.b32 %r9, %r2, 0, 31, 65535;"),
+    "vote of a half": only("%lane lt 16", "vote.sync.any.pred %p3, %p2, 65535;"),
+    "elect of a half": only("%lane lt 16", "elect.sync _|%p3, 65535;"),
+    "a wait for another mbarrier": wait("bars+8"),
+}  # fmt: skip
+
+
+def met_in_part(s) -> str:
+    """Warp 0 reads a stage, some of its lanes meet, and lane 0 arrives; warp 1 waits and fills the stage again."""
+    return (
+        only("%thread eq 0", "".join(f"mbarrier.init.shared::cta.b64 [bars+{n}], 1;" for n in (0, 8)))
+        + OWN_WORD
+        + "setp.eq.u32 %p2, %lane, 40;"
+        + only("%warp eq 0", "st.shared.b32 [%r1], 1;")
+        + CTA_BARRIER
+        + only("%thread eq 32", "mbarrier.arrive.shared::cta.b64 _, [bars+8];")
+        + only("%warp eq 0", "ld.shared.b32 %r3, [%r1];" + PARTS[s.part] + ARRIVE)
+        + only("%warp eq 1", wait("bars") + "st.shared.b32 [%r1], 7;")
+    )
+
+
 WHO = ("lane 0, by a branch", "lane 0, by a guard", "all", "each half")
 BOTH = ("sm_100a", "sm_90a")
 TABLES = [
@@ -148,6 +192,10 @@ TABLES = [
           lambda s: outcome(s.reads_all and "signal-for-lanes"), targets=BOTH),
     Table("operands of mma.sync", dict(multiplies=(True, False)), multiplied,
           lambda s: outcome(not s.multiplies and "signal-for-lanes"), targets=BOTH),
+    Table("more rounds than the checker follows", dict(rounds=(64, 65, 200)), rounds, lambda s: outcome(), data=32768,
+          targets=BOTH),
+    Table("meetings of some lanes", dict(part=tuple(PARTS)), met_in_part,
+          lambda s: outcome(s.part != "halves, then one lane of each" and "signal-for-lanes"), targets=BOTH),
 ]  # fmt: skip
 
 
