@@ -153,7 +153,7 @@ class Model:
         if thread.unmet:
             new = thread.releasing(LaneRelease(agent.lanes, thread.own, thread.time, site, self._silent))
             if new:
-                self.shared[agent.cluster, agent.cta].doubt(new)
+                self.shared[agent.cluster, agent.cta].leave_to_histories(new)
 
     # ---- findings ----
 

@@ -100,7 +100,7 @@ class PendingAccesses:
             self._hand_over()
         self._time[chunks] = UNKNOWN
 
-    def doubt(self, moments: list[Moment]) -> None:
+    def leave_to_histories(self, moments: list[Moment]) -> None:
         """Moves all pending accesses to the histories, which decide on later accesses to the chunks that were accessed
         at these moments.
         """

@@ -68,10 +68,10 @@ class ShadowMemory:
         if self._pending is not None:
             self._pending.close()
 
-    def doubt(self, moments: list[Moment]) -> None:
+    def leave_to_histories(self, moments: list[Moment]) -> None:
         """Lets the histories decide on later accesses to what was accessed at these moments."""
         if self._pending is not None:
-            self._pending.doubt(moments)
+            self._pending.leave_to_histories(moments)
 
     def _apply(self, event: Access, moment: Moment) -> bool:
         """Returns whether the access is a write and is now the only access in the histories of its chunks."""
