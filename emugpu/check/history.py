@@ -49,8 +49,8 @@ class Record:
     ``order`` is the agent's knowledge of its own cluster, if it was kept. ``scope`` is the scope of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is a
     number for the addresses and values of a store. ``released`` holds releases of some lanes of the agent, if those of
-    the access need them. ``issue`` is the component and time of the thread that issued an
-    asynchronous operation, as agents that follow the issue know them.
+    the access need them. ``issue`` is the component and time of the thread that issued an asynchronous operation, as
+    agents that follow the issue know them.
     """
 
     space: Components

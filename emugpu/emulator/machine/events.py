@@ -174,10 +174,9 @@ class Accesses:
     `DeferredSink` gets them.
 
     ``agent`` is that of the first one; guards may leave fewer lanes to some of them, and ``lanes`` are those of all.
-    ``base`` is the base of the only
-    allocation of global memory that they access, or 0 if there is not exactly one. ``chunks`` are the 16-byte chunks of
-    the CTA's memory, or of that allocation, that they touch, possibly with repetitions. ``whole`` are chunks that one
-    access covers completely.
+    ``base`` is the base of the only allocation of global memory that they access, or 0 if there is not exactly one.
+    ``chunks`` are the 16-byte chunks of the CTA's memory, or of that allocation, that they touch, possibly with
+    repetitions. ``whole`` are chunks that one access covers completely.
     """
 
     agent: Agent
