@@ -132,11 +132,21 @@ class TensorMemoryAccesses(OperationChecker):
 
     kinds = ("tmem.load", "tmem.store")
 
+    def __init__(self, operations: OperationsInFlight) -> None:
+        super().__init__(operations)
+        self._stores: dict[tuple[int, int], int] = {}
+        """The places in their pipes of the stores that no wait covers, by cluster and operation."""
+
+    def forget(self, cluster: int) -> None:
+        drop_cluster(cluster, self._stores)
+
     def issue(self, in_flight: InFlight, agent: Agent) -> None:
         operation = in_flight.operation
         loads = operation.kind == "tmem.load"
         kind = "load" if loads else "keep"
         self._operations.enter(in_flight, self._operations.pipe(kind, agent, agent.warp))
+        if not loads:
+            self._stores[agent.cluster, operation.id] = in_flight.time
         written = touch_tensor(
             self._operations, in_flight, kind, operation.reads if loads else operation.writes, not loads
         )
@@ -152,9 +162,11 @@ class TensorMemoryAccesses(OperationChecker):
         thread = model.threads.of(agent)
         pipe = self._operations.pipe("keep" if event.kind in ("st", "st by ld") else "load", agent, agent.warp)
         clock = thread.own_clock()
+        stores = [self._stores.pop((agent.cluster, one.id), 0) for one in event.operations]
+        over = max(stores) if event.kind == "st by ld" else pipe.count
         for rows in (slice(EXECUTION, BEFORE), slice(BEFORE + 1, None)):
-            clock.set(pipe.component, pipe.count, rows)
-        thread.may_follow(pipe.component, pipe.count)
+            clock.set(pipe.component, over, rows)
+        thread.may_follow(pipe.component, over)
         if event.kind == "st by ld":
             store = event.operations[0]
             model.say(

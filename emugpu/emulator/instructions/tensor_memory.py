@@ -224,7 +224,7 @@ def _common_address(f: Fragment, site: Site, address: Value) -> int:
 def _follow_stores(f: Fragment, site: Site, spot: RegisterPlace) -> None:
     """Warns of a load of what a store of the warp has written that no wait has covered.
 
-    Kernels that run well do this: the load finds what was stored, so the stores of the warp are over.
+    Kernels that run well do this: the load finds what was stored, so the stores of these columns are over.
     """
     overlapping = [store for store in f.pending_stores if np.isin(spot.flat, store.positions).any()]
     if not overlapping:
@@ -235,7 +235,7 @@ def _follow_stores(f: Fragment, site: Site, spot: RegisterPlace) -> None:
         f"loads what the warp's tcgen05.st at PTX line {overlapping[0].site.line} stores, and no tcgen05.wait::st "
         "stands between them",
     )
-    _stores_are_over(f, site, "st by ld")
+    _stores_are_over(f, site, "st by ld", overlapping)
 
 
 def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], address: Value) -> None:
@@ -328,14 +328,14 @@ def wait_for_loads(f: Fragment, site: Site) -> None:
 def wait_for_stores(f: Fragment, site: Site) -> None:
     """Executes ``tcgen05.wait::st``: stored data may be loaded."""
     f.require_whole_warp()
-    _stores_are_over(f, site, "st")
+    _stores_are_over(f, site, "st", f.pending_stores)
 
 
-def _stores_are_over(f: Fragment, site: Site, kind: str) -> None:
+def _stores_are_over(f: Fragment, site: Site, kind: str, stores: Sequence[PendingStore]) -> None:
     if f.grid.sink is not None:
-        covered = tuple(p.operation for p in f.pending_stores if p.operation is not None)
+        covered = tuple(p.operation for p in stores if p.operation is not None)
         f.grid.sink(events.TensorMemoryWaited(f.agent, site, kind, covered))
-    f.pending_stores.clear()
+    f.pending_stores = [store for store in f.pending_stores if store not in stores]
 
 
 @instruction("tcgen05.wait::ld", operands=0, writes=0, settles=True, family="tmem", targets=TENSOR_MEMORY)

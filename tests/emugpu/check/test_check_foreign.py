@@ -154,6 +154,16 @@ def test_a_load_of_what_its_warp_has_stored_is_a_warning():
     assert not warned and not report.findings
 
 
+def test_a_load_shows_nothing_of_stores_to_other_columns():
+    other = "add.u32 %r4, %r2, 8; " + STORED.replace("[%r2]", "[%r4]")
+    _, report = tensor(STORED + other + LOADED)
+    assert [f.rule for f in report.errors] == ["tmem-alloc-order"]
+    _, report = tensor(STORED + other + LOADED + "tcgen05.wait::st.sync.aligned;")
+    assert not report.errors
+    warned, report = tensor(STORED + other + LOADED + LOADED.replace("[%r2]", "[%r4]"))
+    assert warned == {"tmem-wait"} and not report.errors
+
+
 def test_a_store_that_is_only_freed_is_an_error():
     _, report = tensor(STORED + "mov.b32 %r1, 0;")
     assert [f.rule for f in report.errors] == ["tmem-alloc-order"]
