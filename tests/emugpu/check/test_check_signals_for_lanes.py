@@ -151,9 +151,10 @@ def rounds(s) -> str:
 
 
 HALVES = only("%lane lt 16", "bar.warp.sync 65535;") + only("%lane ge 16", "bar.warp.sync 0xffff0000;")
+ONE_OF_EACH = "and.b32 %r10, %lane, 15;" + only("%r10 eq 0", "bar.warp.sync 65537;")
 PARTS = {
-    "halves, then one lane of each": HALVES + "and.b32 %r10, %lane, 15;" + only("%r10 eq 0", "bar.warp.sync 65537;"),
-    "one lane of each half, then halves": "and.b32 %r10, %lane, 15;" + only("%r10 eq 0", "bar.warp.sync 65537;") + HALVES,
+    "halves, then one lane of each": HALVES + ONE_OF_EACH,
+    "one lane of each half, then halves": ONE_OF_EACH + HALVES,
     "halves": HALVES,
     "lane 0 alone": only("%lane eq 0", "bar.warp.sync 1;"),
     "shfl of a half": only("%lane lt 16", "shfl.sync.idx.b32 %r9, %r2, 0, 31, 65535;"),
