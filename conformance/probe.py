@@ -144,7 +144,8 @@ class Probe:
             parts.update(self.entry.encode())
         for case in self.cases:
             shape = (case.name, case.arguments, case.outputs, case.block, case.grid, case.cluster, case.shared)
-            parts.update(repr(shape).encode())
+            text = repr(shape).replace("MapArgument(", "Map(").replace("StructArgument(", "Struct(")  # as was recorded
+            parts.update(text.encode())
             for name, content in case.buffers.items():
                 parts.update(f"{name} {content.dtype.str} {content.shape}".encode())
                 parts.update(np.ascontiguousarray(content).tobytes())
