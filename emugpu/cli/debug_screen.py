@@ -78,10 +78,10 @@ class DebugScreen(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    Listing, VerticalScroll, RichLog, Input { border: round $primary; }
+    ListingView, VerticalScroll, RichLog, Input { border: round $primary; }
     #code { width: 3fr; }
     #state { width: 2fr; }
-    Listing { height: 3fr; }
+    ListingView { height: 3fr; }
     RichLog { height: 2fr; }
     """
     BINDINGS: ClassVar = [
