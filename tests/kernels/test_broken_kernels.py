@@ -10,7 +10,7 @@ from kernel_faults import outcome, substitute
 pytestmark = pytest.mark.slow
 
 SIZE = (512, 512, 7 * 64)
-SEEDS = 12
+SEEDS = 18
 
 
 def constant_before(ptx: str, instruction: str, change) -> str:

@@ -124,7 +124,7 @@ def test_an_exception_is_wrong_and_no_launch_is_incomplete(module):
     ("body", "said"),
     [
         ("emulated_gpu('b300').__enter__()", "GPU 'b300': must be one of b200, h100, h200"),
-        ("emulated_gpu(schedule='lifo').__enter__()", "schedule 'lifo': must be fifo, random or declining"),
+        ("emulated_gpu(schedule='lifo').__enter__()", "schedule 'lifo': must be fifo, random, declining or reversed"),
         ("with emulated_gpu(): emulated_gpu('b200').__enter__()", "emulated_gpu inside emulated_gpu"),
         ("with emulated_gpu(): pass\nemulated_gpu('h200').__enter__()", "this process has an emulated b200 already"),
         (

@@ -80,6 +80,7 @@ def test_only_what_is_asked_for_is_tried():
     assert len({config.cluster for config in tried}) > 1
 
 
+@pytest.mark.slow
 def test_an_epilogue_of_ones_own_is_tried(monkeypatch):
     monkeypatch.setitem(KERNELS["kernel8"].space, "sm_90a", {"mma_shape": ((64, 128), (64, 256)), "stages": (3, 4)})
     file = str(ROOT / "docs" / "examples" / "my_epilogue.mojo")
