@@ -67,7 +67,7 @@ def compare_command(
     return exit_code(entries) or (EXIT_OK if written else EXIT_CANNOT_RUN)
 
 
-def _report_comparison(shape: Shape, entries: list[compare.Entry], outputs: Outputs) -> bool:
+def _report_comparison(shape: Shape, entries: list[compare.ComparedKernel], outputs: Outputs) -> bool:
     """Writes the file, then the screen, because a closed pipe ends the program. Returns whether both were written."""
     published = published_figures()
     data = {**compare.as_dict(entries), "published": [asdict(figure) for figure in published]}
@@ -80,7 +80,7 @@ def _report_comparison(shape: Shape, entries: list[compare.Entry], outputs: Outp
 
 def _show_comparison(
     shape: Shape,
-    entries: list[compare.Entry],
+    entries: list[compare.ComparedKernel],
     published: Sequence[PublishedFigure],
     places: Sequence[str],
 ) -> None:

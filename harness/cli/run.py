@@ -59,7 +59,7 @@ def run_command(
     several = prepare(kernels, problem, [config], RunOptions(device, emulation, ptx_file, no_save))
     if outputs.asks_for(FOLDER) and several[0].request.gpu:
         raise UsageProblem("-o DIR/ keeps results of the emulator, but a GPU would run this; add --device emulator")
-    entries: list[compare.Entry] = []
+    entries: list[compare.ComparedKernel] = []
     written = True
     for entry in attempt_all(several, [_label(one, len(several)) for one in several]):
         entries.append(entry)
@@ -76,7 +76,9 @@ def _label(one: Prepared, kernels: int) -> str:
     return "".join(f"{part}: " for part in parts)
 
 
-def _keep(outcome: Outcome, entries: Sequence[compare.Entry], kernels: int, outputs: Outputs, no_save: bool) -> bool:
+def _keep(
+    outcome: Outcome, entries: Sequence[compare.ComparedKernel], kernels: int, outputs: Outputs, no_save: bool
+) -> bool:
     """Saves a result before showing it, so a closed pipe cannot lose it. Returns whether everything was written."""
     record_file = None if no_save else save(outcome)
     files = Outputs(tuple(one for one in outputs.places if one[1] != "-"))
@@ -107,7 +109,7 @@ def _dump(outcome: Outcome, folder: Path) -> None:
     show_line(Console(stderr=True), f"inputs, output, reference, PTX and plan are in {place}")
 
 
-def _records(entries: Sequence[compare.Entry], kernels: int) -> str:
+def _records(entries: Sequence[compare.ComparedKernel], kernels: int) -> str:
     """Returns the record, or a list of the records of several kernels."""
     found = [entry.outcome.record for entry in entries if entry.outcome]
     return as_json(found if kernels > 1 else found[0])

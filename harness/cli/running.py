@@ -23,7 +23,7 @@ from harness.compile.config import KernelConfig, find_kernel
 from harness.problem import Shape, check_kind
 from harness.run import records
 from harness.run.case import Request
-from harness.run.compare import Entry
+from harness.run.compare import ComparedKernel
 from harness.run.edited import put_in_place
 from harness.run.runner import NoDevice, Outcome, Progress, ScheduleProblem, check_memory, choose_device
 from harness.run.runner import run as run_request
@@ -48,8 +48,8 @@ class Prepared:
     artifact: Artifact
     setting: str = ""
 
-    def entry(self, outcome: Outcome | None, failure: str | None = None) -> Entry:
-        return Entry(self.request.config, outcome, failure, self.request.ptx, self.setting)
+    def entry(self, outcome: Outcome | None, failure: str | None = None) -> ComparedKernel:
+        return ComparedKernel(self.request.config, outcome, failure, self.request.ptx, self.setting)
 
 
 def kernels_named(words: Sequence[str], dtype: str | None) -> list[str]:
@@ -137,7 +137,7 @@ def _configuration(kernel: str, shape: Shape, asked: ConfigOptions, gpu: Gpu | N
     return found
 
 
-def attempt_all(several: Sequence[Prepared], labels: Sequence[str]) -> Iterator[Entry]:
+def attempt_all(several: Sequence[Prepared], labels: Sequence[str]) -> Iterator[ComparedKernel]:
     """Runs each in this order, and reports those without a result by their labels.
 
     The processes of ``--jobs`` share emulated runs if there are several. Runs on a GPU are timed one at a time.
@@ -151,7 +151,7 @@ def attempt_all(several: Sequence[Prepared], labels: Sequence[str]) -> Iterator[
         yield entry
 
 
-def _side_by_side(several: Sequence[Prepared], jobs: int) -> Iterator[Entry]:
+def _side_by_side(several: Sequence[Prepared], jobs: int) -> Iterator[ComparedKernel]:
     alone = [
         replace(one, request=replace(one.request, emulation=replace(one.request.emulation, jobs=1))) for one in several
     ]
@@ -161,14 +161,14 @@ def _side_by_side(several: Sequence[Prepared], jobs: int) -> Iterator[Entry]:
             yield entry
 
 
-def _alone(one: Prepared) -> Entry:
+def _alone(one: Prepared) -> ComparedKernel:
     with progress_bar(
         f"{'running' if one.request.gpu else 'emulating'} {one.request.config.kernel}", "clusters"
     ) as report:
         return _attempt(one, report)
 
 
-def _attempt(one: Prepared, progress: Progress | None = None) -> Entry:
+def _attempt(one: Prepared, progress: Progress | None = None) -> ComparedKernel:
     try:
         return one.entry(run_request(one.request, one.artifact, progress=progress))
     except CannotRun as error:
@@ -190,7 +190,7 @@ def save(outcome: Outcome) -> Path | None:
     return path
 
 
-def exit_code(entries: Sequence[Entry]) -> int:
+def exit_code(entries: Sequence[ComparedKernel]) -> int:
     """Returns the exit code. A wrong result outweighs a kernel that could not run."""
     if any(entry.outcome and not entry.outcome.validation.passed for entry in entries):
         return EXIT_WRONG_RESULT

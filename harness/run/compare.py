@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedKernel:
     """One kernel of a comparison: its outcome, or why there is none.
 
     ``edited`` is the file of PTX that replaces its own. ``setting`` is the part of its configuration that differs from
@@ -138,7 +138,7 @@ FIGURES: dict[str, Callable[[Outcome], Value]] = {
 """The rows of the table. A figure is None if it is unknown."""
 
 
-def verdict(entry: Entry) -> str:
+def verdict(entry: ComparedKernel) -> str:
     """Returns whether the result is right, in a word or two."""
     if entry.outcome is None:
         return "could not run"
@@ -148,7 +148,7 @@ def verdict(entry: Entry) -> str:
     return "exact" if validation.exact else "within tolerance"
 
 
-def performance(entry: Entry) -> list[tuple[str, str]]:
+def performance(entry: ComparedKernel) -> list[tuple[str, str]]:
     """Returns the TFLOPS of a GPU run, and the ratio to each vendor's GEMM that was timed with the kernel."""
     timing: dict[str, Any] = entry.outcome.record["timing"] if entry.outcome else {}
     tflops = timing.get("tflops")
@@ -158,12 +158,12 @@ def performance(entry: Entry) -> list[tuple[str, str]]:
     return rows
 
 
-def figures(entry: Entry) -> dict[str, Value]:
+def figures(entry: ComparedKernel) -> dict[str, Value]:
     """Returns the rows of one kernel's column."""
     return {name: value(entry.outcome) if entry.outcome else None for name, value in FIGURES.items()}
 
 
-def steps(entries: Sequence[Entry]) -> list[Step]:
+def steps(entries: Sequence[ComparedKernel]) -> list[Step]:
     """Returns what changes from each kernel to the next, among those that ran."""
     ran = [entry for entry in entries if entry.outcome]
     found = []
@@ -174,7 +174,7 @@ def steps(entries: Sequence[Entry]) -> list[Step]:
     return found
 
 
-def as_dict(entries: Sequence[Entry]) -> dict[str, Any]:
+def as_dict(entries: Sequence[ComparedKernel]) -> dict[str, Any]:
     """Returns plain data for JSON."""
     return {
         "schema": SCHEMA,

@@ -78,7 +78,7 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
             )
             shared = Path(folder, str(number))
             shared.mkdir()
-            request = worker.Request(
+            request = worker.MeasurementRequest(
                 config=config,
                 artifact=str(model),
                 output=plan.stored_output,
@@ -131,13 +131,13 @@ def _contestants(
 class _Series:
     """The processes of one build. A failure (that of the last process) or a wrong result ends the series."""
 
-    request: worker.Request
+    request: worker.MeasurementRequest
     gpu: Gpu
     timeout: float
     processes: int
     compiled_now: bool
     notes: list[str]
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ProcessReport] = field(default_factory=list)
     failure: str | None = None
 
     def run_next(self) -> None:
@@ -165,13 +165,13 @@ class _Series:
         )
 
 
-def _is_right(outcome: Outcome) -> bool:
+def _is_right(outcome: ProcessReport) -> bool:
     """Returns whether the process reached a validation and passed it."""
     validation = outcome.events.get("checked", {}).get("validation")
     return bool(validation and validation["passed"])
 
 
-def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
+def _another_gpu(outcome: ProcessReport, gpu: Gpu) -> str | None:
     """Returns a message if the process did not use the GPU of the record."""
     used = outcome.events.get("started", {}).get("name", gpu.name)
     if used == gpu.name:
@@ -179,7 +179,7 @@ def _another_gpu(outcome: Outcome, gpu: Gpu) -> str | None:
     return f"it ran on {used}, but the driver lists {gpu.name} first; name one GPU in CUDA_VISIBLE_DEVICES"
 
 
-def _times(outcome: Outcome) -> dict[str, Any] | None:
+def _times(outcome: ProcessReport) -> dict[str, Any] | None:
     """Returns the measurements of one process if its output was right."""
     if not _is_right(outcome):
         return None
@@ -251,7 +251,7 @@ DOING = {
 
 
 @dataclass
-class Outcome:
+class ProcessReport:
     """The report of one process. ``failure`` is None if the process finished; ``phase`` is the last event before a
     failure.
     """
@@ -276,12 +276,12 @@ class Outcome:
             self.phase = name
 
 
-def supervise(request: Any, timeout: float, serve: Callable[[Any], None] = worker.serve) -> Outcome:
+def supervise(request: Any, timeout: float, serve: Callable[[Any], None] = worker.serve) -> ProcessReport:
     """Serves one request in its own process. Ends the process if it sends no event for ``timeout`` seconds.
 
     A crash, hang or exception of the process becomes a failure in the outcome; what it reported before is kept.
     """
-    outcome = Outcome()
+    outcome = ProcessReport()
     start = time.monotonic()
     # Devices are numbered as in nvidia-smi, so that CUDA_VISIBLE_DEVICES means the same everywhere.
     order = {"CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}

@@ -44,7 +44,7 @@ BATCH_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class Request:
+class MeasurementRequest:
     """One kernel on one problem.
 
     ``output`` and ``tile`` are the sizes of C in memory and of the part that a CTA writes. ``folder`` is shared by the
@@ -70,7 +70,7 @@ def emit(event: str, **fields: Any) -> None:
     send_event((event, json.loads(json.dumps(fields))))
 
 
-def serve(request: Request) -> None:
+def serve(request: MeasurementRequest) -> None:
     """Serves a request of `harness.run.measure`, in a worker process that ends with its parent in every case, because
     nothing else may use a GPU that times a kernel.
     """
@@ -84,7 +84,7 @@ def serve(request: Request) -> None:
         raise CannotRun(text[:MOST_WORDS]) from error
 
 
-def _serve(request: Request) -> None:
+def _serve(request: MeasurementRequest) -> None:
     import torch
     from max.driver import Accelerator, Buffer, launch_trace
     from max.engine import InferenceSession
@@ -180,7 +180,7 @@ def _launch(entry: Any) -> dict[str, Any]:
 # ---- operands and results ----
 
 
-def _inputs(request: Request) -> Inputs:
+def _inputs(request: MeasurementRequest) -> Inputs:
     """Returns the same inputs as on the emulator. The first process of a series draws them, which may take longer than
     all the rest, and leaves them to the others.
     """
@@ -216,7 +216,7 @@ def _poison(outputs: list[Any]) -> None:
     torch.cuda.synchronize()
 
 
-def _validate_all(request: Request, inputs: Inputs, outputs: list[Any]) -> dict[str, Any]:
+def _validate_all(request: MeasurementRequest, inputs: Inputs, outputs: list[Any]) -> dict[str, Any]:
     """Returns the verdict on the first wrong output, or on the first.
 
     An output whose bits equal those of a right one, of this process or an earlier one, is right.
@@ -238,7 +238,7 @@ def _validate_all(request: Request, inputs: Inputs, outputs: list[Any]) -> dict[
     return verdict
 
 
-def _check_again(request: Request, inputs: Inputs, outputs: list[Any], right: Any) -> None:
+def _check_again(request: MeasurementRequest, inputs: Inputs, outputs: list[Any], right: Any) -> None:
     """Checks that the timed launches give the bits of the validated ones, and validates those that differ."""
     for c in outputs:
         if _same_bits(c, right):
@@ -260,7 +260,7 @@ def _bits(c: Any) -> Any:
     return c.view({2: torch.int16, 4: torch.int32}[c.element_size()])
 
 
-def _validate(request: Request, inputs: Inputs, c: Any) -> dict[str, Any]:
+def _validate(request: MeasurementRequest, inputs: Inputs, c: Any) -> dict[str, Any]:
     """Validates an output by the harness's own rules. The GPU computes the product in float64."""
     dtype = OUT_TYPES[request.config.out_dtype]
     output = _bits(c).cpu().numpy().view(dtype.numpy)
@@ -279,7 +279,7 @@ def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
 # ---- the vendor's ----
 
 
-def _cublas(request: Request, sets: list[list[Any]], numbers: list[float]) -> Callable[[int], None] | None:
+def _cublas(request: MeasurementRequest, sets: list[list[Any]], numbers: list[float]) -> Callable[[int], None] | None:
     """Returns PyTorch's launch of the same problem, by the number of a set, or None with a note if PyTorch has none.
 
     It includes a fused epilogue if cuBLASLt has it; otherwise it computes the product alone.
@@ -303,7 +303,7 @@ def _cublas(request: Request, sets: list[list[Any]], numbers: list[float]) -> Ca
     return lambda index: launches[index]()
 
 
-def _by_pytorch(request: Request, operands: list[Any], numbers: list[float], c: Any) -> Callable[[], Any]:
+def _by_pytorch(request: MeasurementRequest, operands: list[Any], numbers: list[float], c: Any) -> Callable[[], Any]:
     """Returns a function for one launch into ``c``. Everything that can be prepared is done before."""
     import torch
 

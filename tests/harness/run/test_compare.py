@@ -148,9 +148,9 @@ def test_a_kernel_that_cannot_run_does_not_stop_the_others(command, answers, res
 def test_a_wrong_result_outweighs_one_that_is_missing(series, answers):
     outcome = harness.run.runner.run(harness.run.runner.Request(series["kernel6"].config, shape()))
     bad = replace(outcome, validation=replace(outcome.validation, passed=False))
-    missing = compare.Entry(outcome.request.config, None, "stuck")
-    assert exit_code([missing, compare.Entry(outcome.request.config, bad)]) == 4
-    assert exit_code([missing, compare.Entry(outcome.request.config, outcome)]) == 3
+    missing = compare.ComparedKernel(outcome.request.config, None, "stuck")
+    assert exit_code([missing, compare.ComparedKernel(outcome.request.config, bad)]) == 4
+    assert exit_code([missing, compare.ComparedKernel(outcome.request.config, outcome)]) == 3
 
 
 def shape():
@@ -161,7 +161,7 @@ def test_a_time_on_a_gpu_is_shown_with_the_ratio_to_the_vendor(series):
     outcome = harness.run.runner.run(harness.run.runner.Request(series["kernel7"].config, shape()))
     timing = {"seconds": 1e-4, "tflops": 1374.4, "vendor": {"cublas": {"ratio": 0.9123}}}
     measured = replace(outcome, record={**outcome.record, "timing": timing, "counters": {}})
-    entry = compare.Entry(outcome.request.config, measured)
+    entry = compare.ComparedKernel(outcome.request.config, measured)
     assert compare.performance(entry) == [("TFLOPS", "1374.4"), ("ratio to cublas", "0.912")]
     assert compare.figures(entry)["global bytes read"] is None
     assert compare.figures(entry)["stages"] == outcome.request.config.stages

@@ -15,7 +15,7 @@ from harness.compile.config import make_config
 from harness.problem import Shape
 from harness.run import measure as measuring
 from harness.run.case import Request
-from harness.run.measure import Outcome, measure
+from harness.run.measure import ProcessReport, measure
 from harness.validation import Mismatch, Validation, WrongTile
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
@@ -27,7 +27,7 @@ WRONG = Validation(
 SAMPLES = {"kernel": [1e-5, 1.1e-5, 0.9e-5] * 4, "cublas": [0.8e-5, 0.88e-5, 0.72e-5] * 4}
 
 
-def answer(validation: Validation | None, samples=None, failure=None) -> Outcome:
+def answer(validation: Validation | None, samples=None, failure=None) -> ProcessReport:
     events = {"started": {"name": "NVIDIA B200", "multiprocessors": 148, "torch": "2.13"}}
     if validation:
         events["checked"] = {"validation": json.loads(json.dumps(asdict(validation)))}
@@ -35,14 +35,14 @@ def answer(validation: Validation | None, samples=None, failure=None) -> Outcome
         events["sampled"] = {"samples": samples}
         if failure is None:
             events["finished"] = {"timing": {"samples": samples, "input_sets": 2, "before": {}, "after": {}}}
-    return Outcome(events, failure)
+    return ProcessReport(events, failure)
 
 
 @pytest.fixture
 def gpu_run(artifacts, monkeypatch, tmp_path):
     """Runs `harness run kernel6` on a made-up B200 whose process answers so; gives result, record and request."""
 
-    def run(outcome: Outcome):
+    def run(outcome: ProcessReport):
         requests = []
         monkeypatch.setattr("harness.run.runner.find_gpus", lambda: [B200])
         monkeypatch.setattr("harness.run.runner.package_version", lambda name: "2.13")
@@ -98,7 +98,7 @@ def request_of(artifact, processes: int) -> Request:
 def measured(artifacts, monkeypatch):
     """Measures with canned answers, one for each process."""
 
-    def run(*answers: Outcome):
+    def run(*answers: ProcessReport):
         waiting = list(answers)
         monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config, **_: (Path("model.mef"), True))
         monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))

@@ -14,7 +14,7 @@ from harness.compile.config import make_config
 from harness.problem import Shape
 from harness.run import statistics
 from harness.run.measure import supervise
-from harness.run.worker import Request
+from harness.run.worker import MeasurementRequest
 
 
 def serve(then: str, timeout: float = 30):
@@ -50,7 +50,7 @@ def test_an_unexpected_failure_is_one_line_of_plain_words():
     problem = {"config": make_config("kernel6"), "shape": Shape(128, 128, 64), "inputs": "normal", "seed": 0}
     sizes = {"output": (128, 128), "tile": (128, 128)}
     how = {"artifact": "x", "cap_seconds": 1.0, "vendors": [], "time": False, "folder": Path(), "vendor_model": None}
-    outcome = supervise(Request(**problem, **sizes, **how), 30)
+    outcome = supervise(MeasurementRequest(**problem, **sizes, **how), 30)
     assert outcome.failure == "ModuleNotFoundError: No module named 'torch'"
 
 

@@ -30,13 +30,13 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
 
 
-def request_for(folder: Path, kind: str, **options: Any) -> worker.Request:
+def request_for(folder: Path, kind: str, **options: Any) -> worker.MeasurementRequest:
     config = make_config("kernel8", arch="sm_90a", cluster=(2, 1), **options)
     output = (SHAPE.m, SHAPE.n // (2 if config.epilogue == "swiglu" else 1))
-    return worker.Request(config, "", output, (128, 256), SHAPE, kind, 1, folder, 1.0, [], False, None)
+    return worker.MeasurementRequest(config, "", output, (128, 256), SHAPE, kind, 1, folder, 1.0, [], False, None)
 
 
-def right_output(request: worker.Request) -> Any:
+def right_output(request: worker.MeasurementRequest) -> Any:
     dtype = OUT_TYPES[request.config.out_dtype]
     values = compute_reference(worker._inputs(request)).rounded(dtype)
     return worker._on_gpu(values.astype(dtype.numpy))
