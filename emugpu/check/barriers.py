@@ -111,6 +111,8 @@ class MBarriers:
         if event.arrivals:
             if site.semantics in RELEASES:
                 model.release_lanes(agent, site)
+            else:
+                model.release_fenced_lanes(agent, site)
             barrier.arrive(thread, site.semantics, scope)
 
     def arrival_expected(self, event: events.ArrivalExpected) -> None:

@@ -290,6 +290,7 @@ class GenericProxy:
             self.model.release_lanes(agent, site)
             released = Released(thread.release(), scope, scope, agent._replace(lanes=0))
         elif thread.fenced is not None or self._sc_fences:
+            self.model.release_fenced_lanes(agent, site)
             clock, fenced = thread.fenced or (Clock(thread.clock.space), 0)
             if self._sc_fences:
                 # The actions that happened before, as executed, order fences. What relaxed reads alone found does not.
@@ -330,7 +331,7 @@ class GenericProxy:
             self.model.flags.fenced(thread, scope)
             if thread.heard_own:  # lanes of its own warp released part of it
                 self._lanes.meet(event.agent)
-            self.model.release_lanes(event.agent, site)
+            thread.fence = (thread.own, thread.time, list(thread.unmet))
             _fence_threads(thread, scope)
             if sequential and thread.fenced is not None:
                 fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, thread.fenced[0])

@@ -29,7 +29,7 @@ from emugpu.check.shadow import (
     record_of,
 )
 from emugpu.check.signals_for_lanes import LaneRelease, silent_meetings
-from emugpu.check.threads import Threads, TrackedCta, has_started
+from emugpu.check.threads import Moment, Thread, Threads, TrackedCta, has_started
 from emugpu.emulator.machine.events import Agent, Site
 
 SHARED_BYTES = 1 << 18
@@ -150,8 +150,19 @@ class Model:
         all of them met.
         """
         thread = self.threads.of(agent)
-        if thread.unmet:
-            new = thread.releasing(LaneRelease(agent.lanes, thread.own, thread.time, site, self._silent))
+        self._release_lanes(thread, thread.own, thread.time, thread.unmet, agent, site)
+
+    def release_fenced_lanes(self, agent: Agent, site: Site) -> None:
+        """Handles a relaxed write or arrival by the lanes of an agent, which publishes what they did before a fence."""
+        thread = self.threads.of(agent)
+        if thread.fence is not None:
+            self._release_lanes(thread, *thread.fence, agent, site)
+
+    def _release_lanes(
+        self, thread: Thread, who: int, time: int, moments: list[Moment], agent: Agent, site: Site
+    ) -> None:
+        if thread.unmet and moments:
+            new = thread.releasing(LaneRelease(agent.lanes, who, time, site, self._silent), moments)
             if new:
                 self.shared[agent.cluster, agent.cta].leave_to_histories(new)
 

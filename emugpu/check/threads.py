@@ -76,7 +76,8 @@ class Thread:
     ``tensor`` holds the tcgen05 operations that its own may follow, by tcgen05.fence::after_thread_sync. ``fenced`` is
     what its last fence released, with the fence's scope. ``pending`` is what its next fence acquires; ``heard_own``
     says whether lanes of its own warp released any of it. ``version`` changes whenever the thread acquires or releases.
-    ``unmet`` holds its moments with weak accesses since the lanes of its warp met.
+    ``unmet`` holds its moments with weak accesses since the lanes of its warp met. ``fence`` is its last fence: the
+    component, the time, and what was unmet then.
     """
 
     own: int
@@ -90,6 +91,7 @@ class Thread:
     heard_own: bool = False
     version: int = 0
     unmet: list[Moment] = field(default_factory=list)
+    fence: tuple[int, int, list[Moment]] | None = None
     _moment: Moment | None = None
     _is_shared: bool = False
 
@@ -123,14 +125,24 @@ class Thread:
         moment.lanes |= lanes
         return moment
 
-    def releasing(self, release: LaneRelease) -> list[Moment]:
-        """Handles a release by some lanes. Returns the moments of which it is the first to pass on only a part."""
-        lanes = release.lanes
-        partly = [moment for moment in self.unmet if moment.released or moment.lanes & ~moment.known_to(lanes)]
-        new = [moment for moment in partly if not moment.released]
-        for moment in partly:
-            moment.released.append(release._replace(lanes=moment.known_to(lanes)))
-        self.unmet = partly
+    def releasing(self, release: LaneRelease, moments: list[Moment]) -> list[Moment]:
+        """Handles a release by some lanes of what was done at some moments.
+
+        Returns the moments of which it is the first to pass on only a part.
+        """
+        unmet, new = [], []
+        for moment in self.unmet:
+            known = moment.known_to(release.lanes)
+            if moment not in moments:
+                unmet.append(moment)
+            elif moment.released or moment.lanes & ~known:
+                unmet.append(moment)
+                if not moment.released:
+                    new.append(moment)
+                passed = release._replace(lanes=known)
+                if passed not in moment.released:
+                    moment.released.append(passed)
+        self.unmet = unmet
         return new
 
     def _drop_oldest(self) -> None:
@@ -275,7 +287,7 @@ class Threads:
             own = warp.spare.pop() if warp.spare else cluster.components.new(whole.cta)
             made = Thread(own, known.copy(), whole.tensor, whole.cta, part.lanes)
             made.fenced, made.pending, made.heard_own = whole.fenced, list(whole.pending), whole.heard_own
-            made.unmet = list(whole.unmet)
+            made.unmet, made.fence = list(whole.unmet), whole.fence
             warp.parts.append(made)
         whole.lanes = parts[0].lanes
         warp.found.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 import pytest
 from handovers import CTA_BARRIER, FENCE, Outcome, Table, only, outcome, wait
@@ -78,22 +80,28 @@ def expects(s) -> Outcome:
     return outcome(s.who.startswith("lane 0") and s.meeting == "none" and "signal-for-lanes")
 
 
+numbered = count()
+
+
 def flag(s) -> str:
     """CTA 0 writes 32 words of global memory, and one lane raises a flag for which CTA 1 waits."""
     read = """
     AGAIN{0}:
     ld.acquire.gpu.global.b32 %r4, [%m0+256];
-    setp.ne.u32 %p2, %r4, 1;
+    setp.eq.u32 %p2, %r4, 0;
     @%p2 bra AGAIN{0};
     ld.global.b32 %r5, [%d1];
-    """.replace("{0}", f"{s.meeting.replace('.', '')}{s.release[:2]}")
+    """.replace("{0}", f"{next(numbered)}")
     release = {
         "st.release": "st.release.gpu.global.b32 [%m0+256], 1;",
         "fence": "fence.acq_rel.gpu; st.relaxed.gpu.global.b32 [%m0+256], 1;",
+        "fence of all": "st.relaxed.gpu.global.b32 [%m0+256], 1;",
+        "membar of all": "st.volatile.global.b32 [%m0+256], 1;",
         "red": "red.release.gpu.global.add.u32 [%m0+256], 1;",
     }[s.release]
     place = "mul.wide.u32 %d1, %lane, 4; add.u64 %d1, %m0, %d1;"
-    write = "st.global.b32 [%d1], 5;" + MEETINGS[s.meeting] + only("%lane eq 0", release)
+    fence = {"fence of all": "fence.acq_rel.gpu;", "membar of all": "membar.gl;"}.get(s.release, "")
+    write = "st.global.b32 [%d1], 5;" + fence + MEETINGS[s.meeting] + only(f"%lane {s.who}", release)
     return place + "mov.u32 %r8, %ctaid.x;" + only("%r8 eq 0", write) + only("%r8 eq 1", read)
 
 
@@ -186,8 +194,9 @@ TABLES = [
     Table("written, then read", dict(meeting=tuple(MEETINGS), who=WHO, read=("ld", "bulk store")), handed_over, expects,
           arguments=numbers, targets=BOTH),
     Table("written to global memory, with a flag",
-          dict(meeting=("bar.warp.sync", "none"), release=("st.release", "fence", "red")), flag,
-          lambda s: outcome(s.meeting == "none" and "signal-for-lanes"),
+          dict(meeting=("bar.warp.sync", "none"), who=("eq 0", "lt 32"),
+               release=("st.release", "fence", "fence of all", "membar of all", "red")), flag,
+          lambda s: outcome(s.meeting == "none" and s.who == "eq 0" and "signal-for-lanes"),
           threads=32, grid=2, arguments=zeros, targets=BOTH),
     Table("the arriving lane's own words", dict(reads_all=(False, True)), own_part,
           lambda s: outcome(s.reads_all and "signal-for-lanes"), targets=BOTH),
