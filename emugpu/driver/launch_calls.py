@@ -192,7 +192,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         record.findings = checker.report().findings
     gpu.log.launches.append(record)
     if checker:
-        submit_launch(session, record, stream, footprint, prod(shape.grid))
+        submit_launch(session.order, record, stream, footprint, prod(shape.grid))
 
 
 def _stop_if_gone(session: Session) -> None:

@@ -40,7 +40,7 @@ def reply(session: Session, request: ApiCall) -> bytes:
         return encode_reply(request, CODES["INVALID_VALUE"], (), text=text)
     try:
         if session.gpu.check:
-            observe(session, name, request.inputs)
+            observe(session.order, session.memory, session.pinned, name, request.inputs)
         given = HANDLERS[name](session, *request.inputs)
     except HostMemoryShort as error:
         log.failed(f"{name}: {error.reason}")

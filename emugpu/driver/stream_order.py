@@ -9,16 +9,13 @@ device or pinned memory, of which one writes, race if the later one may start be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from emugpu.check.findings import Finding
 from emugpu.check.footprint import READ, WRITE, Footprint, Key, Overlap, Touched
 from emugpu.driver.log import LaunchRecord, Log
+from emugpu.driver.memory import Window, WindowMemory
 from emugpu.emulator.names import short_name
-
-if TYPE_CHECKING:
-    from emugpu.driver.memory import Window
-    from emugpu.driver.state import Session
 
 Clock = dict[int, int]
 LEGACY, PER_THREAD = 1, 2
@@ -213,9 +210,11 @@ class StreamOrder:
 # ---- calls ----
 
 
-def observe(session: Session, name: str, inputs: Any) -> None:
-    """Handles a call before it is served. Launches are submitted where they are made."""
-    order = session.order
+def observe(order: StreamOrder, memory: WindowMemory, pinned: Window, name: str, inputs: Any) -> None:
+    """Handles a call before it is served. Launches are submitted where they are made.
+
+    ``memory`` is the memory of the process, of which ``pinned`` is the window of pinned memory.
+    """
     base = name.removesuffix("_v2").removesuffix("WithFlags")
     if base in ("cuCtxSynchronize", "cuMemFree", "cuMemFreeHost", "cuMemUnmap", "cuCtxDestroy"):
         order.host_waits()
@@ -230,19 +229,21 @@ def observe(session: Session, name: str, inputs: Any) -> None:
     elif base == "emulatedGemm":
         order.computed("a product of cuBLAS")
     elif base.startswith(("cuMemset", "cuMemcpy", "cuMemFreeAsync", "cuStreamWriteValue")):
-        _observe_memory(session, name, base, inputs)
+        _observe_memory(order, memory, pinned, name, base, inputs)
     if base in ("cuMemFree", "cuMemFreeAsync", "cuMemFreeHost"):
         order.freed(inputs[0])
 
 
-def _observe_memory(session: Session, name: str, base: str, inputs: Any) -> None:
+def _observe_memory(
+    order: StreamOrder, memory: WindowMemory, pinned: Window, name: str, base: str, inputs: Any
+) -> None:
     """Handles a fill, a copy of bytes, or a free in a stream."""
-    order, asynchronous = session.order, "Async" in base
+    asynchronous = "Async" in base
     touched = Touched()
     host_waits = False
 
     def touch(address: int, nbytes: int, kind: int) -> bool:
-        block = session.memory.holding(address)
+        block = memory.holding(address)
         if block is not None:
             start = address - block.base
             touched.add_range(order.key(block.base), block.data.size, start, start + nbytes, kind)
@@ -250,7 +251,7 @@ def _observe_memory(session: Session, name: str, base: str, inputs: Any) -> None
 
     stream = inputs[-1] if asynchronous else LEGACY
     if base == "cuMemFreeAsync":
-        block = session.memory.starting_at(inputs[0])
+        block = memory.starting_at(inputs[0])
         if block is not None:
             touch(block.base, block.data.size, WRITE)
     elif base.startswith("cuStreamWriteValue"):
@@ -271,10 +272,10 @@ def _observe_memory(session: Session, name: str, base: str, inputs: Any) -> None
     elif inputs[2]:
         to, frm, nbytes = inputs[:3]
         known = [touch(to, nbytes, WRITE), touch(frm, nbytes, READ)]
-        pinned = any(session.pinned.holds(address) for address in (to, frm))
+        is_pinned = any(pinned.holds(address) for address in (to, frm))
         # A copy of pageable memory in a stream may return early only on its way to the device.
         pageable = not all(known) and base != "cuMemcpyHtoDAsync"
-        host_waits = pageable if asynchronous else pinned or not all(known)
+        host_waits = pageable if asynchronous else is_pinned or not all(known)
     order.submit(StreamOperation(name, stream, touched.close()))
     if host_waits:
         order.host_waits_for_stream(stream)
@@ -284,9 +285,9 @@ def _width(base: str) -> int:
     return int(base.removesuffix("Async").rpartition("D")[2]) // 8
 
 
-def submit_launch(session: Session, record: LaunchRecord, stream: int, footprint: Footprint, ctas: int) -> None:
+def submit_launch(order: StreamOrder, record: LaunchRecord, stream: int, footprint: Footprint, ctas: int) -> None:
     name = f"launch {record.number} of kernel '{short_name(record.kernel)}'"
     operation = StreamOperation(name, stream, footprint.all.close(), record)
     if footprint.early is not None:
         footprint.early.close()
-    session.order.submit(operation, footprint, ctas)
+    order.submit(operation, footprint, ctas)
