@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.instructions import values
-from emugpu.emulator.instructions.comparisons import FLOAT_COMPARISONS
 from emugpu.emulator.instructions.floats import change_sign
 from emugpu.emulator.instructions.table import (
     Assign,
@@ -31,6 +30,17 @@ from emugpu.emulator.ptx.ast import Dual, Instruction, Sink
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
+_ORDERED = {
+    "eq": ("==",), "ne": ("<", ">"), "lt": ("<",), "le": ("<=",), "gt": (">",), "ge": (">=",), "num": ("<=", ">")
+}  # fmt: skip
+_OPPOSITE = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt", "nan": "num"}
+FLOAT_COMPARISONS = {
+    **{name: (signs, True) for name, signs in _ORDERED.items()},
+    **{name: (_ORDERED[opposite], False) for name, opposite in _OPPOSITE.items()},
+}
+"""The comparisons of floats (PTX ISA 9.7.3, 9.7.6), of which each engine makes its own code. By name: signs, and the
+result if one of them holds. None of these signs holds where an operand is NaN.
+"""
 
 
 def truth(test: Any) -> Value:

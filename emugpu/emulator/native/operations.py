@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.instructions import convert, integer, values
-from emugpu.emulator.instructions.comparisons import FLOAT_COMPARISONS
+from emugpu.emulator.instructions.compare import FLOAT_COMPARISONS
 from emugpu.emulator.instructions.values import CANONICAL_NAN, M32, M64, signed
 from emugpu.emulator.units import float_math
 from emugpu.emulator.units.formats import BF16, F16, F32, F64, Format
