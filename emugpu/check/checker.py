@@ -25,7 +25,8 @@ from emugpu.check.tensor_core import TensorMemoryLife
 from emugpu.check.termination import check_ended, check_missed, note_error
 from emugpu.check.verdict import ORDER, Word
 from emugpu.emulator.machine import events
-from emugpu.emulator.machine.events import DeferredSink, GridStarted
+from emugpu.emulator.machine.events import GridStarted
+from emugpu.emulator.machine.sinks import DeferredSink
 
 
 class Checker(DeferredSink):

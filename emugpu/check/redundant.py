@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from emugpu.check.findings import Finding, Place
-from emugpu.emulator.machine.events import Sink
+from emugpu.emulator.machine.sinks import Sink
 
 _DROPPED = (
     r"fence\.[\w.:]+[^;]*;",

@@ -13,7 +13,7 @@ from emugpu.check.redundant import unneeded
 from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
 from emugpu.emulator import EmulatorError, RuleWarning
 from emugpu.emulator.device import some_start_later
-from emugpu.emulator.machine.events import Sink
+from emugpu.emulator.machine.sinks import Sink
 from emugpu.errors import CannotRun
 from emugpu.launch.expectation import Comparison, Holds
 from emugpu.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from emugpu.emulator import Device, EmulatorError, LaunchError, LaunchResult, Module, PtxSyntaxError, RuleWarning
 from emugpu.emulator.machine.counters import MAXIMA
-from emugpu.emulator.machine.events import Sink, can_defer
 from emugpu.emulator.machine.grid import emulated_name
-from emugpu.emulator.machine.sinks import fan_out
+from emugpu.emulator.machine.sinks import Sink, can_defer, fan_out
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.unwritten import Uninitialised
 from emugpu.emulator.names import find_name, readable_name

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 
 from emugpu.emulator.machine import events
+from emugpu.emulator.machine.sinks import DeferredSink
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tmem import TensorMemory
@@ -143,7 +144,7 @@ def watched():
         yield found
 
 
-class Listener(events.DeferredSink):
+class Listener(DeferredSink):
     """A sink that notes every event, as plain values; is_deferred: whether it has them from the native engine."""
 
     def __init__(self, is_deferred: bool = True) -> None:

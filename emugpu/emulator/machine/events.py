@@ -1,8 +1,8 @@
 """The events of a run: one stream of typed events, complete enough to rebuild every memory from it.
 
-A *sink* is any callable that takes an event; pass it to ``Device.launch(sinks=[...])``. Events come in the order in
-which things happen, and the events of one thread in program order. Without a sink no events are made, except for a
-moment in which the machine detects whether a warp only polls.
+A *sink* (`emugpu.emulator.machine.sinks`) takes them; pass it to ``Device.launch(sinks=[...])``. Events come in the
+order in which things happen, and the events of one thread in program order. Without a sink no events are made, except
+for a moment in which the machine detects whether a warp only polls.
 
 The actor is an `Agent`, the lanes of a warp that execute together. The place is a `Site`, the instruction. Accesses
 name global and generic memory by device address, shared memory by the CTA's rank in its cluster and a byte offset,
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from emugpu.emulator.machine.sinks import Sink
 
 
 class Agent(NamedTuple):
@@ -549,39 +551,6 @@ class RegistersSet(NamedTuple):
     agent: Agent
     site: Site
     registers: int
-
-
-Sink = Callable[[Any], None]
-"""A consumer of events; its return value is ignored. It gets each event at once, unless it is a `DeferredSink`."""
-
-
-class Batches(Protocol):
-    """Takes parts of the trace of native code, and makes events only of the entries that it needs."""
-
-    def take(self, batch: Any) -> None:
-        """Takes an `emugpu.emulator.native.trace.Batch`."""
-
-    def includes(self, event: Any) -> bool:
-        """Returns whether an event that Python made may also come as an entry of the trace, if it can be one."""
-
-
-class DeferredSink:
-    """A sink that may get events some time after they happened, because it does not read the state of the machine. So
-    the native engine can run a launch with this sink. It takes `Accesses` instead of each `Access`.
-    """
-
-    is_deferred = True
-    """If False, it gets each event when it happens, as any other sink."""
-    batches: Batches | None = None
-    """Takes parts of the trace instead of the events of native code; None if nothing does."""
-
-    def __call__(self, event: Any) -> None:
-        raise NotImplementedError
-
-
-def can_defer(sink: Sink | None) -> bool:
-    """Returns whether the native engine can run a launch with this sink, or without one."""
-    return sink is None or (isinstance(sink, DeferredSink) and sink.is_deferred)
 
 
 def report_started(sink: Sink | None, operation: Operation | None) -> None:

@@ -1,10 +1,43 @@
-"""Several sinks of one launch, as one."""
+"""What receives the events of a run: any callable that takes an event, or several of them as one."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from emugpu.emulator.machine.events import DeferredSink, Sink, can_defer
+Sink = Callable[[Any], None]
+"""A consumer of events; its return value is ignored. It gets each event at once, unless it is a `DeferredSink`."""
+
+
+class Batches(Protocol):
+    """Takes parts of the trace of native code, and makes events only of the entries that it needs."""
+
+    def take(self, batch: Any) -> None:
+        """Takes an `emugpu.emulator.native.trace.Batch`."""
+
+    def includes(self, event: Any) -> bool:
+        """Returns whether an event that Python made may also come as an entry of the trace, if it can be one."""
+
+
+class DeferredSink(ABC):
+    """A sink that may get events some time after they happened, because it does not read the state of the machine. So
+    the native engine can run a launch with this sink. It takes `events.Accesses` instead of each `events.Access`.
+    """
+
+    is_deferred = True
+    """If False, it gets each event when it happens, as any other sink."""
+    batches: Batches | None = None
+    """Takes parts of the trace instead of the events of native code; None if nothing does."""
+
+    @abstractmethod
+    def __call__(self, event: Any) -> None:
+        """Takes an event."""
+
+
+def can_defer(sink: Sink | None) -> bool:
+    """Returns whether the native engine can run a launch with this sink, or without one."""
+    return sink is None or (isinstance(sink, DeferredSink) and sink.is_deferred)
 
 
 def fan_out(sinks: tuple[Sink, ...]) -> Sink | None:

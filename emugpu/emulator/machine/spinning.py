@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from emugpu.emulator.errors import Livelock
 from emugpu.emulator.machine import events, reports
 from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.sinks import Sink
 from emugpu.emulator.machine.state import Fragment
 
 FEWEST_LOOKS = 4
@@ -120,7 +121,7 @@ class Spinning:
 class _Record:
     """A sink that records what rounds of a loop read and write, and passes events on to the launch's own sink."""
 
-    def __init__(self, sink: events.Sink | None) -> None:
+    def __init__(self, sink: Sink | None) -> None:
         self.sink = sink
         self.is_harmless = True
         self.written: dict[Any, Any] = {}
@@ -153,7 +154,7 @@ def _plain(values: Any) -> Any:
 class Watch:
     """A sink that records what is read and passes events on to the launch's own sink."""
 
-    def __init__(self, sink: events.Sink | None) -> None:
+    def __init__(self, sink: Sink | None) -> None:
         self.sink = sink
         self.polled: dict[str, events.Site] = {}
         self.unnamed = 0

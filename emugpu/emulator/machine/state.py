@@ -26,6 +26,7 @@ from emugpu.emulator.machine.events import Agent, Operation, Site
 from emugpu.emulator.machine.findings import Findings
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lanes_of
 from emugpu.emulator.machine.register_pool import RegisterPool, registers_at_entry
+from emugpu.emulator.machine.sinks import Sink
 from emugpu.emulator.machine.warpgroup import Member, Warpgroup
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, RESERVED_SHARED
 from emugpu.emulator.memory.bytes import SpareBytes
@@ -157,7 +158,7 @@ class Grid:
         mma_unit: MmaUnit,
         choices: ScheduleChoices,
         findings: Findings,
-        sink: events.Sink | None,
+        sink: Sink | None,
         symbols: Mapping[str, int] | None = None,
         constants: GlobalMemory | None = None,
         uninitialised: Uninitialised = "fault",

@@ -17,6 +17,7 @@ from emugpu.emulator.machine import events
 from emugpu.emulator.machine.events import Access, Agent, Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, lanes_of
 from emugpu.emulator.machine.poison import Poison
+from emugpu.emulator.machine.sinks import DeferredSink
 from emugpu.emulator.machine.state import Grid, Warp
 from emugpu.emulator.native.layout import TRACE_BYTES, WHOLE_CHUNK, Context, Traced, TraceEvent
 from emugpu.emulator.native.library import Library
@@ -56,7 +57,7 @@ class Trace:
         The sink of ``grid`` gets all events in order; Python's own events pass through here, too. ``accesses`` holds,
         by instruction, the verb, the state space, the bytes of an item and the number of items.
         """
-        assert isinstance(grid.sink, events.DeferredSink)
+        assert isinstance(grid.sink, DeferredSink)
         self._sink, grid.sink = grid.sink, self._pass_on
         self._blocks = [(block.base, block.base + block.data.size) for block in grid.memory.direct()]
         self._context = context
