@@ -19,14 +19,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Deadlock, Fault, LimitExceeded, Livelock
 from emugpu.emulator.machine import events, lifetime, reports
 from emugpu.emulator.machine.barriers import MBarrier
+from emugpu.emulator.machine.block_engine import BlockEngine, Stop
 from emugpu.emulator.machine.code import BLOCKED, EXIT
 from emugpu.emulator.machine.counters import Counters, add_instructions
 from emugpu.emulator.machine.divergence import arrive_at_join, go_on_alone
@@ -72,62 +72,6 @@ SILENCE = 30.0
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why native turns have ended.
-
-    turns: how many were begun. reason: the engine's reason. fragment: the fragment whose turn goes on in Python, or
-    None. piece: where in its block the turn goes on. ran: how many blocks it has run in this turn. changes: the
-    machine's count of changes before this turn.
-    """
-
-    turns: int
-    reason: Any = None
-    fragment: Fragment | None = None
-    piece: int = 0
-    ran: int = 0
-    changes: int = 0
-
-
-class BlockEngine(Protocol):
-    """Runs basic blocks natively, in place of their Python functions.
-
-    enters: for each block, whether the engine may be asked to run it. counts: for each block, how often the engine has
-    run it, where the machine has not counted.
-    """
-
-    enters: list[bool]
-    counts: NDArray[np.int64]
-
-    def run(self, f: Fragment, block: int, budget: int, stop: Stop | None = None) -> tuple[int, int, int]:
-        """Runs a block, and perhaps blocks after it. Returns the last block, the one that follows it, and how many
-        blocks ran before the last one. stop: given if native turns ended in the middle of the block.
-        """
-
-    def take_turns(self, ready: deque[Fragment], turns: int, blocks: int, window: int, slice: int) -> Stop | None:
-        """Gives the ready fragments turns of `blocks` blocks each, in order. Returns None if it has done nothing."""
-
-    def diverge(self, f: Fragment, block: int) -> int:
-        """Splits a fragment at the end of a block that the engine has run."""
-
-    def settle(self, f: Fragment) -> None:
-        """Brings a fragment's registers up to date, because Python is about to run it."""
-
-    def flush(self) -> None:
-        """Reports the outstanding events to the sink, because nothing follows."""
-
-    def end(self) -> None:
-        """Called once, when all clusters have ended."""
-
-    def pass_window(self, f: Fragment, blocks: int) -> tuple[int, int] | None:
-        """Runs a window of `blocks` blocks.
-
-        Returns the block that follows, and the number of reads in the last block, which is small unless the block
-        stored something. Returns None, having done nothing, if the loop may come round with nothing changed or the
-        blocks cannot run natively.
-        """
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from emugpu.emulator.machine import lifetime
 from emugpu.emulator.machine.barriers import Waiting
-from emugpu.emulator.machine.machine import Stop
+from emugpu.emulator.machine.block_engine import Stop
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, JoinPoint
 from emugpu.emulator.native.fragment_runner import NO_BLOCK, PRICE, TRIALS, FragmentRunner
 from emugpu.emulator.native.layout import (

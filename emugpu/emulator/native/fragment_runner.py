@@ -11,9 +11,9 @@ from array import array
 
 import numpy as np
 
+from emugpu.emulator.machine.block_engine import Stop
 from emugpu.emulator.machine.code import BLOCKED, Code
 from emugpu.emulator.machine.divergence import diverge
-from emugpu.emulator.machine.machine import Stop
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Cta, Fragment, Grid
 from emugpu.emulator.native.layout import FIRST_ROW, Context, Result, StopReason
