@@ -161,7 +161,7 @@ class TimedMachine(Machine):
         turns = 0
         while True:
             if not heap:
-                if not self._let_go() and not self._carry_on():
+                if not self._let_go() and not self.standby.carry_on():
                     break
                 self._take_ready()
                 continue
@@ -183,10 +183,9 @@ class TimedMachine(Machine):
             else:
                 self.trace.completed(item, self.now)
                 self._complete(item)
-                self.progress += 1
                 self._take_ready()
             turns += 1
-            if turns % LIMIT_CHECK == 0 or self.preempted:
+            if turns % LIMIT_CHECK == 0:
                 self._check_limits()
         self.end = max([self.now, *(life.end for sm in self.sms for life in sm.lives)])
 

@@ -1,13 +1,8 @@
 """The main loop: it runs a grid and asks the schedule what happens next, until all clusters have ended.
 
-The loop detects a warp that only polls. While such a warp runs alone nothing else changes, so if it comes back to a
-block with the same registers and has changed nothing itself, it would go on for ever. The loop puts it aside until
-something has happened. A warp that reads the same few places again and again, but counts or computes meanwhile, may end
-by itself. It runs on for a long time, but only while nothing else can happen, before it counts as polling.
-
-Warps that go round a loop with barriers inside always find one of them ready. So after a number of turns in which no
-event has come from outside, all ready warps stand aside until everything else has had its turn: asynchronous
-operations, warps that were put aside, clusters that have not started (`emugpu.emulator.machine.spinning`).
+After a number of blocks the loop looks whether a warp only polls. Which warps let others run first, and what runs when
+nothing else can, is in `emugpu.emulator.machine.standby`; how long warps may do nothing but poll or wait, in
+`emugpu.emulator.machine.patience`.
 """
 
 from __future__ import annotations
@@ -15,26 +10,27 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from emugpu.emulator.errors import Deadlock, Fault, LimitExceeded, Livelock
+from emugpu.emulator.errors import Fault, LimitExceeded
 from emugpu.emulator.machine import events, lifetime, reports
 from emugpu.emulator.machine.barriers import MBarrier
 from emugpu.emulator.machine.block_engine import BlockEngine, Stop
 from emugpu.emulator.machine.code import BLOCKED, EXIT
 from emugpu.emulator.machine.counters import Counters, add_instructions
-from emugpu.emulator.machine.divergence import arrive_at_join, go_on_alone
-from emugpu.emulator.machine.events import Agent
+from emugpu.emulator.machine.divergence import arrive_at_join
 from emugpu.emulator.machine.grid import Clusters
+from emugpu.emulator.machine.patience import Patience
 from emugpu.emulator.machine.schedule import START, FifoSchedule, Schedule
-from emugpu.emulator.machine.spinning import FEWEST_LOOKS, Spinning, Watch, same
-from emugpu.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid, JoinPoint
+from emugpu.emulator.machine.spinning import Spinning, Watch, same
+from emugpu.emulator.machine.standby import SPELL, Standby
+from emugpu.emulator.machine.state import AsyncOperation, Cluster, Fragment, Grid
 from emugpu.emulator.names import short_name
 
 FIRST_LOOK = 64
@@ -43,23 +39,11 @@ WINDOW = 256
 """A polling loop is recognised if it comes round within this many blocks."""
 SLICE = 16_384
 """After this many blocks a warp gives way to everything else that can happen."""
-CLOCK_ROUNDS = 1000
-"""How often in a row warps that watch a clock may loop while nothing else happens."""
-PATIENCE = 1000
-"""For how many windows in a row a warp may read the same places while nothing else happens."""
-PATIENCE_WITH_SIBLINGS = 16
-"""The same limit for try_wait, which times out by itself, if other lanes of the warp could go on alone instead."""
 FEW_PLACES = 4
 LIMIT_CHECK = 1024
 """Turns between two checks of the limits."""
 NATIVE_TURNS = 8 * LIMIT_CHECK
 """The same when the native engine gives the turns."""
-SPELL = 1024
-"""After this many turns for each running cluster without an event from outside (an operation completes, a cluster
-starts or ends), all ready warps stand aside.
-"""
-LONGEST_SPELL = 64
-"""The same, in spells, if operations complete meanwhile."""
 LONGEST_TURN = 100 + WINDOW
 """The most blocks that one turn of a warp has."""
 MOST_STEPS = 1_000_000_000
@@ -87,25 +71,6 @@ class Limits:
     watch: Callable[[], None] | None = None
 
 
-@dataclass
-class _Poller:
-    """A fragment that was put aside. seen: the machine's progress at that time. what: the accesses of its loop."""
-
-    fragment: Fragment
-    seen: int
-    what: str
-
-
-@dataclass
-class _Look:
-    """A fruitless test of an mbarrier. changes: the machine's count then. times: tests in a row without a change."""
-
-    block: int
-    registers: list[Any]
-    changes: int
-    times: int = 1
-
-
 class Machine:
     """Runs one launch."""
 
@@ -123,29 +88,8 @@ class Machine:
         self.block_counts = [0] * len(self.code.functions)
         self._in_order = isinstance(schedule, FifoSchedule)
         """Whether fragments run in the order in which they became ready."""
-        self.progress = 0
-        """A counter of everything that happens except fruitless polling."""
-        self.preempted: deque[Fragment] = deque()
-        """Fragments that have run for long without waiting; they go on when nothing else can."""
-        self.pollers: list[_Poller] = []
-        self._woken: set[Agent] = set()
-        """Fragments that polled and are about to look once more, if they do not run in order."""
-        self._gave_up: dict[Agent, _Look] = {}
-        """For each warp whose wait on an mbarrier timed out because nothing else could happen: its last test."""
-        self._was_stuck: tuple[Deadlock, int] | None = None
-        """The report of the moment when lanes had to leave their siblings behind, and the count of changes then. If
-        nothing has changed since, leaving them did not help.
-        """
-        self._suspects: dict[Agent, tuple[int, int]] = {}
-        """For each warp that may be polling or watches a clock: the count of changes, and its windows since."""
-        self._clock_rounds = 0
-        self._quiet_turns = self._spell = 0
-        """Turns since the last event from outside, and since the last time that the ready warps stood aside."""
-        self._aside: deque[Fragment] = deque()
-        """Ready fragments that stand aside."""
-        self._starts = 1
-        """The number of clusters that start the next time that the ready warps stand aside."""
-        self.spinning = Spinning(self)
+        self.patience = Patience(grid, clusters)
+        self.standby = Standby(grid, clusters, self.patience, Spinning(self), self._in_order, self._start_cluster)
         self.watched = False
         """Whether each turn is watched: it runs in Python, and has its usual length."""
         self._block_sizes = [sum(histogram.values()) for histogram in self.code.families]
@@ -179,172 +123,44 @@ class Machine:
         return self.grid.counters
 
     def _loop(self) -> None:
-        schedule, ready, clusters = self.schedule, self.wakeups.ready, self.clusters
+        schedule, ready, clusters, standby = self.schedule, self.wakeups.ready, self.clusters, self.standby
         self._check_steps()
         turns = 0  # since the last check of the limits
         while True:
-            if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and self.preempted):
+            if turns >= min(LIMIT_CHECK, max(1, self._unchecked // LONGEST_TURN)) or (turns and standby.preempted):
                 self._check_limits()
                 turns = 0
-            if ready and self._spell >= SPELL and self._turns_left() <= 0:
-                self._stand_aside()
+            if ready and standby.spell >= SPELL and standby.turns_left() <= 0:
+                standby.end_spell()
             if ready and self._in_order and (taken := self._take_turns(turns)):
                 turns += taken
-                self._quiet_turns += taken
-                self._spell += taken
+                standby.had_turns(taken)
                 continue
             step = schedule.next(ready, bool(clusters.launched))
             if step is None:
-                if self._aside:
-                    self._come_back()
-                elif not self._carry_on():
+                if not standby.carry_on():
                     break
             elif step is START:
                 self._start_cluster()
             elif type(step) is Fragment:
-                self._quiet_turns += 1
-                self._spell += 1
+                standby.had_turns(1)
                 self.turn(step)
             else:
                 self._complete(step)
-                self.progress += 1
+                standby.progress += 1
             turns += 1
 
     def turn(self, fragment: Fragment) -> None:
         """Gives a fragment a turn."""
         changes = self.wakeups.changes
         if not self._run(fragment) or self.wakeups.changes != changes:
-            self.progress += 1
-
-    def _turns_left(self) -> int:
-        """Returns how many turns there are until all ready warps stand aside."""
-        spell = SPELL * max(1, len(self.clusters.running))
-        return min(spell - self._quiet_turns, LONGEST_SPELL * spell - self._spell)
-
-    def _stand_aside(self) -> None:
-        self._aside.extend(self.wakeups.ready)
-        self.wakeups.ready.clear()
-        self._quiet_turns = self._spell = 0
-
-    def _come_back(self) -> None:
-        """Nothing is ready or in flight but the fragments that stand aside: lets everything else run, and then these.
-
-        Twice as many clusters start each time. If CTAs do not seem to depend on one another, they start only when
-        those that run are found to spin.
-        """
-        clusters, start = self.clusters, self.wakeups.start
-        aside, self._aside = self._aside, deque()
-        alone = all(f.agent in self._suspects for f in self.preempted)
-        looks = self.spinning.look(aside) if alone else 0
-        if clusters.can_start and (self.code.between_clusters or looks >= FEWEST_LOOKS):
-            alone = False
-            for _ in range(min(self._starts, len(clusters.launched))):
-                self._start_cluster()
-            self._starts *= 2
-        if alone:
-            self._time_out([f for f in clusters.fragments if f.waiting is not None], PATIENCE)
-        else:
-            self.spinning.forget()
-        self._wake_pollers(self.pollers)
-        self.pollers.clear()
-        for fragment in (*self.preempted, *aside):
-            start(fragment)
-        self.preempted.clear()
-        self.spinning.watch()
-
-    def _wake_pollers(self, pollers: Iterable[_Poller]) -> None:
-        for poller in pollers:
-            self.wakeups.start(poller.fragment)
-            if not self._in_order:
-                self._woken.add(poller.fragment.agent)
-
-    def _carry_on(self) -> bool:
-        """Nothing is ready or in flight: finds something to run, or raises the error. Returns False if all is done."""
-        idle = bool(self.code.between_clusters) or all(f.agent in self._suspects for f in self.preempted)
-        if self.clusters.can_start and idle and (self.pollers or self.preempted or not self.clusters.running):
-            self._start_cluster()
-            return True
-        awake = [p for p in self.pollers if p.seen != self.progress]
-        if awake:
-            self.pollers = [p for p in self.pollers if p.seen == self.progress]
-            self._wake_pollers(awake)
-            return True
-        if self.preempted:
-            self.wakeups.start(self.preempted.popleft())
-            return True
-        running = self.clusters.living
-        if self.pollers:
-            polls = [(p.fragment, p.what) for p in self.pollers]
-            raise Livelock(reports.livelock(self.code, polls, self.clusters))
-        if not running:
-            return False
-        fragments = self.clusters.fragments
-        joins = list(
-            {f.joins[-1]: None for f in fragments if f.waiting is None and f.joins and f in f.joins[-1].arrived}
-        )
-        if not self._release_waits(fragments, PATIENCE_WITH_SIBLINGS if joins else PATIENCE):
-            self._stuck(fragments, joins)
-        return True
-
-    def _stuck(self, fragments: list[Fragment], joins: list[JoinPoint]) -> None:
-        """Lets lanes that wait for their siblings go on without them. If no warp can run then, raises the report."""
-        polling = any(f.polls for f in fragments)
-        report = (
-            Livelock(reports.livelock(self.code, [], self.clusters))
-            if polling
-            else reports.deadlock(self.code, self.clusters)
-        )
-        earlier = self._was_stuck[0] if self._was_stuck and self._was_stuck[1] == self.wakeups.changes else None
-        if not any([go_on_alone(join) for join in joins]):
-            raise earlier or report
-        self._was_stuck = (earlier or report, self.wakeups.changes)
+            self.standby.progress += 1
 
     def _error(self, error: Exception, fragment: Fragment) -> Exception:
         """Returns the error with which the run ends after a block function raised one."""
         placed = reports.located(self.code, error, fragment)
-        alone = self._was_stuck is not None and self._was_stuck[1] == self.wakeups.changes
-        if alone and self._was_stuck is not None and isinstance(placed, Fault) and placed.rule == "convergence":
-            return self._was_stuck[0]
-        return placed
-
-    def _release_waits(self, fragments: list[Fragment], patience: int) -> bool:
-        """Releases waits that need not last for ever. Returns whether there were any.
-
-        If the finding phase-lapped is tolerated, waits are released whose phase ended so long ago that the next phase
-        has ended too. If there are none, tests of an mbarrier time out; the ISA leaves open after what time they do. If
-        the warp comes back with the same registers and nothing has happened, timing out again would not help.
-        """
-        waiting = [f for f in fragments if f.waiting is not None]
-        if self.grid.findings.tolerates("phase-lapped"):
-            lapped = [f for f in waiting if lifetime.release_if_lapped(f)]
-            if lapped:
-                return True
-        return self._time_out(waiting, patience)
-
-    def _time_out(self, waiting: list[Fragment], patience: int) -> bool:
-        """Lets tests of an mbarrier time out. Returns whether any did."""
-        released = False
-        for fragment in waiting:
-            on = fragment.waiting.on if fragment.waiting is not None else None
-            if isinstance(on, MBarrier) and self._may_give_up(fragment, patience):
-                fragment.timed_out = True
-                if fragment in on.waiters:
-                    on.waiters.remove(fragment)
-                self.wakeups.resume(fragment)
-                released = True
-        return released
-
-    def _may_give_up(self, fragment: Fragment, patience: int) -> bool:
-        registers = [fragment.registers[slot] for slot in self.code.live_in[fragment.block]]
-        now = _Look(fragment.block, registers, self.wakeups.changes)
-        then = self._gave_up.get(fragment.agent)
-        if then is not None and then.changes == now.changes:
-            now.times = then.times + 1
-            alike = then.block == now.block and same(then.registers, now.registers, fragment)
-            if alike or now.times > (PATIENCE if fragment.polls else patience):
-                return False
-        self._gave_up[fragment.agent] = now
-        return True
+        stuck = self.patience.stuck_report()
+        return stuck if stuck is not None and isinstance(placed, Fault) and placed.rule == "convergence" else placed
 
     def _count(self) -> None:
         counters = self.grid.counters
@@ -365,10 +181,10 @@ class Machine:
         grid = self.grid
         cluster = Cluster(grid, self.clusters.start())
         self.clusters.running.append(cluster)
-        self._quiet_turns = 0
+        self.standby.event_from_outside()
         grid.counters.clusters_launched += 1
         grid.counters.ctas += len(cluster.ctas)
-        self.progress += 1
+        self.standby.progress += 1
         for cta in cluster.ctas:
             if grid.sink is not None:
                 grid.sink(events.CtaStarted(cluster.number, cta.rank, cta.index, len(cta.warps)))
@@ -383,7 +199,7 @@ class Machine:
             return
         lifetime.check_ended(self.code, cluster)
         self.clusters.end(cluster)
-        self._quiet_turns = 0
+        self.standby.event_from_outside()
         if self.grid.sink is not None:
             self.grid.sink(events.ClusterEnded(cluster.number))
         else:
@@ -412,19 +228,19 @@ class Machine:
 
         before: turns since the last check of the limits. Together with the new ones they must not exceed the limit.
         """
-        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before, self._turns_left())
+        most = min(NATIVE_TURNS, self._unchecked // LONGEST_TURN - before, self.standby.turns_left())
         if self.engine is None or most <= 0:
             return 0
-        window = 0 if self._suspects else WINDOW
+        window = 0 if self.patience.suspects else WINDOW
         stop = self.engine.take_turns(self.wakeups.ready, most, FIRST_LOOK, window, SLICE)
         if stop is None:
             return 0
         fragment = stop.fragment
-        self.progress += stop.turns
+        self.standby.progress += stop.turns
         if fragment is not None:
-            self.progress -= 1
+            self.standby.progress -= 1
             if not self._go_on(fragment, stop) or self.wakeups.changes != stop.changes:
-                self.progress += 1
+                self.standby.progress += 1
         return max(stop.turns, 1)
 
     def _go_on(self, fragment: Fragment, stop: Stop) -> bool:
@@ -463,8 +279,9 @@ class Machine:
         join_block = fragment.join_block
         block = fragment.block
         turn = FIRST_LOOK if self.watched else self.schedule.budget() or FIRST_LOOK
-        if self._woken and fragment.agent in self._woken:
-            self._woken.remove(fragment.agent)
+        woken = self.standby.woken
+        if woken and fragment.agent in woken:
+            woken.remove(fragment.agent)
             turn = 1
         budget = min(turn - (stop.ran if stop is not None else 0), self._unchecked)
         engine = None if self.watched else self.engine
@@ -534,40 +351,22 @@ class Machine:
         if proven is None:
             return False
         suspect = self.wakeups.changes == changes and 0 < len(watch.polled) + watch.unnamed <= FEW_PLACES
-        if proven or (suspect and self.grid.clock_reads == reads and self._tries_patience(fragment)):
-            self.pollers.append(_Poller(fragment, self.progress, watch.describe(fragment)))
+        if proven or (suspect and self.grid.clock_reads == reads and self.patience.ends(fragment)):
+            self.standby.add_poller(fragment, watch.describe(fragment))
             return True
         if suspect and self.grid.clock_reads == reads:
-            self.preempted.append(fragment)
+            self.standby.preempted.append(fragment)
             return True
         if self.grid.clock_reads != reads:
-            self._watch_clock(fragment, self.wakeups.changes != changes)
+            self.patience.watch_clock(fragment, self.wakeups.changes != changes)
         else:
-            self._suspects.pop(fragment.agent, None)
+            self.patience.suspects.pop(fragment.agent, None)
         if fragment.streak >= SLICE or self.grid.clock_reads != reads:
             fragment.streak = FIRST_LOOK
-            self.preempted.append(fragment)
+            self.standby.preempted.append(fragment)
         else:
             self.wakeups.start(fragment)
         return False
-
-    def _tries_patience(self, fragment: Fragment) -> bool:
-        """Returns whether the fragment has read the same places for too long while nothing else happened."""
-        since, rounds = self._suspects.get(fragment.agent, (-1, 0))
-        rounds = rounds + 1 if since == self.wakeups.changes else 1
-        self._suspects[fragment.agent] = (self.wakeups.changes, rounds)
-        return rounds > PATIENCE
-
-    def _watch_clock(self, fragment: Fragment, changed: bool) -> None:
-        """Advances the clock, the faster the longer warps do nothing but read it."""
-        self._suspects.setdefault(fragment.agent, (self.wakeups.changes, 0))
-        alone = not self.wakeups.ready and not changed
-        self._clock_rounds = self._clock_rounds + 1 if alone else 0
-        self.grid.clock += max(1000, self.grid.clock // 8)
-        if self._clock_rounds > CLOCK_ROUNDS:
-            site = self.code.sites[self.code.first[fragment.block]]
-            what = f"waits for a time that the clock never reaches, PTX line {site.line}: {site.text}"
-            raise Livelock(reports.livelock(self.code, [(fragment, what)], self.clusters))
 
     def _polls(self, fragment: Fragment, watch: Watch) -> bool | None:
         """Runs one window and watches. Returns True if the loop came round with nothing changed, None if it stopped."""
@@ -609,8 +408,7 @@ class Machine:
 
     def _passes_natively(self, fragment: Fragment, watch: Watch) -> bool:
         """Returns whether the native engine ran the window. It does not when a report may need the polled addresses."""
-        _, rounds = self._suspects.get(fragment.agent, (-1, 0))
-        if self.engine is None or self.watched or self._unchecked < LONGEST_TURN or rounds >= PATIENCE - 1:
+        if self.engine is None or self.watched or self._unchecked < LONGEST_TURN or self.patience.ends_soon(fragment):
             return False
         passed = self.engine.pass_window(fragment, WINDOW)
         if passed is None:
@@ -628,7 +426,7 @@ class Machine:
         except Fault as error:
             raise reports.explain(self.code, error, operation.fragment, operation.site, asynchronous=True) from error
         self.wakeups.changes += 1
-        self._quiet_turns = 0
+        self.standby.event_from_outside()
         cluster = operation.fragment.cta.cluster
         cluster.in_flight -= 1
         if not cluster.in_flight:

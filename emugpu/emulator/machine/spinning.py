@@ -78,7 +78,7 @@ class Spinning:
         machine.watched, machine.grid.sink = True, record
         try:
             for _ in range(TURNS * len(self._machine.clusters.fragments)):
-                if not ready or machine.preempted or not record.is_harmless:
+                if not ready or machine.standby.preempted or not record.is_harmless:
                     return
                 now = ready[0].agent, ready[0].block, len(ready)
                 if now == head and self._state(ready) == state and self._are_same(registers):
@@ -114,7 +114,7 @@ class Spinning:
             for f in self._machine.clusters.fragments
             if (watch := record.polls.get((f.cta.cluster.number, f.cta.rank))) is not None
         ]
-        polls += [(poller.fragment, poller.what) for poller in machine.pollers]
+        polls += [(poller.fragment, poller.what) for poller in machine.standby.pollers]
         return reports.livelock(machine.code, polls, machine.clusters)
 
 

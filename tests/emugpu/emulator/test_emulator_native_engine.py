@@ -565,7 +565,7 @@ ATOMIC_LOOPS = {
 @pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 5)])
 @pytest.mark.parametrize("name", ATOMIC_LOOPS)
 def test_loops_of_atomics(monkeypatch, name, schedule, seed):
-    monkeypatch.setattr("emugpu.emulator.machine.machine.PATIENCE", 8)
+    monkeypatch.setattr("emugpu.emulator.machine.patience.PATIENCE", 8)
     body = f"""
     mov.b32 %r3, 1; setp.ne.u32 %p2, %r0, 0; mov.u32 %r4, %ctaid.x; setp.ne.u32 %p3, %r4, 0;
     @%p2 bra END;

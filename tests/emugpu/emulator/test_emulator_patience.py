@@ -13,19 +13,15 @@ from ptx_programs import STORE_R1, launch
 from emugpu.emulator import Livelock
 from emugpu.emulator.instructions.fence import sleep
 from emugpu.emulator.machine import reports
-from emugpu.emulator.machine.machine import CLOCK_ROUNDS, PATIENCE, Machine
+from emugpu.emulator.machine.patience import CLOCK_ROUNDS, PATIENCE, Patience
 
 
 @pytest.fixture
-def machine() -> Any:
-    """A machine without a grid: as much as the looks below need."""
-    it: Any = Machine.__new__(Machine)
-    it.wakeups = SimpleNamespace(changes=7, ready=deque())
-    it.grid = SimpleNamespace(clock=0)
-    it.code = SimpleNamespace(live_in=[[0, 2]], first=[0], sites=[SimpleNamespace(line=3, text="mov")])
-    it.clusters = None
-    it._suspects, it._gave_up, it._clock_rounds = {}, {}, 0
-    return it
+def patience() -> Any:
+    """The patience with the warps of a grid that has no more than the looks below need."""
+    code = SimpleNamespace(live_in=[[0, 2]], first=[0], sites=[SimpleNamespace(line=3, text="mov")])
+    grid: Any = SimpleNamespace(clock=0, code=code, wakeups=SimpleNamespace(changes=7, ready=deque()))
+    return Patience(grid, clusters=None)  # type: ignore[arg-type]
 
 
 def warp(
@@ -38,53 +34,53 @@ def warp(
 # ---- looking at the same few places ----
 
 
-def test_patience_ends_after_so_many_looks_in_a_row(machine):
-    assert [machine._tries_patience(warp()) for _ in range(PATIENCE + 2)] == [False] * PATIENCE + [True, True]
+def test_patience_ends_after_so_many_looks_in_a_row(patience):
+    assert [patience.ends(warp()) for _ in range(PATIENCE + 2)] == [False] * PATIENCE + [True, True]
 
 
-def test_patience_begins_anew_when_something_has_happened(machine):
+def test_patience_begins_anew_when_something_has_happened(patience):
     for _ in range(PATIENCE):
-        assert not machine._tries_patience(warp())
-    machine.wakeups.changes += 1
-    assert [machine._tries_patience(warp()) for _ in range(PATIENCE + 1)] == [False] * PATIENCE + [True]
+        assert not patience.ends(warp())
+    patience._wakeups.changes += 1
+    assert [patience.ends(warp()) for _ in range(PATIENCE + 1)] == [False] * PATIENCE + [True]
 
 
-def test_everybody_has_patience_of_his_own(machine):
+def test_everybody_has_patience_of_his_own(patience):
     for _ in range(PATIENCE):
-        assert not machine._tries_patience(warp()) and not machine._tries_patience(warp("warp 1"))
-    assert machine._tries_patience(warp()) and machine._tries_patience(warp("warp 1"))
+        assert not patience.ends(warp()) and not patience.ends(warp("warp 1"))
+    assert patience.ends(warp()) and patience.ends(warp("warp 1"))
 
 
 # ---- giving up a look at an mbarrier ----
 
 
-def test_who_comes_back_with_the_same_registers_need_not_give_up_again(machine):
-    assert machine._may_give_up(warp(), 5)
-    assert not machine._may_give_up(warp(registers=(1, 99, 3)), 5), "the register at 1 is not live"
-    assert machine._may_give_up(warp(registers=(1, 2, 4)), 5)
-    assert machine._may_give_up(warp("warp 1"), 5)
-    machine.wakeups.changes += 1
-    assert machine._may_give_up(warp(registers=(1, 2, 4)), 5)
+def test_who_comes_back_with_the_same_registers_need_not_give_up_again(patience):
+    assert patience._may_give_up(warp(), 5)
+    assert not patience._may_give_up(warp(registers=(1, 99, 3)), 5), "the register at 1 is not live"
+    assert patience._may_give_up(warp(registers=(1, 2, 4)), 5)
+    assert patience._may_give_up(warp("warp 1"), 5)
+    patience._wakeups.changes += 1
+    assert patience._may_give_up(warp(registers=(1, 2, 4)), 5)
 
 
-def test_registers_are_compared_lane_by_lane(machine):
+def test_registers_are_compared_lane_by_lane(patience):
     lanes = np.arange(32)
-    assert machine._may_give_up(warp(registers=(lanes, 0, 0)), 5)
-    assert machine._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0)), 5)
-    assert not machine._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0)), 5)
+    assert patience._may_give_up(warp(registers=(lanes, 0, 0)), 5)
+    assert patience._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0)), 5)
+    assert not patience._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0)), 5)
 
 
-def test_lanes_that_are_elsewhere_are_not_compared(machine):
+def test_lanes_that_are_elsewhere_are_not_compared(patience):
     lanes = np.arange(32)
-    assert machine._may_give_up(warp(registers=(lanes, 0, 0), lanes=range(9)), 5)
-    assert not machine._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0), lanes=range(9)), 5)
-    assert machine._may_give_up(warp(registers=(lanes + (lanes == 8), 0, 0), lanes=range(9)), 5)
+    assert patience._may_give_up(warp(registers=(lanes, 0, 0), lanes=range(9)), 5)
+    assert not patience._may_give_up(warp(registers=(lanes + (lanes == 9), 0, 0), lanes=range(9)), 5)
+    assert patience._may_give_up(warp(registers=(lanes + (lanes == 8), 0, 0), lanes=range(9)), 5)
 
 
 @pytest.mark.parametrize(("polls", "looks"), [(False, 5), (True, PATIENCE)])
-def test_looks_with_other_registers_may_go_on_for_a_while(machine, polls, looks):
+def test_looks_with_other_registers_may_go_on_for_a_while(patience, polls, looks):
     """try_wait as long as it is told to, test_wait as long as any loop that polls."""
-    answers = [machine._may_give_up(warp(registers=(n, 0, 0), polls=polls), 5) for n in range(looks + 2)]
+    answers = [patience._may_give_up(warp(registers=(n, 0, 0), polls=polls), 5) for n in range(looks + 2)]
     assert answers == [True] * looks + [False, False]
 
 
@@ -92,29 +88,29 @@ def test_looks_with_other_registers_may_go_on_for_a_while(machine, polls, looks)
 
 
 @pytest.mark.parametrize(("clock", "then"), [(0, 1000), (8000, 9000), (8080, 9090), (80_000, 90_000)])
-def test_time_passes_by_an_eighth_or_a_thousand_ticks(machine, clock, then):
-    machine.grid.clock = clock
-    machine._watch_clock(warp(), changed=False)
-    assert machine.grid.clock == then
+def test_time_passes_by_an_eighth_or_a_thousand_ticks(patience, clock, then):
+    patience._grid.clock = clock
+    patience.watch_clock(warp(), changed=False)
+    assert patience._grid.clock == then
 
 
-def test_a_clock_is_watched_for_so_many_rounds_alone(machine, monkeypatch):
+def test_a_clock_is_watched_for_so_many_rounds_alone(patience, monkeypatch):
     monkeypatch.setattr(reports, "livelock", lambda code, polls, clusters: polls[0][1])
 
     def rounds_alone() -> None:
         for _ in range(CLOCK_ROUNDS):
-            machine._watch_clock(warp(), changed=False)
+            patience.watch_clock(warp(), changed=False)
 
     rounds_alone()
-    machine._watch_clock(warp(), changed=True)
+    patience.watch_clock(warp(), changed=True)
     rounds_alone()
-    machine.wakeups.ready.append(warp("warp 1"))
-    machine._watch_clock(warp(), changed=False)
-    machine.wakeups.ready.clear()
+    patience._wakeups.ready.append(warp("warp 1"))
+    patience.watch_clock(warp(), changed=False)
+    patience._wakeups.ready.clear()
     rounds_alone()
     with pytest.raises(Livelock, match="waits for a time that the clock never reaches, PTX line 3: mov"):
-        machine._watch_clock(warp(), changed=False)
-    assert machine._suspects == {"warp 0": (7, 0)}
+        patience.watch_clock(warp(), changed=False)
+    assert patience.suspects == {"warp 0": (7, 0)}
 
 
 @pytest.mark.parametrize(("nanoseconds", "passed"), [(0, 0), (700, 700), (1_000_000, 1_000_000), (1 << 31, 1_000_000)])
