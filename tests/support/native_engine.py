@@ -20,19 +20,9 @@ from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.layout import WHOLE_CHUNK, Result, Traced, TraceEvent
 from emugpu.emulator.native.library import Library, library_for
 from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control
-from emugpu.emulator.native.plan import (
-    CHOOSES,
-    IS_WIDE,
-    NARROW,
-    NEGATED,
-    NO_GUARD,
-    PREDICATE,
-    RECORD,
-    ROW_BYTES,
-    WIDE,
-    NativePlan,
-    Piece,
-)
+from emugpu.emulator.native.plan import NativePlan, Piece
+from emugpu.emulator.native.records import CHOOSES, IS_WIDE, NEGATED, NO_GUARD, RECORD
+from emugpu.emulator.native.rows import NARROW, PREDICATE, ROW_BYTES, WIDE
 from emugpu.emulator.native.trace import Batch
 
 FULL = 0xFFFFFFFF

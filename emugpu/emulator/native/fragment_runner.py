@@ -19,7 +19,8 @@ from emugpu.emulator.machine.state import Cta, Fragment, Grid
 from emugpu.emulator.native.layout import FIRST_ROW, Context, Result, StopReason
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
-from emugpu.emulator.native.plan import PREDICATE, NativePlan, Piece
+from emugpu.emulator.native.plan import NativePlan, Piece
+from emugpu.emulator.native.rows import PREDICATE
 from emugpu.emulator.native.trace import Trace
 from emugpu.emulator.native.workspace import FIELDS, File, Workspace
 

@@ -15,29 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.emulator.errors import PtxSyntaxError
-from emugpu.emulator.instructions.table import NOTHING, Effect, Emitted, Micro, OfWarp, Temporary, Unsupported
+from emugpu.emulator.instructions.table import Effect, Emitted, Unsupported
 from emugpu.emulator.machine.code import EXIT, BlockFunction
-from emugpu.emulator.native.layout import NAMED_BARRIERS
-from emugpu.emulator.native.operations import (
-    ACCESSES,
-    ATOMIC_ACCESSES,
-    ATOMICS,
-    BARRIER,
-    BY_NAME,
-    EXCHANGES,
-    MATRICES,
-    NUMBERS,
-    Control,
-)
-from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register, Special, Symbol
+from emugpu.emulator.native.operations import Control
+from emugpu.emulator.native.records import NO_GUARD, RECORD, Encoder, Record, synchronises
+from emugpu.emulator.native.rows import ROW_BYTES, WIDE, Rows
+from emugpu.emulator.ptx.ast import Instruction
 from emugpu.emulator.translate.cfg import (
     BRANCHES,
     BasicBlock,
     accumulators,
     destinations,
     held_operands,
-    is_guard_branch,
     load_step,
     sources,
 )
@@ -46,21 +35,6 @@ SHORTEST = 4
 """Instructions of the shortest native piece in a block that Python runs otherwise."""
 MOST = 0xFFFE
 """Most rows and most locations, because their numbers have 16 bits."""
-ROW_BYTES = 256
-NARROW, WIDE, PREDICATE = 0, 1, 2
-"""Kinds of rows: 32 bits per lane, 64 bits per lane, or a predicate."""
-NO_GUARD = NO_ROW = 0xFFFF
-NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, CHOOSES, ALIGNED, COUNTED, SPREADS = 1, 2, 4, 8, 16, 32, 64, 128
-
-RECORD = np.dtype(
-    [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
-     ("imm", "u8"), ("yes", "i4"), ("no", "i4")]
-)  # fmt: skip
-"""A micro-operation in the interpreter's format."""
-
-
-class _NotNative(Exception):
-    """No micro-operations do what the instruction does here."""
 
 
 @dataclass
@@ -137,80 +111,6 @@ class NativePlan:
     """The memory of ended launches."""
 
 
-class _Rows:
-    """The rows of a fragment's registers, of intermediate values, of literals and of special registers."""
-
-    def __init__(self, dtypes: Sequence[Any], operands: Any) -> None:
-        self._dtypes = dtypes
-        self._operands = operands
-        self.registers: dict[int, int] = {}
-        self.kinds: list[int] = []
-        self.literals: list[tuple[int, int]] = []
-        self.expressions: dict[tuple[str, int], int] = {}
-        self._known: dict[Any, int] = {}
-
-    def _new(self, kind: int) -> int:
-        self.kinds.append(kind)
-        return len(self.kinds) - 1
-
-    def kind_of_slot(self, slot: int) -> int:
-        dtype = self._dtypes[slot]
-        if dtype is object:
-            raise _NotNative
-        return PREDICATE if dtype is np.bool_ else WIDE if dtype is np.uint64 else NARROW
-
-    def register(self, slot: int) -> int:
-        if slot not in self.registers:
-            self.registers[slot] = self._new(self.kind_of_slot(slot))
-        return self.registers[slot]
-
-    def literal(self, value: int, kind: int) -> int:
-        key = ("literal", value, kind)
-        if key not in self._known:
-            self._known[key] = self._new(kind)
-            self.literals.append((self._known[key], value))
-        return self._known[key]
-
-    def between(self, kind: int) -> int:
-        if ("between", kind) not in self._known:
-            self._known["between", kind] = self._new(kind)
-        return self._known["between", kind]
-
-    def expression(self, text: str, kind: int) -> int:
-        if (text, kind) not in self.expressions:
-            self.expressions[text, kind] = self._new(kind)
-        return self.expressions[text, kind]
-
-    def read(self, operand: Any, kind: str, excluded: frozenset[int]) -> tuple[int, int]:
-        """Returns (row, kind of the row) of an operand that is read as a PTX type."""
-        wanted = PREDICATE if kind == "pred" else WIDE if TYPE_BYTES[kind] == 8 else NARROW
-        if isinstance(operand, Temporary):
-            row_kind = WIDE if operand.is_wide else NARROW
-            return self.between(row_kind), row_kind
-        if isinstance(operand, OfWarp):
-            return self.expression(operand.text, wanted), wanted
-        if isinstance(operand, Register):
-            if operand.slot in excluded:
-                raise _NotNative
-            row = self.register(operand.slot)
-            return row, self.kinds[row]
-        if isinstance(operand, Immediate | Special | Symbol):
-            try:
-                text = self._operands.read(operand, kind)
-            except (Unsupported, PtxSyntaxError):
-                raise _NotNative from None
-            if text in ("True", "False"):
-                return self.literal(int(text == "True"), wanted), wanted
-            if text.isdigit():
-                return self.literal(int(text), wanted), wanted
-            if "clock" not in text and "timer" not in text:
-                return self.expression(text, wanted), wanted
-        raise _NotNative
-
-
-Record = dict[str, int]
-
-
 class Planner:
     """Makes the plan of one kernel."""
 
@@ -236,19 +136,16 @@ class Planner:
         self._unloaded_in = unloaded_in
         self._operands = operands
         self._write_pieces = write_pieces
-        self._rows = _Rows(dtypes, operands)
-        self._quiet = quiet
-        self._stores_to_tmem = any(i.opcode == "tcgen05" and i.modifiers[0] == "st" for i in instructions)
         held = {r.slot for i in instructions for r in held_operands(i)}
         self._accumulators = {r.slot for i in instructions for r in accumulators(i)}
         written = {r.slot for i in instructions for r in destinations(i)}
-        self._read = {r.slot for i in instructions for r in sources(i)}
-        self._excluded = frozenset(held | (self._read - written))
+        read = {r.slot for i in instructions for r in sources(i)}
+        self._excluded = frozenset(held | (read - written))
+        self._rows = Rows(dtypes, operands, self._excluded)
+        self._encoder = Encoder(instructions, self._rows, quiet)
         self._records: list[Record] = []
         self._locations: list[set[int]] = []
         self._saved: list[int] = []
-        self._barriers: set[int] = set()
-        self._accesses: dict[int, tuple[str, str, int, int]] = {}
 
     def plan(self) -> NativePlan | None:
         """Returns the plan, or None if the kernel is too large or nothing in it can run natively."""
@@ -288,8 +185,8 @@ class Planner:
             touched = {r.slot for r in [*sources(i), *destinations(i)]}
             poisons = isinstance(emitted, Effect) and bool(emitted.poisons)
             if i.opcode not in BRANCHES:
-                found[index] = self._records_of(i, emitted)
-            native = found.get(index) is not None and not self._synchronises(index)
+                found[index] = self._encoder.records_of(i, emitted)
+            native = found.get(index) is not None and not synchronises(self._emitted[index])
             if poisons and native:
                 loading |= touched
             if (
@@ -306,144 +203,6 @@ class Planner:
                     found[index] = None
                 loading = set()
         return dict.fromkeys(range(block.first, block.last)) if loading else found
-
-    def _records_of(self, i: Instruction, emitted: Emitted | Unsupported) -> list[Record] | None:
-        if isinstance(emitted, Unsupported) or (is_guard_branch(i) and not self._synchronises(i.index)):
-            return None
-        if emitted is None:
-            return []
-        given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
-        if any(m.quiet for m in emitted.micro) and not self._quiet:
-            return None
-        if emitted.micro == (NOTHING,):
-            return [] if i.guard is None else None
-        if not emitted.micro or {r.slot for r in destinations(i)} & self._read - given:
-            return None
-        try:
-            guard, flags = NO_GUARD, 0
-            if i.guard is not None and not is_guard_branch(i):
-                guard, _ = self._rows.read(i.guard, "pred", self._excluded)
-                flags = NEGATED if i.guard_negated else 0
-            accesses = [m for m in emitted.micro if m.access and m.name not in ATOMICS]
-            items = 0
-            if accesses:
-                m = accesses[0]
-                items = len(accesses) // sum(m.is_first for m in accesses)
-                self._accesses[i.index] = (m.name, m.access, m.nbytes, items)
-            return [{**self._record(m, guard, flags, items), "yes": i.index} for m in emitted.micro]
-        except _NotNative:
-            return None
-
-    def _synchronises(self, index: int) -> bool:
-        emitted = self._emitted[index]
-        return isinstance(emitted, Effect) and any(m.name == BARRIER for m in emitted.micro)
-
-    def _record(self, m: Micro, guard: int, flags: int, items: int) -> Record:
-        if m.name in ATOMICS and m.access:
-            return self._atomic(m, guard, flags)
-        if m.access:
-            return {**self._access(m, guard, flags), "c": m.nbytes * items}
-        if m.name == BARRIER:
-            return self._barrier(m)
-        if m.name in EXCHANGES:
-            return self._exchange(m, guard)
-        if m.name in MATRICES:
-            return self._matrix(m, guard)
-        operation = BY_NAME[m.name]
-        if len(operation.sources) != len(m.sources):
-            raise _NotNative
-        rows = []
-        for (operand, kind), wanted in zip(m.sources, operation.sources, strict=True):
-            row, row_kind = self._rows.read(operand, kind, self._excluded)
-            if (row_kind == WIDE) != wanted.endswith("64"):
-                raise _NotNative
-            if isinstance(operand, Register) and kind != "pred" and self._reads_part(operand, kind):
-                raise _NotNative
-            rows.append(row)
-        d, d_kind = self._destination(m)
-        if (d_kind == WIDE) != operation.result.endswith("64"):
-            raise _NotNative
-        flags |= (IS_WIDE if d_kind == WIDE else 0) | (CHOOSES if operation.chooses else 0)
-        flags |= SPREADS if operation.spreads else 0
-        rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
-        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight}
-        return {**found, **dict(zip("abc", rows, strict=True))}
-
-    def _reads_part(self, register: Register, kind: str) -> bool:
-        return register.type != "pred" and TYPE_BYTES[register.type] > TYPE_BYTES[kind]
-
-    def _destination(self, m: Micro) -> tuple[int, int]:
-        if isinstance(m.destination, Register | Temporary):
-            return self._rows.read(m.destination, "b32", self._excluded)
-        raise _NotNative
-
-    def _exchange(self, m: Micro, guard: int) -> Record:
-        """Returns a record whose field of the alignment holds the mask of the participating lanes."""
-        if guard != NO_GUARD:
-            raise _NotNative
-        *rows, members = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
-        d, d_kind = self._destination(m)
-        if WIDE in (d_kind, members[1], *(kind for _, kind in rows)):
-            raise _NotNative
-        found = [row for row, _ in rows] + [self._rows.literal(0, NARROW)] * (3 - len(rows))
-        return {"op": EXCHANGES[m.name], "d": d, "e": members[0], **dict(zip("abc", found, strict=True))}
-
-    def _barrier(self, m: Micro) -> Record:
-        found = [self._rows.read(operand, kind, self._excluded) for operand, kind in m.sources]
-        if any(kind != NARROW for _, kind in found):
-            raise _NotNative
-        number = m.sources[0][0]
-        numbers = range(NAMED_BARRIERS)
-        self._barriers.update([number.value] if isinstance(number, Immediate) and number.value in numbers else numbers)
-        rows = [row for row, _ in found] + [self._rows.literal(0, NARROW)] * (2 - len(found))
-        flags = (ALIGNED if m.alignment > 1 else 0) | (COUNTED if len(m.sources) == 2 else 0)
-        return {"op": Control.BARRIER, "a": rows[0], "b": rows[1], "flags": flags}
-
-    def _matrix(self, m: Micro, guard: int) -> Record:
-        if guard != NO_GUARD or (m.name == "tcgen05.ld" and self._stores_to_tmem):
-            raise _NotNative
-        (base, base_kind), (b, b_kind) = (self._rows.read(*s, self._excluded) for s in m.sources)
-        flags = (WIDE_ADDRESS if base_kind == WIDE else 0) | (FIRST_ITEM if m.is_first else 0)
-        if b_kind != NARROW:
-            raise _NotNative
-        found = {"op": MATRICES[m.name], "a": base, "b": b, "e": m.alignment, "no": m.part, "flags": flags}
-        found |= {"imm": m.offset & 0xFFFFFFFFFFFFFFFF, "d": NO_ROW}
-        if m.destination is not None:
-            found["d"], d_kind = self._destination(m)
-            if d_kind != NARROW:
-                raise _NotNative
-        return found
-
-    def _access(self, m: Micro, guard: int, flags: int) -> Record:
-        base, base_kind = self._rows.read(*m.sources[0], self._excluded)
-        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
-        found = {"op": ACCESSES[m.name, m.access, m.nbytes], "guard": guard, "a": base, "e": m.alignment}
-        flags |= FIRST_ITEM if m.is_first else 0
-        found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
-        if m.name == "ld":
-            d, kind = self._destination(m)
-            return {**found, "d": d, "flags": flags | (IS_WIDE if kind == WIDE else 0)}
-        value, kind = self._rows.read(*m.sources[1], self._excluded)
-        flags |= IS_WIDE if kind == WIDE else 0
-        return {**found, "b": value, "d": NO_ROW, "flags": flags}
-
-    def _atomic(self, m: Micro, guard: int, flags: int) -> Record:
-        """Returns a record whose field of the alignment holds the kind of atomic."""
-        (base, base_kind), *values = (self._rows.read(*s, self._excluded) for s in m.sources)
-        kinds = {kind for _, kind in values}
-        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
-        flags |= IS_WIDE if m.nbytes == 8 else 0
-        d = NO_ROW
-        if m.destination is not None:
-            d, d_kind = self._destination(m)
-            kinds.add(d_kind)
-        if kinds != {WIDE if m.nbytes == 8 else NARROW}:
-            raise _NotNative
-        if any(isinstance(o, Register) and self._reads_part(o, kind) for o, kind in m.sources[1:]):
-            raise _NotNative
-        rows = [row for row, _ in values]
-        found = {"op": ATOMIC_ACCESSES[m.access, m.nbytes], "guard": guard, "flags": flags, "d": d, "a": base}
-        return {**found, "b": rows[0], "c": rows[-1], "e": ATOMICS.index(m.name), "imm": m.offset & 0xFFFFFFFFFFFFFFFF}
 
     def _guard_of_end(self, block: BasicBlock) -> set[int]:
         """Returns the predicate that decides where a block continues."""
@@ -464,7 +223,7 @@ class Planner:
         pieces: list[Piece] = []
         whole = end_is_native and all(records is not None for records in found.values())
         for index in range(block.first, block.last):
-            if self._synchronises(index) and found[index] is not None:
+            if synchronises(self._emitted[index]) and found[index] is not None:
                 pieces.append(Piece(index, index + 1, 0, synchronises=True))
                 continue
             # A branch belongs to the instructions before it.
@@ -622,8 +381,8 @@ class Planner:
                 bool(several) and set(at) <= {row for _, row, _ in several[0].needs}
                 for several, at in zip(pieces, live, strict=False)
             ],
-            accesses=self._accesses,
-            barriers=sorted(self._barriers),
+            accesses=self._encoder.accesses,
+            barriers=sorted(self._encoder.barriers),
             has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
             make_functions=lambda block: self._make_functions(block, pieces[block]),
         )

@@ -16,7 +16,8 @@ from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.bytes import aligned_bytes
 from emugpu.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
 from emugpu.emulator.native.layout import FragmentField as Field
-from emugpu.emulator.native.plan import NARROW, PREDICATE, ROW_BYTES, WIDE, NativePlan
+from emugpu.emulator.native.plan import NativePlan
+from emugpu.emulator.native.rows import NARROW, PREDICATE, ROW_BYTES, WIDE
 
 LOG_ROOM = 16384
 """Most stores of one lane that a run of blocks may make and still be rolled back."""

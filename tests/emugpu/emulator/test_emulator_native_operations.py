@@ -11,7 +11,7 @@ import pytest
 from native_engine import TakenBack, kind_of, run_operation
 
 from emugpu.emulator.native.operations import BY_NAME, OPERATIONS, MicroOperation
-from emugpu.emulator.native.plan import PREDICATE, WIDE
+from emugpu.emulator.native.rows import PREDICATE, WIDE
 
 EDGES = {
     "32": [0, 1, 2, 7, 8, 31, 32, 33, 63, 64, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000,

@@ -1,0 +1,192 @@
+"""The micro-operations of an instruction, as the records that the interpreter reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from emugpu.emulator.instructions.table import NOTHING, Effect, Emitted, Micro, Temporary, Unsupported
+from emugpu.emulator.native.layout import NAMED_BARRIERS
+from emugpu.emulator.native.operations import (
+    ACCESSES,
+    ATOMIC_ACCESSES,
+    ATOMICS,
+    BARRIER,
+    BY_NAME,
+    EXCHANGES,
+    MATRICES,
+    NUMBERS,
+    Control,
+)
+from emugpu.emulator.native.rows import NARROW, WIDE, NotNative, Rows
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register
+from emugpu.emulator.translate.cfg import destinations, is_guard_branch, sources
+
+NO_GUARD = NO_ROW = 0xFFFF
+NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, CHOOSES, ALIGNED, COUNTED, SPREADS = 1, 2, 4, 8, 16, 32, 64, 128
+
+RECORD = np.dtype(
+    [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
+     ("imm", "u8"), ("yes", "i4"), ("no", "i4")]
+)  # fmt: skip
+"""A micro-operation in the interpreter's format."""
+
+Record = dict[str, int]
+
+
+def synchronises(emitted: Emitted | Unsupported) -> bool:
+    """Returns whether an instruction is a barrier."""
+    return isinstance(emitted, Effect) and any(m.name == BARRIER for m in emitted.micro)
+
+
+class Encoder:
+    """Makes the records of one kernel's instructions.
+
+    ``accesses``: the verb, the space, the bytes of an item, and the items, of each instruction that accesses memory
+    natively. ``barriers``: the numbers of the barriers that run natively.
+    """
+
+    def __init__(self, instructions: Sequence[Instruction], rows: Rows, quiet: bool) -> None:
+        """``quiet`` means that no sink will be attached and that loads of tensor memory take their values at once."""
+        self._rows = rows
+        self._quiet = quiet
+        self._read = {r.slot for i in instructions for r in sources(i)}
+        self._stores_to_tmem = any(i.opcode == "tcgen05" and i.modifiers[0] == "st" for i in instructions)
+        self.accesses: dict[int, tuple[str, str, int, int]] = {}
+        self.barriers: set[int] = set()
+
+    def records_of(self, i: Instruction, emitted: Emitted | Unsupported) -> list[Record] | None:
+        """Returns the records of an instruction, or None if Python must run it."""
+        if isinstance(emitted, Unsupported) or (is_guard_branch(i) and not synchronises(emitted)):
+            return None
+        if emitted is None:
+            return []
+        given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
+        if any(m.quiet for m in emitted.micro) and not self._quiet:
+            return None
+        if emitted.micro == (NOTHING,):
+            return [] if i.guard is None else None
+        if not emitted.micro or {r.slot for r in destinations(i)} & self._read - given:
+            return None
+        try:
+            guard, flags = NO_GUARD, 0
+            if i.guard is not None and not is_guard_branch(i):
+                guard, _ = self._rows.read(i.guard, "pred")
+                flags = NEGATED if i.guard_negated else 0
+            accesses = [m for m in emitted.micro if m.access and m.name not in ATOMICS]
+            items = 0
+            if accesses:
+                m = accesses[0]
+                items = len(accesses) // sum(m.is_first for m in accesses)
+                self.accesses[i.index] = (m.name, m.access, m.nbytes, items)
+            return [{**self._record(m, guard, flags, items), "yes": i.index} for m in emitted.micro]
+        except NotNative:
+            return None
+
+    def _record(self, m: Micro, guard: int, flags: int, items: int) -> Record:
+        if m.name in ATOMICS and m.access:
+            return self._atomic(m, guard, flags)
+        if m.access:
+            return {**self._access(m, guard, flags), "c": m.nbytes * items}
+        if m.name == BARRIER:
+            return self._barrier(m)
+        if m.name in EXCHANGES:
+            return self._exchange(m, guard)
+        if m.name in MATRICES:
+            return self._matrix(m, guard)
+        operation = BY_NAME[m.name]
+        if len(operation.sources) != len(m.sources):
+            raise NotNative
+        rows = []
+        for (operand, kind), wanted in zip(m.sources, operation.sources, strict=True):
+            row, row_kind = self._rows.read(operand, kind)
+            if (row_kind == WIDE) != wanted.endswith("64"):
+                raise NotNative
+            if isinstance(operand, Register) and kind != "pred" and self._reads_part(operand, kind):
+                raise NotNative
+            rows.append(row)
+        d, d_kind = self._destination(m)
+        if (d_kind == WIDE) != operation.result.endswith("64"):
+            raise NotNative
+        flags |= (IS_WIDE if d_kind == WIDE else 0) | (CHOOSES if operation.chooses else 0)
+        flags |= SPREADS if operation.spreads else 0
+        rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
+        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight}
+        return {**found, **dict(zip("abc", rows, strict=True))}
+
+    def _reads_part(self, register: Register, kind: str) -> bool:
+        return register.type != "pred" and TYPE_BYTES[register.type] > TYPE_BYTES[kind]
+
+    def _destination(self, m: Micro) -> tuple[int, int]:
+        if isinstance(m.destination, Register | Temporary):
+            return self._rows.read(m.destination, "b32")
+        raise NotNative
+
+    def _exchange(self, m: Micro, guard: int) -> Record:
+        """Returns a record whose field of the alignment holds the mask of the participating lanes."""
+        if guard != NO_GUARD:
+            raise NotNative
+        *rows, members = [self._rows.read(operand, kind) for operand, kind in m.sources]
+        d, d_kind = self._destination(m)
+        if WIDE in (d_kind, members[1], *(kind for _, kind in rows)):
+            raise NotNative
+        found = [row for row, _ in rows] + [self._rows.literal(0, NARROW)] * (3 - len(rows))
+        return {"op": EXCHANGES[m.name], "d": d, "e": members[0], **dict(zip("abc", found, strict=True))}
+
+    def _barrier(self, m: Micro) -> Record:
+        found = [self._rows.read(operand, kind) for operand, kind in m.sources]
+        if any(kind != NARROW for _, kind in found):
+            raise NotNative
+        number = m.sources[0][0]
+        numbers = range(NAMED_BARRIERS)
+        self.barriers.update([number.value] if isinstance(number, Immediate) and number.value in numbers else numbers)
+        rows = [row for row, _ in found] + [self._rows.literal(0, NARROW)] * (2 - len(found))
+        flags = (ALIGNED if m.alignment > 1 else 0) | (COUNTED if len(m.sources) == 2 else 0)
+        return {"op": Control.BARRIER, "a": rows[0], "b": rows[1], "flags": flags}
+
+    def _matrix(self, m: Micro, guard: int) -> Record:
+        if guard != NO_GUARD or (m.name == "tcgen05.ld" and self._stores_to_tmem):
+            raise NotNative
+        (base, base_kind), (b, b_kind) = (self._rows.read(*s) for s in m.sources)
+        flags = (WIDE_ADDRESS if base_kind == WIDE else 0) | (FIRST_ITEM if m.is_first else 0)
+        if b_kind != NARROW:
+            raise NotNative
+        found = {"op": MATRICES[m.name], "a": base, "b": b, "e": m.alignment, "no": m.part, "flags": flags}
+        found |= {"imm": m.offset & 0xFFFFFFFFFFFFFFFF, "d": NO_ROW}
+        if m.destination is not None:
+            found["d"], d_kind = self._destination(m)
+            if d_kind != NARROW:
+                raise NotNative
+        return found
+
+    def _access(self, m: Micro, guard: int, flags: int) -> Record:
+        base, base_kind = self._rows.read(*m.sources[0])
+        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
+        found = {"op": ACCESSES[m.name, m.access, m.nbytes], "guard": guard, "a": base, "e": m.alignment}
+        flags |= FIRST_ITEM if m.is_first else 0
+        found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
+        if m.name == "ld":
+            d, kind = self._destination(m)
+            return {**found, "d": d, "flags": flags | (IS_WIDE if kind == WIDE else 0)}
+        value, kind = self._rows.read(*m.sources[1])
+        flags |= IS_WIDE if kind == WIDE else 0
+        return {**found, "b": value, "d": NO_ROW, "flags": flags}
+
+    def _atomic(self, m: Micro, guard: int, flags: int) -> Record:
+        """Returns a record whose field of the alignment holds the kind of atomic."""
+        (base, base_kind), *values = (self._rows.read(*s) for s in m.sources)
+        kinds = {kind for _, kind in values}
+        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
+        flags |= IS_WIDE if m.nbytes == 8 else 0
+        d = NO_ROW
+        if m.destination is not None:
+            d, d_kind = self._destination(m)
+            kinds.add(d_kind)
+        if kinds != {WIDE if m.nbytes == 8 else NARROW}:
+            raise NotNative
+        if any(isinstance(o, Register) and self._reads_part(o, kind) for o, kind in m.sources[1:]):
+            raise NotNative
+        rows = [row for row, _ in values]
+        found = {"op": ATOMIC_ACCESSES[m.access, m.nbytes], "guard": guard, "flags": flags, "d": d, "a": base}
+        return {**found, "b": rows[0], "c": rows[-1], "e": ATOMICS.index(m.name), "imm": m.offset & 0xFFFFFFFFFFFFFFFF}
