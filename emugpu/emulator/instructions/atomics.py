@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.instructions.load_store import AS_IS, HINTS, SPACES, VECTORS, finish, state_space
+from emugpu.emulator.instructions.accesses import AS_IS, finish
+from emugpu.emulator.instructions.load_store import HINTS, SPACES, VECTORS, state_space
 from emugpu.emulator.instructions.table import (
     Effect,
     Micro,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.instructions.load_store import every_lane, own_offsets
+from emugpu.emulator.instructions.accesses import every_lane, own_offsets
 from emugpu.emulator.instructions.mbarrier import reached
 from emugpu.emulator.instructions.table import (
     Effect,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.instructions.load_store import own_offsets
+from emugpu.emulator.instructions.accesses import own_offsets
 from emugpu.emulator.instructions.table import (
     Assign,
     Effect,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from emugpu.emulator.instructions import values
-from emugpu.emulator.instructions.load_store import join_halves
+from emugpu.emulator.instructions.accesses import join_halves
 from emugpu.emulator.instructions.table import (
     Assign,
     Micro,

@@ -8,7 +8,7 @@ kernel, not of the function, and a function that runs often enough exceeds the l
 from __future__ import annotations
 
 from emugpu.emulator.errors import Fault
-from emugpu.emulator.instructions.load_store import AS_IS, finish, offsets
+from emugpu.emulator.instructions.accesses import AS_IS, finish, offsets
 from emugpu.emulator.instructions.table import Effect, Translator, Unsupported, immediate, instruction, only_form
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import Value

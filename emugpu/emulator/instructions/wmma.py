@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.emulator.instructions.load_store import AS_IS, SPACES, load_function, store_function
+from emugpu.emulator.instructions.accesses import AS_IS
+from emugpu.emulator.instructions.load_store import SPACES, load_function, store_function
 from emugpu.emulator.instructions.table import (
     Effect,
     Translator,
