@@ -16,7 +16,7 @@ from emugpu.errors import CannotRun
 from emugpu.gpus import arch_of_gpu, kind_of
 from harness.compile.artifacts import build_with_notice
 from harness.problem import Shape
-from harness.pytorch.checks import Asked, Problem, check
+from harness.pytorch.checks import Asked, Numbers, Problem, Tensors, check
 from harness.run.configure import configuration, equal_groups
 from harness.run.launcher import MAP_ALIGNMENT, MISALIGNED, OTHER_ALIGNMENT, PACK, Gpu, Launch, Workspace, launcher
 
@@ -50,20 +50,10 @@ _changing_calls = threading.Lock()
 _workspaces: dict[Any, torch.Tensor] = {}
 
 
-def run(
-    asked: tuple[Any, ...],
-    a: torch.Tensor,
-    b: torch.Tensor,
-    first: torch.Tensor | None,
-    second: torch.Tensor | None,
-    group_sizes: torch.Tensor | None,
-    out: torch.Tensor | None,
-    factors: torch.Tensor | None,
-    alpha: float,
-    beta: float,
-    c_scale: float,
-) -> Product:
-    """Computes the product. ``asked`` has the fields of `Asked`, ``first`` and ``second`` are those of `check`."""
+def run(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers, factors: torch.Tensor | None = None) -> Product:
+    """Computes the product. ``asked`` has the fields of `Asked`; ``factors`` is memory for the scale factors of C."""
+    a, b, first, second, group_sizes, out = tensors
+    alpha, beta, c_scale = numbers
     key = (
         asked, a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(),
         None if first is None else (first.shape, first.stride(), first.dtype, first.get_device()),
@@ -75,7 +65,7 @@ def run(
     )  # fmt: skip
     call = _calls.get(key)
     if call is None:
-        call = _prepare(Asked(*asked), a, b, first, second, group_sizes, out)
+        call = _prepare(Asked(*asked), tensors)
         with _changing_calls:
             _calls[key] = call
             if len(_calls) > MOST_CALLS:
@@ -105,20 +95,13 @@ def run(
         )
         code = launcher()(values)
         if code:
-            raise _error(code, call, asked, (out, a, b, first, second, group_sizes, factors))
+            raise _error(code, call, asked, (out, *tensors[:-1], factors))
     return out if factors is None else (out, factors)
 
 
-def _prepare(
-    asked: Asked,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    first: torch.Tensor | None,
-    second: torch.Tensor | None,
-    group_sizes: torch.Tensor | None,
-    out: torch.Tensor | None,
-) -> Call:
-    problem = check(asked, a, b, first, second, group_sizes, out)
+def _prepare(asked: Asked, tensors: Tensors) -> Call:
+    a = tensors[0]
+    problem = check(asked, tensors)
     launch = None
     if problem.sizes[0] or not problem.groups:
         launch = prepare(asked, [problem], a.device)[0]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -22,6 +22,15 @@ OUT_DTYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 BLOCK_SCALED = tuple(name for name in C_TYPES if name not in OUT_TYPES)
 """Block-scaled types of C, by name, because PyTorch has no types for them with their scale factors."""
 NOT_OPTIONS = ("arch", "dtype", "scales", "out_dtype", "epilogue", "layout")
+
+Tensors: TypeAlias = tuple[
+    torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None
+]
+"""a, b, first, second, group_sizes and out. ``first`` and ``second`` are bias and residual, or a_scales and b_scales if
+`Asked.dtype` is given. Every call makes such a tuple; a NamedTuple would take seven times as long.
+"""
+Numbers: TypeAlias = tuple[float, float, float]
+"""alpha, beta and c_scale."""
 
 
 class Asked(NamedTuple):
@@ -51,36 +60,27 @@ class Problem:
     factors: tuple[tuple[int, ...], torch.dtype] | None
 
 
-def check(
-    asked: Asked,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    first: torch.Tensor | None,
-    second: torch.Tensor | None,
-    group_sizes: torch.Tensor | None,
-    out: torch.Tensor | None,
-) -> Problem:
-    """Returns the problem. ``first`` and ``second`` are bias and residual, or the scale factors of A and B. Raises
-    ValueError for tensors that do not fit.
-    """
+def check(asked: Asked, tensors: Tensors) -> Problem:
+    """Returns the problem. Raises ValueError for tensors that do not fit."""
     for name, _ in asked.options:
         if name in NOT_OPTIONS:
             raise ValueError(f"{name} is no option here: the tensors and the other arguments say it; leave it out")
     if asked.dtype:
-        return _check_scaled(asked, a, b, first, second, out)
+        return _check_scaled(asked, tensors)
+    a, b, bias, residual, group_sizes, out = tensors
     if a.dtype not in DTYPES:
         raise ValueError(f"a is {a.dtype}; it must be bfloat16 or float16")
     grouped = group_sizes is not None
     _check({"a": a, "b": b}, a, a.dtype, strided=not grouped)
-    _check({"bias": first, "residual": second}, a, a.dtype)
+    _check({"bias": bias, "residual": residual}, a, a.dtype)
     _check({"group_sizes": group_sizes}, a, torch.int32)
-    epilogue = _epilogue(first, asked.activation, second)
+    epilogue = _epilogue(bias, asked.activation, residual)
     m, n, k = _sizes(a, b, 3 if grouped else 2)
     groups = (b.shape[0],) if grouped else ()
     for name, given, shape in (
         ("group_sizes", group_sizes, groups),
-        ("bias", first, (*groups, n)),
-        ("residual", second, (m, n)),
+        ("bias", bias, (*groups, n)),
+        ("residual", residual, (m, n)),
     ):
         _check_shape(name, given, shape)
     columns = n // 2 if epilogue == "swiglu" else n
@@ -94,15 +94,9 @@ def check(
     return Problem((m, n, k), groups[0] if groups else 0, ld, tuple(options.items()), c, factors)
 
 
-def _check_scaled(
-    asked: Asked,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    a_scales: torch.Tensor | None,
-    b_scales: torch.Tensor | None,
-    out: torch.Tensor | None,
-) -> Problem:
+def _check_scaled(asked: Asked, tensors: Tensors) -> Problem:
     dtype = asked.dtype
+    a, b, a_scales, b_scales, _, out = tensors
     if dtype != FP8 and dtype not in FORMATS:
         raise ValueError(f"dtype {dtype!r}: it must be one of {', '.join((FP8, *FORMATS))}")
     if (a_scales is None) != (b_scales is None) or (a_scales is None and dtype != FP8):

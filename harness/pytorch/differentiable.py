@@ -17,7 +17,7 @@ from torch.compiler import is_compiling
 from torch.nn import functional
 
 from harness.pytorch.calls import Product, run
-from harness.pytorch.checks import Asked
+from harness.pytorch.checks import Asked, Numbers, Tensors
 from harness.pytorch.operator import call_operator
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -28,48 +28,24 @@ SWIGLU_COLUMNS = 8
 """Columns of gates, and behind them as many of what they gate (docs/epilogues.md)."""
 
 
-def product(
-    asked: tuple[Any, ...],
-    a: torch.Tensor,
-    b: torch.Tensor,
-    first: torch.Tensor | None,
-    second: torch.Tensor | None,
-    group_sizes: torch.Tensor | None,
-    out: torch.Tensor | None,
-    alpha: float,
-    beta: float,
-    c_scale: float,
-) -> Product:
+def product(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers) -> Product:
     """Computes the product, with a gradient if one is wanted. The arguments are those of `run`."""
-    if (
-        a.requires_grad
-        or b.requires_grad
-        or (first is not None and first.requires_grad)
-        or (second is not None and second.requires_grad)
-        or (out is not None and out.requires_grad)
-    ) and is_grad_enabled():
-        if out is not None:
-            rule = "out takes no gradient; leave it out, or call under torch.no_grad()"
-            raise ValueError(f"a tensor requires a gradient and out is given: {rule}")
-        found: Product = _Product.apply(asked, a, b, first, second, group_sizes, alpha, beta, c_scale)
-        return found
-    if (
-        is_compiling()
-        or count_modes()
-        or transforms() is not None
-        or not (
-            type(a) in PLAIN
-            and not a.is_neg()
-            and type(b) in PLAIN
-            and not b.is_neg()
-            and (first is None or (type(first) in PLAIN and not first.is_neg()))
-            and (second is None or (type(second) in PLAIN and not second.is_neg()))
-            and (group_sizes is None or (type(group_sizes) in PLAIN and not group_sizes.is_neg()))
-            and (out is None or (type(out) in PLAIN and not out.is_neg()))
-        )
-    ):
-        return call_operator(asked, a, b, first, second, group_sizes, out, alpha, beta, c_scale)
-    return run(asked, a, b, first, second, group_sizes, out, None, alpha, beta, c_scale)
+    seen = is_compiling() or count_modes() or transforms() is not None
+    for x in tensors:
+        if x is not None:
+            if x.requires_grad and is_grad_enabled():
+                return _with_gradient(asked, tensors, numbers)
+            seen = seen or type(x) not in PLAIN or x.is_neg()
+    return (call_operator if seen else run)(asked, tensors, numbers)
+
+
+def _with_gradient(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers) -> Product:
+    *given, out = tensors
+    if out is not None:
+        rule = "out takes no gradient; leave it out, or call under torch.no_grad()"
+        raise ValueError(f"a tensor requires a gradient and out is given: {rule}")
+    found: Product = _Product.apply(asked, numbers, *given)
+    return found
 
 
 class _Product(torch.autograd.Function):
@@ -77,18 +53,16 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any,
         asked: tuple[Any, ...],
+        numbers: Numbers,
         a: torch.Tensor,
         b: torch.Tensor,
         first: torch.Tensor | None,
         second: torch.Tensor | None,
         group_sizes: torch.Tensor | None,
-        alpha: float,
-        beta: float,
-        c_scale: float,
     ) -> Product:
-        ctx.asked, ctx.alpha, ctx.beta = asked, alpha, beta
+        ctx.asked, ctx.numbers = asked, numbers
         ctx.save_for_backward(a, b, first)
-        found = product(asked, a, b, first, second, group_sizes, None, alpha, beta, c_scale)
+        found = product(asked, (a, b, first, second, group_sizes, None), numbers)
         ctx.reason = _reason(Asked(*asked), group_sizes, found)
         return found
 
@@ -98,21 +72,22 @@ class _Product(torch.autograd.Function):
         if ctx.reason:
             raise NotImplementedError(f"{ctx.reason} has no gradient; call it under torch.no_grad(), or on .detach()")
         (a, b, bias), asked, given = ctx.saved_tensors, Asked(*ctx.asked), of_c[0]
+        alpha, beta, _ = ctx.numbers
         if asked.activation is not None:
             given = _before_activation(asked, a, b, bias, given)
         given = given.to(a.dtype)
-        scaled = given if ctx.alpha == 1 else given * ctx.alpha
+        scaled = given if alpha == 1 else given * alpha
         scaled = scaled.contiguous()  # the gradient of a sum is one number for all elements
         of_a = of_b = of_bias = of_residual = None
-        if ctx.needs_input_grad[1]:
-            of_a = _multiply(scaled, b.t())
         if ctx.needs_input_grad[2]:
-            of_b = _multiply(scaled.t(), a.t())
+            of_a = _multiply(scaled, b.t())
         if ctx.needs_input_grad[3]:
-            of_bias = given.sum(0)
+            of_b = _multiply(scaled.t(), a.t())
         if ctx.needs_input_grad[4]:
-            of_residual = given if ctx.beta == 1 else given * ctx.beta
-        return None, of_a, of_b, of_bias, of_residual, None, None, None, None
+            of_bias = given.sum(0)
+        if ctx.needs_input_grad[5]:
+            of_residual = given if beta == 1 else given * beta
+        return None, None, of_a, of_b, of_bias, of_residual, None
 
 
 def _reason(asked: Asked, group_sizes: torch.Tensor | None, found: Product) -> str:
@@ -124,9 +99,11 @@ def _reason(asked: Asked, group_sizes: torch.Tensor | None, found: Product) -> s
     return "" if isinstance(found, torch.Tensor) else "a quantised C"
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Returns A . B^T in their type, with the configuration that suits the problem."""
-    found = product(("", None, None, "kernel8", True, ()), a, b, None, None, None, None, 1.0, 1.0, 1.0)
+def _multiply(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Returns A . B^T + bias, in the type of A unless another is given, by the configuration that suits the problem."""
+    found = product(("", None, out_dtype, "kernel8", True, ()), (a, b, bias, None, None, None), (1.0, 1.0, 1.0))
     assert isinstance(found, torch.Tensor)
     return found
 
@@ -135,8 +112,7 @@ def _before_activation(
     asked: Asked, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, of_c: torch.Tensor
 ) -> torch.Tensor:
     """Returns the gradient of what the activation was given, from that of C. It is computed again, in float32."""
-    before = product(("", None, torch.float32, "kernel8", True, ()), a, b, bias, None, None, None, 1.0, 1.0, 1.0)
-    assert isinstance(before, torch.Tensor)
+    before = _multiply(a, b, bias, torch.float32)
     with torch.enable_grad():
         before = before.detach().requires_grad_()
         after = ACTIVATIONS[asked.activation](before)

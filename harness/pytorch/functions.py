@@ -58,7 +58,7 @@ def matmul(
     if c_scale != 1:
         _check_c_scale(c_scale, out_dtype)
     asked = ("", activation, out_dtype, kernel, tuned, _as_key(options) if options else ())
-    return product(asked, a, b, bias, residual, group_sizes, out, alpha, beta, c_scale)
+    return product(asked, (a, b, bias, residual, group_sizes, out), (alpha, beta, c_scale))
 
 
 def grouped_matmul(a: torch.Tensor, b: torch.Tensor, group_sizes: torch.Tensor, **others: Any) -> Product:
@@ -117,7 +117,7 @@ def scaled_matmul(
         _check_c_scale(c_scale, out_dtype)
     kernel = "kernel8" if dtype == FP8 else "kernel9"
     asked = (dtype, None, out_dtype, kernel, False, _as_key(options) if options else ())
-    return product(asked, a, b, a_scales, b_scales, None, out, alpha, 0.0, c_scale)
+    return product(asked, (a, b, a_scales, b_scales, None, out), (alpha, 0.0, c_scale))
 
 
 def _check_c_scale(c_scale: float, out_dtype: torch.dtype | str | None) -> None:
@@ -155,5 +155,5 @@ def warm(
         for m, n, k in shapes:
             a, b = (torch.empty((rows, k), dtype=dtype, device=where) for rows in (m, n))
             given = torch.empty(n, dtype=dtype, device=where) if bias else None
-            problems.append(check(asked, a, b, given, None, None, None))
+            problems.append(check(asked, (a, b, given, None, None, None)))
     prepare(asked, problems, where)

@@ -14,7 +14,7 @@ import torch
 from torch.compiler import is_compiling
 
 from harness.pytorch.calls import Product, run
-from harness.pytorch.checks import OUT_DTYPES, TORCH_TYPES, Asked, check
+from harness.pytorch.checks import OUT_DTYPES, TORCH_TYPES, Asked, Numbers, Tensors, check
 
 SCHEMA = (
     "gemm(Tensor(a!) out, Tensor(b!)? factors, Tensor a, Tensor b, Tensor? first, Tensor? second, Tensor? group_sizes, "
@@ -25,28 +25,18 @@ _library = torch.library.Library("blackwell_lab", "DEF")
 _library.define(SCHEMA, tags=(torch.Tag.needs_exact_strides,))
 
 
-def call_operator(
-    asked: tuple[Any, ...],
-    a: torch.Tensor,
-    b: torch.Tensor,
-    first: torch.Tensor | None,
-    second: torch.Tensor | None,
-    group_sizes: torch.Tensor | None,
-    out: torch.Tensor | None,
-    alpha: float,
-    beta: float,
-    c_scale: float,
-) -> Product:
+def call_operator(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers) -> Product:
     """Works as `run`, through the operator."""
-    problem = check(Asked(*asked), a, b, first, second, group_sizes, out)
+    problem = check(Asked(*asked), tensors)
+    *given, out = tensors
     if out is not None and not is_compiling() and out.is_neg():
         raise ValueError("out.is_neg() is True: its memory holds the opposite of its elements; give an ordinary tensor")
     if out is None:
-        out = torch.empty(problem.c[0], dtype=problem.c[1], device=a.device)
+        out = torch.empty(problem.c[0], dtype=problem.c[1], device=given[0].device)
     factors = None
     if problem.factors is not None:
-        factors = torch.empty(problem.factors[0], dtype=problem.factors[1], device=a.device)
-    torch.ops.blackwell_lab.gemm(out, factors, a, b, first, second, group_sizes, alpha, beta, c_scale, _to_text(asked))
+        factors = torch.empty(problem.factors[0], dtype=problem.factors[1], device=out.device)
+    torch.ops.blackwell_lab.gemm(out, factors, *given, *numbers, _to_text(asked))
     return out if factors is None else (out, factors)
 
 
@@ -77,7 +67,7 @@ def _gemm(
     c_scale: float,
     asked: str,
 ) -> None:
-    run(_from_text(asked), a, b, first, second, group_sizes, out, factors, alpha, beta, c_scale)
+    run(_from_text(asked), (a, b, first, second, group_sizes, out), (alpha, beta, c_scale), factors)
 
 
 _library.impl("gemm", _gemm, "CUDA")
