@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 from torch.autograd.function import once_differentiable
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.nn import functional
 
 from harness.pytorch.calls import Product, run
@@ -21,16 +21,17 @@ from harness.pytorch.checks import Asked, Numbers, Tensors
 from harness.pytorch.operator import call_operator
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes whose tensors nothing but the GPU looks at, unless a compiler, a mode or a transform of torch.func is active.
+"""Classes of tensors that only the GPU looks at, unless Dynamo, a mode or a transform of torch.func is active. (What
+torch.export traces without Dynamo has another class.)
 """
-count_modes, transforms = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+count_modes, transforms_are_active = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 SWIGLU_COLUMNS = 8
 """Columns of gates, and behind them as many of what they gate (docs/epilogues.md)."""
 
 
 def product(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers) -> Product:
     """Computes the product, with a gradient if one is wanted. The arguments are those of `run`."""
-    seen = is_compiling() or count_modes() or transforms() is not None
+    seen = is_dynamo_compiling() or count_modes() or transforms_are_active()
     for x in tensors:
         if x is not None:
             if x.requires_grad and is_grad_enabled():

@@ -53,9 +53,9 @@ def matmul(
     first call of a configuration compiles it, says so on standard error and takes some ten seconds; the result is kept
     on disk. `warm` does so before.
     """
-    if residual is None and (alpha != 1 or beta != 1):
+    if residual is None and (alpha != 1.0 or beta != 1.0):
         raise ValueError(f"alpha {alpha} and beta {beta} are those of a residual; give one, or leave them out")
-    if c_scale != 1:
+    if c_scale != 1.0:
         _check_c_scale(c_scale, out_dtype)
     asked = ("", activation, out_dtype, kernel, tuned, _as_key(options) if options else ())
     return product(asked, (a, b, bias, residual, group_sizes, out), (alpha, beta, c_scale))
@@ -113,7 +113,7 @@ def scaled_matmul(
 
     Raises as `matmul`.
     """
-    if c_scale != 1:
+    if c_scale != 1.0:
         _check_c_scale(c_scale, out_dtype)
     kernel = "kernel8" if dtype == FP8 else "kernel9"
     asked = (dtype, None, out_dtype, kernel, False, _as_key(options) if options else ())

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from harness.pytorch.calls import Product, run
 from harness.pytorch.checks import OUT_DTYPES, TORCH_TYPES, Asked, Numbers, Tensors, check
@@ -29,7 +29,7 @@ def call_operator(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers) ->
     """Works as `run`, through the operator."""
     problem = check(Asked(*asked), tensors)
     *given, out = tensors
-    if out is not None and not is_compiling() and out.is_neg():
+    if out is not None and not is_dynamo_compiling() and out.is_neg():
         raise ValueError("out.is_neg() is True: its memory holds the opposite of its elements; give an ordinary tensor")
     if out is None:
         out = torch.empty(problem.c[0], dtype=problem.c[1], device=given[0].device)

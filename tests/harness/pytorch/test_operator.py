@@ -42,6 +42,21 @@ def test_torch_compile_traces_the_functions_whole():
     assert torch.equal(compiled(A, B, out=into), into) and torch.equal(into, PRODUCT.bfloat16())
 
 
+def test_torch_export_sees_the_operator():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(B, requires_grad=False)
+
+        def forward(self, a):
+            return functions.matmul(a, self.weight)
+
+    for strict in (False, True):
+        exported = torch.export.export(Model(), (A,), strict=strict)
+        assert "blackwell_lab.gemm" in str(exported.graph)
+        assert torch.equal(exported.module()(A), PRODUCT.bfloat16())
+
+
 def test_torch_compile_of_a_product_with_gradients():
     a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
     compiled = torch.compile(lambda x, y: functions.matmul(x, y) * 2, fullgraph=True, backend="aot_eager")
