@@ -18,9 +18,10 @@ from emugpu.errors import UsageProblem
 from emugpu.launch.launching import EmulationOptions, run
 from harness.cli.options import ConfigOptions, Problem, config_options, kernel_argument, problem_options
 from harness.compile.artifacts import build_with_notice, make_launchable, plan_json
-from harness.compile.config import KernelConfig, chosen_options
+from harness.compile.config import KernelConfig
 from harness.compile.emit import KINDS, emit
 from harness.compile.planner import parse_plan
+from harness.compile.presets import chosen_options
 from harness.compile.tilings import NOT_HIDDEN, estimates, offered
 from harness.problem import Shape
 from harness.report import protocol

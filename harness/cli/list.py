@@ -11,7 +11,8 @@ from emugpu.cli.options import as_json
 from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import show_table
 from harness.compile.catalog import KERNELS
-from harness.compile.config import DEFAULT, OPTIONS, PRESETS, Option, Preset
+from harness.compile.options import OPTIONS, Option
+from harness.compile.presets import DEFAULT, PRESETS, Preset
 
 
 @click.command("list")

@@ -26,15 +26,9 @@ from emugpu.cli.options import Command, NamedPath, Parsed, group, offering, toge
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import LARGEST_SEED
 from harness.compile.catalog import KERNELS
-from harness.compile.config import (
-    OPTIONS,
-    PRESETS,
-    KernelConfig,
-    chosen_options,
-    configure,
-    find_preset,
-    split_settings,
-)
+from harness.compile.config import KernelConfig
+from harness.compile.options import OPTIONS, split_settings
+from harness.compile.presets import PRESETS, chosen_options, configure, find_preset
 from harness.experiments.ranges import several
 from harness.problem import DTYPES, KINDS, Shape, parse_groups, parse_shape
 from harness.run.runner import CHOICES

@@ -10,7 +10,9 @@ from emugpu.cli.emulation import Emulation, emulation_words
 from emugpu.cli.verdicts import DEFAULTS
 from emugpu.errors import UsageProblem
 from harness.compile.compiler import find_gpus
-from harness.compile.config import OPTIONS, KernelConfig, configure
+from harness.compile.config import KernelConfig
+from harness.compile.options import OPTIONS
+from harness.compile.presets import configure
 from harness.problem import Shape
 from harness.run.case import Request
 

@@ -23,7 +23,8 @@ from harness.cli.options import (
     settings_option,
 )
 from harness.cli.sweep import Where, job_timeout_option, where_options
-from harness.compile.config import OPTIONS, KernelConfig, find_kernel, try_config
+from harness.compile.config import KernelConfig, find_kernel, try_config
+from harness.compile.options import OPTIONS
 from harness.experiments.race import Runner
 from harness.experiments.ranges import several
 from harness.experiments.space import differences, space_of

@@ -372,7 +372,7 @@ class Plan:
 
     @property
     def layout(self) -> str:
-        """Returns the layout of A and B: see `harness.compile.config.OPTIONS`."""
+        """Returns the layout of A and B: see `harness.compile.options.OPTIONS`."""
         return str(self.config.get("layout", "nt"))
 
     def operand(self, name: str) -> TensorMapArgument:

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from emugpu.errors import UsageProblem
-from harness.compile.config import Option
+from harness.compile.options import Option
 from harness.problem import Shape
 
 T = TypeVar("T")

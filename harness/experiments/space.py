@@ -16,7 +16,8 @@ from typing import Any
 
 from emugpu.errors import UsageProblem
 from harness.compile.catalog import ARCHITECTURES, ELEMENT_BYTES, Space, Tiling
-from harness.compile.config import OPTIONS, KernelConfig, find_kernel, try_config
+from harness.compile.config import KernelConfig, find_kernel, try_config
+from harness.compile.options import OPTIONS
 from harness.compile.tilings import OF_TILING, Estimate, estimate, estimates, offered
 from harness.problem import Shape
 

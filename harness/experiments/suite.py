@@ -15,7 +15,8 @@ from typing import Any
 
 from emugpu.errors import UsageProblem
 from harness import paths
-from harness.compile.config import OPTIONS, KernelConfig, make_config
+from harness.compile.config import KernelConfig, make_config
+from harness.compile.options import OPTIONS
 from harness.problem import KINDS, Shape, parse_shape
 from harness.toml_files import read_toml
 

@@ -16,7 +16,8 @@ from typing import Any
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.engine import Done, Engine
 from harness.compile.artifacts import is_built
-from harness.compile.config import KernelConfig, chosen_options, find_kernel, try_config
+from harness.compile.config import KernelConfig, find_kernel, try_config
+from harness.compile.presets import chosen_options
 from harness.experiments.job import Job, Record, SourceMismatch, compile_all, failure, made_by, perform
 from harness.experiments.journal import Journal, is_unsound, verdict_of
 from harness.experiments.ranges import parse_shapes

@@ -12,7 +12,9 @@ from typing import Any, cast
 from emugpu.errors import UsageProblem
 from emugpu.launch.launching import LARGEST_SEED
 from harness.compile.catalog import ARCHITECTURES, KERNELS, kernels_of
-from harness.compile.config import TUNABLE, find_kernel, find_preset
+from harness.compile.config import find_kernel
+from harness.compile.options import TUNABLE
+from harness.compile.presets import find_preset
 from harness.experiments.job import KINDS, Device, Kind
 from harness.experiments.ranges import parse_numbers, parse_shapes, parse_values, several
 from harness.problem import KINDS as INPUTS

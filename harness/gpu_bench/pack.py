@@ -16,7 +16,8 @@ from typing import Any
 from emugpu.errors import CannotRun, UsageProblem
 from harness.compile.artifacts import Artifact, build
 from harness.compile.compiler import assemble, ptxas_version
-from harness.compile.config import make_config, parse_settings
+from harness.compile.config import make_config
+from harness.compile.options import parse_settings
 from harness.gpu_bench.kernels import RUNS
 from harness.problem import Shape, parse_groups, parse_shape
 

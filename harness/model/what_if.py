@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emugpu.errors import UsageProblem
-from harness.compile.config import TUNABLE, split_settings
+from harness.compile.options import TUNABLE, split_settings
 from harness.model.constants import GpuConstants
 
 STANDARD = (

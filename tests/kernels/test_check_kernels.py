@@ -10,7 +10,8 @@ from kernel_runs import run, sizes
 from conftest import BF16_KERNELS, COMMON, SERIES
 from emugpu.check import Checker
 from harness.compile.artifacts import Artifact
-from harness.compile.config import PRESETS, KernelConfig, configure
+from harness.compile.config import KernelConfig
+from harness.compile.presets import PRESETS, configure
 
 FEW = [("fifo", 0), ("random", 1)]
 MANY = [("fifo", 0), *(("random", seed) for seed in range(19))]

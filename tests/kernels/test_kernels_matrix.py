@@ -14,7 +14,8 @@ from kernel_runs import cluster_tile, run, sizes
 
 from conftest import BF16_KERNELS
 from harness.compile.catalog import ARCHITECTURES
-from harness.compile.config import PRESETS, KernelConfig, configure, make_config
+from harness.compile.config import KernelConfig, make_config
+from harness.compile.presets import PRESETS, configure
 from harness.problem import ELEMENT_TYPES, Shape
 
 pytestmark = pytest.mark.slow

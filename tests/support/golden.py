@@ -17,7 +17,8 @@ from pathlib import Path
 from harness.compile.artifacts import is_built, keep
 from harness.compile.catalog import kernels_of
 from harness.compile.compiler import ask, compiled, digest, driver_source, imported_sources, mojo_version
-from harness.compile.config import KernelConfig, configure, make_config
+from harness.compile.config import KernelConfig, make_config
+from harness.compile.presets import configure
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "data" / "kernels.json.xz"

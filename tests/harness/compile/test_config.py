@@ -11,7 +11,8 @@ import pytest
 from conftest import BF16_KERNELS
 from emugpu.errors import UsageProblem
 from harness.compile.catalog import ARCHITECTURES, KERNELS
-from harness.compile.config import OPTIONS, KernelConfig, make_config
+from harness.compile.config import KernelConfig, make_config
+from harness.compile.options import OPTIONS
 from harness.problem import Shape
 
 

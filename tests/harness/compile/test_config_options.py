@@ -10,7 +10,8 @@ import pytest
 from emugpu.errors import UsageProblem
 from harness.cli.main import main
 from harness.cli.options import read_settings
-from harness.compile.config import OPTIONS, TUNABLE, KernelConfig, make_config, parse_settings
+from harness.compile.config import KernelConfig, make_config
+from harness.compile.options import OPTIONS, TUNABLE, parse_settings
 from harness.experiments.sweep_spec import make_sweep
 from harness.model.constants import find_gpu
 from harness.model.what_if import parse_changes

@@ -7,7 +7,7 @@ import pytest
 from conftest import BF16_KERNELS
 from emugpu.errors import UsageProblem
 from harness.compile.catalog import KERNELS
-from harness.compile.config import PRESETS, configure
+from harness.compile.presets import PRESETS, configure
 from harness.report.published import published_figures
 
 

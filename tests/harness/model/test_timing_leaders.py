@@ -9,7 +9,7 @@ import pytest
 
 from emugpu.emulator.memory.tensor_map import TensorMap
 from harness.compile.artifacts import build
-from harness.compile.config import configure
+from harness.compile.presets import configure
 from harness.model.constants import find_gpu
 from harness.model.first_use import FirstUse
 from harness.model.gemm import Gemm, gained

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.compile.artifacts import build
-from harness.compile.config import configure
+from harness.compile.presets import configure
 from harness.model.constants import find_gpu
 from harness.model.predict import predict
 from harness.model.simulate import simulate

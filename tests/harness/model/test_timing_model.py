@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.compile.artifacts import Artifact, build
-from harness.compile.config import configure
+from harness.compile.presets import configure
 from harness.model.constants import find_gpu
 from harness.model.limits import EPILOGUE, LAUNCH, PROLOGUE, TAIL, TENSOR, WAITS, limits
 from harness.model.predict import predict

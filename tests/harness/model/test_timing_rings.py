@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness.compile.artifacts import build
-from harness.compile.config import configure, parse_settings
+from harness.compile.options import parse_settings
+from harness.compile.presets import configure
 from harness.model.constants import find_gpu
 from harness.model.machine import BoxRequest, TimedMachine
 from harness.model.simulate import simulate
