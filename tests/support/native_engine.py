@@ -10,8 +10,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from ptx_programs import module_of
 
+from emugpu.emulator import Device
 from emugpu.emulator.machine import events
+from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.machine.sinks import DeferredSink
 from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.shared import SharedMemory
@@ -25,15 +28,6 @@ from emugpu.emulator.native.records import CHOOSES, IS_WIDE, NEGATED, NO_GUARD, 
 from emugpu.emulator.native.rows import NARROW, PREDICATE, ROW_BYTES, WIDE
 from emugpu.emulator.native.trace import Batch
 
-FULL = 0xFFFFFFFF
-
-
-class TakenBack(Exception):
-    """Native code has found something out of the ordinary."""
-
-
-DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 8
-
 
 @cache
 def library() -> Library:
@@ -41,6 +35,66 @@ def library() -> Library:
     found = library_for("native")
     assert found is not None, "the tests of the native engine need a Mojo compiler"
     return found
+
+
+# ---- whole launches ----
+
+PREFIX = """
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;
+mov.b32 %r5, words; shl.b32 %r6, %r0, 2; add.u32 %r7, %r5, %r6;
+"""
+
+
+class Kept(Device):
+    """Keeps the machine of its last launch."""
+
+    machine: Machine
+
+    def _make_machine(self, *arguments: Any) -> Machine:
+        self.machine = super()._make_machine(*arguments)
+        return self.machine
+
+
+def outcome(
+    text: str, native: bool, *, threads: int = 32, schedule: Any = "fifo", seed: int = 0, **options: Any
+) -> dict[str, Any]:
+    """All that a launch leaves behind, or the words of its failure, with what it had written by then."""
+    device = Kept(schedule=schedule, seed=seed, library=library() if native else None)
+    values = device.upload(np.random.default_rng(1).integers(0, 1 << 32, 1024, np.uint32), "in")
+    out = device.alloc(65536, "out")
+    device.memset(out, 0xEE, 65536)
+    found: dict[str, Any] = {}
+    module = module_of(text)
+    names = [p.name for p in module.find(None).parameters]
+    arguments = {"out": out, **({"values": values} if "values" in names else {})}
+    try:
+        result = device.launch(module, grid=2, block=threads, arguments=arguments, **options)
+        found["counters"], found["warnings"] = result.counters, result.warnings
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+    found["changes"] = device.machine.wakeups.changes
+    return {**found, "out": device.download(out, np.uint8, 65536).tobytes()}
+
+
+def same(text: str, **options: Any) -> dict[str, Any]:
+    """What both engines do alike; the native one has been entered."""
+    expected = outcome(text, False, **options)
+    with watched() as stops:
+        found = outcome(text, True, **options)
+    assert stops.total()
+    names = expected.keys() | found.keys()
+    assert found == expected, {n: (found.get(n), expected.get(n)) for n in names if found.get(n) != expected.get(n)}
+    return {**expected, "stops": stops}
+
+
+# ---- single micro-operations ----
+
+FULL = 0xFFFFFFFF
+DESTINATION, GUARD, ZERO, ROWS = 3, 4, 5, 8
+
+
+class TakenBack(Exception):
+    """Native code has found something out of the ordinary."""
 
 
 def kind_of(type_name: str) -> int:
