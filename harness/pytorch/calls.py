@@ -16,7 +16,7 @@ from emugpu.errors import CannotRun
 from emugpu.gpus import arch_of_gpu, kind_of
 from harness.compile.artifacts import build_with_notice
 from harness.problem import Shape
-from harness.pytorch.checks import Asked, Numbers, Problem, Tensors, check
+from harness.pytorch.checks import Asked, Numbers, Problem, Stored, Tensors, check
 from harness.run.configure import configuration, equal_groups
 from harness.run.launcher import MAP_ALIGNMENT, MISALIGNED, OTHER_ALIGNMENT, PACK, Gpu, Launch, Workspace, launcher
 
@@ -37,7 +37,7 @@ class Call:
 
     c_shape: tuple[int, ...]
     c_dtype: torch.dtype
-    factors: tuple[tuple[int, ...], torch.dtype] | None
+    factors: Stored | None
     device: torch.device
     index: int
     table: int
@@ -171,8 +171,8 @@ def _error(code: int, call: Call, asked: tuple[Any, ...], given: tuple[torch.Ten
     scaled = Asked(*asked).dtype
     more = ("a_scales", "b_scales") if scaled else ("bias", "residual")
     name = ("out", "a", "b", *more, "group_sizes", "the scale factors of out")[number]
-    place = given[number]
-    assert place is not None
+    tensor = given[number]
+    assert tensor is not None
     multiple = MAP_ALIGNMENT if number < 3 or scaled else OTHER_ALIGNMENT
     rule = f"it must be a multiple of {multiple} bytes: copy it"
-    return ValueError(f"{name} begins at the address {place.data_ptr():#x}; {rule}")
+    return ValueError(f"{name} begins at the address {tensor.data_ptr():#x}; {rule}")

@@ -31,6 +31,8 @@ Tensors: TypeAlias = tuple[
 """
 Numbers: TypeAlias = tuple[float, float, float]
 """alpha, beta and c_scale."""
+Stored: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+"""Shape and type of a tensor in memory."""
 
 
 class Asked(NamedTuple):
@@ -46,18 +48,23 @@ class Asked(NamedTuple):
     options: tuple[tuple[str, Any], ...]
 
 
+def as_key(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Returns options as a part of a dictionary's key."""
+    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in sorted(options.items()))
+
+
 @dataclass(frozen=True)
 class Problem:
-    """What a call is found to be. ``options`` are of `harness.compile.config.make_config`. ``c`` and ``factors`` are
-    shape and type of C and of its scale factors in memory.
+    """The problem of a call. ``options`` are those of `harness.compile.config.make_config`, ``factors`` the scale
+    factors of C.
     """
 
     sizes: tuple[int, int, int]
     groups: int
     ld: tuple[int, ...]
     options: tuple[tuple[str, Any], ...]
-    c: tuple[tuple[int, ...], torch.dtype]
-    factors: tuple[tuple[int, ...], torch.dtype] | None
+    c: Stored
+    factors: Stored | None
 
 
 def check(asked: Asked, tensors: Tensors) -> Problem:
@@ -115,7 +122,7 @@ def _check_scaled(asked: Asked, tensors: Tensors) -> Problem:
 
 
 def _views(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, columns: int) -> tuple[str, tuple[int, ...]]:
-    """Returns the layout of A and B, and the leading dimensions, if not all are contiguous. C has so many columns."""
+    """Returns the layout of A and B, and the leading dimensions unless all are contiguous. C has ``columns`` columns."""
     of_a, of_b = _view("a", a), _view("b", b)
     layout = ("t" if of_a.transposed else "n") + ("n" if of_b.transposed else "t")
     ld_of_c = columns if out is None else _view("out", out).ld
@@ -171,13 +178,11 @@ def _output(
     shape: tuple[int, int],
     out: torch.Tensor | None,
     asked: Asked,
-    usual: torch.dtype,
+    default: torch.dtype,
     strided: bool,
-) -> tuple[tuple[tuple[int, ...], torch.dtype], str, tuple[tuple[int, ...], torch.dtype] | None]:
-    """Returns shape and type of C in memory, the name of its type, and shape and type of its scale factors if it has
-    any.
-    """
-    dtype = asked.out_dtype or (usual if out is None else out.dtype)
+) -> tuple[Stored, str, Stored | None]:
+    """Returns C, the name of its type, and its scale factors if it has any."""
+    dtype = asked.out_dtype or (default if out is None else out.dtype)
     stored, in_memory = dtype, shape
     if dtype in BLOCK_SCALED:
         bits = C_TYPES[str(dtype)].bits

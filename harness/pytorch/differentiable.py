@@ -1,9 +1,9 @@
 """The products as PyTorch differentiates them: the gradients of A and B are products by the same kernels.
 
-With C = activation(alpha * A . B^T + bias) or alpha * A . B^T + beta * residual, and G the gradient of the sum: that of
-A is alpha * G . B, that of B alpha * G^T . A, that of the bias the sum of G's rows, that of the residual beta * G. G, A
-and B are read as they lie. An activation costs one product more, because what it was given is computed again. PyTorch
-raises RuntimeError if a gradient of these gradients is asked for.
+C is S or activation(S), and S is alpha * A . B^T + bias or alpha * A . B^T + beta * residual. If G is the gradient of
+S, the gradient of A is alpha * G . B, that of B alpha * G^T . A, that of the bias the sum of G's rows, and that of the
+residual beta * G. The kernels read G, A and B as they lie. An activation costs one product more, which computes S
+again. PyTorch raises RuntimeError if a gradient of these gradients is asked for.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def _with_gradient(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers) -
     if out is not None:
         rule = "out takes no gradient; leave it out, or call under torch.no_grad()"
         raise ValueError(f"a tensor requires a gradient and out is given: {rule}")
-    found: Product = _Product.apply(asked, numbers, *given)
+    found: Product = _Matmul.apply(asked, numbers, *given)
     return found
 
 
-class _Product(torch.autograd.Function):
+class _Matmul(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -72,12 +72,12 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *of_c: Any) -> tuple[Any, ...]:
         if ctx.reason:
             raise NotImplementedError(f"{ctx.reason} has no gradient; call it under torch.no_grad(), or on .detach()")
-        (a, b, bias), asked, given = ctx.saved_tensors, Asked(*ctx.asked), of_c[0]
+        (a, b, bias), asked, of_s = ctx.saved_tensors, Asked(*ctx.asked), of_c[0]
         alpha, beta, _ = ctx.numbers
         if asked.activation is not None:
-            given = _before_activation(asked, a, b, bias, given)
-        given = given.to(a.dtype)
-        scaled = given if alpha == 1 else given * alpha
+            of_s = _before_activation(asked, a, b, bias, of_s)
+        of_s = of_s.to(a.dtype)
+        scaled = of_s if alpha == 1 else of_s * alpha
         scaled = scaled.contiguous()  # the gradient of a sum is one number for all elements
         of_a = of_b = of_bias = of_residual = None
         if ctx.needs_input_grad[2]:
@@ -85,14 +85,14 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[3]:
             of_b = _multiply(scaled.t(), a.t())
         if ctx.needs_input_grad[4]:
-            of_bias = given.sum(0)
+            of_bias = of_s.sum(0)
         if ctx.needs_input_grad[5]:
-            of_residual = given if beta == 1 else given * beta
+            of_residual = of_s if beta == 1 else of_s * beta
         return None, None, of_a, of_b, of_bias, of_residual, None
 
 
 def _reason(asked: Asked, group_sizes: torch.Tensor | None, found: Product) -> str:
-    """Returns what it is that has no gradient, or nothing."""
+    """Returns the name of what has no gradient, or an empty one."""
     if asked.dtype:
         return "scaled_matmul"
     if group_sizes is not None:
@@ -112,12 +112,11 @@ def _multiply(
 def _before_activation(
     asked: Asked, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, of_c: torch.Tensor
 ) -> torch.Tensor:
-    """Returns the gradient of what the activation was given, from that of C. It is computed again, in float32."""
-    before = _multiply(a, b, bias, torch.float32)
+    """Returns the gradient of S from that of C. It computes S again, in float32."""
+    s = _multiply(a, b, bias, torch.float32)
     with torch.enable_grad():
-        before = before.detach().requires_grad_()
-        after = ACTIVATIONS[asked.activation](before)
-        return torch.autograd.grad(after, before, of_c.float())[0]
+        s = s.detach().requires_grad_()
+        return torch.autograd.grad(ACTIVATIONS[asked.activation](s), s, of_c.float())[0]
 
 
 def _swiglu(x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from harness.problem import FP8
 from harness.pytorch import checks
 from harness.pytorch.calls import Product, prepare
-from harness.pytorch.checks import Asked, check
+from harness.pytorch.checks import Asked, as_key, check
 from harness.pytorch.differentiable import product
 
 
@@ -42,22 +42,23 @@ def matmul(
     multiple of 8, and K if a and b are contiguous. a and b may be views, transposed or slices of others, and out a
     slice, as long as rows of memory begin at multiples of 16 bytes (docs/tile.md, Layouts); bias and residual are
     contiguous. group_sizes: `grouped_matmul`.
-    activation: relu, gelu (its tanh form), silu or swiglu. ``options``: of ``harness.compile.config.make_config`` those
-    that the arguments do not say (cluster, stages, ...). Without any, the configuration is what ``harness tune`` has
-    found for this GPU and problem, if it has; tuned=False: the default.
+    activation: relu, gelu (its tanh form), silu or swiglu. ``options`` are those of
+    ``harness.compile.config.make_config`` that no argument here gives (cluster, stages, ...). Without any, a call uses
+    the configuration that ``harness tune`` found for this GPU and problem, or the default if it found none or
+    tuned=False.
 
-    The gradients of a, b, bias and residual are products by the same kernels. What has groups, scale factors or a
-    quantised C has none: its backward raises NotImplementedError.
+    The gradients of a, b, bias and residual are products by the same kernels. A product with groups, scale factors or a
+    quantised C has no gradient: its backward raises NotImplementedError.
 
     Raises ValueError for tensors or options that do not fit, CannotRun if the kernel cannot be compiled or loaded. The
     first call of a configuration compiles it, says so on standard error and takes some ten seconds; the result is kept
-    on disk. `warm` does so before.
+    on disk. `warm` does this beforehand.
     """
     if residual is None and (alpha != 1.0 or beta != 1.0):
-        raise ValueError(f"alpha {alpha} and beta {beta} are those of a residual; give one, or leave them out")
+        raise ValueError(f"alpha {alpha} and beta {beta} apply only with a residual: give one, or leave them out")
     if c_scale != 1.0:
         _check_c_scale(c_scale, out_dtype)
-    asked = ("", activation, out_dtype, kernel, tuned, _as_key(options) if options else ())
+    asked = ("", activation, out_dtype, kernel, tuned, as_key(options) if options else ())
     return product(asked, (a, b, bias, residual, group_sizes, out), (alpha, beta, c_scale))
 
 
@@ -68,8 +69,8 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, group_sizes: torch.Tensor, 
     after the other; bias [groups, N]; all others as `matmul` has them, a, b and out contiguous. Nothing waits for the
     sizes: the host looks at their number alone. They must be at least 0 and add up to M; rows of out that they do not
     reach are not written.
-    Masked: a [groups, rows, K], and residual and out likewise. Of each group's rows the first, as many as its size
-    says, are multiplied and stored; the others of out are left as they are.
+    Masked: a is [groups, rows, K], and residual and out likewise. The kernel multiplies and stores the first rows of
+    each group, as many as its size says, and leaves the other rows of out as they are.
 
     Raises as `matmul`.
     """
@@ -108,26 +109,21 @@ def scaled_matmul(
     nvfp4, mxfp8, mxfp8-e5m2, mxfp4, on sm_100a: a [M, K] and b [N, K] uint8, of 4 bits [M, K / 2] and [N, K / 2];
     scale factors uint8 in atoms, as `harness.block_scaling.to_atoms` has them. Contiguous, on one CUDA device. out:
     bfloat16, float16 or float32 [M, N]; on sm_90a float8_e4m3fn, too, on sm_100a by name nvfp4, mxfp8 or mxfp4: then C
-    is returned with its scale factors (`Product`), which the next product reads as a and a_scales. c_scale: as of
-    `matmul`, by which the next alpha is divided.
+    is returned with its scale factors (`Product`), which the next product reads as a and a_scales. c_scale: as
+    `matmul` has it; divide the next product's alpha by it.
 
     Raises as `matmul`.
     """
     if c_scale != 1.0:
         _check_c_scale(c_scale, out_dtype)
     kernel = "kernel8" if dtype == FP8 else "kernel9"
-    asked = (dtype, None, out_dtype, kernel, False, _as_key(options) if options else ())
+    asked = (dtype, None, out_dtype, kernel, False, as_key(options) if options else ())
     return product(asked, (a, b, a_scales, b_scales, None, out), (alpha, 0.0, c_scale))
 
 
 def _check_c_scale(c_scale: float, out_dtype: torch.dtype | str | None) -> None:
     if out_dtype != "nvfp4":
-        raise ValueError(f"c_scale {c_scale} is that of nvfp4; leave it out")
-
-
-def _as_key(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Returns options as a part of a dictionary's key."""
-    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in sorted(options.items()))
+        raise ValueError(f"c_scale {c_scale} applies only with out_dtype='nvfp4': leave it out")
 
 
 def warm(
@@ -149,7 +145,7 @@ def warm(
     """
     index = None if device is None else torch.device(device).index
     where = torch.device(checks.DEVICE, torch.cuda.current_device() if index is None else index)
-    asked = Asked("", activation, out_dtype, kernel, tuned, _as_key(options))
+    asked = Asked("", activation, out_dtype, kernel, tuned, as_key(options))
     problems = []
     with FakeTensorMode():  # shapes and types, without memory
         for m, n, k in shapes:

@@ -17,16 +17,12 @@ class Linear(torch.nn.Linear):
     """A Linear layer with bfloat16 or float16 parameters on a GPU. It is made, saved and trained like PyTorch's."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if input.dim() == 2 and len(input):
-            found = matmul(input, self.weight, bias=self.bias)
-        elif input.numel():
-            rows = matmul(input.reshape(-1, self.in_features), self.weight, bias=self.bias)
-            assert isinstance(rows, torch.Tensor)
-            found = rows.view(*input.shape[:-1], self.out_features)
-        else:
+        if not input.numel():
             return super().forward(input)
+        is_matrix = input.dim() == 2
+        found = matmul(input if is_matrix else input.reshape(-1, self.in_features), self.weight, bias=self.bias)
         assert isinstance(found, torch.Tensor)
-        return found
+        return found if is_matrix else found.view(*input.shape[:-1], self.out_features)
 
 
 def swap(model: Model) -> Model:

@@ -1,7 +1,7 @@
 """The operator ``blackwell_lab::gemm``: what torch.compile, torch.export and PyTorch's modes see of a call.
 
-It writes into C, which its caller allocates. If nobody needs to see a call, the same code (`harness.pytorch.calls.run`)
-runs without the dispatcher, which takes as long as the launch.
+It writes into C, which its caller allocates. A call that none of these needs to see runs the same code
+(`harness.pytorch.calls.run`) without the dispatcher, because that takes as long as the launch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from harness.pytorch.calls import Product, run
-from harness.pytorch.checks import OUT_DTYPES, TORCH_TYPES, Asked, Numbers, Tensors, check
+from harness.pytorch.checks import OUT_DTYPES, TORCH_TYPES, Asked, Numbers, Tensors, as_key, check
 
 SCHEMA = (
     "gemm(Tensor(a!) out, Tensor(b!)? factors, Tensor a, Tensor b, Tensor? first, Tensor? second, Tensor? group_sizes, "
@@ -44,14 +44,13 @@ def call_operator(asked: tuple[Any, ...], tensors: Tensors, numbers: Numbers) ->
 def _to_text(asked: tuple[Any, ...]) -> str:
     """Writes what is asked for as an operator can take it."""
     dtype, activation, out_dtype, kernel, tuned, options = asked
-    return json.dumps([dtype, activation, OUT_DTYPES.get(out_dtype, out_dtype), kernel, tuned, options])
+    return json.dumps([dtype, activation, OUT_DTYPES.get(out_dtype, out_dtype), kernel, tuned, dict(options)])
 
 
 @functools.lru_cache(maxsize=4096)
 def _from_text(text: str) -> tuple[Any, ...]:
     dtype, activation, out_dtype, kernel, tuned, options = json.loads(text)
-    pairs = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in options)
-    return dtype, activation, TORCH_TYPES.get(out_dtype, out_dtype), kernel, tuned, pairs
+    return dtype, activation, TORCH_TYPES.get(out_dtype, out_dtype), kernel, tuned, as_key(options)
 
 
 def _gemm(

@@ -153,7 +153,7 @@ def test_block_scaled_c_comes_with_its_atoms_which_the_next_product_reads(monkey
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: functions.matmul(A, B, c_scale=2.0), "c_scale 2.0 is that of nvfp4; leave it out"),
+        (lambda: functions.matmul(A, B, c_scale=2.0), "c_scale 2.0 applies only with out_dtype='nvfp4': leave it out"),
         (
             lambda: functions.matmul(A, B, out_dtype="nvfp4"),
             "out has 48 columns; of nvfp4 they must be a multiple of 32",
@@ -188,7 +188,7 @@ def test_block_scaled_c_comes_with_its_atoms_which_the_next_product_reads(monkey
         (lambda: functions.matmul(A, B, layout="nn"), "layout is no option here"),
         (lambda: functions.matmul(A, B, bias=bf16(N + 8)), r"bias is \(56,\); it must be \(48,\)"),
         (lambda: functions.matmul(A, B, bias=BIAS, activation="silu"), "there is no fused epilogue bias-silu"),
-        (lambda: functions.matmul(A, B, alpha=2.0), "alpha 2.0 and beta 1.0 are those of a residual"),
+        (lambda: functions.matmul(A, B, alpha=2.0), "alpha 2.0 and beta 1.0 apply only with a residual"),
         (lambda: functions.matmul(A, B, epilogue="bias"), "epilogue is no option here"),
         (lambda: functions.matmul(A, B, dtype="fp16"), "dtype is no option here"),
         (lambda: functions.matmul(A, B, out=bf16(M, N), out_dtype=torch.float32), "out is torch.bfloat16; it must be"),
