@@ -11,7 +11,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from emugpu.cli.emulation import GPU_SILENCE, Emulation, emulation_options
+from emugpu.cli.emulation import GPU_SILENCE, SETTINGS, Emulation, emulation_options
 from emugpu.cli.options import NamedPath, as_json
 from emugpu.cli.outputs import FOLDER, Outputs, output_option
 from emugpu.cli.profile import profile_option
@@ -38,18 +38,7 @@ from emugpu.record import new_record
     show_default=True,
     help="Where to run: emulator, or gpu for this machine's GPU, through the CUDA driver.",
 )
-@emulation_options(
-    "accumulation",
-    "resident-clusters",
-    "max-steps",
-    "uninitialised",
-    "engine",
-    "strict",
-    "allow",
-    "ptxas",
-    gpu=True,
-    strict=False,
-)
+@emulation_options(*SETTINGS, gpu=True, strict=False)
 @output_option("json", folder="final contents of the buffers, as .npy")
 def run_command(files: tuple[Path, ...], device: str, emulation: Emulation, outputs: Outputs) -> int:
     """Run each LAUNCH.toml and check its results.

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from emugpu.check.findings import RULES, as_sarif
 from emugpu.check.verdict import EXIT_CODES, ORDER, Verdict
-from emugpu.cli.emulation import Emulation, emulation_options, emulation_words
+from emugpu.cli.emulation import SETTINGS, Emulation, emulation_options, emulation_words
 from emugpu.cli.options import as_json, group, together
 from emugpu.cli.outputs import Outputs, output_option
 from emugpu.cli.render import progress_bar, several, show_table
@@ -74,14 +74,7 @@ def _show_rules(context: click.Context, parameter: click.Parameter, asked: bool)
 
 verdict_options = together(
     emulation_options(
-        "accumulation",
-        "resident-clusters",
-        "max-steps",
-        "uninitialised",
-        "engine",
-        "strict",
-        "allow",
-        "ptxas",
+        *SETTINGS,
         rules=(*RULES, *(rule for rule in WARNINGS if rule not in RULES)),
         **DEFAULTS,
     ),

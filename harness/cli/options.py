@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from emugpu.cli.emulation import SETTINGS as EMULATED
 from emugpu.cli.emulation import emulation_options
 from emugpu.cli.options import Command, NamedPath, Parsed, group, offering, together
 from emugpu.errors import UsageProblem
@@ -263,9 +264,6 @@ several_config_options = group("configs", several_configs, settings_option(SEVER
 
 # ---- how it runs ----
 
-EMULATE = ("accumulation", "resident-clusters", "max-steps", "uninitialised", "engine", "strict", "allow", "ptxas")
-
-
 device_option = click.option(
     "--device",
     type=click.Choice(CHOICES),
@@ -275,7 +273,7 @@ device_option = click.option(
 )
 
 
-run_options = together(device_option, emulation_options(*EMULATE, gpu=True))
+run_options = together(device_option, emulation_options(*EMULATED, gpu=True))
 """Gives a command ``device`` and ``emulation``."""
 
 ptx_option = click.option(
