@@ -10,27 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from cuda_programs import FOLDER
+from cuda_programs import FOLDER, SGEMM_LAUNCH
 from ptx_programs import STORE_R1, WORDS, source
 
 from emugpu.cli.main import main
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.launching import TOLERANT, run, run_schedules
 from emugpu.paths import ROOT
-
-SGEMM = f"""ptx = "{FOLDER}/sgemm.ptx"
-[buffers]
-A = {{ dtype = "f32", shape = [32, 64], init = "integer" }}
-B = {{ dtype = "f32", shape = [64, 32], init = "integer", seed = 3 }}
-C = {{ dtype = "f32", shape = [32, 32], init = "nan" }}
-[launch]
-kernel = "sgemm"
-grid = 1
-block = [32, 32]
-arguments = ["A", "B", "C", 32, 64]
-[expect]
-C = "A @ B"
-"""
 
 SCALE = f"""ptx = "{FOLDER}/sgemm.ptx"
 [buffers]
@@ -66,7 +52,7 @@ def write(tmp_path):
 
 
 def test_a_gemm_of_nvcc_is_exact_and_the_record_has_what_scripts_need(write, tmp_path):
-    result = command(write(SGEMM), "--json", "-", "-o", f"{tmp_path / 'out'}/")
+    result = command(write(SGEMM_LAUNCH), "--json", "-", "-o", f"{tmp_path / 'out'}/")
     assert result.exit_code == 0, result.stderr
     record = json.loads(result.stdout)
     assert record["validation"]["passed"] and record["validation"]["exact"]
@@ -80,9 +66,9 @@ def test_a_gemm_of_nvcc_is_exact_and_the_record_has_what_scripts_need(write, tmp
 
 
 def test_without_an_expectation_validation_is_null(write):
-    result = command(write(SGEMM.partition("[expect]")[0]), "--json", "-")
+    result = command(write(SGEMM_LAUNCH.partition("[expect]")[0]), "--json", "-")
     assert result.exit_code == 0 and json.loads(result.stdout)["validation"] is None
-    assert "RAN, no result was expected" in command(write(SGEMM.partition("[expect]")[0])).stdout
+    assert "RAN, no result was expected" in command(write(SGEMM_LAUNCH.partition("[expect]")[0])).stdout
 
 
 @pytest.mark.parametrize(
@@ -95,7 +81,7 @@ def test_without_an_expectation_validation_is_null(write):
 )
 def test_a_wrong_result_is_exit_code_4_and_says_where(write, tmp_path, expected, mismatches, index):
     np.save(tmp_path / "nan.npy", np.full((32, 32), np.nan, np.float32))
-    path = write(SGEMM.replace('"A @ B"', f'"{expected}"'))
+    path = write(SGEMM_LAUNCH.replace('"A @ B"', f'"{expected}"'))
     result = command(path, "--json", "-")
     assert result.exit_code == 4
     [verdict] = json.loads(result.stdout)["validation"]["expectations"]
@@ -357,8 +343,8 @@ def test_what_a_gpu_would_not_heed_is_refused():
 
 
 def test_several_launch_files_and_one_that_cannot_run(write, tmp_path):
-    good, wrong = write(SGEMM, "good.toml"), write(SGEMM.replace("A @ B", "A @ B + 1"), "wrong.toml")
-    lost = write(SGEMM.replace('"B", "C", 32', '"B", "null", 32'), "lost.toml")
+    good, wrong = write(SGEMM_LAUNCH, "good.toml"), write(SGEMM_LAUNCH.replace("A @ B", "A @ B + 1"), "wrong.toml")
+    lost = write(SGEMM_LAUNCH.replace('"B", "C", 32', '"B", "null", 32'), "lost.toml")
     done = command(good, lost, "-o", tmp_path / "out.json", "-o", f"{tmp_path}/kept/")
     assert done.exit_code == 3 and "good.toml: PASSED" in done.stdout and "lost.toml: launch: Fault" in done.stderr
     [record] = json.loads((tmp_path / "out.json").read_text())
@@ -374,7 +360,7 @@ def test_the_buffers_of_launch_files_of_one_name_are_kept_apart(write, tmp_path)
     """As of the launches that emugpu exec -o DIR/ has kept: DIR/launch-0/launch.toml and DIR/launch-1/launch.toml."""
     for n in range(2):
         (tmp_path / f"launch-{n}").mkdir()
-    files = [write(SGEMM.replace("seed = 3", f"seed = {n}"), f"launch-{n}/launch.toml") for n in range(2)]
+    files = [write(SGEMM_LAUNCH.replace("seed = 3", f"seed = {n}"), f"launch-{n}/launch.toml") for n in range(2)]
     assert command(*files, "-o", f"{tmp_path}/out/").exit_code == 0
     first, second = (np.load(tmp_path / f"out/launch-{n}/launch/B.npy") for n in range(2))
     assert not np.array_equal(first, second)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from cuda_programs import FOLDER
+from cuda_programs import SGEMM_LAUNCH
 from launch_control import persistent
 from ptx_programs import WORDS, source
 
@@ -79,21 +79,7 @@ def test_the_launches_of_a_file_are_checked_one_by_one(launch_file):
 
 def test_programs_of_nvcc_are_sound(tmp_path):
     path = tmp_path / "launch.toml"
-    path.write_text(
-        f"""ptx = "{FOLDER}/sgemm.ptx"
-[buffers]
-A = {{ dtype = "f32", shape = [32, 64], init = "integer" }}
-B = {{ dtype = "f32", shape = [64, 32], init = "integer", seed = 3 }}
-C = {{ dtype = "f32", shape = [32, 32], init = "nan" }}
-[launch]
-kernel = "sgemm"
-grid = 1
-block = [32, 32]
-arguments = ["A", "B", "C", 32, 64]
-[expect]
-C = "A @ B"
-"""
-    )
+    path.write_text(SGEMM_LAUNCH)
     done = verify(path, "--schedules", 2, "--emulate", "strict=true")
     assert done.exit_code == 0, done.output
 

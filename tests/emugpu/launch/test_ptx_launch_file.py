@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from cuda_programs import FOLDER
+from cuda_programs import FOLDER, SGEMM_LAUNCH
 
 from emugpu.cli.main import main
 from emugpu.errors import UsageProblem
@@ -18,22 +18,11 @@ from emugpu.launch.expression import ExpressionError, parse_expression
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.spec import AddressArgument, Fill, Null, Raw, Scalar, Struct
 
-GOOD = f"""ptx = "{FOLDER}/sgemm.ptx"
-[buffers]
-A = {{ dtype = "f32", shape = [32, 64], init = "integer" }}
-B = {{ dtype = "f32", shape = [64, 32], init = "integer" }}
-C = {{ dtype = "f32", shape = [32, 32], init = "nan" }}
-H = {{ dtype = "bf16", shape = [64, 64], init = "normal" }}
+MAP = """H = { dtype = "bf16", shape = [64, 64], init = "normal" }
 [maps]
-m = {{ buffer = "H", tile = [32, 64], swizzle = "128B" }}
-[launch]
-kernel = "sgemm"
-grid = 1
-block = [32, 32]
-arguments = ["A", "B", "C", 32, 64]
-[expect]
-C = "A @ B"
+m = { buffer = "H", tile = [32, 64], swizzle = "128B" }
 """
+GOOD = SGEMM_LAUNCH.replace("[launch]", MAP + "[launch]")
 
 BAD = [
     ("[buffers]", "[buffers", "launch.toml is not TOML: "),
