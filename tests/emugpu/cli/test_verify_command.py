@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -15,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 from ptx_programs import STORE_R1, WORDS, source
+from smaller_cases import errors_of, verify_again
 
 from emugpu.check.verdict import EXIT_CODES, fidelity
 from emugpu.cli import verify as verify_module
@@ -201,20 +201,8 @@ def shrunk(folder: Path, body: str, *options: str) -> tuple[dict, dict, str]:
     done = verify(path, "--json", "-", "--shrink", *options)
     assert done.exit_code in (1, 3, 4), done.output
     found = json.loads(done.stdout)
-    again, command = verify_again(found["smaller"])
+    again, command = verify_again(main, "emugpu", found["smaller"])
     return found, again, Path(command[2]).read_text()
-
-
-def errors_of(found: dict) -> set[str]:
-    return {finding["rule"] for finding in found["findings"] if finding["severity"] == "error"}
-
-
-def verify_again(command: str) -> tuple[dict, list[str]]:
-    """What a command that was printed says, and its words."""
-    words = shlex.split(command, comments=True)
-    done = verify(*words[2:], "--json", "-")
-    assert words[:2] == ["emugpu", "verify"] and done.exit_code in (1, 3, 4), (words, done.output)
-    return json.loads(done.stdout), words
 
 
 @pytest.mark.parametrize("name", ["racy", "hung", "fault"])
@@ -239,7 +227,7 @@ def test_any_name_is_written_and_a_place_that_is_taken_leaves_the_verdict(tmp_pa
     path = launch_file(tmp_path, BODIES["racy"])
     (tmp_path / "kernel.ptx").rename(tmp_path / "\U0001f600.ptx")
     path.write_text(path.read_text().replace("kernel.ptx", "\U0001f600.ptx").replace("grid = 1,", "grid = 6,"))
-    again, _ = verify_again(json.loads(verify(path, "--shrink", "--json", "-").stdout)["smaller"])
+    again, _ = verify_again(main, "emugpu", json.loads(verify(path, "--shrink", "--json", "-").stdout)["smaller"])
     assert again["verdict"] == "racy"
     (tmp_path / "launch-smaller.toml").unlink()
     (tmp_path / "launch-smaller.toml").mkdir()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from smaller_cases import errors_of, verify_again
 
 import harness.cli.kernels
 from emugpu.check import RULES
@@ -202,18 +202,6 @@ def test_progress_is_told_by_schedule(series):
     assert told == [(0, 2), (1, 2), (2, 2)] * 2
 
 
-def errors_of(found: dict) -> set[str]:
-    return {finding["rule"] for finding in found["findings"] if finding["severity"] == "error"}
-
-
-def verify_again(command: str) -> tuple[dict, list[str]]:
-    """What a command that was printed says, and its words."""
-    words = shlex.split(command, comments=True)
-    done = verify(*words[2:], "--json", "-")
-    assert words[:2] == ["harness", "verify"] and done.exit_code in (1, 3, 4), (words, done.output)
-    return json.loads(done.stdout), words
-
-
 @pytest.mark.slow
 def test_a_kernel_of_ours_with_a_fault_is_shown_by_a_smaller_product(monkeypatch, artifacts):
     def without_wait(*arguments):
@@ -223,7 +211,7 @@ def test_a_kernel_of_ours_with_a_fault_is_shown_by_a_smaller_product(monkeypatch
     monkeypatch.setattr(harness.cli.kernels, "make_launchable", without_wait)
     done = verify("kernel7", "--shape", "300,520,200", "-c", "cluster=2x1", "--shrink", "--json", "-")
     found = json.loads(done.stdout)
-    again, command = verify_again(found["smaller"])
+    again, command = verify_again(main, "harness", found["smaller"])
     shape = [int(size) for size in command[command.index("--shape") + 1].split(",")]
     assert shape < [300, 520, 200] and shape[2] <= 8, command
     assert errors_of(found) & errors_of(again)
