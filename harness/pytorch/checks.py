@@ -122,7 +122,7 @@ def _check_scaled(asked: Asked, tensors: Tensors) -> Problem:
 
 
 def _views(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, columns: int) -> tuple[str, tuple[int, ...]]:
-    """Returns the layout of A and B, and the leading dimensions unless all are contiguous. C has ``columns`` columns."""
+    """Returns the layout of A and B, and their leading dimensions unless all are contiguous. ``columns`` is of C."""
     of_a, of_b = _view("a", a), _view("b", b)
     layout = ("t" if of_a.transposed else "n") + ("n" if of_b.transposed else "t")
     ld_of_c = columns if out is None else _view("out", out).ld
