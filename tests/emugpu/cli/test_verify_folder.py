@@ -10,10 +10,10 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from cuda_programs import FOLDER
+from cuda_programs import FOLDER, SGEMM_LAUNCH
 from ptx_forms import FORMS, LACKING
 from test_ptx_command import BROKEN
-from test_run_command import SCALE, SGEMM
+from test_run_command import SCALE
 
 from emugpu.cli.main import main
 from emugpu.emulator import RULES
@@ -36,13 +36,13 @@ def folder(tmp_path):
     (place / "nvcc").mkdir(parents=True)
     shutil.copy(FOLDER / "sgemm.ptx", place / "nvcc")
     (place / "broken.ptx").write_text(BROKEN)
-    near = SGEMM.replace(f"{FOLDER}/", "")
+    near = SGEMM_LAUNCH.replace(f"{FOLDER}/", "")
     (place / "nvcc" / "good.toml").write_text(near)
     (place / "nvcc" / "wrong.toml").write_text(near.replace("A @ B", "A @ B + 1"))
     (place / "nvcc" / "bad.toml").write_text(near.replace("grid = 1", "grid = 0"))
     (place / "scale.toml").write_text(SCALE.replace(f"{FOLDER}/", "nvcc/"))
     (place / "other.toml").write_text("[tool]\nname = 'not a launch file'\n")
-    (place / "outside.toml").write_text(SGEMM)
+    (place / "outside.toml").write_text(SGEMM_LAUNCH)
     (place / "nvcc" / "null.toml").write_text(near.replace('"B", "C", 32', '"B", "null", 32'))
     return place
 
@@ -107,7 +107,7 @@ def test_what_was_not_looked_at_is_incomplete(tmp_path):
     shutil.copy(FOLDER / "sgemm.ptx", tmp_path)
     nothing = command(tmp_path)
     assert nothing.exit_code == 5 and "3 not launched" in nothing.stdout
-    (tmp_path / "good.toml").write_text(SGEMM)
+    (tmp_path / "good.toml").write_text(SGEMM_LAUNCH)
     (tmp_path / "bad.toml").write_text('ptx = "sgemm.ptx"\n[launch\n')
     done = command(tmp_path)
     assert done.exit_code == 5 and "1 clean" in done.stdout
