@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -143,13 +144,25 @@ class Probe:
         if self.entry != "probe":
             parts.update(self.entry.encode())
         for case in self.cases:
-            shape = (case.name, case.arguments, case.outputs, case.block, case.grid, case.cluster, case.shared)
-            text = repr(shape).replace("MapArgument(", "Map(").replace("StructArgument(", "Struct(")  # as was recorded
-            parts.update(text.encode())
+            arguments = [_plain(each) for each in case.arguments]
+            shape = (case.name, arguments, case.outputs, case.block, case.grid, case.cluster, case.shared)
+            parts.update(json.dumps(shape).encode())
             for name, content in case.buffers.items():
                 parts.update(f"{name} {content.dtype.str} {content.shape}".encode())
                 parts.update(np.ascontiguousarray(content).tobytes())
         return parts.hexdigest()
+
+
+def _plain(argument: Argument) -> list[Any]:
+    """Returns the argument as plain data (JSON), which does not depend on the names of classes."""
+    if isinstance(argument, Pointer):
+        return ["pointer", argument.buffer]
+    if isinstance(argument, StructArgument):
+        return ["struct", *(_plain(each) for each in argument.fields)]
+    if isinstance(argument, MapArgument):
+        form = (argument.element, argument.shape, argument.box, argument.swizzle, argument.fill_nan)
+        return ["map", argument.buffer, *form]
+    return ["number", argument.dtype.str, argument.tobytes().hex()]
 
 
 def outputs_of(case: ProbeCase, contents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
