@@ -72,11 +72,12 @@ def test_under_the_reversed_schedule_they_start_in_the_reverse_order():
     assert starts(6, "reversed", cluster=2) == [4, 5, 2, 3, 0, 1]
 
 
-def test_under_a_random_schedule_ctas_that_run_together_do_their_work_in_any_order():
-    orders = [tuple(tickets(12, "random", seed)) for seed in range(12)]
+@pytest.mark.parametrize("options", [{}, {"resident_clusters": 3}, {"cluster": 2, "resident_clusters": 2}])
+def test_under_a_random_schedule_ctas_that_run_together_do_their_work_in_any_order(options):
+    orders = [tuple(tickets(12, "random", seed, **options)) for seed in range(12)]
     assert all(sorted(order) == list(range(12)) for order in orders), "every CTA runs once"
-    assert len(set(orders)) > 3
-    assert orders[3] == tuple(tickets(12, "random", 3)), "the same seed gives the same run"
+    assert len(set(orders)) > 6
+    assert orders[3] == tuple(tickets(12, "random", 3, **options)), "the same seed gives the same run"
 
 
 def chain(schedule: str, seed: int = 0, entry: str = "chain_forward", **options) -> list[int]:
