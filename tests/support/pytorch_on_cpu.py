@@ -55,8 +55,8 @@ class FakeGpu:
         monkeypatch.setattr(calls, "launcher", lambda: self._launch)
         monkeypatch.setattr(calls, "current_stream", lambda index: 0)
         monkeypatch.setattr(calls, "_calls", {})
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: name)
 
     def _load(self, configs: list[KernelConfig], shapes: list[Shape], device: torch.device) -> list[Launch]:
         first = len(self.prepared)

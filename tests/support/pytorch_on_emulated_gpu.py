@@ -35,8 +35,8 @@ def attach() -> None:
     calls.current_stream = lambda index: 0
     gpu = calls.Gpu(0)
     calls._gpu = lambda index: gpu
-    torch.cuda.get_device_capability = lambda device: (9, 0)
-    torch.cuda.get_device_name = lambda device: "NVIDIA H100 80GB HBM3"
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
+    torch.cuda.get_device_name = lambda device=None: "NVIDIA H100 80GB HBM3"
     torch.cuda.is_current_stream_capturing = lambda: False
     torch.cuda.device = lambda device: nullcontext()
 

@@ -246,7 +246,7 @@ def test_gradients(activation, rows):
 def test_the_operator_is_what_its_schema_says():
     a, b = draw_integers(64, 128), draw_integers(256, 128)
     out = torch.empty((64, 256), device="cuda", dtype=torch.bfloat16)
-    asked = '["", null, null, "kernel8", true, []]'
+    asked = '["", null, null, "kernel8", true, {}]'
     arguments = (out, None, a, b, None, None, None, 1.0, 1.0, 1.0, asked)
     torch.library.opcheck(torch.ops.blackwell_lab.gemm.default, arguments)
 
