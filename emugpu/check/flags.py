@@ -86,8 +86,12 @@ class Flags:
         ``clock`` is what the agent of the second access knew.
         """
 
+        def hands_over(write: FlagWrite) -> bool:
+            """Returns whether it is another access than the two themselves."""
+            return all((write.site, write.agent[:3]) != (one.site, one.agent[:3]) for one in (first, second))
+
         def follows(write: FlagWrite) -> bool:
-            return write.clock.knows(first.space, first.who, first.time, ORDER)
+            return hands_over(write) and write.clock.knows(first.space, first.who, first.time, ORDER)
 
         def precedes(read: FlagRead) -> bool:
             return clock.knows(read.space, read.who, read.time, ORDER)
@@ -96,7 +100,7 @@ class Flags:
             lack = self._lack(first, second, write, read, clock)
             if lack is not None:
                 return lack
-        for write, _ in self._pairs(lambda write: write.agent[:2] == first.agent[:2], precedes):
+        for write, _ in self._pairs(lambda write: write.agent[:2] == first.agent[:2] and hands_over(write), precedes):
             if follows(write) or write.agent.warp == first.agent.warp:
                 return None
             missing = (

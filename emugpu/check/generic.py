@@ -29,7 +29,7 @@ from emugpu.check.clocks import (
     Rows,
 )
 from emugpu.check.flags import FlagWrite
-from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
+from emugpu.check.history import ACQUIRES, ATOMICS, RELEASES, SCOPES, WEAK, Observer, Record, needed_scope
 from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
 from emugpu.check.pending import Chunks, span
@@ -138,7 +138,6 @@ class TensorMaps:
 
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
-ATOMICS = ("atom", "red")
 SYSTEM = SCOPES["sys"]
 
 

@@ -32,6 +32,7 @@ SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 ACQUIRES = ("acquire", "acq_rel", "sc")
 RELEASES = ("release", "acq_rel", "sc")
 WEAK = -1
+ATOMICS = ("atom", "red")
 UNORDERED_KEPT = 8
 """A history keeps this many unordered accesses of each kind."""
 READS_KEPT = 64
@@ -95,6 +96,11 @@ class Record:
         needed = needed_scope(self.agent, other.agent)
         return self.scope >= needed and other.scope >= needed
 
+    @property
+    def is_atomic(self) -> bool:
+        """Whether a thread reads the earlier value and writes the new one in one step."""
+        return self.kind == "generic" and self.site.opcode in ATOMICS
+
 
 def needed_scope(one: Agent, other: Agent) -> int:
     """Returns the narrowest scope that includes both agents."""
@@ -143,12 +149,37 @@ class AccessHistory(NamedTuple):
     """The accesses to a place.
 
     ``writes`` holds the last write and the writes unordered with it, ``reads`` the reads since then and the unordered
-    ones, and ``old`` the writes and reads of the previous generation.
+    ones, and ``old`` the writes and reads of the previous generation. ``found`` holds the strong reads that have found
+    the value of the last write, the first of each component; an atomic has found its own.
     """
 
     writes: tuple[Record, ...] = ()
     reads: tuple[Reads, ...] = ()
     old: tuple[tuple[Record, ...], tuple[Reads, ...]] | None = None
+    found: tuple[Record, ...] = ()
+
+    def is_found(self, number: int, observer: Observer) -> bool:
+        """Returns whether an observer follows a strong read that has found the write of this number in ``writes``.
+
+        The write then happened before the observer, with or without a release: it precedes the read in observation
+        order (PTX ISA 8.9.4), and so in causality order whatever follows the read (8.9.5). Atomics continue what they
+        have found.
+        """
+        write = self.writes[number]
+        for later in reversed(self.writes[:number]):
+            if not (later.is_atomic and write.agrees(later)):
+                return False
+            if observer.follows(later):
+                return True
+        return any(write.agrees(read) and observer.follows(read) for read in self.found)
+
+    def with_finder(self, read: Record) -> AccessHistory:
+        """Returns the history after a strong read."""
+        if read.scope == WEAK or not self.writes or self.writes[0].scope == WEAK or len(self.found) == READS_KEPT:
+            return self
+        if any(one.who == read.who and one.space is read.space for one in self.found):
+            return self
+        return self._replace(found=(*self.found, read))
 
 
 UNTOUCHED = AccessHistory()
@@ -221,28 +252,29 @@ class Histories:
 
     def _read(self, history: AccessHistory, read: Record, observer: Observer) -> AccessHistory:
         is_generic = read.kind in GENERIC
-        for write in history.writes:
+        for number, write in enumerate(history.writes):
             passed = write.is_passed_on(observer.clock, read.agent)
             if passed and is_generic and observer.sees(write):
                 continue
             if passed and observer.follows(write):
                 if write.kind in self._asked:
                     self.ordered.append((write, read))
-            elif not write.agrees(read):
+            elif not write.agrees(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
                 self.conflicts.append(Conflict(write, read, _is_late(read, write, old_writes, old_reads)))
+        history = history.with_finder(read)
         for n, entry in enumerate(history.reads):
             if entry.last.who == read.who and entry.last.site is read.site and entry.last.space is read.space:
                 if entry.last is read:
                     return history
                 reads = (*history.reads[:n], Reads(entry.first, read), *history.reads[n + 1 :])
-                return AccessHistory(history.writes, reads, history.old)
-        return AccessHistory(history.writes, (*history.reads[1 - READS_KEPT :], Reads(read, read)), history.old)
+                return history._replace(reads=reads)
+        return history._replace(reads=(*history.reads[1 - READS_KEPT :], Reads(read, read)))
 
     def _write(self, history: AccessHistory, write: Record, observer: Observer) -> AccessHistory:
         kept_writes, kept_reads = [], []
         asked = () if write.kind in GENERIC else self._asked
-        for earlier in history.writes:
+        for number, earlier in enumerate(history.writes):
             if earlier is write:
                 return history
             passed = earlier.is_passed_on(observer.clock, write.agent)
@@ -251,6 +283,8 @@ class Histories:
                 if earlier.kind in asked:
                     self.ordered.append((earlier, write))
             else:
+                if not write.is_atomic and history.is_found(number, observer):
+                    continue
                 kept_writes.append(earlier)
                 if not earlier.agrees(write):
                     self.conflicts.append(Conflict(earlier, write, False))
