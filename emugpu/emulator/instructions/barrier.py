@@ -8,6 +8,7 @@ from __future__ import annotations
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.table import Effect, Micro, Translator, Unsupported, instruction, only
 from emugpu.emulator.machine.barriers import CountingBarrier
+from emugpu.emulator.machine.divergence import gather
 from emugpu.emulator.machine.events import GroupArrived, GroupLeft, Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, mask_of
 from emugpu.emulator.machine.state import NAMED_BARRIERS, Fragment
@@ -51,20 +52,21 @@ def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
 
 
 def bar_sync(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
-    if aligned:
-        f.require_whole_warp()
+    if aligned and (suspended := gather(f, site)) is not None:
+        return suspended
     barrier = _named(f, number)
     if barrier not in f.tokens:
         _arrive(f, site, barrier, count, waits=True)
     return _wait(f, site, barrier)
 
 
-def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> None:
-    if aligned:
-        f.require_whole_warp()
+def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
+    if aligned and (suspended := gather(f, site)) is not None:
+        return suspended
     barrier = _named(f, number)
     _arrive(f, site, barrier, count, waits=False)
     del f.tokens[barrier]
+    return None
 
 
 def _is_aligned(i: Instruction) -> bool:
@@ -88,15 +90,15 @@ def _sync(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_sync, _arguments(i, w), micro=(native,))
 
 
-@instruction(*_ARRIVES, operands=2, writes=0, family="barrier")
+@instruction(*_ARRIVES, operands=2, writes=0, blocks=True, family="barrier")
 def _bar_arrive(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_arrive, _arguments(i, w))
 
 
 def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Value, p: Value, aligned: bool) -> object:
     """Executes ``bar.red``: how many threads (popc), or whether all (and) or any (or), have a true predicate."""
-    if aligned:
-        f.require_whole_warp()
+    if aligned and (suspended := gather(f, site)) is not None:
+        return suspended
     barrier = _named(f, number)
     if barrier not in f.tokens:
         holds = (mask_of(p) & f.mask).bit_count()
@@ -131,27 +133,28 @@ def _bar_red(i: Instruction, w: Translator) -> Effect:
 # ---- the cluster barrier ----
 
 
-def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> None:
-    if aligned:
-        f.require_whole_warp()
+def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> object:
+    if aligned and (suspended := gather(f, site)) is not None:
+        return suspended
     barrier = f.cta.cluster.barrier
     if barrier in f.tokens:
         raise Fault("arrives at the cluster barrier twice without waiting (PTX ISA 9.7.13.3)", "barrier")
     if f.grid.sink is not None:
         f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, False))
     f.tokens[barrier] = barrier.arrive(f.count, f.cta.cluster.living_threads, everybody=True)
+    return None
 
 
 def cluster_wait(f: Fragment, site: Site, aligned: bool) -> object:
-    if aligned:
-        f.require_whole_warp()
+    if aligned and (suspended := gather(f, site)) is not None:
+        return suspended
     barrier = f.cta.cluster.barrier
     if barrier not in f.tokens:
         raise Fault("waits for the cluster barrier without having arrived (PTX ISA 9.7.13.3)", "barrier")
     return _wait(f, site, barrier)
 
 
-@instruction("barrier.cluster.arrive", operands=0, writes=0, family="barrier")
+@instruction("barrier.cluster.arrive", operands=0, writes=0, blocks=True, family="barrier")
 def _cluster_arrive(i: Instruction, w: Translator) -> Effect:
     only(i, "release", "relaxed", "aligned")
     return Effect(cluster_arrive, [str(i.has("aligned"))])

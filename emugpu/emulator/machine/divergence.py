@@ -11,7 +11,9 @@ import numpy as np
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine import events, poison
+from emugpu.emulator.machine.barriers import MBarrier
 from emugpu.emulator.machine.code import EXIT, SPLIT, Code
+from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, mask_of
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Fragment, JoinPoint, Warp
@@ -136,6 +138,36 @@ def complete_meeting(warp: Warp, meeting: tuple[str, int]) -> None:
     if not absent:
         del warp.meetings[meeting]
         warp.cta.grid.wakeups.resume_all(fragment for fragment, _ in met)
+
+
+def gather(f: Fragment, site: Site) -> object:
+    """Handles an ``.aligned`` barrier, which all living lanes of the warp must execute together.
+
+    Suspends the fragment while the missing lanes may still exit: a barrier does not wait for threads that have exited
+    (CUDA C++ Programming Guide, Synchronization Functions). Raises Fault if they wait elsewhere.
+    """
+    if f.mask == f.warp.alive:
+        return None
+    for other in list(f.warp.fragments):
+        if other.joins and other in other.joins[-1].arrived and _only_exits(f.grid.code, other.joins[-1].block):
+            go_on_alone(other.joins[-1])
+    if not any(_may_exit(other) for other in f.warp.fragments if other is not f):
+        f.require_whole_warp()
+    f.warp.gathering.append(f)
+    what = f"waits for lanes 0x{f.warp.alive & ~f.mask:08x}, which have not exited"
+    return f.grid.wakeups.suspend(f, f"the lanes of {f.warp}", what, site)
+
+
+def _only_exits(code: Code, block: int) -> bool:
+    site = code.sites[code.last[block]]
+    return code.first[block] == code.last[block] and site.opcode in ("ret", "exit") and not site.text.startswith("@")
+
+
+def _may_exit(f: Fragment) -> bool:
+    """Returns whether a fragment runs, or waits for what needs no other lanes of its warp."""
+    if f.waiting is not None:
+        return isinstance(f.waiting.on, MBarrier)
+    return not any(f in join.arrived for join in f.joins)
 
 
 def go_on_alone(join: JoinPoint) -> bool:

@@ -426,6 +426,8 @@ class Warp:
         """The warp's part in a warpgroup. None before its first wgmma instruction."""
         self.meetings: dict[tuple[str, int], list[tuple[Fragment, tuple[Value, ...]]]] = {}
         """The fragments that wait for other lanes, with their operands, by ``.sync`` instruction and member mask."""
+        self.gathering: list[Fragment] = []
+        """The fragments at ``.aligned`` barriers that wait until the others have exited."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ptx_programs import STORE_R1, WORDS, launch, run
 
-from emugpu.emulator import Deadlock
+from emugpu.emulator import Deadlock, Fault
 
 SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(6))]
 
@@ -141,13 +141,56 @@ def test_warps_may_exit_while_the_others_wait(barrier):
         assert (out.words(32) == 31 - np.arange(32)).all()
 
 
-@pytest.mark.parametrize("barrier", ["bar.sync 0", "barrier.sync 1"])
-def test_lanes_that_have_exited_are_not_waited_for(barrier):
-    """Of the second warp only lanes 0 to 15 stay."""
-    body = EXCHANGE.format(first_to_leave=48, leave="@%p1 exit;", barrier=barrier, flip=0)
+LEAVE = {
+    "exit": "@%p1 exit;",
+    "a branch to the end": "@%p1 bra END;",
+    "an exit after work": """
+    @!%p1 bra STAY;
+    mov.b32 %r6, 200;
+    DELAY:
+    sub.u32 %r6, %r6, 1;
+    setp.ne.u32 %p2, %r6, 0;
+    @%p2 bra DELAY;
+    exit;
+    STAY:
+    """,
+}
+BARRIERS = {
+    "bar.sync": "bar.sync 0",
+    "barrier.sync": "barrier.sync 1",
+    "bar.red": "bar.red.popc.u32 %r7, 0, %p1",
+    "barrier.cluster": "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned",
+}
+
+
+@pytest.mark.parametrize("barrier", BARRIERS)
+@pytest.mark.parametrize("leave", LEAVE)
+def test_lanes_that_have_exited_are_not_waited_for(barrier, leave):
+    """Of the second warp only lanes 0 to 15 stay, whichever lanes run first."""
+    body = EXCHANGE.format(first_to_leave=48, leave=LEAVE[leave], barrier=BARRIERS[barrier], flip=0)
     body = body.replace("xor.b32 %r5, %r2, 0;", "sub.u32 %r5, 188, %r2;")
-    out = launch(body + STORE_R1 + "ret;", threads=64, module_scope=WORDS)
-    assert (out.words(48) == 47 - np.arange(48)).all()
+    for schedule, seed in SCHEDULES:
+        out = launch(body + STORE_R1 + "END: ret;", threads=64, module_scope=WORDS, schedule=schedule, seed=seed)
+        assert (out.words(48) == 47 - np.arange(48)).all()
+
+
+@pytest.mark.parametrize("barrier", [barrier for barrier in BARRIERS if barrier != "barrier.sync"])
+@pytest.mark.parametrize("where", ["at another barrier", "behind the branch"])
+def test_lanes_that_are_elsewhere_are_waited_for(barrier, where):
+    elsewhere = {"at another barrier": "bar.sync 7;", "behind the branch": ""}[where]
+    body = f"""
+    setp.ge.u32 %p1, %r0, 16;
+    @!%p1 bra STAY;
+    {elsewhere}
+    bra.uni TOGETHER;
+    STAY:
+    {BARRIERS[barrier]};
+    TOGETHER:
+    mov.b32 %r1, 1;
+    """
+    for schedule, seed in SCHEDULES:
+        with pytest.raises(Fault, match="needs the whole warp converged"):
+            launch(body + STORE_R1 + "ret;", threads=32, schedule=schedule, seed=seed)
 
 
 def test_exited_threads_do_not_complete_the_next_phase_of_a_barrier():

@@ -99,6 +99,7 @@ def test_aligned_barrier_in_divergent_code_is_reported():
     @%p1 bra SKIP;
     bar.sync 0;
     SKIP:
+    mov.b32 %r1, 1;
     ret;
     """
     with pytest.raises(Fault, match=r"PTX line \d+: bar.sync 0(.|\n)*lanes 0x0000ffff are elsewhere"):
