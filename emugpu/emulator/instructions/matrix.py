@@ -6,13 +6,13 @@ types of 8 bits and fewer in the lanes follows CuTe DSL 4.8. Elements of fewer b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from emugpu.emulator.errors import Fault
+from emugpu.emulator.errors import Fault, UndefinedRead
 from emugpu.emulator.instructions.table import (
     Effect,
     Micro,
@@ -27,6 +27,7 @@ from emugpu.emulator.instructions.table import (
 )
 from emugpu.emulator.machine.events import Access, Site
 from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
+from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT
 from emugpu.emulator.memory.bytes import CHUNK
@@ -35,7 +36,7 @@ from emugpu.emulator.units.operands import unpacked
 
 # ---- rows ----
 
-Loaded = np.ndarray | list[np.ndarray]
+Loaded = Value | list[Value]
 """A register, or several of them."""
 ROWS = 8
 """The number of rows of one matrix, of 16 bytes each."""
@@ -78,20 +79,43 @@ def _rows_at(addresses: bytes, nbytes: int, matrices: int, window: int) -> Rows:
     return Rows(rows, rows // CHUNK, (int(rows.min()), int(rows.max()) + CHUNK))
 
 
-def _store(f: Fragment, site: Site, rows: Rows, words: np.ndarray) -> None:
+def _store(
+    f: Fragment, site: Site, rows: Rows, values: Sequence[Value], arrange: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Stores registers. ``arrange`` returns the words of the rows from the registers [registers, 32]."""
+    poison = next((v for v in values if type(v) is Poison), None)
+    if poison is not None and f.grid.unwritten.mode == "fault":
+        poison.used()
+    words = arrange(stack_rows([v.value if type(v) is Poison else v for v in values]))
     items = words.reshape(-1).view(np.complex128)
     f.cta.shared.write_chunks(rows.chunks, items, rows.span)
+    if poison is not None:
+        masks = arrange(stack_rows([v.undefined if type(v) is Poison else 0 for v in values]))
+        stored = f"{site.place} in CTA {f.cta.index}, warp {f.warp.index} stores", poison.origin
+        places = (rows.offsets[:, None] + np.arange(CHUNK)).ravel()
+        for place in places[masks.reshape(-1).view(np.uint8) != 0].tolist():
+            f.cta.shared.undefine(place, stored)
     f.grid.wakeups.changes += 1
     sink = f.grid.sink
     if sink is not None:
         sink(Access(f.agent, site, "write", "shared", f.cta.rank, rows.offsets, CHUNK, 1, items))
 
 
-def _load(f: Fragment, site: Site, rows: Rows) -> np.ndarray:
+def _load(f: Fragment, site: Site, rows: Rows, arrange: Callable[[np.ndarray], np.ndarray]) -> Loaded:
+    """Loads rows. ``arrange`` returns the registers [registers, 32] that hold them."""
     sink = f.grid.sink
     if sink is not None:
         sink(Access(f.agent, site, "read", "shared", f.cta.rank, rows.offsets, CHUNK, 1, None))
-    return np.ascontiguousarray(f.cta.shared.read_chunks(rows.chunks))
+    shared = f.cta.shared
+    try:
+        registers: list[Value] = list(arrange(np.ascontiguousarray(shared.read_chunks(rows.chunks))))
+    except UndefinedRead as fault:
+        if f.grid.unwritten.mode != "poison":
+            raise
+        origin = fault.origin or f"what {site.place} loads ({fault})"
+        parts = (arrange(np.ascontiguousarray(part)) for part in shared.peek_chunks(rows.chunks))
+        registers = [made(value, undefined, origin, fault.rule) for value, undefined in zip(*parts, strict=True)]
+    return registers if len(registers) > 1 else registers[0]
 
 
 # ---- elements of 8 bits, and of 6 or 4 bits that become 8 ----
@@ -103,20 +127,25 @@ def load_bytes(f: Fragment, site: Site, address: Value, matrices: int, square: b
     square: byte e of register r of thread t is row 4 (t % 4) + e, column t / 4 + 8 r. Otherwise a matrix has one
     register, and byte e of it is row t / 4, column 4 (t % 4) + e.
     """
-    rows = rows_of(f, address, 2 * matrices if square else matrices)
-    raw = _load(f, site, rows).view(np.uint8).reshape(-1, CHUNK)
-    items = raw if bits == 8 else unpacked(raw, bits)
-    if square:
-        items = items.reshape(matrices, 4, 4, 2, 8).transpose(0, 3, 4, 1, 2)
-    registers = np.ascontiguousarray(items).reshape(-1, 128).view(np.uint32)
-    return list(registers) if len(registers) > 1 else registers[0]
+
+    def arrange(loaded: np.ndarray) -> np.ndarray:
+        raw = loaded.view(np.uint8).reshape(-1, CHUNK)
+        items = raw if bits == 8 else unpacked(raw, bits)
+        if square:
+            items = items.reshape(matrices, 4, 4, 2, 8).transpose(0, 3, 4, 1, 2)
+        return np.ascontiguousarray(items).reshape(-1, 128).view(np.uint32)
+
+    return _load(f, site, rows_of(f, address, 2 * matrices if square else matrices), arrange)
 
 
 def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]) -> None:
     """Executes ``stmatrix.m16n8.trans``: byte a + 2 b of thread t is row 2 (t % 4) + a, column t / 4 + 8 b."""
-    rows = rows_of(f, address, len(values), writes=True)
-    parts = stack_rows(values).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
-    _store(f, site, rows, np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1)))
+
+    def arrange(words: np.ndarray) -> np.ndarray:
+        parts = words.view(np.uint8).reshape(len(values), 8, 4, 2, 2)
+        return np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1))
+
+    _store(f, site, rows_of(f, address, len(values), writes=True), values, arrange)
 
 
 # ---- elements of 16 bits ----
@@ -124,22 +153,26 @@ def store_bytes(f: Fragment, site: Site, address: Value, values: Sequence[Value]
 
 def store_matrix(f: Fragment, site: Site, address: Value, values: Sequence[Value], transpose: bool) -> None:
     """Executes ``stmatrix.m8n8.b16``: thread t holds row t/4, columns 2(t%4) and 2(t%4)+1 of each matrix."""
-    rows = rows_of(f, address, len(values), writes=True)
-    words = stack_rows(values)
-    if transpose:
+
+    def arrange(words: np.ndarray) -> np.ndarray:
+        if not transpose:
+            return words
         halves = words.view(np.uint16).reshape(-1, ROWS, ROWS)
-        words = np.ascontiguousarray(halves.transpose(0, 2, 1))
-    _store(f, site, rows, words)
+        return np.ascontiguousarray(halves.transpose(0, 2, 1))
+
+    _store(f, site, rows_of(f, address, len(values), writes=True), values, arrange)
 
 
 def load_matrix(f: Fragment, site: Site, address: Value, matrices: int, transpose: bool) -> Loaded:
     """Executes ``ldmatrix.m8n8.b16``, with the inverse mapping."""
-    rows = rows_of(f, address, matrices)
-    halves = _load(f, site, rows).view(np.uint16).reshape(matrices, ROWS, ROWS)
-    if transpose:
-        halves = np.ascontiguousarray(halves.transpose(0, 2, 1))
-    registers = halves.reshape(matrices, 64).view(np.uint32)
-    return list(registers) if matrices > 1 else registers[0]
+
+    def arrange(loaded: np.ndarray) -> np.ndarray:
+        halves = loaded.view(np.uint16).reshape(matrices, ROWS, ROWS)
+        if transpose:
+            halves = np.ascontiguousarray(halves.transpose(0, 2, 1))
+        return halves.reshape(matrices, 64).view(np.uint32)
+
+    return _load(f, site, rows_of(f, address, matrices), arrange)
 
 
 _FORMS = ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")

@@ -20,11 +20,12 @@ from emugpu.emulator.instructions.table import (
 )
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
+from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.ptx.ast import Instruction
 from emugpu.emulator.units.formats import ELEMENT_BITS
 from emugpu.emulator.units.sparsity import selectors
-from emugpu.emulator.units.warp_mma import WarpMmaForm, multiply, results_of
+from emugpu.emulator.units.warp_mma import Matrix, WarpMmaForm, multiply, results_of, spread
 
 
 def require_all_lanes(f: Fragment, what: str) -> None:
@@ -33,9 +34,24 @@ def require_all_lanes(f: Fragment, what: str) -> None:
 
 
 def stack(values: Sequence[Value], wide: bool) -> np.ndarray:
+    """Returns the registers of a matrix as an array [registers, 32]. Undefined bits are as they happen to be."""
+    values = [v.value if type(v) is Poison else v for v in values]
     if not wide:
         return stack_rows(values)
     return np.array([np.broadcast_to(np.asarray(v, np.uint64), WARP_SIZE) for v in values])
+
+
+def product(results: np.ndarray, operands: Sequence[tuple[Sequence[Value], Matrix]], of: Matrix) -> list[Value]:
+    """Returns the registers of D, which are undefined where undefined bits of A, B or C would decide them."""
+    poison = next((v for values, _ in operands for v in values if type(v) is Poison), None)
+    if poison is None:
+        return list(results)
+    masks = [
+        (stack([v.undefined if type(v) is Poison else 0 for v in values], matrix.width == 64), matrix)
+        for values, matrix in operands
+    ]
+    found = zip(results, spread(masks, of), strict=True)
+    return [made(register, undefined, poison.origin, poison.rule) for register, undefined in found]
 
 
 def mma(
@@ -46,7 +62,7 @@ def mma(
     b: Sequence[Value],
     c: Sequence[Value],
     metadata: Value = None,
-) -> list[np.ndarray]:
+) -> list[Value]:
     """Executes mma.sync: D = A . B + C, each in the registers of the warp. metadata: for a sparse A."""
     require_all_lanes(f, "mma.sync")
     wide = form.d_type == "f64"
@@ -55,7 +71,14 @@ def mma(
     grid.counters.mma_flops += 2 * form.m * form.n * form.k
     stacked = [stack(x, wide) for x in (a, b, c)]
     held = None if metadata is None else stack_rows([metadata])[0]
-    return list(multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation, held))
+    results = multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation, held)
+    depth = form.k if metadata is None else form.k // 2
+    matrices = (
+        Matrix("a", form.m, depth, ELEMENT_BITS[form.a_type], len(a)),
+        Matrix("b", form.n, form.k, ELEMENT_BITS[form.b_type], len(b)),
+        Matrix("c", form.m, form.n, ELEMENT_BITS[form.d_type], len(c)),
+    )
+    return product(results, list(zip((a, b, c), matrices, strict=True)), matrices[2])
 
 
 _SHAPE = re.compile(r"m(\d+)n8k(\d+)$")

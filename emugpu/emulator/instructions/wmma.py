@@ -24,7 +24,7 @@ from emugpu.emulator.instructions.table import (
     only,
     tuple_of,
 )
-from emugpu.emulator.instructions.warp_mma import require_all_lanes, stack
+from emugpu.emulator.instructions.warp_mma import product, require_all_lanes, stack
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.poison import Poison
@@ -113,7 +113,7 @@ class WmmaProduct(NamedTuple):
     operation: str
 
 
-def mma(f: Fragment, site: Site, form: WmmaProduct, a: Any, b: Any, c: Any) -> list[NDArray[Any]]:
+def mma(f: Fragment, site: Site, form: WmmaProduct, a: Any, b: Any, c: Any) -> list[Value]:
     require_all_lanes(f, "wmma.mma")
     size = [_of(kind, form.shape, which) for kind, which in zip(form[1:5], "dabc", strict=True)]
     held = [from_registers(stack(x, s.width == 64), s) for x, s in zip((a, b, c), size[1:], strict=True)]
@@ -137,7 +137,7 @@ def mma(f: Fragment, site: Site, form: WmmaProduct, a: Any, b: Any, c: Any) -> l
         )
         if form.d_type != wide:
             bits = _between(bits, wide, form.d_type)
-    return list(to_registers(bits, size[0]))
+    return product(to_registers(bits, size[0]), list(zip((a, b, c), size[1:], strict=True)), size[0])
 
 
 def _between(bits: NDArray[Any], source: str, to: str) -> NDArray[Any]:

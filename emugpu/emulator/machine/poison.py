@@ -4,12 +4,13 @@ Compilers emit code that reads undefined bits: the half of a pair that LLVM leav
 masks off, memory that nothing has written. That is no error until such a bit decides something. So they are values: a
 `Poison` stands in the register file instead of a number or an array. It knows which bits of which lanes are undefined
 and where they come from, and moves and arithmetic propagate it. No other code accepts it as a number: an instruction
-that needs one (an address, a branch, an operand of a matrix) raises a Fault that names the origin, unless the bits are
+that needs one (an address, a branch, an atomic) raises a Fault that names the origin, unless the bits are
 defined in all lanes that execute the instruction.
 
 Bitwise operators and moves are exact to the bit. A sum or product of integers is undefined from its lowest undefined
 bit upwards. A part of a packed result is undefined if one of the parts from which it is computed has an undefined bit.
-Any other result computed from an undefined bit of a lane is wholly undefined in that lane.
+An element of a product of matrices is undefined if its row of A, its column of B or its element of C has an undefined
+bit. Any other result computed from an undefined bit of a lane is wholly undefined in that lane.
 """
 
 from __future__ import annotations

@@ -274,3 +274,9 @@ class SharedMemory:
                 self.check_no_mbarrier(chunk * CHUNK, (chunk + 1) * CHUNK)
         self.chunks[index] = items
         self._valid_chunks[index] = _VALID_CHUNK
+
+    def peek_chunks(self, index: NDArray[np.integer]) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+        """Returns the result of `read_chunks`, and the mask of its bits that were never written, as 16-byte items."""
+        self._check_chunk_range(index)
+        unwritten = np.where(self._valid_chunks.take(index).view(np.bool_), 0, 0xFF).astype(np.uint8)
+        return self.chunks.take(index), unwritten.view(CHUNK_DTYPE)

@@ -8,6 +8,7 @@ of an H200.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -109,6 +110,17 @@ def to_registers(bits: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
     """Returns registers from elements of 16 bits and more, as the inverse of `from_registers`."""
     found = bits.reshape(-1)[_index(matrix)]
     return found if matrix.bits == matrix.width else found.astype(np.uint16).view(np.uint32)
+
+
+def spread(operands: Sequence[tuple[NDArray[Any], Matrix]], result: Matrix) -> NDArray[Any]:
+    """Returns the undefined bits of the registers of D = A . B + C, from those of A, B and C.
+
+    An element of D is undefined if an element of its row of A, of its column of B, or the element of C is.
+    """
+    a, b, c = (from_registers(registers, matrix) != 0 for registers, matrix in operands)
+    undefined = a.any(axis=1)[:, None] | b.any(axis=1)[None, :] | c
+    everything = np.array((1 << result.bits) - 1, f"u{result.bits // 8}")
+    return to_registers(np.where(undefined, everything, 0).astype(everything.dtype), result)
 
 
 def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:

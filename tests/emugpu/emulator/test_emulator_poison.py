@@ -144,8 +144,8 @@ SEEN = {
     "a guard": "add.u32 %r5, %r2, 1; setp.eq.u32 %p1, %r5, 5; @%p1 st.shared.b32 [words], %r0;",
     "an atomic": "atom.shared.add.u32 %r1, [words], %r2;",
     "a vote": "setp.lt.u32 %p1, %r2, 5; vote.sync.any.pred %p2, %p1, -1;",
-    "a matrix": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r4, %r5, %r6, %r7}, {%r2, %r10, %r10, %r10},"
-    " {%r10, %r10}, {%r10, %r10, %r10, %r10};",
+    "a product of matrices": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r4, %r5, %r6, %r7},"
+    " {%r2, %r10, %r10, %r10}, {%r10, %r10}, {%r10, %r10, %r10, %r10}; setp.eq.u32 %p1, %r4, 0; @%p1 exit;",
 }
 
 
