@@ -145,6 +145,7 @@ class MBarriers:
         thread = model.threads.of(agent)
         check_use(model, barrier, thread.clock, site, agent, "waits at")
         barrier.use(thread, site, agent)
+        thread.heard = site
         earlier = barrier.repeats(thread, event.phase, agent)
         if earlier is not None:
             name = model.names.shared(barrier.offset, barrier.cta)

@@ -8,6 +8,8 @@ component of a cluster, the time of the latest action that its owner knows of. I
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -128,6 +130,21 @@ class Clock:
                 else:
                     self.rows = _joined(self.rows, known, rows)
 
+    def learn(self, other: Clock, components: Sequence[int]) -> None:
+        """Adds what another clock of the cluster knows of some components."""
+        rows, width = other.rows, other.rows.shape[1]
+        if self.rows.shape[1] < width:
+            self.rows = widened(self.rows, width)
+        of = [who for who in components if who < width]
+        self.rows[:, of] = np.maximum(self.rows[:, of], rows[:, of])
+
+    def lacks(self, other: Clock) -> bool:
+        """Returns whether another clock of the cluster knows of more that happened before."""
+        held, nothing = self.foreign or {}, np.zeros((ROWS, 0), np.int32)
+        pairs = [(self.rows, other.rows)]
+        pairs += [(held.get(space, nothing), rows) for space, rows in (other.foreign or {}).items()]
+        return any((theirs[ORDER] > _wide(mine[ORDER], theirs.shape[1])).any() for mine, theirs in pairs)
+
     def _join_foreign(self, space: Components, known: Rows, rows: slice) -> None:
         """Adds the rows of another cluster. Clocks share these rows, so this method replaces them."""
         held = self.foreign.get(space) if self.foreign else None
@@ -155,6 +172,12 @@ def widened(rows: Rows, width: int) -> Rows:
     wide = np.zeros((ROWS, width), np.int32)
     wide[:, : rows.shape[1]] = rows
     return wide
+
+
+def _wide(row: Rows, width: int) -> Rows:
+    made = np.zeros(width, np.int32)
+    made[: min(len(row), width)] = row[:width]
+    return made
 
 
 def larger(one: Rows, other: Rows) -> Rows:

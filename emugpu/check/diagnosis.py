@@ -7,6 +7,7 @@ from typing import NamedTuple
 from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
 from emugpu.check.findings import Severity
 from emugpu.check.history import TENSOR, Conflict, Observer, Record
+from emugpu.check.signals_for_lanes import Behind
 
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "response")
 """Kinds of accesses through the async proxy."""
@@ -51,7 +52,8 @@ def unordered(conflict: Conflict, observer: Observer, space: str) -> Diagnosis:
     """Diagnoses unordered accesses to shared or global memory."""
     old, new = conflict.old, conflict.new
     if observer.follows(old):
-        return _not_passed_on(old, new)
+        behind = observer.waits_for_lanes(old, new)
+        return _not_passed_on(old, new) if behind is None else _not_heard(old, new, behind)
     if old.writes and new.writes:
         return _two_writes(old, new, space)
     read, write = (new, old) if old.writes else (old, new)
@@ -77,6 +79,18 @@ def _not_passed_on(old: Record, new: Record) -> Diagnosis:
         f"them before {_name(new)}",
         f"no bar.warp.sync between line {old.site.line} and line {signal.site.line}",
         f"bar.warp.sync -1 (__syncwarp) before line {signal.site.line}, or a signal by each lane",
+    )  # fmt: skip
+
+
+def _not_heard(old: Record, new: Record, behind: Behind) -> Diagnosis:
+    """Diagnoses accesses that only a wait of other lanes orders."""
+    line = behind.heard.line
+    return Diagnosis(
+        "wait-for-lanes", "error",
+        f"{_name(new)} is made by lanes of the warp that have not waited for {_name(old)}: other lanes wait for it in "
+        f"line {line}, and nothing makes these wait for them",
+        f"no bar.warp.sync between line {line} and line {new.site.line}",
+        f"bar.warp.sync -1 (__syncwarp) after line {line}, or a wait by each lane",
     )  # fmt: skip
 
 

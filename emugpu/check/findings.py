@@ -41,6 +41,7 @@ _ERRORS = {
     "proxy-read-overwrite": "A proxy fence stands between reading a launch-control response and the next one.",
     "scope": "Generic accesses that pass data to another CTA synchronise in cluster scope on both sides.",
     "signal-for-lanes": "A lane that arrives for other lanes of its warp, or releases what they did, has met them.",
+    "wait-for-lanes": "A lane that relies on a wait by other lanes of its warp has met them after it.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are not used before their wait.",
     "phase-unobserved": "Every phase that a thread waits for can complete.",
     "phase-repeated": "A thread does not wait again for a phase that it has seen end, in place of the next one.",

@@ -177,7 +177,7 @@ class GenericProxy:
         writes = event.mode != "read"
         if strong and event.mode != "write":
             self._learn(event, thread, scope)
-        moment = thread.moment() if strong else thread.accessing(agent.lanes)
+        moment = thread.accessing(agent.lanes, site if strong and not writes else None)
         if event.space == "shared":
             memory = self.model.shared[agent.cluster, event.cta]
             self._read_responses((event,), span(event)[1], agent, event.cta)
@@ -258,6 +258,7 @@ class GenericProxy:
             self.model.flags.read(event.where, thread, scope, site)
         for place in self._places(event):
             for released in self._flags.get(place, ()):
+                thread.heard = site
                 needed = needed_scope(released.agent, agent)
                 meets = min(scope, released.written) >= needed
                 rows = ALL if meets and released.scope >= needed else NARROW
@@ -328,6 +329,8 @@ class GenericProxy:
             if sequential:
                 self._follow_sc_fences(thread, scope, event.agent)
             self.model.flags.fenced(thread, scope)
+            if thread.pending:
+                thread.heard = site
             if thread.heard_own:  # lanes of its own warp released part of it
                 self._lanes.meet(event.agent)
             thread.fence = (thread.own, thread.time, list(thread.unmet))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
-from emugpu.check.signals_for_lanes import LaneRelease, are_passed_on
+from emugpu.check.signals_for_lanes import Behind, LaneRelease, are_passed_on
 from emugpu.emulator.machine.events import Agent, Site
 
 GENERIC = ("generic", "cp.async", "st.async")
@@ -29,6 +29,8 @@ GENERIC = ("generic", "cp.async", "st.async")
 TENSOR = ("mma", "cp", "load", "keep")
 """Asynchronous tcgen05 operations."""
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
+WAITED_FOR = ("generic", "copy", "st.async")
+"""Kinds of accesses that each lane has to wait for itself."""
 ACQUIRES = ("acquire", "acq_rel", "sc")
 RELEASES = ("release", "acq_rel", "sc")
 WEAK = -1
@@ -114,13 +116,15 @@ class Observer:
     """The agent of an access and its knowledge.
 
     ``pipe`` is a component whose actions of the same ``shape`` complete in order with the access, as tcgen05.cp and
-    later MMAs do (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape).
+    later MMAs do (PTX ISA 9.7.16.6: MMAs with the same accumulator and shape). ``behind`` holds lanes of the agent that
+    know less than ``clock``.
     """
 
     clock: Clock
     pipe: int = -1
     tensor: Rows | None = None
     shape: object = None
+    behind: tuple[Behind, ...] = ()
 
     def misses(self, write: Record) -> str:
         """Returns why the read of a tensor map does not see an earlier write, or ""."""
@@ -132,6 +136,23 @@ class Observer:
         if in_pipe and (record.kind == "cp" or record.shape == self.shape):
             return True
         return self.clock.knows(record.space, record.who, record.time, ORDER)
+
+    def waits_for_lanes(self, earlier: Record, access: Record) -> Behind | None:
+        """Returns the lanes of an access that do not know of an earlier one, which others of their warp know of."""
+        if access.kind != "generic" or earlier.kind not in WAITED_FOR:
+            return None
+        if earlier.kind == "generic" and earlier.agent[:3] == access.agent[:3]:
+            return None
+        for one in self.behind:
+            knows = one.clock.knows(earlier.space, earlier.who, earlier.time)
+            if one.lanes & access.agent.lanes and not knows and not one.have_met(access.site):
+                return one
+        return None
+
+    def hears_of(self, earlier: Record, access: Record) -> bool:
+        """Returns whether what orders an earlier access before this one stands for all lanes of both."""
+        is_passed_on = earlier.is_passed_on(self.clock, access.agent)
+        return is_passed_on and not (self.behind and self.waits_for_lanes(earlier, access))
 
     def sees(self, record: Record) -> bool:
         """Returns whether the recorded access happened before and its write is visible to the generic proxy."""
@@ -253,7 +274,7 @@ class Histories:
     def _read(self, history: AccessHistory, read: Record, observer: Observer) -> AccessHistory:
         is_generic = read.kind in GENERIC
         for number, write in enumerate(history.writes):
-            passed = write.is_passed_on(observer.clock, read.agent)
+            passed = observer.hears_of(write, read)
             if passed and is_generic and observer.sees(write):
                 continue
             if passed and observer.follows(write):
@@ -277,7 +298,7 @@ class Histories:
         for number, earlier in enumerate(history.writes):
             if earlier is write:
                 return history
-            passed = earlier.is_passed_on(observer.clock, write.agent)
+            passed = observer.hears_of(earlier, write)
             if (passed and observer.follows(earlier)) or (earlier.kind, write.kind) == ("free", "alloc"):
                 # An allocation itself waits until its columns are free.
                 if earlier.kind in asked:
@@ -290,7 +311,7 @@ class Histories:
                     self.conflicts.append(Conflict(earlier, write, False))
         for entry in history.reads:
             read = entry.last
-            if read.is_passed_on(observer.clock, write.agent) and observer.follows(read):
+            if observer.hears_of(read, write) and observer.follows(read):
                 if read.kind in asked:
                     self.ordered.append((read, write))
                 continue

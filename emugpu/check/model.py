@@ -62,7 +62,7 @@ class Model:
         """What the launch touches of global memory, if somebody wants to know."""
         self.defers = True
         """Whether the checker may report a finding later than the access that causes it."""
-        self.threads = Threads(ctas_of_cluster)
+        self.threads = Threads(ctas_of_cluster, self._silent)
         self.findings = CollectedFindings()
         self.flags = Flags()
         self.shared: dict[tuple[int, int], ShadowMemory] = {}

@@ -214,8 +214,8 @@ class PendingAccesses:
             self._read = wide
 
     def _row(self, moment: Moment, row: int) -> Rows:
-        """Returns a row of the moment's clock, with a column for every component."""
-        known: Rows = moment.clock.rows[row]
+        """Returns what all lanes of a moment know in the sense of a row, with a column for every component."""
+        known = moment.row(row)
         if len(known) == self._read.shape[1]:
             return known
         wide = np.zeros(self._read.shape[1], np.int32)

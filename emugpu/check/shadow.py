@@ -204,7 +204,7 @@ def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
     if record is None:
         about = (moment.space, moment.who, moment.time, "generic", writes, agent, site, moment.order, scope, key[3])
         record = moment.records[key] = Record(*about)
-        if scope == WEAK and "sync" not in site.modifiers:
+        if "sync" not in site.modifiers:
             record.released = moment.released
     return record
 

@@ -6,6 +6,7 @@ parts reconverge, they know what all of them knew. Lanes that execute together a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +24,8 @@ from emugpu.check.clocks import (
     publish,
 )
 from emugpu.check.history import Observer, Record
-from emugpu.check.signals_for_lanes import LaneRelease
-from emugpu.emulator.machine.events import Agent
+from emugpu.check.signals_for_lanes import Behind, LaneRelease, Part, latecomers
+from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK
 
 UNMET_KEPT = 64
@@ -39,22 +40,38 @@ COMPONENTS_OF_CTA = 20
 class Moment:
     """A thread between two synchronisations: its knowledge, and the records of its accesses.
 
-    ``lanes`` have made weak accesses. ``released`` holds the releases since then by which only some of them pass these
-    on, if there is one, and the meetings of all lanes after it. ``met`` holds the meetings of some lanes since then.
+    ``lanes`` have made accesses; if one strong read has made all of them, it is ``polls``. ``released`` holds the
+    releases since then by which only some of them pass these on, if there is one, and the meetings of all lanes after
+    it. ``met`` holds the meetings of some lanes since then.
     """
 
-    __slots__ = ("clock", "lanes", "met", "observer", "order", "records", "released", "space", "time", "version", "who")
+    __slots__ = (
+        "clock", "lanes", "met", "observer", "order", "polls", "records", "released", "space", "time", "version", "who",
+    )  # fmt: skip
 
-    def __init__(self, clock: Clock, who: int, time: int, version: int = 0) -> None:
+    def __init__(
+        self, clock: Clock, who: int, time: int, version: int = 0, behind: tuple[Behind, ...] = ()
+    ) -> None:  # fmt: skip
         self.version = version
         self.clock = clock
         self.space, self.order = clock.space, clock.rows[ORDER]
         self.who, self.time = who, time
-        self.observer = Observer(clock)
+        self.observer = Observer(clock, behind=behind)
         self.records: dict[tuple[int, int, bool, int | None], Record] = {}
         self.lanes = 0
+        self.polls: Site | None = None
         self.released: list[LaneRelease] = []
         self.met: list[int] = []
+
+    def row(self, row: int) -> Rows:
+        """Returns what all lanes know of their cluster in the sense of a row."""
+        known: Rows = self.clock.rows[row]
+        for one in self.observer.behind:
+            mine = one.clock.rows[row][: len(known)]
+            known = known.copy()
+            np.minimum(known[: len(mine)], mine, out=known[: len(mine)])
+            known[self.who] = self.time
+        return known
 
     def known_to(self, lanes: int) -> int:
         """Returns these lanes, and those whose accesses at this moment they know to be over."""
@@ -76,8 +93,9 @@ class Thread:
     ``tensor`` holds the tcgen05 operations that its own may follow, by tcgen05.fence::after_thread_sync. ``fenced`` is
     what its last fence released, with the fence's scope. ``pending`` is what its next fence acquires; ``heard_own``
     says whether lanes of its own warp released any of it. ``version`` changes whenever the thread acquires or releases.
-    ``unmet`` holds its moments with weak accesses since the lanes of its warp met. ``fence`` is its last fence: the
-    component, the time, and what was unmet then.
+    ``unmet`` holds its moments with accesses since the lanes of its warp met. ``fence`` is its last fence: the
+    component, the time, and what was unmet then. ``behind`` holds the lanes that know less than ``clock``. ``heard`` is
+    the last instruction by which the thread has learned something.
     """
 
     own: int
@@ -92,6 +110,8 @@ class Thread:
     version: int = 0
     unmet: list[Moment] = field(default_factory=list)
     fence: tuple[int, int, list[Moment]] | None = None
+    behind: tuple[Behind, ...] = ()
+    heard: Site | None = None
     _moment: Moment | None = None
     _is_shared: bool = False
 
@@ -113,15 +133,24 @@ class Thread:
     def moment(self) -> Moment:
         """Returns the current moment."""
         if self._moment is None or self._moment.version != self.version:
-            self._moment = Moment(self.peek(), self.own, self.time, self.version)
+            self._moment = Moment(self.peek(), self.own, self.time, self.version, self.behind)
         return self._moment
 
-    def accessing(self, lanes: int) -> Moment:
-        """Returns the current moment, in which lanes make a weak access."""
+    def accessing(self, lanes: int, polls: Site | None = None) -> Moment:
+        """Returns the current moment, in which lanes make an access. ``polls`` is the instruction of a strong read.
+
+        A loop that polls reads at ever new moments, of which the last stands for all.
+        """
         moment = self.moment()
         if not moment.lanes:
+            last = self.unmet[-1] if self.unmet else None
+            if polls is not None and last is not None and last.polls is polls and not last.released:
+                self.unmet.pop()
             self.unmet.append(moment)
             self._drop_oldest()
+            moment.polls = polls
+        elif moment.polls is not polls:
+            moment.polls = None
         moment.lanes |= lanes
         return moment
 
@@ -151,7 +180,13 @@ class Thread:
         del self.unmet[:-UNMET_KEPT]
 
     def lanes_met(self, members: int = FULL_MASK) -> None:
-        """Handles a meeting of lanes: a later release of one passes on what all of them have done so far."""
+        """Handles a meeting of lanes: they know together what any of them knows, and a later release of one passes on
+        what all of them have done so far.
+        """
+        if self.behind:
+            left = (one._replace(lanes=one.lanes & ~members) if members & ~one.lanes else one for one in self.behind)
+            self.behind = tuple(one for one in left if one.lanes)
+            self._moment = None
         if not self.unmet:
             return
         unmet = []
@@ -191,6 +226,11 @@ class Thread:
 
     def acquire(self, clock: Clock, rows: slice = ALL) -> None:
         self.own_clock().join(clock, rows)
+        if self.behind:
+            kept = [one._replace(clock=one.clock.copy()) for one in self.behind]
+            for one in kept:
+                one.clock.join(clock, rows)
+            self.behind = tuple(kept)
 
     def may_follow(self, who: int, time: int) -> None:
         """Marks a tcgen05 operation of the thread as known to be over."""
@@ -254,8 +294,10 @@ class TrackedCluster:
 class Threads:
     """Finds the thread that an agent belongs to."""
 
-    def __init__(self, ctas_of_cluster: int) -> None:
+    def __init__(self, ctas_of_cluster: int, silent: Sequence[int] = ()) -> None:
+        """``silent`` holds the `silent_meetings` of the kernel."""
         self.size = ctas_of_cluster
+        self._silent = silent
         self.clusters: dict[int, TrackedCluster] = {}
 
     def cta(self, cluster: int, rank: int) -> TrackedCta:
@@ -287,9 +329,9 @@ class Threads:
             own = warp.spare.pop() if warp.spare else cluster.components.new(whole.cta)
             made = Thread(own, known.copy(), whole.tensor, whole.cta, part.lanes)
             made.fenced, made.pending, made.heard_own = whole.fenced, list(whole.pending), whole.heard_own
-            made.unmet, made.fence = list(whole.unmet), whole.fence
+            made.unmet, made.fence, made.behind = list(whole.unmet), whole.fence, whole.behind
             warp.parts.append(made)
-        whole.lanes = parts[0].lanes
+        whole.lanes, whole.heard = parts[0].lanes, None
         warp.found.clear()
 
     def join(self, parts: tuple[Agent, ...]) -> None:
@@ -299,12 +341,16 @@ class Threads:
         """
         first, *others = sorted((self.of(part) for part in parts), key=lambda thread: thread.own)
         _, warp = self._warp(parts[0])
+        knew = [Part(one.lanes, one.peek(), one.behind, one.heard) for one in (first, *others)]
+        first.behind = ()
         for other in others:
             _learn(first, other)
             first.unmet += [moment for moment in other.unmet if moment not in first.unmet]
             first.lanes |= other.lanes
             warp.parts.remove(other)
             warp.spare.append(other.own)
+        own = [*(part.own for part in warp.parts), *warp.spare]
+        first.behind = latecomers(first.clock, knew, own, self._silent)
         warp.found.clear()
 
     def meet(self, agent: Agent, members: int) -> None:
