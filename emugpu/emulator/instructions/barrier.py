@@ -60,13 +60,12 @@ def bar_sync(f: Fragment, site: Site, number: Value, count: Value, aligned: bool
     return _wait(f, site, barrier)
 
 
-def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
-    if aligned and (suspended := gather(f, site)) is not None:
-        return suspended
+def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> None:
+    if aligned:
+        f.require_whole_warp()
     barrier = _named(f, number)
     _arrive(f, site, barrier, count, waits=False)
     del f.tokens[barrier]
-    return None
 
 
 def _is_aligned(i: Instruction) -> bool:
@@ -90,7 +89,7 @@ def _sync(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_sync, _arguments(i, w), micro=(native,))
 
 
-@instruction(*_ARRIVES, operands=2, writes=0, blocks=True, family="barrier")
+@instruction(*_ARRIVES, operands=2, writes=0, family="barrier")
 def _bar_arrive(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_arrive, _arguments(i, w))
 
@@ -133,16 +132,15 @@ def _bar_red(i: Instruction, w: Translator) -> Effect:
 # ---- the cluster barrier ----
 
 
-def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> object:
-    if aligned and (suspended := gather(f, site)) is not None:
-        return suspended
+def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> None:
+    if aligned:
+        f.require_whole_warp()
     barrier = f.cta.cluster.barrier
     if barrier in f.tokens:
         raise Fault("arrives at the cluster barrier twice without waiting (PTX ISA 9.7.13.3)", "barrier")
     if f.grid.sink is not None:
         f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, False))
     f.tokens[barrier] = barrier.arrive(f.count, f.cta.cluster.living_threads, everybody=True)
-    return None
 
 
 def cluster_wait(f: Fragment, site: Site, aligned: bool) -> object:
@@ -154,7 +152,7 @@ def cluster_wait(f: Fragment, site: Site, aligned: bool) -> object:
     return _wait(f, site, barrier)
 
 
-@instruction("barrier.cluster.arrive", operands=0, writes=0, blocks=True, family="barrier")
+@instruction("barrier.cluster.arrive", operands=0, writes=0, family="barrier")
 def _cluster_arrive(i: Instruction, w: Translator) -> Effect:
     only(i, "release", "relaxed", "aligned")
     return Effect(cluster_arrive, [str(i.has("aligned"))])

@@ -159,7 +159,7 @@ BARRIERS = {
     "bar.sync": "bar.sync 0",
     "barrier.sync": "barrier.sync 1",
     "bar.red": "bar.red.popc.u32 %r7, 0, %p1",
-    "barrier.cluster": "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned",
+    "barrier.cluster": "barrier.cluster.arrive; barrier.cluster.wait.aligned",
 }
 
 
