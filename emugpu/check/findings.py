@@ -247,7 +247,7 @@ def _rank(finding: Finding) -> tuple[int, str, int, int]:
 def merged(reports: list[Report]) -> Report:
     """Joins the findings of several runs of one program. Equal findings become one, with the largest count.
 
-    The suspects that explain findings come first, in place of these.
+    The suspects that may explain findings come first; these stay, because a suspect may be harmless.
     """
     found: dict[tuple[Any, ...], Finding] = {}
     for report in reports:
@@ -273,11 +273,7 @@ def merged(reports: list[Report]) -> Report:
         or (hung and suspect.finding.rule == "barrier-repeated")
         or any(suspect.explains(error) for error in errors)
     ]
-    left = (
-        finding
-        for finding in findings
-        if finding.rule not in _SUSPECTED and not any(cause.explains(finding) for cause in causes)
-    )
+    left = (finding for finding in findings if finding.rule not in _SUSPECTED)
     return Report((*(cause.finding for cause in causes), *left), suspects, hung)
 
 

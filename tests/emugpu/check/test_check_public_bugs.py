@@ -179,7 +179,8 @@ def last_stage(s) -> str:
 
 def last_stage_expects(s) -> Outcome:
     """With two steps the wrong wait is the first one at its barrier; it asks for the phase before phase 0."""
-    return outcome(s.broken and s.steps % 2 == 0 and ("race-shared" if s.steps == 2 else "phase-repeated"))
+    is_wrong = s.broken and s.steps % 2 == 0
+    return outcome(is_wrong and "race-shared", is_wrong and s.steps > 2 and "phase-repeated")
 
 
 def scope_settings(s):

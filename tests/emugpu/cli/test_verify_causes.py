@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -339,3 +339,27 @@ def test_its_right_twin_is_clean(name, tmp_path):
     case = CASES[name]
     code, output = verify(case, case.right, tmp_path)
     assert code == 0, output
+
+
+def test_a_harmless_repeated_wait_hides_no_race(tmp_path):
+    """Warp 0 waits twice for a phase that warp 1 ends, which then reads what warp 0 writes."""
+    case = Case(
+        """
+        setp.eq.u32 %p0, %r0, 0; mov.b32 %r5, words; add.u32 %r5, %r5, 512; @%p0 mbarrier.init.shared.b64 [%r5], 32;
+        bar.sync 0; setp.ge.u32 %p1, %r0, 32; @%p1 bra GIVES;
+        W: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra W;
+        V: mbarrier.try_wait.parity.shared.b64 %p2, [%r5], 0; @!%p2 bra V;
+        st.shared.b32 [%r3], %r0; FAULT st.global.b32 [%rd8], %r0; ret;
+        GIVES: mbarrier.arrive.shared.b64 _, [%r5]; LATER ld.shared.b32 %r1, [%r3+-128];
+        """
+        + OUT,
+        "bar.sync 1;",
+        "",
+        (),
+        expected="arange(64) % 32",
+    )
+    right = replace(case, body=case.body.replace("LATER", "bar.sync 1;"))
+    assert verify(right, right.right, tmp_path)[0] == 0
+    code, output = verify(replace(case, body=case.body.replace("LATER", "")), case.wrong, tmp_path)
+    assert code != 0
+    assert output.index("error phase-repeated") < output.index("error race-shared")
