@@ -43,11 +43,15 @@ class Overlap(NamedTuple):
     first_writes: bool
 
 
-class Touched:
+class TouchedMemory:
     """The chunks of allocations that an operation touches, as ranges with the kinds of the accesses."""
 
     def __init__(self) -> None:
         self._kinds: dict[Key, NDArray[np.uint8]] = {}
+        self._between: dict[Key, tuple[int, int]] = {}
+        """The first and the last chunk that accesses touch, of allocations whose chunks have been added one by one."""
+        self._given: dict[Key, tuple[int, list[tuple[int, int, int]]]] = {}
+        """The number of chunks, and the first chunk, the end and the kind of each range that has been added."""
         self._ranges: dict[Key, tuple[Numbers, NDArray[np.uint8]]] = {}
 
     def add(self, key: Key, nbytes: int, chunks: Numbers, whole: Numbers, kind: int) -> None:
@@ -55,28 +59,47 @@ class Touched:
         kinds = self._kinds.get(key)
         if kinds is None:
             kinds = self._kinds[key] = np.zeros(-(-nbytes // CHUNK), np.uint8)
+            self._between[key] = len(kinds), -1
         kinds[chunks] |= kind
         kinds[whole] |= kind | kind * WHOLE
+        first, last = self._between[key]
+        for some in (chunks, whole):
+            if len(some):
+                first, last = min(first, int(some.min())), max(last, int(some.max()))
+        self._between[key] = first, last
 
     def add_range(self, key: Key, nbytes: int, start: int, end: int, kind: int) -> None:
-        first, last = start // CHUNK, -(-end // CHUNK)
-        chunks = np.arange(first, last)
-        inside = (chunks * CHUNK >= start) & ((chunks + 1) * CHUNK <= end)
-        self.add(key, nbytes, chunks, chunks[inside], kind)
+        """Adds an access of a kind to the bytes start .. end - 1 of an allocation of ``nbytes``."""
+        ranges = self._given.setdefault(key, (-(-nbytes // CHUNK), []))[1]
+        ranges.append((start // CHUNK, -(-end // CHUNK), kind))
+        if -(-start // CHUNK) < end // CHUNK:
+            ranges.append((-(-start // CHUNK), end // CHUNK, kind * WHOLE))
 
-    def close(self) -> Touched:
+    def close(self) -> TouchedMemory:
         """Keeps the ranges alone, which take less room."""
         for key, kinds in self._kinds.items():
-            starts = np.append(0, np.flatnonzero(np.diff(kinds)) + 1)
-            self._ranges[key] = (np.append(starts, len(kinds)), kinds[starts])
+            first, last = self._between[key]
+            if last < 0:
+                continue
+            part = kinds[first : last + 1]
+            starts = first + np.append(0, np.flatnonzero(np.diff(part)) + 1)
+            bounds = np.concatenate([[0], starts, [last + 1, len(kinds)]])
+            self._ranges[key] = (bounds, np.concatenate([[0], kinds[starts], [0]]).astype(np.uint8))
+        for key, (count, ranges) in self._given.items():
+            bounds = np.unique([0, count, *(bound for one in ranges for bound in one[:2])])
+            held = np.zeros(len(bounds) - 1, np.uint8)
+            for first, end, kind in ranges:
+                held[slice(*np.searchsorted(bounds, (first, end)))] |= kind
+            self._ranges[key] = (bounds, held)
         self._kinds.clear()
+        self._given.clear()
         return self
 
     def written(self) -> list[Key]:
         """Returns the allocations to which the operation writes."""
         return [key for key, (_, kinds) in self._ranges.items() if (kinds & (WRITE | STRONG_WRITE)).any()]
 
-    def overlaps(self, other: Touched) -> Iterator[tuple[Key, Overlap]]:
+    def overlaps(self, other: TouchedMemory) -> Iterator[tuple[Key, Overlap]]:
         """Yields for each allocation the first overlap, a certain one if there is one."""
         for key in self._ranges.keys() & other._ranges.keys():
             found = _overlap(self._ranges[key], other._ranges[key])
@@ -112,7 +135,7 @@ class Footprint:
     """
 
     def __init__(self, key: Callable[[int], Key], starts_early: bool) -> None:
-        self.all, self.early = Touched(), Touched() if starts_early else None
+        self.all, self.early = TouchedMemory(), TouchedMemory() if starts_early else None
         self.key = key
         self.triggers: set[tuple[int, int]] = set()
         self.early_triggers: set[tuple[int, int]] = set()

@@ -152,8 +152,8 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         parameters=parameters,
         kernel_read=kernel,
     )
-    footprint = Footprint(session.order.key, shape.starts_early)
-    checker = Checker(footprint=footprint) if gpu.check else None
+    footprint = Footprint(session.order.key, shape.starts_early) if gpu.check else None
+    checker = Checker(footprint=footprint) if footprint is not None else None
     workers = gpu.options.jobs
     if workers > 1 and (shape.cooperative or checker or session.device.why_one_worker(function.code)):
         workers = 1
@@ -191,7 +191,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
     if checker:
         record.findings = checker.report().findings
     gpu.log.launches.append(record)
-    if checker:
+    if footprint is not None:
         submit_launch(session.order, record, stream, footprint, prod(shape.grid))
 
 

@@ -15,10 +15,10 @@ from emugpu.driver import (  # noqa: F401  they register the functions that answ
 )
 from emugpu.driver.api import HANDLERS
 from emugpu.driver.memory import HostMemoryShort
+from emugpu.driver.observed_calls import BEFORE, ObservedCall, observe
 from emugpu.driver.protocol import ApiCall, HostCopy, encode_reply
 from emugpu.driver.results import CODES, DriverError, name_of
 from emugpu.driver.state import Abandoned, Session
-from emugpu.driver.stream_order import observe
 from emugpu.errors import CannotRun
 from emugpu.paths import setting
 
@@ -39,9 +39,12 @@ def reply(session: Session, request: ApiCall) -> bytes:
     if not _is_whole(request):
         return encode_reply(request, CODES["INVALID_VALUE"], (), text=text)
     try:
-        if session.gpu.check:
-            observe(session.order, session.memory, session.pinned, name, request.inputs)
+        observed = ObservedCall(name, session.order, session.find, session.pinned) if session.gpu.check else None
+        if observed is not None and name in BEFORE:
+            observe(observed, request.inputs)
         given = HANDLERS[name](session, *request.inputs)
+        if observed is not None and name not in BEFORE:
+            observe(observed, request.inputs)
     except HostMemoryShort as error:
         log.failed(f"{name}: {error.reason}")
         return encode_reply(request, error.code, (), text=text)

@@ -102,7 +102,7 @@ class Session:
     def use(self, gpu: SharedGpu) -> None:
         """Continues with other options. A kernel's earlier error is dropped; memory, modules and handles stay."""
         self.gpu, self.error = gpu, 0
-        self.order = StreamOrder(gpu.log)
+        self.order = self.order.renewed(gpu.log)
         before, self.device = self.device, gpu.options.make_device(self.memory, self.constants)
         self.device.take_over(before)
 

@@ -9,12 +9,11 @@ device or pinned memory, of which one writes, race if the later one may start be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from emugpu.check.findings import Finding
-from emugpu.check.footprint import READ, WRITE, Footprint, Key, Overlap, Touched
+from emugpu.check.footprint import Footprint, Key, Overlap, TouchedMemory
 from emugpu.driver.log import LaunchRecord, Log
-from emugpu.driver.memory import Window, WindowMemory
+from emugpu.driver.memory import Window
 from emugpu.emulator.names import short_name
 
 Clock = dict[int, int]
@@ -42,7 +41,7 @@ class StreamOperation:
 
     name: str
     stream: int
-    touched: Touched
+    touched: TouchedMemory
     record: LaunchRecord | None = None
     number: int = 0
     clock: Clock = field(default_factory=dict)
@@ -71,6 +70,13 @@ class StreamOrder:
         self._events: dict[int, Clock] = {}
         self._generations: dict[int, int] = {}
         self._computed = ""
+
+    def renewed(self, log: Log) -> StreamOrder:
+        """Returns clocks for the same streams and memory, with nothing that runs."""
+        made = StreamOrder(log)
+        made._generations = self._generations
+        made._streams = {handle: TrackedStream(handle, one.blocks) for handle, one in self._streams.items()}
+        return made
 
     # ---- memory ----
 
@@ -181,7 +187,7 @@ class StreamOrder:
                         "not wait for it afterwards"
                     )
 
-    def _compare(self, earlier: StreamOperation, later: StreamOperation, touched: Touched, early: bool) -> None:
+    def _compare(self, earlier: StreamOperation, later: StreamOperation, touched: TouchedMemory, early: bool) -> None:
         for (base, _), found in earlier.touched.overlaps(touched):
             self._say(earlier, later, base, found, early)
 
@@ -205,84 +211,6 @@ class StreamOrder:
             self._log.not_looked_at(message)
         elif finding not in record.findings:
             record.findings = (*record.findings, finding)
-
-
-# ---- calls ----
-
-
-def observe(order: StreamOrder, memory: WindowMemory, pinned: Window, name: str, inputs: Any) -> None:
-    """Handles a call before it is served. Launches are submitted where they are made.
-
-    ``memory`` is the memory of the process, of which ``pinned`` is the window of pinned memory.
-    """
-    base = name.removesuffix("_v2").removesuffix("WithFlags")
-    if base in ("cuCtxSynchronize", "cuMemFree", "cuMemFreeHost", "cuMemUnmap", "cuCtxDestroy"):
-        order.host_waits()
-    elif base == "cuEventRecord":
-        order.record(inputs[0], inputs[1])
-    elif base == "cuStreamWaitEvent":
-        order.wait(inputs[0], inputs[1])
-    elif base in ("cuEventSynchronize", "cuEventQuery"):
-        order.host_waits_for_event(inputs[0])
-    elif base in ("cuStreamSynchronize", "cuStreamQuery"):
-        order.host_waits_for_stream(inputs[0])
-    elif base == "emulatedGemm":
-        order.computed("a product of cuBLAS")
-    elif base.startswith(("cuMemset", "cuMemcpy", "cuMemFreeAsync", "cuStreamWriteValue")):
-        _observe_memory(order, memory, pinned, name, base, inputs)
-    if base in ("cuMemFree", "cuMemFreeAsync", "cuMemFreeHost"):
-        order.freed(inputs[0])
-
-
-def _observe_memory(
-    order: StreamOrder, memory: WindowMemory, pinned: Window, name: str, base: str, inputs: Any
-) -> None:
-    """Handles a fill, a copy of bytes, or a free in a stream."""
-    asynchronous = "Async" in base
-    touched = Touched()
-    host_waits = False
-
-    def touch(address: int, nbytes: int, kind: int) -> bool:
-        block = memory.holding(address)
-        if block is not None:
-            start = address - block.base
-            touched.add_range(order.key(block.base), block.data.size, start, start + nbytes, kind)
-        return block is not None
-
-    stream = inputs[-1] if asynchronous else LEGACY
-    if base == "cuMemFreeAsync":
-        block = memory.starting_at(inputs[0])
-        if block is not None:
-            touch(block.base, block.data.size, WRITE)
-    elif base.startswith("cuStreamWriteValue"):
-        stream = inputs[0]
-        touch(inputs[1], 8 if "64" in base else 4, WRITE)
-    elif base.startswith("cuMemsetD2D"):
-        to, pitch, _, width, height = inputs[:5]
-        for row in range(height):
-            touch(to + row * pitch, width * _width(base), WRITE)
-    elif base.startswith("cuMemset"):
-        touch(inputs[0], inputs[2] * _width(base), WRITE)
-    elif base.startswith(("cuMemcpy2D", "cuMemcpy3D", "cuMemcpyBatch")):
-        if asynchronous:
-            order.computed(name)
-        else:
-            order.host_waits_for_stream(LEGACY)
-        return
-    elif inputs[2]:
-        to, frm, nbytes = inputs[:3]
-        known = [touch(to, nbytes, WRITE), touch(frm, nbytes, READ)]
-        is_pinned = any(pinned.holds(address) for address in (to, frm))
-        # A copy of pageable memory in a stream may return early only on its way to the device.
-        pageable = not all(known) and base != "cuMemcpyHtoDAsync"
-        host_waits = pageable if asynchronous else is_pinned or not all(known)
-    order.submit(StreamOperation(name, stream, touched.close()))
-    if host_waits:
-        order.host_waits_for_stream(stream)
-
-
-def _width(base: str) -> int:
-    return int(base.removesuffix("Async").rpartition("D")[2]) // 8
 
 
 def submit_launch(order: StreamOrder, record: LaunchRecord, stream: int, footprint: Footprint, ctas: int) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from test_driver_programs import run_script
 
-from emugpu.driver.log import judge
+from emugpu.check import footprint
+from emugpu.check.footprint import TouchedMemory
+from emugpu.driver.log import Log, judge
+from emugpu.driver.stream_order import LEGACY, NON_BLOCKING, StreamOperation, StreamOrder
 
 KERNELS = """
 .version 8.0
@@ -41,6 +45,7 @@ names = {list(BODIES)!r}
 kernels = dict(zip(names, load({PTX!r}, *names)))
 p, q, out = (asked("cuMemAlloc_v2", 4096) for _ in range(3))
 pinned = asked("cuMemAllocHost_v2", 4096)
+addressof = ctypes.addressof
 for memory in (p, q, out):
     call("cuMemsetD8_v2", memory, c_uint(0), 4096)
 call("cuCtxSynchronize")
@@ -98,6 +103,21 @@ PROGRAMS = {
         "call('cuMemcpyHtoD_v2', p, pinned, 512); run('pass_on', p, out, b)", ""),
     "a copy on the device does not hold the host": (
         "call('cuMemcpyDtoD_v2', p, q, 512); run('pass_on', p, out, b)", RACE),
+    "a copy of pageable memory to the device may still run": (
+        "values = (c_uint * 128)(); call('cuMemcpyAsync', p, addressof(values), 512, a); run('pass_on', p, out, b)",
+        RACE),
+    "a copy to pageable memory holds the host": (
+        "run('fill', 0, p, a); values = (c_uint * 128)(); call('cuMemcpyAsync', addressof(values), p, 512, a);"
+        "run('fill', 0, p, b)", ""),
+    "a copy to pinned memory does not": (
+        "call('cuMemcpyAsync', pinned, p, 512, a); run('fill', 0, p, b)", RACE),
+    "a fill of rows": (
+        "run('fill', 0, p, a); call('cuMemsetD2D32Async', p, 128, c_uint(0), 8, 4, b)", RACE),
+    "a fill of rows beside it": (
+        "run('fill', 0, p, a); call('cuMemsetD2D32Async', p + 512, 128, c_uint(0), 8, 4, b)", ""),
+    "a copy beyond the end of an allocation": (
+        "assert result_of('cuMemcpyDtoD_v2', p, q, 8192) == 'CUDA_ERROR_INVALID_VALUE'; run('fill', 0, p, a)", ""),
+    "nothing is freed": ("run('fill', 0, p, a); call('cuMemFree_v2', 0); run('pass_on', p, out, b)", RACE),
     "the same 16 bytes, perhaps not the same bytes": (
         "run('every_other', 0, p, a); run('every_other_next', 0, p, b)", UNSURE),
     "early without a wait": ("run('fill_late', 0, p, a); run('pass_on', p, out, a, True)", RACE),
@@ -141,6 +161,43 @@ def test_the_finding_names_both_launches_and_what_is_missing():
     [finding] = log.launches[1].findings
     assert "before its griddepcontrol.wait" in finding.message
     assert "griddepcontrol.wait" in finding.fix
+
+
+def test_a_stream_that_does_not_block_stays_so_when_another_program_begins():
+    """The clocks of streams that exist are renewed with the log of the next program."""
+    for flags in (0, NON_BLOCKING):
+        log = Log()
+        before = StreamOrder(Log())
+        before.stream(0x1000, flags)
+        order = before.renewed(log)
+        for stream in (0x1000, LEGACY):
+            touched = TouchedMemory()
+            touched.add_range(order.key(4096), 4096, 0, 4096, footprint.WRITE)
+            order.submit(StreamOperation("a fill", stream, touched.close()))
+        assert bool(log.unlooked) == (flags == NON_BLOCKING)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_ranges_and_chunks_of_accesses_compare_alike(whole):
+    """A range as a copy adds it, and the same chunks as a launch adds them, of a large allocation."""
+    key, nbytes, start, end = (4096, 0), 1 << 44, 1 << 40, (1 << 40) + 160
+    copied = TouchedMemory()
+    copied.add_range(key, nbytes, start, end, footprint.WRITE)
+    copied.add_range(key, nbytes, start + 1600, end + 1600, footprint.READ)
+    copied.close()
+    other = TouchedMemory()
+    other.add_range(key, nbytes, start + 144, start + (160 if whole else 152), footprint.READ)
+    [(_, found)] = copied.overlaps(other.close())
+    assert (found.place, found.nbytes, found.certain, found.first_writes) == (start + 144, 16, True, True)
+    beside = TouchedMemory()
+    beside.add_range(key, nbytes, end, end + 1600, footprint.READ)
+    assert not list(copied.overlaps(beside.close()))
+    launched = TouchedMemory()
+    launched.add(key, 1 << 12, np.array([9, 40]), np.array([9]), footprint.READ)
+    copied = TouchedMemory()
+    copied.add_range(key, 1 << 12, 144, 160, footprint.WRITE)
+    [(_, found)] = launched.close().overlaps(copied.close())
+    assert (found.place, found.nbytes, found.certain, found.first_writes) == (144, 16, True, False)
 
 
 def test_a_row_of_launches_that_start_early_reaches_beyond_the_last_one():
