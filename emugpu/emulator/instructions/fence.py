@@ -100,7 +100,7 @@ def _createpolicy(i: Instruction, w: Translator) -> Assign:
 def _dependent_launch(i: Instruction, w: Translator) -> Effect:
     """Emits an event alone: launches here run one after the other."""
     only_form(i, "wait", "launch_dependents")
-    return Effect(depend, [])
+    return Effect(depend, micro=(NOTHING,))
 
 
 def depend(f: Fragment, site: Site) -> None:

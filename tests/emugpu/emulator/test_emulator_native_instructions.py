@@ -326,3 +326,12 @@ def test_undefined_lanes_are_no_reason_to_go_back_to_python():
     """
     found = same(source(body), threads=64)
     assert "error" not in found and not found["stops"][StopReason.FAILED]
+
+
+@pytest.mark.parametrize("instruction", ["griddepcontrol.wait;", "griddepcontrol.launch_dependents;", "membar.gl;"])
+def test_what_only_makes_an_event_stays_native_where_nobody_listens(instruction):
+    adds = "add.u32 %r1, %r0, 1;" * 20
+    code = module_of(source(f"{adds} {instruction} {adds} ret;")).code(None)
+    for quiet in (True, False):
+        in_python = [piece for pieces in code.native(quiet).pieces for piece in pieces if piece.start < 0]
+        assert bool(in_python) != quiet
