@@ -12,6 +12,7 @@ from emugpu.check.clocks import ORDER, set_generic
 from emugpu.check.history import SCOPES, Observer, Record
 from emugpu.check.in_flight import NEVER, InFlight, OperationChecker, OperationsInFlight
 from emugpu.check.model import drop_cluster
+from emugpu.check.pending import Chunks
 from emugpu.check.shadow import inside, is_inside
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import (
@@ -41,6 +42,12 @@ def _called(operation: Operation) -> str:
     if operation.kind == "st.async":
         return operation.site.verb
     return RESPONSE if operation.kind == "launch-control" else COPY
+
+
+def _chunks_of(region: SharedChunks | SharedBytes) -> Chunks:
+    if isinstance(region, SharedChunks):
+        return region.chunks
+    return np.arange(region.offset // CHUNK, -(-(region.offset + region.nbytes) // CHUNK))
 
 
 class CountedCopies(OperationChecker):
@@ -118,6 +125,7 @@ class CountedCopies(OperationChecker):
         for region in regions:
             assert isinstance(region, SharedChunks | SharedBytes)
             memory = model.shared[agent.cluster, region.cta]
+            model.end_responses(agent.cluster, region.cta, _chunks_of(region))
             if kind == "response":
                 assert isinstance(region, SharedBytes)
                 model.responses.setdefault((agent.cluster, region.cta), {})[region.offset // CHUNK] = {}
@@ -159,6 +167,7 @@ class CpAsyncCopies(OperationChecker):
             places = source.addresses[copied].astype(np.int64)
             model.access_global(places, int(source.nbytes.max()), read, observer)
         memory = model.shared[operation.agent.cluster, target.cta]
+        model.end_responses(operation.agent.cluster, target.cta, target.offsets // CHUNK)
         memory.access(target.offsets, target.nbytes, in_flight.record("cp.async", True), observer)
 
     def committed(self, event: Committed) -> None:

@@ -221,11 +221,11 @@ class GenericProxy:
             places = np.unique(np.asarray(event.where, np.int64)).tolist()
             for place in places:
                 loaded = held.get(place // CHUNK)
-                if loaded is None or event.nbytes * event.items >= CHUNK:
+                if loaded is None:
                     continue
                 if event.mode != "read":
                     del held[place // CHUNK]
-                elif len(places) == 1:
+                elif len(places) == 1 and event.nbytes * event.items < CHUNK:
                     first = loaded.setdefault(agent[:3], (place, event.site, event.agent))
                     if first[0] != place:
                         self._say_opaque(place, first[1:], (event.site, event.agent))

@@ -95,6 +95,13 @@ class Model:
         drop_cluster(cluster, self.barriers, self.responses)
         del self.threads.clusters[cluster]
 
+    def end_responses(self, cluster: int, rank: int, chunks: Chunks) -> None:
+        """Handles writes over chunks of shared memory, which then hold no responses of launch control any more."""
+        held = self.responses.get((cluster, rank))
+        if held:
+            for chunk in held.keys() & set(chunks.ravel().tolist()):
+                del held[chunk]
+
     def _allocation(self, name: str, base: int, nbytes: int) -> ShadowAllocation:
         return ShadowAllocation(name, base, nbytes, ShadowMemory(nbytes, partial(self._judge, "global", name)))
 

@@ -157,11 +157,31 @@ def read_back(s) -> str:
     )
 
 
+def slot_used_again(s) -> str:
+    """The slot of an answer gets other data, which may be read in parts."""
+    copies = {
+        "copy": "mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 16;"
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [data], [%m0], 16, [bars];" + wait("bars", 1),
+        "cp.async": "cp.async.ca.shared.global [data], [%m0], 16; cp.async.wait_all;",
+        "st": "st.shared.v4.b32 [data], {0, 0, 0, 0};",
+        "nothing": "",
+    }
+    return (
+        only("%thread eq 0", "st.shared.v4.b32 [data], {0, 0, 0, 0};" + FENCE)
+        + initialise(1)
+        + CTA_BARRIER
+        + only("%thread eq 0", ASK + wait("bars") + WHOLE + FENCE + copies[s.then] + IN_PARTS)
+    )
+
+
 def broken(*rules: str, end: str = "ends"):
     return lambda s: outcome(*rules, end=end) if s.broken else outcome()
 
 
 BUGS = [
+    Table("the slot of an answer", {"then": ("copy", "cp.async", "st", "nothing")}, slot_used_again,
+          lambda s: outcome(s.then == "nothing" and "clc-opaque"), grid=2, threads=32, launch=ONE_AT_A_TIME,
+          arguments=numbers),
     Table("cudnn-frontend 894, three loads", BROKEN, answer_in_parts, broken("clc-opaque"), grid=4, threads=96,
           launch=ONE_AT_A_TIME),
     Table("cudnn-frontend 894, a credit between the loads", BROKEN, credit_before_the_parts,
