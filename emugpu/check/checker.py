@@ -226,7 +226,8 @@ class Checked:
     ``label`` is one line with the program and how it is launched; ``about`` holds the same as data. ``file`` is the
     file of its PTX. ``failure`` says why a run did not end, or is empty; ``ended`` is the verdict that follows from it.
     ``correct`` says whether the result is right, or is None if there is no result to compare. ``where`` names the run
-    with the wrong result, if that run has inputs of its own, and the buffers that are wrong.
+    with the wrong result, if that run has inputs of its own, and the buffers that are wrong. ``is_limited``: a run
+    has reached a limit of time or instructions.
     """
 
     label: str
@@ -238,6 +239,7 @@ class Checked:
     schedules: int = 1
     ended: Word = "clean"
     where: str = ""
+    is_limited: bool = False
 
     @property
     def is_sound(self) -> bool:

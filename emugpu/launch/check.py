@@ -4,14 +4,14 @@ schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from emugpu.check.checker import Checked, Checker, chosen, together
 from emugpu.check.findings import Finding, Report, unwritten_reads
 from emugpu.check.redundant import unneeded
 from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
-from emugpu.emulator import EmulatorError, RuleWarning
+from emugpu.emulator import EmulatorError, LimitExceeded, RuleWarning
 from emugpu.emulator.device import some_start_later
 from emugpu.emulator.machine.sinks import Sink
 from emugpu.errors import CannotRun
@@ -65,19 +65,29 @@ class CheckJob:
 def check(several: Sequence[Launchable], options: CheckOptions, progress: Progress | None = None) -> list[Checked]:
     """Returns the outcome of each launchable. ``progress`` is called with (schedules done, all schedules).
 
+    A launchable whose run has reached a limit does not run under its other schedules, where it would do so again.
     Raises UsageProblem for an error in a launch file.
     """
     work = [schedules_of(what, options) for what in several]
-    every = [one for each in work for one in each]
+    count = sum(map(len, work))
+    found: list[list[Checked]] = [[] for _ in work]
+    asked: list[int] = []
+
+    def jobs() -> Iterator[CheckJob]:
+        for number, each in enumerate(work):
+            for one in each:
+                if not any(run.is_limited for run in found[number]):
+                    asked.append(number)
+                    yield one
+
     if progress:
-        progress(0, len(every))
-    found = []
-    for done, one in enumerate(in_order(check_once, every, min(options.emulation.jobs, len(every))), 1):
-        found.append(one)
+        progress(0, count)
+    for done, one in enumerate(in_order(check_once, jobs(), min(options.emulation.jobs, count))):
+        found[asked[done]].append(one)
         if progress:
-            progress(done, len(every))
-    runs = iter(found)
-    checked = [_together([next(runs) for _ in each], each) for each in work]
+            progress(done + 1, count)
+    checked = [_together(runs, each[: len(runs)]) for runs, each in zip(found, work, strict=True)]
+    checked = [_with_left_out(one, len(each)) for one, each in zip(checked, work, strict=True)]
     if options.redundant:
         checked = [_with_redundant(*one, options) for one in zip(checked, several, strict=True)]
     return [chosen(one, options.strict, True, options.allow) for one in checked]
@@ -119,6 +129,14 @@ def _together(runs: list[Checked], work: Sequence[CheckJob]) -> Checked:
     return replace(checked, report=Report((finding, *checked.report.findings)))
 
 
+def _with_left_out(checked: Checked, schedules: int) -> Checked:
+    if checked.schedules == schedules:
+        return checked
+    left = schedules - checked.schedules
+    text = f"{left} more schedules were not run" if left > 1 else "1 more schedule was not run"
+    return replace(checked, failure=f"{checked.failure}\n    {text}, because this one reached its limit")
+
+
 def _is_right(run: Checked) -> bool:
     return not run.failure and run.correct is not False
 
@@ -127,7 +145,7 @@ def check_once(work: CheckJob) -> Checked:
     """Returns the outcome under one schedule."""
     what = work.what
     checker = Checker(roles=what.roles)
-    failure, correct, where = "", None, work.where
+    failure, correct, where, is_limited = "", None, work.where, False
     ended: Word = "clean"
     warnings: tuple[RuleWarning, ...] = ()
     try:
@@ -142,11 +160,15 @@ def check_once(work: CheckJob) -> Checked:
         correct, where = False, f"{where}: {error}"
     except CannotRun as error:
         failure, ended = str(error), how_it_ended(error.__cause__)
+        is_limited = isinstance(error.__cause__, LimitExceeded)
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
     report = checker.report()
     report = replace(report, findings=(*report.findings, *unwritten_reads(warnings)))
-    return Checked(what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where)
+    return Checked(
+        what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where,
+        is_limited=is_limited,
+    )  # fmt: skip
 
 
 def _mistake(buffer: str, result: ExpectationResult) -> str:

@@ -449,7 +449,10 @@ class Machine:
             limits.watch()
         now = time.monotonic()
         if limits.seconds is not None and now - self._silent_since > limits.seconds:
-            self._give_up(f"no cluster of it has ended for {limits.seconds:g} seconds, its limit (timeout)")
+            self._give_up(
+                f"no cluster of it has ended for {limits.seconds:g} seconds, its limit (timeout); a persistent kernel, "
+                "whose clusters all end late, may need a higher one"
+            )
         steps = self._check_steps()
         if now - self._silent_since > self._silence:
             self._say_where(now, steps)

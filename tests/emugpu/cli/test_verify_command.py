@@ -84,7 +84,10 @@ def test_a_launch_of_which_no_cluster_ends_for_long_has_no_verdict(tmp_path):
     assert (done.exit_code, found["verdict"]) == (EXIT_CODES["incomplete"], "incomplete")
     reason = found["reasons"][0]["reason"]
     assert "no cluster of it has ended for 0.2 seconds, its limit (timeout)" in reason
+    assert "a persistent kernel, whose clusters all end late, may need a higher one" in reason
     assert "CTA (0, 0, 0), rank 0, warp" in reason and "PTX line" in reason
+    assert found["fidelity"]["schedules"] == 1
+    assert reason.endswith("1 more schedule was not run, because this one reached its limit")
 
 
 def test_a_verdict_has_a_limit_by_default():
