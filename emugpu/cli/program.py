@@ -175,7 +175,7 @@ class CommandGroup(ClearErrors, click.Group):
         module, _, name = self.places[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
         command.epilog = EXIT_CODES_TEXT
-        if _owns_process:
+        if _owns_process and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             _end_at_sigterm()
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `start_program` left it
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -102,3 +102,26 @@ def test_sigterm_ends_everything(tmp_path, name):
     while left(mark) and time.monotonic() < begin + SECONDS:
         time.sleep(0.05)
     assert not left(mark)
+
+
+def test_a_command_that_was_started_without_sigterm_goes_on(tmp_path):
+    """As some supervisors start it."""
+    (tmp_path / "kernel.ptx").write_text(source(ENDLESS))
+    (tmp_path / "launch.toml").write_text(FILE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "emugpu", "run", "launch.toml"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while seconds_used(process.pid) < 2 and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
