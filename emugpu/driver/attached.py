@@ -169,7 +169,8 @@ def emulated_gpu(
         check: whether to look for races, as ``emugpu verify`` does; much slower.
         schedule: fifo, random, declining or reversed. seed: of a random schedule. accumulation, uninitialised, engine:
             as the settings of ``--emulate``.
-        timeout: the limit of a launch in seconds. max_steps: the limit of a launch in warp instructions.
+        timeout: after this many seconds in which no cluster has ended, a launch is ended. max_steps: the limit of a
+            launch in warp instructions.
 
     Raises:
         UsageProblem: an argument has an unknown value, or a CUDA library is already loaded.

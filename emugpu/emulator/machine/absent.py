@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from emugpu.emulator.machine.barriers import CountingBarrier, MBarrier
 from emugpu.emulator.machine.lanes import WARP_SIZE
-from emugpu.emulator.machine.state import Cluster, Cta, Warp
+from emugpu.emulator.machine.state import Cluster, Cta, Fragment, Warp
 
 FEW = 8
 """Up to this many different states of missing warps are told."""
@@ -54,7 +54,7 @@ def _missing_threads(cluster: Cluster, cta: Cta, barrier: CountingBarrier) -> Ab
 
 
 def _missing_arrivals(cluster: Cluster, barrier: MBarrier) -> Absence:
-    """Finds those that arrived in the phase before more often than in this one; in phase 0, those that do neither wait
+    """Finds the warps that arrived in the phase before more often than in this one; in phase 0, those that neither wait
     nor have arrived.
     """
     name = f"{barrier.label} at shared 0x{barrier.offset:x} of CTA {cluster.ctas[barrier.cta].index}"
@@ -73,9 +73,8 @@ def _missing_arrivals(cluster: Cluster, barrier: MBarrier) -> Absence:
     return Absence(cluster.number, barrier, text, who, _gone(away))
 
 
-def _waits_at(fragment: object, barrier: object) -> bool:
-    waiting = getattr(fragment, "waiting", None)
-    return waiting is not None and waiting.on is barrier
+def _waits_at(fragment: Fragment, barrier: MBarrier | CountingBarrier) -> bool:
+    return fragment.waiting is not None and fragment.waiting.on is barrier
 
 
 def _gone(warps: Sequence[Warp]) -> bool:
@@ -84,24 +83,24 @@ def _gone(warps: Sequence[Warp]) -> bool:
 
 def _told(warps: Iterable[Warp], which: str = "") -> str:
     """Returns what became of warps, those with the same state together. ``which`` follows their names."""
-    states: dict[tuple[object, str], list[int]] = {}
+    states: dict[tuple[object, str, str, str], list[int]] = {}
     for warp in warps:
-        states.setdefault((warp.cta.index, _state(warp)), []).append(warp.index)
+        states.setdefault((warp.cta.index, *_state(warp)), []).append(warp.index)
     texts = []
-    for (index, state), numbers in list(states.items())[:FEW]:
-        plural = len(numbers) > 1
-        text = state if plural else state.replace("have ", "has ").replace("wait ", "waits ")
-        texts.append(f"warp{'s' if plural else ''} {ranges(numbers)} of CTA {index}{which} {text}")
+    for (index, of_one, of_several, text), numbers in list(states.items())[:FEW]:
+        who, verb = ("warp", of_one) if len(numbers) == 1 else ("warps", of_several)
+        texts.append(f"{who} {ranges(numbers)} of CTA {index}{which} {verb} {text}")
     return "; ".join(texts)
 
 
-def _state(warp: Warp) -> str:
+def _state(warp: Warp) -> tuple[str, str, str]:
+    """Returns what became of a warp: the verb for one warp, the verb for several, and the rest."""
     if not warp.alive:
-        return "have exited"
+        return "has", "have", "exited"
     sites = {f.waiting.site.line: f.waiting.site for f in warp.fragments if f.waiting is not None}
     if not sites:
-        return "have not come to it"
-    return "wait at " + " and ".join(f"{site.place}" for site in sites.values())
+        return "has", "have", "not come to it"
+    return "waits", "wait", "at " + " and ".join(f"{site.place}" for site in sites.values())
 
 
 def ranges(numbers: Sequence[int]) -> str:
