@@ -152,7 +152,7 @@ def shuffle(f: Fragment, mode: str, value: Value, b: Value, c: Value) -> tuple[V
         if absent:
             undefined[absent] = 0xFFFFFFFF
             lane = absent[0]
-            origin = f"what lane {lane} reads from lane {chosen[lane]} by shfl.sync, which does not take part"
+            origin = f"what lane {lane} reads by shfl.sync from lane {chosen[lane]}, which does not execute it,"
             rule = "convergence"
         moved = made(np.broadcast_to(np.asarray(moved, np.uint32), WARP_SIZE), undefined, origin, rule)
     if f.single >= 0:

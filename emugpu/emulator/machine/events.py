@@ -56,8 +56,9 @@ class Site:
 
     @property
     def verb(self) -> str:
-        """Returns the first two parts of the instruction, as in ``st.async``."""
-        return ".".join((self.opcode, *self.modifiers[:1]))
+        """Returns the instruction as the PTX ISA names it, as in ``st.async`` and ``cp.async.bulk``."""
+        parts = 2 if self.modifiers[:2] == ("async", "bulk") else 1
+        return ".".join((self.opcode, *self.modifiers[:parts]))
 
 
 # ---- the grid ----

@@ -65,7 +65,7 @@ def test_lanes_of_a_tile_that_name_others_do_not_wait_for_them():
 
 
 def test_a_shuffle_across_tiles_is_refused():
-    with pytest.raises(Fault, match="which does not take part"):
+    with pytest.raises(Fault, match="which does not execute it"):
         launch(tile(8) + "shfl.sync.bfly.b32 %r1, %r4, 8, 31, %r3;" + STORE_R1 + "ret;")
 
 
