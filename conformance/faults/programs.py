@@ -18,6 +18,8 @@ from emugpu.launch.spec import Launchable
 
 FOLDER = Path(__file__).parent / "programs"
 KERNEL = "program"
+LOAD = "ld.global.b32 %in, [%from];"
+"""The beginning of each program, unless it says otherwise."""
 DECLARE = ".shared .align 1024 .b8 data[4096];\n.shared .align 8 .b64 bars[8];"
 """Shared memory, unless a program declares its own."""
 FILLER = 0xDEADBEEF
@@ -56,7 +58,7 @@ add.s64 %from, %x, %d0;
 add.s64 %out, %y, %d0;
 mul.wide.u32 %d0, %lane, 4;
 add.s64 %lane_out, %y, %d0;
-ld.global.b32 %in, [%from];
+$load
 $body
 ret;
 }
@@ -120,13 +122,29 @@ class Program:
         }
         return own | self.table.get("buffers", {})
 
+    @property
+    def launches(self) -> list[list[str]]:
+        """Returns the arguments of each launch."""
+        return self.table.get("launches", [[*self._buffers(), *self.table.get("maps", {})]])
+
+    @property
+    def overlaps(self) -> bool:
+        """Returns whether each launch may start before the one before it has ended."""
+        return bool(self.table.get("overlap", False))
+
+    def streams(self, wrong: Mapping[str, str]) -> list[int]:
+        """Returns the stream of each launch: 0 is the default one."""
+        given = {**self.table["right"], **wrong}.get("streams")
+        return [int(number) for number in given.split()] if given else [0] * len(self.launches)
+
     def ptx(self, wrong: Mapping[str, str]) -> str:
         """Returns the PTX with these texts in place of the right ones."""
         right = self.table["right"]
         unknown = wrong.keys() - right.keys()
         if unknown:
             raise ValueError(f"{self.name}: no place of the right program is called {', '.join(sorted(unknown))}")
-        buffers, maps = self._buffers(), self.table.get("maps", {})
+        maps = self.table.get("maps", {})
+        buffers = list(self._buffers())[: len(self.launches[0]) - len(maps)]
         text = string.Template(self.table["body"]).substitute({**right, **wrong})
         take = [f"ld.param.u64 %{name}, [p_{name}];\ncvta.to.global.u64 %{name}, %{name};" for name in buffers]
         take += [f"mov.b64 %{name}, p_{name};\ncvta.param.u64 %{name}, %{name};" for name in maps]
@@ -141,19 +159,20 @@ class Program:
             registers="".join(f", %{name}" for name in (*buffers, *maps)),
             block=self._sizes()[1],
             take="\n".join(take),
+            load=self.table.get("load", LOAD),
             body=_expanded(text).strip(),
         )
 
     def launch(self, ptx: str) -> dict[str, Any]:
         """Returns the data of a launch file. ``ptx`` is the path of the PTX."""
         grid, block = self._sizes()
-        buffers, maps = self._buffers(), self.table.get("maps", {})
         expect = self.table["expect"]
+        each = [{"kernel": KERNEL, "grid": grid, "block": block, "arguments": given} for given in self.launches]
         return {
             "ptx": ptx,
-            "launch": {"kernel": KERNEL, "grid": grid, "block": block, "arguments": [*buffers, *maps]},
-            "buffers": buffers,
-            "maps": maps,
+            "launch": each if len(each) > 1 else each[0],
+            "buffers": self._buffers(),
+            "maps": self.table.get("maps", {}),
             "expect": {"y": expect} if isinstance(expect, str) else expect,
         }
 
@@ -207,13 +226,26 @@ def launchable(id: str) -> Launchable:
     """Returns a program to be launched."""
     program, wrong = _parts(by_id()[id])
     what = read_launch(Path(f"{id}.toml"), program.launch(f"{id}.ptx"))
-    return replace(what, text_given=program.ptx(wrong), label=id)
+    launches = tuple(replace(launch, overlap=program.overlaps) for launch in what.launches)
+    return replace(what, text_given=program.ptx(wrong), label=id, launches=launches)
+
+
+def streams(id: str) -> list[int]:
+    """Returns the stream of each launch of a program."""
+    program, wrong = _parts(by_id()[id])
+    return program.streams(wrong)
+
+
+def of_one_launch() -> list[str]:
+    """Returns the ids of the programs that a launch file can describe: one without streams or early starts."""
+    return [id for id, one in by_id().items() if len(_parts(one)[0].launches) == 1]
 
 
 def write(folder: Path) -> int:
-    """Writes PTX and a launch file of each program. Returns their number."""
+    """Writes PTX and a launch file of each program that one can describe. Returns their number."""
     folder.mkdir(parents=True, exist_ok=True)
-    for id, one in by_id().items():
+    for id in of_one_launch():
+        one = by_id()[id]
         program, wrong = _parts(one)
         (folder / f"{id}.ptx").write_text(program.ptx(wrong), encoding="utf-8")
         says = program.table["does"] if isinstance(one, Program) else f"{one.name}; PTX ISA {one.isa}"
@@ -222,7 +254,7 @@ def write(folder: Path) -> int:
         for key, table in launch.items():
             lines += [f"{key}.{name} = {_toml(value)}" for name, value in table.items()]
         (folder / f"{id}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return len(by_id())
+    return len(of_one_launch())
 
 
 def _toml(value: Any) -> str:

@@ -17,8 +17,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from conformance.faults.programs import launchable
-from emugpu.cuda.driver import Driver
+from conformance.faults.programs import launchable, streams
+from emugpu.cuda.driver import DEFAULT_STREAM, Driver
 from emugpu.cuda.launch import LoadedLaunchable
 from emugpu.errors import ReportedError
 from emugpu.launch.memory import LaunchMemory, make_values
@@ -35,12 +35,16 @@ def measure(id: str, launches: int, seconds: float) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"launches": 0, "wrong": 0}
     try:
-        loaded = LoadedLaunchable(launchable(id), Driver())
+        driver = Driver()
+        loaded = LoadedLaunchable(launchable(id), driver)
+        numbered = {number: driver.new_stream() if number else DEFAULT_STREAM for number in streams(id)}
         watch = _Watch(seconds, found)
         for number in range(launches):
             _fill(loaded.memory, number)
             with watch:
-                loaded.run()
+                for launch, stream in zip(loaded.launchers, streams(id), strict=True):
+                    launch(numbered[stream])
+                driver.synchronize()
             results = [result for result in loaded.memory.judge() if not result.passed]
             found["launches"] += 1
             found["wrong"] += bool(results)
