@@ -18,6 +18,10 @@ FIRST_PORT, PORTS, PORTS_EACH = 20_000, 2_000, 16
 """Each run has ports of its own, so that many can run at once."""
 MARK = "========="
 """Every line of a tool begins with it."""
+REPORT = re.compile(
+    r"Race reported|Potential \w+ hazard|Invalid |Uninitialized |Barrier error|[Uu]naligned |isaligned "
+)
+"""What the first line of a report says."""
 KEPT = 3
 """So many lines of each report are kept."""
 
@@ -39,16 +43,11 @@ def version(tool: Path) -> str:
     return found[1] if found else "unknown"
 
 
-@cache
-def _chooses_ports(tool: Path) -> bool:
-    return "--base-port" in program.run([tool, "--help"], program.QUERY_SECONDS).stdout
-
-
 def command(tool: Path, name: str, number: int, words: list[str]) -> list[str]:
     """Returns the words that run a command under a tool. ``number`` tells this run from others."""
     port = FIRST_PORT + number % PORTS * PORTS_EACH
-    ports = ["--base-port", str(port), "--max-connections", str(PORTS_EACH)] if _chooses_ports(tool) else []
-    return [str(tool), "--tool", name, "--target-processes", "all", *ports, *words]
+    options = {"tool": name, "port": port, "max-connections": PORTS_EACH, "show-backtrace": "no"}
+    return [str(tool), *(f"--{option}={value}" for option, value in options.items()), *words]
 
 
 def run(words: list[str], limit: float, environment: dict[str, str]) -> dict[str, Any]:
@@ -62,7 +61,10 @@ def run(words: list[str], limit: float, environment: dict[str, str]) -> dict[str
         text, how = f"{done.stdout}\n{done.stderr}", f"it ended with code {done.returncode}"
     except subprocess.TimeoutExpired as error:
         text, how = _text(error.stdout) + _text(error.stderr), f"stopped after {limit:.0f} s"
-    return {**read(text), **({} if _summary(text) is not None else {"ended": False, "why": how})}
+    if _summary(text) is not None:
+        return read(text)
+    last = next((line.strip(" =") for line in reversed(text.splitlines()) if line.startswith(MARK)), "no output")
+    return {**read(text), "ended": False, "why": f"{how}: {last}"}
 
 
 def _text(part: str | bytes | None) -> str:
@@ -72,13 +74,10 @@ def _text(part: str | bytes | None) -> str:
 def read(text: str) -> dict[str, Any]:
     """Returns the number of reports in a tool's output, and the first lines of them."""
     lines = [line.removeprefix(MARK).strip() for line in text.splitlines() if line.startswith(MARK)]
-    about = [line for line in lines if line and not re.match(r"COMPUTE-SANITIZER|\w+ SUMMARY", line)]
+    found = [line for line in lines if REPORT.search(line)]
     summary = _summary(text)
-    printed = sum(
-        1 for line in about if re.match(r"(Error|Warning): |Invalid |Uninitialized |Barrier error|Unaligned ", line)
-    )
-    number = printed if summary is None else summary
-    return {"reports": number, **({"lines": about[:KEPT]} if number and about else {})}
+    number = len(found) if summary is None else summary
+    return {"reports": number, **({"lines": (found or lines[1:])[:KEPT]} if number else {})}
 
 
 def _summary(text: str) -> int | None:
