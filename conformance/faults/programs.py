@@ -226,7 +226,8 @@ def launchable(id: str) -> Launchable:
     """Returns a program to be launched."""
     program, wrong = _parts(by_id()[id])
     what = read_launch(Path(f"{id}.toml"), program.launch(f"{id}.ptx"))
-    launches = tuple(replace(launch, overlap=program.overlaps) for launch in what.launches)
+    first, *others = what.launches
+    launches = (first, *(replace(launch, overlap=program.overlaps) for launch in others))
     return replace(what, text_given=program.ptx(wrong), label=id, launches=launches)
 
 

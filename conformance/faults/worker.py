@@ -41,6 +41,7 @@ def measure(id: str, launches: int, seconds: float) -> dict[str, Any]:
         watch = _Watch(seconds, found)
         for number in range(launches):
             _fill(loaded.memory, number)
+            driver.synchronize()  # a copy to the GPU may return early, and not all streams wait for it
             with watch:
                 for launch, stream in zip(loaded.launchers, streams(id), strict=True):
                     launch(numbered[stream])

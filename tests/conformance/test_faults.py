@@ -1,0 +1,230 @@
+"""The small wrong programs and their right twins: the data, the checker's verdicts, and the tables of measurements."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from driver_programs import run
+
+from conformance.faults import sanitizer
+from conformance.faults.__main__ import main
+from conformance.faults.checker import verdict
+from conformance.faults.measure import GpuRun, run_all
+from conformance.faults.programs import Fault, Program, by_id, of_one_launch, programs, write
+from conformance.faults.results import read
+
+WRONG = {id: one for id, one in by_id().items() if isinstance(one, Fault)}
+MISSED = {
+    "halves-of-a-warp-each-half-meets-alone": "bar.warp.sync counts for lanes that its mask leaves out",
+    "product-no-wgmma-fence": "emugpu verify does not show the emulator's warning wgmma-fence",
+}
+"""What the checker does not report yet, and why."""
+
+
+def marked(id: str):
+    return pytest.param(id, marks=pytest.mark.xfail(strict=True, reason=MISSED[id])) if id in MISSED else id
+
+
+# ---- the data ----
+
+
+def test_there_are_enough_of_every_kind():
+    assert len(WRONG) >= 120
+    kinds = {fault.twin.kind for fault in WRONG.values()}
+    assert {"mbarriers", "bulk loads", "bulk stores", "wgmma", "CTAs of a grid", "CTAs of a cluster"} < kinds
+
+
+def test_each_fault_changes_its_twin_and_cites_the_isa():
+    for fault in WRONG.values():
+        assert fault.twin.ptx(fault.wrong) != fault.twin.ptx({}) or fault.twin.streams(
+            fault.wrong
+        ) != fault.twin.streams({})
+        assert fault.isa and fault.finding, fault.id
+
+
+def test_a_place_that_the_right_program_lacks_is_refused():
+    with pytest.raises(ValueError, match="no place of the right program is called elsewhere"):
+        programs()[0].ptx({"elsewhere": ""})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
+def test_ptxas_accepts_all_programs(tmp_path):
+    assert write(tmp_path) == len(of_one_launch())
+    for file in sorted(tmp_path.glob("*.ptx")):
+        done = subprocess.run(["ptxas", "-arch=sm_90a", file, "-o", "/dev/null"], capture_output=True, text=True)
+        assert not done.returncode, f"{file.name}: {done.stderr}"
+
+
+def test_a_written_launch_file_runs(tmp_path):
+    write(tmp_path)
+    command = [sys.executable, "-m", "emugpu", "verify", "--schedules", "1"]
+    right = subprocess.run([*command, tmp_path / "neighbour.toml"], capture_output=True, text=True)
+    wrong = subprocess.run([*command, tmp_path / "neighbour-no-barrier.toml"], capture_output=True, text=True)
+    assert (right.returncode, wrong.returncode) == (0, 4), right.stdout + wrong.stdout
+    assert "race-shared" in wrong.stdout
+
+
+# ---- the checker ----
+
+
+@pytest.mark.parametrize("id", [one.id for one in programs() if one.id in of_one_launch()])
+def test_a_right_program_is_clean_and_without_warnings(id):
+    assert verdict(id, 2) == {"verdict": "clean", "errors": [], "warnings": []}
+
+
+@pytest.mark.parametrize("id", [marked(id) for id in WRONG if id in of_one_launch()])
+def test_a_wrong_program_is_reported_for_what_is_wrong(id):
+    found = verdict(id, 2)
+    says = {*found["errors"], "hangs" if found["verdict"] == "hung" else found["verdict"]}
+    assert says & set(WRONG[id].finding), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", [id for id in by_id() if id not in of_one_launch()])
+def test_programs_of_several_launches(id):
+    found = verdict(id, 1)
+    assert found["errors"] == ([] if isinstance(by_id()[id], Program) else ["race-launches"])
+
+
+# ---- on a GPU ----
+
+
+def test_a_program_is_launched_on_a_gpu(capfd):
+    done = run(capfd, "h100", sys.executable, "-m", "conformance.faults.worker", "neighbour-no-barrier", "3", "60")
+    found = json.loads(done.out)
+    assert (done.code, found["launches"], found["wrong"]) == (0, 3, 3)
+    assert found["first"]["launch"] == 0 and found["first"]["elements"] == 32
+
+
+def test_a_launch_that_does_not_end_is_a_hang():
+    code = (
+        "import time; from conformance.faults.worker import _Watch\n"
+        "watch = _Watch(0.5, {'launches': 7, 'wrong': 2})\n"
+        "with watch: time.sleep(0.1)\n"
+        "time.sleep(1)\n"
+        "with watch: time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert json.loads(done.stdout) == {"launches": 7, "wrong": 2, "hung": True}
+
+
+SANITIZER = """#!/bin/sh
+for word in "$@"; do
+    case $word in
+        --version) echo 'Version 2025.3.1.0'; exit;;
+        --tool=*) tool=$word; shift;;
+        --*) shift;;
+    esac
+done
+"$@" >/dev/null
+echo '========= COMPUTE-SANITIZER'
+case "$tool $*" in
+    *racecheck*no-barrier*)
+        echo '========= Error: Race reported between Write access at program+0x10 and Read access at program+0x20'
+        echo '========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)';;
+    *racecheck*) echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)';;
+    *memcheck*) echo '========= Error: Target application terminated before first instrumented API call'; exit 255;;
+    *) echo '========= ERROR SUMMARY: 0 errors';;
+esac
+"""
+
+
+@pytest.mark.slow
+def test_all_columns_of_a_gpu(capfd, tmp_path):
+    tool, file = tmp_path / "compute-sanitizer", tmp_path / "found.json"
+    tool.write_text(SANITIZER)
+    tool.chmod(0o755)
+    names = ("neighbour", "neighbour-no-barrier")
+    command = [sys.executable, "-m", "conformance.faults", "gpu", file, *names, "--launches", "2", "--sanitizer", tool]
+    done = run(capfd, "h100", *command, "--hang", "60")
+    assert done.code == 0 and "10 runs" in done.out, done.out + done.err
+    found = read(file)
+    assert found.about["sanitizer"]["version"] == "2025.3.1.0"
+    assert found.programs["neighbour"]["racecheck"] == {"reports": 0}
+    assert found.programs["neighbour-no-barrier"]["racecheck"]["reports"] == 1
+    assert found.programs["neighbour-no-barrier"]["gpu"]["wrong"] == 2
+    assert found.programs["neighbour"]["memcheck"]["ended"] is False
+    assert "terminated before first" in found.programs["neighbour"]["memcheck"]["why"]
+
+
+def test_no_time_is_no_run():
+    saved = []
+    how = GpuRun(("neighbour",), 1, 1, 0, 1, None)
+    assert run_all(how, lambda job, found: pytest.fail("it was run"), lambda: saved.append(1)) == 1
+    assert saved
+
+
+@pytest.mark.parametrize(
+    ("text", "reports"),
+    [
+        ("========= RACECHECK SUMMARY: 100 hazards displayed (80 errors, 20 warnings)", 100),
+        ("========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", 0),
+        ("========= Invalid __global__ write of size 4\n========= ERROR SUMMARY: 1 error", 1),
+        ("========= Error: Race reported between Write access and Read access\nstopped", 1),
+        ("========= Error: Target application terminated before first instrumented API call", 0),
+    ],
+)  # fmt: skip
+def test_reports_of_a_tool_are_counted(text, reports):
+    assert sanitizer.read(text)["reports"] == reports
+
+
+# ---- the tables ----
+
+
+def measured(path, entries):
+    """A file with these entries by program, and descriptions of all parts."""
+    about = {
+        "gpu": {"gpu": "H100", "driver": "580.1", "date": "2026-11-27", "launches": 1000},
+        "sanitizer": {"version": "2025.3.1", "launches": 3},
+        "checker": {"schedules": 3, "date": "2026-11-27"},
+    }
+    path.write_text(json.dumps({**about, "programs": entries}))
+    return path
+
+
+def entry(gpu, race, verdict="clean", errors=()):
+    tools = {tool: {"reports": 0} for tool in sanitizer.TOOLS}
+    checker = {"verdict": verdict, "errors": list(errors), "warnings": []}
+    return {"gpu": gpu, **tools, "racecheck": {"reports": race}, "checker": checker}
+
+
+def test_the_tables_add_up(tmp_path):
+    """Two right programs, one of which racecheck reports; of three wrong ones the GPU shows one, a tool tells one."""
+    fine, shown = {"launches": 1000, "wrong": 0}, {"launches": 1000, "wrong": 12}
+    file = measured(
+        tmp_path / "found.json",
+        {
+            "neighbour": entry(fine, 0),
+            "neighbour-no-barrier": entry(shown, 5, "racy", ["race-shared"]),
+            "rewrite": entry(fine, 2),
+            "rewrite-only-one-warp-waits": entry(fine, 2, "racy", ["race-shared"]),
+            "rewrite-no-barrier-between-read-and-write": entry({"launches": 3, "wrong": 0, "hung": True}, 0),
+        },
+    )
+    done = CliRunner().invoke(main, ["table", str(file)])
+    assert done.exit_code == 0
+    rows = dict(re.findall(r"(?m)^\| ([^|]+) \| ([^|]+ \| [^|]*) ?\|$", done.output))
+    assert rows["the GPU shows a wrong result, an error or a hang"] == "2 | 0 "
+    assert rows["racecheck reports"] == "2 | 1 "
+    assert rows["racecheck tells wrong from right"] == "1 | "
+    assert rows["the checker reports an error"] == "2 | 0 "
+    assert rows["of the 1 that the GPU does not show: the checker reports an error"] == "1 | "
+    assert rows["of the 1 that the GPU does not show: one of the four tells"] == "0 | "
+    assert "12 of 1,000 wrong | 5 | - | - | - | race-shared |" in done.output
+    assert "launch 4 does not end" in done.output
+    assert "| 2, right: 2 |" in done.output
+    assert "| rewrite | racecheck | 2 reports |" in done.output
+
+
+def test_what_is_no_file_of_results_is_refused(tmp_path):
+    file = tmp_path / "other.json"
+    file.write_text("[]")
+    done = CliRunner().invoke(main, ["table", str(file)])
+    assert done.exit_code == 2 and "holds no results of these programs" in done.output
