@@ -10,6 +10,8 @@ emulator to it.
 
 A machine with a GPU needs the folders conformance and emugpu, NumPy, ml_dtypes, click, zstandard, and no CUDA toolkit.
 
+`conformance.faults` measures what a GPU and compute-sanitizer show of small wrong programs.
+
 Two more ask a GPU's driver:
 
     python -m conformance.tensor_map_encoding maps.json        # the 128 bytes of tensor maps, and what is refused
