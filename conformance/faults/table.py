@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +54,8 @@ def _shows(entry: dict[str, Any]) -> str | None:
     if found.get("hung"):
         parts.append("does not end" if not found["launches"] else f"launch {found['launches'] + 1:,} does not end")
     elif "error" in found:
-        parts.append(found["error"])
+        name = re.search(r"CUDA_ERROR_\w+", found["error"])
+        parts.append(name[0] if name else found["error"])
     return "; ".join(parts)
 
 
