@@ -61,13 +61,12 @@ class GpuRun:
         return [Job(id, column, n) for n, (column, id) in enumerate((c, i) for c in columns for i in ids)]
 
     def one(self, job: Job) -> dict[str, Any] | None:
-        """Returns the result of one process, or None if no time is left for it."""
-        left = self.end - time.monotonic()
-        if left <= 0:
+        """Returns the result of one process, or None if too little time is left for one that hangs."""
+        limit = START + self.seconds
+        if time.monotonic() + limit > self.end:
             return None
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         environment = {**os.environ, "PYTHONPATH": path}
-        limit = min(left, START + self.seconds)
         if job.column == "gpu":
             return _alone(sanitizer.worker(job.id, self.launches, self.seconds), limit, environment)
         assert self.tool
