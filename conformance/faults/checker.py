@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
-from conformance.faults import sanitizer
 from conformance.faults.programs import launchable, of_one_launch
 from emugpu.check.verdict import Verdict
 from emugpu.driver import log
@@ -39,7 +39,7 @@ def _of_launch(id: str, schedules: int) -> Verdict:
 
 def _of_host_program(id: str) -> Verdict:
     """Returns the verdict on a process that makes several launches, as `emugpu verify -- PROGRAM` gives it."""
-    words = sanitizer.worker(id, 1, TIMEOUT)
+    words = [sys.executable, "-c", f"from conformance.faults.worker import measure; measure({id!r}, 1, {TIMEOUT})"]
     found = log.Log()
     options = EmulationOptions(timeout=TIMEOUT, strict=False, uninitialised="report")
     code = run_program(words, SharedGpu(gpu_model("h100"), options, found, check=True), os.environ)
