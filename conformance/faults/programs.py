@@ -79,7 +79,8 @@ PIECES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong program. ``wrong`` says what stands in the places of its right twin, ``isa`` which sections it breaks.
+    """A wrong program. ``wrong`` says what stands in the places of its right twin, ``isa`` what it breaks: sections or
+    instructions of the PTX ISA, or another manual. After a colon it says why.
 
     ``finding`` names the rules by which a checker may report it; "hangs" stands for one that does not end.
     """
@@ -249,7 +250,7 @@ def write(folder: Path) -> int:
         one = by_id()[id]
         program, wrong = _parts(one)
         (folder / f"{id}.ptx").write_text(program.ptx(wrong), encoding="utf-8")
-        says = program.table["does"] if isinstance(one, Program) else f"{one.name}; PTX ISA {one.isa}"
+        says = program.table["does"] if isinstance(one, Program) else f"Wrong: {one.name}. See {one.isa}"
         launch = program.launch(f"{id}.ptx")
         lines = [f"# {says}", f"ptx = {_toml(launch.pop('ptx'))}"]
         for key, table in launch.items():
