@@ -1,9 +1,9 @@
-"""Shows results as tables in Markdown: the sums, and a line for each fault."""
+"""Shows results as tables in Markdown: a line for each kind of fault, and one for each fault."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conformance.faults.programs import Fault, Program, programs
@@ -11,21 +11,21 @@ from conformance.faults.results import Results
 from conformance.faults.sanitizer import TOOLS
 from emugpu.markdown import table
 
-NOTHING = "-"
+COLUMNS = ("gpu", *TOOLS, "checker")
 NOT_RUN = "not run"
 
 
 def lines(results: Results) -> Iterator[str]:
-    """Yields the lines of both tables, and what they were measured with."""
+    """Yields the lines of all tables, and what they were measured with."""
     yield from _about(results)
     yield ""
-    yield from _sums(results)
+    yield from by_kind(results)
     yield ""
     yield from _faults(results)
-    false = list(_false(results))
-    if false:
+    reported = list(_reported(results))
+    if reported:
         yield ""
-        yield from table(("right program", "by", "what"), false)
+        yield from table(("right program", "by", "what"), reported)
 
 
 def _about(results: Results) -> Iterator[str]:
@@ -43,14 +43,49 @@ def _about(results: Results) -> Iterator[str]:
 # ---- what a column says of one program ----
 
 
-def _shows(entry: dict[str, Any]) -> str | None:
-    """Returns what the GPU showed of a program, "" for nothing, or None if it was not run."""
-    found = entry.get("gpu")
+def _entry(results: Results, one: Program | Fault, column: str) -> dict[str, Any] | None:
+    """Returns what was measured, or None if nothing was, also if a tool was stopped before it had reported anything."""
+    found = results.programs.get(one.id, {}).get(column)
+    return None if found is None or (found.get("ended") is False and not found["reports"]) else found
+
+
+def _amount(results: Results, one: Program | Fault, column: str) -> int:
+    """Returns how much a column says against a program: 0 for nothing."""
+    found = _entry(results, one, column)
     if found is None:
-        return None
-    parts = []
-    if found["wrong"]:
-        parts.append(f"{found['wrong']:,} of {found['launches']:,} wrong")
+        return 0
+    if column == "gpu":
+        return int(found["wrong"]) + ("hung" in found or "error" in found)
+    if column == "checker":
+        return len(found["errors"]) + len(found["warnings"]) + (found["verdict"] != "clean")
+    return int(found["reports"])
+
+
+def _told(results: Results, one: Program | Fault, column: str) -> bool:
+    """Returns whether a column says something against a right program, or more against a wrong one than its twin."""
+    if isinstance(one, Program):
+        return _amount(results, one, column) > 0
+    compared = _entry(results, one.twin, column) is not None
+    return compared and _amount(results, one, column) > _amount(results, one.twin, column)
+
+
+def _text(results: Results, one: Program | Fault, column: str) -> str:
+    found = _entry(results, one, column)
+    if found is None:
+        return NOT_RUN
+    if not _amount(results, one, column):
+        return "-"
+    if column == "gpu":
+        return _shown(found)
+    if column == "checker":
+        warnings = [f"warning: {rule}" for rule in found["warnings"]] if found["verdict"] == "clean" else []
+        return ", ".join(found["errors"] + warnings) or str(found["verdict"])
+    return f"{found['reports']}"
+
+
+def _shown(found: dict[str, Any]) -> str:
+    """Returns what the GPU showed."""
+    parts = [f"{found['wrong']:,} of {found['launches']:,} wrong"] if found["wrong"] else []
     if found.get("hung"):
         parts.append("does not end" if not found["launches"] else f"launch {found['launches'] + 1:,} does not end")
     elif "error" in found:
@@ -59,112 +94,59 @@ def _shows(entry: dict[str, Any]) -> str | None:
     return "; ".join(parts)
 
 
-def _reports(entry: dict[str, Any], tool: str) -> int | None:
-    """Returns how much a tool reported, or None if it was not run or said nothing before it was stopped."""
-    found = entry.get(tool)
-    if found is None or (not found["reports"] and not found.get("ended", True)):
-        return None
-    return int(found["reports"])
+# ---- a line for each kind ----
 
 
-def _checked(entry: dict[str, Any]) -> str | None:
-    """Returns what the checker said: rules, or the verdict's word; "" for nothing; None if it was not run."""
-    found = entry.get("checker")
-    if found is None:
-        return None
-    if found["verdict"] == "clean":
-        return ", ".join(f"warning: {rule}" for rule in found["warnings"])
-    return ", ".join(found["errors"]) or found["verdict"]
+def by_kind(results: Results) -> Iterator[str]:
+    """Yields a table with a line for each kind of fault, one for all, and one for the right programs."""
+    faults = [fault for program in programs() for fault in program.faults]
+    silent = [fault for fault in faults if _entry(results, fault, "gpu") and not _amount(results, fault, "gpu")]
+    rows = [
+        (kind, *_counts(results, [fault for fault in faults if fault.twin.kind == kind]))
+        for kind in dict.fromkeys(fault.twin.kind for fault in faults)
+    ]
+    rows.append(("**all**", *_counts(results, faults)))
+    rows.append(("of these, what the GPU does not show", *_counts(results, silent)))
+    rows.append(("right programs that are reported", *_counts(results, programs())))
+    heads = ("kind of fault", "wrong programs", "GPU", *TOOLS, "one of these four", "checker")
+    yield from table(heads, rows, heads[1:])
 
 
-def _entry(results: Results, one: Program | Fault) -> dict[str, Any]:
-    return results.programs.get(one.id, {})
-
-
-def _tells(results: Results, fault: Fault, tool: str) -> bool:
-    """Returns whether a tool reports the wrong program, and nothing of the right one."""
-    return bool(_reports(_entry(results, fault), tool)) and _reports(_entry(results, fault.twin), tool) == 0
-
-
-# ---- the sums ----
-
-
-def _sums(results: Results) -> Iterator[str]:
-    right = list(programs())
-    wrong = [fault for program in right for fault in program.faults]
-    yield from table(
-        (f"{len(wrong)} wrong programs, {len(right)} right ones", "wrong", "right"),
-        _rows(results, wrong, right),
-        ("wrong", "right"),
-    )
-
-
-def _rows(results: Results, wrong: list[Fault], right: list[Program]) -> Iterator[tuple[str, str, str]]:
-    def count(one: Program | Fault, says: Any) -> bool:
-        return bool(says(_entry(results, one)))
-
-    def row(name: str, says: Any) -> tuple[str, str, str]:
-        return name, str(sum(count(one, says) for one in wrong)), str(sum(count(one, says) for one in right))
-
-    def error(entry: dict[str, Any]) -> bool:
-        return entry.get("checker", {}).get("verdict", "clean") != "clean"
-
-    def warning(entry: dict[str, Any]) -> bool:
-        return not error(entry) and bool(_checked(entry))
-
-    if "gpu" in results.about:
-        yield row("the GPU shows a wrong result, an error or a hang", _shows)
-        silent = [fault for fault in wrong if _shows(_entry(results, fault)) == ""]
-        for tool in TOOLS if results.about["sanitizer"]["version"] else ():
-            yield row(f"{tool} reports", lambda entry, tool=tool: _reports(entry, tool))
-            yield f"{tool} tells wrong from right", str(sum(_tells(results, fault, tool) for fault in wrong)), ""
-        if results.about["sanitizer"]["version"]:
-            told = [fault for fault in wrong if any(_tells(results, fault, tool) for tool in TOOLS)]
-            yield "one of the four tells wrong from right", str(len(told)), ""
-            yield (
-                f"of the {len(silent)} that the GPU does not show: one of the four tells",
-                str(sum(fault in silent for fault in told)), "",
-            )  # fmt: skip
-    if "checker" in results.about:
-        yield row("the checker reports an error", error)
-        yield row("the checker only warns", warning)
-        if "gpu" in results.about:
-            found = sum(error(_entry(results, fault)) for fault in silent)
-            yield f"of the {len(silent)} that the GPU does not show: the checker reports an error", str(found), ""
+def _counts(results: Results, several: Sequence[Program | Fault]) -> Iterator[str]:
+    """Yields the number of programs, and how many of them each column tells."""
+    told = {column: [one.id for one in several if _told(results, one, column)] for column in COLUMNS}
+    yield f"{len(several)}"
+    for column in COLUMNS:
+        if column == "checker":
+            yield f"{len(set().union(*(told[tool] for tool in TOOLS)))}"
+        missed = sum(_entry(results, one, column) is None for one in several)
+        yield f"{len(told[column])}{f' ({missed} {NOT_RUN})' if missed else ''}"
 
 
 # ---- a line for each fault ----
 
 
 def _faults(results: Results) -> Iterator[str]:
-    columns = ("kind", "program", "fault", "PTX ISA", "GPU", *TOOLS, "checker")
     rows, kind = [], ""
     for program in programs():
         for fault in program.faults:
-            entry = _entry(results, fault)
-            cells = [_cell(_shows(entry)), *(_told(results, fault, tool) for tool in TOOLS), _cell(_checked(entry))]
-            first = program.kind if program.kind != kind else ""
-            name = program.name if fault is program.faults[0] or fault.name == program.faults[0].name else ""
-            rows.append((first, name, fault.name, fault.isa, *cells))
+            cells = [_beside_twin(results, fault, column) for column in COLUMNS]
+            source = fault.isa.partition(": ")[0]
+            name = program.name if fault == program.faults[0] else ""
+            rows.append((program.kind if program.kind != kind else "", name, fault.name, source, *cells))
             kind = program.kind
-    yield from table(columns, rows)
+    yield from table(("kind", "program", "fault", "source", "GPU", *TOOLS, "checker"), rows)
 
 
-def _cell(says: str | None) -> str:
-    return NOT_RUN if says is None else says or NOTHING
+def _beside_twin(results: Results, fault: Fault, column: str) -> str:
+    says, right = (_text(results, one, column) for one in (fault, fault.twin))
+    return f"{says}, right: {right}" if _amount(results, fault.twin, column) else says
 
 
-def _told(results: Results, fault: Fault, tool: str) -> str:
-    found, twins = (_reports(_entry(results, one), tool) for one in (fault, fault.twin))
-    if found is None:
-        return NOT_RUN if tool not in _entry(results, fault) else "does not end"
-    return f"{found}{f', right: {twins}' if found and twins else ''}" if found else NOTHING
-
-
-def _false(results: Results) -> Iterator[tuple[str, str, str]]:
+def _reported(results: Results) -> Iterator[tuple[str, str, str]]:
     """Yields what was reported of right programs."""
     for program in programs():
-        entry = _entry(results, program)
-        says = [("GPU", _shows(entry)), ("checker", _checked(entry))]
-        says += [(tool, f"{_reports(entry, tool)} reports" if _reports(entry, tool) else "") for tool in TOOLS]
-        yield from ((program.name, who, what) for who, what in says if what)
+        for column in COLUMNS:
+            if _amount(results, program, column):
+                what = _text(results, program, column)
+                yield program.name, column, f"{what} reports" if column in TOOLS else what
