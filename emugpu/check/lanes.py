@@ -7,8 +7,9 @@ single lanes is an error: the compiler may move a load, which never reads what i
 Compilers do not move collective and asynchronous instructions, so a breach with one of them is a warning. The other
 parts of the checker treat lanes that execute together as ordered.
 
-The time between two meetings of a warp is an *interval*. Only intervals with both reads and writes are checked byte by
-byte.
+The time between two meetings of all lanes of a warp is an *interval*. Only intervals with both reads and writes are
+checked byte by byte. Meetings of some lanes divide an interval into *epochs*; each lane knows the epochs of the others
+that it has met, also through third lanes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ALONE = ("ld", "st", "atom", "red")
 """Instructions that each lane executes for itself."""
 MANY_READ, MANY_WROTE = 32, 33
 """Stand for a lane if many lanes made the access together."""
-LANE_BITS = 6
+LANE_BITS, EPOCH_BITS = 6, 12
 LONGEST = 1 << 12
 """An interval with more accesses than this drops the earlier ones."""
 
@@ -37,15 +38,19 @@ Bytes = NDArray[np.int64]
 
 
 class WarpInterval:
-    """The accesses ("read" and "written") of a warp since its lanes met, and how many of them the marks include."""
+    """The accesses ("read" and "written") of a warp since its lanes met, and how many of them the marks include.
 
-    __slots__ = ("_done", "count", "marked", "number")
+    ``met[i, j]`` is the first epoch of lane j that lane i does not know. Many lanes count as met after any meeting.
+    """
+
+    __slots__ = ("_done", "count", "epoch", "marked", "met", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self._done: dict[str, list[Access | Accesses]] = {"read": [], "written": []}
-        self.count = 0
+        self.count = self.epoch = 0
         self.marked = {"read": 0, "written": 0}
+        self.met = np.zeros((MANY_WROTE + 1, MANY_WROTE + 1), np.int64)
 
     def add(self, what: str, accesses: Access | Accesses) -> None:
         self._done[what].append(accesses)
@@ -54,14 +59,27 @@ class WarpInterval:
     def has(self, what: str) -> bool:
         return bool(self._done[what])
 
+    def meet(self, members: int) -> None:
+        """Begins an epoch: these lanes know what any of them knows, and what all of them have done."""
+        lanes = lanes_of(members)[1]
+        self.epoch += 1
+        known = self.met[lanes].max(axis=0)
+        known[lanes] = self.epoch
+        self.met[lanes] = known
+        self.met[MANY_READ:] = self.met[:, MANY_READ:] = self.epoch
+
+    def have_not_met(self, lanes: Bytes | np.int64, marks: Bytes) -> NDArray[np.bool_]:
+        """Returns for each marked access whether these lanes have not met the one that made it since then."""
+        others, epochs = marks & (1 << LANE_BITS) - 1, marks >> LANE_BITS & (1 << EPOCH_BITS) - 1
+        found: NDArray[np.bool_] = (others != lanes) & (epochs >= self.met[lanes, others])
+        return found
+
     def all(self, what: str) -> list[Access]:
         """Returns all reads, or all writes, one by one."""
-        found = self._done[what]
-        if any(isinstance(one, Accesses) for one in found):
-            single: list[Access] = []
-            for one in found:
-                single += one if isinstance(one, Accesses) else [one]
-            found[:] = single
+        found, marked = self._done[what], self.marked[what]
+        new = found[marked:]  # those before are no runs
+        if any(isinstance(one, Accesses) for one in new):
+            found[marked:] = [event for one in new for event in (one if isinstance(one, Accesses) else (one,))]
         return found  # type: ignore[return-value]  # they are no runs now
 
 
@@ -78,8 +96,14 @@ class LaneMeetings:
 
     def meet(self, agent: Agent, members: int = FULL_MASK) -> None:
         """Handles a meeting: the lanes ``members`` of a warp have waited for one another."""
-        self.end_interval(agent)
-        self._model.threads.lanes_met(agent, members)
+        members = self._model.threads.lanes_met(agent, members)
+        interval = self._intervals.get(agent[:3])
+        if interval is None or members == FULL_MASK or interval.epoch == (1 << EPOCH_BITS) - 1:
+            self.end_interval(agent)
+        else:
+            self._mark(agent, interval, "read")
+            self._mark(agent, interval, "written")
+            interval.meet(members)
 
     def end_interval(self, agent: Agent) -> None:
         """Handles what may let some lanes of a warp wait for others."""
@@ -133,7 +157,7 @@ class LaneMeetings:
         accesses = interval.all(what)
         for event in accesses[interval.marked[what] :]:
             places, lanes = _spread(event)
-            marks[places] = interval.number << LANE_BITS | lanes
+            marks[places] = (interval.number << EPOCH_BITS | interval.epoch) << LANE_BITS | lanes
         interval.marked[what] = len(accesses)
 
     def _compare(
@@ -147,7 +171,7 @@ class LaneMeetings:
         mine: str,
     ) -> None:
         marks = self._marks[agent.cluster, agent.cta, other][places]
-        foreign = (marks >> LANE_BITS == interval.number) & (marks & (1 << LANE_BITS) - 1 != lanes)
+        foreign = (marks >> LANE_BITS + EPOCH_BITS == interval.number) & interval.have_not_met(lanes, marks)
         if not foreign.any():
             return
         place = int(places[int(foreign.argmax())])

@@ -366,12 +366,13 @@ class Threads:
         for part in parts:
             part.release()
 
-    def lanes_met(self, agent: Agent, members: int) -> None:
-        """Handles a meeting of lanes of a warp. Lanes that have exited count as met."""
+    def lanes_met(self, agent: Agent, members: int) -> int:
+        """Handles a meeting of lanes of a warp. Returns them with those that have exited, which count as met."""
         parts = self._warp(agent)[1].parts
-        running = sum(part.lanes for part in parts)
+        members |= FULL_MASK & ~sum(part.lanes for part in parts)
         for part in parts:
-            part.lanes_met(members | FULL_MASK & ~running)
+            part.lanes_met(members)
+        return members
 
     def leave(self, agent: Agent) -> Thread:
         """Adds the last clock of a thread to its CTA."""

@@ -22,7 +22,6 @@ from conformance.gpu import ROOT
 
 WRONG = {id: one for id, one in by_id().items() if isinstance(one, Fault)}
 MISSED = {
-    "halves-of-a-warp-each-half-meets-alone": "bar.warp.sync counts for lanes that its mask leaves out",
     "product-no-wgmma-fence": "emugpu verify does not show the emulator's warning wgmma-fence",
 }
 """What the checker does not report yet, and why."""

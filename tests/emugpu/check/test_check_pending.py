@@ -192,7 +192,7 @@ APART = {
     ),
     "one loads what the other has stored after its own lanes have met": (
         "st.shared.b32 [%r6], %r0; shfl.sync.bfly.b32 %r1, %r0, 1, 31, 0xffff;", "ld.shared.b32 %r1, [%r6+-64];",
-        "race-shared",
+        "race-shared race-lanes",
     ),
     "both load what one stores then": (
         "ld.shared.b32 %r1, [%r6+64];", "ld.shared.b32 %r1, [%r6]; st.shared.b32 [%r6], %r0;", "race-shared",
