@@ -72,6 +72,7 @@ _WARNINGS = {
     "phase-lapped": "A thread that waits for a phase looks before the next phase can complete.",
     "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
     "start-order": "CTAs wait only for CTAs that have started, in whatever order they start.",
+    "wgmma-fence": "wgmma.fence stands between an access to accumulator registers and the wgmma that takes them.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
     "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
 }
@@ -395,10 +396,15 @@ def _location(place: Place, file: str) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": name}, "region": {"startLine": max(1, line)}}}
 
 
-def unwritten_reads(warnings: Iterable[RuleWarning]) -> tuple[Finding, ...]:
-    """Returns the emulator's warnings of reads of unwritten memory, as findings of a verdict."""
+_OF_THE_EMULATOR = {"uninitialised": "memory", "wgmma-fence": "wgmma-fence"}
+
+
+def emulator_warnings(warnings: Iterable[RuleWarning]) -> tuple[Finding, ...]:
+    """Returns the emulator's warnings that a verdict shows as findings: those of `_OF_THE_EMULATOR`, each with its rule
+    here.
+    """
     return tuple(
-        Finding("memory", "warning", warning.message, None, count=warning.count)
+        Finding(_OF_THE_EMULATOR[warning.rule], "warning", warning.message, None, count=warning.count)
         for warning in warnings
-        if warning.rule == "uninitialised"
+        if warning.rule in _OF_THE_EMULATOR
     )

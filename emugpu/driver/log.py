@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from emugpu.check.findings import Finding, unwritten_reads
+from emugpu.check.findings import Finding, emulator_warnings
 from emugpu.check.verdict import Verdict, Word, fidelity, races
 from emugpu.emulator.machine.counters import Counters
 from emugpu.emulator.names import short_name
@@ -144,7 +144,7 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons.append(("incomplete", "the program has launched nothing on the emulated GPU"))
     kernels = {launch.kernel: launch.kernel_read for launch in log.launches if launch.kernel_read is not None}
     findings = tuple(
-        finding for launch in log.launches for finding in (*launch.findings, *unwritten_reads(launch.warnings))
+        finding for launch in log.launches for finding in (*launch.findings, *emulator_warnings(launch.warnings))
     )
     compared = ("what the program compares itself",) if log.launches else ()
     trusted = fidelity(kernels.values())

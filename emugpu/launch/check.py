@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from emugpu.check.checker import Checked, Checker, chosen, together
-from emugpu.check.findings import Finding, Report, unwritten_reads
+from emugpu.check.findings import Finding, Report, emulator_warnings
 from emugpu.check.redundant import unneeded
 from emugpu.check.verdict import Verdict, Word, fidelity, how_it_ended, races
 from emugpu.emulator import EmulatorError, LimitExceeded, RuleWarning
@@ -164,7 +164,7 @@ def check_once(work: CheckJob) -> Checked:
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
     report = checker.report()
-    report = replace(report, findings=(*report.findings, *unwritten_reads(warnings)))
+    report = replace(report, findings=(*report.findings, *emulator_warnings(warnings)))
     return Checked(
         what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where,
         is_limited=is_limited,

@@ -561,13 +561,16 @@ def test_a_program_that_was_refused_something_and_fails_is_not_called_wrong():
     assert judge(log, "program", "it ended with code 1", False).word == "incomplete"
 
 
-def test_a_verdict_on_a_program_has_the_warnings_of_unwritten_memory():
+@pytest.mark.parametrize(("warned", "rule"), [("uninitialised", "memory"), ("wgmma-fence", "wgmma-fence")])
+def test_a_verdict_on_a_program_has_warnings_of_the_emulator(warned, rule):
     """`emugpu exec` shows them, so a clean verdict must not hide them."""
     record = LaunchRecord(0, "k", (1, 1, 1), (1, 1, 1), (32, 1, 1), 0, 1)
     log = Log(quiet=True)
-    log.launches = [replace(record, warnings=(RuleWarning("uninitialised", "shared memory byte 0x480", 32, 40),))]
-    [finding] = judge(log, "program", "", True).findings
-    assert (finding.severity, finding.message, finding.count) == ("warning", "shared memory byte 0x480", 32)
+    log.launches = [replace(record, warnings=(RuleWarning(warned, "shared memory byte 0x480", 32, 40),))]
+    verdict = judge(log, "program", "", True)
+    [finding] = verdict.findings
+    assert (finding.rule, finding.severity, finding.count) == (rule, "warning", 32)
+    assert (finding.message, verdict.word) == ("shared memory byte 0x480", "clean")
 
 
 def test_a_verdict_names_a_kernel_once_and_shortly():
