@@ -51,7 +51,13 @@ def main() -> None:
 @click.option(
     "--budget", type=FiniteRange(0, min_open=True), default=300, show_default=True, help="Seconds for everything."
 )
-@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="one a core")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="one a core",
+    help="Processes at a time.",
+)
 def gpu_command(
     file: Path, names: tuple[str, ...], launches: int, given: str | None, hang: float, budget: float, jobs: int
 ) -> int:
