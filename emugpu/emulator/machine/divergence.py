@@ -11,7 +11,7 @@ import numpy as np
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.machine import events, poison
-from emugpu.emulator.machine.barriers import MBarrier
+from emugpu.emulator.machine.barriers import CountingBarrier
 from emugpu.emulator.machine.code import EXIT, SPLIT, Code
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, mask_of
@@ -164,10 +164,13 @@ def _only_exits(code: Code, block: int) -> bool:
 
 
 def _may_exit(f: Fragment) -> bool:
-    """Returns whether a fragment runs, or waits for what needs no other lanes of its warp."""
-    if f.waiting is not None:
-        return isinstance(f.waiting.on, MBarrier)
-    return not any(f in join.arrived for join in f.joins)
+    """Returns whether a fragment runs, or waits for what does not need all lanes of its warp."""
+    if f.waiting is None:
+        return not any(f in join.arrived for join in f.joins)
+    if isinstance(f.waiting.on, CountingBarrier):
+        return not f.waiting.on.everybody
+    meets = any(fragment is f for met in f.warp.meetings.values() for fragment, _ in met)
+    return not meets and f not in f.warp.gathering
 
 
 def go_on_alone(join: JoinPoint) -> bool:

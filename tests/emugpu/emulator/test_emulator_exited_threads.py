@@ -154,6 +154,15 @@ LEAVE = {
     exit;
     STAY:
     """,
+    "an exit after a copy": """
+    @!%p1 bra STAY;
+    mov.b32 %r6, words;
+    st.global.b32 [%rd0+252], 0;
+    cp.async.ca.shared.global [%r6+1024], [%rd0+252], 4;
+    cp.async.wait_all;
+    exit;
+    STAY:
+    """,
 }
 BARRIERS = {
     "bar.sync": "bar.sync 0",
@@ -172,6 +181,24 @@ def test_lanes_that_have_exited_are_not_waited_for(barrier, leave):
     for schedule, seed in SCHEDULES:
         out = launch(body + STORE_R1 + "END: ret;", threads=64, module_scope=WORDS, schedule=schedule, seed=seed)
         assert (out.words(48) == 47 - np.arange(48)).all()
+
+
+def test_lanes_may_wait_for_other_warps_before_they_exit():
+    """The upper halves of two warps meet and exit; meanwhile the lower halves wait at bar.sync."""
+    leave = f"""
+    and.b32 %r6, %r0, 16;
+    setp.ne.u32 %p1, %r6, 0;
+    @!%p1 bra STAY;
+    barrier.sync 9, 32;
+    xor.b32 %r1, %r0, 32;
+    {STORE_R1}
+    exit;
+    STAY:
+    """
+    body = EXCHANGE.format(first_to_leave=64, leave=leave, barrier="bar.sync 0", flip=4 * 32)
+    for schedule, seed in SCHEDULES:
+        out = launch(body + STORE_R1 + "ret;", threads=64, module_scope=WORDS, schedule=schedule, seed=seed)
+        assert (out.words(64) == np.arange(64) ^ 32).all()
 
 
 @pytest.mark.parametrize("barrier", [barrier for barrier in BARRIERS if barrier != "barrier.sync"])
