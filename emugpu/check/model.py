@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from emugpu.check.shadow import (
     places_of,
     record_of,
 )
-from emugpu.check.signals_for_lanes import LaneRelease, silent_meetings
+from emugpu.check.signals_for_lanes import LaneRelease, dropped_loads, silent_meetings
 from emugpu.check.threads import Moment, Thread, Threads, TrackedCta, has_started
 from emugpu.emulator.machine.events import Agent, Site
 
@@ -57,7 +57,7 @@ class Model:
         footprint: Footprint | None = None,
     ) -> None:
         self.names = names
-        self._silent = silent_meetings(sites)
+        self._sites, self._silent = sites, silent_meetings(sites)
         self.footprint = footprint
         """What the launch touches of global memory, if somebody wants to know."""
         self.defers = True
@@ -175,6 +175,10 @@ class Model:
 
     # ---- findings ----
 
+    @cached_property
+    def _dropped_loads(self) -> frozenset[int]:
+        return dropped_loads(self._sites)
+
     def _judge(
         self,
         space: str,
@@ -188,6 +192,8 @@ class Model:
         """Reports the conflicts that a memory found. ``holder`` is the rank of a CTA, or the name of an allocation."""
         for conflict in conflicts:
             verdict = diagnosis.unordered(conflict, who, space)
+            if verdict.rule == "wait-for-lanes" and conflict.new.site.index in self._dropped_loads:
+                continue
             self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder), who.clock)
         for first, second in ordered:
             found = diagnosis.ordered(first, second, who, space, holder)

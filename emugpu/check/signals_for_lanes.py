@@ -9,6 +9,7 @@ this file adds which lanes a release stands for, and which lanes are behind what
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from typing import NamedTuple
 from emugpu.check.clocks import ORDER, Clock, Components
 from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import FULL_MASK
+
+_REGISTER = re.compile(r"[%$\w]+")
 
 MET = ("bar", "barrier", "elect", "shfl", "vote", "redux")
 """Instructions for which lanes wait and that have an event, so that the run shows whether they are executed."""
@@ -27,6 +30,24 @@ def silent_meetings(sites: Iterable[Site]) -> tuple[int, ...]:
     Of these the checker knows only where they stand: one between an access and a release counts as executed.
     """
     return tuple(site.index for site in sites if "sync" in site.modifiers and site.opcode not in MET)
+
+
+def dropped_loads(sites: Iterable[Site]) -> frozenset[int]:
+    """Returns the loads, by index, whose values only selp uses.
+
+    Compilers turn ``lane == 0 ? x[3] : 0`` into a load by all lanes and a selp, which drops what other lanes have read.
+    """
+    loaded: dict[int, set[str]] = {}
+    selected: set[str] = set()
+    kept: set[str] = set()
+    for site in sites:
+        operands = site.text.partition(" ")[2]
+        if site.opcode == "ld" and not site.text.startswith("@"):
+            targets, _, operands = operands.partition("[")
+            loaded[site.index] = set(_REGISTER.findall(targets))
+        uses = selected if site.opcode == "selp" else kept
+        uses.update(_REGISTER.findall(operands))
+    return frozenset(index for index, registers in loaded.items() if registers <= selected and not registers & kept)
 
 
 def meets_between(first: Site, last: Site, silent: Sequence[int]) -> bool:

@@ -99,6 +99,23 @@ def kept(s) -> str:
     )  # fmt: skip
 
 
+USES = {
+    "selp": "setp.eq.u32 %p5, %lane, 0; selp.b32 %r41, %r40, 0, %p5;",
+    "selp, add": "setp.eq.u32 %p5, %lane, 0; selp.b32 %r41, %r40, 0, %p5; add.u32 %r41, %r41, %r40;",
+    "add": "add.u32 %r41, %r40, 1;",
+}
+
+
+def dropped(s) -> str:
+    """Lane 0 waits; all lanes read, as nvcc compiles ``lane == 0 ? x : 0``, or use what they have read."""
+    return (
+        only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars], 1;")
+        + CTA_BARRIER
+        + only("%thread eq 32", "st.shared.b32 [data], 5; mbarrier.arrive.shared::cta.b64 _, [bars];")
+        + only("%warp eq 0", waiting("lane 0", wait("bars")) + "ld.shared.b32 %r40, [data];" + USES[s.use])
+    )
+
+
 STRONG = {
     "ld.volatile": ("ld.volatile.shared.b32 %r3, [%r1];", "st.shared.b32 [%r1], 7;"),
     "ld.relaxed": ("ld.relaxed.cta.shared.b32 %r3, [%r1];", "st.shared.b32 [%r1], 7;"),
@@ -131,6 +148,8 @@ TABLES = [
           threads=32, grid=2, arguments=zeros, targets=BOTH),
     Table("two waits", dict(meeting=tuple(MEETINGS)), kept,
           lambda s: outcome(s.meeting in ("half", "none") and "wait-for-lanes"), arguments=numbers, targets=BOTH),
+    Table("a value that some lanes drop", dict(use=tuple(USES)), dropped,
+          lambda s: outcome(s.use != "selp" and "wait-for-lanes"), targets=BOTH),
     Table("strong accesses", dict(access=tuple(STRONG), meeting=("bar.warp.sync", "shfl", "none"),
                                   who=("all", "lane 0")), signalled,
           lambda s: outcome(s.who == "lane 0" and s.meeting == "none" and "signal-for-lanes"), targets=BOTH),
