@@ -45,14 +45,13 @@ def received(s) -> str:
         + only("%lane eq 0", "mbarrier.arrive.shared::cta.b64 _, [bars];"),
     }[s.given]  # fmt: skip
     takes = "st.shared.b32 [%r1], 7;" if s.given == "read" else "ld.shared.b32 %r4, [%r1];"
-    waits = "".join(waiting(s.who, wait("bars")) for _ in range(1))
     return (
         only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars], 1;")
         + OWN_WORD
         + only("%warp eq 0", "st.shared.b32 [%r1], 1; st.shared.b32 [%r1+4096], 1;" + FENCE)
         + CTA_BARRIER
         + only("%warp eq 1", gives)
-        + only("%warp eq 0", waits + MEETINGS[s.meeting] + takes)
+        + only("%warp eq 0", waiting(s.who, wait("bars")) + MEETINGS[s.meeting] + takes)
         + CTA_BARRIER
     )
 
