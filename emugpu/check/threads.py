@@ -95,7 +95,7 @@ class Thread:
     says whether lanes of its own warp released any of it. ``version`` changes whenever the thread acquires or releases.
     ``unmet`` holds its moments with accesses since the lanes of its warp met. ``fence`` is its last fence: the
     component, the time, and what was unmet then. ``behind`` holds the lanes that know less than ``clock``. ``heard`` is
-    the last instruction by which the thread has learned something.
+    the last instruction by which the thread has learned something since it split, ``heard_together`` the last before.
     """
 
     own: int
@@ -112,6 +112,7 @@ class Thread:
     fence: tuple[int, int, list[Moment]] | None = None
     behind: tuple[Behind, ...] = ()
     heard: Site | None = None
+    heard_together: Site | None = None
     _moment: Moment | None = None
     _is_shared: bool = False
 
@@ -330,8 +331,9 @@ class Threads:
             made = Thread(own, known.copy(), whole.tensor, whole.cta, part.lanes)
             made.fenced, made.pending, made.heard_own = whole.fenced, list(whole.pending), whole.heard_own
             made.unmet, made.fence, made.behind = list(whole.unmet), whole.fence, whole.behind
+            made.heard_together = whole.heard
             warp.parts.append(made)
-        whole.lanes, whole.heard = parts[0].lanes, None
+        whole.lanes, whole.heard, whole.heard_together = parts[0].lanes, None, whole.heard
         warp.found.clear()
 
     def join(self, parts: tuple[Agent, ...]) -> None:
@@ -351,6 +353,7 @@ class Threads:
             warp.spare.append(other.own)
         own = [*(part.own for part in warp.parts), *warp.spare]
         first.behind = latecomers(first.clock, knew, own, self._silent)
+        first.heard = next((part.heard for part in knew if part.heard is not None), first.heard_together)
         warp.found.clear()
 
     def meet(self, agent: Agent, members: int) -> None:

@@ -32,6 +32,8 @@ def waiting(who: str, text: str) -> str:
         "all": text,
         "each half": only("%lane lt 16", text) + only("%lane ge 16", text.replace("WAIT", "ALSO")),
         "lane 0": only("%lane eq 0", text),
+        "half, then part": only("%lane lt 16", text + only("%lane lt 8", "mov.u32 %r42, 0;")),
+        "part of half": only("%lane lt 16", only("%lane lt 8", text) + "bar.warp.sync 65535;"),
     }[who]
 
 
@@ -147,6 +149,9 @@ TABLES = [
           threads=32, grid=2, arguments=zeros, targets=BOTH),
     Table("two waits", dict(meeting=tuple(MEETINGS)), kept,
           lambda s: outcome(s.meeting in ("half", "none") and "wait-for-lanes"), arguments=numbers, targets=BOTH),
+    Table("waits in branches", dict(meeting=("bar.warp.sync", "none"), who=("half, then part", "part of half"),
+                                    given=("copy", "st", "read")),
+          received, lambda s: outcome(s.meeting == "none" and "wait-for-lanes"), arguments=numbers, targets=BOTH),
     Table("a value that some lanes drop", dict(use=tuple(USES)), dropped,
           lambda s: outcome(s.use != "selp" and "wait-for-lanes"), targets=BOTH),
     Table("strong accesses", dict(access=tuple(STRONG), meeting=("bar.warp.sync", "shfl", "none"),
