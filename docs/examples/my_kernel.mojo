@@ -24,6 +24,6 @@ def kernel[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileSc
         finish_stores(epilogue.leads())
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tiles)
+            produce(cta, problem, tiles.tile)
     else:
-        multiply(cta, problem, tiles)
+        multiply(cta, problem)

@@ -83,6 +83,10 @@ __extension GemmConfig:
         """C has a scale factor for each block of a row: f32 with e4m3, otherwise that of its block-scaled format."""
         return self.out_scaling.bits < 16
 
+    def stores_product(self) -> Bool:
+        """C is the product itself: no split-K, no fused epilogue, no scale factors."""
+        return not self.splits_k() and not self.is_fused() and not self.quantises()
+
     def blocks_in_step(self) -> Int:
         """Returns how many blocks of a row one step of the epilogue makes, where C is block-scaled."""
         return self.epilogue_width * self.fusion().results // 8 // self.out_scaling.block()

@@ -4,9 +4,7 @@ from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta, Problem, Tile
 from .multicast import Slices
 from .pipeline import PRODUCER, MBarrier
-from .ptx import launch_dependents
 from .tma import tma_load
-from .scheduler import TileScheduler
 
 
 struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTES](TrivialRegisterPassable):
@@ -127,21 +125,14 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
 
 @inline(.always)
-def produce[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """Fills a stage for each K step of each tile, or of its part with split-K. One thread of every CTA calls this. It
-    runs ahead: it loads the first stages of the next tile while the last ones of this tile are multiplied."""
+def produce[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
+    """Fills a stage for each K step of the only tile of a CTA. One thread of every CTA calls this."""
     var loader = Loader[config](cta, problem)
     var stages = cta.stages(PRODUCER)
-    while tiles.has_tile():
-        var k: Int32 = 0
-        comptime if config.splits_k():
-            k = Int32(tiles.first_k_step() * UInt32(config.stage_columns()))
-        for _ in range(tiles.k_steps(problem.k_iterations)):
-            stages.producer_acquire()
-            loader.expect_and_load(cta, tiles.tile, stages.stage, k)
-            k += Int32(config.stage_columns())
-            stages.advance()
-        tiles.wait_for_next_tile(cta)
-    comptime if config.overlaps_launches():
-        launch_dependents()  # if Cta.wait_for_previous_grid has not done so
+    var k: Int32 = 0
+    for _ in range(problem.k_iterations):
+        stages.producer_acquire()
+        loader.expect_and_load(cta, tile, stages.stage, k)
+        k += Int32(config.stage_columns())
+        stages.advance()
     stages.producer_tail()

@@ -14,8 +14,9 @@ from ..common.epilogues import EPILOGUES
 from ..common.fragment import EpilogueOperands, Fragment
 from ..common.pipeline import MBarrier
 from ..common.store_rows import store_rows
-from .tcgen05 import fence_after_thread_sync, tmem_address, tmem_load
-from max.gpu.sync import named_barrier
+from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_address, tmem_load
+from max.gpu.primitives.cluster import elect_one_sync
+from max.gpu.sync import named_barrier, syncwarp
 
 comptime EPILOGUE_WARPS = 4
 
@@ -149,3 +150,13 @@ def wait_for_accumulator[
     var values_row = UInt32(tile.row) + row + cta.lane // 4
     var values_column = UInt32(tile.column) + box * UInt32(config.warp_columns()) + cta.lane % 4 * 2
     return {tmem, empty, boxes, rows, tile.column, tile.row, tile.end, cta.warp, values_row, values_column}
+
+
+@inline(.always)
+def release_accumulator[config: GemmConfig](epilogue: Epilogue[config]):
+    """Arrives at the empty barrier of the accumulator, which this warp has read."""
+    fence_before_thread_sync()
+    syncwarp()
+    if elect_one_sync():
+        epilogue.empty.arrive()
+    syncwarp()

@@ -9,7 +9,6 @@ from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
 from ..common.pipeline import CONSUMER
 from ..common.producer import Loader
-from ..common.scheduler import TileScheduler
 from .epilogue import wait_for_accumulator
 from .mainloop import Multiplier
 from .tcgen05 import commit
@@ -39,10 +38,10 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
 
 
 @inline(.always)
-def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp == 0:
         if elect_one_sync():
-            load_and_multiply(cta, problem, tiles.tile)
+            load_and_multiply(cta, problem, tile)
         syncwarp()
-    write_tile[config](wait_for_accumulator(cta, tiles.tile), problem.c)
+    write_tile[config](wait_for_accumulator(cta, tile), problem.c)

@@ -10,10 +10,9 @@ have read the stage, the commit arrives at the empty barrier of every CTA that w
 again only after every MMA that reads its slices has arrived.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta, Problem
+from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
 from ..common.producer import produce
-from ..common.scheduler import TileScheduler
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
 from .mainloop import multiply
 from max.gpu.primitives.cluster import elect_one_sync
@@ -22,12 +21,12 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 
 @inline(.always)
-def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
-        write_tile[config](wait_for_accumulator(cta, tiles.tile), problem.c)
+        write_tile[config](wait_for_accumulator(cta, tile), problem.c)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tiles)
+            produce(cta, problem, tile)
     else:
-        multiply(cta, problem, tiles)
+        multiply(cta, problem)

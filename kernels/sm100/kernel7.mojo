@@ -5,10 +5,9 @@ stores the other. The buffers take 16 KB of shared memory, not 64 KB, so a sixth
 thread are those of kernel 6.
 """
 from ..common.config import GemmConfig
-from ..common.cta import Cta, Problem
+from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.producer import produce
-from ..common.scheduler import TileScheduler
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
 from .mainloop import multiply
 from max.gpu.primitives.cluster import elect_one_sync
@@ -17,14 +16,14 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 
 
 @inline(.always)
-def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
-        var epilogue = wait_for_accumulator(cta, tiles.tile)
+        var epilogue = wait_for_accumulator(cta, tile)
         write_double_buffered[config](epilogue, problem.c)
         finish_stores(epilogue.leads())
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tiles)
+            produce(cta, problem, tile)
     else:
-        multiply(cta, problem, tiles)
+        multiply(cta, problem)

@@ -13,84 +13,51 @@ Every role has its own TileScheduler; all give the same tiles."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
-from ..common.pipeline import CONSUMER
-from ..common.producer import produce
+from ..common.pipeline import CONSUMER, PRODUCER
 from ..common.scheduler import TileScheduler, request_tiles
-from ..common.split_k import Partial
-from .epilogue import EPILOGUE_WARPS, Epilogue, wait_for_accumulator
-from .mainloop import multiply
-from .quantise import quantise
-from .tcgen05 import fence_before_thread_sync
+from ..common.tile_producer import produce_tiles
+from .epilogue import EPILOGUE_WARPS, release_accumulator, wait_for_accumulator
+from .layer_epilogue import write_results
+from .mainloop import Multiplier
+from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
-from max.gpu.sync import syncwarp
 
 comptime PRODUCER_WARP = EPILOGUE_WARPS
 comptime MMA_WARP = PRODUCER_WARP + 1
 
 
 @inline(.always)
-def release[config: GemmConfig](epilogue: Epilogue[config]):
-    """Arrives at the empty barrier of the accumulator, which this warp has read (consumer release)."""
-    fence_before_thread_sync()
-    syncwarp()
-    if elect_one_sync():
-        epilogue.empty.arrive()
-    syncwarp()
-
-
-@inline(.always)
-def store_partial_tile[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[config]) -> Bool:
-    """Stores the partial sums of a tile for split-K, and releases its accumulator. Returns whether it is last."""
-    comptime E = Epilogue[config]
-    comptime for step in range(config.epilogue_steps()):
-        var values = epilogue.load[step]()
-        comptime for i in range(0, E.count, 4):
-            partial.store[step * E.count + i](values.slice[4, offset=i]())
-    release(epilogue)
-    epilogue.barrier()
-    partial.arrive(epilogue.leads())
-    epilogue.barrier()
-    return partial.is_last()
-
-
-@inline(.always)
-def sum_of_parts[
-    config: GemmConfig, //, step: Int
-](epilogue: Epilogue[config], partial: Partial[config]) -> Epilogue[config].Values:
-    """Returns the sum of all parts of one step."""
-    comptime E = Epilogue[config]
-    var sums = partial.load[step * E.count, E.count](0)
-    for part in range(UInt32(1), UInt32(config.split_k)):
-        sums += partial.load[step * E.count, E.count](part)
-    return sums
+def multiply_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """Multiplies the stages of each tile into the next accumulator. One thread of the CTA that leads the MMA calls
+    this. A tile's last commit arrives at the full barriers of its accumulator in both CTAs of a pair."""
+    var multiplier = Multiplier[config](cta)
+    var writers = cta.writer_mask()
+    var stages = cta.stages(CONSUMER)
+    var accumulators = cta.accumulators(PRODUCER)
+    while tiles.has_tile():
+        accumulators.producer_acquire()
+        for k in range(tiles.k_steps(problem.k_iterations)):
+            stages.consumer_wait()
+            multiplier.multiply(stages.stage, accumulators.stage, k > 0)
+            commit[config.cta_group](stages.empty(), writers)  # consumer release
+            stages.advance()
+        commit[config.cta_group](accumulators.full(), cta.pair_mask())  # producer commit
+        accumulators.advance()
+        tiles.wait_for_next_tile(cta)
 
 
 @inline(.always)
 def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Writes tile after tile, accumulator after accumulator. Four warps call this."""
     comptime last = config.epilogue_steps() - 1
-    comptime E = Epilogue[config]
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
         var epilogue = wait_for_accumulator(cta, tiles.tile, accumulators.stage, accumulators.parity)
-        var partial = Partial[config](cta, problem, tiles, 0, cta.warp * 32 + cta.lane)
-        var is_whole = True
-        comptime if config.splits_k():
-            is_whole = store_partial_tile(epilogue, partial)
-        if is_whole:
-            comptime for step in range(config.epilogue_steps()):
-                var values: E.Values
-                comptime if config.splits_k():
-                    values = sum_of_parts[step](epilogue, partial)
-                else:
-                    values = epilogue.load[step]()
-                    comptime if step == last:
-                        release(epilogue)
-                comptime if config.is_fused():
-                    values = epilogue.apply_epilogue[step](values, problem.operands_of(tiles.tile))
-                comptime if config.quantises():
-                    values = quantise[step](cta, epilogue, values, problem)
-                write_step[config, step](epilogue, epilogue.pack_words(values), problem.c)
+        comptime for step in range(config.epilogue_steps()):
+            var values = epilogue.load[step]()
+            comptime if step == last:
+                release_accumulator(epilogue)  # consumer release
+            write_step[config, step](epilogue, epilogue.pack_words(values), problem.c)
         accumulators.advance()
         tiles.wait_for_next_tile[whole_warp=True](cta)
         if not tiles.has_tile():
@@ -101,12 +68,17 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tile
 def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
-        write_tiles(cta, problem, tiles)
+        comptime if config.stores_product():
+            write_tiles(cta, problem, tiles)
+        else:
+            write_results(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tiles)
+            produce_tiles(cta, problem, tiles)
     elif cta.warp == MMA_WARP:
-        multiply(cta, problem, tiles)
+        if cta.leads_mma():
+            if elect_one_sync():
+                multiply_tiles(cta, problem, tiles)
     else:
         comptime if config.fetches_tiles():
             if elect_one_sync():

@@ -10,11 +10,11 @@ from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
 from ..common.pipeline import CONSUMER, PRODUCER
-from ..common.producer import produce
 from ..common.scheduler import TileScheduler, request_tiles
+from ..common.tile_producer import produce_tiles
 from .block_scaled import ScaledMultiplier
-from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from .kernel8 import MMA_WARP, PRODUCER_WARP, release
+from .epilogue import EPILOGUE_WARPS, release_accumulator, wait_for_accumulator
+from .kernel8 import MMA_WARP, PRODUCER_WARP
 from .quantise import quantise
 from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
@@ -57,7 +57,7 @@ def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, va
             var part = epilogue.shifted_right(mirrored if accumulator == 0 else 0)
             var values = part.load[step]() * problem.operands.alpha
             comptime if step == config.shared_steps() - 1:  # consumer release of the columns read so far
-                release(epilogue)
+                release_accumulator(epilogue)
             comptime if config.quantises():
                 values = quantise[step](cta, part, values, problem)
             write_step[config, step](part, part.pack_words(values), problem.c)
@@ -73,7 +73,7 @@ def kernel9[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         write_overlapping(cta, problem, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tiles)
+            produce_tiles(cta, problem, tiles)
     elif cta.warp == MMA_WARP:
         if cta.leads_mma() and elect_one_sync():
             multiply_scaled(cta, problem, tiles)

@@ -1,8 +1,7 @@
 """The main loop of sm_100a: one thread multiplies stage after stage into an accumulator in tensor memory."""
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
 from ..common.cta import Cta, Problem
-from ..common.pipeline import CONSUMER, PRODUCER
-from ..common.scheduler import TileScheduler
+from ..common.pipeline import CONSUMER
 from .tcgen05 import commit, fence_after_thread_sync, mma, operand_descriptor, tmem_address
 from max.gpu.primitives.cluster import elect_one_sync
 
@@ -34,24 +33,18 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
 
 @inline(.always)
-def multiply[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
-    """Multiplies the stages of each tile into the next accumulator, in one thread of the CTA that leads the MMA. A
-    commit arrives when all earlier MMAs are done: for a stage, at the empty barriers of all CTAs that wrote into it;
-    for a tile, at the full barriers of the accumulator in both CTAs of a pair."""
+def multiply[config: GemmConfig](cta: Cta[config], problem: Problem):
+    """Multiplies the stages of the only tile of a CTA, in one thread of the CTA that leads the MMA. A commit arrives
+    when all earlier MMAs are done: for a stage, at the empty barriers of all CTAs that wrote into it; for the tile, at
+    the full barriers of the accumulator in both CTAs of a pair."""
     if cta.leads_mma():
         if elect_one_sync():
             var multiplier = Multiplier[config](cta)
             var writers = cta.writer_mask()
             var stages = cta.stages(CONSUMER)
-            var accumulators = cta.accumulators(PRODUCER)
-            while tiles.has_tile():
-                comptime if config.kernel.is_persistent:
-                    accumulators.producer_acquire()
-                for k in range(tiles.k_steps(problem.k_iterations)):
-                    stages.consumer_wait()
-                    multiplier.multiply(stages.stage, accumulators.stage, k > 0)
-                    commit[config.cta_group](stages.empty(), writers)  # consumer release
-                    stages.advance()
-                commit[config.cta_group](accumulators.full(), cta.pair_mask())  # producer commit
-                accumulators.advance()
-                tiles.wait_for_next_tile(cta)
+            for k in range(problem.k_iterations):
+                stages.consumer_wait()
+                multiplier.multiply(stages.stage, 0, k > 0)
+                commit[config.cta_group](stages.empty(), writers)  # consumer release
+                stages.advance()
+            commit[config.cta_group](cta.accumulator_full(), cta.pair_mask())

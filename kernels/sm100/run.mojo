@@ -63,11 +63,11 @@ def run[config: GemmConfig](cta: Cta[config], problem: Problem):
     start(cta, problem)
     tiles.find_first_grouped_tile()
     comptime if config.kernel.name == "kernel5":
-        kernel5(cta, problem, tiles)
+        kernel5(cta, problem, tiles.tile)
     elif config.kernel.name == "kernel6":
-        kernel6(cta, problem, tiles)
+        kernel6(cta, problem, tiles.tile)
     elif config.kernel.name == "kernel7":
-        kernel7(cta, problem, tiles)
+        kernel7(cta, problem, tiles.tile)
     elif config.kernel.name == "kernel8":
         kernel8(cta, problem, tiles)
     elif config.kernel.name == "kernel9":

@@ -12,8 +12,8 @@ A tile of 64 rows has one consumer warpgroup."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import write_tile
-from ..common.producer import produce
 from ..common.scheduler import TileScheduler
+from ..common.tile_producer import produce_tiles
 from .cta import warp_of_group, warpgroup
 from .epilogue import Epilogue
 from .mainloop import Consumer, consume_one_tile, skip_one_tile
@@ -53,7 +53,7 @@ def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem, tiles)
+                produce_tiles(cta, problem, tiles)
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)

@@ -6,8 +6,8 @@ that CTAs that run at the same time share operands in the L2 cache (LaunchPlan).
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
-from ..common.producer import produce
 from ..common.scheduler import TileScheduler
+from ..common.tile_producer import produce_tiles
 from .cta import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
@@ -22,7 +22,7 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem, tiles)
+                produce_tiles(cta, problem, tiles)
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)

@@ -16,9 +16,9 @@ from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered, write_step
 from ..common.pipeline import CONSUMER
-from ..common.producer import produce
 from ..common.scheduler import TileScheduler, fetch_tiles
 from ..common.split_k import Partial
+from ..common.tile_producer import produce_tiles
 from .cta import sync_warpgroup, warp_of_group
 from .epilogue import Epilogue, apply_epilogue
 from .kernel6 import give_registers, is_producer, take_registers
@@ -128,7 +128,7 @@ def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileS
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem, tiles)
+                produce_tiles(cta, problem, tiles)
         comptime if config.counts_tiles():
             if warp_of_group(cta) == 1:
                 if elect_one_sync():

@@ -1,0 +1,70 @@
+"""The epilogue of kernel 8 if C is not the product itself: split-K, fused epilogues, and quantisation.
+
+Each step of a tile goes the same way. Its values come from the accumulator or, with split-K, from the parts of all CTAs.
+A fused epilogue changes them, quantisation divides them by scale factors, then the store takes them."""
+from ..common.config import GemmConfig
+from ..common.cta import Cta, Problem
+from ..common.epilogue_store import finish_stores, write_step
+from ..common.pipeline import CONSUMER
+from ..common.scheduler import TileScheduler
+from ..common.split_k import Partial
+from .epilogue import Epilogue, release_accumulator, wait_for_accumulator
+from .quantise import quantise
+
+
+@inline(.always)
+def store_partial_tile[config: GemmConfig](epilogue: Epilogue[config], partial: Partial[config]) -> Bool:
+    """Stores the partial sums of a tile for split-K, and releases its accumulator. Returns whether it is last."""
+    comptime E = Epilogue[config]
+    comptime for step in range(config.epilogue_steps()):
+        var values = epilogue.load[step]()
+        comptime for i in range(0, E.count, 4):
+            partial.store[step * E.count + i](values.slice[4, offset=i]())
+    release_accumulator(epilogue)  # consumer release
+    epilogue.barrier()
+    partial.arrive(epilogue.leads())
+    epilogue.barrier()
+    return partial.is_last()
+
+
+@inline(.always)
+def sum_of_parts[
+    config: GemmConfig, //, step: Int
+](epilogue: Epilogue[config], partial: Partial[config]) -> Epilogue[config].Values:
+    """Returns the sum of all parts of one step."""
+    comptime E = Epilogue[config]
+    var sums = partial.load[step * E.count, E.count](0)
+    for part in range(UInt32(1), UInt32(config.split_k)):
+        sums += partial.load[step * E.count, E.count](part)
+    return sums
+
+
+@inline(.always)
+def write_results[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+    """Writes tile after tile like `write_tiles`, or its part with split-K. Four warps call this."""
+    comptime last = config.epilogue_steps() - 1
+    var accumulators = cta.accumulators(CONSUMER)
+    while tiles.has_tile():
+        var epilogue = wait_for_accumulator(cta, tiles.tile, accumulators.stage, accumulators.parity)
+        var partial = Partial[config](cta, problem, tiles, 0, cta.warp * 32 + cta.lane)
+        var is_whole = True
+        comptime if config.splits_k():
+            is_whole = store_partial_tile(epilogue, partial)
+        if is_whole:
+            comptime for step in range(config.epilogue_steps()):
+                var values: Epilogue[config].Values
+                comptime if config.splits_k():
+                    values = sum_of_parts[step](epilogue, partial)
+                else:
+                    values = epilogue.load[step]()
+                    comptime if step == last:
+                        release_accumulator(epilogue)  # consumer release
+                comptime if config.is_fused():
+                    values = epilogue.apply_epilogue[step](values, problem.operands_of(tiles.tile))
+                comptime if config.quantises():
+                    values = quantise[step](cta, epilogue, values, problem)
+                write_step[config, step](epilogue, epilogue.pack_words(values), problem.c)
+        accumulators.advance()
+        tiles.wait_for_next_tile[whole_warp=True](cta)
+        if not tiles.has_tile():
+            finish_stores(epilogue.leads())
