@@ -3,8 +3,7 @@ parameters, so there are two: only `scaled_gemm` has those of scale factors. Bot
 reads those that its configuration needs."""
 from .common.config import GemmConfig
 from .common.cta import Cta, Problem
-from .common.fragment import EpilogueOperands
-from .common.groups import Groups
+from .common.layer import EpilogueOperands, Groups, Layer
 from .host.label import label
 from .common.tma import tensor_map_address
 from .host.rules import config_error
@@ -120,9 +119,8 @@ def run[
         groups.row_stride = m // groups.count
     var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
     var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
-    var problem = Problem(
-        a, b, c, a_scales, b_scales, k_iterations, m, n, clusters_m, clusters_n, workspace, operands, groups
-    )
+    var layer = Layer(a_scales, b_scales, workspace, operands, groups)
+    var problem = Problem(a, b, c, k_iterations, m, n, clusters_m, clusters_n, layer)
     comptime if config.arch == "sm_100a":
         run_sm100(Cta[config](), problem)
     else:

@@ -3,7 +3,6 @@
 from .box import element_bytes
 from .block_scaling import ATOM_COLUMNS, ATOM_ROWS, SCALE_SLOTS
 from .config import SWIZZLE_ROW_BYTES, TMEM_COLUMNS, GemmConfig
-from .epilogues import NO_EPILOGUE, Fusion
 
 comptime TEAM_THREADS = 128
 """Threads of a team, which writes C together: a consumer warpgroup on sm_90a, the four epilogue warps on sm_100a."""
@@ -76,23 +75,9 @@ __extension GemmConfig:
         """Returns how many rows of the accumulator one team writes."""
         return self.cta_m() if self.has_tmem() else self.consumer_m()
 
-    def is_fused(self) -> Bool:
-        return self.epilogue != NO_EPILOGUE
-
     def quantises(self) -> Bool:
         """C has a scale factor for each block of a row: f32 with e4m3, otherwise that of its block-scaled format."""
         return self.out_scaling.bits < 16
-
-    def stores_product(self) -> Bool:
-        """C is the product itself: no split-K, no fused epilogue, no scale factors."""
-        return not self.splits_k() and not self.is_fused() and not self.quantises()
-
-    def blocks_in_step(self) -> Int:
-        """Returns how many blocks of a row one step of the epilogue makes, where C is block-scaled."""
-        return self.epilogue_width * self.fusion().results // 8 // self.out_scaling.block()
-
-    def fusion(self) -> Fusion:
-        return Fusion(self.epilogue)
 
     def step_columns(self) -> Int:
         """Returns how many columns of C one step makes of `epilogue_width` columns of the accumulator."""

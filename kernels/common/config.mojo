@@ -2,17 +2,16 @@
 
 `C[M, N] = A[M, K] . B[N, K]^T`, all row-major. A and B have 16-bit elements, are e4m3 or block-scaled; C has 16 or 32
 bits, or scale factors of its own; sums are f32. A and B of 16 bits may be [K, M] and [K, N] in memory. Extensions of
-`GemmConfig` in tile.mojo, accumulator.mojo and shared_memory.mojo derive sizes from it. All of this is integer
-arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at run time."""
+`GemmConfig` in tile.mojo, accumulator.mojo and shared_memory.mojo derive sizes from it; choices.mojo reads it from
+options. All of this is integer arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at
+run time."""
 
 from .accumulator import *
-from .block_scaling import E4M3, UNSCALED, BlockScaling, block_scaled_names, find_scaling
-from .epilogues import Fusion, epilogue_names, epilogue_number
-from .options import Options
-from .series import *
+from .block_scaling import BlockScaling
+from .kernel import Kernel
 from .shared_memory import *
 from .tile import *
-from .word import Word, matching_string
+from .word import Word
 
 comptime SHARED_MEMORY_LIMIT = 232448
 """Bytes of dynamic shared memory one CTA can have, 227 KB (CUDA Programming Guide, compute capability 9.0 and 10.0)."""
@@ -28,31 +27,6 @@ comptime TMEM_COLUMNS = 512
 
 comptime SWIZZLE_ROW_BYTES = 128
 """Bytes of a row of a swizzled tile. The swizzle pattern repeats every 8 rows (PTX ISA 5.5.7)."""
-
-
-def dtype_names() -> List[Word]:
-    """Returns the names of the types that A and B may have."""
-    var names: List[Word] = ["bf16", "fp16", E4M3.name]
-    return names + block_scaled_names()
-
-
-comptime OUT_DTYPES: List[Word] = ["bf16", "fp16", "f32", E4M3.name, "nvfp4", "mxfp8", "mxfp4"]
-"""The names of the types that C may have."""
-
-
-def element_type(name: Word) -> DType:
-    """Returns the type of this name: bytes for elements of 4 bits, bf16 for a name not in `OUT_DTYPES`."""
-    if name == "f32":
-        return DType.float32
-    if find_scaling(name).bits < 16:
-        return DType.uint8 if find_scaling(name).bits == 4 else DType.float8_e4m3fn
-    return DType.float16 if name == "fp16" else DType.bfloat16
-
-
-def float_name(dtype: DType) -> Word:
-    if dtype == DType.float32:
-        return "f32"
-    return "bf16" if dtype == DType.bfloat16 else "fp16"
 
 
 struct GemmConfig(TrivialRegisterPassable):
@@ -94,67 +68,6 @@ struct GemmConfig(TrivialRegisterPassable):
     var swapped: Bool  # the kernel computes B . A^T and stores its transpose, so few rows of A lie along the MMA's N
     var grouped: Bool  # rows of A belong to groups, each with its own B: groups.mojo
     var masked: Bool  # all groups have the same number of rows in memory; only the first ones of each count
-
-    def __init__(out self, var options: Options) raises:
-        """Takes the given options. The kernel chooses the others."""
-        var arch = options.word[["sm_100a", "sm_90a"]]("arch", "sm_100a")
-        var blackwell = arch == "sm_100a"
-        var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6"))
-        self.kernel = kernel
-        self.arch = matching_string["sm_100a", "sm_90a"](arch)
-        var dtype = options.word[dtype_names()]("dtype", "bf16")
-        self.scaling = find_scaling(dtype)
-        self.dtype = element_type(dtype) if self.scaling.bits == 16 else DType.bfloat16
-        var scales: Word = "none"
-        if kernel.is_block_scaled:
-            scales = "block"
-        elif dtype == E4M3.name:
-            scales = "tensor"
-        self.scales = options.word[["none", "tensor", "block"]]("scales", scales)
-        var out_dtype = options.word[OUT_DTYPES]("out_dtype", float_name(self.dtype))
-        self.out_dtype = element_type(out_dtype)
-        self.out_scaling = find_scaling(out_dtype)
-        self.cta_group = options.number("cta_group", 2 if blackwell else 1)
-        self.mma_m = options.number("mma_m", 128 * self.cta_group)
-        self.mma_n = options.number("mma_n", 256)
-        self.block_k = options.number("block_k", 8 * SWIZZLE_ROW_BYTES // self.scaling.bits)
-        self.grouped = options.switch("grouped")
-        self.masked = options.switch("masked")
-        self.cluster_m = options.number("cluster_m", 4 if blackwell and not self.grouped else 2)
-        self.cluster_n = options.number("cluster_n", 4 if blackwell and not self.grouped else 1)
-        self.multicast = options.switch("multicast", True)
-        var bands = kernel.double_buffers_epilogue and not kernel.is_persistent and not blackwell
-        self.band_m = options.number("band_m", 2048 // max(1, self.mma_m) if bands else 0)
-        self.ping_pong = options.switch("ping_pong")
-        var scheduler: Word = "none"
-        if kernel.is_persistent:
-            scheduler = "clc" if blackwell and not self.grouped else "static"
-        self.scheduler = options.word[["clc", "static", "dynamic", "none"]]("scheduler", scheduler)
-        var raster_group = 16 if self.ping_pong else 8
-        self.raster_group = options.number("raster_group", raster_group if kernel.is_persistent else 1)
-        self.accumulators = options.number("accumulators", 2 if blackwell and kernel.is_persistent else 1)
-        self.epilogue = epilogue_number(options.word[epilogue_names()]("epilogue", "none"))
-        self.results = Fusion(self.epilogue).results * min(8, self.out_scaling.bits) // 8
-        self.split_k = options.number("split_k", 1)
-        self.layout = matching_string["nt", "nn", "tn", "tt"](options.word[["nt", "nn", "tn", "tt"]]("layout", "nt"))
-        self.swapped = options.switch("swapped")
-        # A step is half as wide if C is f32, or if it has two buffers and no scale factors.
-        var halves = self.out_dtype == DType.float32
-        halves = halves or (kernel.double_buffers_epilogue and self.out_scaling.bits == 16)
-        self.epilogue_width = 32 if halves else 64
-        self.clc_depth, self.sms, self.stages = 0, 0, 1
-        # All fields have a value from here on, so methods may be called.
-        while self.epilogue_width > 16 and self.warp_columns() % self.epilogue_width != 0:
-            self.epilogue_width //= 2
-        self.epilogue_width = options.number("epilogue_width", self.epilogue_width)
-        self.clc_depth = options.number("clc_depth", 2 if self.cancels_clusters() else 0)
-        self.sms = options.number("sms", resident_ctas(self.cluster_size(), blackwell) if self.fills_sms() else 0)
-        self.stages = options.number("stages", self.stages_that_fit() if kernel.pipelined else 1)
-        options.finish()
-
-    def operand_dtype(self) -> DType:
-        """Returns the type of A and B on sm_90a."""
-        return DType.float8_e4m3fn if self.scaling.name == E4M3.name else self.dtype
 
     def has_scale_factors(self) -> Bool:
         """A and B have scale factors; each stage holds those of its rows."""
@@ -223,15 +136,6 @@ struct GemmConfig(TrivialRegisterPassable):
 
     def threads(self) -> Int:
         return self.warps() * 32
-
-    def dtype_name(self) -> Word:
-        """Returns the name of the type of A and B."""
-        if self.scaling.bits < 16:
-            return self.scaling.name
-        return float_name(self.dtype)
-
-    def c_dtype_name(self) -> Word:
-        return self.out_scaling.name if self.quantises() else float_name(self.out_dtype)
 
 
 def resident_ctas(cluster_size: Int, blackwell: Bool) -> Int:

@@ -1,8 +1,7 @@
 """A CTA: the problem that a launch gives it, its tile of C, its place in the cluster, and its barriers."""
 from .block_scaling import SCALE_SLOTS
 from .config import GemmConfig, SharedMemory, resident_ctas
-from .fragment import EpilogueOperands
-from .groups import Groups
+from .layer import Layer
 from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
 from .ptx import griddepcontrol_wait, launch_dependents
 from .tma import prefetch_tensor_map
@@ -15,33 +14,21 @@ from max.gpu.sync import syncwarp
 
 @fieldwise_init
 struct Problem(TrivialRegisterPassable):
-    """The problem of a launch: addresses of tensor maps (0 for scale factors that do not exist), sizes, the workspace,
-    and the operands of the epilogue."""
+    """The problem of a launch: addresses of tensor maps, and sizes."""
 
     var a: UInt64
     var b: UInt64
     var c: UInt64
-    var a_scales: UInt64
-    var b_scales: UInt64
     var k_iterations: UInt32
-    var m: UInt32  # rows of the product: those of A; if swapped, of B
-    var n: UInt32  # columns of the product: the rows of B; if swapped, of A
+    var m: UInt32  # rows of the product
+    var n: UInt32  # columns of the product
     var clusters_m: UInt32  # cluster tiles along M; a cluster tile is the part of C that a cluster computes
     var clusters_n: UInt32
-    var workspace: UInt64  # counters in global memory, then partial sums (split_k.mojo); 0 where the kernel needs none
-    var operands: EpilogueOperands
-    var groups: Groups
-
-    @inline(.always)
-    def operands_of(self, tile: Tile) -> EpilogueOperands:
-        """Returns the operands of the epilogue for this tile. Each group has its own bias."""
-        var found = self.operands
-        found.bias += 2 * UInt64(tile.group * self.n)
-        return found
+    var layer: Layer  # what only kernels 8 and 9 have
 
     @inline(.always)
     def b_row(self, tile: Tile) -> Int32:
-        """Returns the row of B for the first column of a tile. The B of all groups lie one after the other."""
+        """Returns the row of the tensor B for the first column of a tile."""
         return tile.column + Int32(tile.group * self.n)
 
 
@@ -51,8 +38,8 @@ struct Tile(TrivialRegisterPassable):
 
     var row: Int32  # first row of the product
     var column: Int32  # first column of the product, for the MMA
-    var end: Int32  # the row after the last one to store: M, or the end of the tile's group
-    var group: UInt32  # of its rows; 0 if the problem has no groups
+    var end: Int32  # the row after the last one to store
+    var group: UInt32  # which B its rows are multiplied with; 0 where there is one
 
 
 struct Cta[config: GemmConfig](TrivialRegisterPassable):

@@ -1,25 +1,8 @@
 """The interface of fused epilogues: fragments of the accumulator, operands, and functions that an epilogue may call."""
+from .layer import EpilogueOperands
 from .ptx import exp2, load_one_if_inside, load_pair_if_inside, reciprocal
 
 comptime Values = SIMD[DType.float32, 8]
-
-
-@fieldwise_init
-struct EpilogueOperands(TrivialRegisterPassable):
-    """The operands of an epilogue besides the accumulator, with elements of the type of A and B, and the address for
-    the scale factors of C. Addresses are in global memory, 0 where the epilogue does not use them."""
-
-    var bias: UInt64  # [columns]
-    var residual: UInt64  # [rows, columns], row-major
-    var alpha: Float32
-    var beta: Float32
-    var rows: UInt32  # of the product
-    var columns: UInt32
-    var factors: UInt64  # of C: f32 [blocks of columns, rows], rows padded to 16 bytes; or atoms (block_scaling.mojo)
-    var c_scale: Float32  # multiplies C of nvfp4 before it is quantised
-
-
-comptime NO_OPERANDS = EpilogueOperands(0, 0, 1, 0, 0, 0, 0, 1)
 
 
 @fieldwise_init

@@ -16,23 +16,12 @@ one ends where C begins. TMA does not store what a box has beyond the end of its
 group is therefore stored to the window that ends with the group, `inside` rows before its end. No size can make TMA
 store outside of the windows."""
 from .config import GemmConfig
+from .layer import Groups
 from .ptx import load_global_u32
 from std.math import ceildiv
 
 comptime MOST_GROUPS = 1024
 """The most groups of a launch. Every CTA reads the sizes of all groups before its tiles."""
-
-
-@fieldwise_init
-struct Groups(TrivialRegisterPassable):
-    """The groups of a launch."""
-
-    var sizes: UInt64  # global memory address of their sizes in rows, 4 bytes each
-    var count: UInt32  # 0: the problem has no groups
-    var row_stride: UInt32  # masked: rows in memory from the start of one group to the next
-
-
-comptime NO_GROUPS = Groups(0, 0, 0)
 
 
 struct Group[config: GemmConfig](TrivialRegisterPassable):

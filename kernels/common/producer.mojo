@@ -1,5 +1,4 @@
 """The producer loads stages of A and B by TMA, and multicasts each slice to the CTAs of the cluster that need it."""
-from .block_scaling import ATOM_ROWS, ATOM_WORDS, F32_BLOCK
 from .config import SWIZZLE_ROW_BYTES, GemmConfig
 from .cta import Cta, Problem, Tile
 from .multicast import Slices
@@ -66,24 +65,15 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     var a: Operand[Self.config.cta_group, Self.config.a_slices()]
     var b: Operand[Self.config.cta_group, Self.config.b_slices()]
-    var a_atoms: Operand[Self.config.cta_group, Self.config.a_scale_slices(), Self.config.atom_row_bytes()]
-    var b_atoms: Operand[Self.config.cta_group, Self.config.b_scale_slices(), Self.config.atom_row_bytes()]
     var problem: Problem
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config], problem: Problem):
+    def __init__(out self, cta: Cta[Self.config], problem: Problem, b_rows: UInt32):
+        """Takes the slices of this CTA. The tensor B has `b_rows` rows."""
         comptime sharing = Self.sharing
         self.a = {problem.a, problem.m, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
         var b_row = cta.rank_in_pair() * UInt32(Self.config.cta_b_rows())
-        var b_rows = problem.n
-        comptime if Self.config.grouped:
-            b_rows *= problem.groups.count
         self.b = {problem.b, b_rows, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
-        comptime of_b = Self.config.b_scale_sharing()
-        comptime rows = UInt32(ATOM_ROWS)
-        var a_atoms, b_atoms = (problem.m + rows - 1) // rows, (problem.n + rows - 1) // rows
-        self.a_atoms = {problem.a_scales, a_atoms, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
-        self.b_atoms = {problem.b_scales, b_atoms, 0, of_b.b_part(cta.rank), of_b.b_mask(cta.rank)}
         self.problem = problem
 
     @inline(.always)
@@ -97,37 +87,17 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
     @inline(.always)
     def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
-        """Starts the copies of this CTA's slices of A, B and scale factors, from column k of the tensor maps on."""
+        """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
         self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
         self.b.load(
             cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, self.problem.b_row(tile), k
         )
-        comptime a_bytes = UInt32(Self.config.a_scale_bytes())
-        comptime b_bytes = UInt32(Self.config.b_scale_bytes())
-        var a = cta.shared + UInt32(cta.layout.a_scales) + stage * a_bytes
-        var b = cta.shared + UInt32(cta.layout.b_scales) + stage * b_bytes
-        comptime if Self.config.promotes():
-            self.load_factors(a, b, tile, k // F32_BLOCK, full)
-        elif Self.config.has_scale_factors():
-            comptime words = Int32(Self.config.scaling.atoms_per_stage() * ATOM_WORDS)
-            self.a_atoms.load(a, full, tile.row // ATOM_ROWS, k // SWIZZLE_ROW_BYTES * words)
-            self.b_atoms.load(b, full, tile.column // ATOM_ROWS, k // SWIZZLE_ROW_BYTES * words)
-
-    @inline(.always)
-    def load_factors(self, a: UInt32, b: UInt32, tile: Tile, block: Int32, full: MBarrier):
-        """Starts the copies of f32 scale factors; each CTA loads its own. For A it loads one box, with all of its rows.
-        For B it loads one row for each 128 columns of the tile, from this block of K or up to three blocks before,
-        because a box begins at a multiple of 16 bytes. A tile out of bounds loads any factors."""
-        var row = tile.row if tile.row < Int32(self.problem.m) else 0
-        var column = tile.column if tile.column < Int32(self.problem.n) else 0
-        tma_load[1, False](a, self.problem.a_scales, full.address, row, block, 0)
-        tma_load[1, False](b, self.problem.b_scales, full.address, block // 4 * 4, column // F32_BLOCK, 0)
 
 
 @inline(.always)
 def produce[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Fills a stage for each K step of the only tile of a CTA. One thread of every CTA calls this."""
-    var loader = Loader[config](cta, problem)
+    var loader = Loader[config](cta, problem, problem.n)
     var stages = cta.stages(PRODUCER)
     var k: Int32 = 0
     for _ in range(problem.k_iterations):

@@ -108,7 +108,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
     def has_tile(self) -> Bool:
         """There is a current tile; otherwise this CTA has computed all of its tiles."""
         comptime if Self.config.grouped:
-            return self.group.number < self.problem.groups.count
+            return self.group.number < self.problem.layer.groups.count
         return self.number < self.tile_count()
 
     @inline(.always)
@@ -170,7 +170,7 @@ struct TileScheduler[config: GemmConfig](TrivialRegisterPassable):
         comptime if Self.config.splits_k():
             tile //= UInt32(Self.config.split_k)
         comptime if Self.config.grouped:
-            var moved = self.group.seek(tile, self.problem.groups, self.problem.clusters_n)
+            var moved = self.group.seek(tile, self.problem.layer.groups, self.problem.clusters_n)
             if not self.has_tile():
                 return
             if moved:
@@ -228,7 +228,7 @@ def fetch_from_counter[config: GemmConfig](cta: Cta[config], tiles: TileSchedule
         responses.empty().wait_acquire(responses.parity)
         comptime if config.cluster_size() > 1:
             responses.full().arrive_and_expect(TILE_NUMBER_BYTES)
-        number = launched_clusters[config]() + increment_counter(tiles.problem.workspace, tiles.tile_count() - 1)
+        number = launched_clusters[config]() + increment_counter(tiles.problem.layer.workspace, tiles.tile_count() - 1)
         var response = cta.response(responses.stage)
         comptime if config.cluster_size() > 1:
             comptime for rank in range(UInt32(config.cluster_size())):

@@ -1,23 +1,8 @@
-"""The kernels of the series, and the capabilities of each."""
+"""The kernels of the series."""
 
 from ..own import KERNEL as OWN
+from .kernel import Kernel
 from .word import Word
-
-
-@fieldwise_init
-struct Kernel(TrivialRegisterPassable):
-    """A kernel of the series and its capabilities. Shared code tests the capabilities, never the name."""
-
-    var name: Word
-    var pipelined: Bool  # a ring of stages between warps of different roles; otherwise one stage
-    var double_buffers_epilogue: Bool  # the epilogue writes C through two buffers: TMA stores one, warps fill the other
-    var is_persistent: Bool  # a CTA computes tile after tile; otherwise one, at its place in the grid
-    var is_block_scaled: Bool  # A and B have scale factors
-
-    def fuses(self) -> Bool:
-        """The kernel can apply a fused epilogue."""
-        return self.is_persistent and not self.is_block_scaled
-
 
 comptime SERIES = [
     Kernel("kernel5", pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False),

@@ -43,8 +43,8 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
         var number = tiles.number // UInt32(Self.config.split_k) * teams
         number += cta.rank * UInt32(Self.config.teams()) + team
         var all = problem.clusters_m * problem.clusters_n * teams
-        var behind = problem.workspace + UInt64(partials_offset(Int(all)))
-        self.counter = problem.workspace + 4 * UInt64(1 + number)
+        var behind = problem.layer.workspace + UInt64(partials_offset(Int(all)))
+        self.counter = problem.layer.workspace + 4 * UInt64(1 + number)
         self.first = behind + UInt64(number) * UInt64(Self.config.split_k * Self.bytes) + UInt64(16 * thread)
         self.part = tiles.k_part()
         self.arrived = cta.shared + UInt32(cta.layout.arrived) + 4 * team

@@ -1,6 +1,12 @@
-"""The TMA store of a box of C: plain, transposed, or up to the last row of a group."""
+"""The boxes of C of a configuration, and the TMA store of one: plain, transposed, or up to the last row of a group."""
+from .box import BoxRows
 from .config import GemmConfig
 from .tma import tma_store, tma_store_in_window
+
+comptime RowsOfBox[config: GemmConfig] = BoxRows[
+    config.out_dtype, config.step_columns(), config.c_pitch(), config.swapped, config.results
+]
+"""The rows of a box of C that one warp writes."""
 
 
 @inline(.always)

@@ -1,5 +1,7 @@
 """Readable names of configurations, which are the entry names of the kernels."""
 from ..common.config import GemmConfig
+from ..common.types import *
+from ..common.epilogues import *
 
 
 def label(config: GemmConfig) -> String:

@@ -1,8 +1,8 @@
 """Launches a kernel from the host, with the tensor maps and launch attributes of its launch plan."""
 from ..common.config import GemmConfig
+from ..common.types import *
 from .launch_plan import LaunchPlan, TensorMap
-from ..common.fragment import EpilogueOperands
-from ..common.groups import Groups
+from ..common.layer import EpilogueOperands, Groups
 from ..entry import gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes

@@ -4,6 +4,8 @@ Tensors are row-major: A is [M, K] or [K, M], B is [N, K] or [K, N], C is [M, N]
 length of a row."""
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, ATOM_WORDS, F32_BLOCK, BlockScaling
 from ..common.config import ELEMENT_BYTES, TEAM_THREADS, GemmConfig, partials_offset
+from ..common.types import *
+from ..common.epilogues import *
 from ..common.groups import MOST_GROUPS
 from ..common.multicast import Slices
 from ..common.word import Word

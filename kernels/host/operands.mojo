@@ -1,6 +1,8 @@
 """Checks the tensors of MAX ops, and turns them into operands of the kernels."""
 from ..common.config import GemmConfig
-from ..common.fragment import EpilogueOperands
+from ..common.types import *
+from ..common.epilogues import *
+from ..common.layer import EpilogueOperands
 from .launch_plan import LaunchPlan, TensorMap, atoms_shape
 from extensibility import ManagedTensorSlice
 

@@ -24,8 +24,8 @@ import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.config import GemmConfig
-from ..common.fragment import NO_OPERANDS, EpilogueOperands
-from ..common.groups import NO_GROUPS, Groups
+from ..common.epilogues import *
+from ..common.layer import NO_GROUPS, NO_OPERANDS, EpilogueOperands, Groups
 from .launch import launch
 from .launch_plan import LaunchPlan
 from .operands import check_memory, check_scales, check_shape, checked_factors_address, fused_operands

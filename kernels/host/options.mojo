@@ -1,6 +1,8 @@
 """Makes configurations from options: at run time for the planner, at compile time for builds and MAX ops."""
-from ..common.config import GemmConfig, float_name, element_type
+from ..common.choices import *
+from ..common.config import GemmConfig
 from ..common.options import Options
+from ..common.types import element_type, float_name
 from .rules import config_error
 from std.os import abort
 

@@ -3,6 +3,8 @@ names; harness/compile/plan_words.py has the sentences about them. Tensor maps l
 cuTensorMapEncodeTiled takes them (CUDA driver API): dims and boxes in elements, strides in bytes."""
 from ..common.block_scaling import SCALE_SLOTS
 from ..common.config import GemmConfig, SharedMemory
+from ..common.types import *
+from ..common.epilogues import *
 from .json import array, member, numbers, object, quoted, string_member
 from .label import label
 from .launch_plan import LaunchPlan, TensorMap

@@ -1,7 +1,9 @@
 """The rules for configurations, and the messages for those that break one. All other programs ask these (plan.mojo)."""
 from ..common.block_scaling import ATOM_BLOCKS, E4M3, F32_BLOCK, block_scaled_names
-from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig, kernel_names
+from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.types import *
 from ..common.epilogues import UNKNOWN_EPILOGUE, epilogue_names
+from ..common.series import kernel_names
 from .config_error import ConfigError
 from .tile_rules import cluster_error, layout_error, mma_error, sharing_error, stages_error
 

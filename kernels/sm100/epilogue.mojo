@@ -6,14 +6,12 @@ decides in which lane a row of the accumulator lies (PTX ISA 9.7.16.10.5):
     64 rows a CTA, in a pair     row r in lane r, the right half of the columns in lane r + 64
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
 """
-from ..common.box import BoxRows, values_per_word, pack_word
+from ..common.box import pack_word, values_per_word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
-from ..common.epilogues import EPILOGUES
-from ..common.fragment import EpilogueOperands, Fragment
 from ..common.pipeline import MBarrier
-from ..common.store_rows import store_rows
+from ..common.store_rows import RowsOfBox, store_rows
 from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_address, tmem_load
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import named_barrier, syncwarp
@@ -28,13 +26,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
-    comptime Rows = BoxRows[
-        Self.config.out_dtype,
-        Self.config.step_columns(),
-        Self.config.c_pitch(),
-        Self.config.swapped,
-        Self.config.results,
-    ]
+    comptime Rows = RowsOfBox[Self.config]
     comptime words = Self.halves * Self.Rows.words
     comptime count = Self.halves * Self.width // 2
     comptime Values = SIMD[DType.float32, Self.count]
@@ -58,23 +50,6 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
         comptime for i in range(Self.count):
             values[i] = registers[i]
         return values
-
-    @inline(.always)
-    def apply_epilogue[step: Int](self, product: Self.Values, operands: EpilogueOperands) -> Self.Values:
-        """Applies the fused epilogue to one step. If C has fewer columns, the last values are unused."""
-        comptime E = EPILOGUES[Self.config.epilogue - 1]
-        var results = Self.Values()
-        comptime for first in range(0, Self.count, 8):
-            comptime down = first // (Self.width // 2) * 16
-            comptime right = step * Self.width + first % (Self.width // 2) * 2
-            var row = self.values_row + UInt32(down)
-            var column = self.values_column + UInt32(right)
-            comptime if Self.config.swapped:
-                swap(row, column)
-            var values = product.slice[8, offset=first]()
-            var fragment = Fragment[Self.config.dtype, Self.config.swapped](values, row, column, operands)
-            results = results.insert[offset=first * E.results // 8](E.apply(fragment))
-        return results
 
     @inline(.always)
     def pack_words(self, values: Self.Values) -> SIMD[DType.uint32, Self.words]:

@@ -19,7 +19,7 @@ from max.gpu.sync import syncwarp
 @inline(.always)
 def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Runs the K loop. Every CTA loads; only the CTA that leads the MMA waits for full stages and multiplies."""
-    var loader = Loader[config](cta, problem)
+    var loader = Loader[config](cta, problem, problem.n)
     var multiplier = Multiplier[config](cta)
     var writers = cta.writer_mask()
     var stage = cta.stages(CONSUMER)

@@ -11,6 +11,7 @@ because its MMAs write into the TMEM of both.
 
 Every role has its own TileScheduler; all give the same tiles."""
 from ..common.config import GemmConfig
+from ..common.epilogues import *
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
 from ..common.pipeline import CONSUMER, PRODUCER

@@ -55,7 +55,7 @@ def write_overlapping[config: GemmConfig](cta: Cta[config], problem: Problem, va
         comptime for step in range(config.epilogue_steps()):
             comptime mirrored = Int32((config.epilogue_steps() - 1 - 2 * step) * config.epilogue_width)
             var part = epilogue.shifted_right(mirrored if accumulator == 0 else 0)
-            var values = part.load[step]() * problem.operands.alpha
+            var values = part.load[step]() * problem.layer.operands.alpha
             comptime if step == config.shared_steps() - 1:  # consumer release of the columns read so far
                 release_accumulator(epilogue)
             comptime if config.quantises():

@@ -5,6 +5,9 @@ A fused epilogue changes them, quantisation divides them by scale factors, then 
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
+from ..common.epilogues import *
+from ..common.fragment import Fragment
+from ..common.layer import EpilogueOperands
 from ..common.pipeline import CONSUMER
 from ..common.scheduler import TileScheduler
 from ..common.split_k import Partial
@@ -40,6 +43,27 @@ def sum_of_parts[
 
 
 @inline(.always)
+def apply_epilogue[
+    config: GemmConfig, //, step: Int
+](epilogue: Epilogue[config], product: Epilogue[config].Values, operands: EpilogueOperands) -> Epilogue[config].Values:
+    """Applies the fused epilogue to one step. If C has fewer columns, the last values are unused."""
+    comptime E = EPILOGUES[config.epilogue - 1]
+    comptime width = config.epilogue_width
+    var results = Epilogue[config].Values()
+    comptime for first in range(0, Epilogue[config].count, 8):
+        comptime down = first // (width // 2) * 16
+        comptime right = step * width + first % (width // 2) * 2
+        var row = epilogue.values_row + UInt32(down)
+        var column = epilogue.values_column + UInt32(right)
+        comptime if config.swapped:
+            swap(row, column)
+        var values = product.slice[8, offset=first]()
+        var fragment = Fragment[config.dtype, config.swapped](values, row, column, operands)
+        results = results.insert[offset=first * E.results // 8](E.apply(fragment))
+    return results
+
+
+@inline(.always)
 def write_results[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
     """Writes tile after tile like `write_tiles`, or its part with split-K. Four warps call this."""
     comptime last = config.epilogue_steps() - 1
@@ -60,7 +84,7 @@ def write_results[config: GemmConfig](cta: Cta[config], problem: Problem, var ti
                     comptime if step == last:
                         release_accumulator(epilogue)  # consumer release
                 comptime if config.is_fused():
-                    values = epilogue.apply_epilogue[step](values, problem.operands_of(tiles.tile))
+                    values = apply_epilogue[step](epilogue, values, problem.layer.operands_of(tiles.tile.group))
                 comptime if config.quantises():
                     values = quantise[step](cta, epilogue, values, problem)
                 write_step[config, step](epilogue, epilogue.pack_words(values), problem.c)

@@ -8,6 +8,7 @@ Four neighbouring lanes hold a row of an accumulator in registers, so a block ta
 """
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, BlockScaling
 from ..common.config import GemmConfig
+from ..common.epilogues import *
 from ..common.cta import Cta, Problem
 from ..common.pack import pack_four
 from ..common.ptx import store_bytes
@@ -52,7 +53,7 @@ def quantise[
     comptime of_product = UInt32(format.block() * 8 // config.fusion().results)  # columns of the product for a block
     var found = values
     comptime if not format.factors_are_powers_of_two():
-        found *= problem.operands.c_scale
+        found *= problem.layer.operands.c_scale
     var block = (epilogue.values_column + UInt32(step * E.width)) // of_product
     var end = problem.n // of_product
     var own: UInt32 = 0
@@ -79,5 +80,5 @@ def quantise[
     if cta.lane % 4 < rows and row < UInt32(epilogue.end) and block < across * UInt32(ATOM_BLOCKS):
         var atom = UInt64(row // UInt32(ATOM_ROWS)) * UInt64(across) + UInt64(block // UInt32(ATOM_BLOCKS))
         var inside = row % 32 * 16 + row % UInt32(ATOM_ROWS) // 32 * 4 + block % UInt32(ATOM_BLOCKS)
-        store_bytes[blocks](problem.operands.factors + atom * UInt64(ATOM_BYTES) + UInt64(inside), own)
+        store_bytes[blocks](problem.layer.operands.factors + atom * UInt64(ATOM_BYTES) + UInt64(inside), own)
     return found

@@ -1,12 +1,13 @@
 """The epilogue of sm_90a: each consumer warpgroup writes its rows of C from its own registers."""
-from ..common.box import BoxRows, values_per_word, pack_word
+from ..common.box import pack_word, values_per_word
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
 from ..common.epilogues import EPILOGUES
-from ..common.fragment import EpilogueOperands, Fragment, Values
+from ..common.fragment import Fragment, Values
+from ..common.layer import EpilogueOperands
 from ..common.ptx import mul_after_wait, pinned
-from ..common.store_rows import store_rows
+from ..common.store_rows import RowsOfBox, store_rows
 from .cta import WARPGROUP_WARPS, sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from std.utils.static_tuple import StaticTuple
@@ -22,13 +23,7 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
     comptime width = Self.config.epilogue_width
     comptime blocks = Accumulator[Self.config].blocks
-    comptime Rows = BoxRows[
-        Self.config.out_dtype,
-        Self.config.step_columns(),
-        Self.config.c_pitch(),
-        Self.config.swapped,
-        Self.config.results,
-    ]
+    comptime Rows = RowsOfBox[Self.config]
     comptime words = Self.blocks * Self.Rows.words
     comptime steps = Self.config.epilogue_steps()
 

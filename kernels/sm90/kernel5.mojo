@@ -20,7 +20,7 @@ from max.gpu.sync import syncwarp
 @inline(.always)
 def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile) -> Accumulator[config]:
     """Runs the K loop. All threads call this. Returns the rows of this thread's warpgroup."""
-    var loader = Loader[config](cta, problem)
+    var loader = Loader[config](cta, problem, problem.n)
     var consumer = Consumer[config](cta)
     var accumulator = Accumulator[config]()
     var stage = cta.stages(CONSUMER)

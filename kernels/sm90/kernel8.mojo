@@ -13,6 +13,7 @@ writes the old tile first. Each warpgroup does this by itself; the other may be 
 Every role has its own TileScheduler; all give the same tiles. With `ping_pong`, the consumers take them in turn
 (ping_pong.mojo)."""
 from ..common.config import GemmConfig
+from ..common.epilogues import *
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered, write_step
 from ..common.pipeline import CONSUMER
@@ -106,10 +107,10 @@ def write_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, v
                 if not store_and_add_parts(cta, partial, accumulator, consumer.group):
                     continue
             comptime if config.is_fused():
-                accumulator = apply_epilogue(cta, tile, accumulator, problem.operands_of(tile))
+                accumulator = apply_epilogue(cta, tile, accumulator, problem.layer.operands_of(tile.group))
             comptime if config.quantises():
                 accumulator = quantise(cta, tile, accumulator, problem)
-            var epilogue = Epilogue[config](cta, tile, accumulator, problem.operands.alpha)
+            var epilogue = Epilogue[config](cta, tile, accumulator, problem.layer.operands.alpha)
             comptime if config.defers_epilogue():
                 deferred.begin(epilogue)
             else:

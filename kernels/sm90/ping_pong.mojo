@@ -11,6 +11,7 @@ Correctness needs the order too. A warpgroup skips the stages of the other's til
 the parity only tells odd phases from even ones. So a warpgroup begins its tile after the other has seen all of its
 stages full: from then on each barrier is in the phase that the warpgroup waits for, or in the one before."""
 from ..common.config import GemmConfig
+from ..common.epilogues import *
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.pipeline import CONSUMER
@@ -62,10 +63,10 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
             order.arrive()
             finish_tile(consumer, accumulator, last)
             comptime if config.is_fused():
-                accumulator = apply_epilogue(cta, tiles.tile, accumulator, problem.operands_of(tiles.tile))
+                accumulator = apply_epilogue(cta, tiles.tile, accumulator, problem.layer.operands_of(tiles.tile.group))
             comptime if config.quantises():
                 accumulator = quantise(cta, tiles.tile, accumulator, problem)
-            var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.operands.alpha)
+            var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.layer.operands.alpha)
             write_double_buffered[config](epilogue, problem.c)
         else:
             skip_tile(cta, consumer, stages, problem.k_iterations)

@@ -28,7 +28,7 @@ def quantise[
     comptime if config.scales != "none":
         comptime for block in range(values.blocks):
             comptime for i in range(values.registers):
-                found.values[block][i] = mul_after_wait(values.values[block][i], problem.operands.alpha)
+                found.values[block][i] = mul_after_wait(values.values[block][i], problem.layer.operands.alpha)
     var columns = config.c_column(Int32(problem.n))
     var lane_row = first_row_of_thread(cta, tile)
     comptime for block in range(values.blocks):
@@ -46,7 +46,7 @@ def quantise[
                 var row = lane_row + UInt32(block * MMA_M + 8 * i)
                 if cta.lane % 4 == 0 and row < UInt32(tile.end) and column < columns:
                     var place = UInt64(column // F32_BLOCK) * UInt64(align_up(problem.m, 4)) + UInt64(row)
-                    store_global(problem.operands.factors + 4 * place, factor)
+                    store_global(problem.layer.operands.factors + 4 * place, factor)
                 comptime for at in range(first + 2 * i, first + BLOCK_REGISTERS, 4):
                     comptime for c in range(2):
                         found.values[block][at + c] = found.values[block][at + c] / factor

@@ -4,6 +4,7 @@ All 128 threads of a warpgroup call these functions, in code that is uniform acr
 multiplication and the wait for its group, no thread may access the accumulator or overwrite the stage.
 """
 from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
+from ..common.types import *
 from max.gpu.compute.mma import (
     WGMMADescriptor,
     wgmma_async,
