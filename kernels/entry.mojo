@@ -51,7 +51,7 @@ def gemm[
     comptime swapped = config.swapped  # the rows of the kernel are then columns of the product
     var rows, columns = n if swapped else m, m if swapped else n
     var operands = EpilogueOperands(bias, residual, alpha, beta, rows, columns, factors, c_scale)
-    run[config](a, b, c, 0, 0, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
+    run_kernel[config](a, b, c, 0, 0, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 
 @__llvm_metadata(
@@ -93,11 +93,11 @@ def scaled_gemm[
     var a_scales = tensor_map_address(Pointer(to=a_scales_map))
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
     var operands = EpilogueOperands(bias, residual, alpha, beta, m, n, factors, c_scale)
-    run[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
+    run_kernel[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
 
 
 @inline(.always)
-def run[
+def run_kernel[
     config: GemmConfig
 ](
     a: UInt64,

@@ -23,7 +23,7 @@ from max.gpu.host.compile import compile_info
 from std.sys import argv, exit, stderr
 
 
-def run[*configurations: StaticString]() raises:
+def print_ptx[*configurations: StaticString]() raises:
     """Prints the PTX of the configuration that the program's arguments name."""
     var arguments = argv()
     if len(arguments) != 3 or arguments[1] != "ptx":
@@ -42,7 +42,7 @@ def run[*configurations: StaticString]() raises:
 def emit_main[*configurations: StaticString]():
     """Runs a driver program for these configurations."""
     try:
-        run[*configurations]()
+        print_ptx[*configurations]()
     except error:
         print(error, file=stderr)
         exit(2)

@@ -48,7 +48,7 @@ struct Matmul:
         b: InputTensor[dtype=dtype, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
-        multiply[target, op_configuration[options, ARCH, dtype, out_dtype]()](c, a, b, ctx)
+        enqueue_product[target, op_configuration[options, ARCH, dtype, out_dtype]()](c, a, b, ctx)
 
 
 @extensibility.register("matmul_into")
@@ -62,7 +62,7 @@ struct MatmulInto:
         b: InputTensor[dtype=dtype, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
-        multiply[target, op_configuration[options, ARCH, dtype, out_dtype]()](c, a, b, ctx)
+        enqueue_product[target, op_configuration[options, ARCH, dtype, out_dtype]()](c, a, b, ctx)
 
 
 @extensibility.register("matmul_fused_into")
@@ -242,7 +242,7 @@ def plan_of[
     return plan^
 
 
-def multiply[
+def enqueue_product[
     target: StaticString, config: GemmConfig
 ](
     c: ManagedTensorSlice[rank=2, ...],

@@ -59,7 +59,7 @@ def serve_lines() raises:
         text = begun^
 
 
-def run() raises:
+def print_plan() raises:
     """Prints the launch plan for the program's arguments, or serves lines of options."""
     var arguments = List[String]()
     for argument in argv():
@@ -93,7 +93,7 @@ def run() raises:
 def plan_main():
     """Runs the planner."""
     try:
-        run()
+        print_plan()
     except error:
         print(error, file=stderr)
         exit(2)
