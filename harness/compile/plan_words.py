@@ -25,7 +25,8 @@ def add_words(plan: Json) -> Json:
         role["does"] = does[role["name"]]
     at = _at_barriers(plan)
     for barrier in plan["barriers"]:
-        barrier["arrives"], barrier["waits"] = at[barrier["name"]]
+        if "arrives" not in barrier:  # a kernel of the user's own says it of its barriers
+            barrier["arrives"], barrier["waits"] = at[barrier["name"]]
     return plan
 
 
@@ -43,6 +44,8 @@ def _detail(part: Json, is_ring: bool, plan: Json) -> str:
         return f"{part['count']} x {part['bytes'] // part['count']}"
     if part["name"] == "barriers":
         return f"{', '.join(_barriers_by_ring(plan))}: {part['bytes'] // 8} x 8"
+    if part["name"] != "C tile":
+        return "declared by the kernel"
     config = plan["config"]
     rows, columns, _ = config["mma_shape"]
     return f"{rows // config['cta_group']} x {columns} x {max(1, C_TYPES[config['out_dtype']].bits // 8)}"
@@ -59,6 +62,7 @@ def _barriers_by_ring(plan: Json) -> list[str]:
         found.append(f"scales {count['scales empty']} empty")
     if "answer full" in count:
         found.append(f"answer {count['answer full']} x (16 bytes, full, empty)")
+    found += [f"{barrier['name']} {barrier['count']}" for barrier in plan["barriers"] if "arrives" in barrier]
     return found if _is_sm90(plan) else [*found, "TMEM address"]
 
 

@@ -92,7 +92,8 @@ def budget(plan: Plan) -> Budget:
     rows, columns = plan.tile
     whole_tile = rows * columns * plan.out_type.bits // 8
     stage_barriers = 8 * sum(barrier.name in ("full", "empty") for barrier in plan.barriers)
-    fixed = parts["barriers"] - stages * stage_barriers
+    rings = ("A stages", "B stages", "A scale stages", "B scale stages", "C tile")
+    fixed = sum(size for name, size in parts.items() if name not in rings) - stages * stage_barriers
     return Budget(
         used=plan.dynamic_smem,
         limit=limit,

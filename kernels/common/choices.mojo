@@ -13,7 +13,7 @@ __extension GemmConfig:
         """Takes the given options. The kernel chooses the others."""
         var arch = options.word[["sm_100a", "sm_90a"]]("arch", "sm_100a")
         var blackwell = arch == "sm_100a"
-        var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6"))
+        var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6")).capabilities
         self.kernel = kernel
         self.arch = matching_string["sm_100a", "sm_90a"](arch)
         var dtype = options.word[dtype_names()]("dtype", "bf16")

@@ -8,7 +8,7 @@ run time."""
 
 from .accumulator import *
 from .block_scaling import BlockScaling
-from .kernel import Kernel
+from .kernel import Capabilities, Kernel
 from .shared_memory import *
 from .tile import *
 from .word import Word
@@ -38,7 +38,7 @@ struct GemmConfig(TrivialRegisterPassable):
 
     Any combination of options makes a configuration; `config_error` (rules.mojo) says which rule it breaks."""
 
-    var kernel: Kernel
+    var kernel: Capabilities
     var arch: StaticString
     var dtype: DType  # of 16-bit A and B; `scaling` names other types
     var scaling: BlockScaling  # of A and B

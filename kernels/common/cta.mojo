@@ -1,6 +1,7 @@
 """A CTA: the problem that a launch gives it, its tile of C, its place in the cluster, and its barriers."""
 from .block_scaling import SCALE_SLOTS
 from .config import GemmConfig, SharedMemory, resident_ctas
+from .kernel import MOST_DECLARED, Barrier, Buffer, Kernel
 from .layer import Layer
 from .pipeline import PRODUCER, MBarrier, Pipeline, fence_mbarrier_init
 from .ptx import griddepcontrol_wait, launch_dependents
@@ -137,6 +138,20 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         return {self.shared + UInt32(Self.layout.scales_empty)}
 
     @inline(.always)
+    def barrier[kernel: Kernel, declared: Barrier](self, number: UInt32 = 0) -> MBarrier:
+        """Returns an mbarrier that the kernel declares."""
+        comptime offset = kernel.offset_of(declared)
+        comptime assert offset >= 0, "the kernel does not declare this barrier"
+        return MBarrier(self.shared + UInt32(Self.layout.declared_barriers + offset)).next(number)
+
+    @inline(.always)
+    def buffer[kernel: Kernel, declared: Buffer](self) -> UInt32:
+        """Returns the shared memory address of a buffer that the kernel declares."""
+        comptime offset = kernel.offset_of(declared)
+        comptime assert offset >= 0, "the kernel does not declare this buffer"
+        return self.shared + UInt32(Self.layout.declared_buffers + offset)
+
+    @inline(.always)
     def stages(self, parity: UInt32) -> Pipeline[Self.config.stages]:
         """Returns the pipeline of stages: the producers fill them with slices of A and B, the MMAs read them."""
         return {self.full(), self.empty(), parity}
@@ -182,6 +197,11 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
         comptime for slot in range(UInt32(Self.config.response_slots())):
             self.response_full().next(slot).init(1)
             self.response_empty().next(slot).init(self.response_arrivals())
+        var declared = MBarrier(self.shared + UInt32(Self.layout.declared_barriers))
+        comptime for i in range(MOST_DECLARED):
+            comptime for _ in range(Int(Self.config.kernel.mbarriers[i])):
+                declared.init(UInt32(Self.config.kernel.arrivals[i]))
+                declared = declared.next(1)
         fence_mbarrier_init()
 
     @inline(.always)

@@ -16,13 +16,17 @@ comptime SERIES = [
 
 def kernel_names() -> List[Word]:
     """Returns the names of all kernels. Your own kernel is absent if no file is given for it."""
-    return [kernel.name for kernel in materialize[SERIES]() if kernel.name != ""]
+    var found = List[Word]()
+    comptime for kernel in SERIES:
+        comptime if kernel.capabilities.name != "":
+            found.append(kernel.capabilities.name)
+    return found^
 
 
 def find_kernel(name: Word) -> Kernel:
     """Returns the kernel of this name. For an unknown name, returns a kernel without capabilities, which `find_error`
     refuses."""
     comptime for kernel in SERIES:
-        if name == kernel.name:
+        if name == kernel.capabilities.name:
             return kernel
     return Kernel(name, pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False)

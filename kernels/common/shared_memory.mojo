@@ -44,21 +44,27 @@ __extension GemmConfig:
         var scales = SCALE_SLOTS if self.kernel.is_block_scaled else 0
         var accumulators = self.accumulator_barriers() * (2 if self.kernel.is_persistent else 1)
         var arrived = 8 if self.splits_k() else 0
-        return (8 * (accumulators + scales + 1) if self.has_tmem() else 0) + 32 * self.response_slots() + arrived
+        var declared = 8 * Int(self.kernel.mbarriers.reduce_add())
+        return (
+            (8 * (accumulators + scales + 1) if self.has_tmem() else 0)
+            + 32 * self.response_slots()
+            + arrived
+            + declared
+        )
 
     def shared_memory_bytes(self) -> Int:
         """Returns the bytes of dynamic shared memory that a CTA uses."""
-        return self.stages * self.stage_bytes() + self.c_bytes() + self.barrier_bytes()
+        return self.stages * self.stage_bytes() + self.c_bytes() + self.kernel.buffer_bytes + self.barrier_bytes()
 
     def stages_that_fit(self) -> Int:
         """Returns the most stages that fit into shared memory."""
-        var free = SHARED_MEMORY_LIMIT - self.c_bytes() - self.fixed_barrier_bytes()
+        var free = SHARED_MEMORY_LIMIT - self.c_bytes() - self.kernel.buffer_bytes - self.fixed_barrier_bytes()
         return free // max(1, self.stage_bytes() + 16)
 
 
 struct SharedMemory(TrivialRegisterPassable):
-    """The byte offsets in the dynamic shared memory of a CTA: A stages, B stages, C boxes, scale factors, responses,
-    then barriers. Those for accumulators and TMEM exist on sm_100a only. Tiles come first because they are 128-byte
+    """The byte offsets in the dynamic shared memory of a CTA: A stages, B stages, C boxes, scale factors, buffers that
+    the kernel declares, responses, then barriers. Those for accumulators and TMEM exist on sm_100a only. Tiles come first because they are 128-byte
     swizzled and need 1024-byte alignment (PTX ISA 5.5.7); the size of each tile is a multiple of that."""
 
     var a: Int
@@ -76,6 +82,8 @@ struct SharedMemory(TrivialRegisterPassable):
     var scales_empty: Int
     var tmem_address: Int
     var arrived: Int  # with split-K, a word for each team
+    var declared_buffers: Int  # of the kernel (`Buffer`)
+    var declared_barriers: Int  # of the kernel (`Barrier`)
 
     def __init__(out self, config: GemmConfig):
         self.a = 0
@@ -83,7 +91,8 @@ struct SharedMemory(TrivialRegisterPassable):
         self.c = self.b + config.stages * config.b_bytes()
         self.a_scales = self.c + config.c_bytes()
         self.b_scales = self.a_scales + config.stages * config.a_scale_bytes()
-        self.responses = self.b_scales + config.stages * config.b_scale_bytes()
+        self.declared_buffers = self.b_scales + config.stages * config.b_scale_bytes()
+        self.responses = self.declared_buffers + config.kernel.buffer_bytes
         self.full = self.responses + 16 * config.response_slots()
         self.empty = self.full + 8 * config.stages
         self.accumulator_full = self.empty + 8 * config.stages
@@ -94,3 +103,4 @@ struct SharedMemory(TrivialRegisterPassable):
         self.scales_empty = self.response_empty + 8 * config.response_slots()
         self.tmem_address = self.scales_empty + (8 * SCALE_SLOTS if config.kernel.is_block_scaled else 0)
         self.arrived = self.tmem_address + (8 if config.has_tmem() else 0)
+        self.declared_barriers = self.arrived + (8 if config.splits_k() else 0)

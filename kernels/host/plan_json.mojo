@@ -6,6 +6,8 @@ from ..common.config import GemmConfig, SharedMemory
 from ..common.types import *
 from ..common.epilogues import *
 from .json import array, member, numbers, object, quoted, string_member
+from ..common.kernel import MOST_DECLARED
+from ..common.series import find_kernel
 from .label import label
 from .launch_plan import LaunchPlan, TensorMap
 from ..common.multicast import Slices
@@ -49,7 +51,7 @@ def config_json(config: GemmConfig) -> String:
 def shared_memory_json(config: GemmConfig) -> String:
     """Returns the parts of shared memory in order. `count`: equal pieces, or 0 for barriers (`barriers_json`)."""
 
-    def part(name: StaticString, bytes: Int, count: Int) -> String:
+    def part(name: String, bytes: Int, count: Int) -> String:
         return object([string_member("name", name), member("bytes", bytes), member("count", count)])
 
     def stages(name: StaticString, bytes: Int) {imm config} -> String:
@@ -64,6 +66,11 @@ def shared_memory_json(config: GemmConfig) -> String:
     if config.has_scale_factors():
         parts.append(stages("A scale stages", config.a_scale_bytes()))
         parts.append(stages("B scale stages", config.b_scale_bytes()))
+    var kernel = find_kernel(config.kernel.name)
+    for i in range(MOST_DECLARED):
+        var buffer = kernel.buffers[i]
+        if buffer.bytes > 0:
+            parts.append(part(buffer.name.text(), buffer.bytes, 1))
     parts.append(part("barriers", config.barrier_bytes(), 0))
     return array(parts)
 
@@ -124,6 +131,16 @@ def barriers_json(config: GemmConfig) -> String:
             bytes = 4 if config.cluster_size() > 1 else 0
         found.append(barrier("answer full", layout.response_full, slots, 1, bytes))
         found.append(barrier("answer empty", layout.response_empty, slots, config.response_readers()))
+    var kernel = find_kernel(config.kernel.name)
+    for i in range(MOST_DECLARED):
+        var one = kernel.barriers[i]
+        if one.count > 0:
+            var members: List[String] = [
+                string_member("name", one.name),
+                member("offset", layout.declared_barriers + kernel.offset_of(one)),
+            ]
+            members += [member("count", one.count), member("arrivals", one.arrivals), member("bytes", one.bytes)]
+            found.append(object(members + [string_member("arrives", one.arrives), string_member("waits", one.waits)]))
     return array(found)
 
 

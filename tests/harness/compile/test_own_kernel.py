@@ -25,6 +25,7 @@ from harness.compile.own_kernel import Sources
 from harness.experiments.job import made_by
 
 EXAMPLE = paths.ROOT / "docs" / "examples" / "my_kernel.mojo"
+WITH_BARRIER = EXAMPLE.with_name("my_barrier.mojo")
 nightly_unless_what_runs_changed = pytest.mark.nightly_unless_changed(
     *("harness/compile/", "harness/epilogues.py", "harness/experiments/", "harness/cli/"),
     *("kernels/", "docs/examples/my_", "pyproject.toml"),
@@ -70,6 +71,37 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     assert wrong.returncode == 3 and f"{mine}:" in wrong.stderr and "no attribute 'lead'" in wrong.stderr
 
 
+@pytest.mark.slow
+@nightly_unless_what_runs_changed
+def test_a_kernel_declares_a_barrier_and_a_buffer_in_its_own_file(tmp_path):
+    text = WITH_BARRIER.read_text()
+    mine = tmp_path / "mine.mojo"
+    mine.write_text(text)
+    how = ("--shape", "300,520,136", "-c", "cluster=2x2", "--schedules", "3")
+    clean = harness(tmp_path, "verify", "mine.mojo", *how)
+    assert clean.returncode == 0 and clean.stdout.rstrip().endswith(": clean"), clean.stdout + clean.stderr
+
+    told = harness(tmp_path, "explain", "mine.mojo", "-c", "cluster=2x2").stdout
+    assert "factor ready x 1" in told and "the producer, after it has stored the factor" in told
+    plan = json.loads(harness(tmp_path, "build", "mine.mojo", "-c", "cluster=2x2", "--emit", "plan").stdout)
+    [ready] = [one for one in plan["barriers"] if one["name"] == "factor ready"]
+    others = [one["offset"] + 8 * one["count"] for one in plan["barriers"] if one["name"] != "factor ready"]
+    assert ready["offset"] >= max(others) and ready["offset"] + 8 <= plan["dynamic_smem"]
+
+    wait = "        cta.barrier[KERNEL, READY]().wait(0)\n"
+    assert wait in text
+    mine.write_text(text.replace(wait, ""))
+    wrong = harness(tmp_path, "verify", "mine.mojo", *how)
+    assert wrong.returncode == 4, wrong.stdout + wrong.stderr
+    assert "factor of CTA 0 (4 bytes): the read by ld does not wait for the write by st" in wrong.stdout
+
+    arrive = "            cta.barrier[KERNEL, READY]().arrive()\n"
+    assert arrive in text
+    mine.write_text(text.replace(arrive, ""))
+    hung = harness(tmp_path, "verify", "mine.mojo", *how)
+    assert hung.returncode == 3 and "factor ready" in hung.stdout + hung.stderr, hung.stdout + hung.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -83,8 +115,12 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
             EXAMPLE.read_text().replace('"my_kernel"', '"kernel7"'),
             "mine.mojo names its kernel kernel7, which the series has",
         ),
+        (
+            WITH_BARRIER.read_text().replace("[READY],", "[READY, A, B, C, D],"),
+            "mine.mojo declares 5 barriers: a kernel has at most 4 of its own",
+        ),
     ],
-    ids=["missing", "no kernel", "a program", "name of the series"],
+    ids=["missing", "no kernel", "a program", "name of the series", "too many barriers"],
 )
 def test_a_file_that_is_no_kernel_is_refused_in_one_line(tmp_path, monkeypatch, content, message):
     if content is not None:
