@@ -1,4 +1,4 @@
-"""A kernel of one's own with a barrier and a buffer: kernel 6, whose producer hands a factor to the epilogue warps."""
+"""A kernel of one's own with a barrier and a buffer: kernel 7, whose producer hands a factor to the epilogue warps."""
 from kernels.common.config import GemmConfig
 from kernels.common.cta import Cta, Problem
 from kernels.common.epilogue_store import finish_stores, write_step

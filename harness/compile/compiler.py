@@ -222,8 +222,10 @@ def _run_mojo(command: list[str], folder: Path, root: Path) -> None:
 
 
 # What the compiler says about itself, and the errors that only say that there was one.
-_NOISE = re.compile(r"Failed to initialize Crashpad|Included from ")
+_NOISE = re.compile(r"Failed to initialize Crashpad|Included from |Imported from ")
 _FOLLOWING = re.compile(r"error: (function instantiation failed|failed to run the pass manager)")
+# Why a call matches no function. Every struct can also be made from another one, by `move` and `copy`.
+_MISMATCH = re.compile(r"note: (candidate not viable: (?!missing required argument: '(?:move|copy)').*)")
 
 
 def readable_errors(text: str, root: Path) -> str:
@@ -248,7 +250,8 @@ def readable_errors(text: str, root: Path) -> str:
         for block in blocks
         if re.match(r"\S+:\d+:\d+: error: ", block[0]) and not (constraints and _FOLLOWING.search(block[0]))
     ]
-    return "\n".join([*constraints, *errors]) or text.strip() or "no message"
+    mismatches = list(dict.fromkeys(_MISMATCH.findall(text)))
+    return "\n".join([*constraints, *errors, *mismatches]) or text.strip() or "no message"
 
 
 class Refused(CannotRun):

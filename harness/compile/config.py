@@ -53,8 +53,10 @@ SHOWN = 2
 def advise(refusal: ConfigError, asked: Change, works: Callable[[Change], bool]) -> UsageProblem:
     """Adds suggestions to an error: changes that work with all other requested options.
 
-    If no single change works, suggests leaving out as few options as possible.
+    If no single change works, suggests leaving out as few options as possible. No option mends a kernel's declaration.
     """
+    if refusal.subject == "declaration":
+        return UsageProblem(str(refusal))
 
     def works_with(changes: Iterable[Change], most: int) -> list[Change]:
         return list(islice((change for change in changes if works({**asked, **change})), most))

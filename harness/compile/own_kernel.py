@@ -21,11 +21,8 @@ from harness.compile.catalog import ARCHITECTURES, KERNELS, Kernel
 from harness.compile.compiler import digest
 from harness.epilogues import Epilogue, text_of
 
-_DECLARED = re.compile(r"^comptime KERNEL\s*=\s*Kernel\((?P<fields>.*?)\)", re.MULTILINE | re.DOTALL)
+_DECLARED = re.compile(r"^comptime KERNEL\s*=\s*Kernel\((?P<fields>.*?)\)[ \t]*(#[^\n]*)?$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r'\s*"(\w+)"')
-_LISTS = re.compile(r"\b(barriers|buffers)\s*=\s*\[(.*?)\]", re.DOTALL)
-MOST_DECLARED = 4
-"""The most barriers, and buffers, that a kernel declares (``kernels/common/kernel.mojo``)."""
 _FORM = (
     'it needs a line such as `comptime KERNEL = Kernel("mine", pipelined=True, double_buffers_epilogue=True, '
     "is_persistent=False, is_block_scaled=False)`, as docs/own-kernel.md says"
@@ -84,9 +81,6 @@ def read(word: str) -> Kernel:
         )
     if name[1] in KERNELS:
         raise UsageProblem(f"{word} names its kernel {name[1]}, which the series has; take another name")
-    for kind, names in _LISTS.findall(declared["fields"]):
-        if (number := len([name for name in names.split(",") if name.strip()])) > MOST_DECLARED:
-            raise UsageProblem(f"{word} declares {number} {kind}: a kernel has at most {MOST_DECLARED} of its own")
     is_persistent = re.search(r"\bis_persistent\s*=\s*True\b", declared["fields"]) is not None
     space = KERNELS["kernel8" if is_persistent else "kernel7"].space
     file = str(Path(word).absolute())

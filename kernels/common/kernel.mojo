@@ -54,8 +54,10 @@ struct Kernel(TrivialRegisterPassable):
     kernels."""
 
     var capabilities: Capabilities
-    var barriers: StaticTuple[Barrier, MOST_DECLARED]  # unused ones have a count of 0
-    var buffers: StaticTuple[Buffer, MOST_DECLARED]  # unused ones have 0 bytes
+    var barrier_count: Int  # at most MOST_DECLARED: `declared_error` refuses more
+    var buffer_count: Int
+    var barriers: StaticTuple[Barrier, MOST_DECLARED]
+    var buffers: StaticTuple[Buffer, MOST_DECLARED]
 
     def __init__(
         out self,
@@ -68,14 +70,16 @@ struct Kernel(TrivialRegisterPassable):
         barriers: List[Barrier] = [],
         buffers: List[Buffer] = [],
     ):
+        self.barrier_count = len(barriers)
+        self.buffer_count = len(buffers)
         self.barriers = {fill = Barrier("", 0, 0, 0, "", "")}
         self.buffers = {fill = Buffer("", 0)}
         var mbarriers, arrivals, bytes = Numbers(0), Numbers(0), 0
-        for i in range(len(barriers)):
+        for i in range(min(len(barriers), MOST_DECLARED)):
             self.barriers[i] = barriers[i]
             mbarriers[i] = Int32(barriers[i].count)
             arrivals[i] = Int32(barriers[i].arrivals)
-        for i in range(len(buffers)):
+        for i in range(min(len(buffers), MOST_DECLARED)):
             self.buffers[i] = buffers[i]
             bytes += align_up(buffers[i].bytes, 128)
         self.capabilities = {

@@ -4,7 +4,7 @@
 struct ConfigError(Copyable, Movable):
     """The rule that a configuration breaks. Names are those of the planner's options."""
 
-    var subject: StaticString  # the option that breaks the rule
+    var subject: StaticString  # the option that breaks the rule, or `declaration`: the kernel's own
     var instead: StaticString  # other options that could change instead, separated by commas; may be empty
     var message: String  # the value and the rule; empty for a legal configuration
 

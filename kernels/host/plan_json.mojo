@@ -6,7 +6,6 @@ from ..common.config import GemmConfig, SharedMemory
 from ..common.types import *
 from ..common.epilogues import *
 from .json import array, member, numbers, object, quoted, string_member
-from ..common.kernel import MOST_DECLARED
 from ..common.series import find_kernel
 from .label import label
 from .launch_plan import LaunchPlan, TensorMap
@@ -67,10 +66,9 @@ def shared_memory_json(config: GemmConfig) -> String:
         parts.append(stages("A scale stages", config.a_scale_bytes()))
         parts.append(stages("B scale stages", config.b_scale_bytes()))
     var kernel = find_kernel(config.kernel.name)
-    for i in range(MOST_DECLARED):
+    for i in range(kernel.buffer_count):
         var buffer = kernel.buffers[i]
-        if buffer.bytes > 0:
-            parts.append(part(buffer.name.text(), buffer.bytes, 1))
+        parts.append(part(buffer.name.text(), buffer.bytes, 1))
     parts.append(part("barriers", config.barrier_bytes(), 0))
     return array(parts)
 
@@ -132,15 +130,14 @@ def barriers_json(config: GemmConfig) -> String:
         found.append(barrier("answer full", layout.response_full, slots, 1, bytes))
         found.append(barrier("answer empty", layout.response_empty, slots, config.response_readers()))
     var kernel = find_kernel(config.kernel.name)
-    for i in range(MOST_DECLARED):
+    for i in range(kernel.barrier_count):
         var one = kernel.barriers[i]
-        if one.count > 0:
-            var members: List[String] = [
-                string_member("name", one.name),
-                member("offset", layout.declared_barriers + kernel.offset_of(one)),
-            ]
-            members += [member("count", one.count), member("arrivals", one.arrivals), member("bytes", one.bytes)]
-            found.append(object(members + [string_member("arrives", one.arrives), string_member("waits", one.waits)]))
+        var members: List[String] = [
+            string_member("name", one.name),
+            member("offset", layout.declared_barriers + kernel.offset_of(one)),
+        ]
+        members += [member("count", one.count), member("arrivals", one.arrivals), member("bytes", one.bytes)]
+        found.append(object(members + [string_member("arrives", one.arrives), string_member("waits", one.waits)]))
     return array(found)
 
 

@@ -3,8 +3,9 @@ from ..common.block_scaling import ATOM_BLOCKS, E4M3, F32_BLOCK, block_scaled_na
 from ..common.config import SWIZZLE_ROW_BYTES, GemmConfig
 from ..common.types import *
 from ..common.epilogues import UNKNOWN_EPILOGUE, epilogue_names
-from ..common.series import kernel_names
+from ..common.series import find_kernel, kernel_names
 from .config_error import ConfigError
+from .declared_rules import declared_error
 from .tile_rules import cluster_error, layout_error, mma_error, sharing_error, stages_error
 
 
@@ -30,7 +31,9 @@ def find_error(config: GemmConfig) -> ConfigError:
         return ConfigError("arch", String(t"arch {config.arch}: block-scaled MMAs are those of sm_100a"))
     if config.arch != "sm_100a" and config.arch != "sm_90a":
         return ConfigError("arch", String(t"arch {config.arch} is not sm_100a or sm_90a"))
-    var wrong = scales_error(config)
+    var wrong = declared_error(find_kernel(config.kernel.name))
+    if wrong.is_none():
+        wrong = scales_error(config)
     if wrong.is_none():
         wrong = mma_error(config)
     if wrong.is_none():

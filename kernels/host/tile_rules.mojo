@@ -111,11 +111,14 @@ def stages_error(config: GemmConfig) -> ConfigError:
         var stages = max(config.stages, 1)
         var operands = stages * config.stage_bytes()
         var barriers = 16 * stages + config.fixed_barrier_bytes()
+        var declared = config.kernel.buffer_bytes
+        var buffers = String(t" + declared buffers {declared}") if declared > 0 else String()
+        var total = operands + config.c_bytes() + declared + barriers
         return ConfigError(
             "stages",
             String(
-                t"stages {stages}: A and B {operands} + C {config.c_bytes()} + barriers {barriers} ="
-                t" {operands + config.c_bytes() + barriers}, more than the {SHARED_MEMORY_LIMIT} bytes of shared memory"
+                t"stages {stages}: A and B {operands} + C {config.c_bytes()}{buffers} + barriers {barriers} ="
+                t" {total}, more than the {SHARED_MEMORY_LIMIT} bytes of shared memory"
             ),
             instead=StaticString("") if most >= 1 else StaticString("mma_shape"),
         )
