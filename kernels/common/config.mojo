@@ -2,9 +2,10 @@
 
 `C[M, N] = A[M, K] . B[N, K]^T`, all row-major. A and B have 16-bit elements, are e4m3 or block-scaled; C has 16 or 32
 bits, or scale factors of its own; sums are f32. A and B of 16 bits may be [K, M] and [K, N] in memory. Extensions of
-`GemmConfig` in tile.mojo, accumulator.mojo and shared_memory.mojo derive sizes from it; choices.mojo reads it from
-options. All of this is integer arithmetic: the kernels evaluate it at compile time, the launch plan and the tests at
-run time."""
+`GemmConfig` in tile.mojo, accumulator.mojo and shared_memory.mojo derive sizes from it, those in types.mojo and
+epilogues.mojo say more of its types and its epilogue, and choices.mojo reads it from options. A file sees the methods
+of an extension if it imports all of its module (`import *`). All of this is integer arithmetic: the kernels evaluate it
+at compile time, the launch plan and the tests at run time."""
 
 from .accumulator import *
 from .block_scaling import BlockScaling

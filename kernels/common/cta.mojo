@@ -208,7 +208,7 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     def wait_for_previous_grid(self):
         """Waits until the previous grid has ended (programmatic dependent launch). All threads call this before any of
         them accesses global memory. It lets the next grid start early if `next_starts_together`; otherwise
-        `produce` does so after its last load."""
+        `produce_tiles` does so after its last load."""
         comptime if Self.config.overlaps_launches():
             if self.next_starts_together():
                 launch_dependents()

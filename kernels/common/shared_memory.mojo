@@ -64,8 +64,9 @@ __extension GemmConfig:
 
 struct SharedMemory(TrivialRegisterPassable):
     """The byte offsets in the dynamic shared memory of a CTA: A stages, B stages, C boxes, scale factors, buffers that
-    the kernel declares, responses, then barriers. Those for accumulators and TMEM exist on sm_100a only. Tiles come first because they are 128-byte
-    swizzled and need 1024-byte alignment (PTX ISA 5.5.7); the size of each tile is a multiple of that."""
+    the kernel declares, responses, then barriers. Those for accumulators and TMEM exist on sm_100a only. Tiles come
+    first because they are 128-byte swizzled and need 1024-byte alignment (PTX ISA 5.5.7); the size of each tile is a
+    multiple of that."""
 
     var a: Int
     var b: Int

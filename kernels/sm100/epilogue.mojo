@@ -105,7 +105,8 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 def wait_for_accumulator[
     config: GemmConfig
 ](cta: Cta[config], tile: Tile, accumulator: UInt32 = 0, parity: UInt32 = 0) -> Epilogue[config]:
-    """Waits until the accumulator holds the tile (consumer wait). Returns the part that this warp writes."""
+    """Waits until the accumulator holds the tile (consumer wait). Returns the part that this warp writes. The defaults
+    are those of a CTA with one tile: its only accumulator, and the first phase of the full barrier."""
     comptime E = Epilogue[config]
     comptime alone = config.accumulator_barriers() == 1
     var number: UInt32 = 0 if alone else accumulator

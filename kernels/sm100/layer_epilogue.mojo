@@ -1,7 +1,7 @@
 """The epilogue of kernel 8 if C is not the product itself: split-K, fused epilogues, and quantisation.
 
-Each step of a tile goes the same way. Its values come from the accumulator or, with split-K, from the parts of all CTAs.
-A fused epilogue changes them, quantisation divides them by scale factors, then the store takes them."""
+Each step of a tile goes the same way. Its values come from the accumulator or, with split-K, from the parts of all
+CTAs. A fused epilogue changes them, quantisation divides them by scale factors, then the store takes them."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
