@@ -128,8 +128,9 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
     cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
     warp = SimpleNamespace(alive=FULL)
     fragment = SimpleNamespace(
-        native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={}
-    )
+        native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={},
+        pending_loads=[], pending_stores=[],
+    )  # fmt: skip
     assert engine.run(fragment, 0, 64) == (0, -1, 0)
     return registers[DESTINATION]
 
@@ -162,6 +163,8 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
         accesses={},
         live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
         barriers=[],
+        stores={},
+        early_reads=[],
         needs_all=[True],
         has_all_rows=[True],
         make_functions=lambda block: None,

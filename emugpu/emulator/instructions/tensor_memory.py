@@ -34,7 +34,7 @@ from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.machine.state import Cta, Fragment, PendingLoad, PendingStore
 from emugpu.emulator.memory.address_space import OFFSET_MASK, RANK_SHIFT, WINDOWS, shared_from_generic, space_of
 from emugpu.emulator.memory.tmem import SHAPES, RegisterPlace, first_register, parts_of, place
-from emugpu.emulator.ptx.ast import Immediate, Instruction, Register
+from emugpu.emulator.ptx.ast import Immediate, Instruction, Operand, Register
 
 GROUPS = ("cta_group::1", "cta_group::2")
 
@@ -226,7 +226,7 @@ def _follow_stores(f: Fragment, site: Site, spot: RegisterPlace) -> None:
 
     Kernels that run well do this: the load finds what was stored, so the stores of these columns are over.
     """
-    overlapping = [store for store in f.pending_stores if np.isin(spot.flat, store.positions).any()]
+    overlapping = [store for store in f.pending_stores if np.isin(spot.flat, store.place.flat).any()]
     if not overlapping:
         return
     f.grid.findings.warn(
@@ -268,17 +268,23 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     f.pending_loads.append(pending)
 
 
+EARLY_READ = "register-before-wait"
+
+
+def early_read(name: str, line: int) -> str:
+    """Returns the message of a read of a register of the load at a line before its wait."""
+    return f"reads register {name} of the tcgen05.ld at PTX line {line} before tcgen05.wait::ld"
+
+
 def load_early(f: Fragment, site: Site, registers: list[Value], slot: int, name: str) -> Value:
     """Returns a register of a tcgen05.ld that is being read. If no wait has covered the load, warns."""
     for pending in f.pending_loads:
         if any(s == slot and lanes & f.mask for s, lanes in zip(pending.slots, pending.open, strict=True)):
-            f.grid.findings.warn(
-                "register-before-wait",
-                site,
-                f"reads register {name} of the tcgen05.ld at PTX line {pending.site.line} before tcgen05.wait::ld",
-            )
+            f.grid.findings.warn(EARLY_READ, site, early_read(name, pending.site.line))
             _deliver(f, pending)
-            if f.grid.sink is not None and pending.operation is not None:
+            if pending.operation is None and not any(pending.open):
+                f.pending_loads.remove(pending)
+            elif f.grid.sink is not None and pending.operation is not None:
                 f.grid.sink(events.TensorMemoryWaited(f.agent, site, "use", (pending.operation,)))
             break
     return registers[slot]
@@ -341,13 +347,13 @@ def _stores_are_over(f: Fragment, site: Site, kind: str, stores: Sequence[Pendin
 @instruction("tcgen05.wait::ld", operands=0, writes=0, settles=True, family="tmem", targets=TENSOR_MEMORY)
 def _wait_ld(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
-    return Effect(wait_for_loads, micro=(NOTHING,))
+    return Effect(wait_for_loads, micro=(Micro("tcgen05.wait::ld", None, (), quiet=True),))
 
 
 @instruction("tcgen05.wait::st", operands=0, writes=0, family="tmem", targets=TENSOR_MEMORY)
 def _wait_st(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
-    return Effect(wait_for_stores)
+    return Effect(wait_for_stores, micro=(Micro("tcgen05.wait::st", None, (), quiet=True),))
 
 
 def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ...], address: Value) -> None:
@@ -366,11 +372,12 @@ def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ..
     if f.grid.sink is not None:
         operation = f.grid.operation("tmem.store", f, site, writes=_block(f, spot), place=spot, values=rows)
         f.grid.sink(events.Finished(operation, operation.writes))
-    f.pending_stores.append(PendingStore(site, spot.flat, operation))
+    f.pending_stores.append(PendingStore(site, lane_value(address, f.lanes[0]), spot, operation))
 
 
-def _where(i: Instruction, packs: str) -> str:
-    """Returns the source of (shape, .xN, pack or unpack, immHalfSplitoff)."""
+def layout_of(i: Instruction) -> tuple[str, int, bool, int]:
+    """Returns (shape, .xN, pack or unpack, immHalfSplitoff) of a tcgen05.ld or tcgen05.st."""
+    packs = "pack::16b" if i.modifiers[0] == "ld" else "unpack::16b"
     shape = next((m for m in i.modifiers if m[0].isdigit()), "")
     times = next((m for m in i.modifiers if m[0] == "x"), "")
     if not shape or not times[1:].isdigit():
@@ -381,36 +388,38 @@ def _where(i: Instruction, packs: str) -> str:
     split = 0
     if shape == "16x32bx2":
         split = next((immediate(o) for o in i.operands[1:] if isinstance(o, Immediate)), 0)
-    return f"({shape!r}, {times[1:]}, {i.has(packs)}, {split})"
+    return shape, int(times[1:]), i.has(packs), split
 
 
 @instruction("tcgen05.ld", operands=range(2, 4), family="tmem", targets=TENSOR_MEMORY)
 def _ld(i: Instruction, w: Translator) -> Effect:
     destinations = registers(i.operands[0])
     slots = str(tuple(r.slot for r in destinations))
-    arguments = [slots, _where(i, "pack::16b"), w.pointer(i.operands[1])]
-    return Effect(load, arguments, poisons=destinations, micro=_native_load(i, w, destinations))
+    arguments = [slots, repr(layout_of(i)), w.pointer(i.operands[1])]
+    return Effect(load, arguments, poisons=destinations, micro=_by_register(i, w, i.operands[1], destinations))
 
 
-def _native_load(i: Instruction, w: Translator, destinations: Sequence[Register]) -> tuple[Micro, ...]:
-    """Returns the load register by register, if all threads' registers have the same layout."""
-    base, width, offset = address_parts(i.operands[1])
-    shape = next(m for m in i.modifiers if m[0].isdigit())
-    if i.has("pack::16b") or shape == "16x32bx2" or shape not in SHAPES or not isinstance(base, Register):
+def _by_register(i: Instruction, w: Translator, address: Operand, values: Sequence[Operand]) -> tuple[Micro, ...]:
+    """Returns a load or a store register by register, if all threads' registers have the same layout."""
+    base, width, offset = address_parts(address)
+    shape, _, packed, _ = layout_of(i)
+    if packed or shape == "16x32bx2" or shape not in SHAPES or not isinstance(base, Register):
         return ()
     lanes = OfWarp(f"{w.use(first_register)}({shape!r}, f.warp.index % 4)")
     sources = ((base, width), (lanes, "b32"))
+    loads = i.modifiers[0] == "ld"
     return tuple(
-        Micro("tcgen05.ld", register, sources, offset=offset, alignment=SHAPES[shape].lane_alignment, part=part,
-              quiet=True)
-        for register, part in zip(destinations, parts_of(shape, len(destinations)), strict=True)
+        Micro(f"tcgen05.{i.modifiers[0]}", value if loads else None, sources if loads else (*sources, (value, "b32")),
+              offset=offset, alignment=SHAPES[shape].lane_alignment, is_first=n == 0, part=part, quiet=True)
+        for n, (value, part) in enumerate(zip(values, parts_of(shape, len(values)), strict=True))
     )  # fmt: skip
 
 
 @instruction("tcgen05.st", operands=range(2, 4), writes=0, family="tmem", targets=TENSOR_MEMORY)
 def _st(i: Instruction, w: Translator) -> Effect:
-    values = tuple_of(w.read(e, "b32") for e in elements(i.operands[-1]))
-    return Effect(store, [values, _where(i, "unpack::16b"), w.pointer(i.operands[0])])
+    values = elements(i.operands[-1])
+    arguments = [tuple_of(w.read(e, "b32") for e in values), repr(layout_of(i)), w.pointer(i.operands[0])]
+    return Effect(store, arguments, micro=_by_register(i, w, i.operands[0], values))
 
 
 @instruction(

@@ -31,9 +31,9 @@ class Findings:
             raise Fault(message, rule)
         self.note(rule, site, message)
 
-    def note(self, rule: str, site: Site, message: str) -> None:
+    def note(self, rule: str, site: Site, message: str, count: int = 1) -> None:
         """Records a finding that is a warning in strict mode too."""
-        self.add(RuleWarning(rule, f"PTX line {site.line}: {site.text}: {message}", line=site.line), site.index)
+        self.add(RuleWarning(rule, f"PTX line {site.line}: {site.text}: {message}", count, site.line), site.index)
 
     def add(self, finding: RuleWarning, index: int) -> None:
         known = self.found.setdefault((cause(finding), index), finding)

@@ -34,7 +34,7 @@ from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.local import LocalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tensor_map import TensorMap
-from emugpu.emulator.memory.tmem import TensorMemory
+from emugpu.emulator.memory.tmem import RegisterPlace, TensorMemory
 from emugpu.emulator.memory.unwritten import Uninitialised, Unwritten
 from emugpu.emulator.units.mma import MmaUnit
 
@@ -483,10 +483,11 @@ class PendingLoad:
 
 @dataclass(eq=False)
 class PendingStore:
-    """A tcgen05.st that no tcgen05.wait::st has covered yet. positions: flat positions in tensor memory."""
+    """A tcgen05.st that no tcgen05.wait::st has covered yet."""
 
     site: Site
-    positions: np.ndarray
+    address: int
+    place: RegisterPlace
     operation: Operation | None
 
 

@@ -169,6 +169,12 @@ class TensorMemory:
     def _overlapping(self, first: int, end: int) -> list[PendingWrite]:
         return [w for w in self.pending if w.first_column < end and first < w.end_column]
 
+    def make_readable(self, units: int) -> bool:
+        """Carries out the pending writes on allocation units. Returns whether these can be accessed directly now."""
+        first, end = (units & -units).bit_length() - 1, units.bit_length()
+        self.settle(ALLOCATION_COLUMNS * first, ALLOCATION_COLUMNS * end)
+        return not units & ~int(self._readable[0])
+
     def settle(self, first: int = 0, end: int = COLUMNS) -> None:
         """Carries out the pending writes on columns first .. end - 1."""
         for write in self._overlapping(first, end):

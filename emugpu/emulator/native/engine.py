@@ -31,10 +31,11 @@ from emugpu.emulator.native.layout import (
     Result,
     StopReason,
 )
+from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import NativePlan
-from emugpu.emulator.native.workspace import CTA_ROOM, FIELDS, JOIN_ROOM, File
+from emugpu.emulator.native.workspace import CTA_ROOM, JOIN_ROOM, File
 
 FEWEST_TURNS, SHORTEST_PAUSE, LONGEST_PAUSE = 1.5, 64, 4096
 """The average number of native turns that a call must make, and for how many turns fragments otherwise run one
@@ -189,7 +190,8 @@ class NativeEngine(FragmentRunner):
         barrier, generation = (named[0][0].number, named[0][1]) if named else (-1, 0)
         base = FIELDS * number
         about = (barrier, generation, -1, is_complete, 1, number, 0, 0, self._warp_number(f))
-        self._table[base + Field.BARRIER : base + FIELDS] = array("q", about)
+        self._table[base + Field.BARRIER : base + Field.PENDING] = array("q", about)
+        self._give_pending(f, base)
         self._new_stamp(base)
         return True
 
@@ -290,7 +292,7 @@ class NativeEngine(FragmentRunner):
         for number in touched:
             base = FIELDS * number
             table[base + Field.IS_TOUCHED] = 0
-            fields = table[base : base + FIELDS].tolist()
+            fields = table[base : base + Field.PENDING].tolist()
             f = now.objects.get(number)
             if f is None:
                 made.append((fields[Field.BORN], number, fields))
@@ -349,6 +351,7 @@ class NativeEngine(FragmentRunner):
     def _update(self, f: Fragment, fields: list[int], now: _Participants) -> None:
         f.block, f.streak = fields[Field.BLOCK], fields[Field.STREAK]
         f.native.is_fresh = f.native.is_ahead = True
+        self._take_pending(f)
         f.joins = self._joins_of(fields[Field.JOIN], now)
         f.join_block = f.joins[-1].block if f.joins else None
         if f.tokens:

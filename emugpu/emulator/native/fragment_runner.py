@@ -11,18 +11,21 @@ from array import array
 
 import numpy as np
 
+from emugpu.emulator.instructions.tensor_memory import EARLY_READ
 from emugpu.emulator.machine.block_engine import Stop
 from emugpu.emulator.machine.code import BLOCKED, Code
 from emugpu.emulator.machine.divergence import diverge
 from emugpu.emulator.machine.poison import Poison
-from emugpu.emulator.machine.state import Cta, Fragment, Grid
-from emugpu.emulator.native.layout import FIRST_ROW, Context, Result, StopReason
+from emugpu.emulator.machine.state import Cta, Fragment, Grid, PendingStore
+from emugpu.emulator.memory.tmem import place
+from emugpu.emulator.native.layout import FIRST_ROW, IN_PYTHON, MOST_STORES, Context, Result, StopReason
+from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.library import Library
 from emugpu.emulator.native.plan import NativePlan, Piece
 from emugpu.emulator.native.rows import PREDICATE
 from emugpu.emulator.native.trace import Trace
-from emugpu.emulator.native.workspace import FIELDS, File, Workspace
+from emugpu.emulator.native.workspace import File, Workspace
 
 TRIALS = 16
 """The engine decides after this many entries of a place whether native code pays there."""
@@ -81,6 +84,8 @@ class FragmentRunner:
             allocations=np.array(allocations or [(0, 0, 0, 0)], np.uint64), allocation_count=len(blocks),
             last_allocation=0,
         )  # fmt: skip
+        self._early_reads = np.zeros(max(1, len(plan.early_reads)), np.int64)
+        self._place.set(early_reads=self._early_reads)
         self._place.set(trace=0, traced=0, trace_words_used=0, trace_chunks_used=0)
         self._trace = None
         if grid.sink is not None:
@@ -89,9 +94,12 @@ class FragmentRunner:
         self._bounds = (-1, -1)
 
     def flush(self) -> None:
-        """Sends the remaining events to the sink at the end."""
+        """Sends the remaining events to the sink, and reports the findings that native code has counted, at the end."""
         if self._trace is not None:
             self._trace.drain()
+        for (index, message), count in zip(self._plan.early_reads, self._early_reads.tolist(), strict=False):
+            if count > 1:
+                self._grid.findings.note(EARLY_READ, self._grid.code.sites[index], message, count - 1)
 
     def end(self) -> None:
         """Ends the launch and leaves its memory to the next launch of the kernel."""
@@ -123,7 +131,7 @@ class FragmentRunner:
         block function, and the number of blocks before it, which are counted.
         """
         ran, number = 0, stop.piece if stop is not None else 0
-        failed = stop is not None and stop.reason == StopReason.FAILED
+        failed = stop is not None and stop.reason == StopReason.FAILED and not self._settles_tmem(f)
         pieces = self._pieces[block]
         if not pieces or (failed and number == 0 and not pieces[0].piece.synchronises):
             return block, self._functions[block](f, f.registers), 0
@@ -136,6 +144,9 @@ class FragmentRunner:
                 entry.weight -= price
                 status, block, following, further = self._run(f, entry, budget - ran)
                 ran += further
+                if status == StopReason.FAILED and self._settles_tmem(f):
+                    number = following
+                    continue
                 if status == StopReason.STOPPED:
                     return block, following, ran
                 if status == StopReason.DIVERGES:
@@ -151,6 +162,14 @@ class FragmentRunner:
             number, failed = number + 1, False
             if number == len(self._pieces[block]) or following == BLOCKED:
                 return block, following, ran
+
+    def _settles_tmem(self, f: Fragment) -> bool:
+        """Carries out deferred writes to tensor memory if a run failed because of them. Returns whether it may be tried
+        again.
+        """
+        units = self._place.context[Context.UNSETTLED]
+        self._place.context[Context.UNSETTLED] = 0
+        return units != 0 and f.cta.tmem.make_readable(units)
 
     def diverge(self, f: Fragment, block: int) -> int:
         """Splits a fragment at the branch that ends a block. Returns what the block's function would have returned."""
@@ -229,14 +248,44 @@ class FragmentRunner:
         base = FIELDS * number
         table[base + Field.MASK], table[base + Field.ALIVE] = f.mask, f.warp.alive
         table[base + Field.WARP] = self._warp_number(f)
+        self._give_pending(f, base)
         table[base + Field.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
         status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
         if self._trace is not None:
             self._trace.drain_if_full()
         return status
 
+    def _give_pending(self, f: Fragment, base: int) -> None:
+        """Passes the stores to tensor memory that no wait has covered."""
+        table, columns = self._table, 0
+        pending = len(f.pending_stores)
+        if pending > MOST_STORES or any(lanes & f.mask for load in f.pending_loads for lanes in load.open):
+            pending = IN_PYTHON
+        for n, store in enumerate(f.pending_stores if pending > 0 else ()):
+            table[base + Field.STORES + n] = store.site.index << 32 | store.address
+            columns |= (2 << (store.place.end_column - 1) // 8) - (1 << store.place.first_column // 8)
+        table[base + Field.PENDING] = pending
+        table[base + Field.STORED_COLUMNS] = columns - (1 << 64 if columns >> 63 else 0)
+
+    def _take_pending(self, f: Fragment) -> None:
+        """Takes over these stores."""
+        base = FIELDS * f.native.number
+        pending = self._table[base + Field.PENDING]
+        if pending == IN_PYTHON or not (pending or f.pending_stores):
+            return
+        known = {(s.site.index, s.address): s for s in f.pending_stores}
+        f.pending_stores = []
+        for entry in self._table[base + Field.STORES : base + Field.STORES + pending].tolist():
+            index, address = entry >> 32, entry & 0xFFFFFFFF
+            if (index, address) not in known:
+                shape, times, packed, split = self._plan.stores[index]
+                spot = place(shape, times, address, f.warp.index % 4, packed, split)
+                known[index, address] = PendingStore(self._grid.code.sites[index], address, spot, None)
+            f.pending_stores.append(known[index, address])
+
     def _take_over(self, f: Fragment) -> list[int]:
         """Takes over the live registers that a call changed, and returns the fields of its result."""
+        self._take_pending(f)
         out, file = self._place.out, f.native
         result: list[int] = out[:FIRST_ROW].tolist()
         if result[Result.CHANGES]:
@@ -281,6 +330,7 @@ class FragmentRunner:
         file.is_fresh = False
         if file.is_ahead:
             file.is_ahead = False
+            self._take_pending(f)
             location = self._table[FIELDS * file.number + Field.LOCATION]
             self._library.settle(self._place.context_address, file.number, location)
             self._take_rows(f, file, self._place.out[:FIRST_ROW].tolist())

@@ -97,6 +97,11 @@ class Context(Counted):
     TRACE_CHUNKS = auto()
     TRACE_CHUNKS_USED = auto()
     TRACE_CHUNKS_ROOM = auto()
+    EARLY_READS = auto()
+    """How often registers of a load from tensor memory were read before its wait, plus one, at each place."""
+    UNSETTLED = auto()
+    """A mask of the units of tensor memory that have a deferred write, or are not allocated, and that an access needs.
+    """
     SLICE = auto()
     """Blocks of a turn; blocks of a window that detects whether a loop only polls (0: no window); and blocks without a
     wait after which a fragment is deferred behind all others.
@@ -150,6 +155,12 @@ class FragmentField(Counted):
     """Whether it is in the list of fragments that Python must update."""
     WARP = auto()
     """The number of its warp among the traced warps."""
+    PENDING = auto()
+    """How many stores to tensor memory no wait has covered, or `IN_PYTHON` if only Python knows what is pending."""
+    STORED_COLUMNS = auto()
+    """A mask of the groups of 8 columns that these stores write."""
+    STORES = auto()
+    """`MOST_STORES` fields, one for each of them: its instruction, and its address in the lower 32 bits."""
 
 
 class TraceEvent(IntEnum):
@@ -382,8 +393,11 @@ TRACE_BYTES = 48
 """Bytes of an entry of the trace."""
 WHOLE_CHUNK = 1 << 30
 """Added to a chunk if one access covers all its bytes."""
-NOT_YET = -1
+NOT_YET = IN_PYTHON = -1
+MOST_STORES = 16
+"""Most stores to tensor memory of a fragment that no wait has covered and that native code knows."""
 JOIN_FIELDS, BARRIER_FIELDS = len(JoinField), len(NamedBarrier)
+FRAGMENT_FIELDS = len(FragmentField) - 1 + MOST_STORES
 CTA_FIELDS = len(CtaState) - 1 + NAMED_BARRIERS * BARRIER_FIELDS
 
 
@@ -398,8 +412,9 @@ def constants() -> str:
     }  # fmt: skip
     for prefix, table in tables.items():
         lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]
-    counted = ("FRAGMENT", "JOINPOINT", "BARRIER", "WARP", "FILTERED", "CHUNK")
+    counted = ("JOINPOINT", "BARRIER", "WARP", "FILTERED", "CHUNK")
     lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in counted]
-    numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET")
+    numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "FRAGMENT_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET",
+               "MOST_STORES")  # fmt: skip
     lines += [f"comptime {name} = {globals()[name]}" for name in numbers]
     return "\n".join(lines)

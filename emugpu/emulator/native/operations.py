@@ -371,8 +371,12 @@ participating lanes.
 """
 
 
-MATRICES = {"tcgen05.ld": 950, "stmatrix": 951, "stmatrix.trans": 952}
-"""Numbers of operations of whole warps: a register of a load from tensor memory, and the store of one matrix."""
+MATRICES = {"tcgen05.ld": 950, "stmatrix": 951, "stmatrix.trans": 952, "tcgen05.st": 953, "tcgen05.wait::st": 954}
+"""Numbers of operations of whole warps: a register of a load from tensor memory or of a store to it, the wait for such
+stores, and the store of one matrix.
+"""
+WAIT_FOR_LOADS = "tcgen05.wait::ld"
+"""The micro-operation of the wait for loads from tensor memory, which have their values at once."""
 
 
 class Control(IntEnum):
@@ -385,6 +389,10 @@ class Control(IntEnum):
     LEAVE = 1003
     """The block continues with an instruction that Python runs."""
     BARRIER = 1004
+    LOADED = 1005
+    """No load from tensor memory is pending that only Python knows; if aligned, the warp is whole."""
+    EARLY_READ = 1006
+    """Counts a read of a register of a load from tensor memory before its wait. Python does the first one."""
 
 
 BARRIER = "bar.sync"

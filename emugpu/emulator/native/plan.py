@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.emulator.instructions.table import Effect, Emitted, Unsupported
+from emugpu.emulator.instructions.table import Effect, Emitted, Unsupported, find
+from emugpu.emulator.instructions.tensor_memory import early_read, layout_of
 from emugpu.emulator.machine.code import EXIT, BlockFunction
-from emugpu.emulator.native.operations import Control
+from emugpu.emulator.native.operations import WAIT_FOR_LOADS, Control
 from emugpu.emulator.native.records import NO_GUARD, RECORD, Encoder, Record, synchronises
 from emugpu.emulator.native.rows import ROW_BYTES, WIDE, Rows
 from emugpu.emulator.ptx.ast import Instruction
@@ -27,7 +28,6 @@ from emugpu.emulator.translate.cfg import (
     accumulators,
     destinations,
     held_operands,
-    load_step,
     sources,
 )
 
@@ -103,6 +103,10 @@ class NativePlan:
     """The verb, the space, the bytes of an item, and the items, of each instruction that accesses memory natively."""
     barriers: list[int]
     """The numbers of the barriers that run natively."""
+    stores: dict[int, tuple[str, int, bool, int]]
+    """The layouts of the stores to tensor memory, by instruction."""
+    early_reads: list[tuple[int, str]]
+    """The reads of registers before the wait for their load: the instruction, and the message of its finding."""
     has_all_rows: list[bool]
     """Whether all registers that are live at the start of a block have rows."""
     make_functions: Callable[[int], None]
@@ -144,6 +148,7 @@ class Planner:
         self._rows = Rows(dtypes, operands, self._excluded)
         self._encoder = Encoder(instructions, self._rows, quiet)
         self._records: list[Record] = []
+        self._early: list[tuple[int, str]] = []
         self._locations: list[set[int]] = []
         self._saved: list[int] = []
 
@@ -177,32 +182,48 @@ class Planner:
     def _micro_of_block(self, block: BasicBlock) -> dict[int, list[Record] | None]:
         """Returns the micro-operations of each instruction except branches, or None if Python must run it."""
         unloaded = set(self._unloaded_in[block.index])
-        loading: set[int] = set()
+        """Registers of loads that may be pending since an earlier block."""
+        loading: dict[int, Instruction] = {}
+        """Registers of loads of this block that are pending, each with its load."""
         found: dict[int, list[Record] | None] = {}
         for index in range(block.first, block.last):
             i = self._instructions[index]
             emitted = self._emitted[index]
-            touched = {r.slot for r in [*sources(i), *destinations(i)]}
             poisons = isinstance(emitted, Effect) and bool(emitted.poisons)
             if i.opcode not in BRANCHES:
                 found[index] = self._encoder.records_of(i, emitted)
-            native = found.get(index) is not None and not synchronises(self._emitted[index])
-            if poisons and native:
-                loading |= touched
-            if (
-                touched & unloaded
-                or (isinstance(emitted, Effect) and emitted.stores)
-                or ((poisons or loading) and not native)
-            ):
+            records = found.get(index)
+            native = records is not None and not synchronises(emitted)
+            written = {r.slot for r in destinations(i)}
+            touched = unloaded & (written | {r.slot for r in sources(i)})
+            waits = isinstance(emitted, Effect) and any(m.name == WAIT_FOR_LOADS for m in emitted.micro)
+            if (isinstance(emitted, Effect) and emitted.stores) or ((poisons or loading or touched) and not native):
                 return dict.fromkeys(range(block.first, block.last))
-            before = set(unloaded)
-            load_step(i, unloaded)
-            if before and not unloaded:
-                # Python must deliver values that were loaded elsewhere.
-                if not before <= loading:
-                    found[index] = None
-                loading = set()
+            if records is not None:
+                ready: list[Record] = [{"op": Control.LOADED}] if touched else []
+                found[index] = [*ready, *self._early_reads(i, loading), *records]
+            unloaded -= touched
+            for slot in written & loading.keys():
+                del loading[slot]
+            if poisons:
+                loading |= dict.fromkeys(written, i)
+            if waits:
+                loading.clear()
+                unloaded.clear()
         return dict.fromkeys(range(block.first, block.last)) if loading else found
+
+    def _early_reads(self, i: Instruction, loading: dict[int, Instruction]) -> list[Record]:
+        """Returns records that count the reads of registers of pending loads, which end these loads."""
+        records: list[Record] = []
+        for r in sources(i):
+            if r.slot not in loading:
+                continue
+            load = loading[r.slot]
+            for slot in [slot for slot, its in loading.items() if its is load]:
+                del loading[slot]
+            records.append({"op": Control.EARLY_READ, "imm": len(self._early)})
+            self._early.append((i.index, early_read(r.name, load.line)))
+        return records
 
     def _guard_of_end(self, block: BasicBlock) -> set[int]:
         """Returns the predicate that decides where a block continues."""
@@ -383,6 +404,8 @@ class Planner:
             ],
             accesses=self._encoder.accesses,
             barriers=sorted(self._encoder.barriers),
+            stores={i.index: layout_of(i) for i in self._instructions if find(i).name == "tcgen05.st"},
+            early_reads=self._early,
             has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
             make_functions=lambda block: self._make_functions(block, pieces[block]),
         )

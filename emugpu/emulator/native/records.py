@@ -17,6 +17,7 @@ from emugpu.emulator.native.operations import (
     EXCHANGES,
     MATRICES,
     NUMBERS,
+    WAIT_FOR_LOADS,
     Control,
 )
 from emugpu.emulator.native.rows import NARROW, WIDE, NotNative, Rows
@@ -52,7 +53,6 @@ class Encoder:
         self._rows = rows
         self._quiet = quiet
         self._read = {r.slot for i in instructions for r in sources(i)}
-        self._stores_to_tmem = any(i.opcode == "tcgen05" and i.modifiers[0] == "st" for i in instructions)
         self.accesses: dict[int, tuple[str, str, int, int]] = {}
         self.barriers: set[int] = set()
 
@@ -95,7 +95,11 @@ class Encoder:
             return self._exchange(m, guard)
         if m.name in MATRICES:
             return self._matrix(m, guard)
-        operation = BY_NAME[m.name]
+        if m.name == WAIT_FOR_LOADS and guard == NO_GUARD:
+            return {"op": Control.LOADED, "flags": ALIGNED}
+        operation = BY_NAME.get(m.name)
+        if operation is None:
+            raise NotNative
         if len(operation.sources) != len(m.sources):
             raise NotNative
         rows = []
@@ -146,13 +150,16 @@ class Encoder:
         return {"op": Control.BARRIER, "a": rows[0], "b": rows[1], "flags": flags}
 
     def _matrix(self, m: Micro, guard: int) -> Record:
-        if guard != NO_GUARD or (m.name == "tcgen05.ld" and self._stores_to_tmem):
+        if guard != NO_GUARD:
             raise NotNative
-        (base, base_kind), (b, b_kind) = (self._rows.read(*s) for s in m.sources)
+        zero = (self._rows.literal(0, NARROW), NARROW)
+        read = [self._rows.read(*s) for s in m.sources]
+        (base, base_kind), *others = read + [zero] * (3 - len(read))
         flags = (WIDE_ADDRESS if base_kind == WIDE else 0) | (FIRST_ITEM if m.is_first else 0)
-        if b_kind != NARROW:
+        if any(kind != NARROW for _, kind in others):
             raise NotNative
-        found = {"op": MATRICES[m.name], "a": base, "b": b, "e": m.alignment, "no": m.part, "flags": flags}
+        found = {"op": MATRICES[m.name], "a": base, "e": m.alignment, "no": m.part, "flags": flags}
+        found |= {"b": others[0][0], "c": others[1][0]}
         found |= {"imm": m.offset & 0xFFFFFFFFFFFFFFFF, "d": NO_ROW}
         if m.destination is not None:
             found["d"], d_kind = self._destination(m)

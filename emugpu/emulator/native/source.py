@@ -83,9 +83,11 @@ def _atomic(space: str, nbytes: int) -> list[str]:
 
 
 _MATRICES = {
-    "tcgen05.ld": "VARIED if same and load_tensor_memory(c, pd, pa, pb, o)",
+    "tcgen05.ld": "VARIED if load_tensor_memory(c, f, pd, pa, pb, o)",
     "stmatrix": "STORED if not same and missing_lanes(file, slots, b) == 0 and store_matrix[False](c, pa, pb, o)",
     "stmatrix.trans": "STORED if not same and missing_lanes(file, slots, b) == 0 and store_matrix[True](c, pa, pb, o)",
+    "tcgen05.st": "STORED if missing_lanes(file, slots, x) == 0 and store_tensor_memory(c, f, pa, pb, px, o)",
+    "tcgen05.wait::st": "STORED if end_stores(c, f)",
 }
 
 

@@ -15,6 +15,7 @@ from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.bytes import aligned_bytes
 from emugpu.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
+from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
 from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.plan import NativePlan
 from emugpu.emulator.native.rows import NARROW, PREDICATE, ROW_BYTES, WIDE
@@ -29,7 +30,6 @@ CHUNK_FILES, MOST_FRAGMENTS, MOST_BYTES, ALIGNMENT = 4, 1 << 14, 1 << 30, 64
 """Files of rows that are allocated together, most files, most bytes of rows, and their alignment."""
 MOST_KEPT = 1 << 26
 """Most bytes of rows that are kept for the next launch."""
-FIELDS = len(Field)
 _PLACE_BYTES = 32
 _LANES = np.arange(32)
 _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)

@@ -265,6 +265,68 @@ def test_a_register_that_is_read_before_the_wait_is_told_of_alike():
     assert found["out"] == same(from_tmem(load + "tcgen05.wait" + wait + KEEP.format(trans="")), threads=128)["out"]
 
 
+TO_TMEM = "tcgen05.st.sync.aligned.32x32b.x4.b32 [%r2+{column}], {{%r10, %r11, %r12, %r13}};"
+BACK = "tcgen05.ld.sync.aligned.32x32b.x4.b32 {{%r10, %r11, %r12, %r13}}, [%r2+{column}];"
+FIRST, STORE, WAIT = LOAD.format(shape="32x32b.x4", at=""), TO_TMEM.format(column=16), "tcgen05.wait::st.sync.aligned;"
+AGAIN = BACK.format(column=16) + "tcgen05.wait::ld.sync.aligned;" + KEEP.format(trans="")
+
+
+def rounds(body: str) -> str:
+    return f"mov.b32 %r25, 0; ROUND: {body} add.u32 %r25, %r25, 1; setp.lt.u32 %p1, %r25, 20; @%p1 bra ROUND;"
+
+
+def test_reads_before_the_wait_are_counted_without_python():
+    reads = "add.u32 %r15, %r11, %r10; add.u32 %r16, %r12, %r15; mov.b32 %r10, %r16;"
+    without_wait = BACK.format(column=0) + reads
+    another = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r14}, [%r2+4];"
+    two = BACK.format(column=0) + another + reads + "mov.b32 %r15, %r14;"
+    for body, counts in ((without_wait, [160]), (two + "tcgen05.wait::ld.sync.aligned;", [160, 160])):
+        found = same(from_tmem(rounds(body) + KEEP.format(trans="")), threads=128)
+        assert [w.count for w in found["warnings"]] == counts
+        assert 0 < found["stops"][StopReason.FAILED] <= 2 * len(counts)
+
+
+STORES = {
+    "in one block": STORE + WAIT + AGAIN,
+    "in two blocks": STORE + "bra NEXT; NEXT: " + WAIT + AGAIN,
+    "with a barrier between": STORE + "bar.sync 0;" + WAIT + AGAIN,
+    "beside a load": STORE + BACK.format(column=0) + "tcgen05.wait::ld.sync.aligned;" + WAIT + AGAIN,
+    "and branches": STORE + "@!%p2 bra A; add.u32 %r6, %r6, 1; A: " + WAIT + AGAIN,
+    "and lanes apart": STORE + "@%p3 bra A; add.u32 %r6, %r6, 1; A: " + WAIT + AGAIN,
+    "in rounds": rounds(STORE + "mov.b32 %r10, %r25;" + WAIT) + AGAIN,
+    "in rounds of two blocks": rounds(STORE + "bra NEXT; NEXT: mov.b32 %r10, %r25;" + WAIT) + AGAIN,
+    "many at once": rounds(STORE + "mov.b32 %r10, %r25;") + WAIT + AGAIN,
+    "and lanes' own address": "mad.lo.u32 %r24, %r4, 0, %r0; sub.u32 %r24, %r24, %r0; add.u32 %r2, %r2, %r24;"
+    + STORE + WAIT + AGAIN,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", STORES)
+def test_registers_go_to_tensor_memory_and_come_back(where):
+    found = same(from_tmem(FIRST + STORES[where]), threads=128)
+    assert "error" not in found and not found["warnings"]
+    assert found["stops"][StopReason.FAILED] == 32 * (where == "many at once")
+    words = np.frombuffer(found["out"], np.uint32)[:512]
+    assert len(np.unique(words)) > 256 or where.startswith("in rounds") or where == "many at once"
+
+
+OPEN = {
+    "loads what the warp's tcgen05.st": STORE + AGAIN,
+    "is taken": "mov.b32 %r24, %r2; @%p3 add.u32 %r24, %r24, 2097152;" + STORE.replace("%r2+", "%r24+") + WAIT + AGAIN,
+    "not allocated": TO_TMEM.format(column=30) + STORE + WAIT + AGAIN,
+    "which was never written": "@%p3 mov.b32 %r25, 1; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2+16], {%r25};"
+    + WAIT + AGAIN,
+    "needs the whole warp converged": "@%p3 bra A; " + STORE + " A: " + WAIT + AGAIN,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", OPEN)
+def test_unusual_stores_to_tensor_memory_have_the_same_words(words):
+    found = same(from_tmem(FIRST + OPEN[words]), threads=128)
+    told = [w.message for w in found.get("warnings", ())] + [found.get("error", "")]
+    assert any(words in text for text in told), told
+
+
 # ---- undefined lanes ----
 
 _BRANCHES = "bra A; add.u32 %r6, %r6, 1; bra B; A: add.u32 %r6, %r6, 2; B: add.u32 %r6, %r6, 3;"

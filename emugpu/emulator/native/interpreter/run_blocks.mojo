@@ -112,6 +112,12 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                 status = STOP_WAITS if passes == 0 else STOP_FAILED
                 location = block
                 break
+            if op == 1005 or op == 1006:
+                var known = look(f, FRAGMENT_PENDING) >= 0 and (half(o, 4) & ALIGNED == 0 or mask == FULL)
+                if known if op == 1005 else count_early_read(c, o):
+                    continue
+                status = STOP_FAILED
+                break
             following = Int(get[DType.int32](o, 24))
             if op == 1002:
                 if missing_lanes(file, slots, half(o, 8)) & mask != 0:

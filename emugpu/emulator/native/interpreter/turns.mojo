@@ -172,7 +172,7 @@ def turn(c: Bytes, number: Int) -> Int:
         return STOP_STOPPED
     if status == STOP_DIVERGES:
         var at = look(out, RESULT_AT)
-        if leaves(c, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
+        if look(f, FRAGMENT_PENDING) > 0 or leaves(c, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
             note(f, FRAGMENT_RAN, ran)
             return STOP_SPLITS
         if split(c, number, block, pointer(c, OPERATIONS).unsafe_offset(32 * at)):
