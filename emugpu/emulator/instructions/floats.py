@@ -24,14 +24,14 @@ from emugpu.emulator.instructions.table import (
     kind_of,
     mask,
     micro,
-    micro_of,
     only_form,
     read_sources,
     row_bits,
 )
+from emugpu.emulator.instructions.values import half_to_float
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.poison import in_parts, spreads
-from emugpu.emulator.ptx.ast import Instruction
+from emugpu.emulator.ptx.ast import Instruction, Operand
 from emugpu.emulator.units import float_math
 from emugpu.emulator.units.formats import BF16, F16, F32, F64, Numbers
 
@@ -80,14 +80,6 @@ def float_operation(operation: str, kind: str, mode: str, ftz: bool, clamp: bool
     return pack(float_math.finish(result, form, mode, ftz=ftz, clamp=clamp, relu=relu), kind)
 
 
-def mixed_operation(operation: str, kind: str, mode: str, clamp: bool, *values: Value) -> Value:
-    """Computes f32 arithmetic with factors (or a first term) of 16 bits."""
-    narrow = [float_math.inputs(unpack(v, kind), _FORMATS[kind], False) for v in values[:-1]]
-    last = float_math.inputs(unpack(values[-1], "f32"), F32, False)
-    result = float_math.compute(operation, mode, *narrow, last)
-    return pack(float_math.finish(result, F32, mode, clamp=clamp), "f32")
-
-
 def _modes(i: Instruction) -> list[str]:
     mode = next((m for m in ROUNDINGS if i.has(m)), "rn")
     return [repr(mode), str(i.has("ftz")), str(i.has("sat")), str(i.has("relu"))]
@@ -96,11 +88,11 @@ def _modes(i: Instruction) -> list[str]:
 def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
     values = read_sources(i, w, kind)
     value = call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values)
-    return assign(i, value, *_native(i, operation, kind))
+    return assign(i, value, *_native(i, operation, kind, *i.operands[1:]))
 
 
-def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
-    """Returns the operation as micro-operations, of one number or two."""
+def _native(i: Instruction, operation: str, kind: str, *sources: Operand | Temporary) -> tuple[Micro, ...]:
+    """Returns the operation on these sources as micro-operations, of one number or two."""
     mode = next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
     if operation not in _NATIVE.get(kind, ()) or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False)):
         return ()
@@ -108,7 +100,7 @@ def _native(i: Instruction, operation: str, kind: str) -> tuple[Micro, ...]:
         return ()
     name = f"{operation}{mode}{'.ftz' if i.has('ftz') else ''}.{kind}"
     clamp = (micro("sat.f32", i.operands[0], kind, i.operands[0]),) if i.has("sat") else ()
-    return (micro_of(i, name, kind), *clamp)
+    return (micro(name, i.operands[0], kind, *sources), *clamp)
 
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
@@ -152,10 +144,18 @@ def _only_modes(i: Instruction, allowed: Sequence[str]) -> None:
 
 
 def _mixed(i: Instruction, w: Translator, kind: str) -> Assign:
+    """Emits f32 arithmetic with factors, or a first term, of 16 bits, which become f32 first. That is exact."""
     _only_modes(i, (*ROUNDINGS, "sat", "f32"))
-    values = [*(w.read(o, kind) for o in i.operands[1:-1]), w.read(i.operands[-1], "f32")]
-    mode, _, clamp, _ = _modes(i)
-    return assign(i, call(w, mixed_operation, repr(i.opcode), repr(kind), mode, clamp, *values))
+    *narrow, last = i.operands[1:]
+    values = [call(w, half_to_float, w.read(o, kind), repr(kind)) for o in narrow]
+    value = call(w, float_operation, repr(i.opcode), repr("f32"), *_modes(i), *values, w.read(last, "f32"))
+    wide = [Temporary(number=n) for n in range(len(narrow))]
+    native = [
+        micro("shl.32", to, kind, o, 16) if kind == "bf16" else micro("f32.from.f16", to, kind, o)
+        for o, to in zip(narrow, wide, strict=True)
+    ]
+    rounded = _native(i, i.opcode, "f32", *wide, last)
+    return assign(i, value, *(native if rounded else ()), *rounded)
 
 
 _FUSED_MODIFIERS = {

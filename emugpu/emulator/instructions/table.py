@@ -67,9 +67,10 @@ class Translator(Protocol):
 
 @dataclass(frozen=True)
 class Temporary:
-    """A place for a value between two micro-operations of an instruction."""
+    """A place for a value between two micro-operations of an instruction, which may have several."""
 
     is_wide: bool = False
+    number: int = 0
 
     def registers(self) -> list[Register]:
         return []

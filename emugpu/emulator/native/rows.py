@@ -56,10 +56,11 @@ class Rows:
             self.literals.append((self._known[key], value))
         return self._known[key]
 
-    def between(self, kind: int) -> int:
-        if ("between", kind) not in self._known:
-            self._known["between", kind] = self._new(kind)
-        return self._known["between", kind]
+    def between(self, kind: int, number: int) -> int:
+        key = ("between", kind, number)
+        if key not in self._known:
+            self._known[key] = self._new(kind)
+        return self._known[key]
 
     def expression(self, text: str, kind: int) -> int:
         if (text, kind) not in self.expressions:
@@ -71,7 +72,7 @@ class Rows:
         wanted = PREDICATE if kind == "pred" else WIDE if TYPE_BYTES[kind] == 8 else NARROW
         if isinstance(operand, Temporary):
             row_kind = WIDE if operand.is_wide else NARROW
-            return self.between(row_kind), row_kind
+            return self.between(row_kind, operand.number), row_kind
         if isinstance(operand, OfWarp):
             return self.expression(operand.text, wanted), wanted
         if isinstance(operand, Register):

@@ -82,6 +82,8 @@ FORMS = [
     *_each("cvt.{m}{z}.f32.f32 %r0, %r1;", m="rni rzi rmi rpi", z="- .sat"), "cvt.sat.f32.f32 %r0, %r1;",
     *_each("fma.{m}.f32 %r0, %r1, %r2, %r3;", m="rz rm rp rn.sat rm.sat rn.ftz.sat rm.ftz"),
     "add.sat.f32 %r1, %r1, %r2;",
+    *_each("fma.{m}.f32.{t} %r{d}, %h1, %h2, %r3;", m="rn rz rm.sat", t="f16 bf16", d="0 3"),
+    *_each("{op}.f32.{t} %r0, %h1, %r2;", op="add sub add.rz.sat", t="f16 bf16"), "fma.rn.f32.bf16 %r3, %h1, %h1, %r3;",
     "shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;", "shfl.sync.idx.b32 %r0, %r1, 3, 31, -1;",
     "shfl.sync.up.b32 %r0, %r1, 2, 0, -1;", "shfl.sync.down.b32 %r0, %r1, 1, 0x1C1D, -1;",
     "shfl.sync.idx.b32 %r0, %r1, %r2, 0x1803, -1;", *_each("shfl.sync.{m}.b32 %r0, %r1, %r2, %r3, -1;", m="idx down"),
@@ -142,7 +144,8 @@ WITHOUT = [
     "bfi.b32 %r0, %r1, %r2, %r3,3;", *_each("{op}.rz.f32x2 %d0, %d1, %d2;", op="add sub mul"),
     "add.rm.f64 %d0, %d1, %d2;", "cvt.rz.f32.f64 %r0, %d1;",
     *_each("cvt.{m}.ftz.{t}.f32 %r0, %r1;", m="rmi rpi", t="s32 u32"),
-    "cvt.rzi.s64.f64 %d0, %d1;", "fma.rm.ftz.f32 %r0, %r1, %r2, %r3;", "redux.sync.max.abs.f32 %r0, %r1, -1;",
+    "cvt.rzi.s64.f64 %d0, %d1;", "fma.rm.ftz.f32 %r0, %r1, %r2, %r3;",
+    *_each("add.rz.sat.f32.{t} %r0, %h1, %r2;", t="f16 bf16"), "redux.sync.max.abs.f32 %r0, %r1, -1;",
 ]  # fmt: skip
 """The forms that Python runs."""
 
