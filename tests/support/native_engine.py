@@ -164,6 +164,7 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
         live_rows=[[], [(DESTINATION, DESTINATION, kind_of(operation.result))]],
         barriers=[],
         stores={},
+        calls=[],
         early_reads=[],
         needs_all=[True],
         has_all_rows=[True],

@@ -150,6 +150,7 @@ class NativeEngine(FragmentRunner):
         """Calls native code and returns its result."""
         self._cta = None
         self._library.run_turns(self._place.context_address, turns)
+        self._place.caller.raise_interrupt()
         result: list[int] = self._place.out[:FIRST_ROW].tolist()
         return result
 

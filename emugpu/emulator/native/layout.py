@@ -102,6 +102,8 @@ class Context(Counted):
     UNSETTLED = auto()
     """A mask of the units of tensor memory that have a deferred write, or are not allocated, and that an access needs.
     """
+    CALL = auto()
+    """The function that executes an instruction in Python, on rows."""
     SLICE = auto()
     """Blocks of a turn; blocks of a window that detects whether a loop only polls (0: no window); and blocks without a
     wait after which a fragment is deferred behind all others.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from emugpu.emulator.instructions.table import Effect, Emitted, Unsupported, find
 from emugpu.emulator.instructions.tensor_memory import early_read, layout_of
 from emugpu.emulator.machine.code import EXIT, BlockFunction
+from emugpu.emulator.native.calls import Call
 from emugpu.emulator.native.operations import WAIT_FOR_LOADS, Control
 from emugpu.emulator.native.records import NO_GUARD, RECORD, Encoder, Record, synchronises
 from emugpu.emulator.native.rows import ROW_BYTES, WIDE, Rows
@@ -105,6 +106,8 @@ class NativePlan:
     """The numbers of the barriers that run natively."""
     stores: dict[int, tuple[str, int, bool, int]]
     """The layouts of the stores to tensor memory, by instruction."""
+    calls: list[Call]
+    """The instructions that Python executes in the middle of native code."""
     early_reads: list[tuple[int, str]]
     """The reads of registers before the wait for their load: the instruction, and the message of its finding."""
     has_all_rows: list[bool]
@@ -146,7 +149,7 @@ class Planner:
         read = {r.slot for i in instructions for r in sources(i)}
         self._excluded = frozenset(held | (read - written))
         self._rows = Rows(dtypes, operands, self._excluded)
-        self._encoder = Encoder(instructions, self._rows, quiet)
+        self._encoder = Encoder(instructions, self._rows, operands.names, quiet)
         self._records: list[Record] = []
         self._early: list[tuple[int, str]] = []
         self._locations: list[set[int]] = []
@@ -405,6 +408,7 @@ class Planner:
             accesses=self._encoder.accesses,
             barriers=sorted(self._encoder.barriers),
             stores={i.index: layout_of(i) for i in self._instructions if find(i).name == "tcgen05.st"},
+            calls=self._encoder.calls,
             early_reads=self._early,
             has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
             make_functions=lambda block: self._make_functions(block, pieces[block]),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from emugpu.emulator.instructions.table import NOTHING, Effect, Emitted, Micro, Temporary, Unsupported
+from emugpu.emulator.instructions.table import NOTHING, Assign, Effect, Emitted, Micro, Temporary, Unsupported
+from emugpu.emulator.native.calls import Call, call_of
 from emugpu.emulator.native.layout import NAMED_BARRIERS
 from emugpu.emulator.native.operations import (
     ACCESSES,
@@ -48,13 +50,17 @@ class Encoder:
     natively. ``barriers``: the numbers of the barriers that run natively.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], rows: Rows, quiet: bool) -> None:
-        """``quiet`` means that no sink will be attached and that loads of tensor memory take their values at once."""
+    def __init__(self, instructions: Sequence[Instruction], rows: Rows, names: Mapping[str, Any], quiet: bool) -> None:
+        """``names`` are those of expressions. ``quiet`` means that no sink will be attached and that loads of tensor
+        memory take their values at once.
+        """
         self._rows = rows
+        self._names = names
         self._quiet = quiet
         self._read = {r.slot for i in instructions for r in sources(i)}
         self.accesses: dict[int, tuple[str, str, int, int]] = {}
         self.barriers: set[int] = set()
+        self.calls: list[Call] = []
 
     def records_of(self, i: Instruction, emitted: Emitted | Unsupported) -> list[Record] | None:
         """Returns the records of an instruction, or None if Python must run it."""
@@ -63,6 +69,8 @@ class Encoder:
         if emitted is None:
             return []
         given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
+        if isinstance(emitted, Assign) and not emitted.micro:
+            return self._call(i, emitted)
         if any(m.quiet for m in emitted.micro) and not self._quiet:
             return None
         if emitted.micro == (NOTHING,):
@@ -83,6 +91,13 @@ class Encoder:
             return [{**self._record(m, guard, flags, items), "yes": i.index} for m in emitted.micro]
         except NotNative:
             return None
+
+    def _call(self, i: Instruction, assign: Assign) -> list[Record] | None:
+        try:
+            self.calls.append(call_of(i, assign, self._rows, self._names))
+        except NotNative:
+            return None
+        return [{"op": Control.CALL, "imm": len(self.calls) - 1, "yes": i.index}]
 
     def _record(self, m: Micro, guard: int, flags: int, items: int) -> Record:
         if m.name in ATOMICS and m.access:

@@ -49,6 +49,13 @@ class Rows:
             self.registers[slot] = self._new(self.kind_of_slot(slot))
         return self.registers[slot]
 
+    def accessible(self, slot: int) -> tuple[int, int]:
+        """Returns (row, kind of the row) of a register. Raises NotNative if native code may not access it."""
+        if slot in self._excluded:
+            raise NotNative
+        row = self.register(slot)
+        return row, self.kinds[row]
+
     def literal(self, value: int, kind: int) -> int:
         key = ("literal", value, kind)
         if key not in self._known:
@@ -76,10 +83,7 @@ class Rows:
         if isinstance(operand, OfWarp):
             return self.expression(operand.text, wanted), wanted
         if isinstance(operand, Register):
-            if operand.slot in self._excluded:
-                raise NotNative
-            row = self.register(operand.slot)
-            return row, self.kinds[row]
+            return self.accessible(operand.slot)
         if isinstance(operand, Immediate | Special | Symbol):
             try:
                 text = self._operands.read(operand, kind)

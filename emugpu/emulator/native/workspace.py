@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.bytes import aligned_bytes
+from emugpu.emulator.native.calls import Caller
 from emugpu.emulator.native.layout import CTA_FIELDS, FIRST_ROW, JOIN_FIELDS, Context, Mark
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
 from emugpu.emulator.native.layout import FragmentField as Field
@@ -58,6 +59,15 @@ class Views:
         self.marks = view[rows * ROW_BYTES : rows * (ROW_BYTES + 1)]
         planes = [view[rows * (ROW_BYTES + at) : rows * (ROW_BYTES + at + 4)].cast("I") for at in (1, 5, 9)]
         self.stamps, self.undefined, self.origins = planes
+
+    def put(self, row: int, kind: int, value: Any) -> bool:
+        """Sets a row to the value of a register. Returns False if it has no plain value."""
+        try:
+            (self.wide if kind == WIDE else self.narrow)[row] = value
+        except (TypeError, OverflowError):
+            return False
+        self.marks[row] = _VARIED if isinstance(value, np.ndarray) else _UNIFORM
+        return True
 
 
 class Files:
@@ -156,14 +166,7 @@ class File:
             self._files.give_back(self.number)
 
     def put(self, row: int, kind: int, value: Any) -> bool:
-        """Sets a row to the value of a register. Returns False if it has no plain value."""
-        rows = self.rows
-        try:
-            (rows.wide if kind == WIDE else rows.narrow)[row] = value
-        except (TypeError, OverflowError):
-            return False
-        rows.marks[row] = _VARIED if isinstance(value, np.ndarray) else _UNIFORM
-        return True
+        return self.rows.put(row, kind, value)
 
     def put_poison(self, row: int, kind: int, value: Poison, origin: int) -> bool:
         """Sets a row to a value with undefined lanes. Returns False if only some bits of a lane are undefined."""
@@ -193,6 +196,8 @@ class Workspace:
         self._kept: list[Any] = []
         """Objects whose addresses the interpreter holds."""
         self.files = Files(plan, self.context)
+        self.caller = Caller(plan.calls, self.files, self.context[Context.FRAGMENTS])
+        self.context[Context.CALL] = self.caller.address
         self.launches = 0
         self.entries: list[Any] = []
         """The experience with the plan's pieces in these launches."""

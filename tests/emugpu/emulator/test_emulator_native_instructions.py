@@ -147,7 +147,7 @@ WITHOUT = [
     "cvt.rzi.s64.f64 %d0, %d1;", "fma.rm.ftz.f32 %r0, %r1, %r2, %r3;",
     *_each("add.rz.sat.f32.{t} %r0, %h1, %r2;", t="f16 bf16"), "redux.sync.max.abs.f32 %r0, %r1, -1;",
 ]  # fmt: skip
-"""The forms that Python runs."""
+"""The forms that Python runs, all but the last in the middle of native code."""
 
 
 @pytest.mark.thorough
@@ -159,7 +159,7 @@ def test_the_forms_have_micro_operations():
         plan = module.code(None).native(False)
         assert plan is not None
         native = sum(piece.last - piece.first for pieces in plan.pieces for piece in pieces if piece.start >= 0)
-        if native < len(module.find(None).instructions):
+        if plan.calls or native < len(module.find(None).instructions):
             without.append(form)
     assert without == WITHOUT
 

@@ -9,6 +9,7 @@ from .layout import *
 
 
 comptime Bytes = Pointer[UInt8, MutUntrackedOrigin]
+comptime Function = def (Bytes, Int) thin abi("C") -> Int
 comptime Lanes = SIMD[DType.uint32, 32]
 comptime FULL = UInt32(0xFFFFFFFF)
 comptime NONE = 0xFFFF

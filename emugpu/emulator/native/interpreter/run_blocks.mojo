@@ -118,6 +118,11 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                     continue
                 status = STOP_FAILED
                 break
+            if op == 1007:
+                if c.unsafe_offset(8 * CALL).unsafe_bitcast[Function]()[](f, Int(get[DType.int64](o, 16))) != 0:
+                    continue
+                status = STOP_FAILED
+                break
             following = Int(get[DType.int32](o, 24))
             if op == 1002:
                 if missing_lanes(file, slots, half(o, 8)) & mask != 0:

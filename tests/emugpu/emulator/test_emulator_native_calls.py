@@ -1,0 +1,88 @@
+"""Plain instructions that Python executes in the middle of native code, on the rows of a fragment."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from native_engine import outcome, same
+from ptx_forms import FORMS
+from ptx_programs import module_of, source
+from test_emulator_native_instructions import program
+
+from emugpu.emulator import Module
+from emugpu.emulator.native.calls import Caller
+from emugpu.emulator.native.layout import StopReason
+
+PLAIN = ("integer", "half", "single and double", "conversions", "conversions (sm_100a)", "basic")
+NAMES = {"f": "r", "e": "d"}
+"""Registers of `program` for those of the forms."""
+
+
+def spelled(form: str) -> str:
+    return re.sub(r"%([a-z])(\d+)", lambda m: f"%{NAMES.get(m[1], m[1])}{int(m[2]) % 3}", form)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", PLAIN)
+def test_forms_without_micro_operations_do_the_same_in_native_code(family):
+    called = 0
+    for form in FORMS[family][1]:
+        if not re.match(r"[a-z0-9.:]+ (%|b,)", form) or re.match(r"%(q|clock|global)", form):
+            continue
+        text = program(spelled(form), "@%p1" if called % 3 == 0 else "", called % 3 == 1)
+        plan = Module(text).code(None).native(False)
+        if plan is None or not plan.calls:
+            continue
+        called += 1
+        assert outcome(text, True, threads=30) == outcome(text, False, threads=30), form
+    assert called > 2
+
+
+WORK = """
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; setp.lt.u32 %p1, %r0, 16; and.b32 %r3, %r0, 3;
+{before} lop3.b32 %r4, %r0, %r3, 77, 0x96; szext.wrap.s32 %r4, %r4, 5; add.u32 %r5, %r4, 1; {after}
+st.global.u32 [%rd1], %r5; ret;
+"""
+
+
+def test_the_code_around_a_call_stays_native():
+    text = source(WORK.format(before="", after=""))
+    plan = module_of(text).code(None).native(True)
+    assert plan is not None and len(plan.calls) == 2
+    assert [len(pieces) for pieces in plan.pieces if pieces] == [1]
+    found = same(text, threads=64)
+    assert not found["stops"][StopReason.FAILED]
+    lanes = np.arange(64)
+    low = (lanes ^ (lanes & 3) ^ 77) & 31
+    expected = (low - 32 * (low >> 4) + 1).astype(np.uint32)
+    assert (np.frombuffer(found["out"], np.uint32)[:64] == expected).all()
+
+
+CASES = {
+    "a branch": ("@%p1 bra A; add.u32 %r3, %r3, 9;", "A:"),
+    "lanes apart": ("@!%p1 bra A; add.u32 %r3, %r3, 9; szext.wrap.u32 %r3, %r3, 2; A:", ""),
+    "a guard": ("", "@%p1 szext.wrap.u32 %r5, %r4, %r3; @!%p1 bmsk.wrap.b32 %r5, %r3, %r4;"),
+    "two results": ("", "mov.b32 {%rs1, %rs2}, %r5; sad.u16 %rs1, %rs1, %rs2, 3; cvt.u32.u16 %r5, %rs1;"),
+    "a fault behind it": ("", "st.shared.u32 [%r4], %r5;"),
+    "an undefined lane": ("@%p1 mov.b32 %r9, 7; add.u32 %r3, %r3, %r9;", ""),
+    "a loop": ("L: add.u32 %r3, %r3, 1; szext.wrap.u32 %r3, %r3, 8;", "setp.lt.u32 %p2, %r3, 40; @%p2 bra L;"),
+    "a loop that only polls": ("L: bmsk.clamp.b32 %r3, 3, 5;", "setp.ne.u32 %p2, %r3, 0; @%p2 bra L;"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("schedule", ["fifo", "random"])
+def test_calls_in_programs_do_the_same(name, schedule):
+    before, after = CASES[name]
+    same(source(WORK.format(before=before, after=after)), threads=64, schedule=schedule, seed=3)
+
+
+def test_an_interrupt_in_a_call_ends_the_launch(monkeypatch):
+    def interrupted(*operands: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Caller, "_execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        outcome(source(WORK.format(before="", after="")), True)
