@@ -17,6 +17,7 @@ from emugpu.emulator.machine import events
 from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.machine.sinks import DeferredSink
 from emugpu.emulator.memory.global_memory import GlobalMemory
+from emugpu.emulator.memory.local import LocalMemory
 from emugpu.emulator.memory.shared import SharedMemory
 from emugpu.emulator.memory.tmem import TensorMemory
 from emugpu.emulator.native.engine import NativeEngine
@@ -122,11 +123,12 @@ def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, ne
     plan = _plan_of(name, guard is not None, negated)
     launch = SimpleNamespace(parameters=b"")
     grid = SimpleNamespace(code=SimpleNamespace(functions=[_leave]), launch=launch, memory=GlobalMemory(), sink=None)
+    grid.constants = GlobalMemory()
     grid.wakeups = SimpleNamespace(changes=0)
     engine = NativeEngine(library(), grid, plan)
     registers = [*sources, *[0] * (3 - len(sources)), old, guard, 0, 0, 0]
     cta = SimpleNamespace(shared=SharedMemory(1024), tmem=TensorMemory(), window=0)
-    warp = SimpleNamespace(alive=FULL)
+    warp = SimpleNamespace(alive=FULL, local=LocalMemory(0))
     fragment = SimpleNamespace(
         native=None, registers=registers, mask=FULL, join_block=None, cta=cta, warp=warp, tokens={},
         pending_loads=[], pending_stores=[],

@@ -133,7 +133,8 @@ def _st(i: Instruction, w: Translator) -> Effect:
 
 # ---- micro-operations ----
 
-_NATIVE_SPACES = ("shared", "global", "param")
+_UNTRACED = ("const", "local", "generic")
+"""State spaces whose accesses are native only if no sink is attached."""
 
 
 def _native_loads(
@@ -144,7 +145,7 @@ def _native_loads(
     size = TYPE_BYTES[kind]
     used = [(n, d) for n, d in enumerate(destinations) if not isinstance(d, Sink)]
     is_whole = len(used) == len(destinations)
-    if space not in _NATIVE_SPACES or i.opcode != "ld" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+    if space == "cluster" or i.opcode != "ld" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
         return ()
     if (len(destinations) > 1 and base in destinations) or not all(isinstance(d, Register) for _, d in used):
         return ()
@@ -154,7 +155,8 @@ def _native_loads(
     for n, destination in used:
         alignment = size * len(destinations) if n == 0 else size
         is_first = n == 0 or not is_whole
-        found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, is_first))
+        found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, is_first,
+                           quiet=space in _UNTRACED))  # fmt: skip
         if kind[0] == "s" and 8 * size < bits:
             if bits != 32:
                 return ()
@@ -166,12 +168,12 @@ def _native_stores(i: Instruction, space: str, kind: str, sources: Sequence[Oper
     """Returns an unordered store, item by item."""
     base, width, offset = address_parts(i.operands[0])
     size = TYPE_BYTES[kind]
-    if space not in ("shared", "global") or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+    if space == "cluster" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
         return ()
     return tuple(
         Micro(
             "st", None, ((base, width), (source, kind)), space, size, offset + n * size,
-            size * len(sources) if n == 0 else size, n == 0,
+            size * len(sources) if n == 0 else size, n == 0, quiet=space in _UNTRACED,
         )
         for n, source in enumerate(sources)
     )  # fmt: skip

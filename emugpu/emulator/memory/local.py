@@ -30,11 +30,15 @@ class LocalMemory:
     def __init__(self, nbytes: int, unwritten: Unwritten = FAULT) -> None:
         self.tops = np.full(THREADS, nbytes, np.int64)
         self._unwritten = unwritten
+        self._about = np.zeros(4, np.int64)
+        self.address: int = self._about.ctypes.data
+        """Where native code finds the addresses of the bytes and of their shadow, the bytes of a thread, and `tops`."""
         self._make_room(nbytes)
 
     def _make_room(self, nbytes: int) -> None:
         self._pitch = round_up(nbytes, CHUNK)
         data, valid = aligned_bytes(THREADS * self._pitch), aligned_bytes(THREADS * self._pitch)
+        self._about[:] = data.ctypes.data, valid.ctypes.data, self._pitch, self.tops.ctypes.data
         self._words = {n: data.view(dtype) for n, dtype in UNSIGNED.items()}
         self._valid = {n: valid.view(dtype) for n, dtype in UNSIGNED.items()}
 

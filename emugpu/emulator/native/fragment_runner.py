@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emugpu.emulator.instructions.tensor_memory import EARLY_READ
 from emugpu.emulator.machine.block_engine import Stop
@@ -17,6 +18,7 @@ from emugpu.emulator.machine.code import BLOCKED, Code
 from emugpu.emulator.machine.divergence import diverge
 from emugpu.emulator.machine.poison import Poison
 from emugpu.emulator.machine.state import Cta, Fragment, Grid, PendingStore
+from emugpu.emulator.memory.global_memory import GlobalMemory
 from emugpu.emulator.memory.tmem import place
 from emugpu.emulator.native.layout import FIRST_ROW, IN_PYTHON, MOST_STORES, Context, Result, StopReason
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS as FIELDS
@@ -73,16 +75,11 @@ class FragmentRunner:
         self._table = self._files.table
         self._origins: list[tuple[str, str]] = []
         """The sources of undefined values, by the numbers stored in rows: the origin, and the broken rule."""
-        blocks = grid.memory.direct()
-        allocations = [
-            (b.base, b.data.size, b.data.ctypes.data, b.shadow[1].ctypes.data if b.valid is not None else 0)
-            for b in blocks
-        ]
         self._place.set(
             parameters=np.frombuffer(grid.launch.parameters or b"\0", np.uint8),
             parameter_bytes=len(grid.launch.parameters), counts=self.counts,
-            allocations=np.array(allocations or [(0, 0, 0, 0)], np.uint64), allocation_count=len(blocks),
-            last_allocation=0,
+            allocations=self._table_of(grid.memory), allocation_count=len(grid.memory.direct()),
+            last_allocation=0, constants=self._table_of(grid.constants), constant_count=len(grid.constants.direct()),
         )  # fmt: skip
         self._early_reads = np.zeros(max(1, len(plan.early_reads)), np.int64)
         self._place.set(early_reads=self._early_reads)
@@ -92,6 +89,15 @@ class FragmentRunner:
             self._trace = Trace(grid, self._place.context, code.sites, plan.accesses, library)
         self._cta: Cta | None = None
         self._bounds = (-1, -1)
+
+    @staticmethod
+    def _table_of(memory: GlobalMemory) -> NDArray[np.uint64]:
+        """Returns the allocations of a memory as the interpreter reads them."""
+        blocks = [
+            (b.base, b.data.size, b.data.ctypes.data, b.shadow[1].ctypes.data if b.valid is not None else 0)
+            for b in memory.direct()
+        ]
+        return np.array(blocks or [(0, 0, 0, 0)], np.uint64)
 
     def flush(self) -> None:
         """Sends the remaining events to the sink, and reports the findings that native code has counted, at the end."""
@@ -265,6 +271,7 @@ class FragmentRunner:
         for n, store in enumerate(f.pending_stores if pending > 0 else ()):
             table[base + Field.STORES + n] = store.site.index << 32 | store.address
             columns |= (2 << (store.place.end_column - 1) // 8) - (1 << store.place.first_column // 8)
+        table[base + Field.LOCAL] = f.warp.local.address
         table[base + Field.PENDING] = pending
         table[base + Field.STORED_COLUMNS] = columns - (1 << 64 if columns >> 63 else 0)
 

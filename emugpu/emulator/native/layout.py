@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum, auto
 
+from emugpu.emulator.memory.address_space import WINDOW_SHIFT
+
 
 class Counted(IntEnum):
     """Fields that are numbered from 0."""
@@ -33,6 +35,9 @@ class Context(Counted):
     ALLOCATIONS = auto()
     ALLOCATION_COUNT = auto()
     LAST_ALLOCATION = auto()
+    CONSTANTS = auto()
+    CONSTANT_COUNT = auto()
+    """The allocations of constant memory."""
     OPERATIONS = auto()
     ENTRIES = auto()
     """The first operation of each block, or -1."""
@@ -161,6 +166,8 @@ class FragmentField(Counted):
     """How many stores to tensor memory no wait has covered, or `IN_PYTHON` if only Python knows what is pending."""
     STORED_COLUMNS = auto()
     """A mask of the groups of 8 columns that these stores write."""
+    LOCAL = auto()
+    """Where the local memory of its warp is described (`LocalMemory.address`)."""
     STORES = auto()
     """`MOST_STORES` fields, one for each of them: its instruction, and its address in the lower 32 bits."""
 
@@ -416,6 +423,7 @@ def constants() -> str:
         lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]
     counted = ("JOINPOINT", "BARRIER", "WARP", "FILTERED", "CHUNK")
     lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in counted]
+    lines.append(f"comptime WINDOW_SHIFT = {WINDOW_SHIFT}")
     numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "FRAGMENT_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET",
                "MOST_STORES")  # fmt: skip
     lines += [f"comptime {name} = {globals()[name]}" for name in numbers]

@@ -371,7 +371,7 @@ participating lanes.
 """
 
 
-MATRICES = {"tcgen05.ld": 950, "stmatrix": 951, "stmatrix.trans": 952, "tcgen05.st": 953, "tcgen05.wait::st": 954}
+MATRICES = {"tcgen05.ld": 990, "stmatrix": 991, "stmatrix.trans": 992, "tcgen05.st": 993, "tcgen05.wait::st": 994}
 """Numbers of operations of whole warps: a register of a load from tensor memory or of a store to it, the wait for such
 stores, and the store of one matrix.
 """
@@ -403,14 +403,14 @@ alignment of 32 means that all lanes of the warp must arrive together.
 """
 
 
-SPACES = ("shared", "global", "param")
+SPACES = ("shared", "global", "param", "const", "local", "generic")
 ACCESS_BYTES = (1, 2, 4, 8)
 ACCESSES: dict[tuple[str, str, int], int] = {
     (verb, space, nbytes): 900 + number
     for number, (verb, space, nbytes) in enumerate(
         (verb, space, nbytes) for verb in ("ld", "st") for space in SPACES for nbytes in ACCESS_BYTES
     )
-    if (verb, space) != ("st", "param")
+    if (verb, space) not in (("st", "param"), ("st", "const"))
 }
 """Numbers of loads and stores, by direction, state space and bytes of an item."""
 
@@ -420,7 +420,7 @@ ATOMICS = (
 )  # fmt: skip
 """Atomic operations on memory, one lane after another, numbered in this order."""
 ATOMIC_ACCESSES = {
-    (space, nbytes): 930 + number
+    (space, nbytes): 960 + number
     for number, (space, nbytes) in enumerate((space, nbytes) for space in ("shared", "global") for nbytes in (4, 8))
 }
 """Numbers of atomics, by state space and bytes."""

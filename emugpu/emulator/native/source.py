@@ -61,8 +61,8 @@ def _rename(expression: str, names: dict[str, str]) -> str:
 def _access(verb: str, space: str, nbytes: int) -> str:
     kind = f"{SPACES.index(space)}, {nbytes}"
     if verb == "ld":
-        return f"result = load_lanes[{kind}](c, pd, pa, same, o, active)"
-    stored = f"store_lanes[{kind}](c, pa, same, pb, o, active)"
+        return f"result = load_lanes[{kind}](c, f, pd, pa, same, o, active)"
+    stored = f"store_lanes[{kind}](c, f, pa, same, pb, o, active)"
     return f"result = STORED if missing_lanes(file, slots, b) & active == 0 and {stored} else -1"
 
 
@@ -74,7 +74,7 @@ def _atomic(space: str, nbytes: int) -> list[str]:
     return [
         "    var is_single = mask & (mask - 1) == 0",
         "    if (missing_lanes(file, slots, b) | missing_lanes(file, slots, x)) & active == 0:",
-        f"        result = atomic_lanes[{kind}](c, pd, pa, same, pb, px, o, active, is_single)",
+        f"        result = atomic_lanes[{kind}](c, f, pd, pa, same, pb, px, o, active, is_single)",
         "    if result >= 0:",
         "        changes += result",
         "        loads += MANY_LOADS",
@@ -104,6 +104,7 @@ def mojo_source() -> dict[str, str]:
     """Returns the files of the library and of the package that it imports, by name."""
     numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
     numbers += [f"comptime ATOMIC_{name.replace('.', '_').upper()} = {n}" for n, name in enumerate(ATOMICS)]
+    numbers += [f"comptime SPACE_{space.upper()} = {n}" for n, space in enumerate(SPACES)]
     numbers += [f"comptime FIRST_{what} = {ACCESSES[verb, 'shared', 1]}" for what, verb in _FIRST.items()]
     found = {f"interpreter/{path.name}": path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.mojo"))}
     found["interpreter/layout.mojo"] = "\n".join([constants(), *numbers, ""])

@@ -86,6 +86,7 @@ def born(c: Bytes, f: Bytes, mask: Int, block: Int, join: Int, join_block: Int) 
     note(new, FRAGMENT_IS_TOUCHED, 0)
     note(new, FRAGMENT_ORIGIN, look(f, FRAGMENT_ORIGIN))
     note(new, FRAGMENT_PENDING, look(f, FRAGMENT_PENDING))
+    note(new, FRAGMENT_LOCAL, look(f, FRAGMENT_LOCAL))
     note(c, BORN, look(c, BORN) + 1)
     note(new, FRAGMENT_BORN, look(c, BORN))
     var lane = Int(count_trailing_zeros(UInt32(mask))) if mask & (mask - 1) == 0 else -1

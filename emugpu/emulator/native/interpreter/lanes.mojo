@@ -38,9 +38,6 @@ comptime BLOCK_WEIGHT = 1
 comptime BARRIER_WEIGHT = 12
 comptime EXCHANGE_WEIGHT = 20
 
-comptime SPACE_SHARED = 0
-comptime SPACE_GLOBAL = 1
-comptime SPACE_PARAM = 2
 
 
 @inline(.always)

@@ -130,7 +130,7 @@ def store_matrix[transposes: Bool](c: Bytes, a: Bytes, values: Bytes, o: Bytes) 
     var places = pointer(c, PLACES).unsafe_bitcast[Place]()
     for row in range(8):
         var address = address_of(a, first + row, o, half(o, 4) & WIDE_ADDRESS != 0)
-        var at = place[SPACE_SHARED, True](c, address, 16)
+        var at = place[SPACE_SHARED, True](c, c, 0, address, 16)
         if address & 15 != 0 or not at.found:
             return False
         places[unsafe_offset=row] = at

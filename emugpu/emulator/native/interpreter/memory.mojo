@@ -1,20 +1,9 @@
-"""Checked loads, stores and atomics of all spaces. Replaced values are kept for a rollback."""
+"""Checked loads, stores and atomics. Replaced values are kept for a rollback."""
 
 from std.bit import count_leading_zeros
 from .layout import *
 from .lanes import *
-
-
-@fieldwise_init
-struct Place(TrivialRegisterPassable):
-    """The place of an access in the host's memory. `poisoned` says whether a shadow records which bytes were
-    written.
-    """
-
-    var found: Bool
-    var poisoned: Bool
-    var data: Bytes
-    var shadow: Bytes
+from .places import *
 
 
 @inline(.always)
@@ -47,54 +36,6 @@ def write[n: Int](p: Bytes, v: UInt64):
 
 
 @inline(.always)
-def find_allocation(c: Bytes, address: UInt64, nbytes: UInt64) -> Int:
-    """Returns the allocation that holds these bytes, or -1. An allocation has a base, bytes, data, and a shadow or
-    null.
-    """
-    var table = pointer(c, ALLOCATIONS)
-    var last = Int(field(c, LAST_ALLOCATION))
-    for k in range(-1, Int(field(c, ALLOCATION_COUNT))):
-        var j = last if k < 0 else k
-        var inside = address - get[DType.uint64](table, 32 * j)
-        var size = get[DType.uint64](table, 32 * j + 8)
-        if inside < size and nbytes <= size - inside:
-            set[DType.uint64](c, 8 * LAST_ALLOCATION, UInt64(j))
-            return j
-    return -1
-
-
-@inline(.always)
-def place[space: Int, store: Bool](c: Bytes, address: UInt64, nbytes: UInt64) -> Place:
-    comptime if space == SPACE_SHARED:
-        var at = address - field(c, WINDOW)
-        var size = field(c, SHARED_SIZE)
-        var data = pointer(c, SHARED)
-        var legal = at >= RESERVED and at < size and nbytes <= size - at
-        comptime if store:
-            if at < field(c, BARRIERS_END) and at + nbytes > field(c, BARRIERS_FIRST):
-                legal = False
-        if not legal:
-            return Place(False, False, data, data)
-        return Place(True, True, data.unsafe_offset(Int(at)), pointer(c, SHARED_SHADOW).unsafe_offset(Int(at)))
-    elif space == SPACE_GLOBAL:
-        var k = find_allocation(c, address, nbytes)
-        if k < 0:
-            return Place(False, False, c, c)
-        var block = pointer(c, ALLOCATIONS).unsafe_offset(32 * k)
-        var at = Int(address - get[DType.uint64](block))
-        var data = block.unsafe_offset(16).unsafe_bitcast[Bytes]()[].unsafe_offset(at)
-        if get[DType.uint64](block, 24) == 0:
-            return Place(True, False, data, data)
-        return Place(True, True, data, block.unsafe_offset(24).unsafe_bitcast[Bytes]()[].unsafe_offset(at))
-    else:
-        var size = field(c, PARAMETER_BYTES)
-        if address >= size or nbytes > size - address:
-            return Place(False, False, c, c)
-        var data = pointer(c, PARAMETERS).unsafe_offset(Int(address))
-        return Place(True, False, data, data)
-
-
-@inline(.always)
 def is_written[n: Int](at: Place) -> Bool:
     return not at.poisoned or read[n](at.shadow) == all_written[n]()
 
@@ -119,14 +60,15 @@ def consecutive(row: Bytes, wide: Bool) -> Bool:
 
 
 @inline(.never)
-def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, o: Bytes, mask: UInt32) -> Int:
+def load_lanes[space: Int, n: Int](c: Bytes, f: Bytes, to: Bytes, a: Bytes, agrees: Bool, o: Bytes, mask: UInt32) -> Int:
     """Loads a row. Returns its mark, or -1 if Python must do it."""
     var flags = half(o, 4)
     var aligned = UInt64(half(o, 14) - 1)
     var wide = flags & WIDE_ADDRESS != 0
-    if agrees:
-        var address = address_of(a, 0, o, wide)
-        var at = place[space, False](c, address, UInt64(n))
+    var last = 31 - Int(count_leading_zeros(mask))
+    if agrees and (mask & (mask - 1) == 0 or not differs_by_lane[space](address_of(a, 0, o, wide))):
+        var address = address_of(a, last, o, wide)
+        var at = place[space, False](c, f, last, address, UInt64(n))
         if address & aligned != 0 or not at.found or not is_written[n](at):
             return -1
         var value = read[n](at.data)
@@ -135,10 +77,10 @@ def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, 
         else:
             put(to, SIMD[DType.uint32, 32](value.cast[DType.uint32]()))
         return UNIFORM
-    comptime if n == 4 and space != SPACE_PARAM:
+    comptime if n == 4 and space <= SPACE_GLOBAL:
         if mask == FULL and flags & WIDE == 0 and consecutive(a, wide):
             var address = address_of(a, 0, o, wide)
-            var at = place[space, False](c, address, 128)
+            var at = place[space, False](c, f, 0, address, 128)
             # Consecutive words are only aligned to 4 bytes.
             if not at.found or address & 3 != 0 or half(o, 14) > 4:
                 return -1
@@ -152,7 +94,7 @@ def load_lanes[space: Int, n: Int](c: Bytes, to: Bytes, a: Bytes, agrees: Bool, 
         var value = UInt64(0)
         if (mask >> UInt32(lane)) & 1 != 0:
             var address = address_of(a, lane, o, wide)
-            var at = place[space, False](c, address, UInt64(n))
+            var at = place[space, False](c, f, lane, address, UInt64(n))
             if address & aligned != 0 or not at.found or not is_written[n](at):
                 return -1
             value = read[n](at.data)
@@ -217,26 +159,26 @@ def lane_value(row: Bytes, lane: Int, wide: Bool) -> UInt64:
 
 @inline(.never)
 def store_lanes[space: Int, n: Int](
-    c: Bytes, a: Bytes, agrees: Bool, values: Bytes, o: Bytes, mask: UInt32
+    c: Bytes, f: Bytes, a: Bytes, agrees: Bool, values: Bytes, o: Bytes, mask: UInt32
 ) -> Bool:
     """Stores a row. Returns False, with nothing stored, if Python must do it."""
     var flags = half(o, 4)
     var aligned = UInt64(half(o, 14) - 1)
     var wide = flags & WIDE_ADDRESS != 0
     var wide_values = flags & WIDE != 0
-    if agrees:
-        var address = address_of(a, 0, o, wide)
-        var at = place[space, True](c, address, UInt64(n))
+    var last = 31 - Int(count_leading_zeros(mask))
+    if agrees and (mask & (mask - 1) == 0 or not differs_by_lane[space](address_of(a, 0, o, wide))):
+        var address = address_of(a, last, o, wide)
+        var at = place[space, True](c, f, last, address, UInt64(n))
         if address & aligned != 0 or not at.found or not note_old[n](c, at):
             return False
         # If several lanes store to one place, the last one wins.
-        var last = 31 - Int(count_leading_zeros(mask))
         write_at[n](at, lane_value(values, last, wide_values))
         return True
-    comptime if n == 4:
+    comptime if n == 4 and space <= SPACE_GLOBAL:
         if mask == FULL and not wide_values and consecutive(a, wide):
             var address = address_of(a, 0, o, wide)
-            var at = place[space, True](c, address, 128)
+            var at = place[space, True](c, f, 0, address, 128)
             if not at.found or address & 3 != 0 or half(o, 14) > 4:
                 return False
             for k in range(16):
@@ -253,7 +195,11 @@ def store_lanes[space: Int, n: Int](
     for lane in range(32):
         if (mask >> UInt32(lane)) & 1 != 0:
             var address = address_of(a, lane, o, wide)
-            var at = place[space, True](c, address, UInt64(n))
+            var at = place[space, True](c, f, lane, address, UInt64(n))
+            comptime if space == SPACE_GENERIC:
+                # Python counts the changes of each space.
+                if space_of(address) != space_of(address_of(a, last, o, wide)):
+                    return False
             if address & aligned != 0 or not at.found:
                 return False
             places[unsafe_offset=lane] = at
@@ -339,7 +285,7 @@ def combined[space: Int, n: Int](what: Int, old: UInt64, b: UInt64, x: UInt64) -
 
 @inline(.never)
 def atomic_lanes[space: Int, n: Int](
-    c: Bytes, to: Bytes, a: Bytes, agrees: Bool, b: Bytes, x: Bytes, o: Bytes, mask: UInt32, alone: Bool
+    c: Bytes, f: Bytes, to: Bytes, a: Bytes, agrees: Bool, b: Bytes, x: Bytes, o: Bytes, mask: UInt32, alone: Bool
 ) -> Int:
     """Executes an atomic lane by lane. Returns how many lanes changed memory, or -1 if Python must do it.
 
@@ -352,7 +298,7 @@ def atomic_lanes[space: Int, n: Int](
     for lane in range(32):
         if (mask >> UInt32(lane)) & 1 != 0:
             var address = address_of(a, 0 if agrees else lane, o, wide)
-            var at = place[space, True](c, address, UInt64(n))
+            var at = place[space, True](c, f, lane, address, UInt64(n))
             if address & UInt64(n - 1) != 0 or not at.found or not is_written[n](at):
                 return -1
             places[unsafe_offset=lane] = at

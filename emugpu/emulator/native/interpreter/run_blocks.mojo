@@ -192,7 +192,7 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                 continue
             weight += 5
             var same = get[DType.uint8](marks, a) == UNIFORM
-            if missing_lanes(file, slots, a) & active != 0 or (op >= 950 and (active != FULL or window != 0)):
+            if missing_lanes(file, slots, a) & active != 0 or (op >= 990 and (active != FULL or window != 0)):
                 status = STOP_FAILED
                 break
             var alike = get[DType.uint8](marks, b) == UNIFORM
