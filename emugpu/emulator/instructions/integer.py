@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from emugpu.emulator.instructions import values
 from emugpu.emulator.instructions.compare import truth
 from emugpu.emulator.instructions.table import (
@@ -13,6 +15,7 @@ from emugpu.emulator.instructions.table import (
     assign,
     bits_of,
     call,
+    immediate,
     instruction,
     kind_of,
     mask,
@@ -25,7 +28,7 @@ from emugpu.emulator.instructions.table import (
     row_bits,
 )
 from emugpu.emulator.machine.lanes import Value
-from emugpu.emulator.ptx.ast import Dual, Immediate, Instruction, Sink
+from emugpu.emulator.ptx.ast import Dual, Immediate, Instruction, Operand, Sink
 
 
 @instruction("and", "or", "xor", operands=3)
@@ -86,13 +89,31 @@ def _lop3(i: Instruction, w: Translator) -> Assign:
     if i.modifiers == ("b32",):
         if len(i.operands) != 5:
             raise Unsupported
-        return assign(i, result)
+        return assign(i, result, *_sum_of_products(i.operands[0], i.operands[1:4], immediate(i.operands[4])))
     pair = i.operands[0]
     if not isinstance(pair, Dual) or len(i.operands) != 6:
         raise Unsupported
     other = w.read(i.operands[5], "pred")
     test = f"{call(w, truth, f'({result}) != 0')} {'|' if i.has('or') else '&'} {other}"
     return Assign([(d, e) for d, e in ((pair.first, result), (pair.second, test)) if not isinstance(d, Sink)])
+
+
+def _sum_of_products(destination: Operand, sources: Sequence[Operand], table: int) -> tuple[Micro, ...]:
+    """Returns a bitwise function as the exclusive or of those products of its inputs that its truth table needs."""
+    a, b, c = sources
+    ab, ac, bc, abc, total = (Temporary(number=n) for n in range(5))
+    products: dict[int, Operand | Temporary] = {
+        0: Immediate(values.M32), 1: c, 2: b, 3: bc, 4: a, 5: ac, 6: ab, 7: abc,
+    }  # fmt: skip
+    needed = [n for n in products if sum(table >> row & 1 for row in range(8) if not row & ~n) & 1]
+    factors = {3: (bc, b, c), 5: (ac, a, c), 6: (ab, a, b), 7: (abc, ab, c)}
+    made = [n for n in factors if n in needed or (n == 6 and 7 in needed)]
+    operations = [micro("and.32", to, "b32", x, y) for to, x, y in (factors[n] for n in made)]
+    terms = [products[n] for n in needed] or [Immediate(0)]
+    for n, term in enumerate(terms):
+        to = destination if n == len(terms) - 1 else total
+        operations.append(micro("xor.32", to, "b32", total if n else Immediate(0), term))
+    return tuple(operations)
 
 
 @instruction("prmt", operands=4)

@@ -363,11 +363,11 @@ EXCHANGES = {
         [*(f"shfl.{m}" for m in ("idx", "up", "down", "bfly")), *(f"vote.{m}" for m in ("all", "any", "uni", "ballot"))]
         + [f"redux.{m}" for m in ("add", "and", "or", "xor", "min.u32", "max.u32", "min.s32", "max.s32")]
         + [f"redux.{m}{n}.f32" for m in ("min", "max") for n in ("", ".nan")]
-        + ["elect"]
+        + ["elect", "activemask"]
     )
 }
 """Numbers of the operations that exchange data between the lanes of a warp. Their last source is the mask of the
-participating lanes.
+participating lanes; which lanes are there does not depend on it.
 """
 
 

@@ -42,7 +42,8 @@ def test_forms_without_micro_operations_do_the_same_in_native_code(family):
 
 WORK = """
 mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1; setp.lt.u32 %p1, %r0, 16; and.b32 %r3, %r0, 3;
-{before} lop3.b32 %r4, %r0, %r3, 77, 0x96; szext.wrap.s32 %r4, %r4, 5; add.u32 %r5, %r4, 1; {after}
+{before} xor.b32 %r4, %r0, %r3; xor.b32 %r4, %r4, 77; bmsk.clamp.b32 %r6, 0, 32;
+and.b32 %r4, %r4, %r6; szext.wrap.s32 %r4, %r4, 5; add.u32 %r5, %r4, 1; {after}
 st.global.u32 [%rd1], %r5; ret;
 """
 

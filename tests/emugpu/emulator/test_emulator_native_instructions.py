@@ -81,7 +81,8 @@ FORMS = [
     *_each("cvt.{m}.{t}.f64 %r0, %d1;", m="rni rzi rmi rpi", t="s32 u32"), "cvt.rzi.s64.f64 %d0, %d1;",
     *_each("cvt.{m}{z}.f32.f32 %r0, %r1;", m="rni rzi rmi rpi", z="- .sat"), "cvt.sat.f32.f32 %r0, %r1;",
     *_each("fma.{m}.f32 %r0, %r1, %r2, %r3;", m="rz rm rp rn.sat rm.sat rn.ftz.sat rm.ftz"),
-    "add.sat.f32 %r1, %r1, %r2;",
+    "add.sat.f32 %r1, %r1, %r2;", "activemask.b32 %r0;",
+    *_each("lop3.b32 %r{d}, %r1, %r2, %r3, {t};", d="0 2", t="0x96 0xCA 0xE8 0x80 0 255 0x1b"),
     *_each("fma.{m}.f32.{t} %r{d}, %h1, %h2, %r3;", m="rn rz rm.sat", t="f16 bf16", d="0 3"),
     *_each("{op}.f32.{t} %r0, %h1, %r2;", op="add sub add.rz.sat", t="f16 bf16"), "fma.rn.f32.bf16 %r3, %h1, %h1, %r3;",
     "shfl.sync.bfly.b32 %r0, %r1, 1, 31, -1;", "shfl.sync.idx.b32 %r0, %r1, 3, 31, -1;",
@@ -328,6 +329,52 @@ def test_unusual_stores_to_tensor_memory_have_the_same_words(words):
     found = same(from_tmem(FIRST + OPEN[words]), threads=128)
     told = [w.message for w in found.get("warnings", ())] + [found.get("error", "")]
     assert any(words in text for text in told), told
+
+
+# ---- lanes that name different members, and all functions of three bits ----
+
+GROUPS = """
+and.b32 %r2, %r0, 3; mov.b32 %r3, 0x11111111; shl.b32 %r3, %r3, %r2; setp.lt.u32 %p1, %r0, 13; mov.b32 %r4, 0xF0F;
+xor.b32 %r5, %r0, 0x55; selp.b32 %r6, 0x1FFF, 0xFFFFE000, %p1; mov.b32 %r8, 0; setp.eq.u32 %p2, %r0, 20;
+mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;
+"""
+"""%r3: a mask of every fourth lane. %r6: of the first 13 lanes, or of the others."""
+IN_GROUPS = {
+    "shfl": "shfl.sync.bfly.b32 %r8, %r5, 8, 31, %r3;",
+    "shfl in place": "mov.b32 %r8, %r5; shfl.sync.bfly.b32 %r8, %r8, 4, 31, %r3;",
+    "votes": "vote.sync.ballot.b32 %r8, %p1, %r3; vote.sync.any.pred %p3, %p2, %r6; @%p3 add.u32 %r8, %r8, 1;",
+    "redux": "redux.sync.add.s32 %r8, %r5, %r6; redux.sync.max.s32 %r9, %r5, %r3; xor.b32 %r8, %r8, %r9;",
+    "elect": "elect.sync %r9|%p3, %r3; selp.b32 %r8, 5, 7, %p3;",
+    "alike in fact": "add.u32 %r7, %r0, 1; sub.u32 %r7, %r7, %r0; mul.lo.u32 %r9, %r7, 0xFFFFFFFF;"
+    "redux.sync.add.s32 %r8, %r5, %r9;",
+    "who is there": "@!%p1 bra A; activemask.b32 %r8; A: activemask.b32 %r9; xor.b32 %r8, %r8, %r9;",
+    "undefined": "@%p1 mov.b32 %r10, 3; shfl.sync.bfly.b32 %r8, %r10, 4, 31, %r3; @!%p1 mov.b32 %r8, 0;",
+    "out of the group": "shfl.sync.up.b32 %r8, %r5, 1, 0, %r6; setp.eq.u32 %p3, %r0, 13; @%p3 mov.b32 %r8, 1;",
+    "lanes that do not name themselves": "shl.b32 %r9, %r3, 1; redux.sync.add.s32 %r8, %r5, %r9;",
+    "lanes that are elsewhere": "@!%p1 bra A; redux.sync.add.s32 %r8, %r5, %r3; A:",
+}
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_lanes_that_name_different_members_do_the_same(name):
+    found = same(source(GROUPS + IN_GROUPS[name] + "add.u32 %r8, %r8, 1; st.global.u32 [%rd1], %r8; ret;"))
+    is_python = name in ("undefined", "out of the group", *list(IN_GROUPS)[-2:])
+    assert is_python or ("error" not in found and not found["stops"][StopReason.FAILED])
+
+
+def test_all_functions_of_three_bits():
+    work = "".join(f"lop3.b32 %r6, %r3, %r4, %r5, {n}; mad.lo.u32 %r8, %r8, 31, %r6;" for n in range(256))
+    found = same(source(GROUPS + work + "st.global.u32 [%rd1], %r8; ret;"))
+    assert not found["stops"][StopReason.FAILED]
+    a, b, c = (
+        np.array(x, np.uint32) for x in ([0x11111111 << (n & 3) for n in range(32)], 0xF0F, np.arange(32) ^ 0x55)
+    )
+    total = np.zeros(32, np.uint32)
+    for table in range(256):
+        rows = [x & y & z for x in (~a, a) for y in (~b, b) for z in (~c, c)]
+        value = np.bitwise_or.reduce([row for n, row in enumerate(rows) if table >> n & 1] or [np.zeros(32, np.uint32)])
+        total = total * np.uint32(31) + value
+    assert (np.frombuffer(found["out"], np.uint32)[:32] == total).all()
 
 
 # ---- undefined lanes ----

@@ -1,4 +1,4 @@
-"""Exchanges of data between the lanes of a warp: shfl, vote, redux and elect."""
+"""Exchanges of data between the lanes of a warp: shfl, vote, redux, elect, and which lanes are there."""
 
 from std.bit import count_trailing_zeros
 from .layout import *
@@ -12,6 +12,9 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
 
     `undefined` holds the undefined lanes of `a`, and then those of the result.
     """
+    if op == ACTIVEMASK:
+        put(to, Lanes(mask))
+        return UNIFORM
     if mask & ~members != 0 or members & UInt32(look(f, FRAGMENT_ALIVE)) & ~mask != 0:
         return -1
     var active = (lane_bits() & Lanes(mask)).ne(0)
@@ -91,6 +94,27 @@ def exchange(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, agrees:
         result = active.select(numbers, SIMD[DType.int32, 32](-0x80000000)).reduce_max().cast[DType.uint32]()
     put(to, Lanes(result))
     return UNIFORM
+
+
+@inline(.never)
+def exchange_in_groups(op: Int, f: Bytes, to: Bytes, a: Bytes, b: Bytes, x: Bytes, mask: UInt32, members: Bytes, work: Bytes, mut undefined: UInt32) -> Int:
+    """Executes the same for each group of lanes that name the same members. `work` is room for a row."""
+    var named = load[DType.uint32](members)
+    var found = Lanes(0)
+    var missing = UInt32(0)
+    var left = mask
+    while left != 0:
+        var wanted = named[Int(count_trailing_zeros(left))]
+        var group = named.eq(Lanes(wanted)).select(lane_bits(), Lanes(0)).reduce_or() & mask
+        var its = undefined
+        if exchange(op, f, work, a, b, x, False, group, wanted, its) == -1:
+            return -1
+        found = (lane_bits() & Lanes(group)).ne(0).select(load[DType.uint32](work), found)
+        missing |= its & group
+        left &= ~group
+    put(to, found)
+    undefined = missing
+    return POISON if missing != 0 else VARIED
 
 
 @inline(.always)

@@ -218,14 +218,19 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
             var by = get[DType.uint8](marks, b)
             var bounds = get[DType.uint8](marks, x)
             var bounded = by != POISON and bounds != POISON
-            if get[DType.uint8](marks, members) == UNIFORM and (op > SHFL_BFLY or bounded):
+            var agreed = get[DType.uint8](marks, members)
+            if agreed != POISON and (op > SHFL_BFLY or bounded) and (agreed == UNIFORM or not traces):
                 undefined = missing_lanes(file, slots, a)
                 if undefined != 0:
                     origin = get[DType.uint32](file, origin_at(slots, a))
                 var same = get[DType.uint8](marks, a) == UNIFORM
                 if op == SHFL_IDX and by == UNIFORM and bounds == UNIFORM and get[DType.uint32](px) == 31:
                     same = True
-                result = exchange(op, f, target, pa, pb, px, same, mask, named, undefined)
+                if agreed == UNIFORM:
+                    result = exchange(op, f, target, pa, pb, px, same, mask, named, undefined)
+                else:
+                    var groups = file.unsafe_offset(ROW * members)
+                    result = exchange_in_groups(op, f, target, pa, pb, px, mask, groups, scratch, undefined)
             if result == -1 or (traces and not trace_room(c)):
                 status = STOP_FAILED
                 break
