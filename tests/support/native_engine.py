@@ -167,6 +167,7 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
         barriers=[],
         stores={},
         calls=[],
+        tracks_memory=False,
         early_reads=[],
         needs_all=[True],
         has_all_rows=[True],

@@ -263,7 +263,9 @@ class FragmentRunner:
         return status
 
     def _give_pending(self, f: Fragment, base: int) -> None:
-        """Passes the stores to tensor memory that no wait has covered."""
+        """Passes a fragment's local memory, and the stores to tensor memory that no wait has covered."""
+        if not self._plan.tracks_memory:
+            return
         table, columns = self._table, 0
         pending = len(f.pending_stores)
         if pending > MOST_STORES or any(lanes & f.mask for load in f.pending_loads for lanes in load.open):

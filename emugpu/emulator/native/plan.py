@@ -106,6 +106,8 @@ class NativePlan:
     """The numbers of the barriers that run natively."""
     stores: dict[int, tuple[str, int, bool, int]]
     """The layouts of the stores to tensor memory, by instruction."""
+    tracks_memory: bool
+    """Whether native code must know the local memory of a fragment, or what is pending of its tensor memory."""
     calls: list[Call]
     """The instructions that Python executes in the middle of native code."""
     early_reads: list[tuple[int, str]]
@@ -408,6 +410,8 @@ class Planner:
             accesses=self._encoder.accesses,
             barriers=sorted(self._encoder.barriers),
             stores={i.index: layout_of(i) for i in self._instructions if find(i).name == "tcgen05.st"},
+            tracks_memory=any(i.opcode == "tcgen05" for i in self._instructions)
+            or any(space in ("local", "generic") for _, space, _, _ in self._encoder.accesses.values()),
             calls=self._encoder.calls,
             early_reads=self._early,
             has_all_rows=[block.live_in <= rows.registers.keys() for block in self._blocks],
