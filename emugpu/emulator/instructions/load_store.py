@@ -133,7 +133,7 @@ def _st(i: Instruction, w: Translator) -> Effect:
 
 # ---- micro-operations ----
 
-_UNTRACED = ("const", "local", "generic")
+_UNTRACED = ("local", "generic")
 """State spaces whose accesses are native only if no sink is attached."""
 
 

@@ -141,7 +141,7 @@ class Trace:
     def _note_access(self, event: Access) -> bool:
         agent, site, mode, space, cta, where, nbytes, items, values = event
         verb, *about = self.accesses.get(site.index, ("", "", 0, 0))
-        is_own = space in ("global", "param") or (space == "shared" and cta == agent.cta)
+        is_own = space in ("global", "param", "const") or (space == "shared" and cta == agent.cta)
         if MODES.get(verb) != mode or about != [space, nbytes, items] or not is_own or isinstance(where, Poison):
             return False
         here = lanes_of(agent.lanes)[1]

@@ -313,7 +313,7 @@ def test_events_are_the_same_in_the_same_order(monkeypatch, schedule, seed):
         if entries:
             monkeypatch.setattr(trace, "ENTRIES", entries)
         python, native = (
-            _listened(text, engine, schedule=schedule, seed=seed, threads=64) for engine in (None, library())
+            listened(text, engine, schedule=schedule, seed=seed, threads=64) for engine in (None, library())
         )
         assert native.runs
         assert python.seen == native.seen
@@ -336,12 +336,12 @@ SHORT = {
 def test_events_of_short_programs_are_the_same(name):
     """Also values that are one for all lanes, or one for each."""
     text = source(f"{PREFIX} {SHORT[name]} ret;", WORDS)
-    python, native = (_listened(text, engine, schedule="fifo", seed=0, threads=32) for engine in (None, library()))
+    python, native = (listened(text, engine, schedule="fifo", seed=0, threads=32) for engine in (None, library()))
     assert [name for name, *_ in python.seen].count("Access") >= 2
     assert python.seen == native.seen
 
 
-def _listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int) -> Listener:
+def listened(text: str, engine: Any, *, schedule: Any, seed: int, threads: int) -> Listener:
     listener, device = Listener(), Device(schedule=schedule, seed=seed, library=engine)
     out = device.alloc(65536)
     device.memset(out, 1, 65536)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_engine import PREFIX, same
+from native_engine import PREFIX, library, same
 from ptx_programs import WORDS, module_of, source
+from test_emulator_native_engine import listened
 
 from emugpu.emulator.native.layout import StopReason
 
@@ -71,6 +72,14 @@ def test_accesses_of_every_space_are_native(name):
     pieces = [p for several in plan.pieces for p in several]
     assert pieces and all(p.start >= 0 for p in pieces)
     same(text, schedule="random", seed=2)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_accesses_of_every_space_have_the_same_events(name):
+    text = source(PREFIX + FRAME + BODIES[name][0] + END, SCOPE)
+    python, native = (listened(text, engine, schedule="fifo", seed=0, threads=32) for engine in (None, library()))
+    assert [kind for kind, *_ in python.seen].count("Access") >= 3
+    assert python.seen == native.seen
 
 
 PYTHONS = {
