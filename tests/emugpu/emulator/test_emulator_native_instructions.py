@@ -157,7 +157,7 @@ def test_the_forms_have_micro_operations():
     without = []
     for form in FORMS:
         module = Module(program(form, "", False))
-        plan = module.code(None).native(False)
+        plan = module.code(None).native(True)
         assert plan is not None
         native = sum(piece.last - piece.first for pieces in plan.pieces for piece in pieces if piece.start >= 0)
         if plan.calls or native < len(module.find(None).instructions):
