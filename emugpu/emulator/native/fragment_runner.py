@@ -283,15 +283,15 @@ class FragmentRunner:
         pending = self._table[base + Field.PENDING]
         if pending == IN_PYTHON or not (pending or f.pending_stores):
             return
-        known = {(s.site.index, s.address): s for s in f.pending_stores}
-        f.pending_stores = []
-        for entry in self._table[base + Field.STORES : base + Field.STORES + pending].tolist():
+        before, f.pending_stores = f.pending_stores, []
+        for n, entry in enumerate(self._table[base + Field.STORES : base + Field.STORES + pending].tolist()):
             index, address = entry >> 32, entry & 0xFFFFFFFF
-            if (index, address) not in known:
-                shape, times, packed, split = self._plan.stores[index]
-                spot = place(shape, times, address, f.warp.index % 4, packed, split)
-                known[index, address] = PendingStore(self._grid.code.sites[index], address, spot, None)
-            f.pending_stores.append(known[index, address])
+            if n < len(before) and (before[n].site.index, before[n].address) == (index, address):
+                f.pending_stores.append(before[n])
+                continue
+            shape, times, packed, split = self._plan.stores[index]
+            spot = place(shape, times, address, f.warp.index % 4, packed, split)
+            f.pending_stores.append(PendingStore(self._grid.code.sites[index], address, spot, None))
 
     def _take_over(self, f: Fragment) -> list[int]:
         """Takes over the live registers that a call changed, and returns the fields of its result."""
