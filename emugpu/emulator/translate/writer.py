@@ -298,10 +298,13 @@ class Writer:
         if i.guard is None:
             self.line(f"{', '.join(names)} = {', '.join(values)}")
         else:
+            chosen = [
+                f"{self._use(select)}(g, {value}, {name}, {self._bits_of(i)})"
+                for name, value in zip(names, values, strict=True)
+            ]
             self.line(f"g = {self._guard(i)}")
             self.line("if g is not False:")
-            for name, value in zip(names, values, strict=True):
-                self.line(f"{name} = {self._use(select)}(g, {value}, {name}, {self._bits_of(i)})", 2)
+            self.line(f"{', '.join(names)} = {', '.join(chosen)}", 2)
         self._note_assigned(destinations(i))
 
     def _guard(self, i: Instruction) -> str:

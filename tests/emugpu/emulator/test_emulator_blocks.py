@@ -161,6 +161,15 @@ def test_a_guarded_write_keeps_the_old_value_alive():
     assert live(body.replace("@%p1 ", ""))[1][0] == {"%rd0"}
 
 
+def test_the_results_of_a_guarded_instruction_come_from_the_values_before_it():
+    body = f"""
+    setp.lt.u32 %p1, %r0, 20; setp.lt.u32 %p2, %r0, 32;
+    @%p1 setp.eq.and.u32 %p1|%p2, %r0, 5, %p1;
+    selp.b32 %r1, 1, 0, %p2; {STORE_R1} ret;
+    """
+    assert run(body).tolist() == [int(lane != 5) for lane in range(32)]
+
+
 def test_the_guard_of_a_block_that_is_skipped_lives():
     body = "setp.eq.u32 %p1, %r0, 0; bar.sync 1; @%p1 bar.sync 0; ret;"
     assert [sorted(at) for at, _ in live(body)] == [[], ["%p1"], ["%p1"], ["%p1"], []]

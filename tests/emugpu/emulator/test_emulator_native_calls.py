@@ -67,6 +67,10 @@ CASES = {
     "a guard": ("", "@%p1 szext.wrap.u32 %r5, %r4, %r3; @!%p1 bmsk.wrap.b32 %r5, %r3, %r4;"),
     "two results": ("", "mov.b32 {%rs1, %rs2}, %r5; sad.u16 %rs1, %rs1, %rs2, 3; cvt.u32.u16 %r5, %rs1;"),
     "a fault behind it": ("", "st.shared.u32 [%r4], %r5;"),
+    "a guard that it writes": (
+        "setp.lt.u32 %p2, %r0, 99;",
+        "@%p1 setp.eq.and.u32 %p1|%p2, %r3, 1, %p1; @%p2 add.u32 %r5, %r5, 9;",
+    ),
     "an undefined lane": ("@%p1 mov.b32 %r9, 7; add.u32 %r3, %r3, %r9;", ""),
     "a loop": ("L: add.u32 %r3, %r3, 1; szext.wrap.u32 %r3, %r3, 8;", "setp.lt.u32 %p2, %r3, 40; @%p2 bra L;"),
     "a loop that only polls": ("L: bmsk.clamp.b32 %r3, 3, 5;", "setp.ne.u32 %p2, %r3, 0; @%p2 bra L;"),
