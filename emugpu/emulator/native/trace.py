@@ -145,7 +145,8 @@ class Trace:
         if MODES.get(verb) != mode or about != [space, nbytes, items] or not is_own or isinstance(where, Poison):
             return False
         here = lanes_of(agent.lanes)[1]
-        flags = {"shared": Traced.SHARED, "global": Traced.GLOBAL | Traced.WIDE}.get(space, Traced.WIDE)
+        flags = {"shared": Traced.SHARED, "global": Traced.GLOBAL}.get(space, 0)
+        flags |= Traced.WIDE if isinstance(where, np.ndarray) and where.dtype.itemsize > 4 else 0
         flags |= (Traced.SAME if isinstance(where, int) else 0) | (Traced.STORE if mode == "write" else 0)
         rows = [where]
         if mode == "write":

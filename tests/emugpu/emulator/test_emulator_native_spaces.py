@@ -74,9 +74,14 @@ def test_accesses_of_every_space_are_native(name):
     same(text, schedule="random", seed=2)
 
 
-@pytest.mark.parametrize("name", BODIES)
+NARROW = "mov.b32 %r9, table; add.u32 %r9, %r9, %r4; ld.const.u32 %r1, [%r9]; ld.const.u32 %r10, [%r9];"
+NARROW += "st.shared.u32 [%r7+8192], %r1;"
+TRACED = {**{name: body for name, (body, _) in BODIES.items()}, "const, 32 bits of an address, in Python": NARROW}
+
+
+@pytest.mark.parametrize("name", TRACED)
 def test_accesses_of_every_space_have_the_same_events(name):
-    text = source(PREFIX + FRAME + BODIES[name][0] + END, SCOPE)
+    text = source(PREFIX + FRAME + TRACED[name] + END, SCOPE)
     python, native = (listened(text, engine, schedule="fifo", seed=0, threads=32) for engine in (None, library()))
     assert [kind for kind, *_ in python.seen].count("Access") >= 3
     assert python.seen == native.seen
