@@ -99,7 +99,10 @@ def _lop3(i: Instruction, w: Translator) -> Assign:
 
 
 def _sum_of_products(destination: Operand, sources: Sequence[Operand], table: int) -> tuple[Micro, ...]:
-    """Returns a bitwise function as the exclusive or of those products of its inputs that its truth table needs."""
+    """Returns a bitwise function as the exclusive or of those products of its inputs that its truth table needs.
+
+    The table may ignore an input. If such an input is undefined, so is the result; its product with 0 sees to that.
+    """
     a, b, c = sources
     ab, ac, bc, abc, total = (Temporary(number=n) for n in range(5))
     products: dict[int, Operand | Temporary] = {
@@ -109,7 +112,10 @@ def _sum_of_products(destination: Operand, sources: Sequence[Operand], table: in
     factors = {3: (bc, b, c), 5: (ac, a, c), 6: (ab, a, b), 7: (abc, ab, c)}
     made = [n for n in factors if n in needed or (n == 6 and 7 in needed)]
     operations = [micro("and.32", to, "b32", x, y) for to, x, y in (factors[n] for n in made)]
-    terms = [products[n] for n in needed] or [Immediate(0)]
+    ignored = [x for bit, x in ((4, a), (2, b), (1, c)) if table and not any(n & bit for n in needed)]
+    zeros = [Temporary(number=5 + n) for n in range(len(ignored))]
+    operations += [micro("and.32", to, "b32", x, Immediate(0)) for to, x in zip(zeros, ignored, strict=True)]
+    terms = [*(products[n] for n in needed), *zeros] or [Immediate(0)]
     for n, term in enumerate(terms):
         to = destination if n == len(terms) - 1 else total
         operations.append(micro("xor.32", to, "b32", total if n else Immediate(0), term))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_engine import outcome, same
+from native_engine import library, outcome, same
 from ptx_forms import _each
 from ptx_programs import module_of, source
+from test_emulator_native_engine import listened
 
 from emugpu.emulator import Module
 from emugpu.emulator.native.layout import StopReason
@@ -314,6 +315,13 @@ def test_registers_go_to_tensor_memory_and_come_back(where):
     assert len(np.unique(words)) > 256 or where.startswith("in rounds") or where == "many at once"
 
 
+def test_stores_that_one_wait_covers_have_the_same_events():
+    text = from_tmem(FIRST + rounds(STORE + "mov.b32 %r10, %r25;").replace("20;", "5;") + WAIT + AGAIN)
+    python, native = (listened(text, engine, schedule="fifo", seed=0, threads=128) for engine in (None, library()))
+    assert {len({*event[4]}) for event in python.seen if event[0] == "TensorMemoryWaited" and event[3] == "st"} == {5}
+    assert python.seen == native.seen
+
+
 OPEN = {
     "loads what the warp's tcgen05.st": STORE + AGAIN,
     "is taken": "mov.b32 %r24, %r2; @%p3 add.u32 %r24, %r24, 2097152;" + STORE.replace("%r2+", "%r24+") + WAIT + AGAIN,
@@ -375,6 +383,15 @@ def test_all_functions_of_three_bits():
         value = np.bitwise_or.reduce([row for n, row in enumerate(rows) if table >> n & 1] or [np.zeros(32, np.uint32)])
         total = total * np.uint32(31) + value
     assert (np.frombuffer(found["out"], np.uint32)[:32] == total).all()
+
+
+@pytest.mark.parametrize("table", [0, 0x03, 0x0F, 0x33, 0x55, 0xAA, 0xC0, 0xF0, 255])
+def test_a_function_that_ignores_an_undefined_input_is_as_undefined_as_in_python(table):
+    inputs = ["%r9, %r4, %r5", "%r3, %r9, %r5", "%r3, %r4, %r9"]
+    for sources in inputs:
+        use = f"@%p1 mov.b32 %r9, 3; lop3.b32 %r8, {sources}, {table}; bra USE; USE: st.global.u32 [%rd1], %r8; ret;"
+        found = same(source(GROUPS + use))
+        assert ("%r9, which was never written" in found.get("error", "")) == (table != 0)
 
 
 # ---- undefined lanes ----
