@@ -53,6 +53,10 @@ class UndefinedRead(Fault):
         self.place, self.store, self.origin = place, store, origin
 
 
+OF_INSTRUCTIONS = (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What executing an instruction may raise by itself. Any other exception comes from outside: from a signal handler."""
+
+
 class Deadlock(EmulatorError):
     """No warp can run and nothing asynchronous is in flight. The message says which warp waits for what.
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from emugpu.emulator.errors import Fault, LimitExceeded
+from emugpu.emulator.errors import OF_INSTRUCTIONS, Fault, LimitExceeded
 from emugpu.emulator.machine import events, lifetime, reports
 from emugpu.emulator.machine.barriers import MBarrier
 from emugpu.emulator.machine.block_engine import BlockEngine, Stop
@@ -314,7 +314,7 @@ class Machine:
                     fragment.block = block
                     self._stop(fragment, following)
                     return False
-        except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except OF_INSTRUCTIONS as error:
             raise self._error(error, fragment) from error
         fragment.block = block
         fragment.streak += turn
@@ -409,7 +409,7 @@ class Machine:
                     now = [fragment.registers[slot] for slot in code.live_in[saved_block]]
                     if same(saved, now, fragment):
                         return True
-        except (Fault, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except OF_INSTRUCTIONS as error:
             raise self._error(error, fragment) from error
         finally:
             grid.sink = watch.sink

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emugpu.emulator.errors import OF_INSTRUCTIONS
 from emugpu.emulator.instructions.table import Assign
 from emugpu.emulator.instructions.values import select
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS, Mark
@@ -52,7 +53,7 @@ def call_of(i: Instruction, assign: Assign, rows: Rows, names: Mapping[str, Any]
 
 
 class Caller:
-    """Answers the interpreter's calls. ``interrupt`` holds an exception that is no fault of the instruction."""
+    """Answers the interpreter's calls. ``interrupt`` holds an exception that comes from outside."""
 
     def __init__(self, calls: Sequence[Call], files: Any, table: int) -> None:
         """``table`` is the address of the table of fragments."""
@@ -67,7 +68,7 @@ class Caller:
         """Executes an instruction. Returns 0, with nothing else done, if Python must run the block."""
         try:
             return self._execute((fragment - self._table) // (8 * FRAGMENT_FIELDS), self._calls[number])
-        except Exception:
+        except OF_INSTRUCTIONS:
             return 0  # Python raises it again, with its place.
         except BaseException as error:
             self.interrupt = error

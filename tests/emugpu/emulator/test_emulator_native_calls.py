@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from native_engine import outcome, same
+from native_engine import library, outcome, same
 from ptx_forms import FORMS
 from ptx_programs import module_of, source
 from test_emulator_native_instructions import program
 
-from emugpu.emulator import Module
+from emugpu.emulator import Device, Module
 from emugpu.emulator.native.calls import Caller
 from emugpu.emulator.native.layout import StopReason
 
@@ -84,10 +84,13 @@ def test_calls_in_programs_do_the_same(name, schedule):
     same(source(WORK.format(before=before, after=after)), threads=64, schedule=schedule, seed=3)
 
 
-def test_an_interrupt_in_a_call_ends_the_launch(monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_an_exception_of_a_signal_handler_in_a_call_ends_the_launch(monkeypatch, error):
     def interrupted(*operands: object) -> None:
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(Caller, "_execute", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        outcome(source(WORK.format(before="", after="")), True)
+    device = Device(library=library())
+    with pytest.raises(error):
+        module = module_of(source(WORK.format(before="", after="")))
+        device.launch(module, grid=1, block=32, arguments=[device.alloc(4096)])
