@@ -7,6 +7,7 @@ instruction costs its own time, and the code around it stays native.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,28 @@ class Caller:
         self._function = TYPE(self._answer)
         self.address: int = ctypes.cast(self._function, ctypes.c_void_p).value or 0
         self.interrupt: BaseException | None = None
+        self._others = sys.unraisablehook
+
+    def __enter__(self) -> None:
+        """Native code that may call begins to run."""
+        if sys.unraisablehook != self._note_lost:
+            self._others, sys.unraisablehook = sys.unraisablehook, self._note_lost
+
+    def __exit__(self, *error: object) -> None:
+        """Native code has ended. Raises the exception that came from outside meanwhile."""
+        sys.unraisablehook = self._others
+        if self.interrupt is not None:
+            interrupt, self.interrupt = self.interrupt, None
+            raise interrupt
+
+    def _note_lost(self, lost: Any) -> None:
+        """Keeps an exception that was raised as `_answer` began, outside its ``try``. Python handles there the signals
+        that came during native code, and ctypes cannot pass the exception on.
+        """
+        if "ctypes callback" in (lost.err_msg or ""):
+            self.interrupt = lost.exc_value
+        else:
+            self._others(lost)
 
     def _answer(self, fragment: int, number: int) -> int:
         """Executes an instruction. Returns 0, with nothing else done, if Python must run the block."""
@@ -93,8 +116,3 @@ class Caller:
             if not rows.put(row, kind, value):
                 return 0
         return 1
-
-    def raise_interrupt(self) -> None:
-        if self.interrupt is not None:
-            error, self.interrupt = self.interrupt, None
-            raise error

@@ -149,8 +149,8 @@ class NativeEngine(FragmentRunner):
     def _call_native(self, turns: int) -> list[int]:
         """Calls native code and returns its result."""
         self._cta = None
-        self._library.run_turns(self._place.context_address, turns)
-        self._place.caller.raise_interrupt()
+        with self._place.caller:
+            self._library.run_turns(self._place.context_address, turns)
         result: list[int] = self._place.out[:FIRST_ROW].tolist()
         return result
 

@@ -256,8 +256,8 @@ class FragmentRunner:
         table[base + Field.WARP] = self._warp_number(f)
         self._give_pending(f, base)
         table[base + Field.JOIN_BLOCK] = NO_BLOCK if f.join_block is None else f.join_block
-        status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
-        self._place.caller.raise_interrupt()
+        with self._place.caller:
+            status: int = self._library.run(self._place.context_address, number, piece.start, budget, window)
         if self._trace is not None:
             self._trace.drain_if_full()
         return status

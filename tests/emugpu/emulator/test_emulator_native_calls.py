@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -94,3 +95,27 @@ def test_an_exception_of_a_signal_handler_in_a_call_ends_the_launch(monkeypatch,
     with pytest.raises(error):
         module = module_of(source(WORK.format(before="", after="")))
         device.launch(module, grid=1, block=32, arguments=[device.alloc(4096)])
+
+
+FOREVER = """
+mov.b32 %r4, %r0; L: szext.wrap.u32 %r3, %r4, 5; add.u32 %r4, %r4, 1; st.global.u32 [%rd0], %r4;
+setp.ne.u32 %p1, %r3, 99; @%p1 bra L; ret;
+"""
+
+
+def test_a_signal_while_native_code_runs_ends_the_launch():
+    """Python may handle it as a call begins."""
+    device = Device(library=library())
+    out = device.alloc(4096)
+
+    def stop(*of_signal: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for n in range(20):
+            signal.setitimer(signal.ITIMER_REAL, 0.05 + n / 3000)
+            with pytest.raises(InterruptedError):
+                device.launch(module_of(source(FOREVER)), grid=1, block=32, arguments=[out], timeout=3)
+    finally:
+        signal.signal(signal.SIGALRM, before)
