@@ -104,6 +104,7 @@ def test_sigterm_ends_everything(tmp_path, name):
     assert not left(mark)
 
 
+@pytest.mark.slow
 def test_a_command_that_was_started_without_sigterm_goes_on(tmp_path):
     """As some supervisors start it."""
     (tmp_path / "kernel.ptx").write_text(source(ENDLESS))
