@@ -44,3 +44,26 @@ API void cuda_dialect_unload_library_once(void **library) {
     void *loaded = __atomic_exchange_n(library, NULL, __ATOMIC_ACQ_REL);
     if (loaded) cudaLibraryUnload(loaded);
 }
+
+/* Programs that CuTe DSL compiles for TVM FFI raise their CUDA errors by a function of TVM FFI, which they pass. */
+typedef void (*Raise)(const char *kind, const char **parts, int32_t count);
+
+API void CuteDSLRT_TVMFFISetRaisedCudaError(Raise raise, int32_t error) {
+    const char *parts[] = {cudaGetErrorName(error), ": ", cudaGetErrorString(error)};
+    if (raise) raise("CUDADialectError", parts, 3);
+}
+
+API void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(
+    Raise raise, int32_t grid_x, int32_t grid_y, int32_t grid_z, int32_t block_x, int32_t block_y, int32_t block_z,
+    int32_t threads, int64_t dynamic_shared, int32_t device, int32_t most_threads, int32_t most_block_x,
+    int32_t most_block_y, int32_t most_block_z, int32_t most_grid_x, int32_t most_grid_y, int32_t most_grid_z,
+    int32_t most_shared, int32_t most_shared_opt_in, const char *violation, const char *file, int32_t line,
+    int32_t column, int32_t end_column) {
+    char text[1024];
+    snprintf(text, sizeof text,
+             "a launch is refused: %s; grid %dx%dx%d, block %dx%dx%d, %lld bytes of dynamic shared memory (%s:%d)",
+             violation ? violation : "no reason given", grid_x, grid_y, grid_z, block_x, block_y, block_z,
+             (long long)dynamic_shared, file ? file : "unknown file", line);
+    const char *parts[] = {text};
+    if (raise) raise("CUDADialectError", parts, 1);
+}

@@ -57,6 +57,29 @@ def test_ptx_is_found_by_the_names_of_its_kernels(tmp_path):
     assert ptx_of_cubin(cubin, None) is None
 
 
+TVM_FFI = """
+import ctypes, os
+library = ctypes.CDLL(os.environ["CUTE_DSL_LIBS"])
+raising = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int)
+said = raising(lambda kind, parts, count: print(kind.decode(), "".join(part.decode() for part in parts[:count])))
+library.CuteDSLRT_TVMFFISetRaisedCudaError(said, 2)
+shape = [*(4, 1, 1), *(2000, 1, 1), 2000, ctypes.c_int64(512), *[0] * 10]
+place = [b"too many threads", b"program.py", 17, 1, 9]
+library.CuteDSLRT_TVMFFISetRaisedCudaLaunchError(said, *shape, *place)
+library.CuteDSLRT_TVMFFISetRaisedCudaError(None, 2)
+"""
+
+
+def test_what_cute_dsl_compiles_for_tvm_ffi_raises_cuda_errors(capfd):
+    done = run(capfd, "b200", sys.executable, "-c", TVM_FFI)
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "CUDADialectError cudaErrorMemoryAllocation: out of memory",
+        "CUDADialectError a launch is refused: too many threads; grid 4x1x1, block 2000x1x1, 512 bytes of dynamic "
+        "shared memory (program.py:17)",
+    ]
+
+
 CALLER = """.version 8.8
 .target sm_90
 .address_size 64
