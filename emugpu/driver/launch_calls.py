@@ -260,6 +260,9 @@ def largest_cluster(session: Session, handle: int, shape: bytes, attributes: byt
 
 
 def _clusters(session: Session, function: LoadedKernel, shape: LaunchShape, size: int) -> int:
-    """Returns how many clusters of ``size`` CTAs the GPU holds at once."""
-    each = blocks_per_multiprocessor(function, shape.threads, shape.dynamic_shared)
+    """Returns how many clusters of ``size`` CTAs the GPU holds at once.
+
+    CuTe DSL asks with 128 threads for a kernel that is compiled for one, and gets an answer from NVIDIA's driver.
+    """
+    each = blocks_per_multiprocessor(function, min(shape.threads, function.most_threads), shape.dynamic_shared)
     return session.gpu.model["multiprocessor_count"] * each // size

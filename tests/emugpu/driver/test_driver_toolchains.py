@@ -80,6 +80,28 @@ def test_what_cute_dsl_compiles_for_tvm_ffi_raises_cuda_errors(capfd):
     ]
 
 
+OCCUPANCY = """
+import ctypes, struct
+driver = ctypes.CDLL("libcuda.so.1")
+context, module, function, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+driver.cuCtxSetCurrent(context)
+ptx = b".version 8.7\\n.target sm_100a\\n.address_size 64\\n.visible .entry empty() .reqntid 1, 1, 1 { ret; }"
+driver.cuModuleLoadData(ctypes.byref(module), ptx)
+driver.cuModuleGetFunction(ctypes.byref(function), module, b"empty")
+cluster = ctypes.create_string_buffer(struct.pack("=I4x3I52x", 4, 2, 1, 1), 72)
+launch = ctypes.create_string_buffer(struct.pack("@7IPPI", 2, 1, 1, 128, 1, 1, 0, 0, ctypes.addressof(cluster), 1))
+assert driver.cuOccupancyMaxActiveClusters(ctypes.byref(count), function, launch) == 0
+print(count.value)
+"""
+
+
+def test_cute_dsl_asks_how_many_clusters_of_more_threads_than_its_kernel_has_are_active(capfd):
+    done = run(capfd, "b200", sys.executable, "-c", OCCUPANCY)
+    assert (done.code, done.out) == (0, f"{148 * 32 // 2}\n")
+
+
 CALLER = """.version 8.8
 .target sm_90
 .address_size 64
