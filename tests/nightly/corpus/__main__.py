@@ -1,0 +1,159 @@
+"""``PYTHONPATH=tests python -m nightly.corpus``: the newest public kernels under `emugpu verify`.
+
+corpus.toml says where their code comes from; none of it is in this repository. Each program runs under three schedules.
+The table counts kernels: the functions on the GPU that the programs of a project have launched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from emugpu.cli.program import ClearErrors
+from emugpu.cli.render import show_table
+from emugpu.errors import CannotRun, UsageProblem
+from emugpu.processes.engine import in_order
+from tests.nightly.corpus.kernels import SEVERITY, Kernel, kernels_of
+from tests.nightly.corpus.table import HERE, Program, Project, projects
+
+ROOT = HERE.parents[2]
+WORDS = ("clean", "warned", "racy", "wrong", "hung", "incomplete")
+
+
+class OneCommand(ClearErrors, click.Command):
+    """The command, with one line and an exit code for each error."""
+
+
+@click.command("corpus", cls=OneCommand)
+@click.option("--project", "part", default="", help="Only projects whose name has this in it.")
+@click.option("--match", default="", help="Only programs whose command has this in it.")
+@click.option("--python", default=sys.executable, show_default=True, help="The Python that has the packages.")
+@click.option("--sources", type=click.Path(path_type=Path), required=True, help="The folder of the projects' code.")
+@click.option("--answers", type=click.Path(path_type=Path), required=True, help="Keeps each answer; what it has stays.")
+@click.option("--limit", default=300.0, show_default=True, help="Seconds for a program under all schedules.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Programs at a time.")
+@click.option("--get", "gets", is_flag=True, help="Fetch and build what is missing, first.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every kernel there.")
+@click.pass_context
+def main(
+    context: click.Context, part: str, match: str, python: str, sources: Path, answers: Path, limit: float, jobs: int,
+    gets: bool, json_path: Path | None,
+) -> None:  # fmt: skip
+    """Verify the newest public kernels.
+
+    Exit code 1: one is racy, wrong or hung.
+    """
+    sources, answers = sources.resolve(), answers.resolve()
+    chosen = [project for project in projects() if part.lower() in project.name.lower()]
+    if not chosen:
+        raise UsageProblem(f"--project {part!r}: no project has that in its name; shorten it, or leave it out")
+    answers.mkdir(parents=True, exist_ok=True)
+    hook = _preloaded(answers)
+    for project in chosen if gets else ():
+        _get(project, python, sources)
+    job = partial(verify, python=python, sources=sources, answers=answers, hook=hook, limit=limit)
+    work = [(project, program) for project in chosen for program in project.programs if match in program.name]
+    kernels: list[Kernel] = []
+    for found in in_order(job, work, jobs):
+        for kernel in found:
+            kernels.append(kernel)
+            click.echo(f"{kernel.word:10} {kernel.program[:70]:70} {kernel.name[:50]}  {kernel.why[:200]}")
+    kernels = _merged(kernels)
+    if json_path:
+        json_path.write_text(json.dumps([asdict(kernel) for kernel in kernels], indent=1) + "\n", encoding="utf-8")
+    _show(chosen, kernels)
+    context.exit(any(kernel.word in ("racy", "wrong", "hung") for kernel in kernels))
+
+
+def verify(
+    work: tuple[Project, Program], *, python: str, sources: Path, answers: Path, hook: Path, limit: float
+) -> list[Kernel]:
+    """Returns the kernels of one program, with the verdict on each."""
+    project, program = work
+    name = re.sub(r"[^\w.=-]+", "_", f"{project.name} {program.name}")[:180]
+    file = answers / f"{name}.jsonl"
+    if not file.exists():
+        partial = file.with_suffix(".partial")
+        partial.write_text("", encoding="utf-8")
+        command = [python, str(HERE / "worker.py"), program.gpu, str(partial), *program.command]
+        environment = _environment(project, hook, program.command[0].endswith(".py"))
+        with open(file.with_suffix(".log"), "wb") as log:
+            try:
+                subprocess.run(
+                    command, cwd=sources / project.folder, env=environment, timeout=limit, stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=log, check=False, start_new_session=True,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                with open(partial, "a", encoding="utf-8") as kept:
+                    print(json.dumps({"limit": limit}), file=kept)
+        partial.rename(file)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return kernels_of(project.name, program.name, [json.loads(line) for line in lines])
+
+
+def _environment(project: Project, hook: Path, is_script: bool) -> Mapping[str, str]:
+    added = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **dict(project.variables)}
+    return {**os.environ, **added, **({"LD_PRELOAD": str(hook)} if is_script else {})}
+
+
+def _preloaded(folder: Path) -> Path:
+    """Compiles the library that gives PyTorch the memory of the emulated GPU."""
+    made = folder / "managed.so"
+    _call(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(HERE / "managed.c"), "-ldl"], folder)
+    return made
+
+
+def _get(project: Project, python: str, sources: Path) -> None:
+    """Installs the packages of a project, fetches its code, and builds it."""
+    folder = sources / Path(project.folder).parts[0] if project.folder else sources
+    folder.mkdir(parents=True, exist_ok=True)
+    if project.packages:
+        _call([python, "-m", "pip", "install", "--quiet", "--no-deps", *project.packages], sources)
+    if project.repository and not any(folder.iterdir()):
+        _call(["git", "init", "--quiet", "."], folder)
+        _call(["git", "fetch", "--quiet", "--depth", "1", project.repository, project.commit], folder)
+        _call(["git", "checkout", "--quiet", "FETCH_HEAD", "--", *(project.parts or ["."])], folder)
+    for line in project.build:
+        _call(shlex.split(line.format(here=HERE)), folder)
+
+
+def _call(command: list[str], folder: Path) -> None:
+    try:
+        subprocess.run(command, cwd=folder, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotRun(f"{shlex.join(command)}: {error}") from None
+
+
+def _merged(kernels: list[Kernel]) -> list[Kernel]:
+    """Returns each kernel of a project once, with the most severe of its verdicts."""
+    found: dict[tuple[str, str], Kernel] = {}
+    for kernel in kernels:
+        key = (kernel.project, kernel.identity)
+        if key not in found or SEVERITY.index(kernel.word) > SEVERITY.index(found[key].word):
+            found[key] = kernel
+    return list(found.values())
+
+
+def _show(chosen: list[Project], kernels: list[Kernel]) -> None:
+    rows = []
+    for name, own in [(project.name, [k for k in kernels if k.project == project.name]) for project in chosen]:
+        counts = [sum(kernel.word == word for kernel in own) for word in WORDS]
+        rows.append([name, str(len(own)), *(str(count or "") for count in counts)])
+    counts = [sum(kernel.word == word for kernel in kernels) for word in WORDS]
+    rows.append(["all", str(len(kernels)), *(str(count or "") for count in counts)])
+    show_table(Console(), "the newest public kernels", ("project", "tried", *WORDS), rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Verifies one program of the corpus: ``python worker.py GPU ANSWERS PROGRAM [ARGUMENTS...]``.
+
+Each schedule gives one line of JSON in the file ANSWERS: the verdict of `emugpu verify`, its reasons, and the launches.
+A Python script runs in this process, once for each schedule, so that what it imports and compiles is there already; its
+PyTorch is the one of `torch_on_cpu`. Other programs are started for each schedule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from emugpu import emulated_gpu
+from emugpu.check.verdict import Verdict
+from emugpu.driver.gpu_model import gpu_model
+from emugpu.driver.log import Log, judge
+from emugpu.driver.server import run_program
+from emugpu.driver.state import SharedGpu
+from emugpu.launch.launching import EmulationOptions, Schedule
+
+SCHEDULES: tuple[tuple[Schedule, int], ...] = (("fifo", 0), ("random", 1), ("reversed", 0))
+USES_CUTE = re.compile("cutlass|quack|flash_attn")
+SILENCE = 120.0
+"""A launch of which no cluster ends for so many seconds is incomplete, as under `emugpu verify`."""
+
+
+def main(gpu: str, answers: str, *command: str) -> None:
+    command = (str(Path(command[0]).resolve()), *command[1:])
+    verify = _script if command[0].endswith(".py") else _program
+    with open(answers, "w", encoding="utf-8") as file:
+        for schedule, seed in SCHEDULES:
+            begun = time.monotonic()
+            verdict, launches = verify(gpu, schedule, seed, command)
+            answer = {
+                "schedule": schedule,
+                "verdict": verdict.word,
+                "reasons": verdict.reasons,
+                "launches": [{key: launch[key] for key in ("kernel", "findings")} for launch in launches],
+                "seconds": round(time.monotonic() - begun, 1),
+            }
+            print(json.dumps(answer), file=file, flush=True)
+
+
+def _program(
+    gpu: str, schedule: Schedule, seed: int, command: Sequence[str]
+) -> tuple[Verdict, Sequence[dict[str, Any]]]:
+    log = Log()
+    options = EmulationOptions(schedule=schedule, seed=seed, timeout=SILENCE, uninitialised="report")
+    code = run_program(command, SharedGpu(gpu_model(gpu), options, log, check=True), os.environ)
+    verdict = judge(log, command[0], f"the program ended with code {code}" if code else "", checked=True)
+    return verdict, [launch.as_dict() for launch in log.launches]
+
+
+def _script(
+    gpu: str, schedule: Schedule, seed: int, command: Sequence[str]
+) -> tuple[Verdict, Sequence[dict[str, Any]]]:
+    gpu_section = emulated_gpu(gpu, check=True, schedule=schedule, seed=seed, timeout=SILENCE)
+    with contextlib.suppress(BaseException), gpu_section as section:
+        try:
+            _run(command)
+        except BaseException:
+            traceback.print_exc()
+            raise
+    return section.verdict, section.launches
+
+
+def _run(command: Sequence[str]) -> None:
+    script = Path(command[0])
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if preloaded and "torch_on_cpu" not in sys.modules and importlib.util.find_spec("torch"):
+        import torch_on_cpu
+
+        torch_on_cpu.install(preloaded)
+        _one_configuration()
+        if any(USES_CUTE.search(Path(word).read_text()) for word in command if word.endswith(".py")):
+            _cute_dsl()
+    sys.argv = list(command)
+    sys.path[:0] = [str(script.parent)]
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def _one_configuration() -> None:
+    """Triton's autotuner takes the first configuration: there is no time to measure."""
+    if importlib.util.find_spec("triton"):
+        from triton.runtime.autotuner import Autotuner
+
+        Autotuner.prune_configs = lambda self, *_: self.configs[:1]
+
+
+def _cute_dsl() -> None:
+    """Prepares CuTe DSL.
+
+    It counts GPUs with NVIDIA's own runtime, which is linked into cuda.bindings and finds none. For occupancy it loads
+    a kernel of which it keeps the machine code in a folder of its own, where the emulated GPU does not find the PTX.
+    Nobody uses the machine code, so ptxas need not optimise.
+    """
+    import cuda.bindings.runtime as runtime
+    from cutlass import cute
+    from cutlass.base_dsl.compiler import PtxasOptions
+    from cutlass.utils import HardwareInfo
+
+    def compiled(host: Any, options: str = "") -> Any:
+        return compiles(host, options="--keep-cubin")
+
+    def occupancy_kernel(self: Any) -> Any:
+        cute.compile = compiled
+        try:
+            return kernel(self)
+        finally:
+            cute.compile = compiles
+
+    kernel, compiles = HardwareInfo._get_device_function, cute.compile
+    HardwareInfo._get_device_function = occupancy_kernel
+    PtxasOptions._default = "-O0"
+    runtime.cudaGetDeviceCount = lambda: (runtime.cudaError_t.cudaSuccess, 1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,95 @@
+"""The table of the corpus, and the verdict on each kernel of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from harness.paths import ROOT
+from tests.nightly.corpus.kernels import kernels_of
+from tests.nightly.corpus.table import HERE, projects
+
+LAUNCHES = [{"kernel": name, "findings": []} for name in ("first", "second")]
+FINDING = {"rule": "tmem-fence", "severity": "warning"}
+DOUBLE = """
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuInit(0)
+context, module, function, memory = (ctypes.c_void_p() for _ in range(4))
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+driver.cuCtxSetCurrent(context)
+driver.cuMemAlloc_v2(ctypes.byref(memory), 128)
+driver.cuMemsetD32_v2(memory, 1, 32)
+assert driver.cuModuleLoadData(ctypes.byref(module), PTX) == 0
+assert driver.cuModuleGetFunction(ctypes.byref(function), module, b"kernel") == 0
+arguments = (ctypes.c_void_p * 1)(ctypes.addressof(memory))
+driver.cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, None, arguments, None)
+assert driver.cuCtxSynchronize() == 0
+"""
+PTX = """.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry kernel(.param .u64 x)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [x];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, STEP;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.b16 [%rd3], %r1;
+    ret;
+}
+"""
+
+
+def answer(*reasons, launches=LAUNCHES):
+    return {"schedule": "fifo", "reasons": list(reasons), "launches": launches}
+
+
+def words(*answers):
+    return {kernel.name: kernel.word for kernel in kernels_of("project", "program.py 3", answers)}
+
+
+def test_a_kernel_has_its_most_severe_verdict_of_all_schedules():
+    racy = answer(("racy", "launch 1, kernel 'second': race-global: ..."))
+    assert words(answer(), racy, answer()) == {"first": "clean", "second": "racy"}
+    warned = answer(launches=[{"kernel": "first", "findings": [FINDING]}])
+    assert words(answer(), warned) == {"first": "warned", "second": "clean"}
+
+
+def test_a_failure_of_the_program_holds_for_every_kernel_that_may_have_caused_it():
+    failed = ("wrong", "the program ended with code 1")
+    assert words(answer(failed)) == {"first": "wrong", "second": "wrong"}
+    assert words(answer(("hung", "launch 0: a deadlock"), failed)) == {"first": "hung", "second": "clean"}
+
+
+def test_what_was_not_looked_at_is_incomplete():
+    assert words(answer(), {"limit": 300.0}) == {"first": "incomplete", "second": "incomplete"}
+    nothing = answer(("incomplete", "the program has launched nothing on the emulated GPU"), launches=[])
+    assert words(nothing) == words() == {"program.py 3": "incomplete"}
+
+
+def test_every_program_of_the_table_is_named_once_and_says_where_it_comes_from():
+    names = [(project.name, program.gpu, program.name) for project in projects() for program in project.programs]
+    assert len(names) == len(set(names)) > 100
+    made = {project.folder.split("/")[0] for project in projects() if project.repository or project.build}
+    for project in projects():
+        assert project.version and project.programs
+        assert not project.folder or project.folder.split("/")[0] in made
+        assert len(project.commit) == (40 if project.repository else 0)
+
+
+@pytest.mark.parametrize(("step", "word"), [(2, "clean"), (0, "racy")])
+def test_the_worker_verifies_a_script_under_three_schedules(tmp_path, step, word):
+    script, answers = tmp_path / "double.py", tmp_path / "answers"
+    script.write_text(f"PTX = {PTX.replace('STEP', str(step)).encode()!r}{DOUBLE}", encoding="utf-8")
+    command = [sys.executable, HERE / "worker.py", "h200", answers, script]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
+    found = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
+    assert [one["schedule"] for one in found] == ["fifo", "random", "reversed"]
+    assert [(one["verdict"], len(one["launches"])) for one in found] == [(word, 1)] * 3
