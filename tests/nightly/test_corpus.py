@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from harness.paths import ROOT
+from tests.nightly.corpus.__main__ import verify
 from tests.nightly.corpus.kernels import kernels_of
-from tests.nightly.corpus.table import HERE, projects
+from tests.nightly.corpus.table import HERE, Program, Project, projects
 
 LAUNCHES = [{"kernel": name, "findings": []} for name in ("first", "second")]
 FINDING = {"rule": "tmem-fence", "severity": "warning"}
@@ -69,9 +70,22 @@ def test_a_failure_of_the_program_holds_for_every_kernel_that_may_have_caused_it
 
 
 def test_what_was_not_looked_at_is_incomplete():
-    assert words(answer(), {"limit": 300.0}) == {"first": "incomplete", "second": "incomplete"}
+    assert words(answer(), {"incomplete": "the limit of 300 s"}) == {"first": "incomplete", "second": "incomplete"}
     nothing = answer(("incomplete", "the program has launched nothing on the emulated GPU"), launches=[])
     assert words(nothing) == words() == {"program.py 3": "incomplete"}
+
+
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [("exit 3", "it has ended with code 3 before the last schedule"), ("sleep 60", "the limit of 1 s")],
+)
+def test_a_program_that_ends_before_its_last_schedule_is_incomplete(tmp_path, command, cause):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(answer())}' > $3\n{command}\n", encoding="utf-8")
+    python.chmod(0o755)
+    work = (Project("project", "1", ()), Program("b200", ("program",)))
+    found = verify(work, python=str(python), sources=tmp_path, answers=tmp_path, hook=tmp_path, limit=1)
+    assert [(kernel.word, kernel.why) for kernel in found] == [("incomplete", cause)] * 2
 
 
 def test_every_program_of_the_table_is_named_once_and_says_where_it_comes_from():

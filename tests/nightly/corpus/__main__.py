@@ -26,6 +26,7 @@ from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.engine import in_order
 from tests.nightly.corpus.kernels import SEVERITY, Kernel, kernels_of
 from tests.nightly.corpus.table import HERE, Program, Project, projects
+from tests.nightly.corpus.worker import SCHEDULES
 
 ROOT = HERE.parents[2]
 WORDS = ("clean", "warned", "racy", "wrong", "hung", "incomplete")
@@ -90,13 +91,16 @@ def verify(
         environment = _environment(project, hook, program.command[0].endswith(".py"))
         with open(file.with_suffix(".log"), "wb") as log:
             try:
-                subprocess.run(
+                ended = subprocess.run(
                     command, cwd=sources / project.folder, env=environment, timeout=limit, stdin=subprocess.DEVNULL,
                     stdout=log, stderr=log, check=False, start_new_session=True,
                 )  # fmt: skip
+                cause = f"it has ended with code {ended.returncode} before the last schedule"
             except subprocess.TimeoutExpired:
-                with open(partial, "a", encoding="utf-8") as kept:
-                    print(json.dumps({"limit": limit}), file=kept)
+                cause = f"the limit of {limit:g} s"
+        if len(partial.read_text(encoding="utf-8").splitlines()) < len(SCHEDULES):
+            with open(partial, "a", encoding="utf-8") as kept:
+                print(json.dumps({"incomplete": cause}), file=kept)
         partial.rename(file)
     lines = file.read_text(encoding="utf-8").splitlines()
     return kernels_of(project.name, program.name, [json.loads(line) for line in lines])
@@ -108,10 +112,13 @@ def _environment(project: Project, hook: Path, is_script: bool) -> Mapping[str, 
 
 
 def _preloaded(folder: Path) -> Path:
-    """Compiles the library that gives PyTorch the memory of the emulated GPU."""
-    made = folder / "managed.so"
-    _call(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(HERE / "managed.c"), "-ldl"], folder)
-    return made
+    """Compiles the library that gives PyTorch the memory of the emulated GPU.
+
+    It is moved to its place, so that a program of another run that has loaded it keeps the one it has.
+    """
+    compiled, made = folder / f"managed-{os.getpid()}.so", folder / "managed.so"
+    _call(["cc", "-O2", "-shared", "-fPIC", "-o", str(compiled), str(HERE / "managed.c"), "-ldl"], folder)
+    return compiled.replace(made)
 
 
 def _get(project: Project, python: str, sources: Path) -> None:

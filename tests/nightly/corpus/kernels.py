@@ -49,8 +49,8 @@ def kernels_of(project: str, program: str, answers: Sequence[dict[str, Any]]) ->
 
 def _verdicts(answer: dict[str, Any]) -> Iterable[tuple[str, str, str]]:
     """Yields kernels with a word and the reason; the program itself has the name ""."""
-    if "limit" in answer:
-        yield "", "incomplete", f"the limit of {answer['limit']:g} s"
+    if "incomplete" in answer:
+        yield "", "incomplete", answer["incomplete"]
         return
     launches = answer["launches"]
     blamed: dict[int, tuple[str, str]] = {}
