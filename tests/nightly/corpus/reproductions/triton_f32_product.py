@@ -1,4 +1,4 @@
-"""The loop of a product of f32 matrices by Triton 3.9.0 on sm_100a, with B in rows of N: docs/found.md#triton.
+"""The loop of a product of f32 matrices by Triton 3.9.0 on sm_100a, with B in rows of N (docs/found.md).
 
 Triton transposes each tile of B through one buffer in shared memory, and issues the MMAs that read it. It waits for
 them at the end of the next pass through the loop; by then it has written the next tile to the buffer.
