@@ -59,6 +59,10 @@ API void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(
     int32_t most_block_y, int32_t most_block_z, int32_t most_grid_x, int32_t most_grid_y, int32_t most_grid_z,
     int32_t most_shared, int32_t most_shared_opt_in, const char *violation, const char *file, int32_t line,
     int32_t column, int32_t end_column) {
+    /* The violation says which limit of the device it is. */
+    (void)threads, (void)device, (void)most_threads, (void)most_block_x, (void)most_block_y, (void)most_block_z;
+    (void)most_grid_x, (void)most_grid_y, (void)most_grid_z, (void)most_shared, (void)most_shared_opt_in;
+    (void)column, (void)end_column;
     char text[1024];
     snprintf(text, sizeof text,
              "a launch is refused: %s; grid %dx%dx%d, block %dx%dx%d, %lld bytes of dynamic shared memory (%s:%d)",

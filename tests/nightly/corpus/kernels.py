@@ -23,7 +23,7 @@ class Kernel:
     @property
     def identity(self) -> str:
         """Names of scripts differ in their sizes and types only, so each script has its own kernels."""
-        return self.name if "call_test.py" in self.program else f"{self.program.split()[0]} {self.name}"
+        return self.name if "caller.py" in self.program else f"{self.program.split()[0]} {self.name}"
 
 
 def kernels_of(project: str, program: str, answers: Sequence[dict[str, Any]]) -> list[Kernel]:

@@ -50,7 +50,7 @@ def projects() -> list[Project]:
 
 def _project(gpu: str = "b200", programs: str = "", functions: str = "", sizes: str = "", **entry: object) -> Project:
     """``programs`` and ``functions`` have one program a line: a command, or a file of tests and the functions in it."""
-    call = str(HERE / "call_test.py")
+    call = str(HERE / "caller.py")
     commands = [tuple(shlex.split(line.format(here=HERE))) for line in programs.splitlines() if line]
     for line in filter(None, functions.splitlines()):
         file, *names = line.split()

@@ -1,4 +1,4 @@
-"""Calls test functions of a project with small sizes: ``call_test.py FILE FUNCTION [NAME=VALUE...]``.
+"""Calls test functions of a project with small sizes: ``caller.py FILE FUNCTION [NAME=VALUE...]``.
 
 The arguments are those of the first case of each `pytest.mark.parametrize`, unless NAME=VALUE replaces them. VALUE is
 an expression of Python that may use `torch`. A name that the function does not have is left out, so one list of values
