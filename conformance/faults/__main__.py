@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,8 +17,9 @@ from conformance.faults.checker import verdict
 from conformance.faults.programs import by_id, write
 from conformance.faults.results import read
 from conformance.faults.table import lines
-from emugpu.cli.options import FiniteRange, NamedPath, check_folder
+from emugpu.cli.options import FiniteRange, NamedPath, check_folder, check_output
 from emugpu.cli.program import ClearErrors
+from emugpu.cli.render import progress_bar, several
 from emugpu.errors import EXIT_FINDINGS, EXIT_OK, UsageProblem
 
 
@@ -23,13 +27,25 @@ class Group(ClearErrors, click.Group):
     """A group whose errors are one line."""
 
 
+class ProgramName(click.ParamType[str]):
+    """The name of a program. The error names the nearest ones, not all."""
+
+    name = "program"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in by_id():
+            return str(value)
+        nearest = ", ".join(get_close_matches(value, by_id(), cutoff=0))
+        self.fail(f"there is no program {value!r}; the nearest names are {nearest}", param, ctx)
+
+
 def _file(path: Path) -> Path:
-    check_folder(path.parent, "FILE.json")
+    check_output(str(path), "FILE.json", "name another one")
     return path
 
 
 RESULTS = click.argument("file", metavar="FILE.json", type=NamedPath(dir_okay=False, path_type=Path))
-NAMES = click.argument("names", nargs=-1, metavar="[PROGRAM]...", type=click.Choice(list(by_id())))
+NAMES = click.argument("names", nargs=-1, metavar="[PROGRAM]...", type=ProgramName())
 
 
 @click.group("conformance.faults", cls=Group)
@@ -66,7 +82,7 @@ def gpu_command(
     Exit codes: 0 all were run, 1 the time was too short for some, 2 usage, 3 there is no GPU.
     """
     start = time.monotonic()
-    results, machine, tool = read(_file(file)), gpu.describe(), sanitizer.find(given)
+    results, tool, machine = read(_file(file)), sanitizer.find(given), gpu.describe()
     if machine["compute_capability"] != "9.0":
         raise UsageProblem(
             f"{machine['gpu']} has compute capability {machine['compute_capability']}; these are for 9.0"
@@ -79,8 +95,15 @@ def gpu_command(
     }
     print(f"{machine['gpu']}, driver {machine['driver']}; compute-sanitizer {results.about['sanitizer']['version']}")
     how = measure.GpuRun(names or tuple(by_id()), launches, hang, budget, jobs, tool)
-    missed = measure.run_all(how, lambda job, found: results.keep(job.id, job.column, found), results.save)
-    print(f"{len(how.jobs()) - missed} runs in {time.monotonic() - start:.0f} s, {missed} not started in time")
+    total, ended = len(how.jobs()), count(1)
+    with progress_bar("launching", "runs") as progress:
+
+        def keep(job: measure.Job, found: dict[str, Any]) -> None:
+            results.keep(job.id, job.column, found)
+            progress(next(ended), total)
+
+        missed = measure.run_all(how, keep, results.save)
+    print(f"{total - missed} runs in {time.monotonic() - start:.0f} s, {missed} not started in time")
     return EXIT_FINDINGS if missed else EXIT_OK
 
 
@@ -93,9 +116,13 @@ def check_command(file: Path, names: tuple[str, ...], schedules: int) -> int:
     results = read(_file(file))
     results.forget(names, "checker")
     results.about["checker"] = {"schedules": schedules, "date": time.strftime("%Y-%m-%d")}
-    for id in names or by_id():
-        results.keep(id, "checker", verdict(id, schedules))
+    ids = names or tuple(by_id())
+    with progress_bar("checking", "programs") as progress:
+        for done, id in enumerate(ids):
+            progress(done, len(ids))
+            results.keep(id, "checker", verdict(id, schedules))
     results.save()
+    print(f"{several(len(ids), 'verdict')} in {file}; see them with: python -m conformance.faults table {file}")
     return EXIT_OK
 
 
@@ -113,6 +140,7 @@ def table_command(file: Path) -> int:
 @click.argument("folder", metavar="FOLDER", type=NamedPath(file_okay=False, path_type=Path))
 def write_command(folder: Path) -> int:
     """Write PTX and a launch file of each program, for other tools."""
+    check_folder(folder, "FOLDER")
     print(f"{write(folder)} launch files in {folder}")
     return EXIT_OK
 

@@ -44,6 +44,10 @@ def read(path: Path) -> Results:
         return Results(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Results(path, {key: value for key, value in data.items() if key != "programs"}, data["programs"])
-    except (ValueError, KeyError, AttributeError):
+        programs = {
+            id: {column: dict(found) for column, found in each.items()} for id, each in data["programs"].items()
+        }
+        about = {part: dict(how) for part, how in data.items() if part != "programs"}
+        return Results(path, about, programs)
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise UsageProblem(f"{path} holds no results of these programs; name another file") from None

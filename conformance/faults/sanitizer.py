@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from emugpu.errors import CannotRun
+from emugpu.errors import UsageProblem
 from emugpu.processes import program
 
 TOOLS = ("racecheck", "memcheck", "synccheck", "initcheck")
@@ -27,12 +27,12 @@ KEPT = 3
 
 
 def find(given: str | None) -> Path | None:
-    """Returns the path of compute-sanitizer, or None if there is none on the PATH. Raises CannotRun if the given path
-    is no program.
+    """Returns the path of compute-sanitizer, or None if there is none on the PATH. Raises UsageProblem if the given
+    path is no program.
     """
     found = shutil.which(given or "compute-sanitizer")
     if given and found is None:
-        raise CannotRun(f"--sanitizer {given}: there is no such program; leave it out to look for it on the PATH")
+        raise UsageProblem(f"--sanitizer {given}: there is no such program; leave it out to look for it on the PATH")
     return Path(found) if found else None
 
 

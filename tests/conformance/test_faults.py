@@ -247,8 +247,39 @@ def test_the_page_shows_what_was_measured():
     assert "\n".join(by_kind(read(ROOT / "results" / "faults-h100.json"))) in page
 
 
-def test_what_is_no_file_of_results_is_refused(tmp_path):
+# ---- wrong arguments ----
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"programs": []}', '{"programs": {"neighbour": 3}}', '{"gpu": 3, "programs": {}}']
+)
+def test_what_is_no_file_of_results_is_refused(tmp_path, text):
     file = tmp_path / "other.json"
-    file.write_text("[]")
+    file.write_text(text)
     done = CliRunner().invoke(main, ["table", str(file)])
     assert done.exit_code == 2 and "holds no results of these programs" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["check", "new.json", "neighbor"], "there is no program 'neighbor'; the nearest names are neighbour, "),
+        (["gpu", "new.json", "nosuch"], "there is no program 'nosuch'; the nearest names are "),
+        (["check", "nosuch/new.json", "neighbour"], "FILE.json 'nosuch/new.json' is not a file in an existing folder"),
+        (["gpu", "new.json", "--sanitizer", "nosuch"], "--sanitizer nosuch: there is no such program"),
+        (["write", "/proc/faults"], "FOLDER /proc/faults: /proc cannot be written"),
+    ],
+)
+def test_a_wrong_argument_is_one_short_line(tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2 and says in done.output
+    assert done.output.count("\n") == 1 and len(done.output) < 200
+    assert not list(tmp_path.iterdir())
+
+
+def test_check_says_where_the_verdicts_are(tmp_path):
+    file = tmp_path / "found.json"
+    done = CliRunner().invoke(main, ["check", str(file), "neighbour", "--schedules", "1"])
+    assert done.exit_code == 0 and f"1 verdict in {file}; see them with" in done.output
+    assert read(file).programs["neighbour"]["checker"]["verdict"] == "clean"
