@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from harness.paths import ROOT
-from tests.nightly.corpus.__main__ import verify
 from tests.nightly.corpus.kernels import kernels_of
 from tests.nightly.corpus.table import HERE, Program, Project, projects
+from tests.nightly.corpus.verification import verify
 
 LAUNCHES = [{"kernel": name, "findings": []} for name in ("first", "second")]
 FINDING = {"rule": "tmem-fence", "severity": "warning"}
@@ -86,6 +86,21 @@ def test_a_program_that_ends_before_its_last_schedule_is_incomplete(tmp_path, co
     work = (Project("project", "1", ()), Program("b200", ("program",)))
     found = verify(work, python=str(python), sources=tmp_path, answers=tmp_path, hook=tmp_path, limit=1)
     assert [(kernel.word, kernel.why) for kernel in found] == [("incomplete", cause)] * 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_command_takes_the_answers_that_are_there(tmp_path, jobs):
+    file = tmp_path / "CUTLASS_primitives_of_CuTe_DSL_bar_warp_sync.py.jsonl"
+    file.write_text(f"{json.dumps(answer())}\n" * 3, encoding="utf-8")
+    options = ["--sources", tmp_path, "--answers", tmp_path, "--match", "bar_warp_sync", "--jobs", str(jobs)]
+    done = subprocess.run(
+        [sys.executable, "-m", "nightly.corpus", *options], capture_output=True, text=True, timeout=120, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "tests"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines()[:2]] == [
+        ["clean", "bar_warp_sync.py", name] for name in ("first", "second")
+    ]
 
 
 def test_every_program_of_the_table_is_named_once_and_says_where_it_comes_from():

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,11 +22,10 @@ from emugpu.cli.program import ClearErrors
 from emugpu.cli.render import show_table
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.engine import in_order
-from tests.nightly.corpus.kernels import SEVERITY, Kernel, kernels_of
-from tests.nightly.corpus.table import HERE, Program, Project, projects
-from tests.nightly.corpus.worker import SCHEDULES
+from tests.nightly.corpus.kernels import SEVERITY, Kernel
+from tests.nightly.corpus.table import HERE, Project, projects
+from tests.nightly.corpus.verification import verify
 
-ROOT = HERE.parents[2]
 WORDS = ("clean", "warned", "racy", "wrong", "hung", "incomplete")
 
 
@@ -75,40 +72,6 @@ def main(
         json_path.write_text(json.dumps([asdict(kernel) for kernel in kernels], indent=1) + "\n", encoding="utf-8")
     _show(chosen, kernels)
     context.exit(any(kernel.word in ("racy", "wrong", "hung") for kernel in kernels))
-
-
-def verify(
-    work: tuple[Project, Program], *, python: str, sources: Path, answers: Path, hook: Path, limit: float
-) -> list[Kernel]:
-    """Returns the kernels of one program, with the verdict on each."""
-    project, program = work
-    name = re.sub(r"[^\w.=-]+", "_", f"{project.name} {program.name}")[:180]
-    file = answers / f"{name}.jsonl"
-    if not file.exists():
-        partial = file.with_suffix(".partial")
-        partial.write_text("", encoding="utf-8")
-        command = [python, str(HERE / "worker.py"), program.gpu, str(partial), *program.command]
-        environment = _environment(project, hook, program.command[0].endswith(".py"))
-        with open(file.with_suffix(".log"), "wb") as log:
-            try:
-                ended = subprocess.run(
-                    command, cwd=sources / project.folder, env=environment, timeout=limit, stdin=subprocess.DEVNULL,
-                    stdout=log, stderr=log, check=False, start_new_session=True,
-                )  # fmt: skip
-                cause = f"it has ended with code {ended.returncode} before the last schedule"
-            except subprocess.TimeoutExpired:
-                cause = f"the limit of {limit:g} s"
-        if len(partial.read_text(encoding="utf-8").splitlines()) < len(SCHEDULES):
-            with open(partial, "a", encoding="utf-8") as kept:
-                print(json.dumps({"incomplete": cause}), file=kept)
-        partial.rename(file)
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return kernels_of(project.name, program.name, [json.loads(line) for line in lines])
-
-
-def _environment(project: Project, hook: Path, is_script: bool) -> Mapping[str, str]:
-    added = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **dict(project.variables)}
-    return {**os.environ, **added, **({"LD_PRELOAD": str(hook)} if is_script else {})}
 
 
 def _preloaded(folder: Path) -> Path:
