@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,10 +154,9 @@ def report(verdicts: Sequence[tuple[str, Verdict]], wanted: Wanted, outputs: Out
         for verdict in alone:
             show_verdict(console, verdict, wanted.notes or wanted.redundant)
         written.show(console)
-    return exit_code(alone) or written.exit_code
+    return exit_code([verdict.word for verdict in alone]) or written.exit_code
 
 
-def exit_code(verdicts: Sequence[Verdict]) -> int:
+def exit_code(words: Collection[str]) -> int:
     """Returns the exit code of the most severe verdict."""
-    words = {verdict.word for verdict in verdicts}
     return EXIT_CODES[next((word for word in ORDER if word in words), "clean")]

@@ -127,7 +127,7 @@ def _folder(folder: Path, emulation: Emulation, outputs: Outputs) -> int:
     if outputs.shows_report:
         show_corpus(Console(), folder, rows)
         written.show(Console())
-    return (exit_code(alone) if alone else EXIT_INCOMPLETE) or written.exit_code
+    return (exit_code([verdict.word for verdict in alone]) if alone else EXIT_INCOMPLETE) or written.exit_code
 
 
 def _program(words: tuple[str, ...], gpu: str, wanted: Wanted, emulation: Emulation, outputs: Outputs) -> int:

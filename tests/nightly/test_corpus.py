@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from harness.paths import ROOT
+from tests.nightly.corpus.__main__ import main
 from tests.nightly.corpus.kernels import kernels_of
 from tests.nightly.corpus.table import HERE, Program, Project, projects
 from tests.nightly.corpus.verification import verify
@@ -88,19 +90,50 @@ def test_a_program_that_ends_before_its_last_schedule_is_incomplete(tmp_path, co
     assert [(kernel.word, kernel.why) for kernel in found] == [("incomplete", cause)] * 2
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_the_command_takes_the_answers_that_are_there(tmp_path, jobs):
+@pytest.mark.parametrize(
+    ("jobs", "last", "word", "code"),
+    [
+        (1, answer(), "clean", 0),
+        (2, answer(), "clean", 0),
+        (2, {"incomplete": "the limit of 300 s"}, "incomplete", 5),
+        (1, answer(("wrong", "the program ended with code 1")), "wrong", 4),
+    ],
+)
+def test_the_command_takes_the_answers_that_are_there(tmp_path, jobs, last, word, code):
     file = tmp_path / "CUTLASS_primitives_of_CuTe_DSL_bar_warp_sync.py.jsonl"
-    file.write_text(f"{json.dumps(answer())}\n" * 3, encoding="utf-8")
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in (answer(), answer(), last)), encoding="utf-8")
     options = ["--sources", tmp_path, "--answers", tmp_path, "--match", "bar_warp_sync", "--jobs", str(jobs)]
     done = subprocess.run(
         [sys.executable, "-m", "nightly.corpus", *options], capture_output=True, text=True, timeout=120, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": "tests"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     assert [line.split()[:3] for line in done.stdout.splitlines()[:2]] == [
-        ["clean", "bar_warp_sync.py", name] for name in ("first", "second")
+        [word, "bar_warp_sync.py", name] for name in ("first", "second")
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--project", "nosuch"], "--project 'nosuch': no project has that in its name; they are CUTLASS, "),
+        (["--match", "nosuch"], "--match 'nosuch': no program's command has that in it"),
+        (["--limit", "0"], "'--limit': 0.0 is not in the range x>0"),
+        (["--limit", "nan"], "'--limit': nan is not a finite number"),
+        (["--jobs", "0"], "'--jobs': 0 is not in the range x>=1"),
+        (["--python", "nosuch"], "--python nosuch: there is no such program"),
+        (["--sources", ""], "'--sources': it is empty"),
+        (["--answers", "file"], "'--answers': Directory 'file' is a file"),
+        (["--json", "nosuch/all.json"], "--json 'nosuch/all.json' is not a file in an existing folder"),
+        (["--match", "bar_warp_sync"], "CuTeDSL/experimental/primitives; fetch the code with --get"),
+    ],
+)
+def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(main, ["--sources", "code", "--answers", "answers", *words])
+    assert done.exit_code == 2 and says in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.glob("answers/*.jsonl"))
 
 
 def test_every_program_of_the_table_is_named_once_and_says_where_it_comes_from():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -18,8 +19,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from emugpu.cli.options import FiniteRange, NamedPath, check_folder, check_output
 from emugpu.cli.program import ClearErrors
-from emugpu.cli.render import show_table
+from emugpu.cli.render import several, show_table
+from emugpu.cli.verdicts import exit_code
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.processes.engine import in_order
 from tests.nightly.corpus.kernels import SEVERITY, Kernel
@@ -33,16 +36,22 @@ class OneCommand(ClearErrors, click.Command):
     """The command, with one line and an exit code for each error."""
 
 
+FOLDER = NamedPath(file_okay=False, path_type=Path)
+
+
 @click.command("corpus", cls=OneCommand)
 @click.option("--project", "part", default="", help="Only projects whose name has this in it.")
 @click.option("--match", default="", help="Only programs whose command has this in it.")
 @click.option("--python", default=sys.executable, show_default=True, help="The Python that has the packages.")
-@click.option("--sources", type=click.Path(path_type=Path), required=True, help="The folder of the projects' code.")
-@click.option("--answers", type=click.Path(path_type=Path), required=True, help="Keeps each answer; what it has stays.")
-@click.option("--limit", default=300.0, show_default=True, help="Seconds for a program under all schedules.")
+@click.option("--sources", type=FOLDER, required=True, help="The folder of the projects' code.")
+@click.option("--answers", type=FOLDER, required=True, help="Keeps each answer; what it has stays.")
+@click.option(
+    "--limit", type=FiniteRange(0, min_open=True), default=300, show_default=True,
+    help="Seconds for a program under all schedules.",
+)  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Programs at a time.")
 @click.option("--get", "gets", is_flag=True, help="Fetch and build what is missing, first.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every kernel there.")
+@click.option("--json", "json_path", type=NamedPath(dir_okay=False, path_type=Path), help="Write every kernel there.")
 @click.pass_context
 def main(
     context: click.Context, part: str, match: str, python: str, sources: Path, answers: Path, limit: float, jobs: int,
@@ -50,18 +59,24 @@ def main(
 ) -> None:  # fmt: skip
     """Verify the newest public kernels.
 
-    Exit code 1: one is racy, wrong or hung.
+    Exit codes: as those of `emugpu verify`, for the most severe verdict on a kernel.
     """
     sources, answers = sources.resolve(), answers.resolve()
     chosen = [project for project in projects() if part.lower() in project.name.lower()]
     if not chosen:
-        raise UsageProblem(f"--project {part!r}: no project has that in its name; shorten it, or leave it out")
+        names = ", ".join(project.name for project in projects())
+        raise UsageProblem(f"--project {part!r}: no project has that in its name; they are {names}")
+    work = [(project, program) for project in chosen for program in project.programs if match in program.name]
+    if not work:
+        raise UsageProblem(f"--match {match!r}: no program's command has that in it; shorten it, or leave it out")
+    chosen = list(dict.fromkeys(project for project, _ in work))
+    python = _checked(python, sources, answers, json_path)
     answers.mkdir(parents=True, exist_ok=True)
     hook = _preloaded(answers)
     for project in chosen if gets else ():
         _get(project, python, sources)
     job = partial(verify, python=python, sources=sources, answers=answers, hook=hook, limit=limit)
-    work = [(project, program) for project in chosen for program in project.programs if match in program.name]
+    click.echo(f"{several(len(work), 'program')}, each within {limit:g} s", err=True)
     kernels: list[Kernel] = []
     for found in in_order(job, work, jobs):
         for kernel in found:
@@ -71,7 +86,18 @@ def main(
     if json_path:
         json_path.write_text(json.dumps([asdict(kernel) for kernel in kernels], indent=1) + "\n", encoding="utf-8")
     _show(chosen, kernels)
-    context.exit(any(kernel.word in ("racy", "wrong", "hung") for kernel in kernels))
+    context.exit(exit_code([kernel.word for kernel in kernels]))
+
+
+def _checked(python: str, sources: Path, answers: Path, json_path: Path | None) -> str:
+    """Returns the path of Python. Refuses what cannot be run or written, before the work is done."""
+    found = shutil.which(python)
+    if found is None:
+        raise UsageProblem(f"--python {python}: there is no such program; name a Python that has the packages")
+    check_folder(sources, "--sources")
+    check_folder(answers, "--answers")
+    check_output(json_path and str(json_path), "--json", "name another file")
+    return str(Path(found).absolute())
 
 
 def _preloaded(folder: Path) -> Path:

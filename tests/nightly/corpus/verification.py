@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from emugpu.errors import UsageProblem
 from tests.nightly.corpus.kernels import Kernel, kernels_of
 from tests.nightly.corpus.table import HERE, Program, Project
 from tests.nightly.corpus.worker import SCHEDULES
@@ -27,6 +28,9 @@ def verify(
     name = re.sub(r"[^\w.=-]+", "_", f"{project.name} {program.name}")[:180]
     file = answers / f"{name}.jsonl"
     if not file.exists():
+        where = sources / project.folder
+        if not where.is_dir():
+            raise UsageProblem(f"--sources {sources}: there is no folder {where}; fetch the code with --get")
         partial = file.with_suffix(".partial")
         partial.write_text("", encoding="utf-8")
         command = [python, str(HERE / "worker.py"), program.gpu, str(partial), *program.command]
@@ -34,7 +38,7 @@ def verify(
         with open(file.with_suffix(".log"), "wb") as log:
             try:
                 ended = subprocess.run(
-                    command, cwd=sources / project.folder, env=environment, timeout=limit, stdin=subprocess.DEVNULL,
+                    command, cwd=where, env=environment, timeout=limit, stdin=subprocess.DEVNULL,
                     stdout=log, stderr=log, check=False, start_new_session=True,
                 )  # fmt: skip
                 cause = f"it has ended with code {ended.returncode} before the last schedule"
