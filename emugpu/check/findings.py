@@ -42,9 +42,11 @@ _ERRORS = {
     "scope": "Generic accesses that pass data to another CTA synchronise in cluster scope on both sides.",
     "signal-for-lanes": "A lane that arrives for other lanes of its warp, or releases what they did, has met them.",
     "wait-for-lanes": "A lane that relies on a wait by other lanes of its warp has met them after it.",
+    "race-lanes": "Lanes of a warp that exchange data through shared memory meet between the write and the read.",
     "register-before-wait": "Registers of asynchronous loads and multiplications are not used before their wait.",
     "phase-unobserved": "Every phase that a thread waits for can complete.",
     "phase-repeated": "A thread does not wait again for a phase that it has seen end, in place of the next one.",
+    "phase-lapped": "A thread that waits for a phase looks before the next phase can complete.",
     "barrier-repeated": "A warp arrives at a barrier of threads once in each of its phases.",
     "count": "A phase of an mbarrier gets as many arrivals as it was initialised for.",
     "bytes": "The bytes a phase expects are the bytes that arrive, and fewer than 2^20.",
@@ -67,9 +69,7 @@ _ERRORS = {
 }
 _WARNINGS = {
     "proxy-overwrite": "A proxy fence stands between generic writes and an asynchronous write over them.",
-    "race-lanes": "Lanes of a warp that exchange data through shared memory meet between the write and the read.",
     "tmem-fence": "tcgen05.fence surrounds a synchronisation between tcgen05 operations of two threads.",
-    "phase-lapped": "A thread that waits for a phase looks before the next phase can complete.",
     "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
     "start-order": "CTAs wait only for CTAs that have started, in whatever order they start.",
     "wgmma-fence": "wgmma.fence stands between an access to accumulator registers and the wgmma that takes them.",

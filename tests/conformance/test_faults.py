@@ -19,6 +19,7 @@ from conformance.faults.programs import Fault, Program, by_id, of_one_launch, pr
 from conformance.faults.results import read
 from conformance.faults.table import by_kind
 from conformance.gpu import ROOT
+from emugpu.check import RULES
 
 WRONG = {id: one for id, one in by_id().items() if isinstance(one, Fault)}
 ONLY_WARNED = ("product-no-wgmma-fence",)
@@ -88,6 +89,7 @@ def test_a_wrong_program_is_reported_for_what_is_wrong(id):
         assert found["verdict"] == "clean"
         says = {*found["warnings"]}
     assert says & set(WRONG[id].finding), found
+    assert {RULES[rule].severity for rule in found["errors"]} <= {"error"}
 
 
 @pytest.mark.slow
