@@ -469,7 +469,8 @@ class Machine:
         left = self.limits.steps - steps
         if left < 0:
             self._give_up(
-                f"it has executed {steps:,} warp instructions; its limit (max_steps) is {self.limits.steps:,}"
+                f"it has executed {steps:,} warp instructions; its limit (max_steps) is {self.limits.steps:,}, and "
+                "--emulate max-steps=N sets another"
             )
         self._unchecked = max(1, left // self._largest_block)
         return steps

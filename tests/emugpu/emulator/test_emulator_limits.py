@@ -184,7 +184,9 @@ def test_a_limit_that_is_just_enough_is_no_limit():
 
 def test_without_a_limit_given_there_is_one_all_the_same(monkeypatch):
     monkeypatch.setattr("emugpu.emulator.device.MOST_STEPS", 20_000)
-    with pytest.raises(LimitExceeded, match=r"its limit \(max_steps\) is 20,000"):
+    with pytest.raises(
+        LimitExceeded, match=r"its limit \(max_steps\) is 20,000, and --emulate max-steps=N sets another\n"
+    ):
         launch(COUNT_WITHOUT_END)
 
 
