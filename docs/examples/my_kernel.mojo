@@ -17,7 +17,7 @@ comptime PRODUCER_WARP = EPILOGUE_WARPS
 @inline(.always)
 def kernel[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
     """What the threads of a CTA do between its start and its end."""
-    comptime assert config.has_tmem(), "my_kernel is written for sm_100a; give --arch sm_100a"
+    comptime assert config.has_tmem(), "my_kernel is written for sm_100a; give -c arch=sm_100a"
     if cta.warp < EPILOGUE_WARPS:
         var epilogue = wait_for_accumulator(cta, tiles.tile)
         write_double_buffered[config](epilogue, problem.c)

@@ -71,6 +71,11 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     assert wrong.returncode == 3 and f"{mine}:" in wrong.stderr and "no attribute 'lead'" in wrong.stderr
 
 
+@pytest.mark.parametrize("file", [EXAMPLE, WITH_BARRIER])
+def test_an_example_of_one_architecture_names_the_option_that_chooses_it(file):
+    assert f'"{file.stem} is written for sm_100a; give -c arch=sm_100a"' in file.read_text()
+
+
 @pytest.mark.slow
 @nightly_unless_what_runs_changed
 def test_a_kernel_declares_a_barrier_and_a_buffer_in_its_own_file(tmp_path):
