@@ -143,7 +143,7 @@ class Clock:
         held, nothing = self.foreign or {}, np.zeros((ROWS, 0), np.int32)
         pairs = [(self.rows, other.rows)]
         pairs += [(held.get(space, nothing), rows) for space, rows in (other.foreign or {}).items()]
-        return any((theirs[ORDER] > _wide(mine[ORDER], theirs.shape[1])).any() for mine, theirs in pairs)
+        return any(_exceeds(theirs[ORDER], mine[ORDER]) for mine, theirs in pairs)
 
     def _join_foreign(self, space: Components, known: Rows, rows: slice) -> None:
         """Adds the rows of another cluster. Clocks share these rows, so this method replaces them."""
@@ -174,10 +174,10 @@ def widened(rows: Rows, width: int) -> Rows:
     return wide
 
 
-def _wide(row: Rows, width: int) -> Rows:
-    made = np.zeros(width, np.int32)
-    made[: min(len(row), width)] = row[:width]
-    return made
+def _exceeds(one: Rows, other: Rows) -> bool:
+    """Returns whether a row has a larger time of a component than another row, which may have another length."""
+    width = min(len(one), len(other))
+    return bool((one[:width] > other[:width]).any() or one[width:].any())
 
 
 def larger(one: Rows, other: Rows) -> Rows:
