@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from processes import is_gone_soon
 
 from harness.paths import ROOT
 from tests.nightly.corpus.__main__ import main
@@ -82,12 +83,15 @@ def test_what_was_not_looked_at_is_incomplete():
     [("exit 3", "it has ended with code 3 before the last schedule"), ("sleep 60", "the limit of 1 s")],
 )
 def test_a_program_that_ends_before_its_last_schedule_is_incomplete(tmp_path, command, cause):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho '{json.dumps(answer())}' > $3\n{command}\n", encoding="utf-8")
+    """No process that it has started outlives it."""
+    python, started = tmp_path / "python", tmp_path / "started"
+    lines = ("#!/bin/sh", f"echo '{json.dumps(answer())}' > $3", f"sleep 60 & echo $! > {started}", command, "")
+    python.write_text("\n".join(lines), encoding="utf-8")
     python.chmod(0o755)
     work = (Project("project", "1", ()), Program("b200", ("program",)))
     found = verify(work, python=str(python), sources=tmp_path, answers=tmp_path, hook=tmp_path, limit=1)
     assert [(kernel.word, kernel.why) for kernel in found] == [("incomplete", cause)] * 2
+    assert is_gone_soon(int(started.read_text()))
 
 
 @pytest.mark.parametrize(

@@ -9,26 +9,15 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import work
+from processes import is_gone_soon, is_there
 
 from emugpu.processes import program
 from emugpu.processes.worker_process import WorkerProcess, request
 from harness.paths import ROOT
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])}
-
-
-def is_there(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
-def is_gone_soon(pid: int) -> bool:
-    deadline = time.monotonic() + 10
-    while is_there(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not is_there(pid)
 
 
 def started_by(script: str, place: Path) -> int:
