@@ -63,7 +63,7 @@ class CheckJob:
 
 
 def check(several: Sequence[Launchable], options: CheckOptions, progress: Progress | None = None) -> list[Checked]:
-    """Returns the outcome of each launchable. ``progress`` is called with (schedules done, all schedules).
+    """Returns the outcome of each launchable. ``progress`` is called with (schedules done, all that are to run).
 
     A launchable whose run has reached a limit does not run under its other schedules, where it would do so again.
     Raises UsageProblem for an error in a launch file.
@@ -73,19 +73,22 @@ def check(several: Sequence[Launchable], options: CheckOptions, progress: Progre
     found: list[list[Checked]] = [[] for _ in work]
     asked: list[int] = []
 
+    def is_limited(number: int) -> bool:
+        return any(run.is_limited for run in found[number])
+
     def jobs() -> Iterator[CheckJob]:
         for number, each in enumerate(work):
             for one in each:
-                if not any(run.is_limited for run in found[number]):
+                if not is_limited(number):
                     asked.append(number)
                     yield one
 
     if progress:
         progress(0, count)
-    for done, one in enumerate(in_order(check_once, jobs(), min(options.emulation.jobs, count))):
-        found[asked[done]].append(one)
+    for done, one in enumerate(in_order(check_once, jobs(), min(options.emulation.jobs, count)), 1):
+        found[asked[done - 1]].append(one)
         if progress:
-            progress(done + 1, count)
+            progress(done, sum(len(found[n] if is_limited(n) else each) for n, each in enumerate(work)))
     checked = [_together(runs, each[: len(runs)]) for runs, each in zip(found, work, strict=True)]
     checked = [_with_left_out(one, len(each)) for one, each in zip(checked, work, strict=True)]
     if options.redundant:
@@ -134,7 +137,7 @@ def _with_left_out(checked: Checked, schedules: int) -> Checked:
         return checked
     left = schedules - checked.schedules
     text = f"{left} more schedules were not run" if left > 1 else "1 more schedule was not run"
-    return replace(checked, failure=f"{checked.failure}\n    {text}, because this one reached its limit")
+    return replace(checked, failure=f"{checked.failure}\n    {text}, because a run has reached its limit")
 
 
 def _is_right(run: Checked) -> bool:

@@ -21,6 +21,9 @@ from emugpu.cli import verify as verify_module
 from emugpu.cli.main import main
 from emugpu.emulator import Module
 from emugpu.launch import check as check_module
+from emugpu.launch.check import CheckOptions
+from emugpu.launch.launch_file import read_launch_file
+from emugpu.launch.launching import EmulationOptions
 
 LAUNCH = """ptx = "kernel.ptx"
 launch = {{ kernel = "kernel", grid = 1, block = 64, arguments = ["out"] }}
@@ -87,7 +90,20 @@ def test_a_launch_of_which_no_cluster_ends_for_long_has_no_verdict(tmp_path):
     assert "a persistent kernel, whose clusters all end late, may need a higher one" in reason
     assert "CTA (0, 0, 0), rank 0, warp" in reason and "PTX line" in reason
     assert found["fidelity"]["schedules"] == 1
-    assert reason.endswith("1 more schedule was not run, because this one reached its limit")
+    assert reason.endswith("1 more schedule was not run, because a run has reached its limit")
+
+
+def test_the_progress_reaches_its_total_after_a_limit(tmp_path, monkeypatch):
+    check_once, seen = check_module.check_once, []
+    monkeypatch.setattr(
+        check_module,
+        "check_once",
+        lambda work: replace(check_once(work), failure="a limit", ended="incomplete", is_limited=True),
+    )
+    what = read_launch_file(launch_file(tmp_path, BODIES["clean"]))
+    options = CheckOptions(2, EmulationOptions())
+    check_module.check([what, what], options, lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 4), (1, 3), (2, 2)]
 
 
 def test_a_verdict_has_a_limit_by_default():
