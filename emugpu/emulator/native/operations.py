@@ -391,10 +391,10 @@ class Control(IntEnum):
     BARRIER = 1004
     LOADED = 1005
     """No load from tensor memory is pending that only Python knows; if aligned, the warp is whole."""
-    CALL = 1007
-    """Python executes an instruction on the rows, without being handed anything."""
     EARLY_READ = 1006
     """Counts a read of a register of a load from tensor memory before its wait. Python does the first one."""
+    CALL = 1007
+    """Python executes an instruction on the rows, without being handed anything."""
 
 
 BARRIER = "bar.sync"

@@ -14,11 +14,18 @@ from emugpu.emulator.native.operations import (
     MOJO_TYPES,
     OPERATIONS,
     SPACES,
+    Control,
     MicroOperation,
 )
 
 _FOLDER = Path(__file__).with_name("interpreter")
-_FIRST = {"ACCESS": "ld", "STORE": "st"}
+_FIRST = {
+    "EXCHANGE": min(EXCHANGES.values()),
+    "ACCESS": ACCESSES["ld", "shared", 1],
+    "STORE": ACCESSES["st", "shared", 1],
+    "MATRIX": min(MATRICES.values()),
+}
+"""The number with which a kind of operations begins."""
 _ROWS = ("pa", "pb", "px")
 
 
@@ -105,7 +112,8 @@ def mojo_source() -> dict[str, str]:
     numbers = [f"comptime {name.replace('.', '_').upper()} = {number}" for name, number in EXCHANGES.items()]
     numbers += [f"comptime ATOMIC_{name.replace('.', '_').upper()} = {n}" for n, name in enumerate(ATOMICS)]
     numbers += [f"comptime SPACE_{space.upper()} = {n}" for n, space in enumerate(SPACES)]
-    numbers += [f"comptime FIRST_{what} = {ACCESSES[verb, 'shared', 1]}" for what, verb in _FIRST.items()]
+    numbers += [f"comptime FIRST_{what} = {number}" for what, number in _FIRST.items()]
+    numbers += [f"comptime CONTROL_{control.name} = {control.value}" for control in Control]
     found = {f"interpreter/{path.name}": path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.mojo"))}
     found["interpreter/layout.mojo"] = "\n".join([constants(), *numbers, ""])
     handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])

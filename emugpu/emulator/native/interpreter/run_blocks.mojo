@@ -70,8 +70,8 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
         var o = operations.unsafe_offset(32 * pc)
         pc += 1
         var op = half(o, 0)
-        if op >= 1000:
-            if op == 1000:
+        if op >= CONTROL_BEGIN:
+            if op == CONTROL_BEGIN:
                 begin = o
                 block = Int(get[DType.int32](o, 24))
                 changes_before = changes
@@ -94,12 +94,12 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                     if mark == POISON:
                         save_undefined(saved.unsafe_offset((ROW + 1) * slots), k, file, slots, slot, True)
                 continue
-            if op == 1003:
+            if op == CONTROL_LEAVE:
                 status = STOP_LEFT
                 location = half(o, 14)
                 following = Int(get[DType.int32](o, 28))
                 break
-            if op == 1004:
+            if op == CONTROL_BARRIER:
                 if alone:
                     status = STOP_LEFT
                     location = half(begin, 14)
@@ -112,19 +112,19 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                 status = STOP_WAITS if passes == 0 else STOP_FAILED
                 location = block
                 break
-            if op == 1005 or op == 1006:
+            if op == CONTROL_LOADED or op == CONTROL_EARLY_READ:
                 var known = look(f, FRAGMENT_PENDING) >= 0 and (half(o, 4) & ALIGNED == 0 or mask == FULL)
-                if known if op == 1005 else count_early_read(c, o):
+                if known if op == CONTROL_LOADED else count_early_read(c, o):
                     continue
                 status = STOP_FAILED
                 break
-            if op == 1007:
+            if op == CONTROL_CALL:
                 if c.unsafe_offset(8 * CALL).unsafe_bitcast[Function]()[](f, Int(get[DType.int64](o, 16))) != 0:
                     continue
                 status = STOP_FAILED
                 break
             following = Int(get[DType.int32](o, 24))
-            if op == 1002:
+            if op == CONTROL_BRANCH:
                 if missing_lanes(file, slots, half(o, 8)) & mask != 0:
                     status = STOP_FAILED
                     break
@@ -187,12 +187,12 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
         var mark: Int
         var undefined = UInt32(0)
         var origin = UInt32(0)
-        if op >= 900:
+        if op >= FIRST_ACCESS:
             if active == 0:
                 continue
             weight += 5
             var same = get[DType.uint8](marks, a) == UNIFORM
-            if missing_lanes(file, slots, a) & active != 0 or (op >= 990 and (active != FULL or window != 0)):
+            if missing_lanes(file, slots, a) & active != 0 or (op >= FIRST_MATRIX and (active != FULL or window != 0)):
                 status = STOP_FAILED
                 break
             var alike = get[DType.uint8](marks, b) == UNIFORM
@@ -209,7 +209,7 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
                 continue
             loads += Int(flags & FIRST_ITEM != 0)
             mark = result
-        elif op >= 800:
+        elif op >= FIRST_EXCHANGE:
             weight += EXCHANGE_WEIGHT
             var members = half(o, 14)
             # The result may take the place of the mask.
@@ -277,7 +277,7 @@ def run_blocks(c: Bytes, f: Bytes, start: Int, budget: Int, window: Int, alone: 
     if status == STOP_FAILED:
         # What is out of the ordinary may have written its row, or a part of it.
         var o = operations.unsafe_offset(32 * (pc - 1))
-        if half(o, 0) < 1000 and half(o, 6) != NONE:
+        if half(o, 0) < CONTROL_BEGIN and half(o, 6) != NONE:
             set[DType.uint32](stamps, 4 * half(o, 6), stamp)
     if window != 0:
         var ends = status == STOP_DIVERGES or (status == STOP_STOPPED and (following < 0 or following == join))
