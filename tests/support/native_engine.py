@@ -23,9 +23,9 @@ from emugpu.emulator.memory.tmem import TensorMemory
 from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.layout import WHOLE_CHUNK, Result, Traced, TraceEvent
 from emugpu.emulator.native.library import Library, library_for
-from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control
+from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control, Flag
 from emugpu.emulator.native.plan import NativePlan, Piece
-from emugpu.emulator.native.records import CHOOSES, IS_WIDE, NEGATED, NO_GUARD, RECORD
+from emugpu.emulator.native.records import NO_GUARD, RECORD
 from emugpu.emulator.native.rows import NARROW, PREDICATE, ROW_BYTES, WIDE
 from emugpu.emulator.native.trace import Batch
 
@@ -104,9 +104,9 @@ def kind_of(type_name: str) -> int:
 
 def _records(name: str, guarded: bool, negated: bool) -> np.ndarray:
     operation = BY_NAME[name]
-    flags = (IS_WIDE if kind_of(operation.result) == WIDE else 0) | (CHOOSES if operation.chooses else 0)
+    flags = (Flag.WIDE if kind_of(operation.result) == WIDE else 0) | (Flag.CHOOSES if operation.chooses else 0)
     sources = [*range(len(operation.sources)), ZERO, ZERO, ZERO][:3]
-    work = {"op": NUMBERS[name], "guard": GUARD if guarded else NO_GUARD, "flags": flags | NEGATED * negated}
+    work = {"op": NUMBERS[name], "guard": GUARD if guarded else NO_GUARD, "flags": flags | Flag.NEGATED * negated}
     work |= {"d": DESTINATION, **dict(zip("abc", sources, strict=True))}
     records = [{"op": Control.BEGIN, "e": 0}, work, {"op": Control.GO, "yes": -1, "e": 1}]
     table = np.zeros(len(records), RECORD)

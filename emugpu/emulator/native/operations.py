@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag, auto
 from typing import Any
 
 import numpy as np
@@ -395,6 +395,26 @@ class Control(IntEnum):
     """Counts a read of a register of a load from tensor memory before its wait. Python does the first one."""
     CALL = 1007
     """Python executes an instruction on the rows, without being handed anything."""
+
+
+class Flag(IntFlag):
+    """How an operation is to be executed."""
+
+    NEGATED = auto()
+    """The guard holds where its predicate is false."""
+    WIDE = auto()
+    """The destination, or the value that is stored, has 64 bits per lane."""
+    WIDE_ADDRESS = auto()
+    FIRST_ITEM = auto()
+    """It is the first micro-operation of its instruction's access."""
+    CHOOSES = auto()
+    """See `MicroOperation.chooses`."""
+    ALIGNED = auto()
+    """All lanes of the warp must execute it together."""
+    COUNTED = auto()
+    """The barrier has a number of threads."""
+    SPREADS = auto()
+    """See `MicroOperation.spreads`."""
 
 
 BARRIER = "bar.sync"

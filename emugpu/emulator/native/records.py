@@ -21,13 +21,13 @@ from emugpu.emulator.native.operations import (
     NUMBERS,
     WAIT_FOR_LOADS,
     Control,
+    Flag,
 )
 from emugpu.emulator.native.rows import NARROW, WIDE, NotNative, Rows
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register
 from emugpu.emulator.translate.cfg import destinations, is_guard_branch, sources
 
 NO_GUARD = NO_ROW = 0xFFFF
-NEGATED, IS_WIDE, WIDE_ADDRESS, FIRST_ITEM, CHOOSES, ALIGNED, COUNTED, SPREADS = 1, 2, 4, 8, 16, 32, 64, 128
 
 RECORD = np.dtype(
     [("op", "u2"), ("guard", "u2"), ("flags", "u2"), ("d", "u2"), ("a", "u2"), ("b", "u2"), ("c", "u2"), ("e", "u2"),
@@ -81,7 +81,7 @@ class Encoder:
             guard, flags = NO_GUARD, 0
             if i.guard is not None and not is_guard_branch(i):
                 guard, _ = self._rows.read(i.guard, "pred")
-                flags = NEGATED if i.guard_negated else 0
+                flags = Flag.NEGATED if i.guard_negated else 0
             accesses = [m for m in emitted.micro if m.access and m.name not in ATOMICS]
             items = 0
             if accesses:
@@ -111,7 +111,7 @@ class Encoder:
         if m.name in MATRICES:
             return self._matrix(m, guard)
         if m.name == WAIT_FOR_LOADS and guard == NO_GUARD:
-            return {"op": Control.LOADED, "flags": ALIGNED}
+            return {"op": Control.LOADED, "flags": Flag.ALIGNED}
         operation = BY_NAME.get(m.name)
         if operation is None:
             raise NotNative
@@ -128,8 +128,8 @@ class Encoder:
         d, d_kind = self._destination(m)
         if (d_kind == WIDE) != operation.result.endswith("64"):
             raise NotNative
-        flags |= (IS_WIDE if d_kind == WIDE else 0) | (CHOOSES if operation.chooses else 0)
-        flags |= SPREADS if operation.spreads else 0
+        flags |= (Flag.WIDE if d_kind == WIDE else 0) | (Flag.CHOOSES if operation.chooses else 0)
+        flags |= Flag.SPREADS if operation.spreads else 0
         rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
         found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight}
         return {**found, **dict(zip("abc", rows, strict=True))}
@@ -161,7 +161,7 @@ class Encoder:
         numbers = range(NAMED_BARRIERS)
         self.barriers.update([number.value] if isinstance(number, Immediate) and number.value in numbers else numbers)
         rows = [row for row, _ in found] + [self._rows.literal(0, NARROW)] * (2 - len(found))
-        flags = (ALIGNED if m.alignment > 1 else 0) | (COUNTED if len(m.sources) == 2 else 0)
+        flags = (Flag.ALIGNED if m.alignment > 1 else 0) | (Flag.COUNTED if len(m.sources) == 2 else 0)
         return {"op": Control.BARRIER, "a": rows[0], "b": rows[1], "flags": flags}
 
     def _matrix(self, m: Micro, guard: int) -> Record:
@@ -170,7 +170,7 @@ class Encoder:
         zero = (self._rows.literal(0, NARROW), NARROW)
         read = [self._rows.read(*s) for s in m.sources]
         (base, base_kind), *others = read + [zero] * (3 - len(read))
-        flags = (WIDE_ADDRESS if base_kind == WIDE else 0) | (FIRST_ITEM if m.is_first else 0)
+        flags = (Flag.WIDE_ADDRESS if base_kind == WIDE else 0) | (Flag.FIRST_ITEM if m.is_first else 0)
         if any(kind != NARROW for _, kind in others):
             raise NotNative
         found = {"op": MATRICES[m.name], "a": base, "e": m.alignment, "no": m.part, "flags": flags}
@@ -184,23 +184,23 @@ class Encoder:
 
     def _access(self, m: Micro, guard: int, flags: int) -> Record:
         base, base_kind = self._rows.read(*m.sources[0])
-        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
+        flags |= Flag.WIDE_ADDRESS if base_kind == WIDE else 0
         found = {"op": ACCESSES[m.name, m.access, m.nbytes], "guard": guard, "a": base, "e": m.alignment}
-        flags |= FIRST_ITEM if m.is_first else 0
+        flags |= Flag.FIRST_ITEM if m.is_first else 0
         found["imm"] = m.offset & 0xFFFFFFFFFFFFFFFF
         if m.name == "ld":
             d, kind = self._destination(m)
-            return {**found, "d": d, "flags": flags | (IS_WIDE if kind == WIDE else 0)}
+            return {**found, "d": d, "flags": flags | (Flag.WIDE if kind == WIDE else 0)}
         value, kind = self._rows.read(*m.sources[1])
-        flags |= IS_WIDE if kind == WIDE else 0
+        flags |= Flag.WIDE if kind == WIDE else 0
         return {**found, "b": value, "d": NO_ROW, "flags": flags}
 
     def _atomic(self, m: Micro, guard: int, flags: int) -> Record:
         """Returns a record whose field of the alignment holds the kind of atomic."""
         (base, base_kind), *values = (self._rows.read(*s) for s in m.sources)
         kinds = {kind for _, kind in values}
-        flags |= WIDE_ADDRESS if base_kind == WIDE else 0
-        flags |= IS_WIDE if m.nbytes == 8 else 0
+        flags |= Flag.WIDE_ADDRESS if base_kind == WIDE else 0
+        flags |= Flag.WIDE if m.nbytes == 8 else 0
         d = NO_ROW
         if m.destination is not None:
             d, d_kind = self._destination(m)

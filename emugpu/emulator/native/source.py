@@ -15,6 +15,7 @@ from emugpu.emulator.native.operations import (
     OPERATIONS,
     SPACES,
     Control,
+    Flag,
     MicroOperation,
 )
 
@@ -114,6 +115,7 @@ def mojo_source() -> dict[str, str]:
     numbers += [f"comptime SPACE_{space.upper()} = {n}" for n, space in enumerate(SPACES)]
     numbers += [f"comptime FIRST_{what} = {number}" for what, number in _FIRST.items()]
     numbers += [f"comptime CONTROL_{control.name} = {control.value}" for control in Control]
+    numbers += [f"comptime {flag.name} = {flag.value}" for flag in Flag]
     found = {f"interpreter/{path.name}": path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.mojo"))}
     found["interpreter/layout.mojo"] = "\n".join([constants(), *numbers, ""])
     handlers = _chain([(number, _handler(operation)) for number, operation in enumerate(OPERATIONS)])

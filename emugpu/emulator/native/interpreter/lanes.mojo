@@ -21,16 +21,6 @@ comptime Floats = SIMD[DType.float32, 32]
 comptime Doubles = SIMD[DType.float64, 32]
 comptime Pairs = SIMD[DType.uint64, 32]
 
-# Flags of a micro-operation.
-comptime NEGATED = 1
-comptime WIDE = 2
-comptime WIDE_ADDRESS = 4
-comptime FIRST_ITEM = 8
-comptime CHOOSES = 16
-comptime ALIGNED = 32
-comptime COUNTED = 64
-comptime SPREADS = 128
-
 # Python's cost of a turn, of the step to a next block, of a barrier and of a shuffle, in the units of an operation's
 # weight.
 comptime TURN_WEIGHT = 8
