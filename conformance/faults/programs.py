@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import string
 import tomllib
@@ -15,6 +14,7 @@ from typing import Any
 
 from emugpu.launch.launch_file import read_launch
 from emugpu.launch.spec import Launchable
+from emugpu.launch.toml_table import as_toml
 
 FOLDER = Path(__file__).parent / "programs"
 KERNEL = "program"
@@ -252,14 +252,8 @@ def write(folder: Path) -> int:
         (folder / f"{id}.ptx").write_text(program.ptx(wrong), encoding="utf-8")
         says = program.table["does"] if isinstance(one, Program) else f"Wrong: {one.name}. See {one.isa}"
         launch = program.launch(f"{id}.ptx")
-        lines = [f"# {says}", f"ptx = {_toml(launch.pop('ptx'))}"]
+        lines = [f"# {says}", f"ptx = {as_toml(launch.pop('ptx'))}"]
         for key, table in launch.items():
-            lines += [f"{key}.{name} = {_toml(value)}" for name, value in table.items()]
+            lines += [f"{key}.{name} = {as_toml(value)}" for name, value in table.items()]
         (folder / f"{id}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return len(of_one_launch())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }"
-    return json.dumps(value)

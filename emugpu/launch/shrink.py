@@ -6,7 +6,6 @@ instruction. A wrong result may have any cause in a smaller case, unless the exp
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -20,7 +19,7 @@ from emugpu.launch.check import CheckJob, CheckOptions, check_once, schedules_of
 from emugpu.launch.launch_file import launch_file_data, read_launch
 from emugpu.launch.launching import EmulationOptions
 from emugpu.launch.spec import Launchable
-from emugpu.launch.toml_table import is_whole
+from emugpu.launch.toml_table import as_toml, is_whole
 
 MOST_RUNS = 100
 """The largest number of smaller cases. The smallest ones run first, because they take the least time."""
@@ -106,7 +105,7 @@ def of_launch_file(path: Path) -> Numbers:
 def smaller_file(path: Path, values: Mapping[str, int]) -> str:
     """Returns the text of the same launch file with other numbers and without expectations."""
     data = _with(launch_file_data(path), values)
-    return WRITTEN + "".join(f"{key} = {_as_toml(value)}\n" for key, value in data.items())
+    return WRITTEN + "".join(f"{key} = {as_toml(value)}\n" for key, value in data.items())
 
 
 def _with(data: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, Any]:
@@ -131,12 +130,3 @@ def _at(data: Any, place: tuple[Any, ...]) -> Any:
     for key in place:
         data = data[key]
     return data
-
-
-def _as_toml(value: Any) -> str:
-    """Returns a value as TOML in one line."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_as_toml(key)} = {_as_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_as_toml, value)) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

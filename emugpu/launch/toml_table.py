@@ -1,8 +1,13 @@
-"""Reads a TOML table with types. An error is one line with the file, the key, its value, the rule and the fix."""
+"""Reads a TOML table with types, and writes values as TOML.
+
+An error is one line with the file, the key, its value, the rule and the fix.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -119,6 +124,19 @@ class TomlTable:
 
 def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def as_toml(value: Any) -> str:
+    """Returns plain data as TOML in one line. Strings are written as JSON, which TOML reads alike."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {as_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(as_toml, value)) + "]"
+    return float.__repr__(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else as_toml(key)
 
 
 def _shown(value: object) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.files import write_text
+from emugpu.launch.toml_table import as_toml
 from harness import paths
 from harness.compile.config import KernelConfig, try_config
 from harness.problem import Shape
@@ -161,24 +162,15 @@ def keep(device_kind: str, entry: Entry) -> Path:
     with lock_of(path):
         others = [one for one in load(path) if one.place != entry.place]
         entries = sorted([*others, entry], key=lambda one: (one.kernel, one.arch, one.dtype, str(one.shapes)))
-        write_text(path, _as_toml(entries))
+        write_text(path, _text(entries))
     return path
 
 
-def _as_toml(entries: Sequence[Entry]) -> str:
+def _text(entries: Sequence[Entry]) -> str:
     lines = ["# Written by harness tune; see results/README.md.", f"schema = {SCHEMA}"]
     for entry in entries:
-        lines += ["", "[[tuned]]", *(f"{name} = {_value(getattr(entry, name))}" for name in _NAMED)]
-        lines.append(f"shapes = {_value(asdict(entry.shapes))}")
+        lines += ["", "[[tuned]]", *(f"{name} = {as_toml(getattr(entry, name))}" for name in _NAMED)]
+        lines.append(f"shapes = {as_toml(asdict(entry.shapes))}")
         for name in ("config", "evidence"):
-            lines += [f"[tuned.{name}]", *(f"{key} = {_value(v)}" for key, v in getattr(entry, name).items())]
+            lines += [f"[tuned.{name}]", *(f"{key} = {as_toml(v)}" for key, v in getattr(entry, name).items())]
     return "\n".join(lines) + "\n"
-
-
-def _value(value: Any) -> str:
-    """Returns plain data as TOML. Strings are written as JSON, which TOML reads alike."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from emugpu.launch.corpus import look_through
 from emugpu.launch.expression import ExpressionError, parse_expression
 from emugpu.launch.launch_file import read_launch_file
 from emugpu.launch.spec import AddressArgument, Fill, Null, Raw, Scalar, Struct
+from emugpu.launch.toml_table import as_toml
 
 MAP = """H = { dtype = "bf16", shape = [64, 64], init = "normal" }
 [maps]
@@ -278,3 +280,13 @@ def test_arguments_of_every_kind(tmp_path):
         (("at", AddressArgument("A")), ("inner", Struct((("0", AddressArgument("m")), ("1", Null())))))
     )
     assert file.buffers["A"].fill == Fill("integer") and file.expectations[0].exact
+
+
+def test_plain_data_is_written_as_toml():
+    data = {
+        "plain_key-1": [1, -2, True],
+        "a key": {"é": 'a "word"\n\\'},
+        "": [1e22, 1.5e-9, float("inf"), np.float64(2)],
+    }
+    assert tomllib.loads(f"data = {as_toml(data)}") == {"data": data}
+    assert as_toml((1, "x")) == '[1, "x"]'
