@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum, auto
 
-from emugpu.emulator.memory.address_space import WINDOW_SHIFT
+from emugpu.emulator.memory.address_space import RESERVED_SHARED, WINDOW_SHIFT, WINDOWS
 
 
 class Counted(IntEnum):
@@ -423,7 +423,8 @@ def constants() -> str:
         lines += [f"comptime {prefix}_{field.name} = {field.value}" for field in table]
     counted = ("JOINPOINT", "BARRIER", "WARP", "FILTERED", "CHUNK")
     lines += [f"comptime {prefix}_FIELDS = {len(tables[prefix])}" for prefix in counted]
-    lines.append(f"comptime WINDOW_SHIFT = {WINDOW_SHIFT}")
+    lines += [f"comptime WINDOW_SHIFT = {WINDOW_SHIFT}", f"comptime RESERVED = UInt64({RESERVED_SHARED})"]
+    lines += [f"comptime WINDOW_OF_{space.upper()} = {base >> WINDOW_SHIFT}" for space, base in WINDOWS.items()]
     numbers = ("FIRST_ROW", "NAMED_BARRIERS", "CTA_FIELDS", "FRAGMENT_FIELDS", "TRACE_BYTES", "WHOLE_CHUNK", "NOT_YET",
                "MOST_STORES")  # fmt: skip
     lines += [f"comptime {name} = {globals()[name]}" for name in numbers]

@@ -14,7 +14,6 @@ comptime Lanes = SIMD[DType.uint32, 32]
 comptime FULL = UInt32(0xFFFFFFFF)
 comptime NONE = 0xFFFF
 comptime ROW = 256
-comptime RESERVED = UInt64(1024)
 comptime STORED = 1
 comptime MANY_LOADS = 1 << 16
 comptime Floats = SIMD[DType.float32, 32]

@@ -118,13 +118,13 @@ def place[space: Int, store: Bool](c: Bytes, f: Bytes, lane: Int, address: UInt6
 def space_of(address: UInt64) -> Int:
     """Returns the state space of a generic address."""
     var window = Int(address >> WINDOW_SHIFT)
-    if window == 1:
+    if window == WINDOW_OF_SHARED:
         return SPACE_SHARED
-    if window == 2:
+    if window == WINDOW_OF_PARAM:
         return SPACE_PARAM
-    if window == 3:
+    if window == WINDOW_OF_LOCAL:
         return SPACE_LOCAL
-    return SPACE_CONST if window == 4 else SPACE_GLOBAL
+    return SPACE_CONST if window == WINDOW_OF_CONST else SPACE_GLOBAL
 
 
 @inline(.always)
