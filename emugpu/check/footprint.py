@@ -44,7 +44,10 @@ class Overlap(NamedTuple):
 
 
 class TouchedMemory:
-    """The chunks of allocations that an operation touches, as ranges with the kinds of the accesses."""
+    """The chunks of allocations that an operation touches, as ranges with the kinds of the accesses.
+
+    The accesses to one allocation are added either chunk by chunk, by `add`, or as ranges, by `add_range`.
+    """
 
     def __init__(self) -> None:
         self._kinds: dict[Key, NDArray[np.uint8]] = {}
@@ -77,6 +80,7 @@ class TouchedMemory:
 
     def close(self) -> TouchedMemory:
         """Keeps the ranges alone, which take less room."""
+        assert not self._kinds.keys() & self._given.keys(), "an allocation has accesses of both kinds"
         for key, kinds in self._kinds.items():
             first, last = self._between[key]
             if last < 0:

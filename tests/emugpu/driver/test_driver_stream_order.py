@@ -198,6 +198,11 @@ def test_ranges_and_chunks_of_accesses_compare_alike(whole):
     copied.add_range(key, 1 << 12, 144, 160, footprint.WRITE)
     [(_, found)] = launched.close().overlaps(copied.close())
     assert (found.place, found.nbytes, found.certain, found.first_writes) == (144, 16, True, False)
+    both = TouchedMemory()
+    both.add(key, 1 << 12, np.array([9]), np.array([9]), footprint.READ)
+    both.add_range(key, 1 << 12, 0, 16, footprint.WRITE)
+    with pytest.raises(AssertionError, match="an allocation has accesses of both kinds"):
+        both.close()
 
 
 def test_a_row_of_launches_that_start_early_reaches_beyond_the_last_one():
