@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,6 +106,15 @@ def test_a_kernel_declares_a_barrier_and_a_buffer_in_its_own_file(tmp_path):
     mine.write_text(text.replace(arrive, ""))
     hung = harness(tmp_path, "verify", "mine.mojo", *how)
     assert hung.returncode == 3 and "factor ready" in hung.stdout + hung.stderr, hung.stdout + hung.stderr
+
+
+def test_a_kernel_may_declare_no_name_of_a_launch_plan():
+    """`taken_names` (declared_rules.mojo) lists the names that plan_json.mojo gives."""
+    host = paths.ROOT / "kernels" / "host"
+    rules, plan = ((host / name).read_text() for name in ("declared_rules.mojo", "plan_json.mojo"))
+    listed = rules.partition("def taken_names")[2].partition('"""\n')[2].partition("return")[0]
+    taken, given = re.findall(r'"([^"]+)"', listed), re.findall(r'\b(?:barrier|part|stages)\("([^"]+)"', plan)
+    assert sorted(taken) == sorted(given) and len(taken) > 10
 
 
 @pytest.mark.slow
