@@ -109,16 +109,19 @@ def _check_rank(rank: int, where: np.ndarray) -> None:
         raise Fault(message, "address", position=int(np.flatnonzero(beyond)[0]))
 
 
+def loaded_origin(f: Fragment, site: Site, fault: Fault) -> str:
+    """Returns where the undefined bits that a load finds come from. Raises the fault unless such bits are values."""
+    if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
+        raise fault
+    stored = fault.origin if isinstance(fault, UndefinedRead) else ""
+    return stored or f"what {site.place} loads ({fault})"
+
+
 def _poison(
     f: Fragment, site: Site, fault: Fault, peek: Callable[[int], tuple[Any, Any]], nbytes: int, count: int, extend: int
 ) -> list[Value]:
     """Returns poison for a load of unwritten bytes. peek: returns an item's bits, and the mask of undefined ones."""
-    if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
-        raise fault
-    found = []
-    origin = f"what {site.place} loads ({fault})"
-    if isinstance(fault, UndefinedRead) and fault.origin:
-        origin = fault.origin
+    found, origin = [], loaded_origin(f, site, fault)
     for n in range(count):
         value, missing = (finish(f, np.broadcast_to(part, f.count).copy(), nbytes, extend) for part in peek(n * nbytes))
         found.append(made(value, missing, origin, fault.rule))
@@ -312,7 +315,6 @@ def load_local(f: Fragment, site: Site, address: Value, nbytes: int, count: int,
         _check_vector(where, nbytes, count)
     if f.grid.sink is not None:
         f.grid.sink(Access(f.agent, site, "read", "local", -1, where, nbytes, count, None))
-
     try:
         rows = [local.load(f.lane_index, where + n * nbytes, nbytes) for n in range(count)]
         found = [finish(f, int(row[0]) if f.single >= 0 else row, nbytes, extend) for row in rows]

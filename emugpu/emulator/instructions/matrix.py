@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from emugpu.emulator.errors import Fault, UndefinedRead
+from emugpu.emulator.instructions.accesses import loaded_origin
 from emugpu.emulator.instructions.table import (
     Effect,
     Micro,
@@ -110,9 +111,7 @@ def _load(f: Fragment, site: Site, rows: Rows, arrange: Callable[[np.ndarray], n
     try:
         registers: list[Value] = list(arrange(np.ascontiguousarray(shared.read_chunks(rows.chunks))))
     except UndefinedRead as fault:
-        if f.grid.unwritten.mode != "poison":
-            raise
-        origin = fault.origin or f"what {site.place} loads ({fault})"
+        origin = loaded_origin(f, site, fault)
         parts = (arrange(np.ascontiguousarray(part)) for part in shared.peek_chunks(rows.chunks))
         registers = [made(value, undefined, origin, fault.rule) for value, undefined in zip(*parts, strict=True)]
     return registers if len(registers) > 1 else registers[0]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.instructions.accesses import loaded_origin
 from emugpu.emulator.instructions.fence import fence
 from emugpu.emulator.instructions.table import (
     NOTHING,
@@ -254,9 +255,7 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
         try:
             values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
         except Fault as fault:
-            if fault.rule != "uninitialised" or f.grid.unwritten.mode != "poison":
-                raise
-            origin = f"what {site.place} loads ({fault})"
+            origin = loaded_origin(f, site, fault)
             values = [made(row, missing, origin, fault.rule) for row, missing in zip(*cta.tmem.peek(spot), strict=True)]
         pending.read = lambda: values
         return values
