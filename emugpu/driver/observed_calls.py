@@ -7,6 +7,7 @@ a copy, the host does not wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from emugpu.check.footprint import READ, WRITE, TouchedMemory
@@ -112,36 +113,25 @@ def _freed_in_stream(call: ObservedCall, address: int, stream: int) -> None:
         call.order.freed(address)
 
 
-@_observes("cuStreamWriteValue32_v2")
-def _wrote_32(call: ObservedCall, stream: int, address: int, *_: int) -> None:
-    call.submit(stream, (address, 4, WRITE))
+def _wrote(width: int, call: ObservedCall, stream: int, address: int, *_: int) -> None:
+    call.submit(stream, (address, width, WRITE))
 
 
-@_observes("cuStreamWriteValue64_v2")
-def _wrote_64(call: ObservedCall, stream: int, address: int, *_: int) -> None:
-    call.submit(stream, (address, 8, WRITE))
+def _filled(width: int, call: ObservedCall, to: int, _value: int, count: int, stream: int = LEGACY) -> None:
+    call.submit(stream, (to, width * count, WRITE))
 
 
-def _register_fills() -> None:
-    for bits in (8, 16, 32):
-        width = bits // 8
-
-        def filled(
-            call: ObservedCall, to: int, _value: int, count: int, stream: int = LEGACY, width: int = width
-        ) -> None:
-            call.submit(stream, (to, width * count, WRITE))
-
-        def filled_rows(
-            call: ObservedCall, to: int, pitch: int, _value: int, row: int, rows: int, stream: int = LEGACY,
-            width: int = width,
-        ) -> None:  # fmt: skip
-            call.submit(stream, *((to + n * pitch, width * row, WRITE) for n in range(rows)))
-
-        _observes(f"cuMemsetD{bits}_v2", f"cuMemsetD{bits}Async")(filled)
-        _observes(f"cuMemsetD2D{bits}_v2", f"cuMemsetD2D{bits}Async")(filled_rows)
+def _filled_rows(
+    width: int, call: ObservedCall, to: int, pitch: int, _value: int, row: int, rows: int, stream: int = LEGACY
+) -> None:
+    call.submit(stream, *((to + n * pitch, width * row, WRITE) for n in range(rows)))
 
 
-_register_fills()
+for _bits in (32, 64):
+    _observes(f"cuStreamWriteValue{_bits}_v2")(partial(_wrote, _bits // 8))
+for _bits in (8, 16, 32):
+    _observes(f"cuMemsetD{_bits}_v2", f"cuMemsetD{_bits}Async")(partial(_filled, _bits // 8))
+    _observes(f"cuMemsetD2D{_bits}_v2", f"cuMemsetD2D{_bits}Async")(partial(_filled_rows, _bits // 8))
 
 
 @_observes("cuMemcpy", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyDtoD_v2")
