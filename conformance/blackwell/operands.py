@@ -203,8 +203,8 @@ A_WORDS = 8
 class Kept:
     """A in tensor memory. ``kind`` includes its types' code; ``per`` is the number of elements in a word.
 
-    ``low``: the number of a lane's element is lane * 8 * per + element; with "lane" or "element" only that part, for
-    types that represent no more.
+    ``what``: with "both", the number of a lane's element is lane * 8 * per + element; with "lane" or "element" it is
+    only that part, for types that represent no more.
     """
 
     kind: str
