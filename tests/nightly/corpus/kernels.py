@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SEVERITY = ("clean", "warned", "incomplete", "racy", "wrong", "hung")
+from emugpu.check.verdict import ORDER
+
+SEVERITY = ("clean", "warned", *reversed(ORDER))
 
 
 @dataclass(frozen=True)
