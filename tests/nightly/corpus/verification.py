@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from emugpu.errors import UsageProblem
+from emugpu.processes.program import run
 from tests.nightly.corpus.kernels import Kernel, kernels_of
 from tests.nightly.corpus.table import HERE, Program, Project
 from tests.nightly.corpus.worker import SCHEDULES
@@ -37,10 +38,7 @@ def verify(
         environment = _environment(project, hook, program.command[0].endswith(".py"))
         with open(file.with_suffix(".log"), "wb") as log:
             try:
-                ended = subprocess.run(
-                    command, cwd=where, env=environment, timeout=limit, stdin=subprocess.DEVNULL,
-                    stdout=log, stderr=log, check=False, start_new_session=True,
-                )  # fmt: skip
+                ended = run(command, limit, cwd=where, env=environment, stdout=log, stderr=log)
                 cause = f"it has ended with code {ended.returncode} before the last schedule"
             except subprocess.TimeoutExpired:
                 cause = f"the limit of {limit:g} s"
