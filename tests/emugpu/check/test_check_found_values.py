@@ -56,6 +56,14 @@ def counter_expects(s) -> Outcome:
     return outcome((not strong or another) and "race-global|scope")
 
 
+SECONDS = {
+    "atom": "atom.relaxed.gpu.global.add.u32 %r5, [%m0], 1;",
+    "red": "red.relaxed.gpu.global.add.u32 [%m0], 1;",
+    "st": "st.relaxed.gpu.global.b32 [%m0], 2;",
+}
+FOUND = {"the counter": ("%m0", 2), "another word": ("%m0+64", 1)}
+
+
 def third(s) -> str:
     """CTA 0 counts to 1; CTA 1 finds that and counts on; CTA 2 finds what CTA 1 has written and resets the counter."""
     seconds, (place, value) = SECONDS[s.second], FOUND[s.found]
@@ -68,12 +76,16 @@ def third(s) -> str:
     )
 
 
-SECONDS = {
-    "atom": "atom.relaxed.gpu.global.add.u32 %r5, [%m0], 1;",
-    "red": "red.relaxed.gpu.global.add.u32 [%m0], 1;",
-    "st": "st.relaxed.gpu.global.b32 [%m0], 2;",
-}
-FOUND = {"the counter": ("%m0", 2), "another word": ("%m0+64", 1)}
+def overwritten(s) -> str:
+    """CTA 0 counts to 1; CTA 1, which learns of that by another word alone, writes 2, which CTA 2 finds and resets."""
+    read = "ld.relaxed.gpu.global.b32 %r5, [%m0];"
+    write = "red.relaxed.gpu.global.add.u32 [%m0], 1; st.relaxed.gpu.global.b32 [%m0+64], 1;"
+    return (
+        "mov.u32 %r6, %ctaid.x;"
+        + only("%r6 eq 0", only("%thread eq 0", write))
+        + only("%r6 eq 1", only("%thread eq 0", spin(read.replace("%m0", "%m0+64"), 1) + SECONDS[s.second]))
+        + only("%r6 eq 2", only("%thread eq 0", spin(read, 2) + "st.global.b32 [%m0], 0;"))
+    )
 
 
 def words(device: Device) -> list[int]:
@@ -95,6 +107,15 @@ TABLES = [
         dict(second=tuple(SECONDS), found=tuple(FOUND)),
         third,
         lambda s: outcome(s.found == "another word" and "race-global|scope"),
+        grid=3,
+        arguments=words,
+        targets=("sm_100a", "sm_90a"),
+    ),
+    Table(
+        "a counter that is overwritten, or counted on",
+        dict(second=tuple(SECONDS)),
+        overwritten,
+        lambda s: outcome(s.second == "st" and "race-global|scope"),
         grid=3,
         arguments=words,
         targets=("sm_100a", "sm_90a"),
