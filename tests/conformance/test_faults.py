@@ -115,10 +115,13 @@ def test_a_launch_that_does_not_end_is_a_hang():
         "watch = _Watch(0.5, {'launches': 7, 'wrong': 2})\n"
         "with watch: time.sleep(0.1)\n"
         "time.sleep(1)\n"
+        "print('the first one ended', flush=True)\n"
         "with watch: time.sleep(60)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert json.loads(done.stdout) == {"launches": 7, "wrong": 2, "hung": True}
+    first, found = done.stdout.splitlines()
+    assert first == "the first one ended"
+    assert json.loads(found) == {"launches": 7, "wrong": 2, "hung": True}
 
 
 SANITIZER = """#!/bin/sh
