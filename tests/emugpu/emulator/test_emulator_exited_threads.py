@@ -123,20 +123,22 @@ def test_warps_that_have_exited_are_not_waited_for(threads, barrier):
         assert (out.words(64) == 63 - np.arange(64)).all()
 
 
+LEAVE_LATE = """
+@!%p1 bra STAY;
+mov.b32 %r6, 200;
+DELAY:
+sub.u32 %r6, %r6, 1;
+setp.ne.u32 %p2, %r6, 0;
+@%p2 bra DELAY;
+exit;
+STAY:
+"""
+
+
 @pytest.mark.parametrize("barrier", ["bar.sync 0", "barrier.sync 1"])
 def test_warps_may_exit_while_the_others_wait(barrier):
-    leave = """
-    @!%p1 bra STAY;
-    mov.b32 %r6, 200;
-    DELAY:
-    sub.u32 %r6, %r6, 1;
-    setp.ne.u32 %p2, %r6, 0;
-    @%p2 bra DELAY;
-    exit;
-    STAY:
-    """
     for schedule, seed in SCHEDULES:
-        body = EXCHANGE.format(first_to_leave=32, leave=leave, barrier=barrier, flip=4 * 31)
+        body = EXCHANGE.format(first_to_leave=32, leave=LEAVE_LATE, barrier=barrier, flip=4 * 31)
         out = launch(body + STORE_R1 + "ret;", threads=96, module_scope=WORDS, schedule=schedule, seed=seed)
         assert (out.words(32) == 31 - np.arange(32)).all()
 
@@ -144,16 +146,7 @@ def test_warps_may_exit_while_the_others_wait(barrier):
 LEAVE = {
     "exit": "@%p1 exit;",
     "a branch to the end": "@%p1 bra END;",
-    "an exit after work": """
-    @!%p1 bra STAY;
-    mov.b32 %r6, 200;
-    DELAY:
-    sub.u32 %r6, %r6, 1;
-    setp.ne.u32 %p2, %r6, 0;
-    @%p2 bra DELAY;
-    exit;
-    STAY:
-    """,
+    "an exit after work": LEAVE_LATE,
     "an exit after a copy": """
     @!%p1 bra STAY;
     mov.b32 %r6, words;
