@@ -27,6 +27,7 @@ from harness.experiments.job import made_by
 
 EXAMPLE = paths.ROOT / "docs" / "examples" / "my_kernel.mojo"
 WITH_BARRIER = EXAMPLE.with_name("my_barrier.mojo")
+PRODUCT = ("--shape", "300,520,136", "-c", "cluster=2x2")
 nightly_unless_what_runs_changed = pytest.mark.nightly_unless_changed(
     *("harness/compile/", "harness/epilogues.py", "harness/experiments/", "harness/cli/"),
     *("kernels/", "docs/examples/my_", "pyproject.toml"),
@@ -53,9 +54,7 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     text = EXAMPLE.read_text()
     mine = tmp_path / "mine.mojo"
     mine.write_text(text)
-    done = harness(
-        tmp_path, "compare", "kernel7", "mine.mojo", "--shape", "300,520,136", "-c", "cluster=2x2", "--json", "-"
-    )
+    done = harness(tmp_path, "compare", "kernel7", "mine.mojo", *PRODUCT, "--json", "-")
     assert done.returncode == 0, done.stderr
     seventh, own = json.loads(done.stdout)["kernels"]
     assert own["kernel"] == "my_kernel" and own["record"]["validation"]["exact"]
@@ -63,12 +62,12 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
 
     # What is edited is compiled anew: without its producer the MMA waits for ever.
     mine.write_text(text.replace("produce(cta, problem, tiles.tile)", "pass"))
-    hung = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "-c", "cluster=2x2", "--schedules", "2")
+    hung = harness(tmp_path, "run", "mine.mojo", *PRODUCT, "--schedules", "2")
     assert hung.returncode == 3 and "waits" in hung.stderr + hung.stdout
     assert f"harness run {mine}" in hung.stderr + hung.stdout
 
     mine.write_text(text.replace("epilogue.leads()", "epilogue.lead()"))
-    wrong = harness(tmp_path, "run", "mine.mojo", "--shape", "300,520,136", "-c", "cluster=2x2")
+    wrong = harness(tmp_path, "run", "mine.mojo", *PRODUCT)
     assert wrong.returncode == 3 and f"{mine}:" in wrong.stderr and "no attribute 'lead'" in wrong.stderr
 
 
@@ -83,7 +82,7 @@ def test_a_kernel_declares_a_barrier_and_a_buffer_in_its_own_file(tmp_path):
     text = WITH_BARRIER.read_text()
     mine = tmp_path / "mine.mojo"
     mine.write_text(text)
-    how = ("--shape", "300,520,136", "-c", "cluster=2x2", "--schedules", "3")
+    how = (*PRODUCT, "--schedules", "3")
     clean = harness(tmp_path, "verify", "mine.mojo", *how)
     assert clean.returncode == 0 and clean.stdout.rstrip().endswith(": clean"), clean.stdout + clean.stderr
 
@@ -225,7 +224,7 @@ def test_two_kernels_in_a_command_and_in_its_workers(tmp_path):
     """The second is kernel 7 without its producer, so its MMA waits for ever."""
     _, second = two_kernels(tmp_path)
     second.write_text(second.read_text().replace("produce(cta, problem, tiles.tile)", "pass"))
-    given = ("one.mojo", "two.mojo", "--shape", "300,520,136", "-c", "cluster=2x2")
+    given = ("one.mojo", "two.mojo", *PRODUCT)
     done = harness(tmp_path, "compare", *given, "--json", "-")
     assert done.returncode == 3 and "two: " in done.stderr and "waits" in done.stderr, done.stderr
     first, broken = json.loads(done.stdout)["kernels"]
