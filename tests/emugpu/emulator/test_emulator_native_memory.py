@@ -58,16 +58,18 @@ def test_a_fault_has_the_same_words_and_leaves_the_same_behind(name):
 def test_stores_of_every_size_are_taken_back():
     """A block that adds to memory and then does what only Python knows to be legal: all of it happens once.
 
-    That is a store between two mbarriers.
+    That is a store between two mbarriers. The sums change every byte.
     """
     adding = "".join(
         f"""
         {guard} ld.global.{kind} {register}, [%rd2+{512 * n}];
-        {guard} add.{kind} {register}, {register}, 1;
+        {guard} add.{kind} {register}, {register}, {number};
         {guard} st.global.{kind} [%rd2+{512 * n}], {register};
         """
         for guard in ("", "@%p1", "@%p2")
-        for n, (kind, register) in enumerate([("u16", "%rs1"), ("u32", "%r1"), ("u64", "%rd3")])
+        for n, (kind, register, number) in enumerate(
+            [("u16", "%rs1", 0x1111), ("u32", "%r1", 0x11111111), ("u64", "%rd3", 0x1111111111111111)]
+        )
     )
     body = f"""
     mul.wide.u32 %rd2, %r0, 8; add.s64 %rd2, %rd0, %rd2; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;
