@@ -120,6 +120,7 @@ def test_a_command_that_was_started_without_sigterm_goes_on(tmp_path):
         while seconds_used(process.pid) < 2 and time.monotonic() < deadline:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
+        assert seconds_used(process.pid) >= 2
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             process.communicate(timeout=SECONDS)
