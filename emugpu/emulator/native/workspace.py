@@ -5,6 +5,7 @@ Allocating it costs more than many launches, so the launches of a kernel use it 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -89,8 +90,8 @@ class Files:
         self._free = memoryview(free.data)
         self._memory: list[NDArray[np.uint8]] = []
         self._views: dict[int, Views] = {}
-        self.launch = object()
-        """The launch whose fragments use the files."""
+        self._lent: dict[int, _Lent] = {}
+        self._returned: list[Any] = []
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +99,8 @@ class Files:
 
     def forget(self) -> None:
         """Removes all fragments and their data."""
-        self.launch = object()
+        self._lent.clear()
+        self._returned.clear()
         self._context[Context.FREE_COUNT] = 0
         for number in reversed(range(CHUNK_FILES * len(self._memory))):
             self.table[FIELDS * number + Field.IS_TOUCHED] = 0
@@ -106,6 +108,12 @@ class Files:
 
     def grow(self) -> bool:
         """Makes room for more fragments. Returns False if there is none."""
+        if self._returned:
+            while self._returned:
+                number = self._returned.pop().number
+                del self._lent[number]
+                self.give_back(number)
+            return True
         first = CHUNK_FILES * len(self._memory)
         if first + CHUNK_FILES > self._most:
             return False
@@ -133,6 +141,14 @@ class Files:
         self._free[left] = number
         self._context[Context.FREE_COUNT] = left + 1
 
+    def lend(self, number: int, file: File) -> None:
+        """Has a fragment's number given back some time after its file has died.
+
+        No Python code runs as it dies: Python might handle a signal there, whose exception would be lost.
+        """
+        lent = self._lent[number] = _Lent(file, self._returned.append)
+        lent.number = number
+
     def views(self, number: int) -> Views:
         found = self._views.get(number)
         if found is None:
@@ -149,21 +165,16 @@ class File:
     read, ``is_ahead`` whether Python must take over registers before it reads them.
     """
 
-    __slots__ = ("_files", "_launch", "is_ahead", "is_fresh", "known", "number", "rows", "settle", "stamps")
+    __slots__ = ("__weakref__", "is_ahead", "is_fresh", "known", "number", "rows", "settle", "stamps")
 
     def __init__(self, settle: Callable[[Fragment], None], files: Files, number: int) -> None:
         self.settle = settle
-        self._files = files
-        self._launch = files.launch
         self.number = number
+        files.lend(number, self)
         self.rows = files.views(number)
         self.stamps = self.rows.stamps
         self.known: list[Any] = [_UNKNOWN] * len(self.stamps)
         self.is_fresh = self.is_ahead = False
-
-    def __del__(self) -> None:
-        if self._launch is self._files.launch:
-            self._files.give_back(self.number)
 
     def put(self, row: int, kind: int, value: Any) -> bool:
         return self.rows.put(row, kind, value)
@@ -183,6 +194,12 @@ class File:
         if kind == PREDICATE:
             return Poison(values != 0, lanes, *origin)
         return Poison(values, np.where(lanes, _ALL[kind], 0).astype(values.dtype), *origin)
+
+
+class _Lent(weakref.ref[File]):
+    """A file that is in use."""
+
+    number: int
 
 
 class Workspace:

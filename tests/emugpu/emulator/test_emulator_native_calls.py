@@ -119,15 +119,16 @@ def test_a_signal_while_native_code_runs_ends_the_launch():
     """Python may handle it as a call begins."""
     device = Device(library=library())
     out = device.alloc(4096)
+    module = module_of(source(FOREVER))
 
     def stop(*of_signal: object) -> None:
-        raise InterruptedError
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, stop)
     try:
         for n in range(20):
-            signal.setitimer(signal.ITIMER_REAL, 0.05 + n / 3000)
-            with pytest.raises(InterruptedError):
-                device.launch(module_of(source(FOREVER)), grid=1, block=32, arguments=[out], timeout=3)
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.05 + n / 3000)
+                device.launch(module, grid=1, block=32, arguments=[out], timeout=5)
     finally:
         signal.signal(signal.SIGALRM, before)
