@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from emugpu.emulator import rules
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.rules import RuleWarning
 
@@ -72,10 +73,15 @@ _WARNINGS = {
     "tmem-fence": "tcgen05.fence surrounds a synchronisation between tcgen05 operations of two threads.",
     "exit-pending": "A thread waits for the reads of its bulk stores before it exits.",
     "start-order": "CTAs wait only for CTAs that have started, in whatever order they start.",
-    "wgmma-fence": "wgmma.fence stands between an access to accumulator registers and the wgmma that takes them.",
     "inval": "Nothing arrives at an mbarrier after mbarrier.inval.",
     "proxy-war": "A proxy fence stands between generic reads and an asynchronous write that follows them.",
 }
+_OF_THE_EMULATOR = (
+    "wgmma-fence", "generic-address", "registers-differ", "scale-copies", "sparse-metadata", "type-code",
+    "tmem-address", "tmem-outside",
+)  # fmt: skip
+"""The emulator's warnings that are findings under their own names. For the others the checker has a rule."""
+_WARNINGS |= {id: rules.RULES[id].summary for id in _OF_THE_EMULATOR}
 _NOTES = {
     "waste": "Every fence, barrier and wait orders something.",
 }
@@ -396,15 +402,11 @@ def _location(place: Place, file: str) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": name}, "region": {"startLine": max(1, line)}}}
 
 
-_OF_THE_EMULATOR = {"uninitialised": "memory", "wgmma-fence": "wgmma-fence"}
-
-
 def emulator_warnings(warnings: Iterable[RuleWarning]) -> tuple[Finding, ...]:
-    """Returns the emulator's warnings that a verdict shows as findings: those of `_OF_THE_EMULATOR`, each with its rule
-    here.
-    """
+    """Returns the emulator's warnings that a verdict shows as findings: those for which the checker has no rule."""
+    shown = {"uninitialised": "memory", "mbarrier-after-inval": "inval", **{id: id for id in _OF_THE_EMULATOR}}
     return tuple(
-        Finding(_OF_THE_EMULATOR[warning.rule], "warning", warning.message, None, count=warning.count)
+        Finding(shown[warning.rule], "warning", warning.message, None, count=warning.count)
         for warning in warnings
-        if warning.rule in _OF_THE_EMULATOR
+        if warning.rule in shown
     )
