@@ -18,6 +18,7 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
 from harness.compile.config import make_config
+from harness.epilogues import EPILOGUES
 from harness.problem import BF16, Inputs
 from harness.run.model import op_parameters, operation
 from harness.validation import allowed_error, compute_reference
@@ -82,7 +83,7 @@ x64, gate64, up64, down64 = (each.astype(np.float64) for each in (x, gate, up, d
 gated = x64 @ gate64.T
 expected_h = gated / (1 + np.exp(-gated)) * (x64 @ up64.T)
 expected = expected_h @ down64.T + x64
-of_h = allowed_error(compute_reference(Inputs(x, gate_up, "normal", 0, epilogue="swiglu")), BF16)
+of_h = allowed_error(compute_reference(Inputs(x, gate_up, "normal", 0, epilogue=EPILOGUES["swiglu"])), BF16)
 rounded_h = expected_h.astype(ml_dtypes.bfloat16)
 of_y = allowed_error(compute_reference(Inputs(rounded_h, down, "normal", 0)), BF16)
 allowed = of_h @ np.abs(down64).T + of_y + BF16.unit_roundoff * (np.abs(expected) + np.abs(x64))
