@@ -458,7 +458,7 @@ def test_the_library_is_compiled_once(monkeypatch, tmp_path, capsys):
         return build(command, seconds)
 
     monkeypatch.setattr(mojo, "_answer", noted)
-    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("EMUGPU_CACHE_DIR", str(tmp_path))
     text = '@export\ndef nothing() abi("C") -> Int:\n    return 7\n'
     first, second = (mojo.shared_library({"library.mojo": text}, "nothing") for _ in range(2))
     assert first == second and first.exists()
