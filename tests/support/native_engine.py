@@ -13,6 +13,7 @@ import numpy as np
 from ptx_programs import module_of
 
 from emugpu.emulator import Device
+from emugpu.emulator.instructions.operations import BY_NAME, NUMBERS
 from emugpu.emulator.machine import events
 from emugpu.emulator.machine.machine import Machine
 from emugpu.emulator.machine.sinks import DeferredSink
@@ -23,7 +24,7 @@ from emugpu.emulator.memory.tmem import TensorMemory
 from emugpu.emulator.native.engine import NativeEngine
 from emugpu.emulator.native.layout import WHOLE_CHUNK, Result, Traced, TraceEvent
 from emugpu.emulator.native.library import Library, library_for
-from emugpu.emulator.native.operations import BY_NAME, NUMBERS, Control, Flag
+from emugpu.emulator.native.operations import Control, Flag
 from emugpu.emulator.native.plan import NativePlan, Piece
 from emugpu.emulator.native.records import NO_GUARD, RECORD
 from emugpu.emulator.native.rows import NARROW, PREDICATE, ROW_BYTES, WIDE
@@ -102,12 +103,12 @@ def kind_of(type_name: str) -> int:
     return PREDICATE if type_name == "pred" else WIDE if type_name.endswith("64") else NARROW
 
 
-def _records(name: str, guarded: bool, negated: bool) -> np.ndarray:
+def _records(name: str, guarded: bool, negated: bool, imm: int) -> np.ndarray:
     operation = BY_NAME[name]
     flags = (Flag.WIDE if kind_of(operation.result) == WIDE else 0) | (Flag.CHOOSES if operation.chooses else 0)
     sources = [*range(len(operation.sources)), ZERO, ZERO, ZERO][:3]
     work = {"op": NUMBERS[name], "guard": GUARD if guarded else NO_GUARD, "flags": flags | Flag.NEGATED * negated}
-    work |= {"d": DESTINATION, **dict(zip("abc", sources, strict=True))}
+    work |= {"imm": imm, "d": DESTINATION, **dict(zip("abc", sources, strict=True))}
     records = [{"op": Control.BEGIN, "e": 0}, work, {"op": Control.GO, "yes": -1, "e": 1}]
     table = np.zeros(len(records), RECORD)
     for field in RECORD.names or ():
@@ -115,12 +116,14 @@ def _records(name: str, guarded: bool, negated: bool) -> np.ndarray:
     return table
 
 
-def run_operation(name: str, sources: list[Any], old: Any, guard: Any = None, negated: bool = False) -> Any:
+def run_operation(
+    name: str, sources: list[Any], old: Any, guard: Any = None, negated: bool = False, imm: int = 0
+) -> Any:
     """What one micro-operation makes of register values. old: of its destination; guard: a predicate, or None.
 
     Raises TakenBack.
     """
-    plan = _plan_of(name, guard is not None, negated)
+    plan = _plan_of(name, guard is not None, negated, imm)
     launch = SimpleNamespace(parameters=b"")
     grid = SimpleNamespace(code=SimpleNamespace(functions=[_leave]), launch=launch, memory=GlobalMemory(), sink=None)
     grid.constants = GlobalMemory()
@@ -142,7 +145,7 @@ def _leave(f: Any, registers: Any) -> int:
 
 
 @cache
-def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
+def _plan_of(name: str, guarded: bool, negated: bool, imm: int) -> NativePlan:
     operation = BY_NAME[name]
     rows = [(n, kind_of(t)) for n, t in enumerate(operation.sources)] + [(DESTINATION, kind_of(operation.result))]
     rows += [(GUARD, PREDICATE)] if guarded else []
@@ -151,7 +154,7 @@ def _plan_of(name: str, guarded: bool, negated: bool) -> NativePlan:
         pieces=[[piece]],
         branches={},
         joins=[-1],
-        operations=_records(name, guarded, negated),
+        operations=_records(name, guarded, negated, imm),
         entries=np.zeros(1, np.int32),
         locations=np.array([[0, 0], [0, 1]], np.int32),
         location_slots=np.array([DESTINATION | kind_of(operation.result) << 16], np.int32),

@@ -12,24 +12,24 @@ from emugpu.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    apart,
     assign,
     bits_of,
-    call,
+    calculated,
+    computed,
     instruction,
     is_integer,
     kind_of,
-    mask,
     micro,
     micro_of,
     narrowed,
     only,
     only_form,
-    read_sources,
     row_bits,
 )
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.poison import in_parts, spreads, upwards
-from emugpu.emulator.ptx.ast import Dual, Instruction
+from emugpu.emulator.ptx.ast import Dual, Immediate, Instruction, Operand
 
 # ---- two 16-bit integers in one register (PTX ISA 9.7.1.1, 9.7.1.13, 9.7.1.14) ----
 
@@ -50,12 +50,11 @@ def packed_operation(name: str, is_signed: bool, relu: bool, a: Value, b: Value)
     return values.lanewise(32, scalar, a, b)
 
 
-def _packed(i: Instruction, w: Translator) -> Assign:
+def _packed(i: Instruction) -> Assign:
     forms = {"add": PACKED_KINDS, "min": (*PACKED_KINDS, "relu.s16x2"), "max": (*PACKED_KINDS, "relu.s16x2")}
     only_form(i, *forms.get(i.opcode, ()))
     kind = kind_of(i)
-    a, b = read_sources(i, w, kind)
-    return assign(i, call(w, packed_operation, repr(i.opcode), kind[0] == "s", i.has("relu"), a, b))
+    return assign(computed(i, packed_operation, kind, before=(i.opcode, kind[0] == "s", i.has("relu"))))
 
 
 # ---- with a carry in or out (PTX ISA 9.7.2) ----
@@ -79,36 +78,32 @@ def sum_bits(a: Value, b: Value, carry: Value, bits: int, subtract: bool, flag: 
     return values.lanewise(32 if flag else bits, scalar, a, b, carry)
 
 
-def _pairs(i: Instruction, w: Translator, a: str, b: str, carry: str, subtract: bool) -> Assign:
-    first, bits = i.operands[0], bits_of(kind_of(i))
-    if not isinstance(first, Dual):
-        return Assign([(first, call(w, sum_bits, a, b, carry, bits, subtract, False))])
-    return Assign(
-        [
-            (first.first, call(w, sum_bits, a, b, carry, bits, subtract, False)),
-            (first.second, call(w, sum_bits, a, b, carry, bits, subtract, True)),
-        ]
-    )
+def _sums(i: Instruction, subtract: bool, *sources: tuple[Operand | Temporary, str]) -> tuple[Micro, ...]:
+    """Returns the sum or difference of two sources and a carry, and its carry if the instruction writes it."""
+    to, bits = i.operands[0], bits_of(kind_of(i))
+    if not isinstance(to, Dual):
+        return (calculated(sum_bits, to, sources, bits, subtract, False),)
+    both = ((to.first, False), (to.second, True))
+    return apart([calculated(sum_bits, part, sources, bits, subtract, flag) for part, flag in both])
 
 
-def _add_with_carry(i: Instruction, w: Translator) -> Assign:
+def _add_with_carry(i: Instruction) -> Assign:
     """Emits add.cc, sub.cc, addc and subc."""
     extended = i.opcode in ("addc", "subc")
     only_form(i, *(f"cc.{kind}" for kind in _CARRY_KINDS), *(_CARRY_KINDS if extended else ()))
     kind = kind_of(i)
     if len(i.operands) != 3 + extended:
         raise Unsupported
-    a, b = (w.read(o, kind) for o in i.operands[1:3])
-    carry = w.read(i.operands[3], "b32") if extended else "0"
-    return _pairs(i, w, a, b, carry, i.opcode.startswith("sub"))
+    _, a, b, carry = (*i.operands, Immediate(0))[:4]
+    return assign(*_sums(i, i.opcode.startswith("sub"), (a, kind), (b, kind), (carry, "b32")))
 
 
 @instruction("addc", "subc", operands=4)
 def _addc(i: Instruction, w: Translator) -> Assign:
-    return _add_with_carry(i, w)
+    return _add_with_carry(i)
 
 
-def _multiply_add_with_carry(i: Instruction, w: Translator) -> Assign:
+def _multiply_add_with_carry(i: Instruction) -> Assign:
     """Emits mad.cc and madc: one half of the product, plus c, plus the carry."""
     extended = i.opcode == "madc"
     forms = [f"{half}.{cc}{kind}" for half in ("lo", "hi") for cc in ("cc.", "") for kind in _CARRY_KINDS]
@@ -116,32 +111,30 @@ def _multiply_add_with_carry(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if len(i.operands) != 4 + extended:
         raise Unsupported
-    a, b, c = (w.read(o, kind) for o in i.operands[1:4])
-    bits = bits_of(kind)
+    _, a, b, c, carry = (*i.operands, Immediate(0))[:5]
+    product, bits = Temporary(bits_of(kind) == 64), bits_of(kind)
     if i.has("hi"):
-        product = call(w, values.multiply_high, a, b, bits, kind[0] == "s")
+        half = calculated(values.multiply_high, product, ((a, kind), (b, kind)), bits, kind[0] == "s")
     else:
-        product = f"({a} * {b}) & {(1 << bits) - 1}"
-    return _pairs(i, w, product, c, w.read(i.operands[4], "b32") if extended else "0", False)
+        half = micro(f"mul.{bits}", product, kind, a, b)
+    return assign(half, *_sums(i, False, (product, kind), (c, kind), (carry, "b32")))
 
 
 @instruction("madc", operands=5)
 def _madc(i: Instruction, w: Translator) -> Assign:
-    return _multiply_add_with_carry(i, w)
+    return _multiply_add_with_carry(i)
 
 
 # ---- integers and floats ----
 
 _FLOATS = ("f32", "f64")
-_FLOAT_OPERATIONS = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply", "div": "np.divide"}
 
 
-def _integers(i: Instruction, w: Translator, kind: str) -> list[str]:
-    """Returns the sources of an instruction that has no modifiers but its integer type."""
+def _only_integers(i: Instruction, kind: str) -> None:
+    """Refuses all but an integer type without other modifiers."""
     if not is_integer(kind):
         raise Unsupported
     only(i)
-    return read_sources(i, w, kind)
 
 
 def _is_plain(i: Instruction, kind: str) -> bool:
@@ -149,100 +142,84 @@ def _is_plain(i: Instruction, kind: str) -> bool:
     return kind in _FLOATS and i.modifiers in ((kind,), ("rn", kind))
 
 
-def _float(i: Instruction, w: Translator, kind: str) -> Assign:
-    """Emits add, sub, mul or div of f32 or f64, rounded to nearest even."""
-    a, b = read_sources(i, w, kind)
-    value = call(w, values.float_binary, _FLOAT_OPERATIONS[i.opcode], a, b, bits_of(kind))
-    return assign(i, value, micro_of(i, f"{i.opcode}.{kind}", kind))
-
-
 @instruction("add", "sub", operands=3)
 def _add(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if _is_plain(i, kind):
-        return _float(i, w, kind)
+        return assign(micro_of(i, f"{i.opcode}.{kind}", kind))
     if kind in floats.KINDS:
-        return floats.sum_or_product(i, w, kind)
-    if i.has("cc") or i.has("sat"):
-        return _add_with_carry(i, w) if i.has("cc") else _saturated(i, w)
+        return floats.sum_or_product(i, kind)
+    if i.has("cc"):
+        return _add_with_carry(i)
+    if i.has("sat"):
+        only_form(i, "sat.s32")
+        return assign(computed(i, values.add_saturated, "s32", i.opcode == "sub"))
     if kind in PACKED_KINDS:
-        return _packed(i, w)
-    a, b = _integers(i, w, kind)
-    native = narrowed([micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind)], kind)
-    return assign(i, f"({a} {'+' if i.opcode == 'add' else '-'} {b}) & {mask(kind)}", *native)
-
-
-def _saturated(i: Instruction, w: Translator) -> Assign:
-    """Emits add.sat or sub.sat, which exist only for s32."""
-    only_form(i, "sat.s32")
-    a, b = read_sources(i, w, "s32")
-    return assign(i, call(w, values.add_saturated, a, b, i.opcode == "sub"))
+        return _packed(i)
+    _only_integers(i, kind)
+    return assign(*narrowed([micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind)], kind))
 
 
 @instruction("mul", operands=3)
 def _mul(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if _is_plain(i, kind):
-        return _float(i, w, kind)
+        return assign(micro_of(i, f"mul.{kind}", kind))
     if kind in floats.KINDS:
-        return floats.sum_or_product(i, w, kind)
-    return assign(i, _product(i, w, kind), *_native_product(i, "mul", kind))
+        return floats.sum_or_product(i, kind)
+    return assign(*_product(i, "mul", kind))
 
 
-def _native_product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
-    """Returns mul or mad as micro-operations."""
-    bits, destination, factors = bits_of(kind), i.operands[0], tuple((o, kind) for o in i.operands[1:3])
-    addend = tuple((o, f"u{2 * bits}" if i.has("wide") else kind) for o in i.operands[3:])
-    if i.has("wide") or i.has("hi"):
-        form = f"{'wide' if i.has('wide') else 'hi'}.{'s' if kind[0] == 's' else 'u'}32"
-        if kind == "u16" and i.has("wide"):
-            return (Micro(f"{name}.32", destination, factors + addend),)
-        return (Micro(f"{name}.{form}", destination, factors + addend),) if bits == 32 else ()
-    return narrowed([Micro(f"{name}.{row_bits(kind)}", destination, factors + addend)], kind)
-
-
-def _product(i: Instruction, w: Translator, kind: str) -> str:
+def _product(i: Instruction, name: str, kind: str) -> tuple[Micro, ...]:
+    """Returns mul or mad of integers."""
     if not is_integer(kind):
         raise Unsupported
     only(i, "lo", "hi", "wide")
-    a, b = w.read(i.operands[1], kind), w.read(i.operands[2], kind)
-    if i.has("wide"):
-        return call(w, values.multiply_wide, a, b, bits_of(kind), kind[0] == "s")
-    if i.has("hi"):
-        return call(w, values.multiply_high, a, b, bits_of(kind), kind[0] == "s")
-    return f"({a} * {b}) & {mask(kind)}"
+    bits, to = bits_of(kind), i.operands[0]
+    wide = f"u{2 * bits}" if i.has("wide") else kind
+    kinds = (kind, kind, wide)[: len(i.operands) - 1]
+    if not (i.has("wide") or i.has("hi")):
+        return narrowed([micro_of(i, f"{name}.{row_bits(kind)}", kind)], kind)
+    if bits == 32:
+        return (micro_of(i, f"{name}.{'wide' if i.has('wide') else 'hi'}.{'s' if kind[0] == 's' else 'u'}32", *kinds),)
+    if kind == "u16" and i.has("wide"):
+        return (micro_of(i, f"{name}.32", *kinds),)
+    function = values.multiply_wide if i.has("wide") else values.multiply_high
+    a, b, *c = i.operands[1:]
+    product = Temporary(row_bits(wide) == 64) if c else to
+    found = calculated(function, product, ((a, kind), (b, kind)), bits, kind[0] == "s")
+    return (found, *(narrowed([micro(f"add.{row_bits(wide)}", to, wide, product, *c)], wide) if c else ()))
 
 
 @instruction("mad", "fma", operands=4)
 def _mad(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if i.modifiers == ("rn", "f32"):
-        fused = call(w, values.fused_multiply_add, *read_sources(i, w, kind))
-        return assign(i, fused, micro_of(i, "fma.f32", kind))
+        return assign(micro_of(i, "fma.f32", kind))
     if kind in floats.KINDS:
-        return floats.fused(i, w, kind)
+        return floats.fused(i, kind)
     if i.has("cc"):
-        return _multiply_add_with_carry(i, w)
+        return _multiply_add_with_carry(i)
     if i.modifiers == ("hi", "sat", "s32"):
-        high = call(w, values.multiply_high, *read_sources(i, w, kind)[:2], 32, True)
-        return assign(i, call(w, values.add_saturated, high, w.read(i.operands[3], kind), False))
-    product = _product(i, w, kind)
-    wide = f"u{2 * bits_of(kind)}" if i.has("wide") else kind
-    value = f"(({product}) + {w.read(i.operands[3], wide)}) & {mask(wide)}"
-    return assign(i, value, *_native_product(i, "mad", kind))
+        destination, a, b, c = i.operands
+        return assign(
+            micro("mul.hi.s32", Temporary(), kind, a, b),
+            calculated(values.add_saturated, destination, ((Temporary(), kind), (c, kind)), False),
+        )
+    return assign(*_product(i, "mad", kind))
 
 
 @instruction("div", "rem", operands=3)
 def _div(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if i.opcode == "div" and i.modifiers == ("rn", kind) and kind in _FLOATS:
-        return _float(i, w, kind)
+        return assign(micro_of(i, f"div.{kind}", kind))
     if i.opcode == "div" and kind in floats.KINDS:
-        return floats.quotient(i, w, kind)
-    a, b = _integers(i, w, kind)
-    value = call(w, values.divide, a, b, bits_of(kind), kind[0] == "s", i.opcode == "rem")
-    native = (micro_of(i, f"{i.opcode}.{kind}", kind),) if bits_of(kind) >= 32 else ()
-    return assign(i, value, *native)
+        return floats.quotient(i, kind)
+    _only_integers(i, kind)
+    if bits_of(kind) >= 32:
+        return assign(micro_of(i, f"{i.opcode}.{kind}", kind))
+    return assign(computed(i, values.divide, kind, bits_of(kind), kind[0] == "s", i.opcode == "rem"))
 
 
 @instruction("min", "max", operands=range(3, 5))
@@ -250,40 +227,34 @@ def _minmax(i: Instruction, w: Translator) -> Assign:
     """Emits min or max of two numbers; f32 may have three."""
     kind = kind_of(i)
     if kind in floats.KINDS:
-        return floats.minimum_or_maximum(i, w, kind)
+        return floats.minimum_or_maximum(i, kind)
     if kind in PACKED_KINDS:
-        return _packed(i, w)
-    relu = i.modifiers == ("relu", "s32") and len(i.operands) == 3
-    if not relu:
-        only(i)
-    read = read_sources(i, w, kind)
-    if not is_integer(kind) or len(read) != 2:
+        return _packed(i)
+    if not is_integer(kind) or len(i.operands) != 3:
         raise Unsupported
+    if i.modifiers == ("relu", "s32"):
+        positive = micro("max.s32", i.operands[0], kind, i.operands[0], 0)
+        return assign(micro_of(i, f"{i.opcode}.s32", kind), positive)
+    only(i)
     high = 1 << (bits_of(kind) - 1) if kind[0] == "s" else 0
-    function = values.minimum if i.opcode == "min" else values.maximum
-    result = call(w, function, *read, high)
-    has_operation = not relu and (bits_of(kind) >= 32 or not high)
-    name = f"{i.opcode}.{'s' if high else 'u'}{row_bits(kind)}"
-    native = (micro_of(i, name, kind),) if has_operation else ()
-    return assign(i, call(w, values.maximum, result, 0, high) if relu else result, *native)
+    if high and bits_of(kind) < 32:
+        return assign(computed(i, values.minimum if i.opcode == "min" else values.maximum, kind, high))
+    return assign(micro_of(i, f"{i.opcode}.{'s' if high else 'u'}{row_bits(kind)}", kind))
 
 
 @instruction("neg", "abs", operands=2)
 def _neg(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if kind in floats.KINDS:
-        return floats.negate_or_absolute(i, w, kind)
-    [a] = read_sources(i, w, kind)
-    only(i)
-    if not is_integer(kind):
-        raise Unsupported
-    negative = f"(0 - {a}) & {mask(kind)}"
+        return floats.negate_or_absolute(i, kind)
+    _only_integers(i, kind)
     destination, source = i.operands
     bits = row_bits(kind)
     if i.opcode == "neg":
-        return assign(i, negative, *narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind))
-    value = call(w, values.maximum, a, negative, 1 << (bits_of(kind) - 1))
-    between = Temporary(bits == 64)
-    larger = micro(f"max.s{bits}", destination, kind, source, between)
-    native = (micro(f"sub.{bits}", between, kind, 0, source), larger) if bits_of(kind) >= 32 else ()
-    return assign(i, value, *native)
+        return assign(*narrowed([micro(f"sub.{bits}", destination, kind, 0, source)], kind))
+    negative = Temporary(bits == 64)
+    found = narrowed([micro(f"sub.{bits}", negative, kind, 0, source)], kind)
+    if bits_of(kind) >= 32:
+        return assign(*found, micro(f"max.s{bits}", destination, kind, source, negative))
+    both = ((source, kind), (negative, kind))
+    return assign(*found, calculated(values.maximum, destination, both, 1 << (bits_of(kind) - 1)))

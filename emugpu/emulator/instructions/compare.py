@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,22 +18,28 @@ from emugpu.emulator.instructions.table import (
     Temporary,
     Translator,
     Unsupported,
+    apart,
     assign,
     bits_of,
-    call,
+    calculated,
+    computed,
     instruction,
     is_integer,
     kind_of,
     micro,
+    micro_of,
     only,
     only_form,
+    row_bits,
 )
 from emugpu.emulator.machine.lanes import Value
-from emugpu.emulator.ptx.ast import Dual, Instruction, Sink
+from emugpu.emulator.ptx.ast import Dual, Immediate, Instruction, Operand, Sink
 
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
-_COMBINE = {"and": "&", "or": "|", "xor": "^"}
+_INTEGER = {
+    **{name: (name, True) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{name: (other, False) for name, other in (("lo", "lt"), ("ls", "le"), ("hi", "gt"), ("hs", "ge"))},
+}
+"""The comparisons of integers: the name of the operation, and whether it minds signs."""
 _ORDERED = {
     "eq": ("==",), "ne": ("<", ">"), "lt": ("<",), "le": ("<=",), "gt": (">",), "ge": (">=",), "num": ("<=", ">")
 }  # fmt: skip
@@ -48,62 +58,61 @@ def truth(test: Any) -> Value:
     return test if isinstance(test, np.ndarray) else bool(test)
 
 
-def _comparison(i: Instruction, w: Translator, kind: str, extra: int) -> tuple[tuple[str, ...], str]:
-    """Returns the tests of setp or set (two for a packed type), and text like ``& predicate`` to combine them with.
+_TESTS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+def compare_floats(comparison: str, kind: str, ftz: bool, a: Value, b: Value) -> Value:
+    """Computes a comparison of two f16, bf16, f32 or f64."""
+    if ftz:
+        a, b = (change_sign("none", kind, x) for x in (a, b))
+    if kind in ("f16", "bf16"):
+        a, b = (values.half_to_float(x, kind) for x in (a, b))
+    a, b = (values.to_float(x, max(32, bits_of(kind))) for x in (a, b))
+    signs, result = FLOAT_COMPARISONS[comparison]
+    holds = reduce(operator.or_, [_TESTS[sign](a, b) for sign in signs])
+    return truth(holds if result else holds ^ True)
+
+
+def _comparison(i: Instruction, kind: str, extra: int) -> tuple[list[Micro], str]:
+    """Returns the tests of setp or set (two for a packed type), each into a `Temporary`, and "and", "or" or "xor" if a
+    predicate is combined with them.
 
     extra: the number of types at the end.
     """
     words = list(i.modifiers[1:-extra])
-    combine = _COMBINE[words.pop(0)] if words and words[0] in _COMBINE else ""
+    combine = words.pop(0) if words and words[0] in ("and", "or", "xor") else ""
     ftz = words == ["ftz"]
     if (words and not ftz) or (ftz and kind not in ("f32", "f16", "f16x2")) or len(i.operands) != 3 + bool(combine):
         raise Unsupported
-    a, b = (w.read(o, kind) for o in i.operands[1:3])
-    comparison = i.modifiers[0]
-    if kind in ("f16x2", "bf16x2"):
-        if comparison not in FLOAT_COMPARISONS:
-            raise Unsupported
-        halves = [[f"({x} & 0xFFFF)", f"({x} >> 16)"] for x in (a, b)]
-        tests = tuple(_test(w, comparison, kind[:-2], x, y, ftz) for x, y in zip(*halves, strict=True))
-    else:
-        tests = (_test(w, comparison, kind, a, b, ftz),)
-    return tests, f" {combine} {w.read(i.operands[3], 'pred')}" if combine else ""
+    a, b = i.operands[1:3]
+    if kind not in ("f16x2", "bf16x2"):
+        return _test(i.modifiers[0], kind, a, b, ftz, Temporary()), combine
+    tests = []
+    for half, (name, constant) in enumerate((("and.32", 0xFFFF), ("shr.32", 16))):
+        x, y = Temporary(number=2), Temporary(number=3)
+        tests += [micro(name, to, kind, of, constant) for to, of in ((x, a), (y, b))]
+        tests += _test(i.modifiers[0], kind[:-2], x, y, ftz, Temporary(number=half))
+    return tests, combine
 
 
 @instruction("setp", operands=range(3, 5))
 def _setp(i: Instruction, w: Translator) -> Assign:
     """Emits setp. The second predicate is the upper half's for a packed type, and else the opposite of the first."""
     kind = kind_of(i)
-    tests, combined = _comparison(i, w, kind, 1)
-    destination = i.operands[0]
-    if isinstance(destination, Dual):
-        second = tests[1] if len(tests) == 2 else f"({tests[0]} ^ True)"
-        pair = [(destination.first, tests[0]), (destination.second, second)]
-    elif len(tests) == 2:
+    tests, combine = _comparison(i, kind, 1)
+    packed, to, other = kind.endswith("x2"), i.operands[0], i.operands[3:]
+    if not isinstance(to, Dual) and not combine and not packed:
+        return assign(*tests[:-1], replace(tests[-1], destination=to))
+    if isinstance(to, Dual) and not packed:
+        tests.append(micro("not.pred", Temporary(number=1), "pred", Temporary()))
+    elif packed and not isinstance(to, Dual):
         raise Unsupported
-    else:
-        pair = [(destination, tests[0])]
-    return Assign([(d, f"{t}{combined}") for d, t in pair if not isinstance(d, Sink)], micro=_native_test(i, kind))
-
-
-def _native_test(i: Instruction, kind: str) -> tuple[Micro, ...]:
-    """Returns setp of one predicate as micro-operations."""
-    destination, a, b, *others = i.operands
-    comparison, *words = i.modifiers[:-1]
-    is_signed = kind[0] == "s" and comparison not in ("eq", "ne")
-    if kind in ("f32", "f64"):
-        name = f"setp.{comparison}.{kind}"
-    elif is_integer(kind) and not (is_signed and bits_of(kind) < 32):
-        comparison = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.get(comparison, comparison)
-        name = f"setp.{comparison}.{'s' if is_signed else 'u'}{max(32, bits_of(kind))}"
-    else:
-        return ()
-    if isinstance(destination, Dual | Sink) or (words and words[0] not in _COMBINE) or len(words) > 1:
-        return ()
-    if not words:
-        return (micro(name, destination, kind, a, b),)
-    between = Temporary()
-    return (micro(name, between, kind, a, b), micro(f"{words[0]}.32", destination, "pred", between, *others))
+    both = (to.first, to.second) if isinstance(to, Dual) else (to,)
+    name = f"{combine or 'mov'}.32"
+    results = [micro(name, d, "pred", Temporary(number=n), *other) for n, d in enumerate(both)]
+    return assign(*tests, *apart([m for m in results if not isinstance(m.destination, Sink)]))
 
 
 _ONES = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80,
@@ -119,11 +128,19 @@ def _set(i: Instruction, w: Translator) -> Assign:
     to, kind = i.modifiers[-2:]
     if to.startswith(("f16", "bf16")) and to != kind:
         raise Unsupported
-    tests, combined = _comparison(i, w, kind, 2)
-    if len(tests) == 2 and to != kind:
+    tests, combine = _comparison(i, kind, 2)
+    packed, found = kind.endswith("x2"), tests
+    if packed and to != kind:
         raise Unsupported
-    chosen = [call(w, values.select, f"({t}{combined})", _ONES[to], 0, 32) for t in tests]
-    return assign(i, chosen[0] if len(chosen) == 1 else f"{chosen[0]} | {chosen[1]} << 16")
+    halves = [Temporary(number=n) for n in range(1 + packed)]
+    for half in halves:
+        found += [micro(f"{combine}.32", half, "pred", half, *i.operands[3:])] if combine else []
+        place = half if packed else i.operands[0]
+        found.append(Micro("selp.32", place, (*((Immediate(v), "b32") for v in (_ONES[to], 0)), (half, "pred"))))
+    if packed:
+        low, high = halves
+        found.append(micro("join.halves", i.operands[0], "b32", low, high))
+    return assign(*found)
 
 
 def choose_by_sign(a: Value, b: Value, c: Value, kind: str, bits: int) -> Value:
@@ -137,42 +154,33 @@ def _slct(i: Instruction, w: Translator) -> Assign:
     kinds = [f"{t}{n}" for t in "bus" for n in (16, 32, 64)] + ["f32", "f64"]
     only_form(i, *(f"{k}.{by}" for k in kinds for by in ("s32", "f32", "ftz.f32")), *(f"ftz.{k}.f32" for k in kinds))
     kind, by = next(m for m in i.modifiers if m != "ftz"), i.modifiers[-1]
-    a, b = (w.read(o, kind) for o in i.operands[1:3])
-    choice = call(w, choose_by_sign, a, b, w.read(i.operands[3], by), repr(by), bits_of(kind))
-    return assign(i, choice)
+    return assign(computed(i, choose_by_sign, (kind, kind, by), by, bits_of(kind)))
 
 
-def _test(w: Translator, comparison: str, kind: str, a: str, b: str, ftz: bool) -> str:
+def _test(
+    comparison: str, kind: str, a: Operand | Temporary, b: Operand | Temporary, ftz: bool, to: Temporary
+) -> list[Micro]:
+    """Returns the test of two numbers."""
     if kind in ("f32", "f64", "f16", "bf16"):
         if comparison not in FLOAT_COMPARISONS:
             raise Unsupported
-        if ftz:
-            a, b = (call(w, change_sign, "'none'", repr(kind), x) for x in (a, b))
-        if kind in ("f16", "bf16"):
-            a, b = (call(w, values.half_to_float, x, repr(kind)) for x in (a, b))
-        bits = max(32, bits_of(kind))
-        a, b = (call(w, values.to_float, x, bits) for x in (a, b))
-        signs, result = FLOAT_COMPARISONS[comparison]
-        holds = " | ".join(f"({a} {sign} {b})" for sign in signs)
-        return call(w, truth, f"({holds})" if result else f"(({holds}) ^ True)")
-    if not is_integer(kind):
+        if kind in ("f32", "f64") and not ftz:
+            return [micro(f"setp.{comparison}.{kind}", to, kind, a, b)]
+        return [calculated(compare_floats, to, ((a, kind), (b, kind)), before=(comparison, kind, ftz))]
+    if not is_integer(kind) or comparison not in _INTEGER:
         raise Unsupported
-    if comparison in _UNSIGNED:
-        return f"({a} {_UNSIGNED[comparison]} {b})"
-    if comparison not in _COMPARE:
-        raise Unsupported
-    if comparison in ("eq", "ne") or kind[0] != "s":
-        return f"({a} {_COMPARE[comparison]} {b})"
-    high = 1 << (bits_of(kind) - 1)
-    return f"(({a} ^ {high}) {_COMPARE[comparison]} ({b} ^ {high}))"
+    comparison, is_signed = _INTEGER[comparison]
+    if not is_signed or comparison in ("eq", "ne") or kind[0] != "s":
+        return [micro(f"setp.{comparison}.u{row_bits(kind)}", to, kind, a, b)]
+    if bits_of(kind) >= 32:
+        return [micro(f"setp.{comparison}.{kind}", to, kind, a, b)]
+    x, y = Temporary(number=4), Temporary(number=5)
+    flipped = [micro("xor.32", half, kind, of, 1 << bits_of(kind) - 1) for half, of in ((x, a), (y, b))]
+    return [*flipped, micro(f"setp.{comparison}.u32", to, kind, x, y)]
 
 
 @instruction("selp", operands=4)
 def _selp(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     only(i)
-    a, b, p = w.read(i.operands[1], kind), w.read(i.operands[2], kind), w.read(i.operands[3], "pred")
-    bits = bits_of(kind)
-    sources = tuple(zip(i.operands[1:], (kind, kind, "pred"), strict=True))
-    native = (Micro(f"selp.{max(32, bits)}", i.operands[0], sources),)
-    return assign(i, call(w, values.select, p, a, b, bits), *native)
+    return assign(micro_of(i, f"selp.{row_bits(kind)}", kind, kind, "pred"))

@@ -20,17 +20,18 @@ from emugpu.emulator.instructions.table import (
     Unsupported,
     assign,
     bits_of,
-    call,
+    calculated,
+    computed,
     instruction,
     is_integer,
     mask,
     micro,
+    micro_of,
     narrowed,
-    read_sources,
 )
 from emugpu.emulator.machine.lanes import Value
-from emugpu.emulator.machine.poison import joined, spreads
-from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, Operand, Register
+from emugpu.emulator.machine.poison import carrying, joined, of_operators, spreads
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Operand, Register
 from emugpu.emulator.units import float_math, formats
 from emugpu.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, encode
 
@@ -205,8 +206,8 @@ def _cvt_pack(i: Instruction, w: Translator) -> Assign:
     )  # fmt: skip
     if not (wide and len(i.operands) == 3) and not (narrow and len(i.operands) == 4):
         raise Unsupported
-    a, b, *c = read_sources(i, w, "b32")
-    return assign(i, call(w, pack_integers, repr(words[1]), a, b, c[0] if c else "0"))
+    sources = tuple((o, "b32") for o in (*i.operands[1:], Immediate(0))[:3])
+    return assign(calculated(pack_integers, i.operands[0], sources, before=(words[1],)))
 
 
 @instruction("cvt", operands=range(2, 4))
@@ -215,33 +216,33 @@ def _cvt(i: Instruction, w: Translator) -> Assign:
         raise Unsupported
     *words, to, source = i.modifiers
     if to in _PAIRS:
-        return _pair(i, w, words, to, source)
+        return _pair(i, words, to, source)
     if len(i.operands) != 2 or len(set(words)) != len(words):
         raise Unsupported
     if to in _SCALARS and source in _SCALARS:
-        return _between_floats(i, w, words, to, source)
+        return _between_floats(i, words, to, source)
     if to in TYPE_BYTES and is_integer(to) and source in _SCALARS and source != "tf32":
-        return _to_integer(i, w, words, to, source)
+        return _to_integer(i, words, to, source)
     if source not in TYPE_BYTES or not is_integer(source):
         raise Unsupported
-    value, destination = w.read(i.operands[1], source), i.operands[0]
+    destination, operand = i.operands
     if to in _SCALARS and to != "tf32":
-        return _from_integer(i, w, words, to, source)
+        return _from_integer(i, words, to, source)
     if to not in TYPE_BYTES or not is_integer(to):
         raise Unsupported
     if words == ["sat"]:
-        arguments = (repr(to), repr(source), _register_bits(destination, to), value)
-        return assign(i, call(w, saturate_integer, *arguments))
+        before = (to, source, _register_bits(destination, to))
+        return assign(computed(i, saturate_integer, source, before=before))
     if words:
         raise Unsupported
-    native = _native_resize(i.operands[1], source, to, destination)
-    return assign(i, _resize(w, value, source, to, destination), *native)
+    after = (bits_of(source), source[0] == "s", bits_of(to), to[0] == "s", _register_bits(destination, to))
+    return assign(*_resize(operand, source, to, destination) or (computed(i, resize, source, *after),))
 
 
 _STRICT_PAIRS = ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2")
 
 
-def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
+def _pair(i: Instruction, words: list[str], to: str, source: str) -> Assign:
     form = ".".join(words)
     relus = ("", ".relu")
     sources = i.operands[1:]
@@ -251,8 +252,7 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
         if to not in wanted or len(sources) != 1 or form not in ("rn", *(("rn.relu",) if source != "ue8m0x2" else ())):
             raise Unsupported
         kind = "b8" if source == "e2m1x2" else "b16"
-        value = w.read(sources[0], kind)
-        return assign(i, call(w, unpack_pair, repr(to), repr(source), "relu" in words, value))
+        return assign(computed(i, unpack_pair, kind, before=(to, source, "relu" in words)))
     if to in _STRICT_PAIRS:
         allowed: tuple[str, ...] = tuple(f"rn{r}.satfinite" for r in relus)
         from_halves: tuple[str, ...] = ("f16x2", "bf16x2")
@@ -263,28 +263,19 @@ def _pair(i: Instruction, w: Translator, words: list[str], to: str, source: str)
         from_halves = ()
     if form not in allowed or len(sources) != (2 if source == "f32" else 1) or source not in ("f32", *from_halves):
         raise Unsupported
-    read = [w.read(o, "b32") for o in sources]
     if to in ("bf16x2", "f16x2") and form == "rn":
-        one = values.pack_bf16x2 if to == "bf16x2" else values.pack_f16x2
-        return assign(i, call(w, one, *read), micro(f"pack.{to}", i.operands[0], "b32", *sources))
-    flags = (repr(to), repr(source), repr(words[0]), "relu" in words, "satfinite" in words)
-    return assign(i, call(w, pack_pair, *flags, *read))
+        return assign(micro_of(i, f"pack.{to}", "b32"))
+    return assign(computed(i, pack_pair, "b32", before=(to, source, words[0], "relu" in words, "satfinite" in words)))
 
 
-def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
-    destination = i.operands[0]
-    value = w.read(i.operands[1], source)
+def _between_floats(i: Instruction, words: list[str], to: str, source: str) -> Assign:
+    destination, operand = i.operands
     if to in ("bf16", "f16") and source == "f32" and words == ["rn"]:
-        native = micro(f"pack.{to}x2", destination, "b32", 0, i.operands[1])
-        return assign(i, call(w, values.round_to_half, value, repr(to)), native)
+        return assign(micro(f"pack.{to}x2", destination, source, 0, operand))
     if source == "bf16" and to == "f32" and len(words) == 1 and words[0] in ROUNDINGS:
         words = []  # The conversion is exact.
     if source in ("bf16", "f16") and to == "f32" and not words:
-        if source == "bf16":
-            native = micro("shl.32", destination, "b32", i.operands[1], 16)
-        else:
-            native = micro("f32.from.f16", destination, "b32", i.operands[1])
-        return assign(i, call(w, values.half_to_float, value, repr(source)), native)
+        return assign(micro(f"f32.from.{source}", destination, source, operand))
     rounding = [m for m in words if m in (*ROUNDINGS, "rna", *INTEGRAL)]
     rest = [m for m in words if m not in rounding]
     narrows = not _holds(_SCALARS[to], _SCALARS[source])
@@ -307,16 +298,15 @@ def _between_floats(i: Instruction, w: Translator, words: list[str], to: str, so
         raise Unsupported
     mode = rounding[0] if rounding and not integral else "rn"
     whole = INTEGRAL[rounding[0]] if integral else ""
-    flags = [str(m in rest) for m in ("ftz", "sat", "relu", "satfinite")]
-    arguments = (repr(to), repr(source), repr(mode), repr(whole), *flags, value)
-    operations = _native_between_floats(i, rounding, rest, to, source)
-    return assign(i, call(w, float_to_float, *arguments), *operations)
+    flags = [m in rest for m in ("ftz", "sat", "relu", "satfinite")]
+    operations = _plain_between_floats(i, rounding, rest, to, source)
+    return assign(*operations or (computed(i, float_to_float, source, before=(to, source, mode, whole, *flags)),))
 
 
-def _native_between_floats(
+def _plain_between_floats(
     i: Instruction, rounding: list[str], rest: list[str], to: str, source: str
 ) -> tuple[Micro, ...]:
-    """Returns the conversion as micro-operations, rounded to nearest or to an integer."""
+    """Returns the conversion in operations of the table, which round to nearest or to an integer; empty for others."""
     destination, operand = i.operands
     if not set(rounding) <= {"rn", *INTEGRAL} or not set(rest) <= {"sat"}:
         return ()
@@ -334,51 +324,50 @@ def _holds(form: Format, other: Format) -> bool:
     return form.exponent >= other.exponent and form.fraction >= other.fraction
 
 
-def _to_integer(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
+def _to_integer(i: Instruction, words: list[str], to: str, source: str) -> Assign:
     rounding = [m for m in words if m in INTEGRAL]
     rest = [m for m in words if m not in INTEGRAL]
     if len(rounding) != 1 or not set(rest) <= {"sat", "ftz"} or ("ftz" in rest and source != "f32"):
         raise Unsupported
     destination = i.operands[0]
-    arguments = (repr(to), repr(source), _register_bits(destination, to), repr(INTEGRAL[rounding[0]]), "ftz" in rest)
+    before = (to, source, _register_bits(destination, to), INTEGRAL[rounding[0]], "ftz" in rest)
     # If the rounding makes a subnormal number zero anyway, flushing makes no difference.
     plain = "ftz" not in rest or rounding[0] in ("rni", "rzi")
-    has_operation = plain and to in ("s32", "u32") and source in ("f32", "f64") and arguments[2] == 32
-    native = (micro(f"{to}.from.{source}.{rounding[0]}", destination, source, i.operands[1]),) if has_operation else ()
-    return assign(i, call(w, float_to_integer, *arguments, w.read(i.operands[1], source)), *native)
+    if plain and to in ("s32", "u32") and source in ("f32", "f64") and before[2] == 32:
+        return assign(micro_of(i, f"{to}.from.{source}.{rounding[0]}", source))
+    return assign(computed(i, float_to_integer, source, before=before))
 
 
-def _from_integer(i: Instruction, w: Translator, words: list[str], to: str, source: str) -> Assign:
+def _from_integer(i: Instruction, words: list[str], to: str, source: str) -> Assign:
     rounding = [m for m in words if m in ROUNDINGS]
     rest = [m for m in words if m not in ROUNDINGS]
     if len(rounding) != 1 or not set(rest) <= {"sat"}:
         raise Unsupported
-    arguments = (repr(to), repr(source), repr(rounding[0]), "sat" in rest, w.read(i.operands[1], source))
     sources = {"f32": ("s32", "u32"), "f64": ("s32", "u32", "s64", "u64")}
-    has_operation = source in sources.get(to, ()) and words == ["rn"]
-    native = (micro(f"{to}.from.{source}", i.operands[0], source, i.operands[1]),) if has_operation else ()
-    return assign(i, call(w, integer_to_float, *arguments), *native)
+    if source in sources.get(to, ()) and words == ["rn"]:
+        return assign(micro_of(i, f"{to}.from.{source}", source))
+    return assign(computed(i, integer_to_float, source, before=(to, source, rounding[0], "sat" in rest)))
 
 
-def _resize(w: Translator, value: str, source: str, to: str, destination: Operand) -> str:
+@of_operators
+def resize(value: Value, source_bits: int, source_signed: bool, bits: int, is_signed: bool, register: int) -> Value:
     """Converts integer to integer: truncates, or extends by the sign of the source.
 
     The result is then extended to the register's width by the sign of the destination (PTX ISA 9.7.9.21, the note on
     wider registers).
     """
-    source_bits, bits = bits_of(source), bits_of(to)
-    register_bits = bits_of(destination.type) if isinstance(destination, Register) else bits
+    extend = carrying(values.sign_extend)
     if bits < source_bits:
-        value = call(w, values.narrow, value, bits)
-    elif source[0] == "s" and bits > source_bits:
-        value, source_bits = call(w, values.sign_extend, value, source_bits, bits), bits
-    if to[0] == "s" and register_bits > bits:
-        return call(w, values.sign_extend, value, bits, register_bits)
-    return call(w, values.widen, value) if register_bits == 64 and min(source_bits, bits) < 64 else value
+        value = values.narrow(value, bits)
+    elif source_signed and bits > source_bits:
+        value, source_bits = extend(value, source_bits, bits), bits
+    if is_signed and register > bits:
+        return extend(value, bits, register)
+    return values.widen(value) if register == 64 and min(source_bits, bits) < 64 else value
 
 
-def _native_resize(operand: Operand, source: str, to: str, destination: Operand) -> tuple[Micro, ...]:
-    """Returns the conversion as micro-operations, for destinations that are as wide as the type."""
+def _resize(operand: Operand, source: str, to: str, destination: Operand) -> tuple[Micro, ...]:
+    """Returns `resize` in operations of the table, for destinations that are as wide as the type; empty for others."""
     held, source_bits, bits = _register_bits(operand, source), bits_of(source), bits_of(to)
     row, wide = max(32, bits), _register_bits(destination, to)
     if max(32, wide) != row or (to[0] == "s" and wide > bits) or held < source_bits:

@@ -5,7 +5,16 @@ Execution is sequentially consistent here, so a fence is only reported to the si
 
 from __future__ import annotations
 
-from emugpu.emulator.instructions.table import NOTHING, Assign, Effect, Translator, assign, instruction, only_form
+from emugpu.emulator.instructions.table import (
+    NOTHING,
+    Assign,
+    Effect,
+    Translator,
+    assign,
+    instruction,
+    micro,
+    only_form,
+)
 from emugpu.emulator.machine.events import Fenced, GridDependency, Site
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.state import Fragment
@@ -93,7 +102,7 @@ def _createpolicy(i: Instruction, w: Translator) -> Assign:
             for second in pairs
         ),
     )
-    return assign(i, str(_POLICY))
+    return assign(micro("mov.64", i.operands[0], "b64", _POLICY))
 
 
 @instruction("griddepcontrol", operands=0, writes=0, family="barrier")

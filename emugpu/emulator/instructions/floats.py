@@ -19,16 +19,15 @@ from emugpu.emulator.instructions.table import (
     Unsupported,
     assign,
     bits_of,
-    call,
+    calculated,
+    computed,
     instruction,
     kind_of,
     mask,
     micro,
     only_form,
-    read_sources,
     row_bits,
 )
-from emugpu.emulator.instructions.values import half_to_float
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.poison import in_parts, spreads
 from emugpu.emulator.ptx.ast import Instruction, Operand
@@ -80,27 +79,28 @@ def float_operation(operation: str, kind: str, mode: str, ftz: bool, clamp: bool
     return pack(float_math.finish(result, form, mode, ftz=ftz, clamp=clamp, relu=relu), kind)
 
 
-def _modes(i: Instruction) -> list[str]:
+def _modes(i: Instruction) -> tuple[str, bool, bool, bool]:
     mode = next((m for m in ROUNDINGS if i.has(m)), "rn")
-    return [repr(mode), str(i.has("ftz")), str(i.has("sat")), str(i.has("relu"))]
+    return mode, i.has("ftz"), i.has("sat"), i.has("relu")
 
 
-def general(i: Instruction, w: Translator, operation: str, kind: str) -> Assign:
-    values = read_sources(i, w, kind)
-    value = call(w, float_operation, repr(operation), repr(kind), *_modes(i), *values)
-    return assign(i, value, *_native(i, operation, kind, *i.operands[1:]))
+def general(i: Instruction, operation: str, kind: str) -> Assign:
+    return assign(*_operation(i, operation, kind, *i.operands[1:]))
 
 
-def _native(i: Instruction, operation: str, kind: str, *sources: Operand | Temporary) -> tuple[Micro, ...]:
-    """Returns the operation on these sources as micro-operations, of one number or two."""
-    mode = next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
-    if operation not in _NATIVE.get(kind, ()) or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False)):
-        return ()
-    if kind in _HALVES and any(i.has(m) for m in ("ftz", "sat", "relu")):
-        return ()
+def _operation(i: Instruction, operation: str, kind: str, *sources: Operand | Temporary) -> tuple[Micro, ...]:
+    """Returns the operation on these sources, of one number or two."""
+    destination, mode = i.operands[0], next((f".{m}" for m in ("rz", "rm", "rp") if i.has(m)), "")
+    if (
+        operation not in _NATIVE.get(kind, ())
+        or (mode and (operation, kind, i.has("ftz")) != ("fma", "f32", False))
+        or (kind in _HALVES and any(i.has(m) for m in ("ftz", "sat", "relu")))
+    ):
+        read = tuple((source, kind) for source in sources)
+        return (calculated(float_operation, destination, read, before=(operation, kind, *_modes(i))),)
     name = f"{operation}{mode}{'.ftz' if i.has('ftz') else ''}.{kind}"
-    clamp = (micro("sat.f32", i.operands[0], kind, i.operands[0]),) if i.has("sat") else ()
-    return (micro(name, i.operands[0], kind, *sources), *clamp)
+    clamp = (micro("sat.f32", destination, kind, destination),) if i.has("sat") else ()
+    return (micro(name, destination, kind, *sources), *clamp)
 
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")
@@ -124,14 +124,14 @@ _SUM_MODIFIERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def sum_or_product(i: Instruction, w: Translator, kind: str) -> Assign:
+def sum_or_product(i: Instruction, kind: str) -> Assign:
     """Emits add, sub or mul of any float type."""
     if len(i.modifiers) > 1 and i.modifiers[-2] == "f32" and kind in ("f16", "bf16") and i.opcode != "mul":
-        return _mixed(i, w, kind)
+        return _mixed(i, kind)
     if kind not in _SUM_MODIFIERS or len(i.operands) != 3:
         raise Unsupported
     _only_modes(i, _SUM_MODIFIERS[kind])
-    return general(i, w, i.opcode, kind)
+    return general(i, i.opcode, kind)
 
 
 def _only_modes(i: Instruction, allowed: Sequence[str]) -> None:
@@ -143,19 +143,13 @@ def _only_modes(i: Instruction, allowed: Sequence[str]) -> None:
         raise Unsupported
 
 
-def _mixed(i: Instruction, w: Translator, kind: str) -> Assign:
+def _mixed(i: Instruction, kind: str) -> Assign:
     """Emits f32 arithmetic with factors, or a first term, of 16 bits, which become f32 first. That is exact."""
     _only_modes(i, (*ROUNDINGS, "sat", "f32"))
     *narrow, last = i.operands[1:]
-    values = [call(w, half_to_float, w.read(o, kind), repr(kind)) for o in narrow]
-    value = call(w, float_operation, repr(i.opcode), repr("f32"), *_modes(i), *values, w.read(last, "f32"))
     wide = [Temporary(number=n) for n in range(len(narrow))]
-    native = [
-        micro("shl.32", to, kind, o, 16) if kind == "bf16" else micro("f32.from.f16", to, kind, o)
-        for o, to in zip(narrow, wide, strict=True)
-    ]
-    rounded = _native(i, i.opcode, "f32", *wide, last)
-    return assign(i, value, *(native if rounded else ()), *rounded)
+    found = [micro(f"f32.from.{kind}", to, kind, o) for o, to in zip(narrow, wide, strict=True)]
+    return assign(*found, *_operation(i, i.opcode, "f32", *wide, last))
 
 
 _FUSED_MODIFIERS = {
@@ -167,29 +161,29 @@ _FUSED_MODIFIERS = {
 }
 
 
-def fused(i: Instruction, w: Translator, kind: str) -> Assign:
+def fused(i: Instruction, kind: str) -> Assign:
     """Emits fma, or mad of f32 and f64, which is the same."""
     if len(i.modifiers) > 1 and i.modifiers[-2] == "f32" and kind in ("f16", "bf16"):
-        return _mixed(i, w, kind)
+        return _mixed(i, kind)
     if kind not in _FUSED_MODIFIERS or (i.opcode == "mad" and kind not in ("f32", "f64")):
         raise Unsupported
     _only_modes(i, _FUSED_MODIFIERS[kind])
     if not any(i.has(m) for m in ROUNDINGS) or (i.has("sat") and i.has("relu")):
         raise Unsupported
-    return general(i, w, "fma", kind)
+    return general(i, "fma", kind)
 
 
-def quotient(i: Instruction, w: Translator, kind: str) -> Assign:
+def quotient(i: Instruction, kind: str) -> Assign:
     """Emits div of f32 or f64."""
     words = set(i.modifiers[:-1])
     if kind == "f32" and words <= {"approx", "ftz"} and "approx" in words:
-        return general(i, w, "div.approx", kind)
+        return general(i, "div.approx", kind)
     if kind == "f32" and words <= {"full", "ftz"} and "full" in words:
-        return general(i, w, "div", kind)
+        return general(i, "div", kind)
     if kind not in ("f32", "f64"):
         raise Unsupported
     _only_modes(i, (*ROUNDINGS, "ftz") if kind == "f32" else ROUNDINGS)
-    return general(i, w, "div", kind)
+    return general(i, "div", kind)
 
 
 @spreads(lambda operation, kind, ftz, nan, magnitudes, xor_sign, *masks: _in_numbers(kind, *masks))
@@ -203,7 +197,7 @@ def extremum(
     return pack(float_math.finish(result, form, "rn", ftz=ftz), kind)
 
 
-def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
+def minimum_or_maximum(i: Instruction, kind: str) -> Assign:
     if kind not in KINDS or kind == "f32x2":
         raise Unsupported
     three = len(i.operands) == 4
@@ -215,17 +209,14 @@ def minimum_or_maximum(i: Instruction, w: Translator, kind: str) -> Assign:
     _only_modes(i, allowed)
     if i.has("abs") != i.has("xorsign") and not three:
         raise Unsupported
-    flags = [str(i.has(m)) for m in ("ftz", "NaN", "abs", "xorsign")]
-    values = read_sources(i, w, kind)
-    value = call(w, extremum, repr(i.opcode), repr(kind), *flags, *values)
+    if i.has("abs") or kind == "f64" or (kind in _HALVES and i.has("ftz")):
+        flags = [i.has(m) for m in ("ftz", "NaN", "abs", "xorsign")]
+        return assign(computed(i, extremum, kind, before=(i.opcode, kind, *flags)))
     name = f"{i.opcode}{'.nan' if i.has('NaN') else ''}{'.ftz' if i.has('ftz') else ''}.{kind}"
-    native: tuple[Micro, ...] = ()
-    if (kind == "f32" or (kind in _HALVES and not i.has("ftz"))) and not i.has("abs"):
-        destination, first, second, *third = i.operands
-        between = Temporary() if third else destination
-        native = (micro(name, between, kind, first, second),)
-        native += tuple(micro(name, destination, kind, between, other) for other in third)
-    return assign(i, value, *native)
+    destination, first, second, *third = i.operands
+    between = Temporary() if third else destination
+    found = micro(name, between, kind, first, second)
+    return assign(found, *(micro(name, destination, kind, between, other) for other in third))
 
 
 @spreads(lambda operation, kind, mask: _in_numbers(kind, mask))
@@ -238,19 +229,17 @@ def change_sign(operation: str, kind: str, value: Value) -> Value:
     return pack(changed[operation], kind)
 
 
-def negate_or_absolute(i: Instruction, w: Translator, kind: str) -> Assign:
+def negate_or_absolute(i: Instruction, kind: str) -> Assign:
     if kind not in KINDS or kind == "f32x2":
         raise Unsupported
     _only_modes(i, ("ftz",) if kind in ("f32", "f16", "f16x2") else ())
-    value = w.read(i.operands[1], kind)
     if i.has("ftz"):
-        return assign(i, call(w, change_sign, repr(i.opcode), repr(kind), value))
+        return assign(computed(i, change_sign, kind, before=(i.opcode, kind)))
     sign = _FORMATS[kind].sign
     if kind.endswith("x2"):
         sign |= sign << 16
-    name, symbol, constant = ("xor", "^", sign) if i.opcode == "neg" else ("and", "&", mask(kind) & ~sign)
-    native = micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant)
-    return assign(i, f"{value} {symbol} {constant}", native)
+    name, constant = ("xor", sign) if i.opcode == "neg" else ("and", mask(kind) & ~sign)
+    return assign(micro(f"{name}.{row_bits(kind)}", i.operands[0], kind, i.operands[1], constant))
 
 
 # ---- functions of one number ----
@@ -268,24 +257,24 @@ _APPROXIMATE = {
 @instruction("ex2", "lg2", "sin", "cos", "tanh", operands=2)
 def _function(i: Instruction, w: Translator) -> Assign:
     only_form(i, *_APPROXIMATE[i.opcode])
-    return general(i, w, i.opcode, kind_of(i))
+    return general(i, i.opcode, kind_of(i))
 
 
 @instruction("rcp", "sqrt", operands=2)
 def _rcp(i: Instruction, w: Translator) -> Assign:
     if i.opcode == "rcp" and i.modifiers == ("approx", "ftz", "f64"):
-        return _gross(i, w)
+        return _gross(i)
     exact = [f"{r}{ftz}.f32" for r in ROUNDINGS for ftz in ("", ".ftz")] + [f"{r}.f64" for r in ROUNDINGS]
     only_form(i, "approx.f32", "approx.ftz.f32", *exact)
-    return general(i, w, i.opcode, kind_of(i))
+    return general(i, i.opcode, kind_of(i))
 
 
 @instruction("rsqrt", operands=2)
 def _rsqrt(i: Instruction, w: Translator) -> Assign:
     if i.modifiers == ("approx", "ftz", "f64"):
-        return _gross(i, w)
+        return _gross(i)
     only_form(i, *_APPROXIMATE["rsqrt"], "approx.f64")
-    return general(i, w, "rsqrt", kind_of(i))
+    return general(i, "rsqrt", kind_of(i))
 
 
 NAN_OF_GROSS = np.uint64(0x7FFF_FFFF_0000_0000)
@@ -304,8 +293,8 @@ def gross(operation: str, ftz: bool, value: Value) -> Value:
     return pack(np.where(np.isnan(result), NAN_OF_GROSS, found & upper), "f64")
 
 
-def _gross(i: Instruction, w: Translator) -> Assign:
-    return assign(i, call(w, gross, repr(i.opcode), i.has("ftz"), w.read(i.operands[1], "f64")))
+def _gross(i: Instruction) -> Assign:
+    return assign(computed(i, gross, "f64", before=(i.opcode, i.has("ftz"))))
 
 
 @instruction("copysign", operands=3)
@@ -314,15 +303,13 @@ def _copysign(i: Instruction, w: Translator) -> Assign:
     only_form(i, "f32", "f64")
     kind = kind_of(i)
     sign = 1 << (bits_of(kind) - 1)
-    a, b = read_sources(i, w, kind)
     destination, first, second = i.operands
     bits, between = bits_of(kind), Temporary(kind == "f64")
-    native = (
+    return assign(
         micro(f"and.{bits}", between, kind, first, sign),
         micro(f"and.{bits}", destination, kind, second, sign - 1),
-        micro(f"or.{bits}", destination, kind, destination, between),
+        micro(f"or.{bits}", destination, kind, between, destination),
     )
-    return assign(i, f"({a} & {sign}) | ({b} & {sign - 1})", *native)
 
 
 def classify(what: str, kind: str, value: Value) -> Value:
@@ -350,4 +337,4 @@ _CLASSES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 def _testp(i: Instruction, w: Translator) -> Assign:
     only_form(i, *(f"{c}.{kind}" for c in _CLASSES for kind in ("f32", "f64")))
     kind = kind_of(i)
-    return assign(i, call(w, classify, repr(i.modifiers[0]), repr(kind), w.read(i.operands[1], kind)))
+    return assign(computed(i, classify, kind, before=(i.modifiers[0], kind)))

@@ -9,15 +9,15 @@ from emugpu.emulator.instructions.accesses import own_offsets
 from emugpu.emulator.instructions.table import (
     Assign,
     Effect,
+    Temporary,
     Translator,
     Unsupported,
     assign,
-    call,
     instruction,
+    micro,
     only,
     shared_pointer,
 )
-from emugpu.emulator.instructions.values import narrow
 from emugpu.emulator.machine.barriers import MBarrier
 from emugpu.emulator.machine.events import (
     Arrived,
@@ -171,8 +171,9 @@ def _arrive(i: Instruction, w: Translator) -> Effect:
 def _pending_count(i: Instruction, w: Translator) -> Assign:
     """Returns the number of arrivals that were pending before the one that returned a state."""
     only(i, "b64")
-    state = w.read(i.operands[1], "b64")
-    return assign(i, call(w, narrow, f"{state} >> {_PENDING_SHIFT}", 32))
+    destination, state = i.operands
+    count = Temporary(is_wide=True)
+    return assign(micro("shr.64", count, "b64", state, _PENDING_SHIFT), micro("trunc.32", destination, "b64", count))
 
 
 def count_bytes(f: Fragment, site: Site, address: Value, count: Value, cluster: bool, completes: bool) -> None:

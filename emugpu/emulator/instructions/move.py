@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -11,20 +13,25 @@ from emugpu.emulator.instructions.accesses import join_halves
 from emugpu.emulator.instructions.table import (
     Assign,
     Micro,
+    Temporary,
     Translator,
     Unsupported,
+    apart,
     assign,
     bits_of,
-    call,
+    calculated,
+    computed,
     instruction,
     kind_of,
     micro,
+    micro_of,
     only,
     only_form,
     row_bits,
 )
 from emugpu.emulator.instructions.values import lanewise
 from emugpu.emulator.machine.lanes import ALL_LANES, Value
+from emugpu.emulator.machine.poison import of_operators
 from emugpu.emulator.machine.state import Fragment
 from emugpu.emulator.memory.address_space import (
     OFFSET_MASK,
@@ -34,7 +41,7 @@ from emugpu.emulator.memory.address_space import (
     WINDOWS,
     space_of,
 )
-from emugpu.emulator.ptx.ast import Instruction, Label, Operand, Sink, Symbol, Vector
+from emugpu.emulator.ptx.ast import Instruction, Label, Operand, Sink, Special, Symbol, Vector
 
 # ---- special registers, as expressions ----
 
@@ -134,56 +141,48 @@ def _mov(i: Instruction, w: Translator) -> Assign:
     only(i)
     destination, source = i.operands
     if isinstance(destination, Vector):
-        value = w.read(source, kind)
-        bits = bits_of(kind) // len(destination.elements)
-        return Assign(
-            [
-                (d, call(w, values.narrow, f"{value} >> {n * bits}", bits))
-                for n, d in enumerate(destination.elements)
-                if not isinstance(d, Sink)
-            ],
-            micro=_native_parts(destination.elements, source, kind),
-        )
+        return assign(*_parts(destination.elements, source, kind))
     if isinstance(source, Vector):
-        bits = bits_of(kind) // len(source.elements)
-        if bits == 64:
-            return assign(i, call(w, join_halves, *(w.read(s, "b64") for s in source.elements)))
-        parts = [f"({_part(w, s, bits)} << {n * bits})" for n, s in enumerate(source.elements)]
-        value = call(w, values.narrow, " | ".join(parts), bits_of(kind))
-        return assign(i, value, *_native_whole(destination, source.elements, kind))
-    native = micro(f"mov.{row_bits(kind)}", destination, kind, source)
-    return assign(i, w.read(source, kind), native)
+        return assign(_whole(destination, source.elements, kind))
+    return assign(micro(f"mov.{min(64, row_bits(kind))}", destination, kind, source))
 
 
-def _part(w: Translator, element: Operand, bits: int) -> str:
-    """Returns the value of a part of a register. The row of a short register may have undefined bits above it."""
-    value = w.read(element, f"b{bits}")
-    return call(w, values.widen, value if bits == 32 else call(w, values.narrow, value, bits))
+@of_operators
+def part_of(value: Value, first: int, bits: int) -> Value:
+    """Returns some bits of a register."""
+    return values.narrow(value >> first, bits)
 
 
-def _native_parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:
-    """Returns the two halves of a register as micro-operations."""
-    if len(parts) != 2 or source in parts or bits_of(kind) not in (32, 64):
-        return ()
-    low, high = parts
-    if kind == "b64" or bits_of(kind) == 64:
-        found = [(low, micro("trunc.32", low, kind, source)), (high, micro("high.32", high, kind, source))]
+def _parts(parts: Sequence[Operand], source: Operand, kind: str) -> tuple[Micro, ...]:
+    """Returns micro-operations that divide a register into parts of equal size."""
+    bits = bits_of(kind) // len(parts)
+    if (len(parts), bits) == (2, 32):
+        found = [micro(name, part, kind, source) for name, part in zip(("trunc.32", "high.32"), parts, strict=True)]
+    elif (len(parts), bits) == (2, 16):
+        low, high = parts
+        found = [micro("and.32", low, kind, source, 0xFFFF), micro("shr.32", high, kind, source, 16)]
     else:
-        found = [(low, micro("and.32", low, kind, source, 0xFFFF)), (high, micro("shr.32", high, kind, source, 16))]
-    return tuple(operation for part, operation in found if not isinstance(part, Sink))
+        read = ((source, kind),)
+        found = [calculated(part_of, part, read, n * bits, bits) for n, part in enumerate(parts)]
+    return apart([m for m in found if not isinstance(m.destination, Sink)])
 
 
-def _native_whole(destination: Operand, parts: Sequence[Operand], kind: str) -> tuple[Micro, ...]:
-    """Returns micro-operations that make one register of two halves."""
-    if len(parts) != 2 or destination in parts or bits_of(kind) not in (32, 64):
-        return ()
-    low, high = parts
-    if bits_of(kind) == 64:
-        return (micro("join.64", destination, "b32", low, high),)
-    return (
-        micro("shl.32", destination, "b32", high, 16),
-        micro("or.32", destination, "b32", destination, low),
-    )
+@of_operators
+def whole_of(bits: int, *parts: Value) -> Value:
+    """Returns parts of equal size as one register. The row of a short part may have undefined bits above it."""
+    shifted = [values.widen(values.narrow(part, bits)) << n * bits for n, part in enumerate(parts)]
+    return values.narrow(reduce(operator.or_, shifted), bits * len(parts))
+
+
+def _whole(destination: Operand, parts: Sequence[Operand], kind: str) -> Micro:
+    """Returns the micro-operation that makes one register of parts."""
+    bits = bits_of(kind) // len(parts)
+    read = tuple((part, f"b{bits}") for part in parts)
+    if len(parts) == 2 and bits in (16, 32):
+        return Micro("join.64" if bits == 32 else "join.halves", destination, read)
+    if bits == 64:
+        return calculated(join_halves, destination, read)
+    return calculated(whole_of, destination, read, before=(bits,))
 
 
 @instruction("cvta", operands=2)
@@ -191,16 +190,13 @@ def _cvta(i: Instruction, w: Translator) -> Assign:
     """Emits cvta, which converts an address from a state space to the generic address space, or back."""
     spaces = ("global", "shared", "shared::cta", "shared::cluster", "param", "param::entry", "const", "local")
     only_form(i, *(f"{to}{space}.u64" for to in ("", "to.") for space in spaces))
-    source = i.operands[1]
-    value = w.address(source) if isinstance(source, Symbol | Label) else w.read(source, "u64")
     window = WINDOWS[i.modifiers[-2].partition("::")[0]]
     if not window:
-        return assign(i, value, micro("mov.64", i.operands[0], "u64", source))
-    native = micro("sub.64" if i.has("to") else "add.64", i.operands[0], "u64", source, window)
-    return assign(i, f"{value} {'-' if i.has('to') else '+'} {window}", native)
+        return assign(micro_of(i, "mov.64", "u64"))
+    return assign(micro("sub.64" if i.has("to") else "add.64", i.operands[0], "u64", i.operands[1], window))
 
 
-def is_in_space(address: Value, space: str, rank: int) -> Value:
+def is_in_space(address: Value, rank: int, space: str) -> Value:
     """Computes ``isspacep``: whether a generic address lies in a space. "shared::cta" is the CTA's own part."""
 
     def of_lane(a: int) -> bool:
@@ -221,7 +217,8 @@ def is_in_space(address: Value, space: str, rank: int) -> Value:
 def _isspacep(i: Instruction, w: Translator) -> Assign:
     only_form(i, "const", "global", "local", "shared", "shared::cta", "shared::cluster", "param", "param::entry")
     named = {"shared": "shared::cta"}.get(i.modifiers[0], i.modifiers[0])
-    return assign(i, call(w, is_in_space, w.read(i.operands[1], "u64"), repr(named), "f.cta.rank"))
+    sources = ((i.operands[1], "u64"), (Special("%cluster_ctarank"), "u32"))
+    return assign(calculated(is_in_space, i.operands[0], sources, named))
 
 
 def map_to_rank(address: Value, rank: Value) -> Value:
@@ -242,19 +239,24 @@ def map_generic_to_rank(address: Value, rank: Value) -> Value:
 def _mapa(i: Instruction, w: Translator) -> Assign:
     only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
     generic = i.modifiers == ("u64",)
-    source = i.operands[1]
-    address = w.read(source, i.modifiers[-1])
+    destination, source, rank = i.operands
     if generic and isinstance(source, Symbol | Label):
         raise Unsupported
-    if i.modifiers == ("shared::cluster", "u64"):
-        mapped = call(w, map_to_rank, call(w, values.narrow, address, 32), w.read(i.operands[2], "u32"))
-        return assign(i, call(w, values.widen, mapped))
-    function = map_generic_to_rank if generic else map_to_rank
-    return assign(i, call(w, function, address, w.read(i.operands[2], "u32")))
+    if i.modifiers != ("shared::cluster", "u64"):
+        return assign(computed(i, map_generic_to_rank if generic else map_to_rank, (i.modifiers[-1], "u32")))
+    low = Temporary()
+    return assign(
+        micro("trunc.32", low, "u64", source),
+        calculated(map_to_rank, low, ((low, "u32"), (rank, "u32"))),
+        micro("zext.64", destination, "u32", low),
+    )
 
 
 @instruction("getctarank", operands=2)
 def _getctarank(i: Instruction, w: Translator) -> Assign:
     only_form(i, "shared::cluster.u32", "shared::cluster.u64", "u64")
-    address = w.read(i.operands[1], i.modifiers[-1])
-    return assign(i, f"{call(w, values.narrow, address, 32)} >> {RANK_SHIFT}")
+    destination, source = i.operands
+    if i.modifiers[-1] == "u32":
+        return assign(micro("shr.32", destination, "u32", source, RANK_SHIFT))
+    low = micro("trunc.32", destination, "u64", source)
+    return assign(low, micro("shr.32", destination, "u32", destination, RANK_SHIFT))

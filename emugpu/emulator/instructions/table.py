@@ -1,7 +1,7 @@
 """The table of what the emulator knows about each instruction.
 
-An instruction is registered by its *emitter*. An emitter is a function that turns the instruction into Python: into
-`Assign`ments of expressions, or into a call of an `Effect` on the machine. The decorator `instruction` gives the rest:
+An instruction is registered by its *emitter*. An emitter is a function that says what the instruction does: an `Assign`
+of micro-operations on registers, or a call of an `Effect` on the machine. The decorator `instruction` gives the rest:
 how many operands there are, which of them are written, whether the instruction may suspend the warp, which targets have
 it, and which family it is counted in. A name is the opcode with as many modifiers as needed to distinguish
 instructions: "add", "mbarrier.try_wait", "tcgen05.ld".
@@ -10,11 +10,10 @@ instructions: "add", "mbarrier.try_wait", "tcgen05.ld".
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
-from emugpu.emulator.machine.poison import carrying
 from emugpu.emulator.memory.address_space import shared_from_generic
 from emugpu.emulator.ptx.ast import (
     TYPE_BYTES,
@@ -84,9 +83,19 @@ class OfWarp:
 
 
 @dataclass(frozen=True)
-class Micro:
-    """A micro-operation into which the native engine splits an instruction. name: its name in `native.operations`.
+class Function:
+    """A Python function of register values, with constant arguments before and after them."""
 
+    function: Callable[..., Any]
+    before: tuple[object, ...] = ()
+    after: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A micro-operation of an instruction. name: its name in `operations`, or `native.operations`.
+
+    function: what it computes, if no table declares it; the native engine calls it. imm: a number that its text names.
     sources: operands, each with the type as which it is read. access: the state space of a load ("ld") or a store
     ("st"); its first source is the address, and the second the value to store. nbytes: size of one item. offset: is
     added to the address. alignment: of the whole access. is_first: whether it is the first item of its access. part:
@@ -104,6 +113,8 @@ class Micro:
     is_first: bool = False
     part: int = 0
     quiet: bool = False
+    imm: int = 0
+    function: Function | None = None
 
 
 NOTHING = Micro("nothing", None, (), quiet=True)
@@ -112,13 +123,9 @@ NOTHING = Micro("nothing", None, (), quiet=True)
 
 @dataclass(frozen=True)
 class Assign:
-    """A pure assignment: each destination gets the value of an expression, for scalars and 32-lane arrays alike.
+    """A pure assignment of register values: micro-operations, done one after the other."""
 
-    micro: the same as micro-operations of the native engine; empty if it has none for this.
-    """
-
-    pairs: Sequence[tuple[Operand, str]]
-    micro: tuple[Micro, ...] = ()
+    micro: tuple[Micro, ...]
 
 
 @dataclass(frozen=True)
@@ -281,11 +288,6 @@ def registers(operand: Operand) -> tuple[Register, ...]:
     return found
 
 
-def call(w: Translator, function: Callable[..., Any], *arguments: object) -> str:
-    """Returns the source of a call of a function on register values."""
-    return f"{w.use(carrying(function))}({', '.join(str(argument) for argument in arguments)})"
-
-
 def shared_pointer(i: Instruction, w: Translator, operand: Operand) -> str:
     """Returns the source of an address in shared memory. Without a state space the instruction takes a generic one."""
     pointer = w.pointer(operand)
@@ -307,14 +309,9 @@ def address_parts(operand: Operand) -> tuple[Operand, str, int]:
     return where.base, where.base.type if isinstance(where.base, Register) else "u64", where.offset
 
 
-def assign(i: Instruction, value: str, *native: Micro) -> Assign:
-    """Assigns an expression to an instruction's one destination. native: the same as micro-operations."""
-    return Assign([(i.operands[0], value)], native)
-
-
-def read_sources(i: Instruction, w: Translator, kind: str) -> list[str]:
-    """Returns expressions for all operands after the destination, read as one type."""
-    return [w.read(operand, kind) for operand in i.operands[1:]]
+def assign(*operations: Micro) -> Assign:
+    """Returns the operations as what a plain instruction does."""
+    return Assign(operations)
 
 
 def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Operand | Temporary | int) -> Micro:
@@ -323,9 +320,52 @@ def micro(name: str, destination: Operand | Temporary, kind: str, *sources: Oper
     return Micro(name, destination, tuple((operand, kind) for operand in operands))
 
 
-def micro_of(i: Instruction, name: str, kind: str) -> Micro:
-    """Returns a micro-operation on an instruction's own operands, with all sources of one type."""
-    return micro(name, i.operands[0], kind, *i.operands[1:])
+def micro_of(i: Instruction, name: str, *kinds: str) -> Micro:
+    """Returns a micro-operation on an instruction's own operands, with sources of these types, or all of one type."""
+    return Micro(name, i.operands[0], _typed(i, kinds))
+
+
+def computed(
+    i: Instruction,
+    function: Callable[..., Any],
+    kinds: str | tuple[str, ...],
+    *after: object,
+    before: Sequence[object] = (),
+) -> Micro:
+    """Returns a call of a function of an instruction's own operands, as in `micro_of`, and constants."""
+    sources = _typed(i, (kinds,) if isinstance(kinds, str) else kinds)
+    return calculated(function, i.operands[0], sources, *after, before=before)
+
+
+def calculated(
+    function: Callable[..., Any],
+    destination: Operand | Temporary,
+    sources: tuple[tuple[Operand | Temporary, str], ...],
+    *after: object,
+    before: Sequence[object] = (),
+) -> Micro:
+    """Returns a micro-operation that the native engine does not have: a function of the sources and constants."""
+    return Micro(function.__name__, destination, sources, function=Function(function, tuple(before), after))
+
+
+def _typed(i: Instruction, kinds: tuple[str, ...]) -> tuple[tuple[Operand, str], ...]:
+    sources = i.operands[1:]
+    return tuple(zip(sources, kinds * len(sources) if len(kinds) == 1 else kinds, strict=True))
+
+
+def apart(operations: Sequence[Micro]) -> tuple[Micro, ...]:
+    """Returns operations each of which reads registers as they were before the first one."""
+    found, last = [], []
+    for n, m in enumerate(operations):
+        to = m.destination
+        if any(to == operand for other in operations[n + 1 :] for operand, _ in other.sources) and to is not None:
+            assert isinstance(to, Register)
+            kind = "pred" if to.type == "pred" else f"b{row_bits(to.type)}"
+            between = Temporary(kind == "b64", 8 + n)
+            last.append(micro("mov.64" if kind == "b64" else "mov.32", to, kind, between))
+            m = replace(m, destination=between)
+        found.append(m)
+    return (*found, *last)
 
 
 def narrowed(operations: Sequence[Micro], kind: str) -> tuple[Micro, ...]:

@@ -373,12 +373,6 @@ def pack_f16x2(high: Value, low: Value) -> Value:
     return _pack(np.float16, high, low)
 
 
-def round_to_half(value: Value, kind: str) -> Value:
-    """Computes ``cvt.rn.f16.f32`` or ``cvt.rn.bf16.f32``."""
-    packed = (pack_bf16x2 if kind == "bf16" else pack_f16x2)(0, value)
-    return packed & 0xFFFF
-
-
 def half_to_float(value: Value, kind: str) -> Value:
     """Computes ``cvt.f32.f16`` or ``cvt.f32.bf16`` (exact). A bf16 NaN keeps its bits: the conversion is a shift."""
     if kind == "bf16":

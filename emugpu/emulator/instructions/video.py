@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from emugpu.emulator.instructions.table import Assign, Translator, Unsupported, assign, call, instruction, read_sources
+from emugpu.emulator.instructions.table import Assign, Translator, Unsupported, assign, computed, instruction
 from emugpu.emulator.instructions.values import lanewise, limits, signed
 from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.ptx.ast import Instruction
@@ -57,7 +57,7 @@ def _video(i: Instruction, w: Translator) -> Assign:
     types, rest = i.modifiers[:3], list(i.modifiers[3:])
     if len(types) != 3 or not {*types} <= {"u32", "s32"} or rest not in ([], ["sat"], ["add"]):
         raise Unsupported
-    return _emit(i, w, i.opcode[:-1], types, rest)
+    return _emit(i, i.opcode[:-1], types, rest)
 
 
 @instruction("vset2", "vset4", operands=4)
@@ -69,11 +69,9 @@ def _video_set(i: Instruction, w: Translator) -> Assign:
         or rest not in ([], ["add"])
     ):
         raise Unsupported
-    return _emit(i, w, comparison[0], ("u32", *types), rest)
+    return _emit(i, comparison[0], ("u32", *types), rest)
 
 
-def _emit(i: Instruction, w: Translator, operation: str, types: tuple[str, ...], rest: list[str]) -> Assign:
-    a, b, c = read_sources(i, w, "u32")
+def _emit(i: Instruction, operation: str, types: tuple[str, ...], rest: list[str]) -> Assign:
     signs = tuple(t == "s32" for t in types)
-    flags = (repr(operation), i.opcode[-1], str(signs), "sat" in rest, "add" in rest)
-    return assign(i, call(w, video, *flags, a, b, c))
+    return assign(computed(i, video, "u32", before=(operation, int(i.opcode[-1]), signs, "sat" in rest, "add" in rest)))

@@ -25,7 +25,6 @@ from emugpu.emulator.instructions.table import (
     micro_of,
     only,
     only_form,
-    read_sources,
 )
 from emugpu.emulator.machine.divergence import complete_meeting, merge_values, part
 from emugpu.emulator.machine.events import Site, WarpSynced
@@ -184,7 +183,7 @@ def _shfl(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "idx", "up", "down", "bfly", "b32")
     if len(i.modifiers) != 3 or i.modifiers[0] != "sync":
         raise Unsupported
-    arguments = [repr(i.modifiers[1]), *read_sources(i, w, "b32")]
+    arguments = [repr(i.modifiers[1]), *(w.read(operand, "b32") for operand in i.operands[1:])]
     results = _both(i.operands[0])
     native = micro(f"shfl.{i.modifiers[1]}", results[0], "b32", *i.operands[1:])
     return Effect(shuffle, arguments, results, micro=(native,))

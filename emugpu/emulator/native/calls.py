@@ -1,24 +1,23 @@
-"""Plain instructions without micro-operations: the interpreter calls Python for one of them, in the middle of a block.
+"""Micro-operations without a Mojo expression: the interpreter calls Python for one of them, in the middle of a block.
 
-Python computes the instruction's expressions on the rows of the fragment and writes the results to rows. So a rare
-instruction costs its own time, and the code around it stays native.
+Python computes the function on the rows of the fragment and writes the result to a row. So a rare instruction costs its
+own time, and the code around it stays native.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from emugpu.emulator.errors import OF_INSTRUCTIONS
-from emugpu.emulator.instructions.table import Assign
+from emugpu.emulator.instructions.table import Function
 from emugpu.emulator.instructions.values import select
 from emugpu.emulator.native.layout import FRAGMENT_FIELDS, Mark
 from emugpu.emulator.native.layout import FragmentField as Field
-from emugpu.emulator.native.rows import PREDICATE, WIDE, NotNative, Rows
-from emugpu.emulator.ptx.ast import Instruction, Register
+from emugpu.emulator.native.rows import PREDICATE, WIDE
 
 TYPE = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_ssize_t, ctypes.c_ssize_t)
 _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
@@ -26,31 +25,15 @@ _UNIFORM, _VARIED = int(Mark.UNIFORM), int(Mark.VARIED)
 
 @dataclass(frozen=True)
 class Call:
-    """An instruction: a function of the values of some rows, which returns the values of others. Rows have a kind."""
+    """A function of the values of some rows, whose result is the value of another. Each row has a kind."""
 
-    function: Callable[..., tuple[Any, ...]]
+    function: Function
     sources: list[tuple[int, int]]
-    destinations: list[tuple[int, int]]
-
-
-def call_of(i: Instruction, assign: Assign, rows: Rows, names: Mapping[str, Any]) -> Call:
-    """Returns an instruction as a call. Raises NotNative if it needs more than the values of registers."""
-    results = [(to, text) for to, text in assign.pairs if isinstance(to, Register)]
-    texts = [text for _, text in results]
-    if i.guard is not None:
-        guard = f"v{i.guard.slot}" + (" ^ True" if i.guard_negated else "")
-        texts = [
-            f"select({guard}, {text}, v{to.slot}, {64 if rows.kind_of_slot(to.slot) == WIDE else 32})"
-            for to, text in results
-        ]
-    code = compile(f"({''.join(f'{text}, ' for text in texts)})", "<call>", "eval")
-    variables = [name for name in code.co_names if name[0] == "v" and name[1:].isdigit()]
-    if "f" in code.co_names:
-        raise NotNative
-    sources = [rows.accessible(int(name[1:])) for name in variables]
-    destinations = [rows.accessible(to.slot) for to, _ in results]
-    function = eval(f"lambda {', '.join(variables)}: ({', '.join(texts)},)", {**names, "select": select})
-    return Call(function, sources, destinations)
+    destination: tuple[int, int]
+    guard: int | None
+    negated: bool
+    merges: bool
+    """Whether the destination keeps its value in the lanes for which the guard does not hold."""
 
 
 class Caller:
@@ -88,7 +71,7 @@ class Caller:
             self._others(lost)
 
     def _answer(self, fragment: int, number: int) -> int:
-        """Executes an instruction. Returns 0, with nothing else done, if Python must run the block."""
+        """Executes an operation. Returns 0, with nothing else done, if Python must run the block."""
         try:
             return self._execute((fragment - self._table) // (8 * FRAGMENT_FIELDS), self._calls[number])
         except OF_INSTRUCTIONS:
@@ -99,20 +82,28 @@ class Caller:
 
     def _execute(self, number: int, call: Call) -> int:
         rows = self._files.views(number)
-        values: list[Any] = []
-        for row, kind in call.sources:
-            mark = rows.marks[row]
-            held = (rows.wide if kind == WIDE else rows.narrow)[row]
-            if mark == _UNIFORM:
-                values.append(bool(held[0]) if kind == PREDICATE else int(held[0]))
-            elif mark == _VARIED:
-                values.append(held != 0 if kind == PREDICATE else held)
-            else:
-                return 0
-        results = call.function(*values)
-        stamp = self._files.table[FRAGMENT_FIELDS * number + Field.STAMP]
-        for (row, kind), value in zip(call.destinations, results, strict=True):
-            rows.stamps[row] = stamp
-            if not rows.put(row, kind, value):
-                return 0
-        return 1
+        holds = True if call.guard is None else _value(rows, call.guard, PREDICATE)
+        if holds is None:
+            return 0
+        if call.negated:
+            holds = holds ^ True
+        if holds is False:
+            return 1
+        values = [_value(rows, row, kind) for row, kind in call.sources]
+        (row, kind), f = call.destination, call.function
+        old = _value(rows, row, kind) if call.merges and holds is not True else 0
+        if old is None or any(value is None for value in values):
+            return 0
+        result = f.function(*f.before, *values, *f.after)
+        if call.merges:
+            result = select(holds, result, old, 64 if kind == WIDE else 32)
+        rows.stamps[row] = self._files.table[FRAGMENT_FIELDS * number + Field.STAMP]
+        return int(rows.put(row, kind, result))
+
+
+def _value(rows: Any, row: int, kind: int) -> Any:
+    """Returns the value of a row as Python has it, or None if it has undefined lanes."""
+    mark, held = rows.marks[row], (rows.wide if kind == WIDE else rows.narrow)[row]
+    if mark == _UNIFORM:
+        return bool(held[0]) if kind == PREDICATE else int(held[0])
+    return None if mark != _VARIED else held != 0 if kind == PREDICATE else held

@@ -151,7 +151,7 @@ class Planner:
         read = {r.slot for i in instructions for r in sources(i)}
         self._excluded = frozenset(held | (read - written))
         self._rows = Rows(dtypes, operands, self._excluded)
-        self._encoder = Encoder(instructions, self._rows, operands.names, quiet)
+        self._encoder = Encoder(instructions, self._rows, quiet)
         self._records: list[Record] = []
         self._early: list[tuple[int, str]] = []
         self._locations: list[set[int]] = []

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from emugpu.emulator.instructions.table import NOTHING, Assign, Effect, Emitted, Micro, Temporary, Unsupported
-from emugpu.emulator.native.calls import Call, call_of
+from emugpu.emulator.instructions.operations import BY_NAME, NUMBERS
+from emugpu.emulator.instructions.table import NOTHING, Effect, Emitted, Function, Micro, OfWarp, Temporary, Unsupported
+from emugpu.emulator.native.calls import Call
 from emugpu.emulator.native.layout import NAMED_BARRIERS
 from emugpu.emulator.native.operations import (
     ACCESSES,
     ATOMIC_ACCESSES,
     ATOMICS,
     BARRIER,
-    BY_NAME,
     EXCHANGES,
     MATRICES,
-    NUMBERS,
     WAIT_FOR_LOADS,
     Control,
     Flag,
 )
-from emugpu.emulator.native.rows import NARROW, WIDE, NotNative, Rows
-from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Register
+from emugpu.emulator.native.rows import NARROW, PREDICATE, WIDE, NotNative, Rows
+from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Negated, Operand, Register
 from emugpu.emulator.translate.cfg import destinations, is_guard_branch, sources
 
 NO_GUARD = NO_ROW = 0xFFFF
@@ -50,12 +48,9 @@ class Encoder:
     natively. ``barriers``: the numbers of the barriers that run natively.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], rows: Rows, names: Mapping[str, Any], quiet: bool) -> None:
-        """``names`` are those of expressions. ``quiet`` means that no sink will be attached and that loads of tensor
-        memory take their values at once.
-        """
+    def __init__(self, instructions: Sequence[Instruction], rows: Rows, quiet: bool) -> None:
+        """``quiet`` means that no sink will be attached and that loads of tensor memory take their values at once."""
         self._rows = rows
-        self._names = names
         self._quiet = quiet
         self._read = {r.slot for i in instructions for r in sources(i)}
         self.accesses: dict[int, tuple[str, str, int, int]] = {}
@@ -69,18 +64,20 @@ class Encoder:
         if emitted is None:
             return []
         given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
-        if isinstance(emitted, Assign) and not emitted.micro:
-            return self._call(i, emitted)
         if any(m.quiet for m in emitted.micro) and not self._quiet:
             return None
         if emitted.micro == (NOTHING,):
             return [] if i.guard is None else None
         if not emitted.micro or {r.slot for r in destinations(i)} & self._read - given:
             return None
+        found: list[Record] = []
+        known = len(self.calls)
         try:
             guard, flags = NO_GUARD, 0
             if i.guard is not None and not is_guard_branch(i):
                 guard, _ = self._rows.read(i.guard, "pred")
+                if any(m.destination == i.guard for m in emitted.micro[:-1]):
+                    guard = self._derived("mov.32", found, guard)
                 flags = Flag.NEGATED if i.guard_negated else 0
             accesses = [m for m in emitted.micro if m.access and m.name not in ATOMICS]
             items = 0
@@ -88,18 +85,23 @@ class Encoder:
                 m = accesses[0]
                 items = len(accesses) // sum(m.is_first for m in accesses)
                 self.accesses[i.index] = (m.name, m.access, m.nbytes, items)
-            return [{**self._record(m, guard, flags, items), "yes": i.index} for m in emitted.micro]
+            for m in emitted.micro:
+                found.append(self._record(m, guard, flags, items, found))
+            return [{**record, "yes": i.index} for record in found]
         except NotNative:
+            del self.calls[known:]
             return None
 
-    def _call(self, i: Instruction, assign: Assign) -> list[Record] | None:
-        try:
-            self.calls.append(call_of(i, assign, self._rows, self._names))
-        except NotNative:
-            return None
-        return [{"op": Control.CALL, "imm": len(self.calls) - 1, "yes": i.index}]
+    def _call(self, m: Micro, function: Function, guard: int, flags: int, before: list[Record]) -> Record:
+        sources = [self._source(operand, kind, before) for operand, kind in m.sources]
+        holds = None if guard == NO_GUARD else guard
+        merges = holds is not None and isinstance(m.destination, Register)
+        self.calls.append(Call(function, sources, self._destination(m), holds, bool(flags & Flag.NEGATED), merges))
+        return {"op": Control.CALL, "imm": len(self.calls) - 1}
 
-    def _record(self, m: Micro, guard: int, flags: int, items: int) -> Record:
+    def _record(self, m: Micro, guard: int, flags: int, items: int, before: list[Record]) -> Record:
+        if m.function is not None:
+            return self._call(m, m.function, guard, flags, before)
         if m.name in ATOMICS and m.access:
             return self._atomic(m, guard, flags)
         if m.access:
@@ -119,10 +121,8 @@ class Encoder:
             raise NotNative
         rows = []
         for (operand, kind), wanted in zip(m.sources, operation.sources, strict=True):
-            row, row_kind = self._rows.read(operand, kind)
+            row, row_kind = self._source(operand, kind, before)
             if (row_kind == WIDE) != wanted.endswith("64"):
-                raise NotNative
-            if isinstance(operand, Register) and kind != "pred" and self._reads_part(operand, kind):
                 raise NotNative
             rows.append(row)
         d, d_kind = self._destination(m)
@@ -131,8 +131,29 @@ class Encoder:
         flags |= (Flag.WIDE if d_kind == WIDE else 0) | (Flag.CHOOSES if operation.chooses else 0)
         flags |= Flag.SPREADS if operation.spreads else 0
         rows += [self._rows.literal(0, NARROW)] * (3 - len(rows))
-        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight}
+        found = {"op": NUMBERS[m.name], "guard": guard, "flags": flags, "d": d, "e": operation.weight, "imm": m.imm}
         return {**found, **dict(zip("abc", rows, strict=True))}
+
+    def _source(self, operand: Operand | Temporary | OfWarp, kind: str, before: list[Record]) -> tuple[int, int]:
+        """Returns the row of a source and its kind. Appends the records that negate a predicate, or take a part of a
+        register.
+        """
+        if isinstance(operand, Negated):
+            return self._derived("not.pred", before, self._rows.accessible(operand.register.slot)[0]), PREDICATE
+        row, row_kind = self._rows.read(operand, kind)
+        if not isinstance(operand, Register) or kind == "pred" or not self._reads_part(operand, kind):
+            return row, row_kind
+        row = self._derived("trunc.32", before, row) if row_kind == WIDE else row
+        bits = 8 * TYPE_BYTES[kind]
+        literal = self._rows.literal((1 << bits) - 1, NARROW)
+        return (row if bits == 32 else self._derived("and.32", before, row, literal)), NARROW
+
+    def _derived(self, name: str, before: list[Record], *sources: int) -> int:
+        """Appends an operation on rows. Returns the row of its result, which lasts to the end of the instruction."""
+        to, zero = self._rows.between(NARROW, 16 + len(before)), self._rows.literal(0, NARROW)
+        operands = zip("abc", (*sources, zero, zero)[:3], strict=True)
+        before.append({"op": NUMBERS[name], "d": to, "e": BY_NAME[name].weight, **dict(operands)})
+        return to
 
     def _reads_part(self, register: Register, kind: str) -> bool:
         return register.type != "pred" and TYPE_BYTES[register.type] > TYPE_BYTES[kind]

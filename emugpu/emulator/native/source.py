@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from emugpu.emulator.instructions.operations import MOJO_TYPES, OPERATIONS, MicroOperation
 from emugpu.emulator.native.layout import constants
 from emugpu.emulator.native.operations import (
     ACCESSES,
@@ -11,12 +12,9 @@ from emugpu.emulator.native.operations import (
     ATOMICS,
     EXCHANGES,
     MATRICES,
-    MOJO_TYPES,
-    OPERATIONS,
     SPACES,
     Control,
     Flag,
-    MicroOperation,
 )
 
 _FOLDER = Path(__file__).with_name("interpreter")

@@ -54,6 +54,7 @@ from emugpu.emulator.translate.cfg import (
     load_step,
     sources,
 )
+from emugpu.emulator.translate.expressions import expressions
 from emugpu.emulator.translate.layout import VariableLayout
 
 
@@ -78,6 +79,8 @@ class Operands:
         self.layout = layout
         self.names: dict[str, Any] = {"np": np}
         """The objects that generated code refers to by name."""
+        self.assigned: dict[int, list[tuple[Register, str]]] = {}
+        """By the index of a plain instruction: the registers that it writes, and expressions of their new values."""
         self._constant_names: dict[Hashable, str] = {}
 
     def emit(self, i: Instruction) -> Emitted | Unsupported:
@@ -86,7 +89,10 @@ class Operands:
         Raises PtxSyntaxError on an unknown symbol.
         """
         try:
-            return find(i).emit(i, self)
+            emitted = find(i).emit(i, self)
+            if isinstance(emitted, Assign):
+                self.assigned[i.index] = expressions(emitted.micro, self)
+            return emitted
         except UNEXPECTED:
             return Unsupported()
         except PtxSyntaxError as error:
@@ -268,7 +274,7 @@ class Writer:
         self._fetch(i)
         emitted = self._emitted[i.index]
         if isinstance(emitted, Assign):
-            self._assign(i, emitted)
+            self._assign(i)
         elif isinstance(emitted, Effect):
             self._effect(i, emitted)
         elif isinstance(emitted, Unsupported):
@@ -292,9 +298,11 @@ class Writer:
                 self.line(f"{self._use(forget_load)}(f, {r.slot})")
                 self._unloaded.discard(r.slot)
 
-    def _assign(self, i: Instruction, assign: Assign) -> None:
-        names = [self._name(destination) for destination, _ in assign.pairs]
-        values = [value for _, value in assign.pairs]
+    def _assign(self, i: Instruction) -> None:
+        pairs = self._operands.assigned[i.index]
+        if not pairs:
+            return
+        names, values = [f"v{register.slot}" for register, _ in pairs], [value for _, value in pairs]
         if i.guard is None:
             self.line(f"{', '.join(names)} = {', '.join(values)}")
         else:

@@ -11,6 +11,7 @@ import pytest
 from ptx_programs import STORE_R1, launch, run, source
 
 from emugpu.emulator import Device, EmulatorError, Fault, Module, PtxSyntaxError
+from emugpu.emulator.instructions.operations import FUNCTIONS
 
 FILES = sorted(p for p in (Path(__file__).parents[2] / "data").rglob("*.ptx") if p.stat().st_size < 12_000)
 TOKEN = re.compile(r"[%.\w$]+|[^\s\w]")
@@ -88,7 +89,7 @@ def test_a_parameter_without_an_alignment_is_refused():
 
 
 def test_what_an_instruction_cannot_compute_is_a_fault_with_its_line(monkeypatch):
-    monkeypatch.setattr("emugpu.emulator.instructions.integer.values.popcount", operator.getitem)
+    monkeypatch.setitem(FUNCTIONS, "popcount", operator.getitem)
     said = r"(?s)PTX line \d+: popc.*operands are not implemented \(TypeError: 'int' object is not subscriptable\)"
     body, device = f"mov.b32 %r2, 3; popc.b32 %r1, %r2; {STORE_R1} ret;", Device()
     with pytest.raises(Fault, match=said):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from native_engine import TakenBack, kind_of, run_operation
 
-from emugpu.emulator.native.operations import BY_NAME, OPERATIONS, MicroOperation
+from emugpu.emulator.instructions.operations import BY_NAME, OPERATIONS, MicroOperation
 from emugpu.emulator.native.rows import PREDICATE, WIDE
 
 EDGES = {
@@ -58,15 +58,15 @@ def difference_in_drawn_lanes(operation: MicroOperation, rng: random.Random) -> 
     sources = [draw_values(rng, kind) for kind in operation.sources]
     old = draw_values(rng, operation.result)
     guard = draw_values(rng, "pred") if rng.random() < 0.7 else None
-    negated = rng.random() < 0.5
+    negated, imm = rng.random() < 0.5, rng.getrandbits(8)
     try:
-        found = run_operation(operation.name, sources, old, guard, negated)
+        found = run_operation(operation.name, sources, old, guard, negated, imm)
     except TakenBack:
         return "" if operation.nearly else "it was taken back"
     for lane in range(32):
         given = [lane_of(source, lane) for source in sources]
         taken = guard is None or bool(lane_of(guard, lane)) != negated
-        expected = operation.lane(*given) if taken else lane_of(old, lane)
+        expected = operation.lane(*given, imm=imm) if taken else lane_of(old, lane)
         if lane_of(found, lane) != expected:
             return f"lane {lane} of {[*map(hex, given)]} is {lane_of(found, lane):#x}, not {expected:#x}"
     return ""

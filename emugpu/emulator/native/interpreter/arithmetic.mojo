@@ -11,6 +11,18 @@ def bit_field(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
 
 
 @inline(.always)
+def truth_table(a: Lanes, b: Lanes, c: Lanes, table: UInt32) -> Lanes:
+    """Returns the bits of a table that three inputs choose, bit by bit."""
+    var found = Lanes(0)
+    comptime for row in range(8):
+        var x = a if row & 4 else ~a
+        var y = b if row & 2 else ~b
+        var z = c if row & 1 else ~c
+        found |= x & y & z & (0 - ((table >> UInt32(row)) & 1))
+    return found
+
+
+@inline(.always)
 def permute_bytes(a: Lanes, b: Lanes, selector: Lanes) -> Lanes:
     var pool = a.cast[DType.uint64]() | (b.cast[DType.uint64]() << 32)
     var found = Lanes(0)
