@@ -8,6 +8,7 @@ branches are not in this table, because they are control and memory: they are wr
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,48 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from emugpu.emulator.instructions.compare import FLOAT_COMPARISONS, compare_floats
-from emugpu.emulator.instructions.convert import INTEGRAL, float_to_float, float_to_integer, integer_to_float
-from emugpu.emulator.instructions.floats import extremum, float_operation
-from emugpu.emulator.instructions.integer import dot_product
-from emugpu.emulator.instructions.values import (
-    M32,
-    M64,
-    bit_field_extract,
-    bit_reverse,
-    count_leading_zeros,
-    divide,
-    float_binary,
-    funnel_shift,
-    fused_multiply_add,
-    half_to_float,
-    lop3,
-    maximum,
-    minimum,
-    multiply_high,
-    multiply_wide,
-    narrow,
-    pack_bf16x2,
-    pack_f16x2,
-    popcount,
-    prmt,
-    select,
-    shift_left,
-    shift_right,
-    shift_right_signed,
-    sign_extend,
-    widen,
-)
+from emugpu.emulator.instructions import compare, convert, floats, integer, values
+from emugpu.emulator.instructions.compare import FLOAT_COMPARISONS
+from emugpu.emulator.instructions.convert import INTEGRAL
+from emugpu.emulator.instructions.values import M32, M64
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        bit_field_extract, bit_reverse, compare_floats, count_leading_zeros, divide, dot_product, extremum,
-        float_binary, float_operation, float_to_float, float_to_integer, funnel_shift, fused_multiply_add,
-        half_to_float, integer_to_float, lop3, maximum, minimum, multiply_high, multiply_wide, narrow, pack_bf16x2,
-        pack_f16x2, popcount, prmt, select, shift_left, shift_right, shift_right_signed, sign_extend, widen,
-    )
-}  # fmt: skip
+    name: thing
+    for module in (values, integer, floats, compare, convert)
+    for name, thing in vars(module).items()
+    if inspect.isfunction(thing)
+}
 """The functions that the Python texts call."""
 MOJO_TYPES = {
     "u32": "DType.uint32", "s32": "DType.int32", "u64": "DType.uint64", "s64": "DType.int64", "f32": "DType.float32",
