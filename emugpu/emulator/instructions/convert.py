@@ -24,13 +24,11 @@ from emugpu.emulator.instructions.table import (
     computed,
     instruction,
     is_integer,
-    mask,
     micro,
     micro_of,
-    narrowed,
 )
 from emugpu.emulator.machine.lanes import Value
-from emugpu.emulator.machine.poison import carrying, joined, of_operators, spreads
+from emugpu.emulator.machine.poison import joined, spreads
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Immediate, Instruction, Operand, Register
 from emugpu.emulator.units import float_math, formats
 from emugpu.emulator.units.formats import BF16, F16, F32, F64, FORMATS, TF32, Format, encode
@@ -235,8 +233,7 @@ def _cvt(i: Instruction, w: Translator) -> Assign:
         return assign(computed(i, saturate_integer, source, before=before))
     if words:
         raise Unsupported
-    after = (bits_of(source), source[0] == "s", bits_of(to), to[0] == "s", _register_bits(destination, to))
-    return assign(*_resize(operand, source, to, destination) or (computed(i, resize, source, *after),))
+    return assign(*_resize(operand, source, to, destination))
 
 
 _STRICT_PAIRS = ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2")
@@ -349,44 +346,28 @@ def _from_integer(i: Instruction, words: list[str], to: str, source: str) -> Ass
     return assign(computed(i, integer_to_float, source, before=(to, source, rounding[0], "sat" in rest)))
 
 
-@of_operators
-def resize(value: Value, source_bits: int, source_signed: bool, bits: int, is_signed: bool, register: int) -> Value:
+def _resize(operand: Operand, source: str, to: str, destination: Operand) -> list[Micro]:
     """Converts integer to integer: truncates, or extends by the sign of the source.
 
     The result is then extended to the register's width by the sign of the destination (PTX ISA 9.7.9.21, the note on
     wider registers).
     """
-    extend = carrying(values.sign_extend)
-    if bits < source_bits:
-        value = values.narrow(value, bits)
-    elif source_signed and bits > source_bits:
-        value, source_bits = extend(value, source_bits, bits), bits
-    if is_signed and register > bits:
-        return extend(value, bits, register)
-    return values.widen(value) if register == 64 and min(source_bits, bits) < 64 else value
-
-
-def _resize(operand: Operand, source: str, to: str, destination: Operand) -> tuple[Micro, ...]:
-    """Returns `resize` in operations of the table, for destinations that are as wide as the type; empty for others."""
-    held, source_bits, bits = _register_bits(operand, source), bits_of(source), bits_of(to)
-    row, wide = max(32, bits), _register_bits(destination, to)
-    if max(32, wide) != row or (to[0] == "s" and wide > bits) or held < source_bits:
-        return ()
-    value: Operand | Temporary = operand
-    operations: list[Micro] = []
-    if held == 64 and min(source_bits, bits) < 64:
-        value = destination if row == 32 else Temporary()
-        operations.append(micro("trunc.32", value, f"b{held}", operand))
-    if bits < source_bits:
-        operations = operations or [micro("mov.32", destination, f"b{held}", operand)]
-        return narrowed(operations, to)
-    if source_bits == 64:
-        return (micro("mov.64", destination, to, operand),)
-    if source[0] == "s" and bits > source_bits:
-        return narrowed([*operations, micro(f"sext{source_bits}.{row}", destination, "b32", value)], to)
-    if held > source_bits and source_bits < 32:
-        operations.append(micro("and.32", destination if row == 32 else Temporary(), "b32", value, mask(source)))
-        value = destination if row == 32 else Temporary()
-    if row == 64:
-        return (*operations, micro("zext.64", destination, "b32", value))
-    return tuple(operations) or (micro("mov.32", destination, "b32", value),)
+    bits, held, register = bits_of(to), _register_bits(operand, source), _register_bits(destination, to)
+    kept, row = min(bits_of(source), bits), max(32, register)
+    if kept == 64:
+        return [micro("mov.64", destination, to, operand)]
+    if source[0] == "s" if bits > kept else to[0] == "s" and register > bits:
+        extended = micro(f"sext{kept}.{row}", destination, "b32", operand)
+        limit = register if to[0] == "s" else bits
+        cut = [micro(f"and.{row}", destination, f"b{row}", destination, (1 << limit) - 1)] if limit < row else []
+        return [extended, *cut]
+    low = destination if row == 32 else Temporary()
+    if kept < 32 and (held > kept or not isinstance(operand, Register)):
+        found = [micro("and.32", low, "b32", operand, (1 << kept) - 1)]
+    elif held == 64:
+        found = [micro("trunc.32", low, "b64", operand)]
+    elif row == 64:
+        return [micro("zext.64", destination, "b32", operand)]
+    else:
+        return [micro("mov.32", low, "b32", operand)]
+    return [*found, micro("zext.64", destination, "b32", low)] if row == 64 else found
