@@ -28,7 +28,7 @@ _WORD, _REASONS = "emulated_gpu", "emulated_gpu_reasons"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("emulated GPU", "the emulated GPU")
-    group.addoption("--emulated-gpu", metavar="GPU", help="Run the tests on an emulated b200, h200 or h100.")
+    group.addoption("--emulated-gpu", metavar="GPU", help="Run the tests on an emulated GPU: b200, h200, h100, ...")
     group.addoption("--check", action="store_true", help="Look for races in every launch on the emulated GPU, too.")
 
 

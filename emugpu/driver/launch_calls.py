@@ -18,7 +18,7 @@ from emugpu.driver.results import DriverError
 from emugpu.driver.state import Abandoned, Session
 from emugpu.driver.stream_order import submit_launch
 from emugpu.emulator import Deadlock, EmulatorError, Fault, LaunchError, LimitExceeded, PtxSyntaxError
-from emugpu.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from emugpu.emulator.machine.grid import sm_limits
 from emugpu.emulator.machine.register_pool import SM_REGISTERS
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.emulator.names import readable_name, short_name
@@ -75,14 +75,15 @@ def read_shape(shape: bytes, attributes: bytes, function: LoadedKernel) -> Launc
     return LaunchShape(sizes[:3], sizes[3:6], cluster, sizes[6], cooperative, starts_early)
 
 
-def blocks_per_multiprocessor(function: LoadedKernel, threads: int, dynamic_shared: int) -> int:
+def blocks_per_multiprocessor(session: Session, function: LoadedKernel, threads: int, dynamic_shared: int) -> int:
     """Returns how many CTAs a multiprocessor holds at once; 0 if not even one."""
     if not 0 < threads <= function.most_threads:
         return 0
     warps = -(-threads // 32)
     shared = RESERVED_SHARED + function.code.static_shared + dynamic_shared
     registers = function.registers * 32 * warps
-    return min(SM_THREADS // (32 * warps), SM_CTAS, SM_SHARED // shared, SM_REGISTERS // registers)
+    limits = sm_limits(session.gpu.model.target)
+    return min(limits.threads // (32 * warps), limits.ctas, limits.shared // shared, SM_REGISTERS // registers)
 
 
 def _check(session: Session, function: LoadedKernel, shape: LaunchShape) -> None:
@@ -230,15 +231,15 @@ def _failed(session: Session, record: LaunchRecord, error: EmulatorError) -> Non
 
 @handles("cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags")
 def active_blocks(session: Session, handle: int, threads: int, shared: int, *_flags: int) -> int:
-    return blocks_per_multiprocessor(session.get(handle, LoadedKernel), threads, shared)
+    return blocks_per_multiprocessor(session, session.get(handle, LoadedKernel), threads, shared)
 
 
 @handles("cuOccupancyAvailableDynamicSMemPerBlock")
 def available_shared(session: Session, handle: int, blocks: int, threads: int) -> int:
     function = session.get(handle, LoadedKernel)
-    if blocks <= 0 or blocks_per_multiprocessor(function, threads, 0) < blocks:
+    if blocks <= 0 or blocks_per_multiprocessor(session, function, threads, 0) < blocks:
         raise DriverError("INVALID_VALUE", f"a multiprocessor does not hold {blocks} blocks of {threads} threads")
-    each = SM_SHARED // blocks - RESERVED_SHARED - function.code.static_shared
+    each = sm_limits(session.gpu.model.target).shared // blocks - RESERVED_SHARED - function.code.static_shared
     return min(each // 128 * 128, function.dynamic_shared)
 
 
@@ -264,5 +265,5 @@ def _clusters(session: Session, function: LoadedKernel, shape: LaunchShape, size
 
     CuTe DSL asks with 128 threads for a kernel that is compiled for one, and gets an answer from NVIDIA's driver.
     """
-    each = blocks_per_multiprocessor(function, min(shape.threads, function.most_threads), shape.dynamic_shared)
+    each = blocks_per_multiprocessor(session, function, min(shape.threads, function.most_threads), shape.dynamic_shared)
     return session.gpu.model["multiprocessor_count"] * each // size

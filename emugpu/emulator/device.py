@@ -18,7 +18,7 @@ from emugpu.emulator.machine.code import Code
 from emugpu.emulator.machine.counters import Counters
 from emugpu.emulator.machine.events import GridStarted
 from emugpu.emulator.machine.findings import Findings
-from emugpu.emulator.machine.grid import Clusters, architecture, residency
+from emugpu.emulator.machine.grid import Clusters, architecture, residency, sm_limits
 from emugpu.emulator.machine.machine import MOST_STEPS, Limits, Machine
 from emugpu.emulator.machine.register_pool import registers_at_entry
 from emugpu.emulator.machine.schedule import Schedule, make_schedule
@@ -42,8 +42,6 @@ from emugpu.emulator.units.mma import MmaUnit
 from emugpu.emulator.workers import run_in_processes
 from emugpu.gpus import usual_gpu
 
-SHARED_MEMORY_LIMIT = 232_448
-"""The largest shared memory of one CTA: 227 KB on sm_90 and sm_100 (CUDA Programming Guide, compute capabilities)."""
 MAX_CLUSTER = 16
 MAX_THREADS = 1024
 
@@ -333,9 +331,8 @@ class Device:
             tensor_maps={at: (name, map.in_units) for at, (name, map) in parameters.maps.items()},
             regions=tuple(regions),
         )
-        _check(code, shape)
+        _check(code, shape, module.target)
         _check_rules(allow)
-        architecture(module.target)
         capacity = _capacity(code, shape, module.target, resident_clusters)
         if cooperative and shape.cluster_count > capacity:
             clusters = "CTAs" if shape.cluster_size == 1 else f"clusters of {shape.cluster_size} CTAs"
@@ -455,7 +452,7 @@ def _block(kernel: PtxKernel, asked: Dim3 | None) -> tuple[int, int, int]:
     return _dim3("block", asked if asked is not None else required or ())
 
 
-def _check(code: Code, launch: KernelLaunch) -> None:
+def _check(code: Code, launch: KernelLaunch, target: str) -> None:
     """Checks a launch against the limits of the device and the kernel's own directives."""
     kernel, directives = code.kernel, code.kernel.directives
     threads = launch.threads
@@ -478,7 +475,6 @@ def _check(code: Code, launch: KernelLaunch) -> None:
         if g % c:
             raise LaunchError(f"grid.{axis} = {g} is not a multiple of the cluster's {c}")
     shared = code.static_shared + launch.dynamic_shared
-    if shared > SHARED_MEMORY_LIMIT:
-        raise LaunchError(
-            f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {SHARED_MEMORY_LIMIT}"
-        )
+    most = sm_limits(target).shared - RESERVED_SHARED
+    if shared > most:
+        raise LaunchError(f"shared memory {shared} bytes (static and dynamic) exceeds the limit of {most}")

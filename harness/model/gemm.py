@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from emugpu.emulator.machine.grid import SM_CTAS, SM_SHARED, SM_THREADS
+from emugpu.emulator.machine.grid import DATA_CENTRE
 from emugpu.emulator.machine.register_pool import SM_REGISTERS
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from harness.compile.planner import Plan, TensorMapArgument, WorkspaceArgument
@@ -76,10 +76,11 @@ class Gemm:
         shared = self.plan.dynamic_smem + RESERVED_SHARED
         threads = self.plan.block[0] * self.plan.block[1] * self.plan.block[2]
         registers = -(-(self.registers or 0) // REGISTER_STEP) * REGISTER_STEP * threads
-        by_registers = SM_REGISTERS // registers if registers else SM_CTAS
-        by_barriers = SM_BARRIERS // self.barriers if self.barriers else SM_CTAS
-        by_columns = TMEM_COLUMNS // self.plan.tmem_columns if self.plan.tmem_columns else SM_CTAS
-        return max(1, min(SM_SHARED // shared, SM_THREADS // threads, SM_CTAS, by_registers, by_barriers, by_columns))
+        sm = DATA_CENTRE
+        by_registers = SM_REGISTERS // registers if registers else sm.ctas
+        by_barriers = SM_BARRIERS // self.barriers if self.barriers else sm.ctas
+        by_columns = TMEM_COLUMNS // self.plan.tmem_columns if self.plan.tmem_columns else sm.ctas
+        return max(1, min(sm.shared // shared, sm.threads // threads, sm.ctas, by_registers, by_barriers, by_columns))
 
     @property
     def flops(self) -> int:

@@ -11,16 +11,25 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from emugpu.emulator.errors import LaunchError
 from emugpu.emulator.machine.register_pool import SM_REGISTERS
 from emugpu.emulator.machine.state import Cluster, Fragment
 from emugpu.gpus import USUAL, usual_gpu
 
-SM_THREADS = 2048
-SM_CTAS = 32
-SM_SHARED = 233_472
-"""228 KiB (CUDA Programming Guide, compute capabilities 9.0 and 10.0). Each CTA takes 1 KiB more than it asks for."""
+
+class SmLimits(NamedTuple):
+    """What one SM holds at once. shared: bytes of shared memory; a CTA takes 1 KiB more of it than it asks for."""
+
+    threads: int
+    ctas: int
+    shared: int
+
+
+DATA_CENTRE, CONSUMER = SmLimits(2048, 32, 228 << 10), SmLimits(1536, 24, 100 << 10)
+_LIMITS = {"sm_90": DATA_CENTRE, "sm_100": DATA_CENTRE, "sm_120": CONSUMER, "sm_121": CONSUMER}
+"""CUDA Programming Guide, compute capabilities."""
 _TARGET = re.compile(r"sm_(\d+)([af]?)\b")
 
 
@@ -28,17 +37,19 @@ def architecture(target: str) -> str:
     """Returns the architecture that is emulated for PTX of a target. Raises LaunchError if none could run it.
 
     PTX for a target without a suffix runs on every later architecture. The features of sm_103 are emulated on an
-    sm_100.
+    sm_100. sm_120 has neither wgmma nor tcgen05.
     """
     found = _TARGET.match(target)
     number, suffix = (int(found[1]), found[2]) if found else (0, "")
     if number in (100, 103):
         return "sm_100"
+    if number in (120, 121):
+        return f"sm_{number}"
     if number == 90 or (0 < number < 90 and not suffix):
         return "sm_90"
     raise LaunchError(
-        f"PTX for {target}: the emulated GPUs are {' and '.join(USUAL)}, which cannot run it; "
-        "compile it for sm_90a or sm_100a, or for sm_90 or an earlier target without a suffix"
+        f"PTX for {target}: the emulated GPUs are {', '.join(USUAL)}, which cannot run it; "
+        "compile it for one of them, or for an earlier target without a suffix"
     )
 
 
@@ -46,6 +57,11 @@ def emulated_name(target: str) -> str:
     """Returns the target, and the emulated architecture if it is another one: "sm_90 for PTX of sm_80"."""
     emulated = architecture(target)
     return target if target.startswith(emulated) else f"{emulated} for PTX of {target}"
+
+
+def sm_limits(target: str) -> SmLimits:
+    """Returns what an SM holds of the GPU that is emulated for PTX of a target."""
+    return _LIMITS[architecture(target)]
 
 
 def residency(target: str, cluster_size: int, shared_bytes: int, threads: int, registers: int | None) -> int:
@@ -56,7 +72,8 @@ def residency(target: str, cluster_size: int, shared_bytes: int, threads: int, r
     modelled.
     """
     warps = -(-threads // 32)
-    ctas = min(SM_THREADS // (32 * warps), SM_CTAS, SM_SHARED // shared_bytes)
+    limits = sm_limits(target)
+    ctas = min(limits.threads // (32 * warps), limits.ctas, limits.shared // shared_bytes)
     if registers:
         ctas = min(ctas, SM_REGISTERS // (registers * 32 * warps))
     return max(1, usual_gpu(architecture(target)).sms * max(1, ctas) // cluster_size)

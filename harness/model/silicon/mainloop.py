@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from emugpu.emulator import Swizzle
-from emugpu.emulator.machine.grid import SM_SHARED
+from emugpu.emulator.machine.grid import DATA_CENTRE
 from emugpu.emulator.memory.address_space import RESERVED_SHARED
 from emugpu.launch.launching import EmulationOptions, run
 from emugpu.launch.spec import DATA_TYPES, AddressArgument, Buffer, Fill, Launch, Launchable, Map, Scalar
@@ -93,7 +93,7 @@ class Mainloop:
             return f"tile {self.m}x{self.n}: no shape of tcgen05.mma for one CTA"
         if self.width not in SWIZZLES or self.row % self.width:
             return f"tile_k {self.tile_k}: its rows of {self.row} bytes are no multiple of a swizzle"
-        if self.stages < 1 or self.shared_bytes + RESERVED_SHARED > SM_SHARED:
+        if self.stages < 1 or self.shared_bytes + RESERVED_SHARED > DATA_CENTRE.shared:
             return f"{self.stages} stages of {self.stage_bytes} bytes: do not fit into shared memory"
         return ""
 

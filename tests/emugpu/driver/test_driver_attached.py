@@ -123,7 +123,7 @@ def test_an_exception_is_wrong_and_no_launch_is_incomplete(module):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("emulated_gpu('b300').__enter__()", "GPU 'b300': must be one of b200, h100, h200"),
+        ("emulated_gpu('b300').__enter__()", "GPU 'b300': must be one of b200, h100, h200, rtx5090, spark"),
         ("emulated_gpu(schedule='lifo').__enter__()", "schedule 'lifo': must be fifo, random, declining or reversed"),
         ("with emulated_gpu(): emulated_gpu('b200').__enter__()", "emulated_gpu inside emulated_gpu"),
         ("with emulated_gpu(): pass\nemulated_gpu('h200').__enter__()", "this process has an emulated b200 already"),
@@ -243,7 +243,7 @@ def test_without_the_option_the_plugin_does_nothing(tmp_path):
     ("options", "said"),
     [
         (["--check"], "--check looks at launches on the emulated GPU; add --emulated-gpu b200"),
-        (["--emulated-gpu", "b300"], "GPU 'b300': must be one of b200, h100, h200"),
+        (["--emulated-gpu", "b300"], "GPU 'b300': must be one of b200, h100, h200, rtx5090, spark"),
     ],
 )
 def test_wrong_options_are_said_in_a_line(tmp_path, options, said):

@@ -25,23 +25,28 @@ def test_the_h200_is_as_recorded_but_for_what_the_emulated_driver_has_not():
     assert [model.stack_bytes, model.printf_bytes, model.heap_bytes] == [FACTS["limits"][n] for n in "012"]
 
 
-SMS = {"b200": 148, "h100": 132, "h200": 132}
+SMS = {"b200": 148, "h100": 132, "h200": 132, "rtx5090": 170, "spark": 48}
+SHARED = {"b200": 228, "h100": 228, "h200": 228, "rtx5090": 100, "spark": 100}
 
 
 @pytest.mark.parametrize("name", gpu_names())
 def test_models_fit_the_emulator(name):
     model = gpu_model(name.upper())
-    arch = ARCHITECTURES[model.target]
+    limits = grid.sm_limits(model.target)
     assert model.target == f"sm_{model.capability[0]}{model.capability[1]}a"
-    assert model["multiprocessor_count"] == SMS[name] == grid.residency(model.target, 1, 200 * 1024, 128, None)
-    assert model["max_shared_memory_per_block_optin"] == arch.shared_memory
-    assert model["max_shared_memory_per_multiprocessor"] == grid.SM_SHARED
+    assert (
+        model["multiprocessor_count"] == SMS[name] == grid.residency(model.target, 1, limits.shared * 3 // 4, 128, None)
+    )
+    assert model["max_shared_memory_per_multiprocessor"] == limits.shared == SHARED[name] * 1024
+    assert model["max_shared_memory_per_block_optin"] == limits.shared - RESERVED_SHARED
+    if model.target in ARCHITECTURES:
+        assert model["max_shared_memory_per_block_optin"] == ARCHITECTURES[model.target].shared_memory
     assert model["reserved_shared_memory_per_block"] == RESERVED_SHARED
-    assert model["max_threads_per_multiprocessor"] == grid.SM_THREADS
-    assert model["max_blocks_per_multiprocessor"] == grid.SM_CTAS
+    assert model["max_threads_per_multiprocessor"] == limits.threads
+    assert model["max_blocks_per_multiprocessor"] == limits.ctas
     assert model["max_registers_per_multiprocessor"] == grid.SM_REGISTERS
 
 
 def test_an_unknown_gpu():
-    with pytest.raises(ValueError, match="GPU 'rtx': must be one of b200, h100, h200"):
+    with pytest.raises(ValueError, match="GPU 'rtx': must be one of b200, h100, h200, rtx5090, spark"):
         gpu_model("rtx")

@@ -211,13 +211,16 @@ def test_a_cluster_starts_when_those_before_it_cannot_go_on():
         ("sm_103a", "sm_100", "sm_100 for PTX of sm_103a"),
         ("sm_80", "sm_90", "sm_90 for PTX of sm_80"),
         ("sm_52", "sm_90", "sm_90 for PTX of sm_52"),
+        ("sm_120", "sm_120", "sm_120"),
+        ("sm_120f", "sm_120", "sm_120f"),
+        ("sm_121a", "sm_121", "sm_121a"),
     ],
 )
 def test_the_architecture_that_is_emulated_is_said(target, emulated, name):
     assert architecture(target) == emulated and emulated_name(target) == name
 
 
-@pytest.mark.parametrize("target", ["sm_120", "sm_120a", "sm_121a", "sm_110a", "sm_101a", "compute_90", "sm_"])
+@pytest.mark.parametrize("target", ["sm_110a", "sm_101a", "sm_130", "compute_90", "sm_"])
 def test_ptx_for_an_architecture_that_is_not_emulated_is_refused(target):
-    with pytest.raises(LaunchError, match=rf"PTX for {target}: the emulated GPUs are sm_90 and sm_100"):
+    with pytest.raises(LaunchError, match=rf"PTX for {target}: the emulated GPUs are sm_90, sm_100, sm_120, sm_121"):
         launch("ret;", target=target)
