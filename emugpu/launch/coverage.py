@@ -78,15 +78,16 @@ END: ret;
 """A module with one kernel. Its registers are named by what they hold: %p predicates, %h 16 bits, %r 32 bits, %d 64
 bits, %f f32, %e f64, %q 128 bits.
 """
-TARGETS = ("sm_90a", "sm_100a")
+TARGETS = ("sm_90a", "sm_100a", "sm_120a")
 
 
 def targets_of(statement: str) -> tuple[str, ...]:
     """Returns the targets for which the emulator implements a statement in `MODULE`."""
-    return tuple(target for target in TARGETS if _is_implemented(statement, target))
+    return tuple(target for target in TARGETS if is_implemented(statement, target))
 
 
-def _is_implemented(statement: str, target: str) -> bool:
+def is_implemented(statement: str, target: str) -> bool:
+    """Returns whether the emulator implements a statement in `MODULE` for a target, which must have it."""
     try:
         module = parse_module(MODULE.format(target=target, body=statement))
         kernel = module.kernels["kernel"]

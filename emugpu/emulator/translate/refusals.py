@@ -1,16 +1,17 @@
 """Checks of a module before it runs: instructions that its target lacks, or that are not implemented.
 
-The targets are those of the "Target ISA Notes" in PTX ISA 9.7.9.27 (cp.async.bulk.tensor), 9.7.13.17
-(clusterlaunchcontrol), 9.7.15 (wgmma), 9.7.16 (tcgen05) and 9.7.19.5 (setmaxnreg). ptxas refuses the same instructions.
+The targets of whole instructions are those of the "Target ISA Notes" in PTX ISA 9.7.13.17 (clusterlaunchcontrol),
+9.7.15 (wgmma), 9.7.16 (tcgen05) and 9.7.19.5 (setmaxnreg). ptxas refuses the same instructions.
 """
 
 from __future__ import annotations
 
 from emugpu.emulator.errors import PtxSyntaxError
-from emugpu.emulator.instructions.table import TENSOR_MEMORY, Unsupported, find
+from emugpu.emulator.instructions.table import Unsupported, find
 from emugpu.emulator.ptx.ast import Instruction, ParsedModule, PtxKernel
 from emugpu.emulator.ptx.types import type_problem
 from emugpu.emulator.translate.layout import VariableLayout
+from emugpu.emulator.translate.targets import target_problem
 from emugpu.emulator.translate.writer import Operands
 
 
@@ -27,12 +28,10 @@ def check_module(module: ParsedModule) -> None:
 def problem_of(i: Instruction, target: str) -> str:
     """Returns why ptxas refuses an instruction: the target lacks it, or its operands have a wrong number or type."""
     spec = find(i)
-    targets, feature = spec.targets, i.opcode
-    for modifier in i.modifiers:
-        if modifier.startswith("cta_group") or modifier == "multicast::cluster::all":
-            targets, feature = TENSOR_MEMORY, "." + modifier.partition("::")[0]
-    if targets and target not in targets:
-        return f"{feature} does not exist on the module's target {target}; it needs {', '.join(targets)}"
+    if spec.targets and target not in spec.targets:
+        return f"{i.opcode} does not exist on the module's target {target}; it needs {', '.join(spec.targets)}"
+    if problem := target_problem(i, target):
+        return problem
     if len(i.operands) not in spec.operands:
         few, many = spec.operands[0], spec.operands[-1]
         wanted = str(few) if few == many else f"{few} to {many}"

@@ -30,7 +30,7 @@ from emugpu.emulator.machine.register_pool import registers_at_entry
             "sm_90a",
             "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes "
             "[%r1], [%rd1, {%r2, %r3}], [%r4];",
-            r"\.cta_group does not exist",
+            r"cp with \.cta_group::2 does not exist",
         ),
     ],
 )
