@@ -32,14 +32,16 @@ def trust(i: Instruction) -> Trust:
 
     exact: as observed on an H200, or as the ISA fully defines it. bounded: an approximate function; its result is
     rounded correctly here, and lies within the error that the ISA allows on hardware. by the ISA alone: an instruction
-    that only Blackwell has; for the sums of tcgen05.mma, others have published the results of B200s. not modelled: it
-    reads a clock.
+    that only Blackwell has; for the sums of tcgen05.mma, others have published the results of B200s. For mma.sync of a
+    kind, on consumer Blackwell, they have published the places of elements; its sums are those of f32 in every mode.
+    not modelled: it reads a clock.
     """
     if any(isinstance(o, Special) and o.name in _TIME for o in i.operands):
         return "not modelled"
     if i.has("approx"):
         return "bounded"
-    return "by the ISA alone" if i.opcode in _BLACKWELL else "exact"
+    of_blackwell = i.opcode in _BLACKWELL or (i.opcode == "mma" and any(m.startswith("kind::") for m in i.modifiers))
+    return "by the ISA alone" if of_blackwell else "exact"
 
 
 def fidelity(kernels: Iterable[PtxKernel]) -> dict[Trust, dict[str, int]]:

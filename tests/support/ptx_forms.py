@@ -14,7 +14,7 @@ from itertools import product
 
 from emugpu.launch.coverage import MODULE
 
-BOTH, SM90, SM100 = ("sm_90a", "sm_100a"), ("sm_90a",), ("sm_100a",)
+BOTH, SM90, SM100, SM120 = ("sm_90a", "sm_100a"), ("sm_90a",), ("sm_100a",), ("sm_120a", "sm_121a")
 
 
 def module(lines: list[str], target: str) -> str:
@@ -493,6 +493,33 @@ tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r0, 32;
 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r0], %h1;
 """)
 
+
+def _mma_of_kinds() -> list[str]:
+    """mma.sync of consumer Blackwell: plain and block-scaled, with a dense and with a sparse A."""
+    small = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+    plain = [(f"kind::f8f6f4.{d}.{a}.{b}.{d}", 32) for d, a, b in product(("f32", "f16"), small, small)]
+    scaled = [(f"kind::mxf8f6f4.block_scale{size}.f32.{a}.{b}.f32.ue8m0", 32)
+              for size, a, b in product(("", ".scale_vec::1X"), small, small)]  # fmt: skip
+    for kind in ("mxf4.block_scale", "mxf4.block_scale.scale_vec::2X", "mxf4nvf4.block_scale.scale_vec::2X"):
+        scaled.append((f"kind::{kind}.f32.e2m1.e2m1.f32.ue8m0", 64))
+    scaled.append(("kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3", 64))
+    forms = []
+    for (types, k), sparse in product([*plain, *scaled], (False, True)):
+        d = "{%r40, %r41}" if ".f16" in types else "{%f0, %f1, %f2, %f3}"
+        words = "mma.sp::ordered_metadata.sync.aligned" if sparse else "mma.sync.aligned"
+        b, more = ("{%r4, %r5, %r6, %r7}", ", %r8, 0") if sparse else ("{%r4, %r5}", "")
+        if "block_scale" in types:
+            more += (
+                ", {%r9}, {2, 1}, {%r10}, {%h1, 3}"
+                if "2X" in types or "mxf4." in types
+                else ", %r9, {0, %h1}, %r10, {0, 0}"
+            )
+        forms.append(
+            f"{words}.m16n8k{2 * k if sparse else k}.row.col.{types} {d}, {{%r0, %r1, %r2, %r3}}, {b}, {d}{more};"
+        )
+    return forms
+
+
 Families = dict[str, tuple[tuple[str, ...], list[str]]]
 
 FORMS: Families = {
@@ -506,6 +533,7 @@ FORMS: Families = {
     "conversions": (BOTH, _CVT),
     "conversions (sm_100a)": (SM100, _CVT_100),
     "mma.sync": (BOTH, _mma()),
+    "mma.sync (sm_120a)": (SM120, _mma_of_kinds()),
     "special": (BOTH, _SPECIAL),
     "loads and stores": (BOTH, _LOADS),
     "loads and stores (sm_100a)": (SM100, _LOADS_100),

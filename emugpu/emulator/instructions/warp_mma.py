@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,10 +23,10 @@ from emugpu.emulator.machine.events import Site
 from emugpu.emulator.machine.lanes import FULL_MASK, WARP_SIZE, Value, stack_rows
 from emugpu.emulator.machine.poison import Poison, made
 from emugpu.emulator.machine.state import Fragment
-from emugpu.emulator.ptx.ast import Instruction
+from emugpu.emulator.ptx.ast import Instruction, Operand
 from emugpu.emulator.units.formats import ELEMENT_BITS
 from emugpu.emulator.units.sparsity import selectors
-from emugpu.emulator.units.warp_mma import Matrix, WarpMmaForm, multiply, results_of, spread
+from emugpu.emulator.units.warp_mma import Matrix, Scaling, WarpMmaForm, multiply, results_of, scale_bytes, spread
 
 
 def require_all_lanes(f: Fragment, what: str) -> None:
@@ -41,17 +42,47 @@ def stack(values: Sequence[Value], wide: bool) -> np.ndarray:
     return np.array([np.broadcast_to(np.asarray(v, np.uint64), WARP_SIZE) for v in values])
 
 
-def product(results: np.ndarray, operands: Sequence[tuple[Sequence[Value], Matrix]], of: Matrix) -> list[Value]:
-    """Returns the registers of D, which are undefined where undefined bits of A, B or C would decide them."""
-    poison = next((v for values, _ in operands for v in values if type(v) is Poison), None)
+def product(
+    results: np.ndarray,
+    operands: Sequence[tuple[Sequence[Value], Matrix]],
+    of: Matrix,
+    scales: Sequence[ScaleOperand] = (),
+) -> list[Value]:
+    """Returns the registers of D, which are undefined where undefined bits of A, B, C or a factor would decide them."""
+    values = [*(v for registers, _ in operands for v in registers), *(scale.words for scale in scales)]
+    poison = next((v for v in values if type(v) is Poison), None)
     if poison is None:
         return list(results)
-    masks = [
-        (stack([v.undefined if type(v) is Poison else 0 for v in values], matrix.width == 64), matrix)
-        for values, matrix in operands
-    ]
-    found = zip(results, spread(masks, of), strict=True)
-    return [made(register, undefined, poison.origin, poison.rule) for register, undefined in found]
+    masks = [(stack([_undefined(v) for v in registers], matrix.width == 64), matrix) for registers, matrix in operands]
+    undefined = spread(masks, of, [scale.bytes(_undefined(scale.words)) for scale in scales])
+    return [made(*both, poison.origin, poison.rule) for both in zip(results, undefined, strict=True)]
+
+
+def _undefined(value: Value) -> Value:
+    return value.undefined if type(value) is Poison else 0
+
+
+class ScaleOperand(NamedTuple):
+    """The register with the scale factors of A (16 rows) or B (8 columns), and which of its bytes count."""
+
+    words: Value
+    rows: int
+    thread: int
+    byte: int
+    vectors: int
+
+    def bytes(self, words: Value) -> np.ndarray:
+        return scale_bytes(stack_rows([words])[0], self.rows, self.thread, self.byte, self.vectors)
+
+
+def _scale_operand(f: Fragment, words: Value, byte: Value, thread: Value, name: str, vectors: int) -> ScaleOperand:
+    """Returns an operand whose selectors are allowed (PTX ISA 9.7.14.3, Table 37)."""
+    rows, threads = (16, 2) if name == "a" else (8, 4)
+    of_byte, of_thread = f.uniform(byte, f"byte-id-{name}"), f.uniform(thread, f"thread-id-{name}")
+    for what, value, allowed in (("byte", of_byte, range(0, 4, vectors)), ("thread", of_thread, range(threads))):
+        if value not in allowed:
+            raise Fault(f"{what}-id-{name} is {value}; it must be one of {', '.join(map(str, allowed))}", "operand")
+    return ScaleOperand(words, rows, of_thread, of_byte, vectors)
 
 
 def mma(
@@ -62,8 +93,12 @@ def mma(
     b: Sequence[Value],
     c: Sequence[Value],
     metadata: Value = None,
+    factors: Sequence[tuple[Value, Value, Value]] = (),
 ) -> list[Value]:
-    """Executes mma.sync: D = A . B + C, each in the registers of the warp. metadata: for a sparse A."""
+    """Executes mma.sync: D = A . B + C, each in the registers of the warp.
+
+    metadata: for a sparse A. factors: for block scaling, of A and of B: the register, its byte and its thread selector.
+    """
     require_all_lanes(f, "mma.sync")
     wide = form.d_type == "f64"
     grid = f.grid
@@ -71,14 +106,17 @@ def mma(
     grid.counters.mma_flops += 2 * form.m * form.n * form.k
     stacked = [stack(x, wide) for x in (a, b, c)]
     held = None if metadata is None else stack_rows([metadata])[0]
-    results = multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation, held)
+    vectors = form.scaling.vectors if form.scaling else 0
+    scales = [_scale_operand(f, *of_one, name, vectors) for of_one, name in zip(factors, "ab", strict=False)]
+    of_scales = [s.bytes(s.words.value if type(s.words) is Poison else s.words) for s in scales]
+    results = multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation, held, of_scales)
     depth = form.k if metadata is None else form.k // 2
     matrices = (
-        Matrix("a", form.m, depth, ELEMENT_BITS[form.a_type], len(a)),
-        Matrix("b", form.n, form.k, ELEMENT_BITS[form.b_type], len(b)),
+        Matrix("a", form.m, depth, form.bits(form.a_type), len(a)),
+        Matrix("b", form.n, form.k, form.bits(form.b_type), len(b)),
         Matrix("c", form.m, form.n, ELEMENT_BITS[form.d_type], len(c)),
     )
-    return product(results, list(zip((a, b, c), matrices, strict=True)), matrices[2])
+    return product(results, list(zip((a, b, c), matrices, strict=True)), matrices[2], scales)
 
 
 _SHAPE = re.compile(r"m(\d+)n8k(\d+)$")
@@ -89,23 +127,29 @@ _DEPTHS = {
     ("f64", 8): (4,), ("f64", 16): (4, 8, 16),
 }  # fmt: skip
 """The K that each input type can have, by type and M."""
+_SMALL_FLOATS = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+_SCALINGS = {("mxf8f6f4", "ue8m0"): (1,), ("mxf4", "ue8m0"): (2,), ("mxf4nvf4", "ue8m0"): (2, 4),
+             ("mxf4nvf4", "ue4m3"): (4,)}  # fmt: skip
+"""The number of scale factors of a row of A, by kind and type (PTX ISA 9.7.14.3, Table 36)."""
 _SPARSE_DEPTHS = {
     "f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "e4m3": (64,), "e5m2": (64,), "s8": (32, 64), "u8": (32, 64),
 }  # fmt: skip
 
 
-@instruction("mma.sync", operands=4, family="mma")
+@instruction("mma.sync", operands=range(4, 9), family="mma")
 def _mma(i: Instruction, w: Translator) -> Effect:
     return _multiply(i, w, list(i.modifiers), None)
 
 
-@instruction("mma.sp", "mma.sp::ordered_metadata", operands=6, family="mma")
+@instruction("mma.sp", "mma.sp::ordered_metadata", operands=range(6, 11), family="mma")
 def _sparse_mma(i: Instruction, w: Translator) -> Effect:
     """Emits a sparse mma. The indices of a code must ascend here, with and without ``ordered_metadata``."""
     return _multiply(i, w, list(i.modifiers[1:]), immediate(i.operands[5]))
 
 
 def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | None) -> Effect:
+    if any(word.startswith("kind::") for word in words):
+        return _multiply_kind(i, w, words, selector)
     saturate = "satfinite" in words
     if saturate:
         words.remove("satfinite")
@@ -124,18 +168,60 @@ def _multiply(i: Instruction, w: Translator, words: list[str], selector: int | N
         raise Unsupported
     if selector is not None and (m != 16 or not 0 <= selector < selectors(a_type, k)):
         raise Unsupported
-    form = WarpMmaForm(m, 8, k, d_type, a_type, b_type, saturate, selector)
-    kept = k if selector is None else k // 2
-    width = 64 if d_type == "f64" else 32
-    of_d = 8 * m // (64 if d_type == "f16" else 32)
-    of_a, of_b = (n * ELEMENT_BITS[t] // (32 * width) for n, t in ((m * kept, a_type), (8 * k, b_type)))
+    return _effect(i, w, WarpMmaForm(m, 8, k, d_type, a_type, b_type, saturate, selector), [])
+
+
+def _effect(i: Instruction, w: Translator, form: WarpMmaForm, scales: Sequence[Operand]) -> Effect:
+    kept = form.k if form.selector is None else form.k // 2
+    width = 64 if form.d_type == "f64" else 32
+    of_d = 8 * form.m // (64 if form.d_type == "f16" else 32)
+    sizes = ((form.m * kept, form.a_type), (8 * form.k, form.b_type))
+    of_a, of_b = (n * form.bits(t) // (32 * width) for n, t in sizes)
     vectors = [elements(o) for o in i.operands[:4]]
-    if [len(v) for v in vectors] != [of_d, of_a, of_b, of_d]:
+    count = (4 if form.selector is None else 6) + (4 if form.scaling else 0)
+    if [len(v) for v in vectors] != [of_d, of_a, of_b, of_d] or len(i.operands) != count:
         raise Unsupported
     kind = f"b{width}"
     a, b, c = (tuple_of(w.read(e, kind) for e in v) for v in vectors[1:])
-    metadata = [] if selector is None else [w.read(i.operands[4], "b32")]
-    return Effect(mma, [w.constant(WarpMmaForm, *form), a, b, c, *metadata], vectors[0])
+    metadata = "None" if form.selector is None else w.read(i.operands[4], "b32")
+    arguments = [w.constant(WarpMmaForm, *form), a, b, c, metadata]
+    if scales:
+        arguments.append(tuple_of(_factors(w, *pair) for pair in (scales[:2], scales[2:])))
+    return Effect(mma, arguments, vectors[0])
+
+
+def _factors(w: Translator, data: Operand, selectors: Operand) -> str:
+    """Returns a register with scale factors and its selectors; the register may stand in braces."""
+    (register,), (byte, thread) = elements(data), elements(selectors)
+    return tuple_of([w.read(register, "b32"), w.read(byte, "u16"), w.read(thread, "u16")])
+
+
+def _multiply_kind(i: Instruction, w: Translator, words: list[str], selector: int | None) -> Effect:
+    """Emits an mma of a kind, which only sm_120 has. Its words may stand before or behind the shape."""
+    plain = [word for word in words if "::" not in word and word != "block_scale"]
+    kind, *more = (word.partition("::")[2] for word in words if word.startswith(("kind::", "scale_vec::")))
+    scaled = "block_scale" in words
+    if len(plain) != 9 + scaled or plain[:2] != ["sync", "aligned"] or plain[3:5] != ["row", "col"]:
+        raise Unsupported
+    d_type, a_type, b_type, c_type = plain[5:9]
+    if d_type != c_type or d_type not in (("f32",) if scaled else ("f32", "f16")):
+        raise Unsupported
+    scaling = None
+    if scaled:
+        allowed = _SCALINGS.get((kind, plain[9]), ())
+        vectors = int(more[0][0]) if more else allowed[0] if kind != "mxf4nvf4" else 0
+        if vectors not in allowed:
+            raise Unsupported
+        scaling = Scaling(kind, vectors, plain[9])
+    narrow = kind in ("mxf4", "mxf4nvf4")
+    k = (64 if narrow else 32) * (1 if selector is None else 2)
+    types = ("e2m1",) if narrow else _SMALL_FLOATS
+    if scaled != (kind != "f8f6f4") or plain[2] != f"m16n8k{k}" or a_type not in types or b_type not in types:
+        raise Unsupported
+    if selector not in (None, 0):
+        raise Unsupported
+    form = WarpMmaForm(16, 8, k, d_type, a_type, b_type, False, selector, kind, scaling)
+    return _effect(i, w, form, i.operands[4 if selector is None else 6 :])
 
 
 def transpose(f: Fragment, site: Site, value: Value) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 A fragment is one matrix spread over the registers of 32 threads. Register r of thread t holds neighbours along K, of
 row t / 4 of A, and of column t / 4 of B. The arithmetic follows the device's accumulation mode; on every GPU it is that
-of an H200.
+of an H200. No rule is published for the kinds that sm_120 adds, so their products are added in f32 in every mode.
 """
 
 from __future__ import annotations
@@ -31,10 +31,23 @@ def results_of(a_type: str) -> tuple[str, ...]:
     return _RESULTS.get(a_type, ("s32",))
 
 
+class Scaling(NamedTuple):
+    """How an mma.sync is block-scaled (PTX ISA 9.7.14.3).
+
+    kind: mxf8f6f4, mxf4 or mxf4nvf4. vectors: the number of scale factors of a row of A, and of a column of B. type:
+    that of the factors.
+    """
+
+    kind: str
+    vectors: int
+    type: str
+
+
 class WarpMmaForm(NamedTuple):
     """The fixed parts of an mma.sync. saturate: s32 results saturate.
 
-    selector: for a sparse A, the selector of the lanes whose metadata counts.
+    selector: for a sparse A, the selector of the lanes whose metadata counts. kind: of an mma of sm_120. scaling: of a
+    block-scaled one.
     """
 
     m: int
@@ -45,6 +58,17 @@ class WarpMmaForm(NamedTuple):
     b_type: str
     saturate: bool = False
     selector: int | None = None
+    kind: str = ""
+    scaling: Scaling | None = None
+
+    def bits(self, element: str) -> int:
+        """Returns the bits that an element takes in a register; 6 and 4 bits take a byte unless the kind is mxf4."""
+        return max(8, ELEMENT_BITS[element]) if self.kind.endswith("f8f6f4") else ELEMENT_BITS[element]
+
+    @property
+    def pairs(self) -> bool:
+        """Returns whether a sparse A keeps pairs of neighbours: four of every eight elements along K."""
+        return self.kind.startswith("mxf4")
 
 
 class Matrix(NamedTuple):
@@ -112,13 +136,30 @@ def to_registers(bits: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
     return found if matrix.bits == matrix.width else found.astype(np.uint16).view(np.uint32)
 
 
-def spread(operands: Sequence[tuple[NDArray[Any], Matrix]], result: Matrix) -> NDArray[Any]:
-    """Returns the undefined bits of the registers of D = A . B + C, from those of A, B and C.
+def scale_bytes(words: NDArray[np.uint32], rows: int, thread: int, byte: int, vectors: int) -> NDArray[np.uint8]:
+    """Returns the bytes [rows, vectors] that a warp's register [32] holds of scale_A (16 rows) or scale_B (8 columns).
 
-    An element of D is undefined if an element of its row of A, of its column of B, or the element of C is.
+    A pair of lanes in each quad, which ``thread`` chooses, holds those of rows g and g + 8 of A; one lane of each quad
+    those of column g of B (PTX ISA 9.7.14.3). CUTLASS's mma_traits_sm120.hpp says which lane of a pair has row g + 8.
+    """
+    row = np.arange(rows)
+    lane = 4 * (row % 8) + (2 * thread + row // 8 if rows == 16 else thread)
+    return np.ascontiguousarray(words, "<u4").view(np.uint8).reshape(32, 4)[lane, byte : byte + vectors]
+
+
+def spread(
+    operands: Sequence[tuple[NDArray[Any], Matrix]], result: Matrix, scales: Sequence[NDArray[np.uint8]] = ()
+) -> NDArray[Any]:
+    """Returns the undefined bits of the registers of D = A . B + C, from those of A, B, C and the scale factors.
+
+    An element of D is undefined if an element of its row of A, of its column of B, a factor of these, or the element of
+    C is.
     """
     a, b, c = (from_registers(registers, matrix) != 0 for registers, matrix in operands)
-    undefined = a.any(axis=1)[:, None] | b.any(axis=1)[None, :] | c
+    of_a, of_b = (x.any(axis=1) for x in (a, b))
+    if scales:
+        of_a, of_b = of_a | scales[0].any(axis=1), of_b | scales[1].any(axis=1)
+    undefined = of_a[:, None] | of_b[None, :] | c
     everything = np.array((1 << result.bits) - 1, f"u{result.bits // 8}")
     return to_registers(np.where(undefined, everything, 0).astype(everything.dtype), result)
 
@@ -131,8 +172,11 @@ def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:
     return bits.astype(np.int64) if kind in ("u8", "u4", "b1") else decode(bits, FORMATS[kind])
 
 
-def _operand(registers: NDArray[Any], which: str, rows: int, k: int, kind: str) -> NDArray[Any]:
-    return numbers(from_registers(registers, Matrix(which, rows, k, ELEMENT_BITS[kind], len(registers))), kind)
+def _operand(form: WarpMmaForm, registers: NDArray[Any], which: str, rows: int, k: int, kind: str) -> NDArray[Any]:
+    bits = form.bits(kind)
+    elements = from_registers(registers, Matrix(which, rows, k, bits, len(registers)))
+    # A byte has 4 bits in its middle, and 6 bits at its lower end.
+    return numbers(elements >> 2 if kind == "e2m1" and bits == 8 else elements, kind)
 
 
 def multiply(
@@ -142,18 +186,41 @@ def multiply(
     c: NDArray[Any],
     accumulation: str,
     metadata: NDArray[np.uint32] | None = None,
+    scales: Sequence[NDArray[np.uint8]] = (),
 ) -> NDArray[Any]:
-    """Returns the registers [registers, 32] of D = A . B + C. metadata: [32], for a sparse A."""
+    """Returns the registers [registers, 32] of D = A . B + C.
+
+    metadata: [32], for a sparse A. scales: bytes of the factors of A [m, vectors] and of B [n, vectors].
+    """
     m, n = form.m, form.n
-    b_values = _operand(b, "b", n, form.k, form.b_type)
+    b_values = _operand(form, b, "b", n, form.k, form.b_type)
     if form.selector is None or metadata is None:
-        a_values = _operand(a, "a", m, form.k, form.a_type)
+        a_values = _operand(form, a, "a", m, form.k, form.a_type)
     else:
-        a_values = _operand(a, "a", m, form.k // 2, form.a_type)
-        codes = sparsity.codes_of_warp(metadata, form.selector, form.a_type, form.k)
-        b_values = sparsity.chosen(b_values, sparsity.kept_positions(codes, form.a_type))
+        a_values = _operand(form, a, "a", m, form.k // 2, form.a_type)
+        if form.pairs:
+            codes = sparsity.codes_of_warp(metadata, form.selector, "e4m3", form.k // 2)
+            kept = sparsity.kept_positions(codes, "e4m3")
+            whole = np.zeros((m, form.k))
+            np.put_along_axis(whole, np.stack([2 * kept, 2 * kept + 1], axis=-1).reshape(m, -1), a_values, axis=1)
+            a_values = whole
+        else:
+            codes = sparsity.codes_of_warp(metadata, form.selector, form.a_type, form.k)
+            b_values = sparsity.chosen(b_values, sparsity.kept_positions(codes, form.a_type))
     result = Matrix("c", m, n, ELEMENT_BITS[form.d_type], len(c))
-    return to_registers(compute(form, a_values, b_values, from_registers(c, result), accumulation), result)
+    of_c = from_registers(c, result)
+    if form.scaling:
+        kind, _, scale_type = form.scaling
+        factors = [decode(codes, FORMATS[scale_type]) for codes in scales]
+        types = (form.a_type, form.b_type, scale_type)
+        bits = sums.scaled_dot(kind, types, a_values, b_values, of_c, (factors[0], factors[1]), "f32")
+    elif form.kind:
+        with np.errstate(all="ignore"):
+            types = (form.a_type, form.b_type, form.d_type)
+            bits = sums.dot(a_values, b_values, of_c, *types, "f32", form.k, sums.BLACKWELL)
+    else:
+        bits = compute(form, a_values, b_values, of_c, accumulation)
+    return to_registers(bits, result)
 
 
 def compute(form: WarpMmaForm, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], accumulation: str) -> NDArray[Any]:
