@@ -1,5 +1,5 @@
 """Triton kernels for the emulator's tests, and how their PTX is made: ``python kernels.py`` with Triton, no GPU;
-``python kernels.py NAME ...`` makes only those.
+``python kernels.py NAME ...`` makes only those, ``NAME_sm120`` only for that architecture.
 """
 
 from __future__ import annotations
@@ -182,10 +182,11 @@ KERNELS = {
 
 def main() -> None:
     folder = Path(__file__).parent
-    for name in sys.argv[1:] or KERNELS:
+    for asked in sys.argv[1:] or KERNELS:
+        name, _, only = asked.partition("_sm")
         kernel, signature, constants = KERNELS[name]
         # Hopper has no block scaling.
-        for arch in (100,) if name.startswith("scaled") else (90, 100):
+        for arch in (int(only),) if only else (100,) if name.startswith("scaled") else (90, 100):
             full = {**signature, **dict.fromkeys(constants, "constexpr")}
             source = ASTSource(kernel, full, constants)
             compiled = triton.compile(

@@ -13,7 +13,7 @@ import pytest
 from emugpu.emulator import Device, Module, TensorMap
 
 FOLDER = Path(__file__).parents[2] / "data" / "triton"
-ARCHITECTURES = (90, 100)
+ARCHITECTURES = (90, 100, 120)
 
 
 @cache
@@ -75,6 +75,7 @@ def test_a_matmul_by_tensor_descriptors(architecture):
     np.testing.assert_array_equal(found, (a @ b.T).astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
+@pytest.mark.parametrize("architecture", (100, 120))
 @pytest.mark.parametrize(
     ("name", "dtype", "scale", "block"),
     [
@@ -83,7 +84,7 @@ def test_a_matmul_by_tensor_descriptors(architecture):
         ("scaled_nvfp4", ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e4m3fn, 16),
     ],
 )
-def test_a_matmul_of_scaled_blocks(name, dtype, scale, block):
+def test_a_matmul_of_scaled_blocks(name, dtype, scale, block, architecture):
     """kind::mxf8f6f4, mxf4 and mxf4nvf4: every row and block has a factor of its own."""
     m, n, k = 128, 64, 256
     rng = np.random.default_rng(block)
@@ -95,7 +96,7 @@ def test_a_matmul_of_scaled_blocks(name, dtype, scale, block):
     stored = [_packed(a), a_scale, _packed(b), b_scale]
     addresses = [device.upload(x.view(np.uint8)) for x in stored]
     c = device.alloc(4 * m * n)
-    launch(device, name, 100, 1, [*addresses, c, k])
+    launch(device, name, architecture, 1, [*addresses, c, k])
     wide = [
         x.astype(np.float64) * np.repeat(s.astype(np.float64), block, axis=1) for x, s in ((a, a_scale), (b, b_scale))
     ]
