@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = {
     "emugpu": ("emugpu/*.py",),
     "emugpu, Mojo": ("emugpu/*.mojo",),
-    "emugpu, C": ("emugpu/*.c", "emugpu/*.h"),
+    "emugpu, C and C++": ("emugpu/*.c", "emugpu/*.cpp", "emugpu/*.h"),
     "harness": ("harness/*.py",),
     "kernels": ("kernels/*.mojo",),
     "conformance and nightly": ("conformance/*.py", "tests/nightly/*.py", "tests/mutation/*.py"),

@@ -43,7 +43,7 @@ def root() -> Path:
 
 
 def place(kind: str, name: str) -> Path:
-    """Returns the path of a cached item, which may not exist. kind: programs, kernels, models, native or drivers."""
+    """Returns the path of a cached item, which may not exist. kind: kernels, models, native, drivers and others."""
     return root() / kind / name
 
 

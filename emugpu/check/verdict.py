@@ -69,7 +69,7 @@ class Verdict:
     ``reasons`` says why it is not clean; each comes with the verdict that follows from it. ``findings`` are the
     checker's. ``compared`` names the results that were compared. ``fidelity`` counts the instructions of the launched
     kernels. ``checked``: the synchronisation was checked. ``smaller`` is the command that shows the same in a smaller
-    case, if one was found.
+    case, if one was found. ``by_torch`` names the operators that PyTorch computed on the CPU.
     """
 
     target: str
@@ -81,6 +81,7 @@ class Verdict:
     fidelity: dict[Trust, dict[str, int]]
     checked: bool = True
     smaller: str = ""
+    by_torch: tuple[str, ...] = ()
 
     @property
     def word(self) -> Word:
@@ -114,6 +115,7 @@ class Verdict:
                 "schedules": self.schedules,
                 "compared": list(self.compared),
                 "synchronisation": "checked" if self.checked else "not checked",
+                **({"by_torch": list(self.by_torch)} if self.by_torch else {}),
             },
             **({"smaller": self.smaller} if self.smaller else {}),
         }
@@ -127,6 +129,8 @@ class Verdict:
             what = ("call", "libraries") if how == "computed by NumPy" else ("instruction", "the kernels")
             of = f"{what[0]}{'' if total == 1 else 's'} of {what[1]}"
             found.append(f"{total:,} {of}: {how}{f': {most}' if most else ''}")
+        if self.by_torch:
+            found.append(f"computed by PyTorch on the CPU, not looked at: {', '.join(self.by_torch)}")
         launches = f"{self.launches} launch{'' if self.launches == 1 else 'es'}"
         schedules = f"{self.schedules} schedule{'' if self.schedules == 1 else 's'}"
         unchecked = "" if self.checked else "; the synchronisation was not checked"

@@ -22,6 +22,8 @@ SCALARS = {"i32": "int32_t", "u32": "uint32_t", "u64": "uint64_t", "f32": "float
 SIZES = {"i32": 4, "u32": 4, "u64": 8, "f32": 4}
 OWN = "emulated"
 """The prefix of the functions that only the library itself calls."""
+OF_TENSORS = "emulatedTensor"
+"""The prefix of those among them that `emugpu.pytorch` calls, too."""
 
 
 @dataclass(frozen=True)

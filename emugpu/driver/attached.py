@@ -20,8 +20,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emugpu.driver.toolchains import startup
 from emugpu.errors import CannotRun, UsageProblem
 from emugpu.paths import ROOT
+from emugpu.pytorch import section_begins
+from emugpu.pytorch.importing import activate_when_imported
 
 if TYPE_CHECKING:
     from emugpu.check.findings import Finding
@@ -47,6 +50,7 @@ class EmulatedGpu:
         self._target = target
         self._ended: tuple[Verdict, list[dict[str, Any]]] | None = None
         process.ask("begin", options)
+        section_begins()
 
     @property
     def verdict(self) -> Verdict:
@@ -99,6 +103,8 @@ class _Process:
         folder = os.environ["LD_LIBRARY_PATH"].partition(os.pathsep)[0]
         for name in LIBRARIES:
             ctypes.CDLL(str(Path(folder) / name))
+        os.environ.update(startup(os.environ))
+        activate_when_imported()
 
     def ask(self, *request: Any) -> Any:
         self._control.send(request)

@@ -16,7 +16,16 @@ from functools import partial
 from pathlib import Path
 
 from emugpu import cache
-from emugpu.driver.api import OWN, SCALARS, ApiFunction, ApiParameter, checksum, functions, refused_of_runtime
+from emugpu.driver.api import (
+    OF_TENSORS,
+    OWN,
+    SCALARS,
+    ApiFunction,
+    ApiParameter,
+    checksum,
+    functions,
+    refused_of_runtime,
+)
 from emugpu.driver.results import NAMES, name_of, text_of
 from emugpu.errors import CannotRun
 from emugpu.paths import COMPILED
@@ -128,7 +137,8 @@ def _declared(parameter: ApiParameter) -> str:
 
 def _prototype(function: ApiFunction) -> str:
     parameters = ", ".join(map(_declared, function.parameters)) or "void"
-    visible = "" if function.name.startswith(OWN) else "API "
+    hidden = function.name.startswith(OWN) and not function.name.startswith(OF_TENSORS)
+    visible = "" if hidden else "API "
     return f"{visible}Result {function.name}({parameters})"
 
 

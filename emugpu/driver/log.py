@@ -78,6 +78,8 @@ class Log:
         self.unhandled: dict[str, int] = {}
         self.failure = ""
         self.computed: dict[str, int] = {}
+        self.by_torch: set[str] = set()
+        """The operators that PyTorch has computed on the CPU."""
         self.unlooked: list[str] = []
         """What was not looked at, a line each."""
         self.elapsed_asked = False
@@ -150,4 +152,7 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
     trusted = fidelity(kernels.values())
     if log.computed:
         trusted["computed by NumPy"] = dict(log.computed)
-    return Verdict(program, tuple(reasons), findings, len(log.launches), 1, compared, trusted, checked)
+    return Verdict(
+        program, tuple(reasons), findings, len(log.launches), 1, compared, trusted, checked,
+        by_torch=tuple(sorted(log.by_torch)),
+    )  # fmt: skip

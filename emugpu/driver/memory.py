@@ -2,6 +2,7 @@
 
     device    memory from cuMemAlloc; the program reaches it only by copies
     pinned    memory from cuMemAllocHost, at one address for program and kernels; counts as written
+    tensors   memory of PyTorch's tensors (emugpu/pytorch), in the second half of the window of pinned memory
     constant  __constant__ variables, at generic addresses
 
 Neither side can change the file's size. The host commits memory when it is touched; until then the file has holes.
@@ -59,7 +60,7 @@ class Window:
 DEVICE = Window("device", 1 << 47, 1 << 40, 0)
 LOWEST_PINNED = CONST_WINDOW + (1 << 40)
 """Below this address are the windows of other state spaces."""
-PINNED = Window("pinned", 0x7100_0000_0000, 1 << 35, DEVICE.size, fixed=True)
+PINNED = Window("pinned", 0x7100_0000_0000, 1 << 36, DEVICE.size, fixed=True)
 CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
 WINDOWS = (DEVICE, PINNED, CONSTANT)
 FILE_BYTES = sum(window.size for window in WINDOWS)
@@ -70,6 +71,13 @@ def pinned_at(base: int) -> Window:
     if base % PAGE or not LOWEST_PINNED <= base <= DEVICE.base - PINNED.size:
         raise ValueError(f"pinned memory at {base:#x}")
     return replace(PINNED, base=base)
+
+
+def halves(pinned: Window) -> tuple[Window, Window]:
+    """Returns the part of the window at one address that is for pinned memory, and the one for tensors."""
+    half = pinned.size // 2
+    first = replace(pinned, size=half)
+    return first, replace(first, name="tensor", base=pinned.base + half, offset=pinned.offset + half)
 
 
 UNASKED = 1 << 24
@@ -179,7 +187,7 @@ class WindowMemory(GlobalMemory):
     def alloc_in(self, window: Window, nbytes: int, name: str = "") -> int:
         """Allocates bytes in a window.
 
-        Device memory is poisoned. Pinned memory is not, because the program's writes to it are not seen.
+        Memory is poisoned. Pinned memory is not, because the program's writes to it are not seen.
         """
         if nbytes <= 0:
             raise DriverError("INVALID_VALUE", f"an allocation of {nbytes} bytes; at least one is needed")
@@ -216,7 +224,7 @@ class WindowMemory(GlobalMemory):
         block = Allocation.over(
             base, name, nbytes, self._file.data[offset : offset + padded], self._file.shadow[offset : offset + padded]
         )
-        if window.fixed:
+        if window.name == PINNED.name:
             block.valid = None
         self.insert(block)
         return block

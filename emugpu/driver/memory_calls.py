@@ -313,10 +313,10 @@ def _fill(session: Session, to: int, value: int, width: int, nbytes: int) -> Non
         raise DriverError("INVALID_VALUE", f"{to:#x} is not device memory")
     block, offset = found
     block.words[width][offset // width : (offset + nbytes) // width] = value & ((1 << 8 * width) - 1)
-    _mark(block, offset, nbytes)
+    mark(block, offset, nbytes)
 
 
-def _mark(block: Allocation, offset: int, nbytes: int) -> None:
+def mark(block: Allocation, offset: int, nbytes: int) -> None:
     """Marks a range as written; a completely written block needs no shadow."""
     if offset == 0 and nbytes == block.data.size:
         block.valid = None
@@ -395,7 +395,7 @@ def _copy(session: Session, to: int, frm: int, nbytes: int) -> list[HostCopy]:
         block, offset = target
         written = _written(source, nbytes)
         if written is None or written.all():
-            _mark(block, offset, nbytes)
+            mark(block, offset, nbytes)
         elif not session.pinned.holds(block.base):
             block.poisonable()[offset : offset + nbytes] = written
     elif source is not None:

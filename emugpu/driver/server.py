@@ -27,7 +27,7 @@ from emugpu.driver.memory import WINDOWS, MappedFile, pinned_at
 from emugpu.driver.protocol import BadMessage, receive, receive_request
 from emugpu.driver.session import reply
 from emugpu.driver.state import Abandoned, Session, SharedGpu
-from emugpu.driver.toolchains import cute_variables, folder_for_ptx, toolchain_variables
+from emugpu.driver.toolchains import cute_variables, folder_for_ptx, startup, toolchain_variables
 from emugpu.errors import UsageProblem
 from emugpu.processes.program import end_all, tree
 
@@ -52,7 +52,7 @@ def run_program(
     """
     folder = libraries()
     with folder_for_ptx() as kept, listening() as (listener, name):
-        given = {**environment, **variables(environment, folder, name, kept)}
+        given = {**environment, **variables(environment, folder, name, kept), **startup(environment)}
         gpu.kept_ptx = Path(given["CUTE_DSL_DUMP_DIR"])
         program = _start(command, given, stderr)
         with Server(listener, gpu) as server:

@@ -11,6 +11,7 @@ from emugpu.driver import (  # noqa: F401  they register the functions that answ
     memory_calls,
     module_calls,
     stream_calls,
+    tensor_calls,
     tensor_map_calls,
 )
 from emugpu.driver.api import HANDLERS

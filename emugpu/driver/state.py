@@ -18,6 +18,7 @@ from emugpu.driver.memory import (
     MappedFile,
     Window,
     WindowMemory,
+    halves,
 )
 from emugpu.driver.results import CODES, DriverError
 from emugpu.driver.stream_order import StreamOrder
@@ -72,11 +73,12 @@ class Session:
     clock: float = 0.0
 
     def __post_init__(self) -> None:
+        self.pinned, self.tensors = halves(self.pinned)
         self._start()
 
     def _start(self) -> None:
         options = self.gpu.options
-        self.memory = WindowMemory(self.file, DEVICE, self.pinned)
+        self.memory = WindowMemory(self.file, DEVICE, self.pinned, self.tensors)
         self.constants = WindowMemory(self.file, CONSTANT)
         self.device = options.make_device(self.memory, self.constants)
         self.order = StreamOrder(self.gpu.log)
@@ -136,7 +138,7 @@ class Session:
     # ---- memory ----
 
     def allocate(self, window: Window, nbytes: int, name: str) -> int:
-        """Allocates device or pinned memory. Pinned memory takes host memory at once."""
+        """Allocates memory in a window. All but device memory takes host memory at once."""
         if window is DEVICE:
             self.take_memory(nbytes)
         elif nbytes > (have := free_bytes() - SPARE):
@@ -156,7 +158,8 @@ class Session:
 
         Raises DriverError if the range is device memory that is not allocated.
         """
-        for window, memory in ((DEVICE, self.memory), (self.pinned, self.memory), (CONSTANT, self.constants)):
+        of_memory = [(window, self.memory) for window in (DEVICE, self.pinned, self.tensors)]
+        for window, memory in (*of_memory, (CONSTANT, self.constants)):
             own = address - window.generic
             if window.holds(own):
                 return self._find_in(memory, own, nbytes)

@@ -20,9 +20,13 @@ from pathlib import Path
 
 from emugpu import cache
 from emugpu.driver.library import CUTE_RUNTIME
+from emugpu.paths import PACKAGE
 
 ASSEMBLER_VARIABLES = ("MODULAR_NVPTX_COMPILER_PATH", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 CACHE_VARIABLES = {"MODULAR_CACHE_DIR": "modular", "TRITON_CACHE_DIR": "triton"}
+
+STARTUP = PACKAGE / "pytorch" / "startup"
+"""The folder with the sitecustomize that gives PyTorch the emulated GPU."""
 
 _SCRIPT = """#!/bin/sh
 # Stands in for ptxas: INPUT.ptx -o OUTPUT copies the PTX, other options change nothing.
@@ -44,6 +48,11 @@ if [ -z "$input" ] || [ -z "$output" ]; then
 fi
 exec cp -- "$input" "$output"
 """
+
+
+def startup(given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variable by which Python gives PyTorch the emulated GPU (`emugpu.pytorch`) when it is imported."""
+    return {"PYTHONPATH": os.pathsep.join([str(STARTUP), *filter(None, [given.get("PYTHONPATH", "")])])}
 
 
 def assembler() -> Path:

@@ -1,0 +1,31 @@
+// What the parts of PyTorch's emulated device share.
+#pragma once
+#include <ATen/core/TensorBase.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+#include <string>
+
+namespace emulated {
+
+inline const c10::Device GPU{c10::DeviceType::CUDA, 0};
+
+// The allocator of tensors on the device: each storage is an allocation of the driver.
+c10::Allocator *allocator();
+
+// Tells the driver that the CPU has written all elements of a tensor on the device.
+void mark_written(const at::TensorBase &tensor);
+
+// Makes the device's context current in this thread, as NVIDIA's runtime does.
+void use_context();
+
+// Waits for all launches, and raises the error of one that failed.
+void synchronize();
+
+// Tells the driver that PyTorch computes an operator on the CPU. A name is told once in a section.
+void tell_computed(const std::string &name);
+
+// Tells the driver that an operator exists for CUDA alone.
+void tell_refused(const std::string &name);
+
+} // namespace emulated

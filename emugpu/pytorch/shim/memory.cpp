@@ -1,0 +1,147 @@
+// The memory of PyTorch's emulated device, by calls of the emulated driver, which this process has loaded.
+#include "device.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+namespace emulated {
+namespace {
+
+// Calls a function of the driver, and raises the error that it returns. The driver's C header is not needed for that.
+template <typename... Arguments> void call(const char *name, Arguments... arguments) {
+  static void *const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  using Function = int (*)(Arguments...);
+  auto function = driver ? reinterpret_cast<Function>(dlsym(driver, name)) : nullptr;
+  TORCH_CHECK(function, name, " is not there: this process has no emulated GPU");
+  if (int error = function(arguments...)) {
+    auto text_of = reinterpret_cast<int (*)(int, const char **)>(dlsym(driver, "cuGetErrorString"));
+    const char *text = nullptr;
+    text_of(error, &text);
+    TORCH_CHECK(error != 2, "CUDA out of memory (", name, ")");
+    TORCH_CHECK(false, "CUDA error: ", text ? text : "unknown error", " (", name, ")");
+  }
+}
+
+struct Block {
+  void *address;
+  size_t nbytes;
+  bool written; // every byte of it
+};
+
+void release(void *context) {
+  auto block = static_cast<Block *>(context);
+  try {
+    call<uint64_t>("emulatedTensorFree", reinterpret_cast<uint64_t>(block->address));
+  } catch (const c10::Error &) {
+    // At the end of the process the driver may be gone before the last tensor.
+  }
+  delete block;
+}
+
+struct Memory final : c10::Allocator {
+  c10::DataPtr allocate(size_t nbytes) override {
+    if (!nbytes) return {nullptr, GPU};
+    use_context();
+    uint64_t address = 0;
+    call<uint64_t *, uint64_t>("emulatedTensorAllocate", &address, nbytes);
+    auto block = new Block{reinterpret_cast<void *>(address), nbytes, false};
+    return {block->address, block, &release, GPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void *to, const void *from, size_t count) const override { default_copy_data(to, from, count); }
+};
+
+struct Range {
+  uint64_t address, nbytes;
+};
+constexpr size_t MOST_RANGES = 4096; // of a tensor with more, what lies between its elements counts as written, too
+
+struct Dimension {
+  int64_t size, stride; // the stride in bytes
+};
+
+// Adds the ranges of memory that the elements of a tensor take; `outer` dimensions come with descending strides.
+void add_ranges(std::vector<Range> &found, uint64_t address, uint64_t item, const Dimension *outer, size_t count) {
+  uint64_t dense = item;
+  size_t inner = count;
+  while (inner && static_cast<uint64_t>(outer[inner - 1].stride) <= dense) {
+    auto [size, stride] = outer[--inner];
+    dense += (size - 1) * stride;
+  }
+  if (!inner || found.size() >= MOST_RANGES) {
+    for (size_t i = 0; i < inner; i++) dense += (outer[i].size - 1) * outer[i].stride;
+    found.push_back({address, dense});
+    return;
+  }
+  for (int64_t i = 0; i < outer[0].size; i++)
+    add_ranges(found, address + i * outer[0].stride, item, outer + 1, count - 1);
+}
+
+} // namespace
+
+c10::Allocator *allocator() {
+  static Memory memory;
+  return &memory;
+}
+
+void mark_written(const at::TensorBase &tensor) {
+  const auto &data = tensor.storage().data_ptr();
+  if (data.get_deleter() != &release || !tensor.numel()) return;
+  auto block = static_cast<Block *>(data.get_context());
+  if (block->written) return;
+  std::vector<Dimension> dimensions;
+  const auto item = static_cast<int64_t>(tensor.itemsize());
+  for (int64_t i = 0; i < tensor.dim(); i++)
+    if (tensor.size(i) > 1 && tensor.stride(i)) dimensions.push_back({tensor.size(i), tensor.stride(i) * item});
+  std::stable_sort(dimensions.begin(), dimensions.end(), [](auto &a, auto &b) { return a.stride > b.stride; });
+  std::vector<Range> ranges;
+  auto address = reinterpret_cast<uint64_t>(block->address) + tensor.storage_offset() * item;
+  add_ranges(ranges, address, item, dimensions.data(), dimensions.size());
+  call<const void *, int>("emulatedTensorWritten", ranges.data(), static_cast<int>(ranges.size()));
+  block->written = ranges.size() == 1 && ranges[0].nbytes >= block->nbytes;
+}
+
+void use_context() {
+  static thread_local bool ready = false;
+  if (ready) return;
+  static void *const context = [] {
+    void *made = nullptr;
+    call<unsigned>("cuInit", 0);
+    call<void **, int>("cuDevicePrimaryCtxRetain", &made, 0);
+    return made;
+  }();
+  call<void *>("cuCtxSetCurrent", context);
+  ready = true;
+}
+
+void synchronize() {
+  use_context();
+  call("cuCtxSynchronize");
+}
+
+static std::mutex names;
+static std::unordered_set<std::string> told;
+
+void tell_computed(const std::string &name) {
+  {
+    std::lock_guard<std::mutex> lock(names);
+    if (!told.insert(name).second) return;
+  }
+  call<const char *>("emulatedTensorComputed", name.c_str());
+}
+
+void tell_refused(const std::string &name) { call<const char *>("emulatedTensorRefused", name.c_str()); }
+
+} // namespace emulated
+
+// A section of the emulated GPU begins, with an empty log.
+extern "C" __attribute__((visibility("default"))) void emulated_section_begins() {
+  std::lock_guard<std::mutex> lock(emulated::names);
+  emulated::told.clear();
+}

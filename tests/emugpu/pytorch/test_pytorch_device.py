@@ -1,0 +1,163 @@
+"""PyTorch's build for CPUs with the emulated GPU as its device.
+
+The programs run in a Python that has PyTorch: this one, or one of EMULATED_GPU_PYTHONS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from functools import cache
+from pathlib import Path
+
+import pytest
+from driver_programs import PROGRAMS, run
+from ptx_programs import STORE_R1, WORDS, source
+
+from emugpu.driver.log import judge
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+SEARCH = os.pathsep.join(map(str, (ROOT, ROOT / "tests/support")))
+
+
+@cache
+def torch_python() -> str | None:
+    for python in [sys.executable, *filter(None, os.environ.get("EMULATED_GPU_PYTHONS", "").split(":"))]:
+        if not subprocess.run([python, "-c", "import torch, numpy"], capture_output=True, timeout=120).returncode:
+            return python
+    return None
+
+
+@pytest.fixture(autouse=True)
+def python(monkeypatch):
+    found = torch_python()
+    if found is None:
+        pytest.skip("no Python with PyTorch")
+    monkeypatch.setenv("PYTHONPATH", SEARCH)
+    return found
+
+
+def test_the_device_is_like_one_of_cuda(capfd, python):
+    done = run(capfd, "h100", python, PROGRAMS / "python/torch_device.py")
+    found = json.loads(done.out.splitlines()[-1])
+    assert len(found) == 12 and not any(found.values()), found
+    assert done.code == 0 and "the time between events is not measured" in done.err
+    assert done.log.unhandled == {"aten::_flash_attention_forward": 1}
+    assert {"aten::bmm", "aten::topk", "aten::native_layer_norm_backward"} <= done.log.by_torch
+    assert not done.log.by_torch & {"aten::view", "aten::empty", "aten::as_strided", "aten::copy_"}
+
+
+@pytest.mark.parametrize(
+    "case, word, reason",
+    [
+        ("right", "clean", ""),
+        ("written", "clean", ""),
+        ("short", "wrong", "outside every allocation; the nearest is 'tensor of 124 bytes'"),
+        ("freed", "wrong", "outside every allocation"),
+        ("cpu", "wrong", "outside every allocation"),
+    ],
+)
+def test_a_kernel_reads_and_writes_tensors_within_their_bounds(capfd, python, case, word, reason):
+    done = run(capfd, "h100", python, PROGRAMS / "python/torch_memory.py", case, check=True, uninitialised="report")
+    verdict = judge(done.log, "it", f"code {done.code}" if done.code else "", checked=True)
+    assert verdict.word == word, verdict.lines()
+    assert reason in "\n".join(verdict.lines()), verdict.lines()
+    assert not done.log.launches[0].warnings
+    assert ("CUDA error: illegal address" in done.err) == (word == "wrong"), done.err
+
+
+@pytest.mark.parametrize(
+    "case, first", [("unwritten", "byte 0 of 'tensor of 128"), ("half-written", "byte 252 of 'tensor of 256")]
+)
+def test_what_no_one_wrote_of_a_tensor_is_unwritten_memory(capfd, python, case, first):
+    """Element 63 of the half-written tensor is the only one that PyTorch has left out."""
+    done = run(capfd, "h100", python, PROGRAMS / "python/torch_memory.py", case, uninitialised="report")
+    assert done.code == 0, done.err
+    (launch,) = done.log.launches
+    assert [warning.rule for warning in launch.warnings] == ["uninitialised"], launch.warnings
+    assert first in launch.warnings[0].message
+
+
+# ---- the plugin ----
+
+SHARED = "mov.b32 %r4, words; shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r4; st.shared.b32 [%r3], %r0;"
+NEIGHBOUR = "xor.b32 %r5, %r3, 128; ld.shared.b32 %r1, [%r5];" + STORE_R1 + "ret;"
+KERNELS = {
+    "right": source(SHARED + "bar.sync 0;" + NEIGHBOUR, WORDS, target="sm_90a"),
+    "racy": source(SHARED + NEIGHBOUR, WORDS, target="sm_90a"),
+}
+SUITE = """
+import driver_client as driver
+import torch
+
+KERNELS = {kernels!r}
+
+def launched(name):
+    driver.start()
+    (kernel,) = driver.load(KERNELS[name], "kernel")
+    out = torch.zeros(64, dtype=torch.int32, device="cuda")
+    driver.launch(kernel, 1, 64, out.data_ptr())
+    return out
+
+def test_right():
+    assert torch.equal(launched("right"), torch.arange(64, device="cuda", dtype=torch.int32).roll(32))
+
+def test_racy():
+    assert launched("racy").is_cuda
+
+def test_of_cuda_alone():
+    launched("right")
+    q = torch.zeros(1, 16, 4, 8, device="cuda").half()
+    torch.ops.aten._flash_attention_forward(q, q, q, None, None, 16, 16, 0.0, False, False)
+
+def test_torch_alone():
+    assert torch.ones(3, device="cuda").sum() == 3
+"""
+
+
+def test_each_test_of_a_suite_that_imports_torch_has_a_verdict(python, tmp_path):
+    (tmp_path / "test_suite.py").write_text(SUITE.replace("{kernels!r}", repr(KERNELS)))
+    command = [python, "-m", "pytest", "-p", "emugpu.pytest_plugin", "-p", "no:cacheprovider", "-v", "-rA"]
+    done = subprocess.run(
+        [*command, "--emulated-gpu", "h100", "--check", "test_suite.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTEST_ADDOPTS": ""},
+    )  # fmt: skip
+    assert "test_right PASSED (clean)" in done.stdout, done.stdout + done.stderr
+    assert "test_racy FAILED (racy)" in done.stdout
+    assert "test_of_cuda_alone FAILED (incomplete)" in done.stdout
+    assert "test_torch_alone PASSED " in done.stdout
+    assert "computed by PyTorch on the CPU, not looked at: aten::zero_" in done.stdout.replace("fill_", "zero_")
+
+
+def test_torch_may_be_imported_before_the_gpu_is_there(python, tmp_path):
+    program = """
+        import torch
+        from emugpu import emulated_gpu
+        assert not torch.cuda.is_available()
+        for _ in range(2):
+            with emulated_gpu("b200") as gpu:
+                assert torch.ones(4, device="cuda").add(1).sum().item() == 8
+            assert torch.cuda.get_device_capability() == (10, 0)
+            assert "aten::add" in gpu.verdict.as_dict()["fidelity"]["by_torch"], gpu.verdict.as_dict()
+    """
+    done = subprocess.run([python, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_build_of_torch_for_gpus_gets_one_line(python, tmp_path):
+    """A stand-in for torch; the line says what to install."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("__version__ = '2.13.0+cu130'\nfrom . import version\n")
+    (tmp_path / "torch/version.py").write_text("cuda = '13.0'\nhip = None\n")
+    search = os.pathsep.join([str(tmp_path), SEARCH])
+    program = "from emugpu.pytorch.importing import activate_when_imported as a; a(); import torch; print('goes on')"
+    done = subprocess.run(
+        [python, "-c", program], env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "goes on\n"
+    assert done.stderr.count("\n") == 1 and "pip install torch --index-url" in done.stderr, done.stderr
