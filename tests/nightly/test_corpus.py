@@ -89,7 +89,7 @@ def test_a_program_that_ends_before_its_last_schedule_is_incomplete(tmp_path, co
     python.write_text("\n".join(lines), encoding="utf-8")
     python.chmod(0o755)
     work = (Project("project", "1", ()), Program("b200", ("program",)))
-    found = verify(work, python=str(python), sources=tmp_path, answers=tmp_path, hook=tmp_path, limit=1)
+    found = verify(work, python=str(python), sources=tmp_path, answers=tmp_path, limit=1)
     assert [(kernel.word, kernel.why) for kernel in found] == [("incomplete", cause)] * 2
     assert is_gone_soon(int(started.read_text()))
 

@@ -273,6 +273,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   });
   m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   m.impl("scaled_dot_product_attention", attention);
+  m.impl("mm.dtype", [](const Tensor &a, const Tensor &b, at::ScalarType type) { return a.to(type).mm(b.to(type)); });
+  m.impl("bmm.dtype", [](const Tensor &a, const Tensor &b, at::ScalarType type) { return a.to(type).bmm(b.to(type)); });
   // PyTorch chooses the kernels of convolutions by the device; those of the CPU are chosen by this.
   for (auto name : {"convolution", "convolution_backward", "_convolution"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());

@@ -7,7 +7,6 @@ The table counts kernels: the functions on the GPU that the programs of a projec
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -72,10 +71,9 @@ def main(
     chosen = list(dict.fromkeys(project for project, _ in work))
     python = _checked(python, sources, answers, json_path)
     answers.mkdir(parents=True, exist_ok=True)
-    hook = _preloaded(answers)
     for project in chosen if gets else ():
         _get(project, python, sources)
-    job = partial(verify, python=python, sources=sources, answers=answers, hook=hook, limit=limit)
+    job = partial(verify, python=python, sources=sources, answers=answers, limit=limit)
     click.echo(f"{several(len(work), 'program')}, each within {limit:g} s", err=True)
     kernels: list[Kernel] = []
     for found in in_order(job, work, jobs):
@@ -98,16 +96,6 @@ def _checked(python: str, sources: Path, answers: Path, json_path: Path | None) 
     check_folder(answers, "--answers")
     check_output(json_path and str(json_path), "--json", "name another file")
     return str(Path(found).absolute())
-
-
-def _preloaded(folder: Path) -> Path:
-    """Compiles the library that gives PyTorch the memory of the emulated GPU.
-
-    It is moved to its place, so that a program of another run that has loaded it keeps the one it has.
-    """
-    compiled, made = folder / f"managed-{os.getpid()}.so", folder / "managed.so"
-    _call(["cc", "-O2", "-shared", "-fPIC", "-o", str(compiled), str(HERE / "managed.c"), "-ldl"], folder)
-    return compiled.replace(made)
 
 
 def _get(project: Project, python: str, sources: Path) -> None:

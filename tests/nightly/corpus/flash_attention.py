@@ -48,7 +48,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
     k, v = (x.float().expand(-1, q.shape[1], -1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.float(), k) / math.sqrt(q.shape[-1])
     if causal:
-        later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+        later = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 

@@ -21,9 +21,7 @@ from tests.nightly.corpus.worker import SCHEDULES
 ROOT = HERE.parents[2]
 
 
-def verify(
-    work: tuple[Project, Program], *, python: str, sources: Path, answers: Path, hook: Path, limit: float
-) -> list[Kernel]:
+def verify(work: tuple[Project, Program], *, python: str, sources: Path, answers: Path, limit: float) -> list[Kernel]:
     """Returns the kernels of one program, with the verdict on each."""
     project, program = work
     name = re.sub(r"[^\w.=-]+", "_", f"{project.name} {program.name}")[:180]
@@ -35,7 +33,7 @@ def verify(
         partial = file.with_suffix(".partial")
         partial.write_text("", encoding="utf-8")
         command = [python, str(HERE / "worker.py"), program.gpu, str(partial), *program.command]
-        environment = _environment(project, hook, program.command[0].endswith(".py"))
+        environment = _environment(project)
         with open(file.with_suffix(".log"), "wb") as log:
             try:
                 ended = run(command, limit, cwd=where, env=environment, stdout=log, stderr=log)
@@ -50,6 +48,6 @@ def verify(
     return kernels_of(project.name, program.name, [json.loads(line) for line in lines])
 
 
-def _environment(project: Project, hook: Path, is_script: bool) -> Mapping[str, str]:
+def _environment(project: Project) -> Mapping[str, str]:
     added = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **dict(project.variables)}
-    return {**os.environ, **added, **({"LD_PRELOAD": str(hook)} if is_script else {})}
+    return {**os.environ, **added}

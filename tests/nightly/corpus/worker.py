@@ -2,7 +2,7 @@
 
 Each schedule gives one line of JSON in the file ANSWERS: the verdict of `emugpu verify`, its reasons, and the launches.
 A Python script runs in this process, once for each schedule, so that what it imports and compiles is there already; its
-PyTorch is the one of `torch_on_cpu`. Other programs are started for each schedule.
+PyTorch gets the emulated GPU (`emugpu.pytorch`). Other programs are started for each schedule.
 """
 
 from __future__ import annotations
@@ -76,11 +76,9 @@ def _script(
 
 def _run(command: Sequence[str]) -> None:
     script = Path(command[0])
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    if preloaded and "torch_on_cpu" not in sys.modules and importlib.util.find_spec("torch"):
-        import torch_on_cpu
+    if "torch" not in sys.modules and importlib.util.find_spec("torch"):
+        import torch  # noqa: F401  it gets the emulated GPU now
 
-        torch_on_cpu.install(preloaded)
         _one_configuration()
         if any(USES_CUTE.search(Path(word).read_text()) for word in command if word.endswith(".py")):
             _cute_dsl()

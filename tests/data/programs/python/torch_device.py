@@ -113,6 +113,8 @@ def results_are_those_of_the_cpu():
     ]
     for function, given in cases:
         torch.testing.assert_close(function(*(each.cuda() for each in given)).cpu(), function(*given))
+    a, b = q[0, 0].bfloat16(), q[0, 0].t().bfloat16()
+    assert torch.equal(torch.mm(a.cuda(), b.cuda(), out_dtype=torch.float).cpu(), a.float() @ b.float())
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.bool):
         assert torch.equal(q.cuda().to(dtype).float().cpu(), q.to(dtype).float()), dtype
 
