@@ -26,7 +26,8 @@ def main(case):
     elif case == "half-written":
         given = torch.empty(32, 2, dtype=torch.int32, device="cuda")
         given[:, 0] = 5
-        given[:31, 1] = 6
+        given[:20, 1] = 6
+        given[21:, 1] = 6
         given = given.view(-1)[32:]
     elif case == "written":
         given = torch.empty(32, 2, dtype=torch.int32, device="cuda")
