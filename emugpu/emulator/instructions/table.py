@@ -21,6 +21,7 @@ from emugpu.emulator.ptx.ast import (
     Instruction,
     Label,
     MemoryOperand,
+    Negated,
     Operand,
     Register,
     Symbol,
@@ -354,11 +355,17 @@ def _typed(i: Instruction, kinds: tuple[str, ...]) -> tuple[tuple[Operand, str],
 
 
 def apart(operations: Sequence[Micro]) -> tuple[Micro, ...]:
-    """Returns operations each of which reads registers as they were before the first one."""
+    """Returns operations each of which reads registers as they were before the first one.
+
+    If several write one register, it gets the result of the last.
+    """
     found, last = [], []
     for n, m in enumerate(operations):
-        to = m.destination
-        if any(to == operand for other in operations[n + 1 :] for operand, _ in other.sources) and to is not None:
+        to, later = m.destination, operations[n + 1 :]
+        if to in [other.destination for other in later]:
+            continue
+        read = [o.register if isinstance(o, Negated) else o for other in later for o, _ in other.sources]
+        if to in read:
             assert isinstance(to, Register)
             kind = "pred" if to.type == "pred" else f"b{row_bits(to.type)}"
             between = Temporary(kind == "b64", 8 + n)

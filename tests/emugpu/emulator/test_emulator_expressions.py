@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from native_engine import outcome
 from ptx_forms import module
+from ptx_programs import STORE_R1, source
 
 from emugpu.emulator import Module
 
@@ -33,3 +36,23 @@ TEXTS = {
 def test_the_text_is_what_one_would_write_by_hand(form):
     text = Module(module([form, "ret;"], "sm_90a")).code(None).source
     assert [line.strip() for line in text.splitlines() if " = " in line and "R[" not in line] == [TEXTS[form]]
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["python", "native"])
+@pytest.mark.parametrize(
+    ("form", "first", "second"),
+    [
+        ("setp.lt.and.u32 %p1|%p2, %r0, 20, !%p1;", lambda t, p: t < 20 and not p, lambda t, p: t >= 20 and not p),
+        ("setp.lt.and.u32 %p1|%p1, %r0, 20, %p1;", lambda t, p: t >= 20 and p, lambda t, p: False),
+    ],
+)
+def test_two_results_where_the_first_is_also_a_source(form, first, second, native):
+    """Also if the source is negated; of two results in the same register, the second stays."""
+    body = f"""
+    setp.lt.u32 %p1, %r0, 25; setp.gt.u32 %p2, %r0, 99;
+    {form}
+    selp.b32 %r1, 1, 0, %p1; selp.b32 %r2, 2, 0, %p2; or.b32 %r1, %r1, %r2;
+    """
+    found = outcome(source(body + STORE_R1 + "ret;"), native)["out"]
+    wanted = [first(t, t < 25) + 2 * second(t, t < 25) for t in range(32)]
+    assert np.frombuffer(found, np.uint32)[:32].tolist() == wanted
