@@ -140,6 +140,8 @@ def _mov(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     only(i)
     destination, source = i.operands
+    if kind == "b128" and any(isinstance(o, Vector) and len(o.elements) != 2 for o in i.operands):
+        raise Unsupported  # PTX packs 128 bits of two halves only
     if isinstance(destination, Vector):
         return assign(*_parts(destination.elements, source, kind))
     if isinstance(source, Vector):

@@ -106,6 +106,7 @@ popc.sat.b32 %r1, %r2;
 setp.lt.s32 %p1, %r2, %r3, %p4;                 setp.lt.and.s32 %p1, %r2, %r3;
 setp.ltu.s32 %p1, %r2, %r3;                     setp.lo.f32 %p1, %r2, %r3;
 setp.eq.b128 %p1, %q2, %q3;                     selp.sat.b32 %r1, %r2, %r3, %p1;
+mov.b128 %q1, {%r1, %r2, %r3, %r4};             mov.b128 {%r1, %r2, %r3, %r4}, %q1;
 mov.sat.b32 %r1, %r2;                           cvta.to.generic.u64 %rd1, %rd2;
 isspacep.everywhere %p1, %rd2;                  mapa.shared.u32 %r1, %r2, 0;
 getctarank.u32 %r1, %r2;                        cvt.u32 %r1, %r2;
