@@ -7,7 +7,6 @@ import pytest
 from ptx_programs import source
 
 from emugpu.emulator import Device, LaunchError, Module, TensorMap
-from emugpu.emulator.device import SHARED_MEMORY_LIMIT
 
 COPY = """.version 8.8
 .target sm_100a
@@ -132,12 +131,7 @@ def start(directives: str = "", **shape) -> None:
         ("", {"grid": (1, 1, 1)}, {"grid": (1, 1, 1, 1)}, "give 1 to 3 sizes"),
         ("", {"block": 1}, {"block": (1, 0)}, "at least 1"),
         ("", {"grid": (2.0, 1)}, {"grid": (1.5, 1)}, "at least 1"),
-        (
-            "",
-            {"dynamic_smem": SHARED_MEMORY_LIMIT - 1024},
-            {"dynamic_smem": SHARED_MEMORY_LIMIT - 1023},
-            "232449 bytes",
-        ),
+        ("", {"dynamic_smem": 226 * 1024}, {"dynamic_smem": 226 * 1024 + 1}, "232449 bytes .* limit of 232448"),
         (".reqnctapercluster 2", {"grid": 2, "cluster": 2}, {"grid": 2, "cluster": (1, 2)}, "compiled for cluster"),
         ("", {"workers": 1}, {"workers": 0}, "workers 0: must be above 0"),
         ("", {"max_steps": 5}, {"timeout": 0}, "timeout 0: must be above 0"),
@@ -149,6 +143,14 @@ def test_the_last_launch_that_fits_and_the_first_that_does_not(directives, good,
     start(directives, **good)
     with pytest.raises(LaunchError, match=message):
         start(directives, **bad)
+
+
+def test_a_cta_of_consumer_blackwell_has_99_kb_of_shared_memory():
+    device, module = Device(), Module.from_text(source("ret;", target="sm_120a"))
+    launch = {"grid": 1, "block": 32, "arguments": [device.alloc(4)]}
+    device.launch(module, dynamic_smem=99 * 1024, **launch)
+    with pytest.raises(LaunchError, match=r"101377 bytes .* limit of 101376"):
+        device.launch(module, dynamic_smem=99 * 1024 + 1, **launch)
 
 
 def test_the_entry_may_be_left_out_if_there_is_one_only():
