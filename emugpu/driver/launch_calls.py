@@ -170,6 +170,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
             dynamic_smem=shape.dynamic_shared,
             cooperative=shape.cooperative,
             arguments=[parameters[p.offset : p.offset + p.size] for p in kernel.parameters],
+            gpu=gpu.model.target,
             watch=partial(_stop_if_gone, session),
             sinks=(checker,) if checker else (),
             workers=workers,

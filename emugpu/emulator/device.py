@@ -289,6 +289,7 @@ class Device:
         progress: Callable[[int, int], None] | None = None,
         sinks: Sequence[Sink] = (),
         regions: Sequence[Region] = (),
+        gpu: str | None = None,
         resident_clusters: int | None = None,
         cooperative: bool = False,
         workers: int = 1,
@@ -306,6 +307,7 @@ class Device:
         order or by name: a TensorMap, an int, a float, a NumPy scalar, bytes, None (null), or the fields of a struct as
         a tuple or dict (see `emugpu.emulator.arguments`). ``progress`` is called with (clusters done, all clusters).
         ``sinks`` get every event of the run. ``regions``: names of parts of dynamic shared memory, for messages.
+        ``gpu``: the target whose GPU runs the kernel, with its SMs and their limits; by default that of the module.
         ``resident_clusters``: how many clusters the GPU holds at once; by default as many as it has room for.
         ``cooperative``: all CTAs run at once, and have the workspace that cooperative_groups' ``grid.sync`` needs.
         ``workers``: the number of processes that share the clusters, for kernels whose clusters are independent.
@@ -331,9 +333,10 @@ class Device:
             tensor_maps={at: (name, map.in_units) for at, (name, map) in parameters.maps.items()},
             regions=tuple(regions),
         )
-        _check(code, shape, module.target)
+        gpu = gpu or module.target
+        _check(code, shape, gpu)
         _check_rules(allow)
-        capacity = _capacity(code, shape, module.target, resident_clusters)
+        capacity = _capacity(code, shape, gpu, resident_clusters)
         if cooperative and shape.cluster_count > capacity:
             clusters = "CTAs" if shape.cluster_size == 1 else f"clusters of {shape.cluster_size} CTAs"
             raise LaunchError(
@@ -357,7 +360,7 @@ class Device:
             unit, constants = self._mma_unit, self._constants
             unwritten = self._uninitialised, self._seed
             grid = Grid(code, shape, self._memory, unit, schedule, findings, sink, addresses, constants, *unwritten)
-            grid.sms = usual_gpu(architecture(module.target)).sms
+            grid.sms = usual_gpu(architecture(gpu)).sms
             self._memory.unwritten = self._constants.unwritten = grid.unwritten
             clusters = Clusters(shape.cluster_count, capacity, shape.cluster_size, schedule.reverses)
             return grid, self._make_machine(grid, schedule, clusters, limits)

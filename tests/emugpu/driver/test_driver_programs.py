@@ -72,6 +72,22 @@ def test_vector_add():
     assert not log.failure and not log.unhandled
 
 
+@pytest.mark.parametrize(("target", "ctas"), [("sm_121a", 48), ("sm_120", 48), ("sm_120", 49)])
+def test_the_gpu_and_not_its_ptx_says_how_many_ctas_run_at_once(target, ctas):
+    """A barrier of the whole grid hangs on the 48 SMs of a DGX Spark if there are more CTAs, of one to an SM."""
+    code, log = run_script(
+        f"""
+        text = open({str(TESTS / "data/cuda/residency.ptx")!r}).read()
+        barrier, = load(text.replace(".target sm_100a", ".target {target}"), "grid_barrier")
+        arrived, seen = upload((c_uint * 1)(0)), asked("cuMemAlloc_v2", 4 * {ctas})
+        launch(barrier, {ctas}, 1024, arrived, seen)
+        sys.exit(result_of("cuCtxSynchronize") != "CUDA_SUCCESS")
+        """,
+        gpu="spark",
+    )
+    assert code == (ctas > 48), log.launches[0].error
+
+
 def test_a_program_may_have_something_where_pinned_memory_would_be():
     """Allocators take addresses at random: what lay there made cuInit fail every now and then."""
     script = f"""

@@ -154,6 +154,16 @@ def test_an_sm_holds_2048_threads():
         meet(2 * 148 + 1, threads=1024)
 
 
+def test_the_gpu_that_runs_older_ptx_gives_the_room():
+    """A DGX Spark runs PTX for sm_120, and PTX for sm_90 too. It has 48 SMs of 100 KB, an RTX 5090 has 170."""
+    for target in ("sm_120", "sm_90"):
+        meet(48, target, dynamic_smem=60 * KB, gpu="sm_121a")
+        with pytest.raises(Livelock, match="48 at once"):
+            meet(49, target, dynamic_smem=60 * KB, gpu="sm_121a")
+        with pytest.raises(LaunchError, match="exceeds the limit of 101376"):
+            meet(1, target, dynamic_smem=100 * KB, gpu="sm_121a")
+
+
 def test_room_for_more_than_the_gpu_holds_can_be_asked_for():
     meet(160, dynamic_smem=200 * KB, resident_clusters=160)
 
