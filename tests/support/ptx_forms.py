@@ -308,6 +308,8 @@ _IM2COL = [
 _BULK_100 = [
     "st.bulk.shared::cta [%r1], %d1, 0;", "st.bulk.weak.shared::cta [%r1], %d1, 0;",
     f"{_TMA}.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
+    f"{_TMA}.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
+    "cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4 [%d1, {%r2, %r3, %r4, %r6, %r7}];",
     f"{_TMA}.2d.global.shared::cta.tile::scatter4.bulk_group [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5];",
     f"{_TMA}.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes.multicast::cluster.cta_group::2 [%r1], [%d1, {{%r2, %r3, %r4, %r6, %r7}}], [%r5], %h1;",
     f"{_TMA}.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {{%r2, %r3}}], [%r4];",
@@ -478,6 +480,8 @@ ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%r4];
 ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r0}, [%r4];
 stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%r4], {%r0};
 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r0], [%r1];
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%r0], [%r1];
+tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%d0], 1;
 clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p0, %q0;
 clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r0, %r1, %r2, _}, %q0;
 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 32;
@@ -503,7 +507,10 @@ def _mma_of_kinds() -> list[str]:
     for kind in ("mxf4.block_scale", "mxf4.block_scale.scale_vec::2X", "mxf4nvf4.block_scale.scale_vec::2X"):
         scaled.append((f"kind::{kind}.f32.e2m1.e2m1.f32.ue8m0", 64))
     scaled.append(("kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3", 64))
-    forms = []
+    forms = [
+        f"mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.f16.{a}.e5m2.f16 {{%r40, %r41}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5, %r6, %r7}}, {{%r40, %r41}}, %r8, 0;"
+        for a in ("e4m3", "e5m2")
+    ]
     for (types, k), sparse in product([*plain, *scaled], (False, True)):
         d = "{%r40, %r41}" if ".f16" in types else "{%f0, %f1, %f2, %f3}"
         words = "mma.sp::ordered_metadata.sync.aligned" if sparse else "mma.sync.aligned"
