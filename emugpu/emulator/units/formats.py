@@ -116,7 +116,7 @@ def _table(form: Format) -> Numbers:
         special = exponent == (1 << form.exponent) - 1
         numbers = np.where(special, np.where(fraction == 0, np.inf, np.nan), numbers)
     elif form.nan is not None:
-        magnitude = bits & ~form.sign
+        magnitude = bits & ((1 << (form.exponent + form.fraction)) - 1)
         numbers = np.where(magnitude == form.nan, np.nan, numbers)
     return np.where(bits & form.sign != 0, np.negative(numbers), numbers)
 

@@ -189,6 +189,21 @@ def test_selectors_that_the_isa_leaves_undefined_are_faults(size, selectors, pro
         assert (run(form, [*ONES, scale], more).view(np.float32) == 64).all()
 
 
+@pytest.mark.parametrize(
+    ("size", "scale", "word", "result"),
+    [
+        (4, "ue4m3", 0x383838B8, 64),  # the upper bit of a factor means nothing
+        (4, "ue4m3", 0x3838387F, np.nan),
+        (4, "ue4m3", 0x383838FF, np.nan),
+        (2, "ue8m0", 0x7F7F7FFF, np.nan),
+        (2, "ue8m0", 0xFFFF7F7F, 64),  # these bytes are not selected
+    ],
+)
+def test_factors_that_are_no_numbers_make_nan(size, scale, word, result):
+    found = run(NVFP4.format(size, scale), [*ONES, np.full((1, 32), word)], ", %r18, {0, 0}, %r18, {0, 0}")
+    np.testing.assert_array_equal(found.view(np.float32), np.full((4, 32), result, np.float32))
+
+
 @pytest.mark.parametrize(("lanes", "undefined"), [((2, 3), False), ((1, 2, 3), True)])
 def test_only_the_lanes_that_give_scale_factors_need_defined_ones(lanes, undefined):
     """thread-id-a is 0: lanes 0 and 1 of each quad give the factors of A."""
