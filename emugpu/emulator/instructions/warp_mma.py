@@ -112,8 +112,8 @@ def mma(
     results = multiply(form, stacked[0], stacked[1], stacked[2], grid.mma_unit.accumulation, held, of_scales)
     depth = form.k if metadata is None else form.k // 2
     matrices = (
-        Matrix("a", form.m, depth, form.bits(form.a_type), len(a)),
-        Matrix("b", form.n, form.k, form.bits(form.b_type), len(b)),
+        Matrix("a", form.m, depth, form.bits(form.a_type), len(a), form.used(form.a_type)),
+        Matrix("b", form.n, form.k, form.bits(form.b_type), len(b), form.used(form.b_type)),
         Matrix("c", form.m, form.n, ELEMENT_BITS[form.d_type], len(c)),
     )
     return product(results, list(zip((a, b, c), matrices, strict=True)), matrices[2], scales)

@@ -65,6 +65,13 @@ class WarpMmaForm(NamedTuple):
         """Returns the bits that an element takes in a register; 6 and 4 bits take a byte unless the kind is mxf4."""
         return max(8, ELEMENT_BITS[element]) if self.kind.endswith("f8f6f4") else ELEMENT_BITS[element]
 
+    def used(self, element: str) -> int:
+        """Returns the bits of a register's byte in which an element of 6 or 4 bits lies; 0 if elements fill registers.
+
+        A byte has 4 bits in its middle, and 6 bits at its lower end.
+        """
+        return 0 if self.bits(element) == ELEMENT_BITS[element] else 0x3C if element == "e2m1" else 0x3F
+
     @property
     def pairs(self) -> bool:
         """Returns whether a sparse A keeps pairs of neighbours: four of every eight elements along K."""
@@ -75,7 +82,7 @@ class Matrix(NamedTuple):
     """A matrix in the registers of a warp. Each register holds neighbours of a row of A or C, or of a column of B.
 
     which: "a", "b", or "c" for C and D. rows, depth: rows and columns of A and C; columns and K of B. bits: size of an
-    element. registers: their number, of 32 bits each, or 64 for f64.
+    element. registers: their number, of 32 bits each, or 64 for f64. used: as `WarpMmaForm.used` says.
     """
 
     which: str
@@ -83,6 +90,7 @@ class Matrix(NamedTuple):
     depth: int
     bits: int
     registers: int
+    used: int = 0
 
     @property
     def width(self) -> int:
@@ -155,13 +163,21 @@ def spread(
     An element of D is undefined if an element of its row of A, of its column of B, a factor of these, or the element of
     C is.
     """
-    a, b, c = (from_registers(registers, matrix) != 0 for registers, matrix in operands)
-    of_a, of_b = (x.any(axis=1) for x in (a, b))
+    a, b, c = (_has_undefined(*operand) for operand in operands)
+    of_a, of_b = (np.logical_or.reduce(x, axis=1) for x in (a, b))
     if scales:
         of_a, of_b = of_a | scales[0].any(axis=1), of_b | scales[1].any(axis=1)
     undefined = of_a[:, None] | of_b[None, :] | c
     everything = np.array((1 << result.bits) - 1, f"u{result.bits // 8}")
     return to_registers(np.where(undefined, everything, 0).astype(everything.dtype), result)
+
+
+def _has_undefined(registers: NDArray[Any], matrix: Matrix) -> NDArray[Any]:
+    """Returns which elements have an undefined bit that counts."""
+    bits = from_registers(registers, matrix)
+    if matrix.used:
+        bits = bits & matrix.used
+    return bits.astype(bool)
 
 
 def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:
@@ -175,7 +191,6 @@ def numbers(bits: NDArray[Any], kind: str) -> NDArray[Any]:
 def _operand(form: WarpMmaForm, registers: NDArray[Any], which: str, rows: int, k: int, kind: str) -> NDArray[Any]:
     bits = form.bits(kind)
     elements = from_registers(registers, Matrix(which, rows, k, bits, len(registers)))
-    # A byte has 4 bits in its middle, and 6 bits at its lower end.
     return numbers(elements >> 2 if kind == "e2m1" and bits == 8 else elements, kind)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from ptx_programs import launch
+from ptx_programs import STORE_R1, launch
 
 from emugpu.emulator import Device, Fault
 from emugpu.emulator.errors import PtxSyntaxError
@@ -219,6 +219,30 @@ def test_only_the_lanes_that_give_scale_factors_need_defined_ones(lanes, undefin
             run(form, [*ONES, scale], more, setup)
     else:
         assert (run(form, [*ONES, scale], more, setup).view(np.float32) == 64).all()
+
+
+@pytest.mark.parametrize(
+    ("element", "one", "first", "bits", "undefined"),
+    [("e2m1", 2, 2, 4, False), ("e2m1", 2, 2, 3, True), ("e3m2", 12, 0, 6, False), ("e2m3", 8, 0, 5, True)],
+)
+def test_bits_beside_small_elements_need_not_be_defined(element, one, first, bits, undefined):
+    """Each byte of A and B has a 1 in some of its bits; its other bits were never written."""
+    setup = "".join(f"bfi.b32 %r50, {one}, %r50, {8 * byte + first}, {bits};\n" for byte in range(4))
+    zeros = "".join(f"mov.b32 %r{n}, 0;\n" for n in range(4, 8))
+    multiply = f"""
+    mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.{element}.{element}.f32 {{%r4, %r5, %r6, %r7}},
+        {{%r50, %r50, %r50, %r50}}, {{%r50, %r50}}, {{%r4, %r5, %r6, %r7}};
+    setp.eq.f32 %p1, %r4, 0f42000000;
+    selp.b32 %r1, 1, 0, %p1;
+    @%p1 bra STORE;
+    STORE:
+    """
+    if undefined:
+        with pytest.raises(Fault, match="%r50, which was never written"):
+            launch(setup + zeros + multiply + STORE_R1 + "ret;", target="sm_120a")
+    else:
+        launched = launch(setup + zeros + multiply + STORE_R1 + "ret;", target="sm_120a")
+        assert (launched.words(32) == 1).all()
 
 
 @pytest.mark.parametrize(
