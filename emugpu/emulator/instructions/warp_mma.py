@@ -199,8 +199,11 @@ def _factors(w: Translator, data: Operand, selectors: Operand) -> str:
 def _multiply_kind(i: Instruction, w: Translator, words: list[str], selector: int | None) -> Effect:
     """Emits an mma of a kind, which only sm_120 has. Its words may stand before or behind the shape."""
     plain = [word for word in words if "::" not in word and word != "block_scale"]
-    kind, *more = (word.partition("::")[2] for word in words if word.startswith(("kind::", "scale_vec::")))
+    kind, *other = (word.partition("::")[2] for word in words if word.startswith("kind::"))
+    sizes = [word.partition("::")[2] for word in words if word.startswith("scale_vec::")]
     scaled = "block_scale" in words
+    if other or len(sizes) > scaled or (i.modifiers[0].startswith("sp") and i.modifiers[0] != "sp::ordered_metadata"):
+        raise Unsupported
     if len(plain) != 9 + scaled or plain[:2] != ["sync", "aligned"] or plain[3:5] != ["row", "col"]:
         raise Unsupported
     d_type, a_type, b_type, c_type = plain[5:9]
@@ -209,7 +212,7 @@ def _multiply_kind(i: Instruction, w: Translator, words: list[str], selector: in
     scaling = None
     if scaled:
         allowed = _SCALINGS.get((kind, plain[9]), ())
-        vectors = int(more[0][0]) if more else allowed[0] if kind != "mxf4nvf4" else 0
+        vectors = int(sizes[0][0]) if sizes else allowed[0] if kind != "mxf4nvf4" else 0
         if vectors not in allowed:
             raise Unsupported
         scaling = Scaling(kind, vectors, plain[9])

@@ -262,6 +262,19 @@ def test_forms_that_the_isa_does_not_have_are_not_implemented(form, operands):
         run(form, [*ONES, np.zeros((1, 32))], more)
 
 
+@pytest.mark.parametrize("sparse", ["sp", "sp::ordered_metadata"])
+@pytest.mark.parametrize("more", ["", ".kind::f8f6f4", ".scale_vec::1X"])
+def test_a_kind_is_named_once_and_its_metadata_is_ordered(sparse, more):
+    """ptxas 13.0 refuses all of these but one."""
+    ones = [np.full((4, 32), 0x08080808), np.full((4, 32), 0x08080808), np.zeros((4, 32)), np.full((1, 32), 0x44444444)]
+    form = f"{sparse}.sync.aligned.m16n8k64.row.col.kind::f8f6f4{more}.f32.e2m1.e2m1.f32"
+    if sparse == "sp" or more:
+        with pytest.raises((Fault, PtxSyntaxError), match="not implemented"):
+            run(form, ones, ", %r20, 0")
+    else:
+        assert (run(form, ones, ", %r20, 0").view(np.float32) == 32).all()
+
+
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 def test_data_centre_gpus_have_no_kinds_of_mma(target):
     with pytest.raises(
