@@ -6,10 +6,17 @@ import ctypes
 from functools import cache
 from typing import Any
 
+from emugpu.errors import CannotRun
+
 
 @cache
 def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CannotRun(
+            "PyTorch does not find the emulated driver (libcuda.so.1); leave LD_LIBRARY_PATH as emugpu sets it"
+        ) from error
 
 
 def call(name: str, *arguments: Any, check: bool = True) -> None:

@@ -19,6 +19,9 @@ void mark_written(const at::TensorBase &tensor);
 // Makes the device's context current in this thread, as NVIDIA's runtime does.
 void use_context();
 
+// Raises an error if a device is not the only one that there is.
+void require(c10::Device device);
+
 // Waits for all launches, and raises the error of one that failed.
 void synchronize();
 

@@ -23,7 +23,7 @@ template <typename... Arguments> void call(const char *name, Arguments... argume
     auto text_of = reinterpret_cast<int (*)(int, const char **)>(dlsym(driver, "cuGetErrorString"));
     const char *text = nullptr;
     text_of(error, &text);
-    TORCH_CHECK(error != 2, "CUDA out of memory (", name, ")");
+    TORCH_CHECK_WITH(OutOfMemoryError, error != 2, "CUDA out of memory (", name, ")");
     TORCH_CHECK(false, "CUDA error: ", text ? text : "unknown error", " (", name, ")");
   }
 }

@@ -97,7 +97,10 @@ private:
   Tensor over(const Tensor &tensor) {
     auto storage = storages.find(tensor.storage().unsafeGetStorageImpl());
     if (storage == storages.end()) {
-      c10::DataPtr data(tensor.storage().mutable_data(), c10::Device(c10::DeviceType::CPU));
+      // An operator in Python may keep its argument, so the CPU tensor keeps the memory of the device's tensor alive.
+      auto owner = new c10::Storage(tensor.storage());
+      c10::DataPtr data(owner->mutable_data(), owner, [](void *it) { delete static_cast<c10::Storage *>(it); },
+                        c10::Device(c10::DeviceType::CPU));
       auto made = c10::Storage(c10::Storage::use_byte_size_t(), tensor.storage().nbytes(), std::move(data),
                                c10::GetAllocator(c10::DeviceType::CPU), /*resizable=*/true);
       storage = storages.emplace(tensor.storage().unsafeGetStorageImpl(), made).first;
@@ -158,7 +161,7 @@ private:
   std::unordered_map<c10::StorageImpl *, c10::Storage> storages;
 };
 
-// Operators that take tensors of both devices on a GPU, too.
+// Operators that on a GPU, too, take CPU tensors for a tensor of the device, which is the first argument.
 const std::unordered_set<std::string> MIXES = {
     "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
     "aten::_unsafe_index_put", "aten::_pin_memory",
@@ -189,12 +192,13 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
   const auto first = stack->size() - schema.arguments().size();
   const auto narrow = IN_FLOAT.count(name) ? widen(*stack, first) : std::nullopt;
   Aliases aliases(name);
+  const bool mixes = MIXES.count(name) && (*stack)[first].isTensor() && on_gpu((*stack)[first].toTensor());
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto *alias = schema.arguments()[i].alias_info();
     IValue &value = (*stack)[first + i];
     value = aliases.cpu(value, alias && alias->isWrite());
   }
-  TORCH_CHECK(!aliases.mixed() || MIXES.count(name), "Expected all tensors to be on the same device, but found at "
+  TORCH_CHECK(!aliases.mixed() || mixes, "Expected all tensors to be on the same device, but found at "
               "least two devices, cuda:0 and cpu! (in ", name, ")");
   if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
     tell_refused(name);
@@ -219,12 +223,14 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
 }
 
 Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-             std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+             std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  require(device.value_or(GPU));
   return Tensor(at::detail::empty_generic(size, allocator(), CUDA, c10::dtype_or_default(dtype), format));
 }
 
 Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                     std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+                     std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+  require(device.value_or(GPU));
   return Tensor(at::detail::empty_strided_generic(size, stride, allocator(), CUDA, c10::dtype_or_default(dtype)));
 }
 

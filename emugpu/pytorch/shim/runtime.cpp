@@ -14,17 +14,16 @@ namespace {
 // There is one device, and all work has ended when a call returns; so events have nothing to wait for.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, GPU); }
-  static void require(c10::Device device) {
-    TORCH_CHECK(device.index() <= 0, "CUDA error: invalid device ordinal: ", device, "; the emulated GPU is cuda:0");
-    use_context();
-  }
   c10::DeviceType type() const override { return GPU.type(); }
   c10::Device exchangeDevice(c10::Device device) const override {
-    require(device);
+    setDevice(device);
     return GPU;
   }
   c10::Device getDevice() const override { return GPU; }
-  void setDevice(c10::Device device) const override { require(device); }
+  void setDevice(c10::Device device) const override {
+    require(device);
+    use_context();
+  }
   void uncheckedSetDevice(c10::Device) const noexcept override {}
   c10::Stream getStream(c10::Device) const override { return stream(); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
@@ -45,6 +44,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
 } // namespace
+
+void require(c10::Device device) {
+  TORCH_CHECK(device.index() <= 0, "CUDA error: invalid device ordinal: ", device, "; the emulated GPU is cuda:0");
+}
 
 Generator::Generator(at::Generator on_cpu)
     : GeneratorImpl(GPU, c10::DispatchKeySet(c10::DispatchKey::CUDA)), on_cpu(std::move(on_cpu)) {}

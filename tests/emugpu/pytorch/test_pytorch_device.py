@@ -45,7 +45,7 @@ def python(monkeypatch):
 def test_the_device_is_like_one_of_cuda(capfd, python):
     done = run(capfd, "h100", python, PROGRAMS / "python/torch_device.py")
     found = json.loads(done.out.splitlines()[-1])
-    assert len(found) == 12 and not any(found.values()), found
+    assert len(found) == 14 and not any(found.values()), found
     assert done.code == 0 and "the time between events is not measured" in done.err
     assert done.log.unhandled == {"aten::_flash_attention_forward": 1}
     assert {"aten::bmm", "aten::topk", "aten::native_layer_norm_backward"} <= done.log.by_torch
@@ -161,3 +161,10 @@ def test_a_build_of_torch_for_gpus_gets_one_line(python, tmp_path):
     )
     assert done.stdout == "goes on\n"
     assert done.stderr.count("\n") == 1 and "pip install torch --index-url" in done.stderr, done.stderr
+
+
+def test_a_program_without_the_path_of_the_driver_gets_one_line(capfd, python):
+    program = "import torch; print(torch.cuda.is_available())"
+    done = run(capfd, "h100", "env", "-u", "LD_LIBRARY_PATH", python, "-c", program)
+    assert done.code == 0 and done.out == "False\n", done.err
+    assert done.err.count("does not find the emulated driver") == 1 and "Traceback" not in done.err, done.err

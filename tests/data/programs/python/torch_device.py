@@ -59,6 +59,34 @@ def devices_do_not_mix():
 
 
 @check
+def what_a_gpu_refuses_is_refused():
+    host, there = torch.zeros(3), torch.tensor([1], device="cuda")
+    assert "two devices" in error_of(lambda: host.index_put_((there,), torch.ones(1)))
+    assert "invalid device ordinal: cuda:1" in error_of(lambda: torch.empty(2, device="cuda:1"))
+    assert "invalid device ordinal: cuda:1" in error_of(lambda: host.to("cuda:1"))
+    assert "out of memory" in error_of(lambda: torch.empty(1 << 45, device="cuda"), torch.OutOfMemoryError)
+
+
+@check
+def an_operator_may_keep_its_argument():
+    kept = []
+
+    @torch.library.custom_op("emulated_test::keep", mutates_args=(), device_types="cpu")
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x.clone()
+
+    x = torch.ones(1000, device="cuda")
+    address = x.data_ptr()
+    keep(x)
+    del x
+    gc.collect()
+    assert not freed(address) and kept[0].sum() == 1000
+    kept.clear()
+    assert freed(address)
+
+
+@check
 def views_share_memory():
     x = torch.zeros(4, 6, device="cuda")
     for view in (x.view(24), x.t(), x[1:3], x.view(2, 2, 6), x.as_strided((2,), (7,)), x.unfold(1, 2, 2), x.diagonal()):
