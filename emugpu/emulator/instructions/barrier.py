@@ -27,17 +27,21 @@ def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, wai
 
     Without a count, every thread of the CTA that has not exited takes part.
     """
-    threads = f.cta.alive
+    threads, most = f.cta.alive, WARP_SIZE * len(f.cta.warps)
     if count is not None:
         threads = f.uniform(count, "the barrier's thread count")
-        if threads % WARP_SIZE or not 0 < threads <= f.cta.threads:
+        if threads % WARP_SIZE or not 0 < threads <= most:
             raise Fault(
-                f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the CTA's {f.cta.threads}",
+                f"barrier thread count {threads} must be a multiple of {WARP_SIZE}, at most the {most} of the CTA's "
+                "warps",
                 "barrier",
             )
     if f.grid.sink is not None:
         f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, waits))
-    f.tokens[barrier] = barrier.arrive(f.count, threads, everybody=count is None)
+    if count is None:
+        f.tokens[barrier] = barrier.arrive(f.count, threads, everybody=True)
+    else:
+        f.tokens[barrier] = barrier.arrive_lanes(f.warp.index, f.mask, f.warp.alive, threads)
 
 
 def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
@@ -60,12 +64,13 @@ def bar_sync(f: Fragment, site: Site, number: Value, count: Value, aligned: bool
     return _wait(f, site, barrier)
 
 
-def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> None:
-    if aligned:
-        f.require_whole_warp()
+def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bool) -> object:
+    if aligned and (suspended := gather(f, site)) is not None:
+        return suspended
     barrier = _named(f, number)
     _arrive(f, site, barrier, count, waits=False)
     del f.tokens[barrier]
+    return None
 
 
 def _is_aligned(i: Instruction) -> bool:
@@ -89,7 +94,7 @@ def _sync(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_sync, _arguments(i, w), micro=(native,))
 
 
-@instruction(*_ARRIVES, operands=2, writes=0, family="barrier")
+@instruction(*_ARRIVES, operands=2, writes=0, blocks=True, family="barrier")
 def _bar_arrive(i: Instruction, w: Translator) -> Effect:
     return Effect(bar_arrive, _arguments(i, w))
 
@@ -132,15 +137,16 @@ def _bar_red(i: Instruction, w: Translator) -> Effect:
 # ---- the cluster barrier ----
 
 
-def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> None:
-    if aligned:
-        f.require_whole_warp()
+def cluster_arrive(f: Fragment, site: Site, aligned: bool) -> object:
+    if aligned and (suspended := gather(f, site)) is not None:
+        return suspended
     barrier = f.cta.cluster.barrier
     if barrier in f.tokens:
         raise Fault("arrives at the cluster barrier twice without waiting (PTX ISA 9.7.13.3)", "barrier")
     if f.grid.sink is not None:
         f.grid.sink(GroupArrived(f.agent, site, barrier.number, barrier.generation, False))
     f.tokens[barrier] = barrier.arrive(f.count, f.cta.cluster.living_threads, everybody=True)
+    return None
 
 
 def cluster_wait(f: Fragment, site: Site, aligned: bool) -> object:
@@ -152,7 +158,7 @@ def cluster_wait(f: Fragment, site: Site, aligned: bool) -> object:
     return _wait(f, site, barrier)
 
 
-@instruction("barrier.cluster.arrive", operands=0, writes=0, family="barrier")
+@instruction("barrier.cluster.arrive", operands=0, writes=0, blocks=True, family="barrier")
 def _cluster_arrive(i: Instruction, w: Translator) -> Effect:
     only(i, "release", "relaxed", "aligned")
     return Effect(cluster_arrive, [str(i.has("aligned"))])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from emugpu.emulator.errors import Fault
+from emugpu.emulator.machine.lanes import WARP_SIZE
 
 SUSPENDED = object()
 """A blocking operation returns this when its warp has to wait."""
@@ -176,7 +177,10 @@ class MBarrier:
 class CountingBarrier:
     """A barrier that counts arrivals of threads: a named CTA barrier, or the cluster barrier.
 
-    If a barrier is for all threads rather than for a given number of them, threads that exit need not arrive.
+    If a barrier is for all threads rather than for a given number of them, threads that exit need not arrive. At a
+    barrier for a given number of threads, a warp counts as 32 threads once its lanes that have not exited have arrived
+    (PTX ISA 9.7.13.1: the instruction waits for the non-exited threads of its warp, then marks the warp's arrival).
+    ``lanes`` holds the lanes that have arrived of each warp, by index, of which others have not.
     """
 
     name: str
@@ -190,6 +194,24 @@ class CountingBarrier:
     votes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The votes of bar.red by generation: the number of threads whose predicate is true, and of all threads."""
     waiters: list[Any] = field(default_factory=list)
+    lanes: dict[int, int] = field(default_factory=dict)
+
+    def arrive_lanes(self, warp: int, lanes: int, alive: int, needed: int) -> int:
+        """Counts lanes of a warp at a barrier for ``needed`` threads. Returns the generation they belong to.
+
+        ``lanes`` and ``alive`` are masks: the lanes that arrive, and those that have not exited.
+        """
+        before = self.lanes.pop(warp, 0)
+        is_whole = not alive & ~(before | lanes)
+        if not is_whole:
+            self.lanes[warp] = before | lanes
+        threads = WARP_SIZE - before.bit_count() if is_whole else lanes.bit_count()
+        return self.arrive(threads, needed, everybody=False)
+
+    def excuse(self, warp: int, alive: int) -> None:
+        """Counts the lanes of a warp that have exited, if the others have arrived at a barrier for some threads."""
+        if warp in self.lanes and not alive & ~self.lanes[warp]:
+            self.arrive_lanes(warp, 0, alive, self.needed)
 
     def arrive(self, threads: int, needed: int, everybody: bool) -> int:
         """Counts arriving threads; ``needed`` of them complete the barrier. Returns the generation they belong to."""
@@ -218,6 +240,7 @@ class CountingBarrier:
         if self.on_completion is not None:
             self.on_completion(self)
         self.arrived = 0
+        self.lanes.clear()
         self.generation += 1
         self.wakeups.release(self.waiters)
 

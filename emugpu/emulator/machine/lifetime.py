@@ -25,6 +25,7 @@ def exit(f: Fragment, site: Site) -> None:
     for barrier in cta.named:
         if barrier.arrived:
             barrier.leave(cta.alive, 0)
+            barrier.excuse(f.warp.index, f.warp.alive)
     cluster = cta.cluster
     arrived = f.count if f.tokens.get(cluster.barrier) == cluster.barrier.generation else 0
     cluster.barrier.leave(cluster.living_threads, arrived)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from ptx_programs import STORE_R1, WORDS, launch, run
 
-from emugpu.emulator import Deadlock, Fault
+from emugpu.emulator import Deadlock, Device, Fault
+from emugpu.emulator.native.library import library_for
 
 SCHEDULES = [("fifo", 0), *(("random", seed) for seed in range(6))]
 
@@ -162,13 +163,17 @@ BARRIERS = {
     "barrier.sync": "barrier.sync 1",
     "bar.red": "bar.red.popc.u32 %r7, 0, %p1",
     "barrier.cluster": "barrier.cluster.arrive; barrier.cluster.wait.aligned",
+    "barrier.cluster.arrive.aligned": "barrier.cluster.arrive.aligned; barrier.cluster.wait",
+    "bar.sync with a count": "bar.sync 1, 64",
+    "barrier.sync with a count": "barrier.sync 1, 64",
+    "bar.arrive": "bar.arrive 1, 64; bar.sync 2, 64",
 }
 
 
 @pytest.mark.parametrize("barrier", BARRIERS)
 @pytest.mark.parametrize("leave", LEAVE)
 def test_lanes_that_have_exited_are_not_waited_for(barrier, leave):
-    """Of the second warp only lanes 0 to 15 stay, whichever lanes run first."""
+    """Of the second warp only lanes 0 to 15 stay, whichever lanes run first. With a count, the warp counts as 32."""
     body = EXCHANGE.format(first_to_leave=48, leave=LEAVE[leave], barrier=BARRIERS[barrier], flip=0)
     body = body.replace("xor.b32 %r5, %r2, 0;", "sub.u32 %r5, 188, %r2;")
     for schedule, seed in SCHEDULES:
@@ -194,7 +199,7 @@ def test_lanes_may_wait_for_other_warps_before_they_exit():
         assert (out.words(64) == np.arange(64) ^ 32).all()
 
 
-@pytest.mark.parametrize("barrier", [barrier for barrier in BARRIERS if barrier != "barrier.sync"])
+@pytest.mark.parametrize("barrier", [barrier for barrier in BARRIERS if not barrier.startswith("barrier.sync")])
 @pytest.mark.parametrize("where", ["at another barrier", "behind the branch"])
 def test_lanes_that_are_elsewhere_are_waited_for(barrier, where):
     elsewhere = {"at another barrier": "bar.sync 7;", "behind the branch": ""}[where]
@@ -249,3 +254,44 @@ def test_an_explicit_count_of_those_that_stay_is_enough():
     body = EXCHANGE.format(first_to_leave=32, leave="@%p1 exit;", barrier="bar.sync 1, 32", flip=124)
     out = launch(body + STORE_R1 + "ret;", threads=64, module_scope=WORDS)
     assert (out.words(32) == 31 - np.arange(32)).all()
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.parametrize("count", [32, 64])
+def test_a_count_is_of_whole_warps_also_where_the_cta_has_fewer_threads(engine, count):
+    """The second warp of 48 threads has 16. It counts as 32, and so alone is all that a barrier for 32 waits for."""
+    body = f"setp.lt.u32 %p1, %r0, {96 - count - 32}; @%p1 bra DONE; bar.sync 1, {count}; DONE: mov.b32 %r1, 5;"
+    device = Device(library=library_for(engine))
+    out = launch(body + STORE_R1 + "ret;", threads=48, device=device)
+    assert (out.words(48) == 5).all()
+
+
+IN_HALVES = """
+setp.ge.u32 %p1, %r0, 32;
+@%p1 bra SECOND;
+setp.ge.u32 %p1, %r0, 16;
+@%p1 bra OTHERS;
+{first}
+exit;
+OTHERS:
+{others}
+ret;
+SECOND:
+{second}
+mov.b32 %r1, 5;
+"""
+"""The halves of the first warp, and the second warp, at barrier 1 for 64 threads."""
+
+
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [("barrier.arrive 1, 64;", "barrier.sync 1, 64;"), ("barrier.sync 1, 64;", ""), ("", "barrier.arrive 1, 64;")],
+)
+def test_a_warp_of_which_lanes_exit_counts_once(first, others):
+    """Lanes that exit, before or after the others arrive, and with or without an arrival of their own."""
+    for schedule, seed in SCHEDULES:
+        where = dict(threads=64, schedule=schedule, seed=seed, initial=np.zeros(64))
+        body = IN_HALVES.format(first=first, others=others, second="barrier.sync 1, 64;")
+        assert (launch(body + STORE_R1 + "ret;", **where).words(64)[32:] == 5).all()
+        with pytest.raises(Deadlock, match="32 of 64 threads have arrived"):
+            launch(IN_HALVES.format(first=first, others="barrier.sync 1, 64;", second="") + "ret;", **where)

@@ -15,6 +15,8 @@ def pass_barrier(c: Bytes, f: Bytes, o: Bytes, file: Bytes, marks: Bytes) -> Int
     var mask = look(f, FRAGMENT_MASK)
     if flags & ALIGNED != 0 and mask != look(f, FRAGMENT_ALIVE):
         return -1
+    if flags & COUNTED != 0 and mask != 0xFFFFFFFF:
+        return -1
     if get[DType.uint8](marks, half(o, 8)) != UNIFORM or get[DType.uint8](marks, half(o, 10)) != UNIFORM:
         return -1
     var number = Int(get[DType.uint32](file, ROW * half(o, 8)))
