@@ -232,10 +232,15 @@ def _covering(write: Record) -> str:
 
 
 def _no_proxy_fence(first: Record, second: Record, space: str) -> Diagnosis:
+    """Diagnoses a write that is over and visible to the reader, but not to the async proxy.
+
+    Operands that cp.async has brought are a warning: CUTLASS's main loops with cp.async have no fence there.
+    """
     rule = "proxy-write-read" if space == "shared" else "proxy-global"
     suffix = ".shared::cta" if space == "shared" else ".global"
+    severity: Severity = "warning" if first.kind == "cp.async" and second.kind in MULTIPLIES else "error"
     return Diagnosis(
-        rule, "error", f"{_name(second)} reads through the async proxy what this wrote through the generic one",
+        rule, severity, f"{_name(second)} reads through the async proxy what this wrote through the generic one",
         "a barrier orders them, but no proxy fence lies on the path",
         f"fence.proxy.async{suffix} {_covering(first)}, or before line {second.site.line} by the thread that issues it",
     )  # fmt: skip
