@@ -192,6 +192,12 @@ class CpAsyncCopies(OperationChecker):
         drop_cluster(cluster, self._committed)
 
 
+def _stored(operation: Operation) -> int:
+    """Returns a number for the places and values of a bulk store, equal for equal ones."""
+    places = (r.addresses.tobytes() if isinstance(r, GlobalItems) else r for r in operation.writes)
+    return hash((*places, operation.detail["values"].tobytes()))
+
+
 @dataclass
 class Bulk:
     """The bulk groups of a thread: the components of their reads and writes, and the last group with a store."""
@@ -249,6 +255,8 @@ class BulkStores(OperationChecker):
         record = Record(in_flight.clock.space, bulk.writes, number + 1, "store", True, operation.agent, operation.site)
         if operation.detail.get("reduction") is not None:
             record.scope = SCOPES["gpu"]
+        elif "values" in operation.detail:
+            record.stored = _stored(operation)
         for target in operation.writes:
             self._operations.access_global(target, record, in_flight.observer())
         super().finish(in_flight, event)

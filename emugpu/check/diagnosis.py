@@ -159,7 +159,7 @@ def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
     swap = new.site.line < old.site.line
     if old.site is new.site and old.stored is not None and old.stored == new.stored:
         return Diagnosis(
-            f"race-{space}", "note", "several threads write the same value to one place by this instruction",
+            f"race-{space}", "note", "several threads write the same values to one place by this instruction",
             "no path from one write to the other", "one thread writes it", swap,
         )  # fmt: skip
     what = f"{_name(old)} and {_name(new)} write to one place in any order"

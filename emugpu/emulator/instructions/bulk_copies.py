@@ -152,6 +152,8 @@ class Departure:
         grid = self.fragment.grid
         if data is not None:
             grid.counters.tma_global_bytes_written += self.write(data)
+            if self.operation is not None:
+                self.operation.detail["values"] = data
         self.group.writing -= 1
         events.report_finished(grid.sink, self.operation)
         grid.wakeups.release(self.queue.waiters)

@@ -10,7 +10,7 @@ from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, source
 
 from emugpu.check import Checker
 from emugpu.check.findings import Finding, Place, by_cause
-from emugpu.emulator import Deadlock, Device, Fault, Module
+from emugpu.emulator import Deadlock, Device, Fault, Module, TensorMap
 from emugpu.launch.check import CheckOptions, check
 from emugpu.launch.launch_file import read_launch_file
 from harness.paths import ROOT
@@ -60,6 +60,29 @@ def test_warps_that_write_the_same_words_have_a_note():
     assert [(f.rule, f.severity) for f in report.findings] == [("race-shared", "note")]
     _, report = judged(body.format("%r0") + STORE_R1 + "ret;", grid=1)
     assert [(f.rule, f.severity) for f in report.findings] == [("race-shared", "error")]
+
+
+BULK_STORES = {
+    "bulk": "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r5], 128;",
+    "box": "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [data, {%r9}], [%r5];",
+}
+
+
+@pytest.mark.parametrize("kind", BULK_STORES)
+@pytest.mark.parametrize(("source_of_warp", "severity"), [("0", "note"), ("128", "error")])
+def test_warps_that_store_the_same_bytes_have_a_note(kind, source_of_warp, severity):
+    """One lane of each of two warps stores the words 0 to 31; where each stores words of its own it is a race."""
+    body = f"""mov.b32 %r3, words; mad.lo.u32 %r4, %r0, 4, %r3; st.shared.b32 [%r4], %r0; mov.b32 %r9, 0;
+    fence.proxy.async.shared::cta; bar.sync 0; and.b32 %r5, %r0, 31; setp.ne.u32 %p1, %r5, 0; @%p1 bra DONE;
+    shr.u32 %r5, %r0, 5; mad.lo.u32 %r5, %r5, {source_of_warp}, %r3; {BULK_STORES[kind]}
+    cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; DONE: ret;"""
+    for seed in range(3):
+        device, checker = Device(schedule="random", seed=seed), Checker()
+        out = device.upload(np.zeros(64, np.uint32))
+        module = Module.from_text(source(body, WORDS, parameters=("map data",)))
+        box = TensorMap.tiled(out, "u32", (64,), (32,))
+        device.launch(module, grid=1, block=64, arguments=[out, box], sinks=[checker])
+        assert [(f.rule, f.severity) for f in checker.report().findings] == [("race-global", severity)]
 
 
 def test_a_warp_may_leave_a_barrier_long_after_the_others_have_used_it_again():
