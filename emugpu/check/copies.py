@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emugpu.check.barriers import check_use
-from emugpu.check.clocks import ORDER, set_generic
+from emugpu.check.clocks import ORDER, Clock, set_generic
 from emugpu.check.history import SCOPES, Observer, Record
 from emugpu.check.in_flight import NEVER, InFlight, OperationChecker, OperationsInFlight
 from emugpu.check.model import drop_cluster
@@ -265,15 +265,21 @@ class BulkStores(OperationChecker):
         self.start(in_flight)
 
     def awaited(self, event: Awaited) -> None:
-        """Handles cp.async.bulk.wait_group: only the thread that committed the groups learns that they are over."""
-        clock = self._model.threads.of(event.agent).own_clock()
-        for lane, group in event.groups:
-            if group < 0:
-                continue
-            bulk = self._bulk_of(event.agent, lane)
-            clock.set(bulk.reads, group + 1)
-            if not event.reads_only:
-                clock.set(bulk.writes, group + 1)
+        """Handles cp.async.bulk.wait_group: only the lanes that committed groups learn that they are over."""
+        threads, agent = self._model.threads, event.agent
+        over = [(self._bulk_of(agent, lane), group) for lane, group in event.groups if group >= 0]
+        if not over:
+            return
+
+        def learn(clock: Clock) -> None:
+            for bulk, group in over:
+                clock.set(bulk.reads, group + 1)
+                if not event.reads_only:
+                    clock.set(bulk.writes, group + 1)
+
+        thread = threads.of(agent)
+        thread.heard = event.site
+        thread.hear(sum(1 << lane for lane, group in event.groups if group >= 0), learn, event.site, threads.silent)
 
     def exited(self, agent: Agent, thread: Thread) -> None:
         """Reports lanes that exit while their stores may still read shared memory."""

@@ -8,7 +8,8 @@ before it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from emugpu.check.lanes import LaneMeetings
 from emugpu.check.model import Model
 from emugpu.check.pending import Chunks, span
 from emugpu.check.shadow import owner, places_of, record_of
+from emugpu.check.signals_for_lanes import Found
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Access, Accesses, Agent, Fenced, Site, TensorMapRead
 from emugpu.emulator.memory.bytes import CHUNK
@@ -269,7 +271,7 @@ class GenericProxy:
                 else:
                     thread.acquire(released.clock, RELAXED)
                     if meets:
-                        thread.pending.append((released.clock, rows, needed))
+                        thread.pending.append(Found(released.clock, rows, needed, agent.lanes, site))
                         thread.heard_own |= released.agent[:3] == agent[:3]
 
     def overwrite(self, stores: Iterable[Access]) -> None:
@@ -334,7 +336,7 @@ class GenericProxy:
             if thread.heard_own:  # lanes of its own warp released part of it
                 self._lanes.meet(event.agent)
             thread.fence = (thread.own, thread.time, list(thread.unmet))
-            _fence_threads(thread, scope)
+            _fence_threads(thread, scope, self.model.threads.silent)
             if sequential and thread.fenced is not None:
                 fence = Fence(thread.clock.space, thread.own, thread.time - 1, scope, event.agent, thread.fenced[0])
                 kept = self._sc_fences.setdefault(fence.space, {}).setdefault((fence.who, scope), [])
@@ -381,10 +383,15 @@ def _with(held: list[Released], released: Released) -> list[Released]:
     return [*rest, released]
 
 
-def _fence_threads(thread: Thread, scope: int) -> None:
-    """Handles fence and membar: acquires what relaxed reads have found, and releases for later relaxed writes."""
-    for clock, rows, needed in thread.pending:
-        thread.acquire(clock, rows if scope >= needed else NARROW)
+def _fence_threads(thread: Thread, scope: int, silent: Sequence[int]) -> None:
+    """Handles fence and membar: acquires what relaxed reads have found, and releases for later relaxed writes.
+
+    Only the lanes that have read, and those that they have met since then, acquire it. ``silent`` holds the
+    `silent_meetings` of the kernel.
+    """
+    for found in thread.pending:
+        rows = found.rows if scope >= found.needed else NARROW
+        thread.hear(found.lanes, partial(Clock.join, other=found.clock, rows=rows), found.site, silent)
     thread.pending.clear()
     thread.heard_own = False
     thread.fenced = (thread.release(), scope)

@@ -29,7 +29,7 @@ GENERIC = ("generic", "cp.async", "st.async")
 TENSOR = ("mma", "cp", "load", "keep")
 """Asynchronous tcgen05 operations."""
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
-WAITED_FOR = ("generic", "copy", "st.async")
+WAITED_FOR = ("generic", "copy", "st.async", "store")
 """Kinds of accesses that each lane has to wait for itself."""
 ACQUIRES = ("acquire", "acq_rel", "sc")
 RELEASES = ("release", "acq_rel", "sc")

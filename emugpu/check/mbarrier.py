@@ -17,6 +17,7 @@ from emugpu.check.clocks import (
     set_generic,
 )
 from emugpu.check.history import ACQUIRES, RELEASES, SCOPES, Record
+from emugpu.check.signals_for_lanes import Found
 from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Agent, Site
 
@@ -229,7 +230,7 @@ class TrackedMBarrier:
                     thread.acquire(clock, rows)
                 else:
                     thread.acquire(clock, RELAXED)
-                    thread.pending.append((clock.copy(), rows, 0))
+                    thread.pending.append(Found(clock.copy(), rows, 0, agent.lanes, site))
         wait = Wait(phase, thread, thread.time, site, agent)
         self.seen[thread.clock.space, thread.own] = wait
         if phase + 1 < self.phase:

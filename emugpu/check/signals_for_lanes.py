@@ -100,6 +100,20 @@ class Behind(NamedTuple):
         return "sync" in access.modifiers or meets_between(self.heard, access, self.silent)
 
 
+class Found(NamedTuple):
+    """What some ``lanes`` of a warp have found by a relaxed read or wait; they acquire it with their next fence.
+
+    ``clock`` is the knowledge, which a fence of at least the scope ``needed`` passes on in ``rows``. ``site`` is the
+    instruction that has found it.
+    """
+
+    clock: Clock
+    rows: slice
+    needed: int
+    lanes: int
+    site: Site
+
+
 class Part(NamedTuple):
     """A part of a warp that joins others. ``heard`` is the last instruction by which it learned something, if any."""
 

@@ -6,7 +6,7 @@ parts reconverge, they know what all of them knew. Lanes that execute together a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,7 @@ from emugpu.check.clocks import (
     publish,
 )
 from emugpu.check.history import Observer, Record
-from emugpu.check.signals_for_lanes import Behind, LaneRelease, Part, latecomers
+from emugpu.check.signals_for_lanes import Behind, Found, LaneRelease, Part, latecomers
 from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.machine.lanes import FULL_MASK
 
@@ -105,7 +105,7 @@ class Thread:
     lanes: int
     time: int = field(init=False)
     fenced: tuple[Clock, int] | None = None
-    pending: list[tuple[Clock, slice, int]] = field(default_factory=list)
+    pending: list[Found] = field(default_factory=list)
     heard_own: bool = False
     version: int = 0
     unmet: list[Moment] = field(default_factory=list)
@@ -188,6 +188,7 @@ class Thread:
             left = (one._replace(lanes=one.lanes & ~members) if members & ~one.lanes else one for one in self.behind)
             self.behind = tuple(one for one in left if one.lanes)
             self._moment = None
+        self.pending = [one._replace(lanes=one.lanes | members) if one.lanes & members else one for one in self.pending]
         if not self.unmet:
             return
         unmet = []
@@ -232,6 +233,25 @@ class Thread:
             for one in kept:
                 one.clock.join(clock, rows)
             self.behind = tuple(kept)
+
+    def hear(self, lanes: int, learn: Callable[[Clock], None], site: Site, silent: Sequence[int]) -> None:
+        """Lets some lanes learn something by an instruction; others of the thread are behind.
+
+        ``learn`` adds it to a clock. ``silent`` holds the `silent_meetings` of the kernel.
+        """
+        rest = self.lanes & ~lanes
+        behind = []
+        for one in self.behind:
+            if one.lanes & lanes:
+                clock = one.clock.copy()
+                learn(clock)
+                behind.append(one._replace(lanes=one.lanes & lanes, clock=clock))
+            behind.append(one._replace(lanes=one.lanes & ~lanes))
+            rest &= ~one.lanes
+        if rest:
+            behind.append(Behind(rest, self.peek(), site, silent))
+        learn(self.own_clock())
+        self.behind = tuple(one for one in behind if one.lanes and one.clock.lacks(self.clock))
 
     def may_follow(self, who: int, time: int) -> None:
         """Marks a tcgen05 operation of the thread as known to be over."""
@@ -298,7 +318,7 @@ class Threads:
     def __init__(self, ctas_of_cluster: int, silent: Sequence[int] = ()) -> None:
         """``silent`` holds the `silent_meetings` of the kernel."""
         self.size = ctas_of_cluster
-        self._silent = silent
+        self.silent = silent
         self.clusters: dict[int, TrackedCluster] = {}
 
     def cta(self, cluster: int, rank: int) -> TrackedCta:
@@ -352,7 +372,7 @@ class Threads:
             warp.parts.remove(other)
             warp.spare.append(other.own)
         own = [*(part.own for part in warp.parts), *warp.spare]
-        first.behind = latecomers(first.clock, knew, own, self._silent)
+        first.behind = latecomers(first.clock, knew, own, self.silent)
         first.heard = next((part.heard for part in knew if part.heard is not None), first.heard_together)
         warp.found.clear()
 
@@ -395,6 +415,8 @@ class Threads:
 def _learn(one: Thread, other: Thread) -> None:
     one.acquire(other.peek())
     one.tensor = larger(one.tensor, other.tensor)
+    one.pending += [found for found in other.pending if found not in one.pending]
+    one.heard_own |= other.heard_own
 
 
 def has_started(clock: Clock, cta: TrackedCta) -> bool:

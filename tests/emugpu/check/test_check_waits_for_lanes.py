@@ -1,5 +1,5 @@
-"""Lanes that wait at an mbarrier, or for a flag, for other lanes of their warp, and lanes that signal for volatile and
-atomic accesses of others. Truth tables.
+"""Lanes that wait at an mbarrier, for a flag or a bulk group for other lanes of their warp, and lanes that signal for
+volatile and atomic accesses of others. Truth tables.
 """
 
 from __future__ import annotations
@@ -72,15 +72,39 @@ def flagged(s) -> str:
     load, after = {
         "acquire": ("ld.acquire.gpu.global.b32", ""),
         "fence": ("ld.relaxed.gpu.global.b32", "fence.acq_rel.gpu;"),
+        "volatile, fence": ("ld.volatile.global.b32", "fence.acq_rel.gpu;"),
+        "fence by all": ("ld.relaxed.gpu.global.b32", ""),
+        "volatile, fence by all": ("ld.volatile.global.b32", ""),
+        "met, fence by all": ("ld.relaxed.gpu.global.b32", ""),
     }[s.acquire]
+    then = ("bar.warp.sync -1;" if "met" in s.acquire else "") + ("fence.acq_rel.gpu;" if "by all" in s.acquire else "")
     spin = f"{label}: {load} %r4, [%m0+256]; setp.eq.u32 %p2, %r4, 0; @%p2 bra {label}; {after}"
     waits = only("%lane eq 0", spin) if s.who == "lane 0" else spin
     return (
         "mul.wide.u32 %d1, %lane, 4; add.u64 %d1, %m0, %d1; mov.u32 %r8, %ctaid.x;"
         + only("%r8 eq 0", "st.global.b32 [%d1], 5; bar.warp.sync -1;"
                + only("%lane eq 0", "st.release.gpu.global.b32 [%m0+256], 1;"))
-        + only("%r8 eq 1", waits + s.meeting + "ld.global.b32 %r5, [%d1];")
+        + only("%r8 eq 1", waits + then + s.meeting + "ld.global.b32 %r5, [%d1];")
     )  # fmt: skip
+
+
+def flagged_expects(s) -> Outcome:
+    have_met = s.meeting or s.acquire == "met, fence by all"
+    return outcome(s.who == "lane 0" and not have_met and "wait-for-lanes")
+
+
+def stored(s) -> str:
+    """Lane 0 stores what all lanes have written, and waits for its group, or all lanes wait; then they write again."""
+    wait_group = "cp.async.bulk.wait_group.read 0;"
+    waits = {
+        "all": wait_group,
+        "lane 0": only("%lane eq 0", wait_group),
+        "a guard": "setp.eq.u32 %p3, %lane, 0; @%p3 " + wait_group,
+    }[s.who]
+    store = "cp.async.bulk.global.shared::cta.bulk_group [%m0], [data], 128; cp.async.bulk.commit_group;"
+    again = {"all": "st.shared.b32 [%r1], 2;", "lane 0": only("%lane eq 0", "st.shared.b32 [%r1], 2;")}[s.again]
+    written = OWN_WORD + "st.shared.b32 [%r1], 1;" + FENCE + "st.shared.b32 [%r1+4096], 1; bar.warp.sync -1;"
+    return written + only("%lane eq 0", store) + waits + MEETINGS[s.meeting] + again
 
 
 def zeros(device: Device) -> list[int]:
@@ -144,9 +168,14 @@ BOTH = ("sm_100a", "sm_90a")
 TABLES = [
     Table("waits", dict(meeting=tuple(MEETINGS), who=("all", "each half", "lane 0"), given=("copy", "st", "read")),
           received, received_expects, arguments=numbers, targets=BOTH),
-    Table("a flag", dict(meeting=("bar.warp.sync -1;", ""), who=("all", "lane 0"), acquire=("acquire", "fence")),
-          flagged, lambda s: outcome(s.who == "lane 0" and not s.meeting and "wait-for-lanes"),
+    Table("a flag", dict(meeting=("bar.warp.sync -1;", ""), who=("all", "lane 0"),
+                         acquire=("acquire", "fence", "volatile, fence", "fence by all", "volatile, fence by all",
+                                  "met, fence by all")),
+          flagged, flagged_expects,
           threads=32, grid=2, arguments=zeros, targets=BOTH),
+    Table("a bulk group", dict(meeting=tuple(MEETINGS), who=("all", "lane 0", "a guard"), again=("all", "lane 0")),
+          stored, lambda s: outcome(s.again == "all" and s.meeting in ("half", "none") and "wait-for-lanes"),
+          threads=32, arguments=zeros, targets=BOTH),
     Table("two waits", dict(meeting=tuple(MEETINGS)), kept,
           lambda s: outcome(s.meeting in ("half", "none") and "wait-for-lanes"), arguments=numbers, targets=BOTH),
     Table("waits in branches", dict(meeting=("bar.warp.sync", "none"), who=("half, then part", "part of half"),
