@@ -40,6 +40,8 @@ class ProgramName(click.ParamType[str]):
 
 
 def _file(path: Path) -> Path:
+    if path.suffix != ".json":
+        raise UsageProblem(f"{path} is no FILE.json, which comes before the programs; name one that ends in .json")
     check_output(str(path), "FILE.json", "name another one")
     return path
 

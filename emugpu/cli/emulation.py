@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, cast, get_args
 
 import click
@@ -107,8 +108,11 @@ def parse_setting(text: str, offered: Sequence[str], rules: Sequence[str] = WARN
             f"--emulate {text}: write NAME=VALUE, with one of the names of this command: {', '.join(offered)}"
         )
     found = SETTINGS[name].read(value) if mark else None
-    if found is None or (name == "allow" and found not in rules):
-        allowed = {"N": "a whole number of at least 1", "RULE": f"a rule, one of {', '.join(rules)}"}
+    if name == "allow" and found not in rules:
+        nearest = ", ".join(get_close_matches(value, rules, cutoff=0))
+        raise UsageProblem(f"--emulate {text}: allow is a rule; the nearest are {nearest}")
+    if found is None:
+        allowed = {"N": "a whole number of at least 1"}
         choices = " or ".join(SETTINGS[name].values)
         raise UsageProblem(f"--emulate {text}: {name} is {allowed.get(choices, choices)}")
     return name, found

@@ -126,9 +126,11 @@ def refuse_given(why: str, *parameters: str) -> None:
 
 def check_output(path: str | None, option: str, way_out: str = "name one, or use - for the screen") -> None:
     """Refuses a file that cannot be written, before the work is done."""
-    if path in (None, "-"):
+    if path is None or path == "-":
         return
-    place = Path(str(path))
+    if path.startswith("-"):
+        raise UsageProblem(f"{option} needs the name of a file before {path!r}; {way_out}")
+    place = Path(path)
     if not path or place.is_dir() or not place.parent.is_dir():
         raise UsageProblem(f"{option} {path!r} is not a file in an existing folder; {way_out}")
     if not os.access(place if place.exists() else place.parent, os.W_OK):

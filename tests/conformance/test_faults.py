@@ -272,6 +272,7 @@ def test_what_is_no_file_of_results_is_refused(tmp_path, text):
         (["gpu", "new.json", "nosuch"], "there is no program 'nosuch'; the nearest names are "),
         (["check", "nosuch/new.json", "neighbour"], "FILE.json 'nosuch/new.json' is not a file in an existing folder"),
         (["gpu", "new.json", "--sanitizer", "nosuch"], "--sanitizer nosuch: there is no such program"),
+        (["check", "neighbour"], "neighbour is no FILE.json, which comes before the programs; name one that ends in"),
         (["write", "/proc/faults"], "FOLDER /proc/faults: /proc cannot be written"),
     ],
 )

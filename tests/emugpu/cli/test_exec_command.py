@@ -23,6 +23,7 @@ from emugpu.cli.main import main
         (["--", "no-such-program-anywhere"], "no-such-program-anywhere"),
         (["--", "{full}/kept"], "cannot be started: Permission denied; name what runs it, too: python, mojo run"),
         (["--json", "no/such/folder/out.json", "--", "true"], "no/such/folder/out.json"),
+        (["--json", "--", "true"], "--json needs the name of a file before '--'; name one, or use - for the screen"),
         (["-o", "{full}/", "--", "true"], "is not empty"),
         (
             ["-o", "{full}/kept/deeper/", "--", "true"],

@@ -145,7 +145,7 @@ BAD_REQUESTS = [
     (["kernel99"], "there is no kernel 'kernel99'"),
     (["kernel7", "--ptx", "nowhere.ptx"], "cannot read nowhere.ptx: No such file or directory; name a .ptx file"),
     (["kernel7", "kernel6", "--ptx", "nowhere.ptx"], "2 kernels are named; name one"),
-    (["kernel7", "--emulate", "allow=nothing"], "--emulate allow=nothing: allow is a rule"),
+    (["kernel7", "--emulate", "allow=nothing"], "--emulate allow=nothing: allow is a rule; the nearest are "),
     (["kernel7", "--schedules", "0"], "--schedules 0: write fifo, declining, reversed, random:SEED"),
     (["kernel7", "-o", "no/folder/x.json"], "-o 'no/folder/x.json' is not a file in an existing folder"),
     (["kernel7", "-o", "no/folder/x.sarif"], "-o 'no/folder/x.sarif' is not a file in an existing folder"),
