@@ -158,6 +158,21 @@ def rounds(s) -> str:
     )
 
 
+def polled(s) -> str:
+    """Warp 0 reads a stage, polls a flag many times, and lane 0 arrives; warp 1 waits and fills the stage again."""
+    spin = "SPIN: ld.relaxed.cta.shared::cta.b32 %r3, [data+4096]; add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 200;"
+    return (
+        only("%thread eq 0", "mbarrier.init.shared::cta.b64 [bars], 1;")
+        + OWN_WORD
+        + only("%warp eq 0", "st.shared.b32 [%r1], 1;")
+        + only("%thread eq 32", "st.release.cta.shared::cta.b32 [data+4096], 1;")
+        + CTA_BARRIER
+        + "mov.u32 %r4, 0;"
+        + only("%warp eq 0", f"ld.shared.b32 %r5, [%r1]; {spin} @%p2 bra SPIN;" + MEETINGS[s.meeting] + ARRIVE)
+        + only("%warp eq 1", wait("bars") + "st.shared.b32 [%r1], 7;")
+    )
+
+
 HALVES = only("%lane lt 16", "bar.warp.sync 65535;") + only("%lane ge 16", "bar.warp.sync 0xffff0000;")
 ONE_OF_EACH = "and.b32 %r10, %lane, 15;" + only("%r10 eq 0", "bar.warp.sync 65537;")
 PARTS = {
@@ -204,6 +219,8 @@ TABLES = [
           lambda s: outcome(not s.multiplies and "signal-for-lanes"), targets=BOTH),
     Table("more rounds than the checker follows", dict(rounds=(64, 65, 200)), rounds, lambda s: outcome(), data=32768,
           targets=BOTH),
+    Table("a flag is polled in between", dict(meeting=("bar.warp.sync", "none")), polled,
+          lambda s: outcome(s.meeting == "none" and "signal-for-lanes"), targets=BOTH),
     Table("meetings of some lanes", dict(part=tuple(PARTS)), met_in_part,
           lambda s: outcome(s.part != "halves, then one lane of each" and "signal-for-lanes"), targets=BOTH),
 ]  # fmt: skip
