@@ -232,14 +232,21 @@ GENERATIONS_KEPT = 4
 class Generation:
     """The joint knowledge of the threads that arrive in one generation of a barrier.
 
-    ``waiting`` is the number of agents that have not left. ``arrived`` holds the arrivals by CTA and warp.
+    ``waiting`` is the number of agents that have not left. ``arrived`` holds the last arrival by CTA and warp, and
+    ``times`` the component and time of each arrival.
     """
 
     clock: Clock | None = None
     waiting: int = 0
-    arrived: dict[tuple[int, int], tuple[Site, Agent]] = field(default_factory=dict)
+    arrived: dict[tuple[int, int], GroupArrived] = field(default_factory=dict)
+    times: list[tuple[int, int]] = field(default_factory=list)
+
+    def is_over(self, clock: Clock) -> bool:
+        """Returns whether a clock knows that all have arrived."""
+        return all(clock.knows(clock.space, who, time, EXECUTION) for who, time in self.times)
 
     def arrive(self, thread: Thread, semantics: str) -> None:
+        self.times.append((thread.own, thread.time))
         known = thread.release()
         if self.clock is None:
             self.clock = Clock(known.space)
@@ -268,26 +275,36 @@ class ThreadBarriers:
                 del generations[old]
             generation = generations[event.generation] = Generation()
         generation.waiting += event.waits
-        if event.barrier >= 0:
-            self._check_once(generation, event)
         thread = self._model.threads.of(event.agent)
+        if event.barrier >= 0:
+            self._check_once(generations, event, thread.clock)
         thread.lanes_met()
         generation.arrive(thread, "release" if event.barrier >= 0 else event.site.semantics)
 
-    def _check_once(self, generation: Generation, event: GroupArrived) -> None:
-        """Suspects a warp that arrives again in a phase, as it does if it does not wait for the phase to end."""
+    def _check_once(self, generations: dict[int, Generation], event: GroupArrived, known: Clock) -> None:
+        """Looks for a warp that arrives again without a wait for the end of the phase in which it has arrived.
+
+        In the same phase it is suspected only, because a program may count on it. In a later one it is an error: under
+        another schedule the two arrivals are in one phase. ``known`` is what the thread knows.
+        """
         agent, site = event.agent, event.site
         key = (agent.cta, agent.warp)
-        earlier = generation.arrived.get(key)
-        if earlier is not None and earlier[1].lanes & agent.lanes:
-            self._model.suspect(
-                "barrier-repeated",
-                f"warp {agent.warp} arrives at barrier {event.barrier} again in the same phase: it has arrived at PTX "
-                f"line {earlier[0].line}, and does not wait for the others",
-                earlier, (site, agent), "no wait for the end of the phase between the two arrivals",
-                "use another barrier in turn, or let the warp wait (bar.sync) before it arrives again",
-            )  # fmt: skip
-        generation.arrived[key] = (site, agent)
+        kept = (generations[number].arrived for number in sorted(generations, reverse=True))
+        earlier = next((arrived[key] for arrived in kept if key in arrived), None)
+        generations[event.generation].arrived[key] = event
+        if earlier is None or earlier.waits or not earlier.agent.lanes & agent.lanes:
+            return
+        fix = "use another barrier in turn, or let the warp wait (bar.sync) before it arrives again"
+        missing = "no wait for the end of the phase between the two arrivals"
+        pair = (earlier.site, earlier.agent), (site, agent)
+        begins = f"warp {agent.warp} arrives at barrier {event.barrier} again"
+        line = f"PTX line {earlier.site.line}"
+        if earlier.generation == event.generation:
+            message = f"{begins} in the same phase: it has arrived at {line}, and does not wait for the others"
+            self._model.suspect("barrier-repeated", message, *pair, missing, fix)
+        elif not generations[earlier.generation].is_over(known):
+            message = f"{begins}, and nothing says that the phase in which it has arrived at {line} is over"
+            self._model.say("barrier-repeated", "error", message, *pair, missing=missing, fix=fix)
 
     def left(self, event: GroupLeft) -> None:
         generation = self._generations[_key(event)][event.generation]

@@ -167,7 +167,6 @@ class Suspect:
         return other.rule in _RACES and any(one != two for one, two in pairs)
 
 
-_SUSPECTED = ("phase-repeated", "barrier-repeated")
 _OF_PHASES = ("phase-unobserved", "phase-lapped", "count", "bytes", "convergence")
 _RACES = ("race-shared", "race-global", "stage-read-early", "stage-refilled-early", "store-source-reused", "tmem-race")
 
@@ -280,7 +279,8 @@ def merged(reports: list[Report]) -> Report:
         or (hung and suspect.finding.rule == "barrier-repeated")
         or any(suspect.explains(error) for error in errors)
     ]
-    left = (finding for finding in findings if finding.rule not in _SUSPECTED)
+    told = {_rank(cause.finding) for cause in causes}
+    left = (finding for finding in findings if _rank(finding) not in told)
     return Report((*(cause.finding for cause in causes), *left), suspects, hung)
 
 
