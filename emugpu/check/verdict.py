@@ -25,31 +25,37 @@ SCHEMA = 1
 Trust = Literal["exact", "bounded", "by the ISA alone", "not modelled", "computed by NumPy"]
 _TIME = ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 _BLACKWELL = ("tcgen05", "clusterlaunchcontrol")
+_CONSUMER = "sm_12"
+"""How the targets of consumer Blackwell begin."""
 
 
-def trust(i: Instruction) -> Trust:
-    """Returns how far an instruction's result can be trusted.
+def trust(i: Instruction, gpu: str) -> Trust:
+    """Returns how far an instruction's result can be trusted on the GPU of a target.
 
     exact: as observed on an H200, or as the ISA fully defines it. bounded: an approximate function; its result is
     rounded correctly here, and lies within the error that the ISA allows on hardware. by the ISA alone: an instruction
-    that only Blackwell has; for the sums of tcgen05.mma, others have published the results of B200s. For mma.sync of a
-    kind, on consumer Blackwell, they have published the places of elements; its sums are those of f32 in every mode.
-    not modelled: it reads a clock.
+    that only Blackwell has; for the sums of tcgen05.mma, others have published the results of B200s. So are the sums of
+    floats of mma.sync and wmma on consumer Blackwell, where nobody has observed them; for some kinds, others have
+    published the places of elements. not modelled: it reads a clock.
     """
     if any(isinstance(o, Special) and o.name in _TIME for o in i.operands):
         return "not modelled"
     if i.has("approx"):
         return "bounded"
-    of_blackwell = i.opcode in _BLACKWELL or (i.opcode == "mma" and any(m.startswith("kind::") for m in i.modifiers))
-    return "by the ISA alone" if of_blackwell else "exact"
+    multiplies = i.opcode == "mma" or (i.opcode == "wmma" and i.modifiers[0] == "mma")
+    unobserved = gpu.startswith(_CONSUMER) and multiplies and "s32" not in i.modifiers
+    return "by the ISA alone" if i.opcode in _BLACKWELL or unobserved else "exact"
 
 
-def fidelity(kernels: Iterable[PtxKernel]) -> dict[Trust, dict[str, int]]:
-    """Counts the instructions of the kernels' PTX by trust and opcode; all exact ones have one count."""
+def fidelity(kernels: Iterable[tuple[PtxKernel, str]]) -> dict[Trust, dict[str, int]]:
+    """Counts the instructions of the kernels' PTX by trust and opcode; all exact ones have one count.
+
+    With each kernel comes the target of the GPU that runs it.
+    """
     found: dict[Trust, Counter[str]] = {}
-    for kernel in kernels:
+    for kernel, gpu in kernels:
         for i in kernel.instructions:
-            how = trust(i)
+            how = trust(i, gpu)
             name = "all" if how == "exact" else ".".join((i.opcode, *i.modifiers))
             found.setdefault(how, Counter())[name] += 1
     return {how: dict(names.most_common()) for how, names in found.items()}

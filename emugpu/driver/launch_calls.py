@@ -152,6 +152,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         cooperative=shape.cooperative,
         parameters=parameters,
         kernel_read=kernel,
+        gpu=gpu.model.target,
     )
     footprint = Footprint(session.order.key, shape.starts_early) if gpu.check else None
     checker = Checker(footprint=footprint) if footprint is not None else None

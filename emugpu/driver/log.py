@@ -45,6 +45,8 @@ class LaunchRecord:
     """The verdict that follows from the error."""
     kernel_read: PtxKernel | None = None
     """The parsed kernel; it is not part of the record."""
+    gpu: str = ""
+    """The target of the GPU that runs it; it is not part of the record."""
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
@@ -144,7 +146,7 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons.append(("incomplete", f"{name} is computed by NumPy, and nothing else was launched"))
     if not log.launches and not log.computed:
         reasons.append(("incomplete", "the program has launched nothing on the emulated GPU"))
-    kernels = {launch.kernel: launch.kernel_read for launch in log.launches if launch.kernel_read is not None}
+    kernels = {one.kernel: (one.kernel_read, one.gpu) for one in log.launches if one.kernel_read is not None}
     findings = tuple(
         finding for launch in log.launches for finding in (*launch.findings, *emulator_warnings(launch.warnings))
     )

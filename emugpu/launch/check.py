@@ -194,7 +194,8 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
     if not what.expectations:
         reasons.append(("incomplete", "no result is expected, so none was compared"))
     module = load_module(what)
-    kernels = {kernel.name: kernel for kernel in (module.find(launch.kernel) for launch in what.launches)}
+    launched = (module.find(launch.kernel) for launch in what.launches)
+    kernels = {kernel.name: (kernel, module.target) for kernel in launched}
     return Verdict(
         what.label,
         tuple(reasons),

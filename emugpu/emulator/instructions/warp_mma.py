@@ -102,6 +102,12 @@ def mma(
     require_all_lanes(f, "mma.sync")
     wide = form.d_type == "f64"
     grid = f.grid
+    if form.kind and grid.mma_unit.accumulation == "tensor_core":
+        raise Fault(
+            f"accumulation=tensor_core: no rule is published for the sums of mma.sync of kind::{form.kind}; run it "
+            "with accumulation=f32",
+            "unsupported",
+        )
     grid.counters.mma_instructions += 1
     grid.counters.mma_flops += 2 * form.m * form.n * form.k
     stacked = [stack(x, wide) for x in (a, b, c)]

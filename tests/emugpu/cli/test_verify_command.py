@@ -198,12 +198,28 @@ def test_options_that_mean_nothing_are_not_ignored(words, said):
 
 def test_how_far_instructions_can_be_trusted():
     body = "mov.u32 %r1, %clock; ex2.approx.f32 %r2, %r1; tcgen05.wait::ld.sync.aligned; add.u32 %r1, %r1, 1; ret;"
-    assert fidelity([Module.from_text(source(body)).find("kernel")]) == {
+    assert fidelity([(Module.from_text(source(body)).find("kernel"), "sm_100a")]) == {
         "exact": {"all": 4},
         "not modelled": {"mov.u32": 1},
         "bounded": {"ex2.approx.f32": 1},
         "by the ISA alone": {"tcgen05.wait::ld.sync.aligned": 1},
     }
+
+
+SUMS = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("sm_90a", {"exact": {"all": 5}}),
+        ("sm_120a", {"exact": {"all": 4}, "by the ISA alone": {SUMS: 1}}),
+    ],
+)
+def test_sums_of_floats_that_nobody_has_observed_are_by_the_isa_alone(gpu, expected):
+    body = f"""{SUMS} {{%r1, %r2, %r3, %r4}}, {{%r5, %r6, %r7, %r8}}, {{%r9, %r10}}, {{%r1, %r2, %r3, %r4}};
+    mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {{%r1, %r2}}, {{%r5}}, {{%r9}}, {{%r1, %r2}}; ret;"""
+    assert fidelity([(Module.from_text(source(body, target=gpu)).find("kernel"), gpu)]) == expected
 
 
 # ---- smaller cases ----

@@ -13,6 +13,7 @@ from ptx_programs import STORE_R1, launch
 
 from emugpu.emulator import Device, Fault
 from emugpu.emulator.errors import PtxSyntaxError
+from emugpu.emulator.units.mma import Accumulation
 
 NUMBERS = {
     "e4m3": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn),
@@ -57,7 +58,14 @@ def scale_numbers(codes: np.ndarray, kind: str) -> np.ndarray:
     return (codes & 0x7F).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
 
 
-def run(form: str, blocks: list[np.ndarray], more: str = "", setup: str = "", target: str = "sm_120a") -> np.ndarray:
+def run(
+    form: str,
+    blocks: list[np.ndarray],
+    more: str = "",
+    setup: str = "",
+    target: str = "sm_120a",
+    accumulation: Accumulation = "f32",
+) -> np.ndarray:
     """The registers [4, 32] of D. ``blocks``: registers of A, B and C and what else a thread loads, from %r8 up."""
     body = f"{setup}ld.param.u64 %rd2, [from]; mad.wide.u32 %rd3, %r0, 4, %rd2; mad.wide.u32 %rd1, %r0, 4, %rd0;\n"
     used, names = 8, []
@@ -69,7 +77,7 @@ def run(form: str, blocks: list[np.ndarray], more: str = "", setup: str = "", ta
     a, b, c = ("{" + ", ".join(group) + "}" for group in names[:3])
     body += f"mma.{form} {c}, {a}, {b}, {c}{more};\n"
     body += "".join(f"st.global.b32 [%rd1+{128 * n}], {name};\n" for n, name in enumerate(names[2]))
-    device = Device()
+    device = Device(accumulation)
     source = device.upload(np.concatenate(blocks).astype(np.uint32))
     launched = launch(
         body + "ret;", words=128, parameters=["u64 from"], arguments=[source], device=device, target=target
@@ -281,6 +289,20 @@ def test_data_centre_gpus_have_no_kinds_of_mma(target):
         PtxSyntaxError, match=r"mma with \.kind::mxf4nvf4 does not exist on the module's target .*needs sm_120a"
     ):
         run(NVFP4.format(4, "ue4m3"), [*ONES, np.zeros((1, 32))], ", %r18, {0, 0}, %r18, {0, 0}", target=target)
+
+
+@pytest.mark.parametrize("kind", ["mxf4nvf4", "f8f6f4"])
+def test_no_rule_is_published_for_sums_of_kinds_in_the_tensor_core(kind):
+    """With f32 accumulation the same instruction runs; a product without a kind runs with both."""
+    form, blocks, more = {
+        "mxf4nvf4": (NVFP4.format(4, "ue4m3"), [*ONES, np.zeros((1, 32))], ", %r18, {0, 0}, %r18, {0, 0}"),
+        "f8f6f4": ("sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32", list(ONES), ""),
+    }[kind]
+    run(form, blocks, more)
+    with pytest.raises(Fault, match=f"no rule is published for the sums of mma.sync of kind::{kind}") as error:
+        run(form, blocks, more, accumulation="tensor_core")
+    assert error.value.rule == "unsupported" and "run it with accumulation=f32" in str(error.value)
+    run("sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32", list(ONES), accumulation="tensor_core")
 
 
 @pytest.mark.parametrize("instruction", ["wgmma.fence.sync.aligned", "tcgen05.wait::ld.sync.aligned"])
