@@ -8,12 +8,13 @@ from functools import cache
 
 from emugpu.emulator.instructions.operations import BY_NAME, FUNCTIONS
 from emugpu.emulator.instructions.table import Micro, OfWarp, Temporary, Translator, Unsupported, bits_of
-from emugpu.emulator.instructions.values import narrow
+from emugpu.emulator.instructions.values import M32, narrow
 from emugpu.emulator.machine.poison import carrying
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Operand, Register
 
 _WORD = re.compile(r"\b(?:[abc]|imm)\b|\w+(?=\()")
 _CALL = re.compile(r"\w+\([^()]*\)")
+_MASKED = re.compile(rf"(\([^()]*\)) & {M32}")
 _END = "\0"
 
 
@@ -74,9 +75,15 @@ def _template(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _resolved(whole: str, number: int, text: str) -> str:
-    """Puts the text of a result in its places: in parentheses, or under a name if there are several."""
+    """Puts the text of a result in its places: in parentheses, or under a name if there are several.
+
+    The mask of a sum is left out before another mask with a number, which is narrower.
+    """
     place = f"<{number}>"
     uses = whole.count(place)
+    masked = _MASKED.fullmatch(text)
+    if masked and uses == 1 and re.search(rf"{place} & \d", whole):
+        return whole.replace(place, masked[1])
     is_atom = re.fullmatch(r"\w+", text) or _CALL.fullmatch(text)
     if uses > 1 and not re.fullmatch(r"\w+", text):
         whole = whole.replace(place, f"(t{number} := {text})", 1)

@@ -13,7 +13,7 @@ from emugpu.emulator import Module
 TEXTS = {
     "and.b32 %r2, %r0, %r1;": "v0 = v1 & v2",
     "add.u32 %r2, %r0, %r1;": "v0 = (v1 + v2) & 4294967295",
-    "add.u16 %h2, %h0, %h1;": "v0 = ((v1 + v2) & 4294967295) & 65535",
+    "add.u16 %h2, %h0, %h1;": "v0 = (v1 + v2) & 65535",
     "shl.b32 %r2, %r0, 5;": "v0 = (v1 << 5) & 4294967295",
     "shr.u32 %r2, %r0, 77;": "v0 = v1 >> 32",
     "shl.b32 %r2, %r0, %r1;": "v0 = carry_shift_left(v1, v2, 32)",
