@@ -25,7 +25,7 @@ from emugpu.check.tensor_core import TensorMemoryLife
 from emugpu.check.termination import check_ended, check_missed, note_error
 from emugpu.check.verdict import ORDER, Word
 from emugpu.emulator.machine import events
-from emugpu.emulator.machine.events import GridStarted
+from emugpu.emulator.machine.events import Accesses, GridStarted
 from emugpu.emulator.machine.sinks import DeferredSink
 
 
@@ -58,6 +58,9 @@ class Checker(DeferredSink):
     def __call__(self, event: Any) -> None:
         if self.batches is not None and self.batches.by_cluster and self.batches.passes(event):
             return
+        if type(event) is Accesses and event.mode == "write":  # `SingleBarrierCtas.take` gets those of a batch
+            for store in event:
+                self._launches[-1].model.unused.stored(store)
         take = self._take.get(type(event))
         if take is not None:
             take(event)
@@ -90,7 +93,7 @@ class _CheckedLaunch:
         launch = event.launch
         names = Names(regions or launch.regions, roles)
         names.dynamic_start = event.dynamic_shared
-        model = self.model = Model(names, prod(launch.cluster), event.allocations, event.sites, footprint)
+        model = self.model = Model(names, prod(launch.cluster), event.allocations, event.sites, event.values, footprint)
         operations = self._operations = AsynchronousOperations(model)
         tensor_maps = self._tensor_maps = TensorMaps(model)
         lanes = self._lanes = LaneMeetings(model)
@@ -156,6 +159,7 @@ class _CheckedLaunch:
             self._operations.flush()
             for memory in self.model.shared.values():
                 memory.settle()
+            self.model.unused.end()
 
     def _cta_started(self, event: events.CtaStarted) -> None:
         self.model.start(event.cluster, event.cta, event.ctaid, event.warps)
@@ -169,6 +173,7 @@ class _CheckedLaunch:
         self._thread_barriers.forget(event.cluster)
         self._lanes.forget(event.cluster)
         model.forget(event.cluster)
+        model.unused.ended(event.cluster)
 
     # ---- events that several parts handle ----
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
 from emugpu.check.signals_for_lanes import Behind, LaneRelease, are_passed_on
 from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.machine.lanes import FULL_MASK
 
 GENERIC = ("generic", "cp.async", "st.async")
 """Kinds of accesses through the generic proxy, with non-bulk cp.async (PTX ISA 9.7.9.25.1) and st.async (9.7.9.12)."""
@@ -160,10 +161,11 @@ class Observer:
 
 
 class Reads(NamedTuple):
-    """The first and the last read by one component at one instruction."""
+    """The first and the last read by one component at one instruction; ``is_one``: there is no other."""
 
     first: Record
     last: Record
+    is_one: bool = True
 
 
 class AccessHistory(NamedTuple):
@@ -215,12 +217,14 @@ def different(numbers: NDArray[np.int32]) -> list[int]:
 class Conflict(NamedTuple):
     """Two unordered accesses.
 
-    ``late``: the write comes too early after the read; otherwise the read comes too early.
+    ``late``: the write comes too early after the read; otherwise the read comes too early. ``readers``: the lanes of
+    the reading warp for which the read stands, or 0 if it may stand for reads of other warps, too.
     """
 
     old: Record
     new: Record
     late: bool
+    readers: int = 0
 
 
 class Histories:
@@ -282,13 +286,14 @@ class Histories:
                     self.ordered.append((write, read))
             elif not write.agrees(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
-                self.conflicts.append(Conflict(write, read, _is_late(read, write, old_writes, old_reads)))
+                is_late = _is_late(read, write, old_writes, old_reads)
+                self.conflicts.append(Conflict(write, read, is_late, read.agent.lanes))
         history = history.with_finder(read)
         for n, entry in enumerate(history.reads):
             if entry.last.who == read.who and entry.last.site is read.site and entry.last.space is read.space:
                 if entry.last is read:
                     return history
-                reads = (*history.reads[:n], Reads(entry.first, read), *history.reads[n + 1 :])
+                reads = (*history.reads[:n], Reads(entry.first, read, False), *history.reads[n + 1 :])
                 return history._replace(reads=reads)
         return history._replace(reads=(*history.reads[1 - READS_KEPT :], Reads(read, read)))
 
@@ -309,6 +314,7 @@ class Histories:
                 kept_writes.append(earlier)
                 if not earlier.agrees(write):
                     self.conflicts.append(Conflict(earlier, write, False))
+        keeps_all = len(history.reads) < READS_KEPT
         for entry in history.reads:
             read = entry.last
             if observer.hears_of(read, write) and observer.follows(read):
@@ -317,7 +323,9 @@ class Histories:
                 continue
             kept_reads.append(entry)
             if not read.agrees(write):
-                self.conflicts.append(Conflict(read, write, _is_late(read, write, history.writes, history.reads)))
+                is_late = _is_late(read, write, history.writes, history.reads)
+                readers = read.agent.lanes if entry.is_one else FULL_MASK
+                self.conflicts.append(Conflict(read, write, is_late, readers if keeps_all else 0))
         writes = (write, *kept_writes[:UNORDERED_KEPT])
         return AccessHistory(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
 

@@ -30,7 +30,9 @@ from emugpu.check.shadow import (
 )
 from emugpu.check.signals_for_lanes import LaneRelease, dropped_loads, silent_meetings
 from emugpu.check.threads import Moment, Thread, Threads, TrackedCta, has_started
+from emugpu.check.unused_loads import UnusedLoads
 from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.translate.loaded_values import LoadedValues
 
 SHARED_BYTES = 1 << 18
 """An upper bound on the shared memory of a CTA, in bytes."""
@@ -53,11 +55,13 @@ class Model:
         names: Names,
         ctas_of_cluster: int,
         allocations: tuple[tuple[str, int, int], ...],
-        sites: Sequence[Site] = (),
+        sites: Sequence[Site],
+        values: LoadedValues,
         footprint: Footprint | None = None,
     ) -> None:
         self.names = names
         self._sites, self._silent = sites, silent_meetings(sites)
+        self.unused = UnusedLoads(values, len(sites))
         self.footprint = footprint
         """What the launch touches of global memory, if somebody wants to know."""
         self.defers = True
@@ -194,7 +198,10 @@ class Model:
             verdict = diagnosis.unordered(conflict, who, space)
             if verdict.rule == "wait-for-lanes" and conflict.new.site.index in self._dropped_loads:
                 continue
-            self.blame(verdict, conflict.old, conflict.new, self._bytes(space, place, nbytes, holder), who.clock)
+            where = self._bytes(space, place, nbytes, holder)
+            tell = partial(self.blame, verdict, conflict.old, conflict.new, where, who.clock)
+            if not self.unused.holds(conflict, verdict.rule, tell):
+                tell()
         for first, second in ordered:
             found = diagnosis.ordered(first, second, who, space, holder)
             if found is not None:

@@ -140,6 +140,7 @@ class SingleBarrierCtas:
 
     def take(self, batch: Batch) -> None:
         """Handles a part of the trace."""
+        self._model.unused.traced(batch)
         if not self.by_cluster:
             self._pass_on(batch, np.arange(len(batch.entries)))
             return

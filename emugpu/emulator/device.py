@@ -375,7 +375,7 @@ class Device:
             running, machine = make_grid()
             if running.sink is not None:
                 dynamic = RESERVED_SHARED + code.static_shared
-                running.sink(GridStarted(shape, self._memory.ranges(), dynamic, code.sites))
+                running.sink(GridStarted(shape, self._memory.ranges(), dynamic, code.sites, code.values))
             printed = running.printed
             try:
                 counters, findings = machine.run(progress), running.findings

@@ -33,7 +33,7 @@ class Code:
     variables that the kernel names. places: for each variable and parameter its state space and its offset there; for
     global ones the state space only. native: returns the plan of what can run natively, or None, for a launch that is
     quiet or not; the plan is made at the first call. instruction_at: for each line of the generated source, the
-    instruction it belongs to.
+    instruction it belongs to. values: what the values of loads can reach, a `LoadedValues`.
     """
 
     kernel: PtxKernel
@@ -41,6 +41,7 @@ class Code:
     source: str
     instruction_at: Sequence[int | None]
     sites: Sequence[Site]
+    values: Any
     functions: Sequence[BlockFunction]
     first: Sequence[int]
     last: Sequence[int]

@@ -68,13 +68,14 @@ class GridStarted(NamedTuple):
     """A grid starts. ``allocations`` holds (name, first address, bytes) of the device memory at the launch.
 
     ``dynamic_shared`` is the offset of dynamic shared memory in a CTA's window. ``sites`` are the instructions of the
-    kernel.
+    kernel, ``values`` the `emugpu.emulator.translate.loaded_values.LoadedValues` of it.
     """
 
     launch: Any
     allocations: tuple[tuple[str, int, int], ...]
     dynamic_shared: int
     sites: Sequence[Site]
+    values: Any
 
 
 class CtaStarted(NamedTuple):

@@ -19,6 +19,7 @@ from emugpu.emulator.native.plan import NativePlan, Planner
 from emugpu.emulator.ptx.ast import TYPE_BYTES, Instruction, ParsedModule, PtxKernel
 from emugpu.emulator.translate import cfg
 from emugpu.emulator.translate.layout import VariableLayout
+from emugpu.emulator.translate.loaded_values import LoadedValues
 from emugpu.emulator.translate.writer import Operands, Writer
 
 assert FAMILIES, "importing them fills the table of instructions"
@@ -75,6 +76,7 @@ def translate(kernel: PtxKernel, module: ParsedModule) -> Code:
         source=source,
         instruction_at=instruction_at,
         sites=sites,
+        values=LoadedValues(instructions, emitted),
         functions=[names[f"b{block.index}"] for block in blocks],
         first=[block.first for block in blocks],
         last=[max(block.first, block.last - 1) for block in blocks],

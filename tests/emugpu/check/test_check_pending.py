@@ -10,6 +10,7 @@ from ptx_programs import WORDS, module_of, source
 
 from emugpu.check import pending, shadow, single_barrier
 from emugpu.check.checker import Checker
+from emugpu.check.unused_loads import UnusedLoads
 from emugpu.emulator import Device, Fault
 from emugpu.emulator.native import trace
 
@@ -26,6 +27,12 @@ STEPS = (
     "st.shared.v4.b32 [%r7], {{%r1,%r2,%r3,%r4}};", "st.shared.u8 [%r9], %r0;", "ld.volatile.shared.b32 %r1, [{at}];",
     "atom.shared.add.u32 %r1, [{at}], 1;", "st.volatile.shared.b32 [{at}], %r0;", "bar.warp.sync -1;",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_load_is_unused(monkeypatch):
+    """Otherwise findings about loads wait until the value is used, which is seen later if accesses are."""
+    monkeypatch.setattr(UnusedLoads, "holds", lambda self, conflict, rule, tell: False)
 
 
 def program(choose: random.Random, barriers: float) -> str:

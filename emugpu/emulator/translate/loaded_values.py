@@ -1,0 +1,88 @@
+"""What the values that a kernel loads can decide: the stores that they reach through registers.
+
+The answer holds for all paths through the kernel, because it looks at what each instruction reads and writes, and not
+at the order of instructions. It does not follow values through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from emugpu.emulator.instructions.table import Assign, Emitted, Unsupported, find
+from emugpu.emulator.ptx.ast import Instruction, MemoryOperand
+from emugpu.emulator.translate.cfg import EXCHANGES, accumulators, destinations
+
+_GUARD = -1
+_VALUE = 1
+"""The operand of a store, shfl, vote, redux or match that is stored or exchanged."""
+_SPACES = ("global", "shared", "shared::cta", "shared::cluster")
+
+
+class Reach(NamedTuple):
+    """The stores, by index, whose data a loaded value may change.
+
+    ``own``: the stores of the lane that has loaded it. ``warp``: those of any lane of its warp, after an exchange.
+    """
+
+    own: frozenset[int]
+    warp: frozenset[int]
+
+
+class LoadedValues:
+    """Finds for each load of a kernel what its value can reach."""
+
+    def __init__(self, instructions: Sequence[Instruction], emitted: Sequence[Emitted | Unsupported]) -> None:
+        self._instructions, self._emitted = instructions, emitted
+        self._known: dict[int, Reach | None] = {}
+
+    @cached_property
+    def stores(self) -> frozenset[int]:
+        """The instructions ``st`` to global and shared memory, by index."""
+        return frozenset(
+            i.index for i in self._instructions if find(i).name == "st" and not set(i.modifiers).isdisjoint(_SPACES)
+        )
+
+    @cached_property
+    def _readers(self) -> dict[int, list[tuple[Instruction, int]]]:
+        """By register slot: the instructions that read it, each with the operand's position, or _GUARD."""
+        found: dict[int, list[tuple[Instruction, int]]] = {}
+        for i in self._instructions:
+            results = find(i).writes
+            read = [(r, _GUARD) for r in ([i.guard] if i.guard else [])]
+            read += [(r, 0) for r in accumulators(i)]
+            for position, operand in enumerate(i.operands):
+                if position >= results or isinstance(operand, MemoryOperand):
+                    read += [(r, position) for r in operand.registers()]
+            for register, position in read:
+                found.setdefault(register.slot, []).append((i, position))
+        return found
+
+    def reach(self, load: int) -> Reach | None:
+        """Returns the stores that the value of a load reaches.
+
+        Returns None if the value may decide anything else, such as an address, a branch, a guard or an atomic. So it
+        does if no store uses the value: no compiler leaves such a load in a program.
+        """
+        if load not in self._known:
+            self._known[load] = self._reach(load)
+        return self._known[load]
+
+    def _reach(self, load: int) -> Reach | None:
+        stores: dict[bool, set[int]] = {False: set(), True: set()}
+        work = [(r.slot, False) for r in destinations(self._instructions[load])]
+        seen = set(work)
+        while work:
+            slot, is_exchanged = work.pop()
+            for i, position in self._readers.get(slot, ()):
+                if i.index in self.stores and position == _VALUE:
+                    stores[is_exchanged].add(i.index)
+                    continue
+                exchanges = i.opcode in EXCHANGES and position == _VALUE
+                if not exchanges and not isinstance(self._emitted[i.index], Assign):
+                    return None
+                new = {(r.slot, is_exchanged or exchanges) for r in destinations(i)} - seen
+                seen |= new
+                work += new
+        return Reach(frozenset(stores[False]), frozenset(stores[True])) if any(stores.values()) else None
