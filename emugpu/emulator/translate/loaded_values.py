@@ -62,8 +62,8 @@ class LoadedValues:
     def reach(self, load: int) -> Reach | None:
         """Returns the stores that the value of a load reaches.
 
-        Returns None if the value may decide anything else, such as an address, a branch, a guard or an atomic. So it
-        does if no store uses the value: no compiler leaves such a load in a program.
+        Returns None if the value may decide anything else, such as an address, a guard, an atomic, or a branch around
+        more than arithmetic. So it does if no store uses the value: no compiler leaves such a load in a program.
         """
         if load not in self._known:
             self._known[load] = self._reach(load)
@@ -80,9 +80,31 @@ class LoadedValues:
                     stores[is_exchanged].add(i.index)
                     continue
                 exchanges = i.opcode in EXCHANGES and position == _VALUE
-                if not exchanges and not isinstance(self._emitted[i.index], Assign):
+                changed = [i] if exchanges or self._is_arithmetic(i) else self._skipped(i)
+                if changed is None:
                     return None
-                new = {(r.slot, is_exchanged or exchanges) for r in destinations(i)} - seen
+                new = {(r.slot, is_exchanged or exchanges) for one in changed for r in destinations(one)} - seen
                 seen |= new
                 work += new
         return Reach(frozenset(stores[False]), frozenset(stores[True])) if any(stores.values()) else None
+
+    def _is_arithmetic(self, i: Instruction) -> bool:
+        return isinstance(self._emitted[i.index], Assign)
+
+    def _skipped(self, branch: Instruction) -> list[Instruction] | None:
+        """Returns the instructions that a branch may skip, up to where all paths meet again.
+
+        Returns None if there is anything but arithmetic among them, or a way back.
+        """
+        found, at = [], branch.index
+        end = at + 1
+        while at < end:
+            i = self._instructions[at]
+            if i.opcode == "bra" and min(i.targets) > at:
+                end = max(end, *i.targets)
+            elif self._is_arithmetic(i):
+                found.append(i)
+            else:
+                return None
+            at += 1
+        return found

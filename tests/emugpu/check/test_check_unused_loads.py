@@ -38,6 +38,10 @@ UNUSED = {
     "a guarded load": "mov.b32 %r10, 0; @%p0 " + IN_PLACE,
     "setp and selp": LOAD + ABOVE_5 + "selp.b32 %r11, 1, %r10, %p2;" + STORE,
     "a guarded move": LOAD + ABOVE_5 + "@%p2 mov.b32 %r11, %r10;" + STORE,
+    "a branch around arithmetic": LOAD + ABOVE_5 + "@!%p2 bra ON; mov.b32 %r11, %r10; ON:" + STORE,
+    "branches around arithmetic": LOAD + ABOVE_5
+    + "@%p2 bra OTHER; add.u32 %r11, %r10, 5; @%p0 bra ON; add.u32 %r11, %r11, 6; bra ON; OTHER: mov.b32 %r11, 7; ON:"
+    + STORE,
     "64 bits": LOAD + "mov.b64 %d5, {%r10, %r9}; add.s64 %d5, %d5, 1; mov.b64 {%r11, %r12}, %d5;" + STORE,
     "carry": LOAD + "add.cc.u32 %r12, %r10, %r10; addc.u32 %r11, %r9, %r9;" + STORE,
     "shfl": LOAD + "shfl.sync.bfly.b32 %r12, %r10, 1, 31, -1; add.u32 %r11, %r12, %r10;" + STORE,
@@ -60,7 +64,13 @@ USED = {
     "an element of a vector": VECTOR + ADD + STORE + "st.shared.b32 [%r3], %r12;",
     "shfl to another lane": IN_PLACE + "shfl.sync.idx.b32 %r13, %r11, 2, 31, -1;" + only("%thread eq 37", OTHER),
     "vote": IN_PLACE + ABOVE_5 + "vote.sync.ballot.b32 %r13, %p2, -1;" + only("%thread eq 37", OTHER),
-    "a branch": IN_PLACE + ABOVE_5 + "@%p2 bra ON; add.u32 %r9, %r9, 1; ON:",
+    "a branch around a move": IN_PLACE + ABOVE_5 + "mov.b32 %r13, 0; @%p2 bra ON; mov.b32 %r13, 1; ON:" + OTHER,
+    "a branch around a store": IN_PLACE + ABOVE_5 + "@%p2 bra ON; st.shared.b32 [%r3], 1; ON:",
+    "a branch around a branch": IN_PLACE + ABOVE_5
+    + "@%p2 bra OTHER; bra ON; OTHER: add.u32 %r9, %r9, 1; bra ON; st.shared.b32 [%r3], 1; ON:",
+    "a branch to the end": IN_PLACE + ABOVE_5 + "@%p2 bra ON; ret; ON: st.shared.b32 [%r3], 1;",
+    "a branch back": "AGAIN:" + IN_PLACE + ABOVE_5 + "@%p2 bra AGAIN;",
+    "a way back": IN_PLACE + "AGAIN:" + ABOVE_5 + "@!%p2 bra ON; add.u32 %r9, %r9, 1; bra AGAIN; ON:",
     "a guard": LOAD + ADD + "setp.lt.u32 %p2, %r10, 9; and.pred %p1, %p1, %p2;" + STORE,
     "an address": IN_PLACE + "and.b32 %r13, %r10, 4; add.u32 %r13, %r3, %r13; ld.shared.b32 %r14, [%r13];",
     "the address of a store": IN_PLACE + "and.b32 %r13, %r10, 0; add.u32 %r13, %r3, %r13; st.shared.b32 [%r13], 1;",
@@ -178,7 +188,7 @@ def test_table(table):
     assert not found, f"{len(found)} settings:\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize("use", ["shfl", "a later block", "used: a later block", "used: a store", "used: a branch"])
+@pytest.mark.parametrize("use", ["shfl", "a later block", "used: a later block", "used: a store", "used: an address"])
 def test_it_does_not_matter_how_the_checker_gets_the_events(use):
     table = TABLES[0]
     number = next(n for n, s in enumerate(table.settings) if s.use == use)
@@ -226,17 +236,17 @@ STEPS = (
     *["{guard} ld.shared.b32 {d}, [%r1];"] * 3, "{guard} ld.shared.b32 {d}, [%r3];", "add.u32 {d}, {a}, {b};",
     "xor.b32 {d}, {a}, {b};", "{guard} mov.b32 {d}, {a};", "setp.gt.u32 %p2, {a}, {b};", "selp.b32 {d}, {a}, {b}, %p2;",
     "shfl.sync.bfly.b32 {d}, {a}, 5, 31, -1;", *["@%p1 st.shared.b32 [%r1], {a};"] * 3,
-    *["@%p3 st.shared.b32 [%r3], {a};"] * 3,
+    *["@%p3 st.shared.b32 [%r3], {a};"] * 3, "@%p2 bra ON{n}; add.u32 {d}, {a}, {b}; ON{n}:",
 )  # fmt: skip
 
 
 def elements_of_warp_0(choose: random.Random) -> str:
     """Two warps load and compute; warp 0 stores the elements, and one thread stores a word of its own."""
     steps = []
-    for _ in range(choose.choice((5, 8, 12))):
+    for n in range(choose.choice((5, 8, 12))):
         guard = choose.choice(("", "", "@%p1", "@!%p1", "@%p2", "@%p3"))
         d, a, b = (f"%r{choose.randrange(20, 25)}" for _ in range(3))
-        steps.append(choose.choice(STEPS).format(guard=guard, d=d, a=a, b=b))
+        steps.append(choose.choice(STEPS).format(guard=guard, d=d, a=a, b=b, n=n))
     start = "".join(f"mul.lo.u32 %r{n}, %thread, {n};" for n in range(20, 25)) + "mov.pred %p2, 0;"
     thread = choose.randrange(32, 64)
     start += f"setp.eq.u32 %p3, %thread, {thread}; @%p1 st.shared.b32 [%r1], %thread;" + CTA_BARRIER
@@ -253,8 +263,9 @@ def test_a_random_program_without_a_finding_has_one_result(monkeypatch):
 
     def count(self, *about) -> bool:
         nonlocal held
-        held += holds(self, *about)
-        return holds(self, *about)
+        is_held = holds(self, *about)
+        held += is_held
+        return is_held
 
     monkeypatch.setattr(UnusedLoads, "holds", count)
     clean = raced = differ = 0
@@ -270,4 +281,4 @@ def test_a_random_program_without_a_finding_has_one_result(monkeypatch):
             results.add(device.download(out, np.uint32, 128).tobytes())
         assert not is_clean or len(results) == 1, module
         clean, raced, differ = clean + (is_clean and held > 0), raced + (not is_clean), differ + (len(results) > 1)
-    assert min(clean, raced) > 20 and differ > 5, (clean, raced, differ)
+    assert min(clean, raced) > 10 and differ > 5, (clean, raced, differ)
