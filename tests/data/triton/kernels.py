@@ -119,6 +119,15 @@ def softmax(x, y, columns, W: tl.constexpr):
 
 
 @triton.jit
+def log_softmax(x, columns, W: tl.constexpr):
+    """Of each row of f32, in place. Rows of 8 elements have fewer elements than a CTA has threads."""
+    at = tl.program_id(0) * columns + tl.arange(0, W)
+    values = tl.load(x + at)
+    centred = values - tl.max(values, axis=0)
+    tl.store(x + at, centred - tl.log(tl.sum(tl.exp(centred), axis=0)))
+
+
+@triton.jit
 def layer_norm(x, weight, bias, y, columns, epsilon, W: tl.constexpr):
     """Of each row of f16, computed in f32."""
     row = tl.program_id(0)
@@ -174,6 +183,7 @@ KERNELS = {
                      {"M": 128, "N": 64, "K": 128, "FORMAT": "e2m1", "PACK": 2, "BLOCK": 16}),
     **{f"scaled_tma_{name}": scaled_tma(*how) for name, how in ATOMS.items()},
     "softmax": (softmax, {"x": "*fp32", "y": "*fp32", "columns": "i32"}, {"W": 256}),
+    "log_softmax": (log_softmax, {"x": "*fp32", "columns": "i32"}, {"W": 8}),
     "layer_norm": (layer_norm, {"x": "*fp16", "weight": "*fp32", "bias": "*fp32", "y": "*fp16", "columns": "i32",
                                 "epsilon": "fp32"}, {"W": 512}),
     "split_sum": (split_sum, {"x": "*fp32", "total": "*fp32", "count": "i32"}, {"W": 512}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +187,25 @@ TABLES = [
 def test_table(table):
     found = table.disagreements(table.targets[0], [("fifo", 0), ("random", 1)])
     assert not found, f"{len(found)} settings:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("architecture", [90, 100])
+@pytest.mark.parametrize("who", ["warp 0", "each warp"])
+def test_triton_works_in_place_on_rows_that_are_shorter_than_a_warp(who, architecture):
+    text = (Path(__file__).parents[2] / "data" / "triton" / f"log_softmax_sm{architecture}.ptx").read_text()
+    threads_that_do_not_store, lanes_that_do_not_store = ", 120;", ", 24;"
+    assert text.count(threads_that_do_not_store) == 1
+    if who == "each warp":
+        text = text.replace(threads_that_do_not_store, lanes_that_do_not_store)
+    rows = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+    device, checker = Device(), Checker()
+    x = device.upload(rows)
+    arguments = [x, 8, 0, 0]
+    device.launch(Module.from_text(text), "log_softmax", grid=3, block=128, arguments=arguments, sinks=[checker])
+    assert {one.rule for one in checker.report().errors} == ({"race-global"} if who == "each warp" else set())
+    if who == "warp 0":
+        expected = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(device.download(x, np.float32, (3, 8)), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("use", ["shfl", "a later block", "used: a later block", "used: a store", "used: an address"])
