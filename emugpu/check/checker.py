@@ -60,7 +60,7 @@ class Checker(DeferredSink):
             return
         if type(event) is Accesses and event.mode == "write":  # `SingleBarrierCtas.take` gets those of a batch
             for store in event:
-                self._launches[-1].model.unused.stored(store)
+                self._launches[-1].model.unused.executed(store.agent, store.site)
         take = self._take.get(type(event))
         if take is not None:
             take(event)
@@ -136,7 +136,7 @@ class _CheckedLaunch:
             events.GroupArrived: thread_barriers.arrived,
             events.GroupLeft: self._group_left,
             events.TensorMemoryAllocated: tensor_life.allocated,
-            events.TensorMemoryFreed: tensor_life.freed,
+            events.TensorMemoryFreed: self._freed,
         }
         self.single_barrier = SingleBarrierCtas(model, self.take, generic.overwrite)
         self._ended = False
@@ -191,8 +191,13 @@ class _CheckedLaunch:
         self._lanes.meet(event.agent)
 
     def _issued(self, event: events.Issued) -> None:
+        self.model.unused.executed(event.agent, event.operation.site)
         self._lanes.issued(event.operation, event.agent)
         self._operations.issued(event, self._tensor_maps.take())
+
+    def _freed(self, event: events.TensorMemoryFreed) -> None:
+        self.model.unused.executed(event.agent, event.site)
+        self._tensor_life.freed(event)
 
     # ---- threads ----
 

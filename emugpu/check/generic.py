@@ -194,7 +194,7 @@ class GenericProxy:
         else:
             self.model.access_global(*places_of(event), record_of(event, moment, scope), moment.observer)
         if writes:
-            self.model.unused.stored(event)
+            self.model.unused.executed(agent, site)
             self._release(event, thread, scope)
 
     def accesses(self, run: Accesses) -> None:

@@ -1,12 +1,13 @@
 """Loads whose value their threads do not use: what they read does not matter, so they cannot be part of a race.
 
 Where a tensor has fewer elements than a CTA has threads, compilers let several threads load and compute the same
-element, and one of them store it: ``ld; add; @%p st``. If the kernel works in place, nothing orders the store before
-the loads of the others, which drop what they have read.
+element, and one of them store it: ``ld; add; @%p st``. If the kernel works in place, nothing orders the store and the
+loads of the others, which drop what they have read. In the same way, all warps may load the address of tensor memory,
+and those with another role drop it.
 
-A finding about a plain load waits until a thread that has loaded executes a store that the loaded value can reach
-(`emugpu.emulator.translate.loaded_values`). If the cluster ends before, the finding is dropped. A store counts at
-whatever time the thread executes it, and a finding that still waits when a run breaks off stands.
+A finding about a plain load waits until a thread that has the value executes an instruction that uses it
+(`emugpu.emulator.translate.loaded_values`). If the cluster ends before, the finding is dropped. An instruction counts
+at whatever time the thread executes it, and a finding that still waits when a run breaks off stands.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.history import WEAK, Conflict
-from emugpu.emulator.machine.events import Access
+from emugpu.emulator.machine.events import Agent, Site
 from emugpu.emulator.native.layout import Traced, TraceEvent
 from emugpu.emulator.native.trace import Batch
 from emugpu.emulator.translate.loaded_values import LoadedValues, Reach
@@ -39,12 +40,12 @@ class UnusedLoads:
 
     def __init__(self, values: LoadedValues, instructions: int) -> None:
         self._values = values
-        stores = sorted(values.stores)
+        uses = sorted(values.uses)
         self._columns = np.full(instructions, -1)
-        """By instruction: the column of a store in the table."""
-        self._columns[stores] = np.arange(len(stores))
-        self._executed: NDArray[np.uint32] = np.zeros((0, len(stores)), np.uint32)
-        """By warp and store: the lanes that have executed it."""
+        """By instruction: the column of a use in the table."""
+        self._columns[uses] = np.arange(len(uses))
+        self._lanes: NDArray[np.uint32] = np.zeros((0, len(uses)), np.uint32)
+        """By warp and use: the lanes that have executed it."""
         self._rows: dict[Warp, int] = {}
         self._traced: NDArray[np.int64] = np.zeros(0, np.int64)
         """By the number of a warp in the trace: its row."""
@@ -52,14 +53,15 @@ class UnusedLoads:
         self._ended: set[int] = set()
         """The clusters that have ended."""
 
-    # ---- stores ----
+    # ---- uses ----
 
-    def stored(self, event: Access) -> None:
-        column = self._columns[event.site.index]
+    def executed(self, agent: Agent, site: Site) -> None:
+        """Handles an instruction that an agent has executed."""
+        column = self._columns[site.index]
         if column >= 0:
-            warp = event.agent[:3]
+            warp = agent[:3]
             row = self._row(warp)
-            self._executed[row, column] |= np.uint32(event.agent.lanes)
+            self._lanes[row, column] |= np.uint32(agent.lanes)
             if warp in self._held:
                 self._decide(warp)
 
@@ -71,14 +73,14 @@ class UnusedLoads:
         stores, columns = stores[columns >= 0], columns[columns >= 0]
         new = [self._row(who) for who in batch.trace.who[len(self._traced) :]]
         self._traced = np.append(self._traced, np.array(new, np.int64))
-        places = self._traced[stores["warp"]] * self._executed.shape[1] + columns
-        np.bitwise_or.at(self._executed.reshape(-1), places, stores["lanes"])
+        places = self._traced[stores["warp"]] * self._lanes.shape[1] + columns
+        np.bitwise_or.at(self._lanes.reshape(-1), places, stores["lanes"])
 
     def _row(self, warp: Warp) -> int:
         row = self._rows.setdefault(warp, len(self._rows))
-        if row == len(self._executed):
-            more = np.zeros((max(64, row), self._executed.shape[1]), np.uint32)
-            self._executed = np.concatenate([self._executed, more])
+        if row == len(self._lanes):
+            more = np.zeros((max(64, row), self._lanes.shape[1]), np.uint32)
+            self._lanes = np.concatenate([self._lanes, more])
         return row
 
     # ---- findings ----
@@ -99,7 +101,7 @@ class UnusedLoads:
 
     def _is_used(self, warp: Warp, lanes: int, reach: Reach) -> bool:
         row = self._row(warp)
-        executed = self._executed[row]
+        executed = self._lanes[row]
         own = np.bitwise_or.reduce(executed[self._columns[[*reach.own]]])
         return bool(int(own) & lanes) or bool(executed[self._columns[[*reach.warp]]].any())
 

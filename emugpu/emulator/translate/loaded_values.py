@@ -1,4 +1,5 @@
-"""What the values that a kernel loads can decide: the stores that they reach through registers.
+"""What the values that a kernel loads can decide: the stores, and uses of tensor memory, that they reach through
+registers.
 
 The answer holds for all paths through the kernel, because it looks at what each instruction reads and writes, and not
 at the order of instructions. It does not follow values through memory.
@@ -18,12 +19,13 @@ _GUARD = -1
 _VALUE = 1
 """The operand of a store, shfl, vote, redux or match that is stored or exchanged."""
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster")
+_OF_TENSOR_MEMORY = ("tcgen05.ld", "tcgen05.st", "tcgen05.cp", "tcgen05.mma", "tcgen05.dealloc")
 
 
 class Reach(NamedTuple):
-    """The stores, by index, whose data a loaded value may change.
+    """The instructions, by index, that use a loaded value.
 
-    ``own``: the stores of the lane that has loaded it. ``warp``: those of any lane of its warp, after an exchange.
+    ``own``: by the lane that has loaded it. ``warp``: by any lane of its warp, after an exchange.
     """
 
     own: frozenset[int]
@@ -45,6 +47,13 @@ class LoadedValues:
         )
 
     @cached_property
+    def uses(self) -> frozenset[int]:
+        """The instructions at which a value may end without deciding anything else, by index: these stores, and
+        accesses to tensor memory. All of them have events.
+        """
+        return self.stores.union(i.index for i in self._instructions if find(i).name.startswith(_OF_TENSOR_MEMORY))
+
+    @cached_property
     def _readers(self) -> dict[int, list[tuple[Instruction, int]]]:
         """By register slot: the instructions that read it, each with the operand's position, or _GUARD."""
         found: dict[int, list[tuple[Instruction, int]]] = {}
@@ -60,24 +69,24 @@ class LoadedValues:
         return found
 
     def reach(self, load: int) -> Reach | None:
-        """Returns the stores that the value of a load reaches.
+        """Returns which of `uses` the value of a load reaches: as the data of a store, or as any operand of others.
 
         Returns None if the value may decide anything else, such as an address, a guard, an atomic, or a branch around
-        more than arithmetic. So it does if no store uses the value: no compiler leaves such a load in a program.
+        more than arithmetic. So it does if it reaches nothing: no compiler leaves such a load in a program.
         """
         if load not in self._known:
             self._known[load] = self._reach(load)
         return self._known[load]
 
     def _reach(self, load: int) -> Reach | None:
-        stores: dict[bool, set[int]] = {False: set(), True: set()}
+        uses: dict[bool, set[int]] = {False: set(), True: set()}
         work = [(r.slot, False) for r in destinations(self._instructions[load])]
         seen = set(work)
         while work:
             slot, is_exchanged = work.pop()
             for i, position in self._readers.get(slot, ()):
-                if i.index in self.stores and position == _VALUE:
-                    stores[is_exchanged].add(i.index)
+                if i.index in self.uses and (position == _VALUE if i.index in self.stores else position != _GUARD):
+                    uses[is_exchanged].add(i.index)
                     continue
                 exchanges = i.opcode in EXCHANGES and position == _VALUE
                 changed = [i] if exchanges or self._is_arithmetic(i) else self._skipped(i)
@@ -86,7 +95,7 @@ class LoadedValues:
                 new = {(r.slot, is_exchanged or exchanges) for one in changed for r in destinations(one)} - seen
                 seen |= new
                 work += new
-        return Reach(frozenset(stores[False]), frozenset(stores[True])) if any(stores.values()) else None
+        return Reach(frozenset(uses[False]), frozenset(uses[True])) if any(uses.values()) else None
 
     def _is_arithmetic(self, i: Instruction) -> bool:
         return isinstance(self._emitted[i.index], Assign)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handovers import CTA_BARRIER, Table, only, outcome
+from handovers import CTA_BARRIER, Table, only, outcome, wait
+from test_check_handovers_tensor import AFTER, BEFORE, LD, ST, WAIT_LD, WAIT_ST, freed, initialise
 from test_check_pending import found, in_global_memory, program, with_branches
 
 from emugpu.check import Checker
@@ -155,6 +156,26 @@ def many(s) -> str:
     )  # fmt: skip
 
 
+def address_of_tensor_memory(s) -> str:
+    """Warp 0 allocates and all warps load the address, which only relaxed synchronisation orders. Warp 1 may use it."""
+    use = {
+        "nobody": only("%warp eq 2", LD + WAIT_LD + ST + WAIT_ST + freed(1, warp=2)),
+        "tcgen05.ld": LD + WAIT_LD,
+        "tcgen05.st": ST + WAIT_ST,
+        "tcgen05.dealloc": freed(1, warp=1),
+        "a guard": "setp.eq.u32 %p7, %r10, 77; @%p7" + ST.replace("%r10", "%r11"),
+    }
+    relaxed = "mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [bars];" + wait("bars", order=".relaxed.cta")
+    return (
+        "".join(f"mov.b32 %r{n}, 0;" for n in range(40, 56)) + only("%thread eq 0", initialise(64)) + CTA_BARRIER
+        + only("%warp eq 0", "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;")
+        + relaxed + "ld.shared.b32 %r10, [slot];" + CTA_BARRIER + "ld.shared.b32 %r11, [slot];"
+        + ST.replace("%r10", "%r11") + WAIT_ST + BEFORE
+        + CTA_BARRIER + AFTER + only("%warp eq 1", use[s.warp_1] + BEFORE) + CTA_BARRIER + AFTER
+        + ("" if s.warp_1 == "tcgen05.dealloc" else freed(1).replace("%r10", "%r11"))
+    )  # fmt: skip
+
+
 USES = (*UNUSED, *(f"used: {name}" for name in (*USED, *IN_DOUBT)))
 
 
@@ -180,6 +201,8 @@ TABLES = [
           lambda s: outcome(s.use != "nobody" and "race-global"), arguments=data, targets=BOTH),
     Table("many loads", dict(loads=("10 unused", "10 used", f"{READS_KEPT + 1} used")), many,
           lambda s: outcome("unused" not in s.loads and "race-global"), threads=96, arguments=data, targets=BOTH),
+    Table("tensor memory", dict(warp_1=("nobody", "tcgen05.ld", "tcgen05.st", "tcgen05.dealloc", "a guard")),
+          address_of_tensor_memory, lambda s: outcome(s.warp_1 != "nobody" and "race-shared")),
 ]  # fmt: skip
 
 
