@@ -7,10 +7,8 @@ only through Mojo's runtime library, and the program may have loaded another ver
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +25,8 @@ from emugpu.driver.api import (
     refused_of_runtime,
 )
 from emugpu.driver.results import NAMES, name_of, text_of
-from emugpu.errors import CannotRun
 from emugpu.paths import COMPILED
-from emugpu.processes import program
+from emugpu.processes import compiler
 
 SOURCES = Path(__file__).parent / "shim"
 DRIVER = "libcuda.so.1"
@@ -99,27 +96,11 @@ def compile_libraries(to: Path) -> None:
         _compile([to.parent / source for source in sources], to / name, sorted(to.iterdir()))
 
 
-def _compiler() -> str:
-    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    raise CannotRun(
-        "the emulated driver has to be compiled once, and there is no C compiler: install gcc or clang, or set CC"
-    )
-
-
 def _compile(sources: list[Path], target: Path, libraries: list[Path]) -> None:
     code = [str(source) for source in sources if source.suffix == ".c"]
     scripts = [f"-Wl,--version-script={source}" for source in sources if source.suffix == ".map"]
     link = [f"-Wl,-soname,{target.name}", *scripts, *map(str, libraries), "-ldl"]
-    command = [_compiler(), *FLAGS, *code, *link, "-o", str(target)]
-    try:
-        done = program.run(command, COMPILE_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotRun(f"the C compiler {command[0]} could not be run: {error}") from error
-    if done.returncode:
-        raise CannotRun(f"{command[0]} cannot compile the emulated driver:\n{done.stderr.strip()}")
+    compiler.of_c("the emulated driver", COMPILE_SECONDS).call(*FLAGS, *code, *link, "-o", str(target))
 
 
 # ---- the generated C ----

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import shutil
-import subprocess
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from emugpu import cache
-from emugpu.errors import CannotRun
-from emugpu.processes import program
+from emugpu.processes import compiler
 
 SOURCES = Path(__file__).parent / "shim"
 NAME = "libemulated_torch.so"
@@ -39,29 +35,16 @@ def load(torch: Any) -> ctypes.CDLL:
 
 
 def _compile(sources: list[Path], torch: Path, target: Path) -> None:
-    compiler = next(filter(None, (shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++"))), None)
-    if compiler is None:
-        raise CannotRun(
-            "PyTorch's device is compiled once, and there is no C++ compiler: install g++ or clang, or set CXX"
-        )
+    cpp = compiler.of_cpp("PyTorch's device", COMPILE_SECONDS)
     includes = [f"-I{torch / 'include'}", f"-I{torch / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"]
     objects = [target.with_name(f"{source.stem}.o") for source in sources]
-    work = [
-        [compiler, *FLAGS, *includes, "-c", str(source), "-o", str(made)]
-        for source, made in zip(sources, objects, strict=True)
-    ]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(_call, work))
+        for done in [
+            pool.submit(cpp.call, *FLAGS, *includes, "-c", str(source), "-o", str(made))
+            for source, made in zip(sources, objects, strict=True)
+        ]:
+            done.result()
     libraries = [f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl"]
-    _call([compiler, "-shared", *map(str, objects), *libraries, "-o", str(target)])
+    cpp.call("-shared", *map(str, objects), *libraries, "-o", str(target))
     for each in objects:
         each.unlink()
-
-
-def _call(command: list[str]) -> None:
-    try:
-        done = program.run(command, COMPILE_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotRun(f"the C++ compiler {command[0]} could not be run: {error}") from error
-    if done.returncode:
-        raise CannotRun(f"{command[0]} cannot compile PyTorch's device:\n{done.stderr.strip()}")
