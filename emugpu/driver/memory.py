@@ -60,7 +60,7 @@ class Window:
 DEVICE = Window("device", 1 << 47, 1 << 40, 0)
 LOWEST_PINNED = CONST_WINDOW + (1 << 40)
 """Below this address are the windows of other state spaces."""
-PINNED = Window("pinned", 0x7100_0000_0000, 1 << 36, DEVICE.size, fixed=True)
+PINNED = Window("pinned", 0x7100_0000_0000, 1 << 41, DEVICE.size, fixed=True)
 CONSTANT = Window("constant", GUARD, 1 << 30, DEVICE.size + PINNED.size, generic=CONST_WINDOW)
 WINDOWS = (DEVICE, PINNED, CONSTANT)
 FILE_BYTES = sum(window.size for window in WINDOWS)

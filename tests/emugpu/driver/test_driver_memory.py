@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from emugpu.driver.memory import DEVICE, GUARD, PINNED, SPARE, WINDOWS, MappedFile, Window, WindowMemory
+from emugpu.driver.memory import DEVICE, GUARD, PINNED, SPARE, WINDOWS, MappedFile, Window, WindowMemory, halves
 from emugpu.driver.results import DriverError
 from emugpu.emulator import Fault
 
@@ -71,6 +71,14 @@ def test_freed_memory_is_poisoned_when_it_is_used_again(file):
     assert memory.holding(second) is memory.starting_at(second)
     assert memory.starting_at(second + 1) is None
     assert not np.shares_memory(memory.find(second, 1)[0].data, memory.find(first, 1)[0].data)
+
+
+def test_a_program_may_have_more_tensors_than_it_will(file):
+    """Each takes addresses for itself and for those behind it that belong to no allocation."""
+    tensors = halves(PINNED)[1]
+    memory = WindowMemory(file, DEVICE, tensors)
+    first, second = (memory.alloc_in(tensors, 16) for _ in range(2))
+    assert tensors.size // (second - first) >= 250_000
 
 
 def test_what_the_host_can_back_may_be_touched_without_asking(file, monkeypatch):
