@@ -139,10 +139,10 @@ class Session:
 
     def allocate(self, window: Window, nbytes: int, name: str) -> int:
         """Allocates memory in a window. All but device memory takes host memory at once."""
-        if window is DEVICE:
-            self.take_memory(nbytes)
-        elif nbytes > (have := free_bytes() - SPARE):
+        if window is not DEVICE and nbytes > (have := free_bytes() - SPARE):
             raise HostMemoryShort(nbytes, have)
+        if window is not self.pinned:
+            self.take_memory(nbytes)
         return self.memory.alloc_in(window, nbytes, name)
 
     def take_memory(self, nbytes: int) -> None:

@@ -27,6 +27,7 @@ def free(session: Session, address: int) -> None:
     if block is None:
         raise DriverError("INVALID_VALUE", f"{address:#x} is not a tensor's memory")
     session.order.freed(address)
+    session.used -= block.data.size
     session.memory.drop(block)
 
 

@@ -50,5 +50,5 @@ def _activated(torch: Any) -> Any:
     from emugpu.pytorch import cuda, library
 
     loaded = library.load(torch)
-    cuda.install(torch)
+    cuda.install(torch, loaded)
     return loaded

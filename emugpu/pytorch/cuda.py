@@ -7,28 +7,30 @@ the Python itself decides when it is imported is replaced.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
-from emugpu.pytorch import streams
+from emugpu.pytorch import statistics, storages, streams
 from emugpu.pytorch.driver import attribute, call
 
 CUDA_VERSION = "13.0"
 
 
-def install(torch: Any) -> None:
+def install(torch: Any, library: ctypes.CDLL) -> None:
     call("cuInit", 0)
     context = ctypes.c_void_p()
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     call("cuCtxSetCurrent", context)
-    _add_functions(torch._C)
+    _add_functions(torch._C, library)
     _replace(torch)
-    streams.Stream.device = torch.device("cuda", 0)
+    storages.install(torch, library)
     torch.version.cuda = CUDA_VERSION
 
 
-def _add_functions(binding: Any) -> None:
+def _add_functions(binding: Any, library: ctypes.CDLL) -> None:
     added: dict[str, Any] = {
         "_cuda_getDeviceCount": lambda: 1,
         "_cuda_getDevice": lambda: 0,
@@ -42,12 +44,11 @@ def _add_functions(binding: Any) -> None:
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_emptyCache": lambda: None,
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_memoryStats": lambda *_: {},
-        "_cuda_resetPeakMemoryStats": lambda *_: None,
-        "_cuda_resetAccumulatedMemoryStats": lambda *_: None,
+        "_cuda_memorySnapshot": _refused("memory snapshots", "torch.cuda.memory_stats counts"),
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_set_sync_debug_mode": lambda *_: None,
         "_cuda_isInBadFork": lambda: False,
+        **statistics.functions(library),
     }
     for name, function in added.items():
         setattr(binding, name, function)
@@ -55,6 +56,7 @@ def _add_functions(binding: Any) -> None:
 
 def _replace(torch: Any) -> None:
     cuda = torch.cuda
+    graph = _refused("CUDA graphs", "run the code without capturing it")
     replaced: dict[str, Any] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
@@ -72,9 +74,9 @@ def _replace(torch: Any) -> None:
         "Stream": streams.Stream,
         "ExternalStream": streams.ExternalStream,
         "Event": streams.Event,
-        "CUDAGraph": _no_graph,
-        "graph": _no_graph,
-        "make_graphed_callables": _no_graph,
+        "CUDAGraph": graph,
+        "graph": graph,
+        "make_graphed_callables": graph,
     }
     for name, value in replaced.items():
         setattr(cuda, name, value)
@@ -83,6 +85,8 @@ def _replace(torch: Any) -> None:
         setattr(cuda.graphs, name, replaced[name])
     for name in ("Stream", "ExternalStream", "Event"):
         setattr(cuda.streams, name, replaced[name])
+    of_nvtx = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
+    cuda.nvtx._nvtx = SimpleNamespace(**dict.fromkeys(of_nvtx, lambda *_: 0))
 
 
 def _only_device(device: Any) -> int:
@@ -93,22 +97,28 @@ def _only_device(device: Any) -> int:
     return 0
 
 
-def _no_graph(*_: Any, **__: Any) -> None:
-    raise RuntimeError("CUDA graphs are not supported on the emulated GPU; run the code without capturing it")
+def _refused(what: str, instead: str) -> Callable[..., None]:
+    """Returns a function that is not supported; it raises an error of one line."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(f"{what} are not supported on the emulated GPU; {instead}")
+
+    return refuse
 
 
 @cache
 def _properties() -> SimpleNamespace:
-    name = ctypes.create_string_buffer(100)
+    name, identity = ctypes.create_string_buffer(100), (ctypes.c_ubyte * 16)()
     call("cuDeviceGetName", name, len(name), 0)
+    call("cuDeviceGetUuid_v2", identity, 0)
     return SimpleNamespace(
         name=name.value.decode(), major=attribute(75), minor=attribute(76), total_memory=_memory()[1],
         multi_processor_count=attribute(16), warp_size=attribute(10), regs_per_multiprocessor=attribute(82),
         max_threads_per_multi_processor=attribute(39), max_threads_per_block=attribute(1),
         shared_memory_per_block=attribute(8), shared_memory_per_block_optin=attribute(97),
         shared_memory_per_multiprocessor=attribute(81), L2_cache_size=attribute(38), is_integrated=0,
-        is_multi_gpu_board=0, gcnArchName="", clock_rate=attribute(13), memory_clock_rate=attribute(36),
-        memory_bus_width=attribute(37),
+        is_multi_gpu_board=0, gcnArchName="", uuid=UUID(bytes=bytes(identity)),
+        clock_rate=attribute(13), memory_clock_rate=attribute(36), memory_bus_width=attribute(37),
     )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Streams and events of `torch.cuda`, by those of the emulated driver. PyTorch's own operators are in none of them."""
+"""Streams and events of `torch.cuda`, by those of the emulated driver. PyTorch's own operators are in none of them.
+
+Import this module after torch.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,31 @@ import ctypes
 import sys
 import threading
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from emugpu.pytorch.driver import call
 
+torch: Any = sys.modules["torch"]
+CUDA = 1
+"""The number of the kind of device in PyTorch."""
 NOT_MEASURED = float("inf")
 """The time between events: there is none. Code that divides by it finds a rate of zero."""
 
 
-class Stream:
+class Stream(torch.Stream):  # type: ignore[misc]
     """A stream. ``cuda_stream`` is its handle; 0 is the default stream."""
 
-    device: Any  # torch.device("cuda", 0); `cuda.install` sets it
-    device_index = 0
-    device_type = 2
+    cuda_stream: int
     priority = 0
 
-    def __init__(self, device: Any = None, priority: int = 0, *, handle: int | None = None) -> None:
-        self._owned = handle is None
+    def __new__(cls, device: Any = None, priority: int = 0, *, handle: int | None = None) -> Self:
         if handle is None:
             made = ctypes.c_void_p()
             call("cuStreamCreate", ctypes.byref(made), 1)  # CU_STREAM_NON_BLOCKING
             handle = made.value or 0
-        self.cuda_stream = self.stream_id = handle
+        self: Self = super().__new__(cls, stream_id=handle, device_index=0, device_type=CUDA)
+        self.cuda_stream = handle
+        return self
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -70,8 +75,8 @@ class Stream:
 
 
 class ExternalStream(Stream):
-    def __init__(self, stream_ptr: int, device: Any = None) -> None:
-        super().__init__(handle=stream_ptr)
+    def __new__(cls, stream_ptr: int, device: Any = None) -> Self:
+        return super().__new__(cls, handle=stream_ptr)
 
 
 class Event:
@@ -111,7 +116,13 @@ def _say_not_measured() -> None:
 
 
 _DEFAULT = Stream(handle=0)
-_local = threading.local()
+
+
+class _Local(threading.local):
+    stream = _DEFAULT
+
+
+_local = _Local()
 
 
 def default(device: Any = None) -> Stream:
@@ -120,7 +131,7 @@ def default(device: Any = None) -> Stream:
 
 def current(device: Any = None) -> Stream:
     """Returns the current stream of this thread."""
-    return getattr(_local, "stream", _DEFAULT)
+    return _local.stream
 
 
 def make_current(stream: Stream | None) -> None:

@@ -13,6 +13,10 @@ inline const c10::Device GPU{c10::DeviceType::CUDA, 0};
 // The allocator of tensors on the device: each storage is an allocation of the driver.
 c10::Allocator *allocator();
 
+// The allocator of pinned memory, and whether an address lies in such memory.
+c10::Allocator *pinned_allocator();
+bool is_pinned_address(const void *address);
+
 // Tells the driver that the CPU has written all elements of a tensor on the device.
 void mark_written(const at::TensorBase &tensor);
 

@@ -1,11 +1,10 @@
 // The memory of PyTorch's emulated device, by calls of the emulated driver, which this process has loaded.
 #include "device.h"
-
-#include <c10/core/CPUAllocator.h>
-#include <c10/util/Exception.h>
-#include <dlfcn.h>
+#include "driver.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <unordered_set>
 #include <vector>
@@ -13,34 +12,35 @@
 namespace emulated {
 namespace {
 
-// Calls a function of the driver, and raises the error that it returns. The driver's C header is not needed for that.
-template <typename... Arguments> void call(const char *name, Arguments... arguments) {
-  static void *const driver = dlopen("libcuda.so.1", RTLD_NOW);
-  using Function = int (*)(Arguments...);
-  auto function = driver ? reinterpret_cast<Function>(dlsym(driver, name)) : nullptr;
-  TORCH_CHECK(function, name, " is not there: this process has no emulated GPU");
-  if (int error = function(arguments...)) {
-    auto text_of = reinterpret_cast<int (*)(int, const char **)>(dlsym(driver, "cuGetErrorString"));
-    const char *text = nullptr;
-    text_of(error, &text);
-    TORCH_CHECK_WITH(OutOfMemoryError, error != 2, "CUDA out of memory (", name, ")");
-    TORCH_CHECK(false, "CUDA error: ", text ? text : "unknown error", " (", name, ")");
-  }
-}
-
 struct Block {
   void *address;
   size_t nbytes;
   bool written; // every byte of it
 };
 
+// What torch.cuda.memory_stats tells: of bytes, in steps of 512 as on a GPU, and of allocations.
+struct Count {
+  int64_t current, peak, allocated, freed;
+
+  void add(int64_t amount) {
+    current += amount;
+    peak = std::max(peak, current);
+    (amount > 0 ? allocated : freed) += std::abs(amount);
+  }
+};
+std::mutex counting;
+Count counts[2];
+
+void count(size_t nbytes, int sign) {
+  std::lock_guard<std::mutex> held(counting);
+  counts[0].add(sign * static_cast<int64_t>((nbytes + 511) / 512 * 512));
+  counts[1].add(sign);
+}
+
 void release(void *context) {
   auto block = static_cast<Block *>(context);
-  try {
-    call<uint64_t>("emulatedTensorFree", reinterpret_cast<uint64_t>(block->address));
-  } catch (const c10::Error &) {
-    // At the end of the process the driver may be gone before the last tensor.
-  }
+  call_at_end("emulatedTensorFree", reinterpret_cast<uint64_t>(block->address));
+  count(block->nbytes, -1);
   delete block;
 }
 
@@ -50,6 +50,7 @@ struct Memory final : c10::Allocator {
     use_context();
     uint64_t address = 0;
     call<uint64_t *, uint64_t>("emulatedTensorAllocate", &address, nbytes);
+    count(nbytes, 1);
     auto block = new Block{reinterpret_cast<void *>(address), nbytes, false};
     return {block->address, block, &release, GPU};
   }
@@ -140,8 +141,29 @@ void tell_refused(const std::string &name) { call<const char *>("emulatedTensorR
 
 } // namespace emulated
 
+// What emugpu/pytorch calls through ctypes.
+extern "C" {
+#define EXPORTED __attribute__((visibility("default")))
+
 // A section of the emulated GPU begins, with an empty log.
-extern "C" __attribute__((visibility("default"))) void emulated_section_begins() {
+EXPORTED void emulated_section_begins() {
   std::lock_guard<std::mutex> lock(emulated::names);
   emulated::told.clear();
+}
+
+EXPORTED c10::Allocator *emulated_allocator() { return emulated::allocator(); }
+
+// Copies the counts of bytes and of allocations.
+EXPORTED void emulated_counts(int64_t *to) {
+  std::lock_guard<std::mutex> held(emulated::counting);
+  std::memcpy(to, emulated::counts, sizeof emulated::counts);
+}
+
+// Forgets what was: the peaks, or the sums of all that was allocated and freed.
+EXPORTED void emulated_forget(bool peaks) {
+  std::lock_guard<std::mutex> held(emulated::counting);
+  for (auto &each : emulated::counts)
+    each = peaks ? emulated::Count{each.current, each.current, each.allocated, each.freed}
+                 : emulated::Count{each.current, each.peak, 0, 0};
+}
 }

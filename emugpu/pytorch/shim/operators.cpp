@@ -4,6 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/op_registration.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
@@ -295,6 +296,14 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
       m.impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   }
 }
+
+// Gives the storage of a tensor another size, and what fits of its contents.
+void resize_storage(const Tensor &tensor, int64_t nbytes) {
+  at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), nbytes);
+}
+
+TORCH_LIBRARY(emulated, m) { m.def("resize_storage(Tensor it, int nbytes) -> ()"); }
+TORCH_LIBRARY_IMPL(emulated, CUDA, m) { m.impl("resize_storage", resize_storage); }
 
 TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) { m.impl("scaled_dot_product_attention", attention); }
 

@@ -3,7 +3,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "generator.h"
@@ -77,7 +76,8 @@ struct Hooks final : at::CUDAHooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
   void deviceSynchronize(c10::DeviceIndex) const override { synchronize(); }
   c10::Device getDeviceFromPtr(void *) const override { return GPU; }
-  c10::Allocator *getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  c10::Allocator *getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+  bool isPinnedPtr(const void *data) const override { return is_pinned_address(data); }
   c10::Allocator *getCUDADeviceAllocator() const override { return allocator(); }
   std::string showConfig() const override { return "emulated GPU"; }
   const at::Generator &getDefaultGenerator(c10::DeviceIndex) const override {

@@ -73,7 +73,7 @@ def test_freed_memory_is_poisoned_when_it_is_used_again(file):
     assert not np.shares_memory(memory.find(second, 1)[0].data, memory.find(first, 1)[0].data)
 
 
-def test_a_program_may_have_more_tensors_than_it_will(file):
+def test_there_are_addresses_for_many_tensors(file):
     """Each takes addresses for itself and for those behind it that belong to no allocation."""
     tensors = halves(PINNED)[1]
     memory = WindowMemory(file, DEVICE, tensors)

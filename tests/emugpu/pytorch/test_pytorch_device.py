@@ -45,7 +45,7 @@ def python(monkeypatch):
 def test_the_device_is_like_one_of_cuda(capfd, python):
     done = run(capfd, "h100", python, PROGRAMS / "python/torch_device.py")
     found = json.loads(done.out.splitlines()[-1])
-    assert len(found) == 14 and not any(found.values()), found
+    assert len(found) == 19 and not any(found.values()), found
     assert done.code == 0 and "the time between events is not measured" in done.err
     assert done.log.unhandled == {"aten::_flash_attention_forward": 1}
     assert {"aten::bmm", "aten::topk", "aten::native_layer_norm_backward"} <= done.log.by_torch
@@ -57,6 +57,7 @@ def test_the_device_is_like_one_of_cuda(capfd, python):
     [
         ("right", "clean", ""),
         ("written", "clean", ""),
+        ("pinned", "clean", ""),
         ("short", "wrong", "outside every allocation; the nearest is 'tensor of 124 bytes'"),
         ("freed", "wrong", "outside every allocation"),
         ("cpu", "wrong", "outside every allocation"),

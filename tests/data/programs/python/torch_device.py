@@ -1,11 +1,15 @@
 """Uses PyTorch's device of the emulated GPU, and prints as JSON which of its properties hold."""
 
+import copy
 import ctypes
 import gc
+import io
 import json
+import pickle
 import threading
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 CHECKS = []
@@ -34,7 +38,7 @@ def torch_cuda_answers():
     assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
     assert torch.cuda.get_device_capability() == (9, 0) and "H100" in torch.cuda.get_device_name(0)
     assert torch.cuda.get_device_properties(0).multi_processor_count == 132
-    assert torch.version.cuda and torch.cuda.memory_allocated() == torch.cuda.max_memory_reserved() == 0
+    assert torch.version.cuda and len(torch.cuda.get_device_properties(0).uuid.bytes) == 16
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     with torch.cuda.device(0), torch.cuda.stream(torch.cuda.Stream()) as stream:
@@ -178,6 +182,78 @@ def nothing_is_measured_and_no_graph_captured():
     end.record()
     assert start.elapsed_time(end) == float("inf")
     assert "graphs are not supported" in error_of(lambda: torch.cuda.graph(torch.cuda.CUDAGraph()))
+
+
+@check
+def storages_are_copied_kept_and_resized():
+    x = torch.arange(6.0, device="cuda")
+    copied, unpickled = copy.deepcopy(x), pickle.loads(pickle.dumps(x))
+    file = io.BytesIO()
+    torch.save({"whole": x, "part": x[2:4]}, file)
+    read, on_cpu = (torch.load(io.BytesIO(file.getvalue()), map_location=to) for to in (None, "cpu"))
+    for each in (copied, unpickled, read["whole"]):
+        assert each.device == x.device and torch.equal(each, x) and each.data_ptr() != x.data_ptr()
+    assert read["part"].data_ptr() == read["whole"].data_ptr() + 8 and on_cpu["part"].tolist() == [2, 3]
+    assert "invalid device ordinal" in error_of(lambda: torch.UntypedStorage(4, device="cuda:1"))
+    storage = copied.untyped_storage()
+    assert storage.resize_(8).nbytes() == 8 and torch.equal(torch.empty(0, device="cuda").set_(storage), x[:2])
+    storage.resize_(0)
+    assert storage.resize_(24).device == x.device and torch.equal(copied.copy_(x), x)
+
+
+@check
+def memory_is_counted():
+    before, free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+    large = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    small = torch.empty(1, device="cuda")
+    assert torch.cuda.memory_allocated() == before + (1 << 20) + 512 == torch.cuda.memory_reserved()
+    assert torch.cuda.mem_get_info()[0] == free - (1 << 20) - 4
+    torch.cuda.reset_peak_memory_stats()
+    del large
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before + 512 and small.is_cuda
+    assert torch.cuda.max_memory_allocated() == before + (1 << 20) + 512
+    assert torch.cuda.mem_get_info()[0] == free - 4
+    torch.cuda.reset_accumulated_memory_stats()
+    stats = torch.cuda.memory_stats()
+    assert stats["allocation.all.allocated"] == 0 < stats["allocation.all.current"]
+    assert "Allocated memory" in torch.cuda.memory_summary()
+    assert "out of memory" in error_of(lambda: torch.empty(81 << 30, device="cuda"), torch.OutOfMemoryError)
+
+
+@check
+def memory_of_the_cpu_can_be_pinned():
+    x, y = torch.arange(4.0).pin_memory(), torch.empty(4, pin_memory=True)
+    assert x.is_pinned() and y.is_pinned() and x[3:].is_pinned() and x.is_cpu
+    assert not torch.ones(4).is_pinned() and not x.cuda().is_pinned()
+    assert torch.equal(y.copy_(x.cuda(non_blocking=True), non_blocking=True), x)
+    address = x.data_ptr()
+    del x
+    gc.collect()
+    assert freed(address) and not freed(y.data_ptr())
+
+
+@check
+def streams_are_those_of_torch():
+    x, stream = torch.ones(4, device="cuda"), torch.cuda.Stream()
+    for each in (stream, torch.cuda.current_stream(), torch.cuda.ExternalStream(stream.cuda_stream)):
+        x.record_stream(each)
+        assert isinstance(each, torch.Stream) and each.device == x.device and each.query()
+    with torch.cuda.nvtx.range("ignored"):
+        assert stream == torch.cuda.ExternalStream(stream.cuda_stream) != torch.cuda.current_stream()
+
+
+@check
+def recurrent_layers_have_the_results_and_gradients_of_the_cpu():
+    for kind in (nn.LSTM, nn.GRU):
+        torch.manual_seed(1)
+        layer, given = kind(3, 5, num_layers=2, batch_first=True), torch.randn(2, 4, 3)
+        there = copy.deepcopy(layer).cuda()
+        for each, x in ((layer, given), (there, given.cuda())):
+            each(x)[0].square().sum().backward()
+        torch.testing.assert_close(there(given.cuda())[0].cpu(), layer(given)[0])
+        for ours, theirs in zip(there.parameters(), layer.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
 
 
 @check

@@ -39,10 +39,13 @@ def main(case):
         del given
     elif case == "cpu":
         address = torch.arange(32, dtype=torch.int32).data_ptr()
+    elif case == "pinned":
+        given = given.cpu().pin_memory()
+        address = given.data_ptr()
     driver.launch(kernel, 1, 32, out.data_ptr(), address)
     torch.cuda.synchronize()
-    if case in ("right", "written"):
-        assert torch.equal(out, given), out
+    if case in ("right", "written", "pinned"):
+        assert torch.equal(out.cpu(), given.cpu()), out
         assert torch.equal((out + 1).cpu(), given.cpu() + 1)
 
 
