@@ -1,42 +1,56 @@
-"""Calls `emugpu.pytorch.activate` when torch is imported."""
+"""Gives PyTorch the emulated GPU, and Triton benchmarks that end, when they are imported."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-NAME = "torch"
+
+def _torch(module: ModuleType) -> None:
+    from emugpu.pytorch import activate
+
+    activate(module)
+
+
+def _triton_testing(module: ModuleType) -> None:
+    from emugpu.pytorch import benchmarks
+
+    benchmarks.install(module)
+
+
+CHANGES: dict[str, Callable[[ModuleType], None]] = {"torch": _torch, "triton.testing": _triton_testing}
+"""What is done with a module after it was imported."""
 
 
 def activate_when_imported() -> None:
-    """Gives PyTorch the emulated GPU now, if it is imported, or else when it is."""
-    loaded = sys.modules.get(NAME)
-    if loaded is not None:
-        from emugpu.pytorch import activate
-
-        activate(loaded)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Changes those modules now that are imported, and the others when they are."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    for name, change in CHANGES.items():
+        if name in sys.modules:
+            change(sys.modules[name])
 
 
 class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != NAME:
+        if name not in CHANGES:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ActivatingLoader(spec.loader)
+            spec.loader = _ChangingLoader(spec.loader, CHANGES[name])
         return spec
 
 
-class _ActivatingLoader(Loader):
-    """The loader of torch. What it does not do itself, the usual loader does: pytest asks it for source."""
+class _ChangingLoader(Loader):
+    """The loader of a module. What it does not do itself, the usual loader does: pytest asks it for source."""
 
-    def __init__(self, usual: Loader) -> None:
-        self._usual = usual
+    def __init__(self, usual: Loader, change: Callable[[ModuleType], None]) -> None:
+        self._usual, self._change = usual, change
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._usual, name)
@@ -46,6 +60,4 @@ class _ActivatingLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._usual.exec_module(module)
-        from emugpu.pytorch import activate
-
-        activate(module)
+        self._change(module)

@@ -150,6 +150,25 @@ def test_torch_may_be_imported_before_the_gpu_is_there(python, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_benchmark_of_triton_runs_once_and_is_infinite(capfd, python):
+    if subprocess.run([python, "-c", "import triton"], capture_output=True, timeout=120).returncode:
+        pytest.skip("no Triton")
+    program = """
+        from triton import testing
+        from triton.runtime import driver
+        runs = []
+        found = [
+            measure(lambda: runs.append(0), **how)
+            for measure in (testing.do_bench, testing.do_bench_cudagraph, driver.active.get_benchmarker())
+            for how in ({}, {"return_mode": "all"}, {"quantiles": [0.5]}, {"quantiles": [0.5, 0.2]})
+        ]
+        print(len(runs), *found[:4], found == 3 * found[:4])
+    """
+    done = run(capfd, "h100", python, "-c", textwrap.dedent(program))
+    assert done.out == "12 inf [inf] inf [inf, inf] True\n", done.err
+    assert done.err.count("is not measured") == 1
+
+
 def test_a_build_of_torch_for_gpus_gets_one_line(python, tmp_path):
     """A stand-in for torch; the line says what to install."""
     (tmp_path / "torch").mkdir()
