@@ -4,8 +4,10 @@ CuTe DSL assembles in its own process. A variable makes it keep its PTX (`fatbin
 runtime library that calls the emulated driver.
 
 MAX and Triton assemble PTX to machine code before they load it, with an assembler that an environment variable names.
-Here the assembler is a stand-in whose "machine code" is the PTX. Both compilers cache their output. They get separate
-caches, so that no machine code reaches the emulated GPU and no PTX a real one.
+Here the assembler is a stand-in whose "machine code" is the PTX. Both compilers cache their output, and so does
+TorchInductor, which calls Triton. They get separate caches, so that no machine code reaches the emulated GPU and no PTX
+a real one. TorchInductor must launch by Triton, because its own launcher is part of builds for GPUs alone; and it
+compiles in the program's process, because each process that it would start takes long to import PyTorch.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from emugpu.driver.library import CUTE_RUNTIME
 from emugpu.paths import PACKAGE
 
 ASSEMBLER_VARIABLES = ("MODULAR_NVPTX_COMPILER_PATH", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
-CACHE_VARIABLES = {"MODULAR_CACHE_DIR": "modular", "TRITON_CACHE_DIR": "triton"}
+CACHE_VARIABLES = {
+    "MODULAR_CACHE_DIR": "modular",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+}
+INDUCTOR_VARIABLES = {"TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 STARTUP = PACKAGE / "pytorch" / "startup"
 """The folder with the sitecustomize that gives PyTorch the emulated GPU."""
@@ -94,4 +101,5 @@ def toolchain_variables(given: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables for compilers that call an assembler. Variables that the user has set stay."""
     found = {name: str(assembler()) for name in ASSEMBLER_VARIABLES}
     found |= {name: str(cache.place("programs", folder)) for name, folder in CACHE_VARIABLES.items()}
+    found |= INDUCTOR_VARIABLES
     return {name: value for name, value in found.items() if name not in given}

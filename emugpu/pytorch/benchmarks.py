@@ -1,6 +1,6 @@
-"""Benchmarks of Triton (`triton.testing`) on the emulated GPU: they run a function once, and say that it took forever.
+"""Benchmarks of Triton and TorchInductor on the emulated GPU: they run a function once, and say that it took forever.
 
-Nothing is measured here, so more runs would add no more than time. The autotuner measures by the same functions.
+Nothing is measured here, so more runs would add no more than time. The autotuners measure by the same functions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,16 @@ from typing import Any
 def install(testing: Any) -> None:
     """Replaces the functions of the module ``triton.testing`` that measure another one."""
     testing.do_bench = testing.do_bench_cudagraph = _run_once
+
+
+def install_in_inductor(benchmarking: Any) -> None:
+    """Replaces the methods that measure in the module ``torch._inductor.runtime.benchmarking``."""
+
+    def benchmark_gpu(_: Any, fn: Callable[[], object], return_mode: str = "min", **__: Any) -> float | list[float]:
+        return _run_once(fn, return_mode=return_mode)
+
+    for kind in (benchmarking.TritonBenchmarker, benchmarking.InductorBenchmarker):
+        kind.benchmark_gpu = kind.benchmark_gpu_with_cuda_graph = benchmark_gpu
 
 
 def _run_once(

@@ -26,6 +26,9 @@ def install(torch: Any, library: ctypes.CDLL) -> None:
     call("cuCtxSetCurrent", context)
     _add_functions(torch._C, library)
     _replace(torch)
+    torch._C._dynamo.guards._empty_strided_cuda = lambda size, stride, dtype: torch.empty_strided(
+        size, stride, dtype=dtype, device="cuda"
+    )
     storages.install(torch, library)
     torch.version.cuda = CUDA_VERSION
 
@@ -61,8 +64,8 @@ def _replace(torch: Any) -> None:
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "_initialized": True,
-        "_exchange_device": _only_device,
-        "_maybe_exchange_device": _only_device,
+        "_exchange_device": lambda device: _only_device(device),  # TorchDynamo tells the two apart
+        "_maybe_exchange_device": lambda device: _only_device(device),
         "default_generators": (torch.default_generator,),
         "_get_device_properties": lambda *_: _properties(),
         "mem_get_info": lambda *_: _memory(),

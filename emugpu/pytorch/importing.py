@@ -1,4 +1,4 @@
-"""Gives PyTorch the emulated GPU, and Triton benchmarks that end, when they are imported."""
+"""Gives PyTorch the emulated GPU, and Triton and TorchInductor benchmarks that end, when they are imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ def _triton_testing(module: ModuleType) -> None:
     benchmarks.install(module)
 
 
-CHANGES: dict[str, Callable[[ModuleType], None]] = {"torch": _torch, "triton.testing": _triton_testing}
+def _inductor_benchmarking(module: ModuleType) -> None:
+    from emugpu.pytorch import benchmarks
+
+    benchmarks.install_in_inductor(module)
+
+
+CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "torch": _torch,
+    "triton.testing": _triton_testing,
+    "torch._inductor.runtime.benchmarking": _inductor_benchmarking,
+}
 """What is done with a module after it was imported."""
 
 

@@ -286,13 +286,13 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   for (auto name : {"convolution", "convolution_backward", "_convolution"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   // A CPU's own kernel is more exact than the composition of other operators that serves devices without one.
+  using Key = c10::DispatchKey;
   auto &dispatcher = c10::Dispatcher::singleton();
   for (const auto &name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0)) continue;
-    auto op = dispatcher.findOp(name);
-    if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-        (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-         op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)))
+    auto op = name.name.rfind("aten::", 0) ? std::nullopt : dispatcher.findOp(name);
+    auto has = [&](Key key) { return op->hasKernelForDispatchKey(key); };
+    if (op && has(Key::CPU) && (has(Key::CompositeExplicitAutograd) || has(Key::CompositeImplicitAutograd) ||
+                                has(Key::CompositeExplicitAutogradNonFunctional)))
       m.impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   }
 }

@@ -10,7 +10,13 @@ import pytest
 from driver_programs import run
 
 from emugpu.driver.fatbin import ptx_of_cubin
-from emugpu.driver.toolchains import ASSEMBLER_VARIABLES, CACHE_VARIABLES, assembler, toolchain_variables
+from emugpu.driver.toolchains import (
+    ASSEMBLER_VARIABLES,
+    CACHE_VARIABLES,
+    INDUCTOR_VARIABLES,
+    assembler,
+    toolchain_variables,
+)
 
 PTX = Path(__file__).parents[2] / "data/cuda/driver_kernels.ptx"
 
@@ -41,7 +47,7 @@ def test_the_stand_in_has_a_version_and_wants_files(tmp_path):
 
 
 def test_what_the_user_has_set_is_left():
-    assert set(toolchain_variables({})) == {*ASSEMBLER_VARIABLES, *CACHE_VARIABLES}
+    assert set(toolchain_variables({})) == {*ASSEMBLER_VARIABLES, *CACHE_VARIABLES, *INDUCTOR_VARIABLES}
     left = toolchain_variables({"TRITON_PTXAS_PATH": "/mine", "MODULAR_CACHE_DIR": ""})
     assert not {"TRITON_PTXAS_PATH", "MODULAR_CACHE_DIR"} & set(left)
 

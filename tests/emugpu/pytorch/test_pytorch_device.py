@@ -169,6 +169,19 @@ def test_a_benchmark_of_triton_runs_once_and_is_infinite(capfd, python):
     assert done.err.count("is not measured") == 1
 
 
+def test_torch_compile_runs_its_kernels_on_the_emulated_gpu(capfd, python, monkeypatch, tmp_path):
+    if subprocess.run([python, "-c", "import triton"], capture_output=True, timeout=120).returncode:
+        pytest.skip("no Triton")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    done = run(capfd, "h100", python, PROGRAMS / "python/torch_compile.py", check=True)
+    verdict = judge(done.log, "it", f"code {done.code}" if done.code else "", checked=True)
+    assert verdict.word == "clean", [*verdict.lines(), done.err]
+    kernels = [launch.kernel for launch in done.log.launches]
+    assert any("native_layer_norm" in name for name in kernels), kernels
+    assert any("native_dropout" in name or "bernoulli" in name for name in kernels), kernels
+    assert "aten::native_layer_norm_backward" in done.log.by_torch
+
+
 def test_a_build_of_torch_for_gpus_gets_one_line(python, tmp_path):
     """A stand-in for torch; the line says what to install."""
     (tmp_path / "torch").mkdir()
