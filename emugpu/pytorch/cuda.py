@@ -46,6 +46,7 @@ def _add_functions(binding: Any, library: ctypes.CDLL) -> None:
         "_cuda_synchronize": lambda: call("cuCtxSynchronize"),
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_emptyCache": lambda: None,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: False,  # so TorchInductor captures no graphs
         "_cuda_ipc_collect": lambda: None,
         "_cuda_memorySnapshot": _refused("memory snapshots", "torch.cuda.memory_stats counts"),
         "_cuda_get_sync_debug_mode": lambda: 0,
