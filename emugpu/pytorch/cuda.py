@@ -78,8 +78,8 @@ def _replace(torch: Any) -> None:
         "Stream": streams.Stream,
         "ExternalStream": streams.ExternalStream,
         "Event": streams.Event,
-        "CUDAGraph": graph,
-        "graph": graph,
+        "CUDAGraph": type("CUDAGraph", (), {"__init__": graph}),
+        "graph": type("graph", (), {"__init__": graph}),
         "make_graphed_callables": graph,
     }
     for name, value in replaced.items():
