@@ -91,6 +91,18 @@ def ptx_of_cubin(image: bytes, folder: Path | None) -> str | None:
     return None
 
 
+def stand_in_for_cubin(image: bytes, target: str) -> str | None:
+    """Returns PTX with empty kernels of the same names as those of a cubin, or None if it is none or has no kernels.
+
+    A program can ask about these kernels, but not launch them.
+    """
+    names = dict.fromkeys(_CODE_SECTION.findall(image)) if image.startswith(ELF_MAGIC) else {}
+    if not names:
+        return None
+    kernels = "".join(f".visible .entry {name.decode()}() {{ ret; }}\n" for name in names)
+    return f".version 8.7\n.target {target}\n.address_size 64\n{kernels}"
+
+
 def _images(image: bytes) -> Iterator[PtxImage]:
     if image.startswith(ELF_MAGIC):
         return

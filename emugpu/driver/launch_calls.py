@@ -126,6 +126,10 @@ def launch(
 ) -> None:
     function = session.get(handle, LoadedKernel)
     asked = read_shape(shape, attributes, function)
+    if function.module.unlaunchable:
+        name = readable_name(function.name)
+        session.gpu.log.failed(f"kernel '{name}' cannot be launched: {function.module.unlaunchable}")
+        raise DriverError("NO_BINARY_FOR_GPU")
     try:
         _check(session, function, asked)
         run(session, function, asked, parameters, stream)

@@ -11,7 +11,7 @@ from operator import ne
 from pathlib import Path
 
 from emugpu.driver.api import handles
-from emugpu.driver.fatbin import ImageError, ptx_of, ptx_of_cubin
+from emugpu.driver.fatbin import ImageError, ptx_of, ptx_of_cubin, stand_in_for_cubin
 from emugpu.driver.results import DriverError
 from emugpu.driver.state import Session
 from emugpu.emulator import LaunchError, Module, PtxSyntaxError
@@ -30,11 +30,15 @@ _MODULES: dict[str, tuple[Module, dict[str, str]]] = {}
 
 @dataclass
 class LoadedModule:
-    """A loaded module or library. ``broken`` holds the kernels that the emulator cannot run, each with the reason."""
+    """A loaded module or library. ``broken`` holds the kernels that the emulator cannot run, each with the reason.
+
+    ``unlaunchable`` is one line that says why no kernel of the module can be launched, or "".
+    """
 
     text: str
     ptx: Module
     broken: dict[str, str]
+    unlaunchable: str = ""
     handle: int = 0
     functions: dict[str, LoadedKernel] = field(default_factory=dict)
 
@@ -108,21 +112,24 @@ def _without_broken(text: str) -> tuple[Module, dict[str, str]]:
 
 @handles("cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData")
 def load(session: Session, image: bytes, *_options: int) -> int:
-    log = session.gpu.log
+    log, model = session.gpu.log, session.gpu.model
+    unlaunchable = ""
     try:
-        text = ptx_of(image, session.gpu.model.capability)
+        text = ptx_of(image, model.capability)
     except ImageError as error:
-        kept = ptx_of_cubin(image, session.gpu.kept_ptx)
-        if kept is None:
+        found = ptx_of_cubin(image, session.gpu.kept_ptx)
+        if found is None:
+            unlaunchable, found = str(error), stand_in_for_cubin(image, model.target)
+        if found is None:
             log.failed(f"a module cannot be loaded: {error}")
             raise DriverError("NO_BINARY_FOR_GPU") from error
-        text = kept
+        text = found
     try:
         ptx, broken = parse(text)
     except PtxSyntaxError as error:
         log.failed(f"a module cannot be loaded: {error}")
         raise DriverError("INVALID_PTX") from error
-    module = LoadedModule(text, copy(ptx), broken)  # a copy, so that it has its own variables
+    module = LoadedModule(text, copy(ptx), broken, unlaunchable)  # a copy, so that it has its own variables
     module.handle = session.add(module)
     session.device.load(module.ptx)
     return module.handle

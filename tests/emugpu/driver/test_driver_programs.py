@@ -277,6 +277,26 @@ def test_a_cubin_alone_is_refused_with_the_way_out(capfd):
     assert code == 0 and "code=compute_100a" in log.failure
 
 
+def test_kernels_of_a_cubin_can_be_asked_about_and_not_launched(capfd):
+    """The head of the ELF file says that one table of sections begins at byte 64, and how large it is."""
+    code, log = run_script("""
+    names = b"\\0.text.first\\0.text.other\\0"
+    elf = bytearray(b"\\x7fELF" + bytes(60) + names)
+    elf[40], elf[58], elf[60] = 64, len(names), 1
+    module = asked("cuModuleLoadData", bytes(elf))
+    assert asked("cuModuleGetFunctionCount", module, kind=c_uint) == 2
+    first = asked("cuModuleGetFunction", module, c_char_p(b"first"))
+    call("cuFuncSetAttribute", first, c_int(8), c_int(100000))
+    room = asked("cuOccupancyMaxActiveBlocksPerMultiprocessor", first, c_int(1), c_uint64(100000), kind=c_int)
+    assert room == 2, room
+    assert result_of("cuModuleGetFunction", byref(c_uint64()), module, c_char_p(b"x")) == "CUDA_ERROR_NOT_FOUND"
+    assert result_of("cuLaunchKernel", first, *[c_uint(1)] * 7, None, None, None) == "CUDA_ERROR_NO_BINARY_FOR_GPU"
+    """)
+    assert code == 0 and not log.launches
+    assert log.failure.startswith("kernel 'first' cannot be launched: the module has machine code and no PTX")
+    assert log.failure in capfd.readouterr().err
+
+
 def test_variables_and_copies_between_everything():
     code, _ = run_script("""
     module = asked("cuModuleLoadData", c_char_p(PTX.encode()))
