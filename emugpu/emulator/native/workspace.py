@@ -22,8 +22,8 @@ from emugpu.emulator.native.layout import FragmentField as Field
 from emugpu.emulator.native.plan import NativePlan
 from emugpu.emulator.native.rows import NARROW, PREDICATE, ROW_BYTES, WIDE
 
-LOG_ROOM = 16384
-"""Most stores of one lane that a run of blocks may make and still be rolled back."""
+LOG_ROOM = 1 << 18
+"""Most stores of one lane that a window may make and still be rolled back: 32 of a warp in each of its 256 blocks."""
 LONGEST_WINDOW = 1024
 """Most blocks of a window."""
 QUEUE_ROOM, JOIN_ROOM, CTA_ROOM = 1 << 16, 1 << 12, 64

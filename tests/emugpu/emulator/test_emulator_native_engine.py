@@ -158,6 +158,10 @@ LOOPS = {
     "looks at one place": f"ld.global.u32 %r2, [%rd0]; {ROUND}",
     "looks at five places": "".join(f"ld.global.u32 %r2, [%rd0+{4 * n}];" for n in range(5)) + ROUND,
     "adds to a place": f"ld.global.u32 %r2, [%rd1]; add.u32 %r2, %r2, 1; st.global.u32 [%rd1], %r2; {ROUND}",
+    "stores much": (
+        "mad.wide.u32 %rd2, %r0, 128, %rd0;"
+        f"{''.join(f'st.global.u32 [%rd2+{4096 + 4 * n}], %r1;' for n in range(8))} {ROUND}"
+    ),
     "faults at last": f"mad.wide.u32 %rd2, %r1, 64, %rd1; st.global.u32 [%rd2], %r1; {ROUND}",
     "stores, and splits in a window": (
         f"st.global.u32 [%rd1], %r1; add.u32 %r3, %r0, 100; setp.eq.u32 %p2, %r1, %r3; @%p2 bra DONE; {ROUND}"
