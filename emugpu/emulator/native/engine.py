@@ -109,12 +109,13 @@ class NativeEngine(FragmentRunner):
         while True:
             result = self._call_native(turns - taken)
             taken += result[Result.TURNS]
-            if result[Result.STATUS] != StopReason.CANNOT_SPLIT or not self._make_splittable(
-                result[Result.CURRENT], now
-            ):
+            status, number = result[Result.STATUS], result[Result.CURRENT]
+            if status == StopReason.OTHERS_FIRST and self._give_released(-1 - number, now):
+                continue
+            if status != StopReason.CANNOT_SPLIT or not self._make_splittable(number, now):
                 break
             c[Context.HEAD] -= 1
-            self._place.queue[c[Context.HEAD]] = result[Result.CURRENT]
+            self._place.queue[c[Context.HEAD]] = number
             taken -= 1
         if result[Result.STATUS] == StopReason.NOTHING_LEFT and not is_open:
             self._width = min(4 * self._width, WIDEST)
@@ -172,6 +173,22 @@ class NativeEngine(FragmentRunner):
         elif meets or not self._renew(f, block, now):
             return False
         self._give_state(f, cta, join, join_block, FragmentState.READY, now)
+        return True
+
+    def _give_released(self, number: int, now: _Participants) -> bool:
+        """Passes the fragments that only Python knew and that a completed barrier has released, in the place of the
+        barrier's entry at the head of the queue. Returns False if Python must run one of them.
+        """
+        barrier = list(now.ctas)[number // NAMED_BARRIERS].named[number % NAMED_BARRIERS]
+        released = barrier.waiters
+        first = self._place.context[Context.HEAD] + 1 - len(released)
+        if first < 0 or any(f.joins or not self._give(f, now) for f in released):
+            return False
+        self._place.context[Context.HEAD] = first
+        for place, f in enumerate(released, first):
+            f.waiting = None
+            self._place.queue[place] = f.native.number
+        barrier.waiters = []
         return True
 
     def _renew(self, f: Fragment, block: int, now: _Participants) -> bool:

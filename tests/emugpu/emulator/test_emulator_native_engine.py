@@ -124,6 +124,19 @@ def test_lanes_that_leave_a_long_loop_one_by_one_need_python_only_to_end_the_cta
     assert stops[StopReason.EXITS] == 2  # CTAs
 
 
+def test_fragments_that_python_knew_at_a_barrier_go_on_natively_once_it_completes():
+    """Three warps wait while Python runs an instruction of the last one; then all wait for each other 200 times."""
+    body = f"""
+    {PREFIX} mov.b32 %r1, 0; setp.lt.u32 %p2, %r0, 96; @%p2 bra MEET; mbarrier.init.shared.b64 [words+2048], 1;
+    MEET: bar.sync 0;
+    LOOP: st.shared.u32 [%r7], %r1; bar.sync 0; xor.b32 %r3, %r7, 128; ld.shared.u32 %r2, [%r3]; bar.sync 0;
+    add.u32 %r1, %r2, 1; setp.lt.u32 %p1, %r1, 100; @%p1 bra LOOP; st.global.u32 [%rd1], %r1; ret;
+    """
+    found = same(source(body, WORDS), threads=128)
+    assert (np.frombuffer(found["out"], np.uint32)[:128] == 100).all()
+    assert found["stops"][StopReason.OTHERS_FIRST] and found["stops"].total() < 60
+
+
 def test_a_loop_that_only_polls_is_found_out_all_the_same():
     body = "LOOP: ld.global.u32 %r1, [%rd0]; add.u32 %r2, %r1, 1; setp.ne.u32 %p1, %r2, 0; @%p1 bra LOOP; ret;"
     assert Livelock.__name__ in same(source(body))["error"]
