@@ -242,7 +242,7 @@ def _atomic(i: Instruction, w: Translator, first: int) -> Effect:
 def _native(i: Instruction, space: str, operation: str, kind: str, first: int) -> tuple[Micro, ...]:
     """Returns the operation as a micro-operation, which runs only if no sink is attached."""
     size = TYPE_BYTES[kind]
-    if space not in ("shared", "global") or size < 4:
+    if space == "cluster" or size < 4:
         return ()
     base, width, offset = address_parts(i.operands[first])
     name = f"{operation}.{'s' if kind[0] == 's' else 'u'}" if operation in ("min", "max") else operation

@@ -133,19 +133,21 @@ def _st(i: Instruction, w: Translator) -> Effect:
 
 # ---- micro-operations ----
 
-_UNTRACED = ("local", "generic")
-"""State spaces whose accesses are native only if no sink is attached."""
+
+def _is_untraced(i: Instruction, space: str) -> bool:
+    """Returns whether an access is native only if no sink is attached: one by local or generic address, or strong."""
+    return space in ("local", "generic") or not {*_ORDER[1:]}.isdisjoint(i.modifiers)
 
 
 def _native_loads(
     i: Instruction, space: str, kind: str, destinations: Sequence[Operand], bits: int
 ) -> tuple[Micro, ...]:
-    """Returns an unordered load, item by item. If sinks take some items, the others are separate accesses."""
+    """Returns a load, item by item. If sinks take some items, the others are separate accesses."""
     base, width, offset = address_parts(i.operands[1])
     size = TYPE_BYTES[kind]
     used = [(n, d) for n, d in enumerate(destinations) if not isinstance(d, Sink)]
     is_whole = len(used) == len(destinations)
-    if space == "cluster" or i.opcode != "ld" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+    if space == "cluster" or i.opcode != "ld":
         return ()
     if (len(destinations) > 1 and base in destinations) or not all(isinstance(d, Register) for _, d in used):
         return ()
@@ -156,7 +158,7 @@ def _native_loads(
         alignment = size * len(destinations) if n == 0 else size
         is_first = n == 0 or not is_whole
         found.append(Micro("ld", destination, ((base, width),), space, size, offset + n * size, alignment, is_first,
-                           quiet=space in _UNTRACED))  # fmt: skip
+                           quiet=_is_untraced(i, space)))  # fmt: skip
         if kind[0] == "s" and 8 * size < bits:
             if bits != 32:
                 return ()
@@ -165,15 +167,15 @@ def _native_loads(
 
 
 def _native_stores(i: Instruction, space: str, kind: str, sources: Sequence[Operand]) -> tuple[Micro, ...]:
-    """Returns an unordered store, item by item."""
+    """Returns a store, item by item."""
     base, width, offset = address_parts(i.operands[0])
     size = TYPE_BYTES[kind]
-    if space == "cluster" or not {*_ORDER[1:]}.isdisjoint(i.modifiers):
+    if space == "cluster":
         return ()
     return tuple(
         Micro(
             "st", None, ((base, width), (source, kind)), space, size, offset + n * size,
-            size * len(sources) if n == 0 else size, n == 0, quiet=space in _UNTRACED,
+            size * len(sources) if n == 0 else size, n == 0, quiet=_is_untraced(i, space),
         )
         for n, source in enumerate(sources)
     )  # fmt: skip

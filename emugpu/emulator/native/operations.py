@@ -91,6 +91,8 @@ ATOMICS = (
 """Atomic operations on memory, one lane after another, numbered in this order."""
 ATOMIC_ACCESSES = {
     (space, nbytes): 960 + number
-    for number, (space, nbytes) in enumerate((space, nbytes) for space in ("shared", "global") for nbytes in (4, 8))
+    for number, (space, nbytes) in enumerate(
+        (space, nbytes) for space in ("shared", "global", "generic") for nbytes in (4, 8)
+    )
 }
 """Numbers of atomics, by state space and bytes."""

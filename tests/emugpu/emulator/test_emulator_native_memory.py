@@ -156,25 +156,27 @@ def atomic_program(operation: str, space: str, lanes: str) -> str:
         body += f"mad.lo.u32 %r2, %r0, {times}, {more}; and.b32 %r2, %r2, 15; shl.b32 %r2, %r2, {shift};"
         body += f"cvt.u64.u32 %rd4, %r2; add.s64 %rd4, %rd3, %rd4; ld.global.b{bits} {r}{11 + number}, [%rd4];"
     for n, place in enumerate(PLACES.values()):
-        at, end, guard = ("%rd2" if space == "global" else "%r5") + f"+{8192 + 256 * n}", f"END{n}", LANES[lanes]
+        at = {"shared": "%r5", "generic shared": "%rd6"}.get(space, "%rd2") + f"+{8192 + 256 * n}"
+        end, guard, word = f"END{n}", LANES[lanes], "" if space.startswith("generic") else f".{space}"
         branch, guard = (guard.replace("END", end), "") if guard.endswith(";") else ("", guard)
         body += f"""
         mov.b{bits} {r}14, 77; {place} shl.b32 %r6, %r6, {shift};
         mov.u32 %r5, words; add.u32 %r5, %r5, %r6; cvt.u64.u32 %rd2, %r6; add.s64 %rd2, %rd0, %rd2;
-        st.{space}.b{bits} [{at}], {r}11; bar.sync 0;
+        cvt.u64.u32 %rd6, %r5; cvta.shared.u64 %rd6, %rd6;
+        st{word}.b{bits} [{at}], {r}11; bar.sync 0;
         {branch}
-        {guard} atom.{space}.{operation} {r}14, [{at}], {r}12{third};
-        {guard} atom.{space}.{operation} _, [{at}], {r}11{third};
-        {guard} {"atom" if third else "red"}.{space}.{operation} {"_, " if third else ""}[{at}], {literal}{third};
+        {guard} atom{word}.{operation} {r}14, [{at}], {r}12{third};
+        {guard} atom{word}.{operation} _, [{at}], {r}11{third};
+        {guard} {"atom" if third else "red"}{word}.{operation} {"_, " if third else ""}[{at}], {literal}{third};
         {end}: bar.sync 0;
-        ld.{space}.b{bits} {r}15, [{at}];
+        ld{word}.b{bits} {r}15, [{at}];
         st.global.b{bits} [%rd5+{256 * n}], {r}14; st.global.b{bits} [%rd5+{4096 + 256 * n}], {r}15;
         """
     scope = f".shared .align 8 .b8 words[16384]; .global .align 8 .b{bits} edges[16] = {{{edges}}};"
     return source(body + "ret;", scope)
 
 
-@pytest.mark.parametrize("space", ["shared", "global"])
+@pytest.mark.parametrize("space", ["shared", "global", "generic shared", "generic global"])
 @pytest.mark.parametrize("operation", ATOMICS)
 def test_atomics_do_the_same_to_memory_and_return_the_same(operation, space):
     for lanes in LANES:
@@ -190,6 +192,7 @@ ATOMIC_FAULTS = {
     "outside every allocation": "atom.global.cas.b32 %r1, [%rd1+1000000000], 1, 2;",
     "not aligned": "red.global.add.u32 [%rd1+2], 1;",
     "mbarriers are opaque": "atom.shared.add.u32 %r1, [%r7+2048], 1;",
+    "this address is in local": "cvta.local.u64 %rd2, 64; atom.add.u32 %r1, [%rd2], 1;",
     "names CTA rank": "atom.shared.add.u32 %r1, [%r7+0x40000000], 1;",
 }
 

@@ -56,6 +56,13 @@ BODIES = {
         np.where(LANES < 9, LANES, 10 + LANES % 8),
     ),
     "generic, a vector": ("st.v2.u32 [%rd3+8], {%r0, %r3}; ld.u32 %r1, [%rd3+8];", LANES),
+    "strong, global": (
+        "st.release.gpu.global.u32 [%rd1+8192], %r0; ld.acquire.gpu.global.u32 %r9, [%rd1+8192];"
+        "st.volatile.global.v2.u32 [%rd0+8192], {%r9, %r9}; ld.relaxed.sys.global.u32 %r1, [%rd1+8196];"
+        "ld.volatile.global.u32 %r10, [%rd0+8192]; add.u32 %r1, %r9, %r10;",
+        LANES + 31,
+    ),
+    "strong, shared": ("st.relaxed.cta.shared.u32 [%r7], %r0; ld.volatile.shared.u32 %r1, [%r7];", LANES),
 }  # fmt: skip
 END = "st.global.u32 [%rd1], %r1; ret;"
 
@@ -98,6 +105,8 @@ PYTHONS = {
     "stores to a generic address in const, some lanes": "selp.b64 %rd4, %rd10, %rd8, %p1; st.u32 [%rd4], %r0;",
     "outside every allocation": "ld.const.u32 %r1, [table+4096];",
     "outside every allocation, generic": "mov.b64 %rd4, 64; ld.u32 %r1, [%rd4];",
+    ", atomics in several spaces": "add.s64 %rd2, %rd1, 8192; st.global.u32 [%rd2], 1; st.shared.u32 [%r7], 2;"
+    "selp.b64 %rd4, %rd10, %rd2, %p1; atom.add.u32 %r1, [%rd4], 3;",
     "": "selp.b64 %rd4, %rd10, %rd5, %p1; st.u32 [%rd4], %r0; ld.u32 %r1, [%rd4];",
 }
 

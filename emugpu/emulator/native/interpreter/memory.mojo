@@ -1,6 +1,6 @@
 """Checked loads, stores and atomics. Replaced values are kept for a rollback."""
 
-from std.bit import count_leading_zeros
+from std.bit import count_leading_zeros, count_trailing_zeros
 from .layout import *
 from .lanes import *
 from .places import *
@@ -219,24 +219,24 @@ def flushed(bits: UInt32) -> UInt32:
 
 
 @inline(.always)
-def sum_of_numbers[space: Int, n: Int](old: UInt64, b: UInt64) -> UInt64:
+def sum_of_numbers[n: Int](old: UInt64, b: UInt64, in_global: Bool) -> UInt64:
     """Returns a sum. In global memory f32 flushes subnormal numbers, and f64 does not change a NaN."""
     comptime if n == 4:
         var x = old.cast[DType.uint32]()
         var y = b.cast[DType.uint32]()
-        comptime if space == SPACE_GLOBAL:
+        if in_global:
             x = flushed(x)
             y = flushed(y)
         var sum = (Float32(from_bits=x) + Float32(from_bits=y)).to_bits[DType.uint32]()
         if sum & 0x7FFFFFFF > 0x7F800000:
             return 0x7FFFFFFF
-        comptime if space == SPACE_GLOBAL:
+        if in_global:
             sum = flushed(sum)
         return sum.cast[DType.uint64]()
     else:
         comptime infinity = UInt64(0x7FF0000000000000)
         comptime magnitude_bits = UInt64(0x7FFFFFFFFFFFFFFF)
-        comptime quiet = UInt64(0) if space == SPACE_GLOBAL else UInt64(1 << 51)
+        var quiet = UInt64(0) if in_global else UInt64(1 << 51)
         if old & magnitude_bits > infinity:
             return old | quiet
         if b & magnitude_bits > infinity:
@@ -254,7 +254,7 @@ def as_signed[n: Int](a: UInt64) -> Int64:
 
 
 @inline(.always)
-def combined[space: Int, n: Int](what: Int, old: UInt64, b: UInt64, x: UInt64) -> UInt64:
+def combined[n: Int](what: Int, old: UInt64, b: UInt64, x: UInt64, in_global: Bool) -> UInt64:
     """Returns the content of memory after one lane's operation. Bits above those of the item are meaningless."""
     if what == ATOMIC_ADD:
         return old + b
@@ -280,7 +280,7 @@ def combined[space: Int, n: Int](what: Int, old: UInt64, b: UInt64, x: UInt64) -
         return UInt64(0) if old >= b else old + 1
     if what == ATOMIC_DEC:
         return b if old == 0 or old > b else old - 1
-    return sum_of_numbers[space, n](old, b)
+    return sum_of_numbers[n](old, b, in_global)
 
 
 @inline(.never)
@@ -295,9 +295,16 @@ def atomic_lanes[space: Int, n: Int](
     var flags = half(o, 4)
     var wide = flags & WIDE_ADDRESS != 0
     var places = pointer(c, PLACES).unsafe_bitcast[Place]()
+    var here = space
+    comptime if space == SPACE_GENERIC:
+        here = space_of(address_of(a, 0 if agrees else Int(count_trailing_zeros(mask)), o, wide))
     for lane in range(32):
         if (mask >> UInt32(lane)) & 1 != 0:
             var address = address_of(a, 0 if agrees else lane, o, wide)
+            comptime if space == SPACE_GENERIC:
+                # A kernel whose only generic accesses are atomics does not say where its local memory is.
+                if space_of(address) != here or here == SPACE_LOCAL:
+                    return -1
             var at = place[space, True](c, f, lane, address, UInt64(n))
             if address & UInt64(n - 1) != 0 or not at.found or not is_written[n](at):
                 return -1
@@ -311,7 +318,8 @@ def atomic_lanes[space: Int, n: Int](
             var at = places[unsafe_offset=lane]
             old = read[n](at.data)
             var value = lane_value(b, lane, n == 8)
-            var new = combined[space, n](half(o, 14), old, value, lane_value(x, lane, n == 8)) & all_bits
+            var more = lane_value(x, lane, n == 8)
+            var new = combined[n](half(o, 14), old, value, more, here == SPACE_GLOBAL) & all_bits
             if new != old:
                 _ = note_old[n](c, at)
                 write[n](at.data, new)
