@@ -55,5 +55,6 @@ class Code:
     places: Mapping[str, tuple[str, int]]
     native: Callable[[bool], Any]
     uses_launch_control: bool
+    uses_tensor_memory: bool
     between_clusters: str
     """The first instruction through which clusters may depend on one another, or "" if there is none."""

@@ -22,7 +22,7 @@ def exit(f: Fragment, site: Site) -> None:
     grid.wakeups.changes += 1
     if cta.exited:
         _check_exit(f, cta, site)
-    for barrier in cta.named:
+    for barrier in cta.named.in_use():
         if barrier.arrived:
             barrier.leave(cta.alive, 0)
             barrier.excuse(f.warp.index, f.warp.alive)

@@ -204,7 +204,9 @@ class Machine:
             self.grid.sink(events.ClusterEnded(cluster.number))
         else:
             for cta in cluster.ctas:
-                self.grid.spare.give(cta.shared.data, cta.shared.valid, cta.tmem.data, cta.tmem.valid)
+                self.grid.spare.give(cta.shared.data, cta.shared.valid)
+                if self.code.uses_tensor_memory:
+                    self.grid.spare.give(cta.tmem.data, cta.tmem.valid)
         if self.code.uses_launch_control:
             self._start_all()
         self._report()

@@ -99,7 +99,8 @@ class Spinning:
     def _state(self, ready: deque[Fragment]) -> Any:
         """Returns where all fragments are, and how many threads have arrived at each barrier."""
         places = [(f.agent, f.block, f.waiting is None) for f in self._machine.clusters.fragments]
-        arrived = [b.arrived for c in self._machine.clusters.living for cta in c.ctas for b in cta.named]
+        ctas = [cta for c in self._machine.clusters.living for cta in c.ctas]
+        arrived = [[(b.number, b.arrived) for b in cta.named.in_use()] for cta in ctas]
         return sorted(places), arrived, [f.agent for f in ready]
 
     def _are_same(self, before: list[tuple[Fragment, list[Any]]]) -> bool:

@@ -182,6 +182,8 @@ class Grid:
         self.findings = findings
         self.sink = sink
         self.unwritten = Unwritten(uninitialised, seed, self._note_unwritten)
+        self.no_tensor_memory = None if code.uses_tensor_memory else TensorMemory(self.unwritten)
+        """What all CTAs of a kernel that uses none have in common: clearing it costs more than a small CTA."""
         self.completing: AsyncOperation | None = None
         """The asynchronous operation that is completing, or that completed last."""
         self.counters = Counters()
@@ -292,6 +294,22 @@ class Cluster:
         return [cta for cta in self.ctas if mask >> cta.rank & 1]
 
 
+class NamedBarriers(dict[int, CountingBarrier]):
+    """The named barriers of a CTA that anything has used, by number; `make` makes one."""
+
+    def __init__(self, make: Callable[[int], CountingBarrier]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> CountingBarrier:
+        barrier = self[number] = self._make(number)
+        return barrier
+
+    def in_use(self) -> list[CountingBarrier]:
+        """Returns those at which threads have arrived since they last completed, by number."""
+        return [self[number] for number in sorted(self) if self[number].arrived]
+
+
 class Cta:
     """One CTA: shared memory, tensor memory, barriers, warps. ``rank`` is its rank in the cluster."""
 
@@ -304,11 +322,11 @@ class Cta:
         self.sm = (cluster.number * grid.launch.cluster_size + rank) % grid.sms
         """The number of its SM, if the first wave is dealt out in order and later CTAs follow in turn."""
         self.shared = SharedMemory(grid.shared_bytes, grid.unwritten, grid.spare.take)
-        self.tmem = TensorMemory(grid.unwritten, grid.spare.take)
+        self.tmem = grid.no_tensor_memory or TensorMemory(grid.unwritten, grid.spare.take)
         self.mbarriers: dict[int, MBarrier] = {}
         self.invalidated: dict[int, MBarrier] = {}
         """mbarriers that mbarrier.inval has ended, until others are initialised at their offsets."""
-        self.named = [self._barrier(i) for i in range(NAMED_BARRIERS)]
+        self.named = NamedBarriers(self._barrier)
         self.bulk: dict[tuple[int, int], BulkQueue] = {}
         self.warpgroups: dict[int, Warpgroup] = {}
         """The warpgroups that have executed a wgmma instruction."""
@@ -499,7 +517,7 @@ class Fragment:
     """
 
     __slots__ = (
-        "agent",
+        "_agent",
         "awaited",
         "block",
         "count",
@@ -554,8 +572,14 @@ class Fragment:
         self.lanes, self.lane_index = lanes_of(mask)
         self.count = len(self.lanes)
         self.single = self.lanes[0] if self.count == 1 else -1
-        self.agent = Agent(self.cta.cluster.number, self.cta.rank, warp.index, mask)
+        self._agent: Agent | None = None
+
+    @property
+    def agent(self) -> Agent:
         """The fragment's identity in events."""
+        if self._agent is None:
+            self._agent = Agent(self.cta.cluster.number, self.cta.rank, self.warp.index, self.mask)
+        return self._agent
 
     @property
     def polls(self) -> bool:

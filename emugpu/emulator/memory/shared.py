@@ -42,8 +42,6 @@ class SharedMemory:
         self.valid = zeroed(padded).view(np.bool_)
         self.chunks = self.data.view(CHUNK_DTYPE)
         self._valid_chunks = self.valid.view(CHUNK_DTYPE)
-        self._words = {n: self.data.view(dtype) for n, dtype in UNSIGNED.items()}
-        self._valid_words = {n: self.valid.view(dtype) for n, dtype in UNSIGNED.items()}
         self._full_chunks = size // CHUNK
         self._known_valid: set[Hashable] = set()
         self._mbarriers: dict[int, str] = {}
@@ -91,6 +89,14 @@ class SharedMemory:
                     "mbarrier-overwritten",
                     offset,
                 )
+
+    @cached_property
+    def _words(self) -> dict[int, NDArray[Any]]:
+        return {n: self.data.view(dtype) for n, dtype in UNSIGNED.items()}
+
+    @cached_property
+    def _valid_words(self) -> dict[int, NDArray[Any]]:
+        return {n: self.valid.view(dtype) for n, dtype in UNSIGNED.items()}
 
     # -- for code that accesses the arrays directly -------------------------------------------------
 

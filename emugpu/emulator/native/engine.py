@@ -230,7 +230,7 @@ class NativeEngine(FragmentRunner):
         shared, base = cta.shared, CTA_FIELDS * number
         about = (*shared.addresses, shared.size, cta.window, *shared.mbarrier_bounds, *cta.tmem.addresses)
         used = self._plan.barriers
-        is_quiet = not cta.cluster.barrier.arrived and not any(b.arrived for b in cta.named if b.number not in used)
+        is_quiet = not cta.cluster.barrier.arrived and all(b.number in used for b in cta.named.in_use())
         self._place.ctas[base : base + CtaState.BARRIERS] = array("q", (*about, cta.alive, cta.threads, is_quiet))
         for n in self._plan.barriers:
             barrier, at = cta.named[n], base + CtaState.BARRIERS + n * BARRIER_FIELDS

@@ -90,6 +90,7 @@ def translate(kernel: PtxKernel, module: ParsedModule) -> Code:
         places=layout.places,
         native=cache(make_plan),
         uses_launch_control=any(i.opcode == "clusterlaunchcontrol" for i in instructions),
+        uses_tensor_memory=any(i.opcode == "tcgen05" for i in instructions),
         between_clusters=next(
             (
                 f"line {i.line}: {i.text}"
