@@ -332,6 +332,13 @@ class FragmentRunner:
             self._note_entries()
         entry.entered = entry.weight = 0
 
+    def reconsider(self, block: int) -> None:
+        """Tries to run the pieces of a block again that were left to Python."""
+        for entry in self._pieces[block]:
+            entry.is_native = entry.piece.start >= 0
+            entry.entered = entry.weight = 0
+            self.enters[block] |= entry.is_native and not entry.piece.synchronises
+
     def settle(self, f: Fragment) -> None:
         """Updates a fragment's registers, because Python is about to run it, and marks them to be passed again."""
         file: File | None = f.native

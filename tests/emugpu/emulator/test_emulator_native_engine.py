@@ -239,6 +239,28 @@ def test_a_loop_of_scalars_is_worth_its_windows(monkeypatch):
     assert windows[False] < 50  # those of the polling loops are Python's
 
 
+def test_a_loop_that_was_short_in_earlier_launches_is_native_once_it_is_long(monkeypatch):
+    """Sixteen warps of the first launch leave it at once, so that entering it natively does not pay there."""
+    windows: Counter[bool] = Counter()
+    passes = Machine._passes_natively
+
+    def noted(self: Machine, *arguments: Any) -> bool:
+        answer = passes(self, *arguments)
+        windows[answer] += 1
+        return answer
+
+    monkeypatch.setattr(Machine, "_passes_natively", noted)
+    body = f"""
+    {PREFIX} ld.param.u32 %r9, [n]; mov.b32 %r1, 0;
+    LOOP: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %r9; @%p1 bra LOOP; st.global.u32 [%rd1], %r1; ret;
+    """
+    module = Module(source(body, WORDS, parameters=["u32 n"]))
+    for n in (1, 3000):
+        device = Device(library=library(), schedule="random", seed=1)
+        device.launch(module, grid=4, block=128, arguments=[device.alloc(4096), n])
+    assert windows[True] > 5 * windows[False]  # without a second try, most are in Python
+
+
 @pytest.mark.parametrize("rounds", range(319, 323))
 @pytest.mark.parametrize("schedule, seed", [("fifo", 0), ("random", 4)])
 def test_a_window_may_end_where_lanes_meet(rounds, schedule, seed):
