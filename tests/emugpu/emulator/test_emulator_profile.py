@@ -42,10 +42,9 @@ def test_a_loop_takes_the_time(engine):
 
 
 ATOMICS = """
-LOOP: mad.lo.u32 %r4, %r9, 7, %r3; and.b32 %r4, %r4, 127; mul.wide.u32 %d2, %r4, 4; add.s64 %d3, %d0, %d2;
+mad.lo.u32 %r4, %r9, 7, %r3; and.b32 %r4, %r4, 127; mul.wide.u32 %d2, %r4, 4; add.s64 %d3, %d0, %d2;
 ld.global.u32 %r5, [%d3];
 atom.global.add.u32 %r6, [%d3], %r5;
-sub.u32 %r9, %r9, 1; setp.ne.u32 %p2, %r9, 0; @%p2 bra LOOP;
 """
 
 
