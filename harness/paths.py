@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from emugpu.errors import CannotRun
+from emugpu.files import FileLock
 from emugpu.paths import git
 
 PACKAGE = Path(__file__).resolve().parent
@@ -53,6 +54,22 @@ def results_dir() -> Path:
     import platformdirs
 
     return platformdirs.user_data_path(APPLICATION) / "results"
+
+
+def lock_of(path: Path, wait: bool = True) -> FileLock:
+    """Returns the lock of a file that is rewritten rather than appended to.
+
+    With ``wait`` it waits for another process that has the lock; otherwise it raises `BlockingIOError`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path.with_suffix(".lock"), wait)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise CannotRun(
+            f"cannot write to {path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
+        ) from None
 
 
 def find_commit(text: str) -> str | None:

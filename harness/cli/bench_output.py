@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ CELL = 300
 """
 ROOM_FOR_REST = 1000
 """Characters reserved for the last lines of tables that do not fit."""
+BEST = "best_of_cublaslt"
 SHOWN = 40
 """Most rows of the table of changes. The others are counted; the files have them all."""
 
@@ -249,9 +250,30 @@ def _case(judgement: Judgement) -> dict[str, Any]:
         "seconds": timing.get("seconds"),
         "tflops": timing.get("tflops"),
         "time": asdict(judgement.time) if judgement.time else None,
+        **_figures(timing),
         "soundness": record.get("soundness"),
         "baseline": _baseline(judgement.baseline),
         "changes": [{"name": c.name, "old": c.old, "new": c.new, "direction": c.direction} for c in judgement.changes],
+    }
+
+
+def _figures(timing: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a GPU measured, by the way of timing; None where it did not.
+
+    ``ratio`` is the kernel's speed over the vendor's. ``best_of_cublaslt`` has this ratio in turns and alone.
+    """
+    vendors, alone = timing.get("vendor") or {}, timing.get("alone")
+    in_turns = None
+    if timing.get("seconds"):
+        these = {"kernel": timing, **vendors}
+        keys = ("seconds", "tflops", "ratio")
+        in_turns = {name: {key: one[key] for key in keys if key in one} for name, one in these.items()}
+    best = {"in_turns": vendors.get(BEST, {}).get("ratio"), "alone": (alone or {}).get(BEST, {}).get("ratio")}
+    return {
+        "in_turns": in_turns,
+        "alone": alone,
+        "host_us": timing.get("host_us"),
+        BEST: best if any(best.values()) else None,
     }
 
 

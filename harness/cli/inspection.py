@@ -23,12 +23,12 @@ from harness.compile.emit import KINDS, emit
 from harness.compile.planner import parse_plan
 from harness.compile.presets import chosen_options
 from harness.compile.tilings import NOT_HIDDEN, estimates, offered
+from harness.launch.tuned import everywhere
 from harness.problem import Shape
 from harness.report import protocol
 from harness.report.svg import as_svg
 from harness.report.text import WIDTH, as_dict, as_text
 from harness.run.runner import check_memory
-from harness.run.tuned import everywhere
 
 MIN_WIDTH = 40
 

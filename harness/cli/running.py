@@ -20,6 +20,7 @@ from harness.compile.artifacts import Artifact, build_with_notice, plan_json
 from harness.compile.catalog import kernels_of
 from harness.compile.compiler import Gpu
 from harness.compile.config import KernelConfig, find_kernel
+from harness.launch.tuned import configuration_for
 from harness.problem import Shape, check_kind
 from harness.run import records
 from harness.run.case import Request
@@ -27,7 +28,6 @@ from harness.run.compare import ComparedKernel
 from harness.run.edited import put_in_place
 from harness.run.runner import NoDevice, Outcome, Progress, ScheduleProblem, check_memory, choose_device
 from harness.run.runner import run as run_request
-from harness.run.tuned import configuration_for
 
 
 @dataclass(frozen=True)

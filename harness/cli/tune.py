@@ -31,10 +31,10 @@ from harness.experiments.space import differences, space_of
 from harness.experiments.tune import FIGURES, Tuned, TuningLimits, as_dict, evidence_of
 from harness.experiments.tune import tune as run_tune
 from harness.extras import needs
+from harness.launch import tuned as store
+from harness.launch.tuned import class_of
 from harness.problem import ELEMENT_TYPES, Shape
-from harness.run import tuned as store
 from harness.run.runner import NoDevice, check_memory, choose_device
-from harness.run.tuned import class_of
 
 
 @click.command("tune")

@@ -67,7 +67,7 @@ class Artifact:
     """Holds one compiled configuration. ``folder`` is its place in the cache.
 
     ``edited`` is the file whose PTX, ``edited_ptx``, runs in place of the compiled one (see `harness.run.edited`).
-    ``model`` is a MAX model to be used in place of one that this checkout compiles. ``planner`` is the program of
+    ``planner`` is the program of
     another commit that plans the launches in place of this checkout's.
     """
 
@@ -76,7 +76,6 @@ class Artifact:
     compiled_now: bool
     edited: Path | None = None
     edited_ptx: str = ""
-    model: Path | None = None
     planner: Path | None = None
 
     @property

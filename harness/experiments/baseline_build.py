@@ -1,8 +1,8 @@
 """Builds the baseline: the kernels of another commit, for a comparison in one session.
 
 The other commit builds itself: in its own process, its harness picks defaults and compiles its kernels. This harness
-then runs, validates and times the resulting programs and MAX models of the build cache, so that both are measured in
-the same way.
+then plans, runs, validates and times the resulting kernels of the build cache, so that both are measured in the same
+way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ def imported(*names):
 load_suite = imported("harness.experiments.suite", "harness.bench.suite").load_suite
 build = imported("harness.compile.artifacts", "harness.build.artifacts", "harness.compiler.build").build
 planner = imported("harness.compile.planner", "harness.build.planner", "harness.config.planner").planner
-compile_artifact = imported("harness.run.model", "harness.gpu.model").compile_artifact
 
 asked, answers = json.load(sys.stdin), {}
 configs = {}
@@ -59,8 +58,6 @@ for name, (text, arch) in asked["cases"].items():
         answers[name] = {"error": str(error)}
 for name, artifact in zip(configs, build(list(configs.values()))):
     answers[name] = {"folder": str(artifact.folder), "planner": str(planner())}
-    if asked["models"]:
-        answers[name]["model"] = str(compile_artifact(configs[name])[0])
 print()
 print(json.dumps(answers))
 """
@@ -71,12 +68,10 @@ def can_build(commit: str) -> bool:
     return git("cat-file", "-e", f"{commit}:harness") is not None
 
 
-def build_commit(
-    commit: str, cases: Mapping[SuiteCase, KernelConfig], *, models: bool
-) -> dict[SuiteCase, Artifact | str]:
+def build_commit(commit: str, cases: Mapping[SuiteCase, KernelConfig]) -> dict[SuiteCase, Artifact | str]:
     """Returns the artifacts of these cases built by that commit, or the reason why there is none.
 
-    ``cases`` maps each case to this checkout's configuration. ``models`` says whether to compile them for MAX, too.
+    ``cases`` maps each case to this checkout's configuration.
     """
     archive = _archive(commit)
     if archive is None:
@@ -84,7 +79,7 @@ def build_commit(
     with cache.temporary_folder() as folder:
         _unpack(archive, folder)
         try:
-            answers = _build_in(Path(folder), cases, models)
+            answers = _build_in(Path(folder), cases)
         except CannotRun as error:
             return dict.fromkeys(cases, f"commit {commit[:10]} could not be built: {error}")
     return {case: _artifact(commit, config, answers[case.id]) for case, config in cases.items()}
@@ -104,12 +99,12 @@ def _unpack(archive: bytes, folder: str | Path) -> None:
             files.extractall(folder)
 
 
-def _build_in(folder: Path, cases: Mapping[SuiteCase, KernelConfig], models: bool) -> dict[str, Any]:
+def _build_in(folder: Path, cases: Mapping[SuiteCase, KernelConfig]) -> dict[str, Any]:
     described = {case.id: (_suite_of(case), config.arch) for case, config in cases.items()}
     # Its own package comes first; this environment provides the other packages.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     try:
-        asked = json.dumps({"cases": described, "models": models})
+        asked = json.dumps({"cases": described})
         done = run_program([sys.executable, "-c", _PROGRAM], BUILD_SECONDS, asked, cwd=folder, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotRun(str(error)) from error
@@ -127,5 +122,4 @@ def _suite_of(case: SuiteCase) -> str:
 def _artifact(commit: str, config: KernelConfig, answer: Mapping[str, Any]) -> Artifact | str:
     if "error" in answer:
         return f"commit {commit[:10]} cannot build it: {answer['error']}"
-    model = Path(answer["model"]) if "model" in answer else None
-    return Artifact(config, Path(answer["folder"]), False, model=model, planner=Path(answer["planner"]))
+    return Artifact(config, Path(answer["folder"]), False, planner=Path(answer["planner"]))

@@ -93,7 +93,10 @@ def prepare(
             gpu, arch = choose_device(suite.device, find_kernel(case.kernel), case.options.get("arch", "auto"))
             config = case.config(arch)
             request = Request(config, case.shape, case.inputs, case.seed, emulation, gpu=gpu)
-            request = replace(request, processes=processes) if gpu else replace(request, schedules=schedules)
+            if gpu:
+                request = replace(request, processes=processes, alone=suite.alone)
+            else:
+                request = replace(request, schedules=schedules)
             planned.append(Planned(case, request))
         except NoDevice as error:
             planned.append(Planned(case, None, f"{error}; use suite emulator"))
@@ -316,16 +319,16 @@ class Past:
     def build_baseline(self, planned: Sequence[Planned], say: Callable[[str], None]) -> BaselineBuild | None:
         """Builds the commit to compare with, for the cases that are measured in turns with it."""
         cases: dict[SuiteCase, KernelConfig] = {}
-        commit, on_gpu = "", False
+        commit = ""
         for one in planned:
             found = self.commit_to_build(one)
             if found and one.request:
-                commit, on_gpu = found, one.request.gpu is not None
+                commit = found
                 cases[one.case] = one.request.config
         if not cases:
             return None
         say(f"building commit {commit[:10]}, to measure {len(cases)} cases with it in turns ...")
-        return BaselineBuild(commit, new_run(), build_commit(commit, cases, models=on_gpu))
+        return BaselineBuild(commit, new_run(), build_commit(commit, cases))
 
     def judge(self, measured: Sequence[Measured], run_id: str, threshold: float) -> tuple[Judgement, ...]:
         """Returns the verdict on each case. ``threshold`` is the smallest relevant relative difference of times."""

@@ -27,7 +27,6 @@ from harness.compile.config import KernelConfig
 from harness.experiments.soundness import as_field
 from harness.problem import Shape
 from harness.run.case import Case, Request
-from harness.run.model import compile_artifact
 from harness.run.runner import run, surroundings
 
 Record = dict[str, Any]
@@ -117,35 +116,21 @@ def perform(job: Job) -> Record:
 
 
 def compile_all(
-    engine: Engine, configs: Sequence[KernelConfig], workers: int, for_gpu: bool
+    engine: Engine, configs: Sequence[KernelConfig], workers: int
 ) -> Iterator[tuple[Sequence[KernelConfig], dict[KernelConfig, str]]]:
-    """Builds configurations, several in one compilation. Yields those that are done, and why some failed.
-
-    With ``for_gpu`` it builds their MAX models, too.
-    """
+    """Builds configurations, several in one compilation. Yields those that are done, and why some failed."""
     size = max(1, min(MOST_TOGETHER, ceil(len(configs) / workers)))
-    batches = [(tuple(configs[n : n + size]), for_gpu) for n in range(0, len(configs), size)]
+    batches = [tuple(configs[n : n + size]) for n in range(0, len(configs), size)]
     for done in engine.map(compile_together, batches, COMPILE_SECONDS):
         if done.error:
-            yield done.item[0], dict.fromkeys(done.item[0], str(done.error))
+            yield done.item, dict.fromkeys(done.item, str(done.error))
         else:
-            yield done.item[0], dict(done.value)
+            yield done.item, dict(done.value)
 
 
-def compile_together(work: tuple[Sequence[KernelConfig], bool]) -> list[tuple[KernelConfig, str]]:
-    """Builds several configurations in one compilation; for a GPU (True) their MAX models, too. Returns those that
-    failed, and why.
-    """
-    configs, for_gpu = work
-    made = build_each(configs)
-    failed = [(config, reason) for config, reason in made.items() if isinstance(reason, str)]
-    for config, artifact in made.items():
-        if for_gpu and isinstance(artifact, Artifact):
-            try:
-                compile_artifact(config)
-            except CannotRun as error:
-                failed.append((config, str(error)))
-    return failed
+def compile_together(configs: Sequence[KernelConfig]) -> list[tuple[KernelConfig, str]]:
+    """Builds several configurations in one compilation. Returns those that failed, and why."""
+    return [(config, reason) for config, reason in build_each(configs).items() if isinstance(reason, str)]
 
 
 def failure(job: Job, reason: str, log: str = "", deaths: int = 0) -> Record:

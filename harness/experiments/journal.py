@@ -42,7 +42,7 @@ class Journal:
         self.path, self.patience, self.say = path, patience, say
         self._on_disk = 0.0
         try:
-            self._lock = records.lock_of(path, wait=False)
+            self._lock = paths.lock_of(path, wait=False)
         except BlockingIOError:
             raise CannotRun(f"the sweep {path} is under way in another process; wait for it, or end it") from None
 

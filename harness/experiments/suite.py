@@ -28,7 +28,7 @@ DEFAULT = "emulator"
 _LISTS = ("kernels", "clusters", "shapes", "dtypes", "inputs")
 _SINGLE = tuple(name for name in OPTIONS if name not in ("dtype", "cluster"))
 _OPTIONS = (*_SINGLE, "seed", "check")
-_TOP = ("schema", "summary", "device", "cases")
+_TOP = ("schema", "summary", "device", "alone", "cases")
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,14 @@ class SuiteCase:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite file. ``device`` is ``emulator`` or ``gpu``."""
+    """A suite file. ``device`` is ``emulator`` or ``gpu``; on a GPU ``alone`` asks to time each contestant alone, too,
+    and the host's part of a call.
+    """
 
     name: str
     summary: str
     device: str
+    alone: bool
     cases: tuple[SuiteCase, ...]
 
 
@@ -126,6 +129,9 @@ def _suite(name: str, data: dict[str, Any]) -> Suite:
     device = data.get("device", DEVICES[0])
     if device not in DEVICES:
         raise UsageProblem(f"device is {device!r}; use {' or '.join(DEVICES)}")
+    alone = data.get("alone", False)
+    if not isinstance(alone, bool) or (alone and device != "gpu"):
+        raise UsageProblem(f"alone is {alone!r}; use true or false, and true on a gpu only")
     tables = data.get("cases")
     if not isinstance(tables, list) or not tables:
         raise UsageProblem("there is no [[cases]] table; add one")
@@ -140,7 +146,7 @@ def _suite(name: str, data: dict[str, Any]) -> Suite:
                 cases[case.id] = replace(known, check=known.check or case.check)
         except UsageProblem as error:
             raise UsageProblem(f"{where}: {error}") from None
-    return Suite(name, str(data.get("summary", "")), device, tuple(cases.values()))
+    return Suite(name, str(data.get("summary", "")), device, alone, tuple(cases.values()))
 
 
 def _cases(table: Mapping[str, Any]) -> list[SuiteCase]:

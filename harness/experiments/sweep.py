@@ -255,13 +255,12 @@ def _compile(
     plan: SweepPlan, engine: Engine, workers: int, everywhere: bool, report: Report, tally: Tally
 ) -> dict[KernelConfig, str]:
     """Builds what is missing. Returns what failed, and why."""
-    for_gpu = plan.sweep.device == "gpu"
-    missing = [config for config in plan.configs if everywhere or for_gpu or not is_built(config)]
+    missing = [config for config in plan.configs if everywhere or not is_built(config)]
     broken: dict[KernelConfig, str] = {}
     left = len(missing)
     if missing:
         report(f"compiling {left} configurations", tally)
-    for done, failed in compile_all(engine, missing, workers, for_gpu):
+    for done, failed in compile_all(engine, missing, workers):
         left -= len(done)
         broken |= failed
         report(f"compiling {left} configurations", tally)

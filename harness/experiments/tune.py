@@ -151,7 +151,7 @@ class _Evaluator:
 
     def _compile(self, configs: Sequence[KernelConfig]) -> None:
         self.say(f"compiling {len(configs)} configurations")
-        for _, failed in compile_all(self.engine, configs, self.limits.workers, self.limits.device == "gpu"):
+        for _, failed in compile_all(self.engine, configs, self.limits.workers):
             self.failures |= failed
 
     def _measure(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, float | None]]:

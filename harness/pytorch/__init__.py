@@ -17,7 +17,7 @@ use; the CUDA driver loads and launches it.
 
 `functions` says what is asked for; `differentiable` adds gradients; `calls` keeps what a call found, and launches;
 `checks` finds the problem in the tensors. `operator` is what torch.compile sees. Configurations and launches are of
-`harness.run` (`configure`, `launcher`).
+`harness.launch` (`configure`, `launcher`).
 """
 
 from harness.pytorch.functions import grouped_matmul, matmul, scaled_matmul, warm

@@ -15,10 +15,10 @@ import torch
 from emugpu.errors import CannotRun
 from emugpu.gpus import arch_of_gpu, kind_of
 from harness.compile.artifacts import build_with_notice
+from harness.launch.configure import configuration, equal_groups
+from harness.launch.launcher import MAP_ALIGNMENT, MISALIGNED, OTHER_ALIGNMENT, PACK, Gpu, Launch, Workspace, launcher
 from harness.problem import Shape
 from harness.pytorch.checks import Asked, Numbers, Problem, Stored, Tensors, check
-from harness.run.configure import configuration, equal_groups
-from harness.run.launcher import MAP_ALIGNMENT, MISALIGNED, OTHER_ALIGNMENT, PACK, Gpu, Launch, Workspace, launcher
 
 Product: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 """C; for e4m3 C and its scale factors, float32 [ceil(columns / 128), M], rows padded to 16 bytes; for a block-scaled

@@ -93,7 +93,7 @@ def for_page(svg: str, name: str, title: str, description: str) -> str:
     return f'{head} role="img" aria-labelledby="{name}-title {name}-desc">{words}{rest}'
 
 
-VENDORS = {"cublas": "cuBLAS", "max": "MAX"}
+VENDORS = {"cublas": "cuBLAS", "best_of_cublaslt": "cuBLASLt's best", "max": "MAX"}
 """The vendors' GEMMs by their names in records."""
 
 

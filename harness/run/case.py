@@ -28,9 +28,10 @@ class Request(Case):
 
     ``timeout``: seconds without an event after which a GPU run is given up. ``schedules``: number of schedules under
     which the result must be right (`emugpu.launch.launching.under_schedules`); the processes of the emulation share
-    them. ``processes``: number of processes that time it on a GPU, one after the other. ``vendors``: see
-    `harness.run.measure`. ``emulation``: options of the emulator. ``ptx``: the source of edited PTX in the artifact, if
-    any. ``ptxas``: whether PTX that ptxas refuses is an error.
+    them. ``processes``: number of processes that time it on a GPU, one after the other. ``alone``: whether each
+    times the kernel and the vendors alone, too, and the host's part of a call. ``vendors``: see `harness.run.measure`.
+    ``emulation``: options of the emulator. ``ptx``: the source of edited PTX in the artifact, if any. ``ptxas``:
+    whether PTX that ptxas refuses is an error.
     """
 
     emulation: EmulationOptions = STRICT
@@ -38,6 +39,7 @@ class Request(Case):
     gpu: Gpu | None = None
     timeout: float = 60.0
     processes: int = 1
+    alone: bool = False
     vendors: tuple[str, ...] = records.VENDORS
     ptx: Path | None = None
     ptxas: bool = True

@@ -19,18 +19,17 @@ from emugpu.errors import CannotRun, UsageProblem
 from emugpu.gpus import check_arch
 from emugpu.processes.worker_process import WorkerProcess
 from emugpu.processes.worker_process import request as pickled
-from harness.block_scaling import FORMATS
 from harness.compile.artifacts import Artifact
 from harness.compile.compiler import Gpu
-from harness.compile.config import KernelConfig
-from harness.epilogues import NONE
-from harness.problem import ELEMENT_TYPES, Shape
+from harness.problem import Shape
 from harness.quantised import QUANTISED
 from harness.run import statistics, worker
 from harness.run.case import Request
-from harness.run.model import compile_artifact, compile_vendor
+from harness.run.vendors import why_none
 from harness.validation import Validation
 
+BESIDE_SAMPLES = ("input_sets", "before", "after", "alone", "host_us")
+"""What a process says of its timing beside the samples."""
 CAP_SECONDS = 10.0
 """Longest time to sample one kernel if the medians stay uncertain."""
 
@@ -41,17 +40,14 @@ class Measurement:
 
     ``validation``: a `Validation` as plain data, that of the first wrong process if there is one; None if the kernel
     did not get that far. ``timing``: for records; None without samples. ``failure``: why the processes ended early, or
-    None. ``device``: name, compute capability, multiprocessors. ``launches``: the kernel launches that MAX enqueued for
-    one call (name, grid, block, dynamic_smem).
+    None. ``device``: name, compute capability, multiprocessors.
     """
 
     validation: dict[str, Any] | None
     timing: dict[str, Any] | None
     failure: str | None
-    compiled_now: bool
     notes: list[str] = field(default_factory=list)
     device: dict[str, Any] = field(default_factory=dict)
-    launches: list[dict[str, Any]] = field(default_factory=list)
 
 
 def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True) -> list[Measurement]:
@@ -66,23 +62,19 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
     notes: list[str] = []
     if (out_dtype := artifacts[0].config.out_dtype) in QUANTISED:
         raise UsageProblem(f"out dtype {out_dtype} is not timed; use bf16, fp16 or f32, or --device emulator")
-    vendors, vendor_model = _contestants(artifacts[0].config, asked.vendors if time else (), notes, shape.ld)
+    vendors = asked.vendors if time else ()
+    if vendors and (why := why_none(artifacts[0].config)):
+        notes.append(f"{' and '.join(vendors)} not timed: {why}")
+        vendors = ()
     with tempfile.TemporaryDirectory(prefix="gpu-run-") as folder:
         series = []
         for number, artifact in enumerate(artifacts):
-            config, plan = artifact.config, artifact.plan(shape)
             major, minor = (int(part) for part in gpu.compute_capability.split("."))
-            check_arch(config.arch, major, minor, gpu.name)
-            model, compiled_now = (
-                (artifact.model, False) if artifact.model else compile_artifact(config, views=bool(shape.ld))
-            )
+            check_arch(artifact.config.arch, major, minor, gpu.name)
             shared = Path(folder, str(number))
             shared.mkdir()
             request = worker.MeasurementRequest(
-                config=config,
-                artifact=str(model),
-                output=plan.stored_output,
-                tile=plan.output_tile,
+                artifact=artifact,
                 shape=shape,
                 inputs=asked.inputs,
                 seed=asked.seed,
@@ -90,41 +82,13 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
                 cap_seconds=CAP_SECONDS,
                 vendors=vendors,
                 time=time,
-                vendor_model=vendor_model,
+                alone=asked.alone,
             )
-            series.append(_Series(request, gpu, asked.timeout, asked.processes, compiled_now, notes))
+            series.append(_Series(request, gpu, asked.timeout, asked.processes, notes))
         for _ in range(asked.processes):
             for one in series:
                 one.run_next()
     return [one.combine(shape) for one in series]
-
-
-def _contestants(
-    config: KernelConfig, vendors: Sequence[str], notes: list[str], ld: Sequence[int] = ()
-) -> tuple[Sequence[str], str | None]:
-    """Returns the vendors whose GEMM of such a problem can be timed, and MAX's matmul, compiled. Notes the vendors left
-    out.
-    """
-    left_out = ""
-    if config.grouped:
-        left_out = "they multiply one A and one B"
-    elif config.dtype in FORMATS:
-        left_out = f"{config.dtype} is not timed through PyTorch"
-    elif config.dtype in ELEMENT_TYPES and config.out_dtype != config.dtype:
-        left_out = f"their C is {config.dtype}, not {config.out_dtype}"
-    if vendors and left_out:
-        notes.append(f"{' and '.join(vendors)} not timed: {left_out}")
-        return (), None
-    if "max" not in vendors:
-        return vendors, None
-    if config.dtype not in ELEMENT_TYPES or config.epilogue != NONE or config.layout != "nt" or ld:
-        notes.append("max not timed: its matmul is of 16-bit A [M, K] and B [N, K] without gaps or an epilogue")
-        return [vendor for vendor in vendors if vendor != "max"], None
-    try:
-        return vendors, str(compile_vendor(config))
-    except CannotRun as error:
-        notes.append(f"MAX's own matmul was not timed: {' '.join(str(error).split())[:300]}")
-        return vendors, None
 
 
 @dataclass
@@ -135,7 +99,6 @@ class _Series:
     gpu: Gpu
     timeout: float
     processes: int
-    compiled_now: bool
     notes: list[str]
     outcomes: list[ProcessReport] = field(default_factory=list)
     failure: str | None = None
@@ -158,10 +121,8 @@ class _Series:
             decides.get("checked", {}).get("validation"),
             _combine([found for found in map(_times, self.outcomes) if found], shape),
             self.failure,
-            self.compiled_now,
             list(dict.fromkeys([*self.notes, *(note for outcome in self.outcomes for note in outcome.notes)])),
             last.get("started", {}),
-            first.get("launched", {}).get("launches", []),
         )
 
 
@@ -187,7 +148,7 @@ def _times(outcome: ProcessReport) -> dict[str, Any] | None:
     samples = finished.get("samples") or outcome.events.get("sampled", {}).get("samples")
     if not samples or len(samples["kernel"]) < 2:
         return None
-    return {"samples": samples, **{k: finished[k] for k in ("input_sets", "before", "after") if k in finished}}
+    return {"samples": samples, **{k: finished[k] for k in BESIDE_SAMPLES if k in finished}}
 
 
 def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | None:
@@ -196,8 +157,28 @@ def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | 
         return None
     timing = describe([one["samples"] for one in found], shape)
     for process, one in zip(timing["processes"], found, strict=True):
-        process |= {k: one[k] for k in ("before", "after") if k in one}
-    return timing | {k: found[-1][k] for k in ("input_sets", "before", "after") if k in found[-1]}
+        process |= {k: one[k] for k in BESIDE_SAMPLES if k in one and k != "input_sets"}
+    timing |= {k: found[-1][k] for k in ("input_sets", "before", "after") if k in found[-1]}
+    if alone := [one["alone"] for one in found if "alone" in one]:
+        timing["alone"] = _describe_alone(alone, shape)
+    if host := [one["host_us"] for one in found if "host_us" in one]:
+        timing["host_us"] = {name: standard.median(one[name] for one in host) for name in host[0]}
+    return timing
+
+
+def _describe_alone(found: Sequence[dict[str, dict[str, float]]], shape: Shape) -> dict[str, dict[str, float]]:
+    """Returns, for each contestant that every process has, the medians over the processes, its TFLOPS, and for the
+    vendors the ratio, above 1 if the kernel is faster.
+    """
+    described = {}
+    for name in (name for name in found[0] if all(name in one for one in found)):
+        figures = {key for one in found for key in one[name]}
+        middle = {key: standard.median(one[name][key] for one in found if key in one[name]) for key in sorted(figures)}
+        middle["tflops"] = shape.flops / middle["seconds"] / 1e12
+        if name != "kernel":
+            middle["ratio"] = standard.median(one[name]["seconds"] / one["kernel"]["seconds"] for one in found)
+        described[name] = middle
+    return described
 
 
 def describe(runs: Sequence[dict[str, list[float]]], shape: Shape) -> dict[str, Any]:
@@ -241,9 +222,8 @@ def _summarize(medians: list[float], samples: list[float], flops: int) -> dict[s
 
 DOING = {
     "starting": "starting",
-    "started": "loading the model",
+    "started": "loading the kernel",
     "loaded": "running the kernel for the first time",
-    "launched": "being validated",
     "checked": "warming up",
     "sampled": "being timed",
 }
@@ -299,9 +279,7 @@ def supervise(request: Any, timeout: float, serve: Callable[[Any], None] = worke
     return outcome
 
 
-def run_through_max(
-    artifacts: Sequence[Artifact], request: Request
-) -> list[tuple[Validation, dict[str, Any]] | CannotRun]:
+def run_on_gpu(artifacts: Sequence[Artifact], request: Request) -> list[tuple[Validation, dict[str, Any]] | CannotRun]:
     """Runs several builds in turns. Returns the verdict and the device-dependent fields of the record for each.
 
     Returns CannotRun for a build without an output to judge. If a later process fails, the record keeps the
@@ -336,7 +314,6 @@ def _describe(artifact: Artifact, request: Request, measured: Measurement) -> tu
         },
         "counters": {},
         "timing": timing,
-        "launches": measured.launches,
         "notes": measured.notes,
     }
     return Validation.from_plain(measured.validation), fields

@@ -24,12 +24,12 @@ from emugpu.processes.program import run as run_program
 from harness import paths
 from harness.block_scaling import ATOM_BYTES, FORMATS
 from harness.compile.artifacts import FACTORS, model_key, operands
-from harness.compile.compiler import options_text, package_version, readable_errors
+from harness.compile.compiler import options_text, readable_errors
 from harness.compile.config import KernelConfig, make_config
 from harness.epilogues import NONE
+from harness.launch.tuned import configuration_for
 from harness.problem import ELEMENT_TYPES, FP8, OUT_TYPES, Inputs, Shape
 from harness.quantised import QUANTISED
-from harness.run.tuned import configuration_for
 
 COMPILE_SECONDS = 600
 BESIDE = ("bias", "residual")
@@ -59,12 +59,6 @@ def compile_artifact(config: KernelConfig, ptx: bool = False, views: bool = Fals
     return _compile(artifact_path(config, ptx, views), config, what, config.to_json(), config.label, ptx)
 
 
-def compile_vendor(config: KernelConfig) -> Path:
-    """Returns MAX's own matmul for the type and architecture of a configuration, compiled."""
-    name = f"vendor-{config.arch}-{config.dtype}-{package_version('max')}.mef"
-    return _compile(cache.place("models", name), config, "vendor", config.dtype, "its own matmul")[0]
-
-
 def _compile(
     place: Path, config: KernelConfig, what: str, about: str, label: str, ptx: bool = False
 ) -> tuple[Path, bool]:
@@ -88,9 +82,7 @@ def _compile(
 
 
 def _compile_here(arch: str, what: str, about: str, target: str) -> None:
-    """Runs in the compiling process: stand-in device, graph, artifact. ``about`` is the configuration, or the vendor's
-    type.
-    """
+    """Runs in the compiling process: stand-in device, graph, artifact. ``about`` is the configuration."""
     import max.driver as driver
     from max.engine import InferenceSession
 
@@ -101,10 +93,7 @@ def _compile_here(arch: str, what: str, about: str, target: str) -> None:
     driver.set_virtual_cpu_target("x86-64-v3")
     device = driver.Accelerator()
     session = InferenceSession(devices=[device])
-    if what == "vendor":
-        made = vendor_graph(about, device)
-    else:
-        made = graph(KernelConfig.from_json(about), device, views=what == "views")
+    made = graph(KernelConfig.from_json(about), device, views=what == "views")
     session.compile(made).export_mef(target)
     # An ordinary exit crashes with the stand-in device.
     os._exit(0)
@@ -231,17 +220,3 @@ def tuned_parameters(
     """
     found = configuration_for(kind_of(gpu), kernel, arch, dtype, shape)
     return op_parameters(found or make_config(kernel, arch=arch, dtype=dtype, shape=shape))
-
-
-def vendor_graph(dtype_name: str, device: Any) -> Any:
-    """Returns the graph of MAX's own matmul for the same problem."""
-    from max.dtype import DType
-    from max.graph import DeviceRef, Graph, TensorType, ops
-
-    where = DeviceRef.from_device(device)
-    dtype = getattr(DType, OUT_TYPES[dtype_name].numpy.name)
-    types = [TensorType(dtype, ["m", "k"], device=where), TensorType(dtype, ["n", "k"], device=where)]
-    with Graph("vendor_matmul", input_types=types) as made:
-        a, b = (value.tensor for value in made.inputs)
-        made.output(ops.matmul(a, ops.transpose(b, 0, 1)))
-    return made

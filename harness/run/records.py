@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from emugpu.errors import CannotRun
-from emugpu.files import FileLock
 from emugpu.record import SCHEMA
 from harness import paths
 
 SAMPLES = "samples"
 """The field of raw samples in a timing and in each of its vendors, and the folder beside a record file that keeps them.
 """
-VENDORS = ("cublas", "max")
-"""The vendors of GEMMs in a record: cuBLAS, and MAX's own matmul, which each process compiles anew."""
+VENDORS = ("cublas", "best_of_cublaslt")
+"""The vendors of GEMMs in a record: cuBLAS's own choice, and the best of cuBLASLt's algorithms (`harness.run.vendors`).
+"""
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,6 @@ def append(path: Path, *several: dict, to_disk: bool = True) -> None:
             raise CannotRun(_not_writable(beside, error)) from error
         _append(beside, samples, to_disk)
     _append(path, [record for record, _ in pairs], to_disk)
-
-
-def lock_of(path: Path, wait: bool = True) -> FileLock:
-    """Returns the lock of a file that is rewritten rather than appended to.
-
-    With ``wait`` it waits for another process that has the lock; otherwise it raises `BlockingIOError`.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path.with_suffix(".lock"), wait)
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise CannotRun(
-            f"cannot write to {path.parent}: {error.strerror}; set HARNESS_RESULTS_DIR to another folder"
-        ) from None
 
 
 def is_timed(record: Mapping[str, Any]) -> bool:

@@ -140,9 +140,9 @@ def run_in_turns(
             except CannotRun as error:
                 found.append(error)
         return found
-    from harness.run.measure import run_through_max  # imported here because the emulator does not need it
+    from harness.run.measure import run_on_gpu  # imported here because the emulator does not need it
 
-    for artifact, answer in zip(artifacts, run_through_max(artifacts, request), strict=True):
+    for artifact, answer in zip(artifacts, run_on_gpu(artifacts, request), strict=True):
         if isinstance(answer, CannotRun):
             found.append(answer)
         else:

@@ -1,37 +1,49 @@
-"""Reads clocks, power and temperature of a GPU from NVML (package nvidia-ml-py)."""
+"""Reads clocks, power, energy and temperature of a GPU from NVML (package nvidia-ml-py)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from emugpu.errors import CannotRun
 
-def read(index: int = 0) -> dict[str, Any]:
-    """Returns SM and memory clock in MHz, power in W, temperature in C and the driver. The result is empty without
-    NVML.
-    """
-    try:
-        import pynvml
-    except ImportError:
-        return {}
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return {}
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+
+class Gpu:
+    """The GPU with this UUID, as PyTorch names it. Raises CannotRun without NVML."""
+
+    def __init__(self, uuid: str) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            raise CannotRun("clock, power and energy need NVML: pip install nvidia-ml-py") from None
+        self.nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+            self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}".encode())
+        except pynvml.NVMLError as error:
+            raise CannotRun(f"NVML does not know GPU {uuid}: {error}") from None
+
+    def megahertz(self) -> float:
+        """Returns the clock of the SMs."""
+        return float(self.nvml.nvmlDeviceGetClockInfo(self.handle, self.nvml.NVML_CLOCK_SM))
+
+    def watts(self) -> float:
+        return float(self.nvml.nvmlDeviceGetPowerUsage(self.handle)) / 1000
+
+    def joules(self) -> float:
+        """Returns the energy since the driver was loaded."""
+        return float(self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)) / 1000
+
+    def celsius(self) -> float:
+        return float(self.nvml.nvmlDeviceGetTemperature(self.handle, self.nvml.NVML_TEMPERATURE_GPU))
+
+    def read(self) -> dict[str, Any]:
+        """Returns SM and memory clock in MHz, power in W, temperature in C and the driver."""
+        driver = self.nvml.nvmlSystemGetDriverVersion()
         return {
-            "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "power_limit_w": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
-            "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-            "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
+            "sm_clock_mhz": self.megahertz(),
+            "memory_clock_mhz": self.nvml.nvmlDeviceGetClockInfo(self.handle, self.nvml.NVML_CLOCK_MEM),
+            "power_w": self.watts(),
+            "power_limit_w": self.nvml.nvmlDeviceGetEnforcedPowerLimit(self.handle) / 1000,
+            "temperature_c": self.celsius(),
+            "driver": driver.decode() if isinstance(driver, bytes) else driver,
         }
-    except pynvml.NVMLError:
-        return {}
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -1,8 +1,7 @@
 """The process that uses the GPU. It serves one request, reports events, and may be killed at any time.
 
-The events are, in order: ``started`` (device), ``loaded`` (seconds), ``launched`` (what MAX really enqueued),
-``checked`` (validation), ``sampled`` (samples so far, several times), ``finished`` (the complete timing), and a
-``note`` between any of them.
+The events are, in order: ``started`` (device), ``loaded`` (seconds), ``checked`` (validation), ``sampled`` (samples so
+far, several times), ``finished`` (the complete timing), and a ``note`` between any of them.
 """
 
 from __future__ import annotations
@@ -21,40 +20,28 @@ from numpy.typing import NDArray
 from emugpu.errors import CannotRun, ReportedError
 from emugpu.processes.program import end_with_parent
 from emugpu.processes.worker import send_event
-from harness import fp8
-from harness.compile.config import KernelConfig
-from harness.epilogues import NONE
-from harness.problem import FP8, OUT_TYPES, Inputs, Shape, make_inputs
-from harness.run import statistics, telemetry
-from harness.run.model import op_operands, scalar
+from harness.compile.artifacts import Artifact
+from harness.launch.launcher import Gpu, Launch
+from harness.problem import OUT_TYPES, Inputs, Shape, make_inputs
+from harness.run import statistics, telemetry, vendors
+from harness.run.gpu_timing import Batch, each_alone
+from harness.run.operands import Operands, make_sets
 from harness.validation import Matmul, compute_reference
 
-L2_BYTES = 64 << 20
-"""The inputs rotate over more than twice this size, so that no launch finds its operands in L2 (H200: 60 MB)."""
-MOST_SETS = 512
-"""Most sets of inputs. Problems with operands below 256 KiB do find them in L2, because they would need hundreds of
-thousands of sets.
-"""
 MOST_WORDS = 2000
 """Characters of an unexpected error that are kept."""
 REPORT_SECONDS = 0.5
-BATCH_SECONDS = 0.02
-"""A sample times launches for about this long, so that the start of a batch and the resolution of events do not matter.
-"""
 
 
 @dataclass(frozen=True)
 class MeasurementRequest:
     """One kernel on one problem.
 
-    ``output`` and ``tile`` are the sizes of C in memory and of the part that a CTA writes. ``folder`` is shared by the
-    processes of a series. ``vendors``: see `harness.run.measure`; ``vendor_model`` is MAX's own matmul.
+    ``folder`` is shared by the processes of a series. ``vendors``: see `harness.run.measure`. ``alone``: whether to
+    time each contestant alone, too, and the host.
     """
 
-    config: KernelConfig
-    artifact: str
-    output: tuple[int, int]
-    tile: tuple[int, int]
+    artifact: Artifact
     shape: Shape
     inputs: str
     seed: int
@@ -62,12 +49,16 @@ class MeasurementRequest:
     cap_seconds: float
     vendors: Sequence[str]
     time: bool
-    vendor_model: str | None
+    alone: bool
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Sends an event to the parent as plain data, because the parent never loads torch or MAX."""
+    """Sends an event to the parent as plain data, because the parent never loads torch."""
     send_event((event, json.loads(json.dumps(fields))))
+
+
+def note(message: str) -> None:
+    emit("note", message=message)
 
 
 def serve(request: MeasurementRequest) -> None:
@@ -86,11 +77,9 @@ def serve(request: MeasurementRequest) -> None:
 
 def _serve(request: MeasurementRequest) -> None:
     import torch
-    from max.driver import Accelerator, Buffer, launch_trace
-    from max.engine import InferenceSession
 
     start = time.perf_counter()
-    device = Accelerator()
+    torch.cuda.init()
     properties = torch.cuda.get_device_properties(0)
     emit(
         "started",
@@ -100,57 +89,72 @@ def _serve(request: MeasurementRequest) -> None:
         multiprocessors=properties.multi_processor_count,
         torch=torch.__version__,
     )
-    session = InferenceSession(devices=[device])
-    model = session.load(request.artifact)
+    plan = request.artifact.plan(request.shape)
+    launch = Gpu(0).prepare(request.artifact, plan)
     emit("loaded", seconds=time.perf_counter() - start)
 
     inputs = _inputs(request)
-    arrays, numbers = op_operands(request.config, inputs, request.shape.ld)
-    first = [_on_gpu(array) for array in arrays]
-    dtype = getattr(torch, OUT_TYPES[request.config.out_dtype].numpy.name)
-    # The sets differ in address, so that no launch finds its operands in L2, but not in content.
-    sets = [first, *([tensor.clone() for tensor in first] for _ in range(_set_count(first, request.output) - 1))]
-    outputs = [torch.empty(request.output, dtype=dtype, device="cuda") for _ in sets]
-    scalars = [Buffer.from_numpy(scalar(number)) for number in numbers]
-    buffers = [
-        (*(Buffer.from_dlpack(tensor) for tensor in (c.view(-1) if request.shape.ld else c, *operands)), *scalars)
-        for c, operands in zip(outputs, sets, strict=True)
-    ]
-    _poison(outputs)
-    with launch_trace() as entries:
-        model.execute(*buffers[0])
-        device.synchronize()
-    emit("launched", launches=[_launch(entry) for entry in entries if entry.grid_x])
-    for others in buffers[1:]:
-        model.execute(*others)
-    device.synchronize()
+    sets = make_sets(request.artifact.config, plan, request.shape, inputs)
+    outputs = [one.c for one in sets]
+    launches, _workspace = _launches(launch, sets)
+    for each in launches:
+        each()
+    torch.cuda.synchronize()
     validation = _validate_all(request, inputs, outputs)
     emit("checked", validation=validation)
     if not validation["passed"] or not request.time:
         emit("finished", timing=None)
         return
     right = outputs[0].clone()
-    _poison(outputs)
-
-    def ours(index: int) -> None:
-        model.execute(*buffers[index])
-
-    cublas = _cublas(request, sets, numbers) if "cublas" in request.vendors else None
-    contestants = {"kernel": _batch(ours, len(sets), _max_events(device))}
-    if cublas:
-        contestants["cublas"] = _batch(cublas, len(sets), _torch_events(torch))
-    if request.vendor_model:
-        max_matmul = session.load(request.vendor_model)
-        batch = _batch(lambda i: max_matmul.execute(*buffers[i][1:]), len(sets), _max_events(device))
-        contestants["max"] = batch
-    before = telemetry.read()
-    samples = statistics.sample_pairs(contestants, time.perf_counter, request.cap_seconds, _reporter())
-    device.synchronize()
+    for c in outputs:
+        c.fill_(float("nan"))
+    contestants = {"kernel": launches}
+    contestants |= {name: made for name in request.vendors if (made := vendors.launches_of(name, sets, note))}
+    batches = {name: Batch(each) for name, each in contestants.items()}
+    timing = _time(request, sets[0], batches, str(properties.uuid))
     _check_again(request, inputs, outputs, right)
-    emit(
-        "finished",
-        timing={"samples": samples, "input_sets": len(sets), "before": before, "after": telemetry.read()},
-    )
+    emit("finished", timing=timing | {"input_sets": len(sets)})
+
+
+def _launches(launch: Launch, sets: Sequence[Operands]) -> tuple[list[Callable[[], None]], Any]:
+    """Returns a launch for each set, on PyTorch's current stream, and the workspace that they share: each leaves its
+    counters at 0.
+    """
+    import torch
+
+    size = launch.workspace.bytes if launch.workspace else 0
+    workspace = torch.zeros(size, dtype=torch.uint8, device="cuda")
+
+    def made(one: Operands) -> Callable[[], None]:
+        given = one.named() | {"workspace": workspace.data_ptr()}
+        return lambda: launch.run(torch.cuda.current_stream().cuda_stream, given)
+
+    return [made(one) for one in sets], workspace
+
+
+def _time(request: MeasurementRequest, first: Operands, batches: dict[str, Batch], uuid: str) -> dict[str, Any]:
+    """Returns the samples in turns, and if asked for each contestant alone, and the host's time."""
+    try:
+        gpu = telemetry.Gpu(uuid)
+    except CannotRun as error:
+        gpu = None
+        note(f"nothing is read from the GPU: {error}")
+    timing: dict[str, Any] = {"before": gpu.read() if gpu else {}}
+    runs = {name: batch.seconds for name, batch in batches.items()}
+    samples = statistics.sample_pairs(runs, time.perf_counter, request.cap_seconds, _reporter())
+    timing |= {"samples": samples, "after": gpu.read() if gpu else {}}
+    if not request.alone:
+        return timing
+    if gpu:
+        timing["alone"] = each_alone(batches, gpu, lambda: emit("sampled", samples=samples))
+    from harness.run import host_time  # which imports torch
+
+    call = host_time.function_call(first)
+    if call is None:
+        note("host not timed: PyTorch has no function for this kernel")
+        return timing
+    beside = {name: batches[name].launches[0] for name in batches if name == "cublas"}
+    return timing | {"host_us": host_time.microseconds({"kernel": call, **beside})}
 
 
 def _reporter() -> Callable[[dict[str, list[float]]], None]:
@@ -168,15 +172,6 @@ def _reporter() -> Callable[[dict[str, list[float]]], None]:
     return report
 
 
-def _launch(entry: Any) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "grid": [entry.grid_x, entry.grid_y, entry.grid_z],
-        "block": [entry.block_x, entry.block_y, entry.block_z],
-        "dynamic_smem": entry.shared_mem_bytes,
-    }
-
-
 # ---- operands and results ----
 
 
@@ -188,32 +183,11 @@ def _inputs(request: MeasurementRequest) -> Inputs:
     if place.exists():
         found: Inputs = pickle.loads(place.read_bytes())
         return found
-    config = request.config
+    config = request.artifact.config
     epilogue = config.fused_epilogue
     inputs = make_inputs(request.shape, config.dtype, request.inputs, request.seed, epilogue, config.scales)
     place.write_bytes(pickle.dumps(inputs))
     return inputs
-
-
-def _on_gpu(array: NDArray[Any]) -> Any:
-    import torch
-
-    dtype = getattr(torch, array.dtype.name)
-    return torch.from_numpy(np.ascontiguousarray(array).view(f"i{array.itemsize}")).cuda().view(dtype)
-
-
-def _set_count(operands: list[Any], output: tuple[int, int]) -> int:
-    one = sum(tensor.nbytes for tensor in operands) + 2 * output[0] * output[1]
-    return min(MOST_SETS, max(2, -(-2 * L2_BYTES // one) + 1))
-
-
-def _poison(outputs: list[Any]) -> None:
-    """Fills outputs with NaN, so that an element that the kernel does not write fails the validation."""
-    import torch
-
-    for c in outputs:
-        c.fill_(float("nan"))
-    torch.cuda.synchronize()
 
 
 def _validate_all(request: MeasurementRequest, inputs: Inputs, outputs: list[Any]) -> dict[str, Any]:
@@ -247,7 +221,7 @@ def _check_again(request: MeasurementRequest, inputs: Inputs, outputs: list[Any]
         if not found["passed"]:
             emit("checked", validation=found)
             return
-        emit("note", message="the output of a timed launch is right, but not bit for bit that of the first launch")
+        note("the output of a timed launch is right, but not bit for bit that of the first launch")
 
 
 def _same_bits(one: Any, other: Any) -> bool:
@@ -262,9 +236,9 @@ def _bits(c: Any) -> Any:
 
 def _validate(request: MeasurementRequest, inputs: Inputs, c: Any) -> dict[str, Any]:
     """Validates an output by the harness's own rules. The GPU computes the product in float64."""
-    dtype = OUT_TYPES[request.config.out_dtype]
+    dtype, tile = OUT_TYPES[request.artifact.config.out_dtype], request.artifact.plan(request.shape).output_tile
     output = _bits(c).cpu().numpy().view(dtype.numpy)
-    found = Matmul("C", dtype, request.tile, compute_reference(inputs, _product), inputs.rows).judge(output, {})
+    found = Matmul("C", dtype, tile, compute_reference(inputs, _product), inputs.rows).judge(output, {})
     return asdict(found)
 
 
@@ -274,136 +248,3 @@ def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
     a64, b64 = (torch.from_numpy(each).cuda().double() for each in (a, b))
     found: NDArray[np.float64] = (a64 @ b64.t()).cpu().numpy()
     return found
-
-
-# ---- the vendor's ----
-
-
-def _cublas(request: MeasurementRequest, sets: list[list[Any]], numbers: list[float]) -> Callable[[int], None] | None:
-    """Returns PyTorch's launch of the same problem, by the number of a set, or None with a note if PyTorch has none.
-
-    It includes a fused epilogue if cuBLASLt has it; otherwise it computes the product alone.
-    """
-    import torch
-
-    # cuBLAS gets its own outputs, because C must hold the kernel's result after the timing.
-    config, size = request.config, (request.shape.m, request.shape.n)
-    dtype = getattr(torch, OUT_TYPES[config.out_dtype].numpy.name)
-    outputs = [torch.empty(size, dtype=dtype, device="cuda") for _ in sets]
-
-    launches = [_by_pytorch(request, operands, numbers, c) for operands, c in zip(sets, outputs, strict=True)]
-    try:
-        launches[0]()
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        emit("note", message=f"cublas not timed: {' '.join(str(error).split())[:300]}")
-        return None
-    if config.epilogue not in (NONE, "bias", "bias-gelu", "bias-relu", "residual"):
-        emit("note", message=f"cublas is the product alone, without {config.epilogue}")
-    return lambda index: launches[index]()
-
-
-def _by_pytorch(request: MeasurementRequest, operands: list[Any], numbers: list[float], c: Any) -> Callable[[], Any]:
-    """Returns a function for one launch into ``c``. Everything that can be prepared is done before."""
-    import torch
-
-    config, shape, ld = request.config, request.shape, request.shape.ld or (0, 0)
-    a, b, *more = operands  # in the order of memory
-    if config.dtype in OUT_TYPES:
-        a = _matrix(a, shape.m, shape.k, ld[0], config.layout[0] == "t")
-        b = _matrix(b, shape.k, shape.n, ld[1], config.layout[1] == "t")
-    else:
-        b = b.t()
-    numbers = numbers[-2:]  # the sizes of views come first
-    if config.dtype == FP8:
-        return _scaled_mm(config, a, b, more[0], more[1], numbers[0], c)
-    if config.epilogue == "bias":
-        return lambda: torch.addmm(more[0], a, b, out=c)
-    if config.epilogue in ("bias-gelu", "bias-relu"):
-        use_gelu = config.epilogue == "bias-gelu"
-        return lambda: torch._addmm_activation(more[0], a, b, use_gelu=use_gelu, out=c)
-    if config.epilogue == "residual":
-        return lambda: torch.addmm(more[1], a, b, alpha=numbers[0], beta=numbers[1], out=c)
-    return lambda: torch.matmul(a, b, out=c)
-
-
-def _matrix(memory: Any, rows: int, columns: int, ld: int, transposed: bool) -> Any:
-    """Returns the matrix [rows, columns] in this memory, or the transpose of the one stored there."""
-    if transposed:
-        return _matrix(memory, columns, rows, ld, False).t()
-    return memory.view(rows, ld or columns)[:, :columns]
-
-
-def _scaled_mm(config: KernelConfig, a: Any, b: Any, of_a: Any, of_b: Any, alpha: float, c: Any) -> Callable[[], Any]:
-    """Returns e4m3 by cuBLASLt, either with a factor for each matrix and the fast accumulation that the kernel uses,
-    too, or with the same block factors, and then without alpha.
-    """
-    import torch
-
-    fast = config.scales == "tensor"
-    if fast:
-        of_a, of_b = (torch.full((), value, device=c.device) for value in (alpha, 1.0))
-    else:
-        blocks = -(-a.shape[1] // fp8.BLOCK)
-        of_a, of_b = of_a.t()[: a.shape[0]], of_b[:, :blocks].t()
-    a, b = (each.view(torch.float8_e4m3fn) for each in (a, b))
-    return lambda: torch._scaled_mm(a, b, of_a, of_b, out_dtype=c.dtype, use_fast_accum=fast, out=c)
-
-
-# ---- timing ----
-
-
-def _batch(launch: Callable[[int], None], sets: int, events: Callable[[], tuple[Any, Callable[[], float]]]):
-    """Returns a function that times one batch and returns the seconds per launch. Its first call chooses the batch
-    size.
-    """
-    state = {"count": 0, "next": 0}
-
-    def run(count: int) -> float:
-        record_start, finish = events()
-        # Launch before the clock starts, so that the GPU is busy then: the time of a first launch to an idle GPU
-        # depends on who launches, not on the kernel.
-        launch(state["next"] % sets)
-        record_start()
-        for _ in range(count):
-            launch(state["next"] % sets)
-            state["next"] += 1
-        return finish() / count
-
-    def sample() -> float:
-        if not state["count"]:
-            run(2)
-            state["count"] = max(2, min(200, round(BATCH_SECONDS / run(3))))
-        return run(state["count"])
-
-    return sample
-
-
-def _max_events(device: Any):
-    from max.driver import DeviceEvent
-
-    def make() -> tuple[Callable[[], None], Callable[[], float]]:
-        start, end = DeviceEvent(device, enable_timing=True), DeviceEvent(device, enable_timing=True)
-
-        def finish() -> float:
-            device.default_queue.record_event(end)
-            end.synchronize()
-            return start.elapsed_time(end) / 1000
-
-        return lambda: device.default_queue.record_event(start), finish
-
-    return make
-
-
-def _torch_events(torch: Any):
-    def make() -> tuple[Callable[[], None], Callable[[], float]]:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
-        def finish() -> float:
-            end.record()
-            end.synchronize()
-            return start.elapsed_time(end) / 1000
-
-        return start.record, finish
-
-    return make

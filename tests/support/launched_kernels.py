@@ -1,4 +1,4 @@
-"""A program that launches kernels by `harness.run.launcher` on the GPU that its driver shows, and checks the results.
+"""A program that launches kernels by `harness.launch.launcher` on its driver's GPU, and checks the results.
 
 Its argument is one of `CASES`. It prints what it saw as JSON.
 """
@@ -17,8 +17,8 @@ import numpy as np
 from emugpu.cuda.driver import LaunchConfig
 from harness.compile.artifacts import build
 from harness.compile.config import KernelConfig, make_config
+from harness.launch.launcher import HEADER, MISALIGNED, PACK, Gpu, launcher
 from harness.problem import Shape
-from harness.run.launcher import HEADER, MISALIGNED, PACK, Gpu, launcher
 
 CASES: dict[str, tuple[KernelConfig, Shape]] = {
     "dynamic": (make_config("kernel8", arch="sm_90a", cluster=(2, 1), scheduler="dynamic"), Shape(264, 264, 72)),

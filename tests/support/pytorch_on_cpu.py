@@ -15,9 +15,9 @@ import torch
 
 from harness.compile.config import KernelConfig
 from harness.epilogues import EPILOGUES
+from harness.launch.launcher import Launch
 from harness.problem import Shape
 from harness.pytorch import calls, checks, operator
-from harness.run.launcher import Launch
 
 FORMAT = struct.Struct("=10Q" + 3 * "f4x")
 _cpu = torch.library.Library("blackwell_lab", "IMPL")

@@ -476,3 +476,23 @@ def test_no_gpu(bench, suite):
     assert {case["verdict"] for case in found.values()} == {"NOT MEASURED"}
     assert all("no NVIDIA GPU was found" in case["reason"] for case in found.values())
     assert all("use suite emulator" in case["reason"] for case in found.values())
+
+
+def test_the_json_has_each_way_of_timing(bench, gpu, monkeypatch):
+    """The ratios are those of the vendors; what was not asked for is null."""
+    code, found = results(bench)
+    assert code == 0
+    for case in found.values():
+        assert case["in_turns"].keys() == {"kernel"} and case["in_turns"]["kernel"]["seconds"] == case["seconds"]
+        assert case["alone"] is case["host_us"] is case["best_of_cublaslt"] is None
+    alone = {"kernel": {"seconds": 1e-3}, "best_of_cublaslt": {"seconds": 9e-4, "ratio": 0.9}}
+    timed = FakeGpu.timed
+
+    def with_alone(self, outcome, request):
+        timed(self, outcome, request).record["timing"] |= {"alone": alone, "host_us": {"kernel": 8.0}}
+        return outcome
+
+    monkeypatch.setattr(FakeGpu, "timed", with_alone)
+    for case in results(bench)[1].values():
+        assert case["alone"] == alone and case["host_us"] == {"kernel": 8.0}
+        assert case["best_of_cublaslt"] == {"in_turns": None, "alone": 0.9}

@@ -43,7 +43,8 @@ def test_the_gpu_suite_fits_every_gpu():
         clusters = [case.config(arch).cluster for case in suite.cases if "cluster" in case.options]
         assert max(cm * cn for cm, cn in clusters) <= 8
     assert {case.config(arch).arch for case in suite.cases for arch in ("sm_90a", "sm_100a")} == {"sm_90a", "sm_100a"}
-    assert suite_names() == ["emulator", "gpu", "hopper"]
+    assert suite_names() == ["emulator", "gpu", "hopper", "models"]
+    assert suite.alone and not load_suite("emulator").alone
 
 
 def test_a_table_stands_for_all_combinations(suite):
@@ -132,3 +133,9 @@ def test_an_error_of_a_reader_is_not_one_of_the_file(tmp_path):
     path.write_text('number = "one"')
     with pytest.raises(ValueError, match=r"^invalid literal for int"):
         read_toml(path, "mine.toml", lambda data: int(data["number"]))
+
+
+@pytest.mark.parametrize("value", ['"yes"', "1", "true"])
+def test_alone_is_for_a_gpu(suite, value):
+    with pytest.raises(UsageProblem, match=r"alone is .*; use true or false, and true on a gpu only"):
+        suite(f'alone = {value}\n{TOP}[[cases]]\nshapes = ["256"]\nkernels = ["kernel6"]\n')

@@ -28,12 +28,12 @@ from harness.experiments.job import compile_together
 from harness.experiments.race import race
 from harness.experiments.space import GEOMETRY_OPTIONS, Candidates, geometry, space_of
 from harness.experiments.tune import TuningLimits, tune
+from harness.launch import tuned as store
+from harness.launch.configure import configuration
+from harness.launch.tuned import ShapeClass, class_of
 from harness.paths import ROOT
 from harness.problem import Shape
-from harness.run import tuned as store
-from harness.run.configure import configuration
 from harness.run.model import op_parameters, tuned_parameters
-from harness.run.tuned import ShapeClass, class_of
 
 SHAPE = Shape(4096, 4096, 4096)
 pytestmark = pytest.mark.xdist_group("the space that is tuned in")

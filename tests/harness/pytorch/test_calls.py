@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 functions = pytest.importorskip("harness.pytorch")
 on_cpu = pytest.importorskip("pytorch_on_cpu")
 from emugpu.errors import CannotRun  # noqa: E402
+from harness.launch.launcher import MISALIGNED, Launch, Workspace  # noqa: E402
 from harness.pytorch import calls  # noqa: E402
-from harness.run.launcher import MISALIGNED, Launch, Workspace  # noqa: E402
 
 M, N, K = 40, 48, 64
 

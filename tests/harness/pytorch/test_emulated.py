@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).parents[2] / "support" / "pytorch_on_emulated_gpu.py"
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_unless_changed("harness/pytorch/", "harness/run/launcher", "kernels/host/")
+@pytest.mark.nightly_unless_changed("harness/pytorch/", "harness/launch/launcher", "kernels/host/")
 def test_functions_compute_on_the_gpu_what_pytorch_does(capfd):
     done = run_program(capfd, "h100", sys.executable, PROGRAM)
     assert done.code == 0, done.err

@@ -14,7 +14,8 @@ from harness.problem import Shape, make_inputs  # noqa: E402
 from harness.pytorch import grouped_matmul, matmul, scaled_matmul  # noqa: E402
 from harness.pytorch.checks import TORCH_TYPES  # noqa: E402
 from harness.run.model import op_operands  # noqa: E402
-from harness.run.worker import _bits, _on_gpu  # noqa: E402
+from harness.run.operands import on_gpu  # noqa: E402
+from harness.run.worker import _bits  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -101,7 +102,7 @@ def test_bit_for_bit_what_the_emulator_adds(options, kind):
     emulation = EmulationOptions(accumulation="tensor_core")
     emulated = judged(launch(to_launchable(artifact, plan, inputs), emulation, keep=(OUTPUT,)), plan).output
     arrays, numbers = op_operands(config, inputs)
-    a, b, *factors = map(_on_gpu, arrays)
+    a, b, *factors = map(on_gpu, arrays)
     c = torch.full(plan.output, float("nan"), dtype=TORCH_TYPES[config.out_dtype], device="cuda")
     if config.dtype == "e4m3":
         a, b = (each.view(torch.float8_e4m3fn) for each in (a, b))

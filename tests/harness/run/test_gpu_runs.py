@@ -10,15 +10,18 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli.main import main
+from harness.compile.artifacts import Artifact
 from harness.compile.compiler import Gpu, find_gpus
 from harness.compile.config import make_config
 from harness.problem import Shape
 from harness.run import measure as measuring
 from harness.run.case import Request
 from harness.run.measure import ProcessReport, measure
+from harness.run.records import VENDORS
 from harness.validation import Mismatch, Validation, WrongTile
 
 B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
+H100 = Gpu("NVIDIA H100", "9.0", "80 GiB", "580.1")
 RIGHT = Validation(True, False, 65536, 0, 0, 0.25, 1e-3, "some", (128, 256), 2)
 WRONG = Validation(
     False, False, 65536, 3, 1, 9.0, 0.5, "some", (128, 256), 2, [WrongTile(1, 0, 3, 32768)],
@@ -46,8 +49,6 @@ def gpu_run(artifacts, monkeypatch, tmp_path):
         requests = []
         monkeypatch.setattr("harness.run.runner.find_gpus", lambda: [B200])
         monkeypatch.setattr("harness.run.runner.package_version", lambda name: "2.13")
-        monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config, **_: (Path("model.mef"), True))
-        monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr(
             "harness.run.measure.supervise", lambda request, timeout: requests.append(request) or outcome
         )
@@ -100,8 +101,6 @@ def measured(artifacts, monkeypatch):
 
     def run(*answers: ProcessReport):
         waiting = list(answers)
-        monkeypatch.setattr("harness.run.measure.compile_artifact", lambda config, **_: (Path("model.mef"), True))
-        monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
         monkeypatch.setattr("harness.run.measure.supervise", lambda request, timeout: waiting.pop(0))
         [result] = measure([artifacts[2, 1]], request_of(artifacts[2, 1], processes=len(answers)))
         return result, len(answers) - len(waiting)
@@ -111,18 +110,17 @@ def measured(artifacts, monkeypatch):
 
 def test_builds_take_turns_and_one_that_fails_does_not_end_the_other(artifacts, monkeypatch):
     crash = answer(RIGHT, SAMPLES, failure="the GPU process ended with code 9 while being timed")
-    waiting = {"old.mef": [answer(RIGHT, scaled(2, 1))] * 3, "new.mef": [answer(RIGHT, scaled(1, 1)), crash]}
+    waiting = {"old": [answer(RIGHT, scaled(2, 1))] * 3, "new": [answer(RIGHT, scaled(1, 1)), crash]}
     asked = []
 
     def supervise(request, timeout):
-        asked.append(request.artifact)
-        return waiting[request.artifact].pop(0)
+        asked.append(request.artifact.folder.name)
+        return waiting[asked[-1]].pop(0)
 
     monkeypatch.setattr("harness.run.measure.supervise", supervise)
-    monkeypatch.setattr("harness.run.measure.compile_vendor", lambda config: Path("vendor.mef"))
-    builds = [replace(artifacts[2, 1], model=Path(name)) for name in waiting]
+    builds = [replace(artifacts[2, 1], folder=Path(name)) for name in waiting]
     old, new = measure(builds, request_of(builds[0], processes=3))
-    assert asked == ["old.mef", "new.mef", "old.mef", "new.mef", "old.mef"]
+    assert asked == ["old", "new", "old", "new", "old"]
     assert old.failure is None and len(old.timing["processes"]) == 3 and old.timing["seconds"] == pytest.approx(2e-5)
     assert "process 2 of 3" in new.failure and new.timing["seconds"] == pytest.approx(1e-5)
 
@@ -198,23 +196,38 @@ def test_the_gpus_that_a_program_sees(monkeypatch, tmp_path, visible, names):
     assert [gpu.name for gpu in find_gpus()] == names
 
 
-OF_MAX = "max not timed: its matmul is of 16-bit A [M, K] and B [N, K] without gaps or an epilogue"
-
-
 @pytest.mark.parametrize(
-    ("options", "left", "said"),
+    ("options", "said"),
     [
-        ({"dtype": "bf16"}, ["cublas"], []),
-        ({"dtype": "e4m3"}, ["cublas"], [OF_MAX]),
-        ({"epilogue": "bias"}, ["cublas"], [OF_MAX]),
-        ({"layout": "nn"}, ["cublas"], [OF_MAX]),
-        ({"out_dtype": "f32"}, [], ["cublas and max not timed: their C is bf16, not f32"]),
+        ({"dtype": "bf16"}, []),
+        ({"dtype": "e4m3"}, []),
+        ({"epilogue": "bias"}, []),
+        ({"layout": "nn"}, []),
+        ({"out_dtype": "f32"}, ["cublas and best_of_cublaslt not timed: its C is bf16, not f32"]),
     ],
 )
-def test_a_vendor_that_is_left_out_is_noted(monkeypatch, options, left, said):
-    monkeypatch.setattr(measuring, "compile_vendor", lambda config: "model")
-    notes: list[str] = []
-    config = make_config("kernel8", arch="sm_90a", **options)
-    vendors, model = measuring._contestants(config, ["cublas", "max"], notes)
-    assert [vendor for vendor in vendors if vendor != "max"] == left and notes == said
-    assert (model == "model") == ("max" in vendors) == (options == {"dtype": "bf16"})
+def test_a_vendor_that_is_left_out_is_noted(monkeypatch, options, said):
+    asked = []
+    monkeypatch.setattr(
+        measuring, "supervise", lambda request, timeout: asked.append(request) or answer(RIGHT, SAMPLES)
+    )
+    artifact = Artifact(make_config("kernel8", arch="sm_90a", **options), Path(), False)
+    [found] = measure([artifact], replace(request_of(artifact, 1), gpu=H100))
+    assert found.notes == said and asked[0].vendors == (() if said else VENDORS)
+
+
+def test_each_alone_and_the_host_are_medians_over_the_processes(measured):
+    def alone(kernel: float, cublas: float) -> dict:
+        return {"kernel": {"seconds": kernel, "joules": 0.1}, "cublas": {"seconds": cublas, "joules": 0.2}}
+
+    answers = [answer(RIGHT, SAMPLES) for _ in range(3)]
+    for one, (kernel, cublas, host) in zip(
+        answers, [(1e-5, 2e-5, 9.0), (4e-5, 4e-5, 7.0), (2e-5, 6e-5, 8.0)], strict=True
+    ):
+        one.events["finished"]["timing"] |= {"alone": alone(kernel, cublas), "host_us": {"kernel": host}}
+    result, _ = measured(*answers)
+    found = result.timing["alone"]
+    assert found["kernel"]["seconds"] == 2e-5 and found["kernel"]["joules"] == 0.1
+    assert found["kernel"]["tflops"] == pytest.approx(2 * 256**3 / 2e-5 / 1e12) and "ratio" not in found["kernel"]
+    assert found["cublas"]["seconds"] == 4e-5 and found["cublas"]["ratio"] == pytest.approx(2)
+    assert result.timing["host_us"] == {"kernel": 8.0}

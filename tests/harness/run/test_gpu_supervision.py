@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import work
 
+from harness.compile.artifacts import Artifact
 from harness.compile.config import make_config
 from harness.problem import Shape
 from harness.run import statistics
@@ -36,7 +37,7 @@ def test_a_process_that_hangs_is_ended_and_what_it_said_is_kept():
 
 def test_a_process_that_crashes_is_reported_with_its_last_words():
     assert serve("crashes").failure == (
-        "the GPU process ended with code 9 while loading the model: CUDA error: an illegal memory access"
+        "the GPU process ended with code 9 while loading the kernel: CUDA error: an illegal memory access"
     )
 
 
@@ -47,10 +48,9 @@ def test_a_failure_that_the_process_explains_itself():
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
 def test_an_unexpected_failure_is_one_line_of_plain_words():
     """An exception of torch itself could not be read by a parent that does not load torch."""
-    problem = {"config": make_config("kernel6"), "shape": Shape(128, 128, 64), "inputs": "normal", "seed": 0}
-    sizes = {"output": (128, 128), "tile": (128, 128)}
-    how = {"artifact": "x", "cap_seconds": 1.0, "vendors": [], "time": False, "folder": Path(), "vendor_model": None}
-    outcome = supervise(MeasurementRequest(**problem, **sizes, **how), 30)
+    artifact = Artifact(make_config("kernel6"), Path(), False)
+    request = MeasurementRequest(artifact, Shape(128, 128, 64), "normal", 0, Path(), 1.0, [], False, False)
+    outcome = supervise(request, 30)
     assert outcome.failure == "ModuleNotFoundError: No module named 'torch'"
 
 

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.compile.artifacts import Artifact, plan_json
 from harness.compile.config import make_config
+from harness.compile.planner import Plan, parse_plan
 from harness.problem import OUT_TYPES, Shape
-from harness.run import worker
-from harness.run.model import op_operands
+from harness.run import operands, vendors, worker
+from harness.run.operands import Operands, make_sets, on_gpu
 from harness.validation import allowed_error, compute_reference
 
 torch = pytest.importorskip("torch")
+FakeGpu = pytest.importorskip("pytorch_on_cpu").FakeGpu
+host_time = pytest.importorskip("harness.run.host_time")
 SHAPE = Shape(96, 144, 64)
 CONFIGURATIONS: list[dict[str, Any]] = [
     {"dtype": "bf16"},
@@ -30,16 +34,31 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
 
 
-def request_for(folder: Path, kind: str, **options: Any) -> worker.MeasurementRequest:
+def request_for(folder: Path, kind: str, shape: Shape = SHAPE, **options: Any) -> worker.MeasurementRequest:
     config = make_config("kernel8", arch="sm_90a", cluster=(2, 1), **options)
-    output = (SHAPE.m, SHAPE.n // (2 if config.epilogue == "swiglu" else 1))
-    return worker.MeasurementRequest(config, "", output, (128, 256), SHAPE, kind, 1, folder, 1.0, [], False, None)
+    artifact = Artifact(config, folder / "kernel", False)
+    return worker.MeasurementRequest(artifact, shape, kind, 1, folder, 1.0, [], False, False)
 
 
 def right_output(request: worker.MeasurementRequest) -> Any:
-    dtype = OUT_TYPES[request.config.out_dtype]
+    dtype = OUT_TYPES[request.artifact.config.out_dtype]
     values = compute_reference(worker._inputs(request)).rounded(dtype)
-    return worker._on_gpu(values.astype(dtype.numpy))
+    return on_gpu(values.astype(dtype.numpy))
+
+
+def operands_of(request: worker.MeasurementRequest) -> Operands:
+    config = request.artifact.config
+    return make_sets(config, plan_of(request), request.shape, worker._inputs(request))[0]
+
+
+def plan_of(request: worker.MeasurementRequest) -> Plan:
+    """The plan without the name of an entry, as no kernel is compiled."""
+    return parse_plan(plan_json(request.artifact.config, request.shape))
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch):
+    monkeypatch.setattr(Artifact, "plan", lambda artifact, shape: parse_plan(plan_json(artifact.config, shape)))
 
 
 @pytest.mark.parametrize("kind", ["normal", "integer"])
@@ -112,50 +131,78 @@ def test_inputs_pass_through_l2_but_those_of_a_tiny_problem_are_not_copied_for_m
     """At 8x8x8 it would take 349,527 sets to fill L2 twice."""
 
     def count(size: int) -> int:
-        return worker._set_count([torch.empty((size, size), dtype=torch.bfloat16, device="meta")] * 2, (size, size))
+        inputs = [torch.empty((size, size), dtype=torch.bfloat16, device="meta")] * 2
+        return operands._set_count(inputs, (size, size))
 
-    assert count(8) == worker.MOST_SETS == 512
-    assert (count(512) - 1) * 3 * 2 * 512**2 >= 2 * worker.L2_BYTES
+    assert count(8) == operands.MOST_SETS == 512
+    assert (count(512) - 1) * 3 * 2 * 512**2 >= 2 * operands.L2_BYTES
     assert count(8192) == 2
 
 
+def test_sets_of_operands_share_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(operands, "_set_count", lambda *_: 3)
+    request = request_for(tmp_path, "integer", epilogue="bias")
+    sets = make_sets(request.artifact.config, plan_of(request), SHAPE, worker._inputs(request))
+    addresses = [address for one in sets for name, address in one.named().items() if name not in ("alpha", "beta")]
+    assert len(set(addresses)) == len(addresses) == 3 * len({"A", "B", "C", "bias"})
+    assert all(torch.equal(one.tensors["A"], sets[0].tensors["A"]) and one.c.isnan().all() for one in sets)
+
+
 @pytest.mark.parametrize("options", [{}, {"epilogue": "bias"}, {"epilogue": "bias-relu"}, {"epilogue": "residual"}])
-def test_the_vendor_multiplies_the_same(tmp_path, options):
+def test_the_vendor_and_the_function_multiply_the_same(tmp_path, options, monkeypatch):
+    fake = FakeGpu(monkeypatch)
     request = request_for(tmp_path, "integer", **options)
-    arrays, numbers = op_operands(request.config, worker._inputs(request))
-    right = right_output(request)
-    c = torch.full_like(right, float("nan"))
-    worker._by_pytorch(request, [worker._on_gpu(array) for array in arrays], numbers, c)()
-    assert torch.equal(c, right)
+    given, right = operands_of(request), right_output(request)
+    for launch in (vendors.by_pytorch(given), host_time.function_call(given)):
+        given.c.fill_(float("nan"))
+        launch()
+        assert torch.equal(given.c, right)
+    assert [config for config, _ in fake.prepared] == [request.artifact.config], "the very kernel that is timed"
 
 
-def test_the_vendor_reads_a_and_b_as_they_lie(tmp_path):
+def test_the_vendor_and_the_function_read_a_and_b_as_they_lie(tmp_path, monkeypatch):
     """A [K, M] and B [K, N], both in rows that are longer."""
-    request = request_for(tmp_path, "integer", mma_shape=(128, 128), layout="tn")
-    request = replace(request, shape=replace(SHAPE, ld=(104, 160, 0)))
-    arrays, numbers = op_operands(request.config, worker._inputs(request), request.shape.ld)
-    assert [array.shape for array in arrays[:2]] == [(SHAPE.k * 104,), (SHAPE.k * 160,)]
-    assert numbers == [SHAPE.m, SHAPE.n, SHAPE.k, 104, 160, 0, 1.0, 1.0]
-    right = right_output(request)
-    c = torch.full_like(right, float("nan"))
-    worker._by_pytorch(request, [worker._on_gpu(array) for array in arrays], numbers, c)()
-    assert torch.equal(c, right)
+    fake = FakeGpu(monkeypatch)
+    request = request_for(tmp_path, "integer", replace(SHAPE, ld=(104, 160, 144)), mma_shape=(128, 128), layout="tn")
+    given, right = operands_of(request), right_output(request)
+    assert [given.tensors[name].shape for name in "AB"] == [(SHAPE.k, 104), (SHAPE.k, 160)]
+    assert given.a.stride() == (1, 104) and given.b.stride() == (1, 160)
+    for launch in (vendors.by_pytorch(given), host_time.function_call(given)):
+        given.c.fill_(float("nan"))
+        launch()
+        assert torch.equal(given.c, right)
+    assert [shape.ld for _, shape in fake.prepared] == [(104, 160, 144)]
 
 
 def test_the_vendor_has_the_scale_factors_of_a_matrix(tmp_path):
     request = request_for(tmp_path, "normal", dtype="e4m3")
-    arrays, numbers = op_operands(request.config, worker._inputs(request))
-    right = right_output(request)
-    c = torch.full_like(right, float("nan"))
-    worker._by_pytorch(request, [worker._on_gpu(array) for array in arrays], numbers, c)()
-    assert (c.double() - right.double()).abs().max() <= 2.0**-7 * right.double().abs().max()
+    given, right = operands_of(request), right_output(request)
+    vendors.by_pytorch(given)()
+    assert (given.c.double() - right.double()).abs().max() <= 2.0**-7 * right.double().abs().max()
 
 
 def test_what_the_vendor_needs_is_made_before_it_is_timed(tmp_path, monkeypatch):
     """A scale factor that is filled in with each launch is a launch of its own."""
-    request = request_for(tmp_path, "integer", dtype="e4m3")
-    arrays, numbers = op_operands(request.config, worker._inputs(request))
-    operands, c = [worker._on_gpu(array) for array in arrays], right_output(request)
-    launch = worker._by_pytorch(request, operands, numbers, c)
+    launch = vendors.by_pytorch(operands_of(request_for(tmp_path, "integer", dtype="e4m3")))
     monkeypatch.setattr(torch, "full", lambda *_, **__: pytest.fail("made while it is timed"))
     launch()
+
+
+@pytest.mark.parametrize("options", [{}, {"stages": 2, "epilogue": "bias"}], ids=str)
+def test_the_call_names_what_the_kernel_would_not_choose(tmp_path, monkeypatch, options):
+    """Options cost time in every call, and users name few."""
+    FakeGpu(monkeypatch)
+    config = make_config("kernel8", arch="sm_90a", shape=SHAPE, **options)
+    artifact = Artifact(config, tmp_path, False)
+    given = operands_of(worker.MeasurementRequest(artifact, SHAPE, "integer", 1, tmp_path, 1.0, [], False, False))
+    asked = {}
+    monkeypatch.setattr(host_time, "matmul", lambda *_, **named: asked.update(named))
+    host_time.function_call(given)()
+    beside = {"out", "kernel", "activation", "tuned", "bias"}
+    assert asked.keys() - beside == options.keys() - {"epilogue"}
+
+
+def test_what_has_no_function_has_no_host_time(tmp_path):
+    """PyTorch's function would choose the sizes of groups on the GPU, and has none for the user's own kernel."""
+    request = request_for(tmp_path, "integer", replace(SHAPE, groups=(40, 56)), grouped=True)
+    assert host_time.function_call(operands_of(request)) is None

@@ -8,8 +8,8 @@ from typing import Any
 
 from emugpu.errors import UsageProblem
 from harness.compile.config import KernelConfig, make_config
+from harness.launch.tuned import configuration_for
 from harness.problem import Shape
-from harness.run.tuned import configuration_for
 
 
 def configuration(

@@ -16,7 +16,7 @@ from emugpu.cuda.driver import LaunchConfig
 from emugpu.emulator.memory.tensor_map_bytes import NBYTES, Fields
 from harness.compile.artifacts import build
 from harness.compile.planner import ScalarArgument, TensorMapArgument
-from harness.run.launcher import Gpu
+from harness.launch.launcher import Gpu
 
 GPUS = {"dynamic": "h200", "no overlap": "h200", "residual": "b200"}
 

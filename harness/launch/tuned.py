@@ -19,7 +19,6 @@ from emugpu.launch.toml_table import as_toml
 from harness import paths
 from harness.compile.config import KernelConfig, try_config
 from harness.problem import Shape
-from harness.run.records import lock_of
 
 SCHEMA = 1
 _NAMED = ("kernel", "arch", "dtype")
@@ -159,7 +158,7 @@ def _entry(table: Mapping[str, Any]) -> Entry:
 def keep(device_kind: str, entry: Entry) -> Path:
     """Puts an entry into its file, and replaces an older one with the same key."""
     path = file_of(device_kind)
-    with lock_of(path):
+    with paths.lock_of(path):
         others = [one for one in load(path) if one.place != entry.place]
         entries = sorted([*others, entry], key=lambda one: (one.kernel, one.arch, one.dtype, str(one.shapes)))
         write_text(path, _text(entries))

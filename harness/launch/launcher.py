@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from emugpu.cuda.driver import (
     LaunchConfig,
 )
 from emugpu.emulator.native.library import shared_library
+from emugpu.errors import CannotRun
 from harness.compile.artifacts import Artifact
 from harness.compile.planner import Argument, Plan, ScalarArgument, TensorMapArgument, WorkspaceArgument
 
@@ -66,6 +67,16 @@ class Launch:
     workspace: Workspace | None
     label: str
     kept: Any
+
+    def run(self, stream: int, named: Mapping[str, float]) -> None:
+        """Launches on a stream. ``named`` has addresses and numbers by the names of `VALUES`; what is missing is 0.
+
+        Raises CannotRun if the driver refuses the launch.
+        """
+        values = (next((named[name] for name in names if name in named), 0) for names in VALUES)
+        code = launcher()(PACK(self.table, stream, *values))
+        if code:
+            raise CannotRun(f"{self.label}: the driver refuses the launch (CUDA driver API error {code})")
 
 
 class Gpu:

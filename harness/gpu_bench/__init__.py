@@ -1,1 +1,0 @@
-"""Compares kernels with cuBLAS on a GPU, without MAX: CUDA graphs run in turns or each alone."""

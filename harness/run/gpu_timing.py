@@ -1,0 +1,117 @@
+"""Times launches on the GPU, by CUDA graphs: in turns with others (`harness.run.statistics`), or alone.
+
+In turns, contestants share one clock, and at the power limit the speed of one depends on how much power the others
+take. Alone, each has the GPU for seconds back to back, with the clock that its own power allows, and its energy can be
+read. The two are never mixed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from harness.run.telemetry import Gpu
+
+BATCH_SECONDS = 0.02
+"""A graph runs for about this long, so that its start and the resolution of events do not matter."""
+MOST_LAUNCHES = 2000
+ALONE_SECONDS, SETTLING = 4.0, 1.0
+"""Seconds for which a contestant runs alone. The first ones, in which clock and power settle, do not count."""
+COOLING_SECONDS = 3.0
+"""Longest pause before the next contestant. It ends when the GPU is as cool as before the first."""
+IN_FLIGHT = 4
+"""Graphs that wait on the GPU while one runs, so that it is never idle."""
+
+Launch = Callable[[], Any]
+"""A launch on PyTorch's current stream."""
+
+
+class Batch:
+    """A CUDA graph of launches, one after the other, which go through the sets of inputs.
+
+    ``count`` launches, or as many as take `BATCH_SECONDS`; at least one of each set.
+    """
+
+    def __init__(self, launches: Sequence[Launch], count: int = 0) -> None:
+        import torch
+
+        self.launches = list(launches)
+        self.launches[0]()  # what a library prepares at its first call is no part of a graph
+        torch.cuda.synchronize()
+        if not count:
+            self._capture(4)
+            self.seconds()
+            count = min(MOST_LAUNCHES, max(len(self.launches), round(BATCH_SECONDS / self.seconds())))
+        self._capture(count)
+
+    def _capture(self, count: int) -> None:
+        import torch
+
+        self.count = count
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            for number in range(count):
+                self.launches[number % len(self.launches)]()
+
+    def seconds(self) -> float:
+        """Runs the graph. Returns the seconds of a launch."""
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000 / self.count
+
+
+def each_alone(batches: dict[str, Batch], gpu: Gpu, report: Callable[[], None]) -> dict[str, dict[str, float]]:
+    """Runs each contestant alone, one after the other. Returns what `_steady` measures. Calls ``report`` now and
+    then.
+    """
+    cool, found = gpu.celsius(), {}
+    for name, batch in batches.items():
+        end = time.monotonic() + COOLING_SECONDS
+        while time.monotonic() < end and gpu.celsius() > cool:
+            time.sleep(0.1)
+        found[name] = _steady(batch, gpu)
+        report()
+    return found
+
+
+def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
+    """Replays a graph back to back. Returns, for the steady part, seconds and joules of a launch, the medians of the SM
+    clock in MHz and of the power in W, and the temperature in degrees Celsius at its end.
+    """
+    import torch
+
+    torch.cuda.synchronize()
+    start, events, joules, clocks, watts = time.monotonic(), [], [], [], []
+    while time.monotonic() < start + ALONE_SECONDS:
+        batch.graph.replay()
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+        if len(events) > IN_FLIGHT:
+            events[-1 - IN_FLIGHT].synchronize()
+        if time.monotonic() > start + SETTLING:
+            joules.append((max(0, len(events) - 1 - IN_FLIGHT), gpu.joules()))
+            clocks.append(gpu.megahertz())
+            watts.append(gpu.watts())
+    celsius = gpu.celsius()
+    torch.cuda.synchronize()
+    first, last = joules[0][0], joules[-1][0]
+    found = {
+        "seconds": events[first].elapsed_time(events[last]) / 1000 / (max(1, last - first) * batch.count),
+        "sm_clock_mhz": statistics.median(clocks),
+        "watts": round(statistics.median(watts), 1),
+        "celsius": celsius,
+    }
+    # The energy counter advances some ten times a second; measuring from one step to another cuts nothing off.
+    steps = [now for before, now in pairwise(joules) if now[1] != before[1]]
+    if len(steps) > 1:
+        (since, before), (until, after) = steps[0], steps[-1]
+        found["joules"] = (after - before) / (max(1, until - since) * batch.count)
+    return found

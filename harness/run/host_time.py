@@ -1,0 +1,74 @@
+"""The host's time for a call in eager mode: of PyTorch's function for the kernel, beside PyTorch's own.
+
+If the host takes longer to queue a kernel than the GPU to run it, the GPU waits.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from harness.compile.config import make_config
+from harness.compile.own_kernel import CHECKOUT
+from harness.problem import ELEMENT_TYPES, FP8
+from harness.pytorch import matmul, scaled_matmul
+from harness.pytorch.checks import NOT_OPTIONS
+from harness.run.gpu_timing import Launch
+from harness.run.operands import Operands
+
+WARM, CALLS, LOOPS = 10, 100, 9
+
+
+def function_call(given: Operands) -> Launch | None:
+    """Returns a call of the PyTorch function that computes this problem by this kernel into C, or None if there is
+    none.
+    """
+    config, tensors, numbers = given.config, given.tensors, given.numbers
+    if config.grouped or config.sources != CHECKOUT:
+        return None
+    options = _options(given)
+    if config.dtype == FP8:
+        import torch
+
+        a, b = (each.view(torch.float8_e4m3fn) for each in (given.a, given.b))
+        of_a, of_b = (tensors[f"{name} scales"] if config.scales == "block" else None for name in "AB")
+        return lambda: scaled_matmul(a, b, of_a, of_b, alpha=numbers["alpha"], out=given.c, **options)
+    if config.dtype not in ELEMENT_TYPES:
+        return None
+    a, b, c = given.a, given.b, given.c
+    words = [word for word in config.epilogue.split("-") if word not in ("none", "bias", "residual")]
+    others: dict[str, Any] = {name: tensors[name] for name in ("bias", "residual") if name in tensors}
+    if "residual" in others:
+        others |= {"alpha": numbers["alpha"], "beta": numbers["beta"]}
+    others |= {"kernel": config.kernel, "activation": words[0] if words else None, "tuned": False, **options}
+    return lambda: matmul(a, b, out=c, **others)
+
+
+def _options(given: Operands) -> dict[str, Any]:
+    """Returns the options that a caller names for this configuration: those that are not the kernel's own choice for
+    the problem. The function finds the rest in its tensors.
+    """
+    config, shape = given.config, given.shape
+    found = {name: getattr(config, name) for name in NOT_OPTIONS}
+    chosen = make_config(config.kernel, shape=shape, **found)
+    return {name: value for name, value in config.options().items() if value != getattr(chosen, name)}
+
+
+def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Returns the median time of a call of each, in loops that take turns. The wait for the GPU does not count."""
+    import torch
+
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(LOOPS):
+        for name, call in calls.items():
+            for _ in range(WARM):
+                call()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            found[name].append((time.perf_counter() - start) / CALLS * 1e6)
+            torch.cuda.synchronize()
+    return {name: round(statistics.median(times), 2) for name, times in found.items()}
