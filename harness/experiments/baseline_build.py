@@ -57,7 +57,8 @@ for name, (text, arch) in asked["cases"].items():
     except Exception as error:
         answers[name] = {"error": str(error)}
 for name, artifact in zip(configs, build(list(configs.values()))):
-    answers[name] = {"folder": str(artifact.folder), "planner": str(planner())}
+    roots = [artifact.config.sources.root] if hasattr(artifact.config, "sources") else []  # older ones know their root
+    answers[name] = {"folder": str(artifact.folder), "planner": str(planner(*roots))}
 print()
 print(json.dumps(answers))
 """

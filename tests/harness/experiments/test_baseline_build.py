@@ -29,7 +29,7 @@ def test_a_commit_builds_itself(suite, artifacts):  # noqa: F811
     known, other = load_suite(str(suite)).cases
     other = replace(other, asked=(*other.asked, ("stages", 99)))
     configs = {known: known.config("sm_100a"), other: known.config("sm_100a")}
-    found = build_commit(HEAD, configs, models=False)
+    found = build_commit(HEAD, configs)
     assert found[known].plan(known.shape).grid and ".entry" in found[known].ptx
     assert found[other].startswith(f"commit {HEAD[:10]} cannot build it: ") and "99" in found[other]
 
@@ -49,7 +49,7 @@ def test_commits_from_before_the_packages_were_renamed_can_be_built(tmp_path, co
     if archive is None:
         pytest.skip("a clone without that commit")
     _unpack(archive, tmp_path)
-    assert _build_in(tmp_path, {}, models=True) == {}
+    assert _build_in(tmp_path, {}) == {}
 
 
 def test_a_commit_is_built_with_its_own_emugpu(tmp_path):
@@ -59,7 +59,7 @@ def test_a_commit_is_built_with_its_own_emugpu(tmp_path):
 
 def test_a_commit_without_a_harness_says_so(suite, artifacts):  # noqa: F811
     [case, _] = load_suite(str(suite)).cases
-    found = build_commit("0" * 40, {case: case.config("sm_100a")}, models=False)
+    found = build_commit("0" * 40, {case: case.config("sm_100a")})
     assert found == {case: "git has no harness and kernels in commit 0000000000"}
 
 
@@ -96,8 +96,6 @@ def test_times_beside_a_commit(bench, monkeypatch, results_dir):  # noqa: F811
 
     monkeypatch.setattr(runs, "choose_device", lambda wanted, kernel, arch: (H200, "sm_100a"))
     monkeypatch.setattr(runs, "run_in_turns", timed)
-    builds = runs.build_commit
-    monkeypatch.setattr(runs, "build_commit", lambda *these, models: builds(*these, models=False))
     for _ in range(2):  # this checkout's comes first
         code, found = results(bench, "--baseline", "HEAD")
         assert code == 0 and {case["verdict"] for case in found.values()} == {"FASTER"}
@@ -105,6 +103,6 @@ def test_times_beside_a_commit(bench, monkeypatch, results_dir):  # noqa: F811
 
 
 def test_what_the_commit_cannot_build_is_not_compared(bench, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(runs, "build_commit", lambda commit, cases, models: dict.fromkeys(cases, "it lacks kernel6"))
+    monkeypatch.setattr(runs, "build_commit", lambda commit, cases: dict.fromkeys(cases, "it lacks kernel6"))
     code, _, errors = bench("--baseline", "HEAD")
     assert code == 3 and "nothing could be compared: it lacks kernel6" in errors
