@@ -90,7 +90,7 @@ def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
 
     torch.cuda.synchronize()
     start, events, joules, clocks, watts = time.monotonic(), [], [], [], []
-    while time.monotonic() < start + ALONE_SECONDS:
+    while time.monotonic() < start + ALONE_SECONDS or len(joules) < 2:
         batch.graph.replay()
         events.append(torch.cuda.Event(enable_timing=True))
         events[-1].record()
@@ -104,7 +104,7 @@ def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
     torch.cuda.synchronize()
     first, last = joules[0][0], joules[-1][0]
     found = {
-        "seconds": events[first].elapsed_time(events[last]) / 1000 / (max(1, last - first) * batch.count),
+        "seconds": events[first].elapsed_time(events[last]) / 1000 / ((last - first) * batch.count),
         "sm_clock_mhz": statistics.median(clocks),
         "watts": round(statistics.median(watts), 1),
         "celsius": celsius,
@@ -113,5 +113,5 @@ def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
     steps = [now for before, now in pairwise(joules) if now[1] != before[1]]
     if len(steps) > 1:
         (since, before), (until, after) = steps[0], steps[-1]
-        found["joules"] = (after - before) / (max(1, until - since) * batch.count)
+        found["joules"] = (after - before) / ((until - since) * batch.count)
     return found

@@ -162,7 +162,8 @@ def _combine(found: Sequence[dict[str, Any]], shape: Shape) -> dict[str, Any] | 
     if alone := [one["alone"] for one in found if "alone" in one]:
         timing["alone"] = _describe_alone(alone, shape)
     if host := [one["host_us"] for one in found if "host_us" in one]:
-        timing["host_us"] = {name: standard.median(one[name] for one in host) for name in host[0]}
+        names = [name for name in host[0] if all(name in one for one in host)]
+        timing["host_us"] = {name: standard.median(one[name] for one in host) for name in names}
     return timing
 
 

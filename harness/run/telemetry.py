@@ -8,7 +8,9 @@ from emugpu.errors import CannotRun
 
 
 class Gpu:
-    """The GPU with this UUID, as PyTorch names it. Raises CannotRun without NVML."""
+    """The GPU with this UUID, as PyTorch names it. Raises CannotRun without NVML, or if that lacks one of the
+    readings, as the energy of some GPUs.
+    """
 
     def __init__(self, uuid: str) -> None:
         try:
@@ -19,8 +21,9 @@ class Gpu:
         try:
             pynvml.nvmlInit()
             self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}".encode())
+            self.read(), self.joules()  # what fails must fail here, not amid the timing
         except pynvml.NVMLError as error:
-            raise CannotRun(f"NVML does not know GPU {uuid}: {error}") from None
+            raise CannotRun(f"NVML cannot read GPU {uuid}: {error}") from None
 
     def megahertz(self) -> float:
         """Returns the clock of the SMs."""

@@ -138,7 +138,7 @@ def _time(request: MeasurementRequest, first: Operands, batches: dict[str, Batch
         gpu = telemetry.Gpu(uuid)
     except CannotRun as error:
         gpu = None
-        note(f"nothing is read from the GPU: {error}")
+        note(f"no clock or power{', and nothing is timed alone' if request.alone else ''}: {error}")
     timing: dict[str, Any] = {"before": gpu.read() if gpu else {}}
     runs = {name: batch.seconds for name, batch in batches.items()}
     samples = statistics.sample_pairs(runs, time.perf_counter, request.cap_seconds, _reporter())
