@@ -60,9 +60,10 @@ class Product:
     scales: tuple[Any, Any] | None = None
 
 
-def best_launches(products: Sequence[Product]) -> tuple[list[Callable[[], None]], int]:
+def best_launches(products: Sequence[Product], alive: Callable[[], None]) -> tuple[list[Callable[[], None]], int]:
     """Returns a launch of each product, which differ in their addresses alone, by the algorithm that is fastest for
-    them, and the number of algorithms that were tried. Raises CannotRun if cuBLASLt has none.
+    them, and the number of algorithms that were tried. Calls ``alive`` at each trial. Raises CannotRun if cuBLASLt
+    has none.
     """
     import torch
 
@@ -72,6 +73,7 @@ def best_launches(products: Sequence[Product]) -> tuple[list[Callable[[], None]]
     algorithms = calls[0].algorithms()
     found = []
     for algorithm in algorithms:
+        alive()
         launches = [call.by(algorithm) for call in calls]
         try:
             batch = Batch(launches, LAUNCHES)
@@ -81,7 +83,10 @@ def best_launches(products: Sequence[Product]) -> tuple[list[Callable[[], None]]
     if not found:
         raise CannotRun(f"cuBLASLt ran none of its {len(algorithms)} algorithms for this problem")
     finalists = [batch for _, batch in sorted(found, key=lambda one: one[0])[:FINALISTS]]
-    rounds = [[batch.seconds() for batch in finalists] for _ in range(ROUNDS)]
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append([batch.seconds() for batch in finalists])
+        alive()
     medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
     return finalists[medians.index(min(medians))].launches, len(found)
 

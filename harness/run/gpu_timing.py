@@ -89,7 +89,8 @@ def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
     import torch
 
     torch.cuda.synchronize()
-    start, events, joules, clocks, watts = time.monotonic(), [], [], [], []
+    joules: list[tuple[int, float]] = []  # and the number of graphs that had ended
+    start, events, clocks, watts = time.monotonic(), [], [], []
     while time.monotonic() < start + ALONE_SECONDS or len(joules) < 2:
         batch.graph.replay()
         events.append(torch.cuda.Event(enable_timing=True))

@@ -56,8 +56,10 @@ def _options(given: Operands) -> dict[str, Any]:
     return {name: value for name, value in config.options().items() if value != getattr(chosen, name)}
 
 
-def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Returns the median time of a call of each, in loops that take turns. The wait for the GPU does not count."""
+def microseconds(calls: dict[str, Callable[[], Any]], report: Callable[[], None]) -> dict[str, float]:
+    """Returns the median time of a call of each, in loops that take turns. The wait for the GPU does not count. Calls
+    ``report`` after each loop.
+    """
     import torch
 
     found: dict[str, list[float]] = {name: [] for name in calls}
@@ -71,4 +73,5 @@ def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
                 call()
             found[name].append((time.perf_counter() - start) / CALLS * 1e6)
             torch.cuda.synchronize()
+            report()
     return {name: round(statistics.median(times), 2) for name, times in found.items()}

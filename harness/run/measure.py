@@ -225,7 +225,9 @@ DOING = {
     "starting": "starting",
     "started": "loading the kernel",
     "loaded": "running the kernel for the first time",
+    "launched": "being validated",
     "checked": "warming up",
+    "searched": "trying the vendor's algorithms",
     "sampled": "being timed",
 }
 """What the process does after each event."""

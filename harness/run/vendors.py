@@ -30,8 +30,11 @@ def why_none(config: KernelConfig) -> str:
     return ""
 
 
-def launches_of(name: str, sets: Sequence[Operands], note: Callable[[str], None]) -> list[Launch]:
-    """Returns a launch for each set, or none with a note if the library refuses the problem.
+def launches_of(
+    name: str, sets: Sequence[Operands], note: Callable[[str], None], alive: Callable[[], None]
+) -> list[Launch]:
+    """Returns a launch for each set, or none with a note if the library refuses the problem. Calls ``alive`` now and
+    then, because a search among algorithms takes a while.
 
     It writes C of its own, because the kernel's C must hold its result after the timing.
     """
@@ -47,7 +50,7 @@ def launches_of(name: str, sets: Sequence[Operands], note: Callable[[str], None]
             if config.epilogue not in cublaslt.EPILOGUES:
                 note(f"cublas is the product alone, without {config.epilogue}")
             return launches
-        launches, tried = cublaslt.best_launches([_as_product(one) for one in sets])
+        launches, tried = cublaslt.best_launches([_as_product(one) for one in sets], alive)
         note(f"{name}: the fastest of {tried} algorithms")
     except (CannotRun, RuntimeError) as error:
         note(f"{name} not timed: {' '.join(str(error).split())[:300]}")

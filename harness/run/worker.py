@@ -1,7 +1,8 @@
 """The process that uses the GPU. It serves one request, reports events, and may be killed at any time.
 
-The events are, in order: ``started`` (device), ``loaded`` (seconds), ``checked`` (validation), ``sampled`` (samples so
-far, several times), ``finished`` (the complete timing), and a ``note`` between any of them.
+The events are, in order: ``started`` (device), ``loaded`` (seconds), ``launched``, ``checked`` (validation),
+``searched`` (several times), ``sampled`` (samples so far, several times), ``finished`` (the complete timing), and a
+``note`` between any of them.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def _serve(request: MeasurementRequest) -> None:
     for each in launches:
         each()
     torch.cuda.synchronize()
+    emit("launched")
     validation = _validate_all(request, inputs, outputs)
     emit("checked", validation=validation)
     if not validation["passed"] or not request.time:
@@ -109,7 +111,8 @@ def _serve(request: MeasurementRequest) -> None:
     for c in outputs:
         c.fill_(float("nan"))
     contestants = {"kernel": launches}
-    contestants |= {name: made for name in request.vendors if (made := vendors.launches_of(name, sets, note))}
+    alive = _reporter("searched")
+    contestants |= {name: made for name in request.vendors if (made := vendors.launches_of(name, sets, note, alive))}
     batches = {name: Batch(each) for name, each in contestants.items()}
     timing = _time(request, sets[0], batches, str(properties.uuid))
     _check_again(request, inputs, outputs, right)
@@ -140,13 +143,13 @@ def _time(request: MeasurementRequest, first: Operands, batches: dict[str, Batch
         gpu = None
         note(f"no clock or power{', and nothing is timed alone' if request.alone else ''}: {error}")
     timing: dict[str, Any] = {"before": gpu.read() if gpu else {}}
-    runs = {name: batch.seconds for name, batch in batches.items()}
-    samples = statistics.sample_pairs(runs, time.perf_counter, request.cap_seconds, _reporter())
+    runs, report = {name: batch.seconds for name, batch in batches.items()}, _reporter("sampled")
+    samples = statistics.sample_pairs(runs, time.perf_counter, request.cap_seconds, lambda now: report(samples=now))
     timing |= {"samples": samples, "after": gpu.read() if gpu else {}}
     if not request.alone:
         return timing
     if gpu:
-        timing["alone"] = each_alone(batches, gpu, lambda: emit("sampled", samples=samples))
+        timing["alone"] = each_alone(batches, gpu, lambda: report(samples=samples))
     from harness.run import host_time  # which imports torch
 
     call = host_time.function_call(first)
@@ -154,19 +157,19 @@ def _time(request: MeasurementRequest, first: Operands, batches: dict[str, Batch
         note("host not timed: PyTorch has no function for this kernel")
         return timing
     beside = {name: batches[name].launches[0] for name in batches if name == "cublas"}
-    return timing | {"host_us": host_time.microseconds({"kernel": call, **beside})}
+    return timing | {"host_us": host_time.microseconds({"kernel": call, **beside}, lambda: report(samples=samples))}
 
 
-def _reporter() -> Callable[[dict[str, list[float]]], None]:
-    """Returns a function that sends the samples so far to the parent now and then: a sign of life, and the result if
-    the process dies.
+def _reporter(event: str) -> Callable[..., None]:
+    """Returns a function that sends an event to the parent now and then: a sign of life, and with the samples so far
+    the result if the process dies.
     """
     last = time.perf_counter() - REPORT_SECONDS
 
-    def report(samples: dict[str, list[float]]) -> None:
+    def report(**fields: Any) -> None:
         nonlocal last
         if time.perf_counter() - last >= REPORT_SECONDS:
-            emit("sampled", samples=samples)
+            emit(event, **fields)
             last = time.perf_counter()
 
     return report
