@@ -150,14 +150,29 @@ def _time(request: MeasurementRequest, first: Operands, batches: dict[str, Batch
         return timing
     if gpu:
         timing["alone"] = each_alone(batches, gpu, lambda: report(samples=samples))
+    if host := _host_time(request, first, batches, lambda: report(samples=samples)):
+        timing["host_us"] = host
+    return timing
+
+
+def _host_time(
+    request: MeasurementRequest, first: Operands, batches: dict[str, Batch], alive: Callable[[], None]
+) -> dict[str, float]:
+    """Returns the host's time for a call, or nothing with a note if no function launches this kernel."""
+    import torch
+
     from harness.run import host_time  # which imports torch
 
-    call = host_time.function_call(first)
-    if call is None:
-        note("host not timed: PyTorch has no function for this kernel")
-        return timing
-    beside = {name: batches[name].launches[0] for name in batches if name == "cublas"}
-    return timing | {"host_us": host_time.microseconds({"kernel": call, **beside}, lambda: report(samples=samples))}
+    try:
+        # C of its own: the kernel's must hold the result of the timed launches.
+        call = host_time.function_call(first.with_c(torch.empty_like(first.c)))
+        if call is None or request.artifact.planner:  # a function launches this checkout's kernel, not a baseline's
+            raise CannotRun("no function of harness.pytorch launches this kernel")
+        beside = {"cublas": batches["cublas"].launches[0]} if "cublas" in batches else {}
+        return host_time.microseconds({"kernel": call, **beside}, alive)
+    except (ReportedError, ValueError) as error:
+        note(f"host not timed: {error}")
+        return {}
 
 
 def _reporter(event: str) -> Callable[..., None]:

@@ -174,6 +174,36 @@ def test_the_vendor_and_the_function_read_a_and_b_as_they_lie(tmp_path, monkeypa
     assert [shape.ld for _, shape in fake.prepared] == [(104, 160, 144)]
 
 
+def test_the_function_writes_c_with_gaps_between_its_rows(tmp_path, monkeypatch):
+    FakeGpu(monkeypatch)
+    request = request_for(tmp_path, "integer", replace(SHAPE, ld=(64, 64, 152)))
+    given, right = operands_of(request), right_output(request)
+    host_time.function_call(given)()
+    assert given.c.shape == (96, 152) and torch.equal(given.c[:, :144], right) and given.c[:, 144:].isnan().all()
+
+
+@pytest.mark.parametrize("reason", ["another commit's", "refused"])
+def test_the_host_is_noted_if_it_cannot_be_timed(tmp_path, monkeypatch, reason):
+    """What was timed before is kept, and C is as the timed launches left it."""
+    FakeGpu(monkeypatch)
+    told: list[str] = []
+    monkeypatch.setattr(worker, "note", told.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(host_time, "CALLS", 1)
+    request = request_for(tmp_path, "integer", stages=2)
+    given = operands_of(request)
+    assert worker._host_time(request, given, {}, lambda: None).keys() == {"kernel"} and not told
+    assert given.c.isnan().all()
+    if reason == "refused":
+        monkeypatch.setattr(host_time, "matmul", lambda *_, **__: worker.Gpu(-1))  # it raises CannotRun
+        why = "host not timed: no CUDA driver"
+    else:
+        request = replace(request, artifact=replace(request.artifact, planner=tmp_path))
+        why = "host not timed: no function of harness.pytorch launches this kernel"
+    assert worker._host_time(request, given, {}, lambda: None) == {}
+    assert len(told) == 1 and told[0].startswith(why)
+
+
 def test_the_vendor_has_the_scale_factors_of_a_matrix(tmp_path):
     request = request_for(tmp_path, "normal", dtype="e4m3")
     given, right = operands_of(request), right_output(request)
