@@ -32,7 +32,8 @@ Launch = Callable[[], Any]
 class Batch:
     """A CUDA graph of launches, one after the other, which go through the sets of inputs.
 
-    ``count`` launches, or as many as take `BATCH_SECONDS`; at least one of each set.
+    ``count`` launches, or as many as take `BATCH_SECONDS`; at least one of each set, so that none finds its operands in
+    L2.
     """
 
     def __init__(self, launches: Sequence[Launch], count: int = 0) -> None:
@@ -44,8 +45,8 @@ class Batch:
         if not count:
             self._capture(4)
             self.seconds()
-            count = min(MOST_LAUNCHES, max(len(self.launches), round(BATCH_SECONDS / self.seconds())))
-        self._capture(count)
+            count = min(MOST_LAUNCHES, round(BATCH_SECONDS / self.seconds()))
+        self._capture(max(count, len(self.launches)))
 
     def _capture(self, count: int) -> None:
         import torch
