@@ -21,7 +21,9 @@ MOST_ALGORITHMS = 64
 """Asked of the heuristics; they have fewer for most problems."""
 WORKSPACE_BYTES = 64 << 20
 LAUNCHES, ROUNDS, FINALISTS = 10, 9, 4
-"""Launches of each algorithm in its first trial; and the rounds in which the fastest of these try again, in turns."""
+"""Launches of each algorithm in a trial, but no fewer than there are products; and the rounds in which the fastest of
+these try again, in turns.
+"""
 TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float8_e4m3fn": 28}
 """cudaDataType, by the names of PyTorch's types."""
 COMPUTE_32F, R_32F = 68, 0
@@ -68,7 +70,7 @@ def best_launches(products: Sequence[Product], alive: Callable[[], None]) -> tup
     import torch
 
     library = _Library()
-    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=products[0].d.device)
     calls = [_Call(library, product, workspace) for product in products]
     algorithms = calls[0].algorithms()
     found = []

@@ -1,6 +1,6 @@
 """The same problem by the vendor's library: by PyTorch, which asks cuBLAS, and by the best of cuBLASLt's algorithms.
 
-Both include a fused epilogue if cuBLASLt has it; otherwise PyTorch computes the product alone, and a note says so.
+Both include a fused epilogue if cuBLASLt has it; otherwise they compute the product alone, and a note says so.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from harness.problem import ELEMENT_TYPES, FP8
 from harness.run import cublaslt
 from harness.run.gpu_timing import Launch
 from harness.run.operands import Operands
+
+MOST_DIFFERENCE = 0.02
+"""Of two results of the same product, as a part of their norm."""
 
 
 def why_none(config: KernelConfig) -> str:
@@ -40,22 +43,36 @@ def launches_of(
     """
     import torch
 
-    config = sets[0].config
-    sets = [one.with_c(torch.empty((one.shape.m, one.shape.n), dtype=one.c.dtype, device=one.c.device)) for one in sets]
+    config, shape = sets[0].config, sets[0].shape
     try:
-        if name == "cublas":
-            launches = [by_pytorch(one) for one in sets]
+        sets = [one.with_c(one.c.new_empty((shape.m, shape.n))) for one in sets]
+        launches = [by_pytorch(one) for one in sets]
+        launches[0]()
+        torch.cuda.synchronize()
+        if name != "cublas":
+            by_cublas = sets[0].c.clone()
+            launches, tried = cublaslt.best_launches([_as_product(one) for one in sets], alive)
+            sets[0].c.fill_(float("nan"))
             launches[0]()
-            torch.cuda.synchronize()
-            if config.epilogue not in cublaslt.EPILOGUES:
-                note(f"cublas is the product alone, without {config.epilogue}")
-            return launches
-        launches, tried = cublaslt.best_launches([_as_product(one) for one in sets], alive)
-        note(f"{name}: the fastest of {tried} algorithms")
-    except (CannotRun, RuntimeError) as error:
+            _compare(sets[0].c, by_cublas)
+            note(f"{name}: the fastest of {tried} algorithms")
+    except (CannotRun, RuntimeError, ValueError) as error:  # the latter two are PyTorch's
         note(f"{name} not timed: {' '.join(str(error).split())[:300]}")
         return []
+    if config.epilogue not in cublaslt.EPILOGUES:
+        note(f"{name} is the product alone, without {config.epilogue}")
     return launches
+
+
+def _compare(c: Any, expected: Any) -> None:
+    """Raises CannotRun if a result differs from cuBLAS's by more than another order of sums and rounding explain: then
+    the wrong problem was timed.
+    """
+    import torch
+
+    off, size = (torch.linalg.vector_norm(x, dtype=torch.float32) for x in (c - expected, expected))
+    if not off <= MOST_DIFFERENCE * size:
+        raise CannotRun(f"its C differs from cuBLAS's by {float(off / size):.2g} of it")
 
 
 def by_pytorch(given: Operands) -> Launch:
