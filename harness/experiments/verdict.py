@@ -165,7 +165,9 @@ def _mistakes(record: Mapping[str, Any]) -> str:
 
 
 def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what a reader must know about the comparison: other compilers, and figures that only one side has."""
+    """Returns what a reader must know about the comparison: other compilers, another way of timing, and figures that
+    only one side has.
+    """
     before, after = old.get("toolchain") or {}, new.get("toolchain") or {}
     names = ("mojo", "max", "ptxas")
     notes = [
@@ -173,5 +175,7 @@ def _notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
         for name in names
         if before.get(name) != after.get(name)
     ]
+    if "launches" in old and "launches" not in new:  # as records of a GPU had them when MAX launched
+        notes.append("timed through MAX -> from CUDA graphs; below 50 us the two differ")
     notes += [f"not compared: {what}" for what in not_compared(old, new)]
     return tuple(notes)

@@ -149,3 +149,11 @@ def test_a_counter_that_an_older_emulator_lacked_is_no_change():
 def test_another_compiler_is_said():
     other = bench_record(toolchain={"mojo": "1.3.0", "max": "26.7.0", "ptxas": "13.0"})
     assert judge(CASE, other, bench_record()).notes == ("mojo 1.2.0 -> 1.3.0",)
+
+
+def test_another_way_of_timing_is_said():
+    through_max = bench_record(launches=[{"name": "kernel6"}])
+    assert judge(CASE, bench_record(), through_max).notes == (
+        "timed through MAX -> from CUDA graphs; below 50 us the two differ",
+    )
+    assert judge(CASE, through_max, through_max).notes == ()
