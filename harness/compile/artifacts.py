@@ -67,8 +67,7 @@ class Artifact:
     """Holds one compiled configuration. ``folder`` is its place in the cache.
 
     ``edited`` is the file whose PTX, ``edited_ptx``, runs in place of the compiled one (see `harness.run.edited`).
-    ``planner`` is the program of
-    another commit that plans the launches in place of this checkout's.
+    ``planner`` is the program of another commit that plans the launches in place of this checkout's.
     """
 
     config: KernelConfig

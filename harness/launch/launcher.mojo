@@ -1,5 +1,5 @@
 """Launches a prepared kernel: one call of a C function from Python, which reads a table of 64-bit words that
-`harness.run.launcher` writes and never changes.
+`harness.launch.launcher` writes and never changes.
 
     words 0 to 3      kernel, context, count of patches, count of parameters
     words 4 to 10     CUlaunchConfig (CUDA Driver API, cuLaunchKernelEx); its word 4 is the stream

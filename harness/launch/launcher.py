@@ -164,7 +164,7 @@ def launcher() -> Any:
     `MISALIGNED` and the number of a value.
     """
     source = Path(__file__).with_name("launcher.mojo").read_text(encoding="utf-8")
-    path = shared_library({"library.mojo": source}, "the launcher of PyTorch's functions")
+    path = shared_library({"library.mojo": source}, "the launcher of kernels on a GPU")
     ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)  # whose functions the launcher calls
     found = ctypes.CDLL(str(path)).launch
     found.argtypes = [ctypes.c_char_p]

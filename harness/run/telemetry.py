@@ -16,7 +16,7 @@ class Gpu:
         try:
             import pynvml
         except ImportError:
-            raise CannotRun("clock, power and energy need NVML: pip install nvidia-ml-py") from None
+            raise CannotRun("clock, power and energy need nvidia-ml-py: pip install '.[torch]'") from None
         self.nvml = pynvml
         try:
             pynvml.nvmlInit()

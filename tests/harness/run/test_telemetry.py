@@ -56,7 +56,7 @@ def refuse(*_):
 @pytest.mark.parametrize(
     ("found", "uuid", "said"),
     [
-        (None, UUID, "clock, power and energy need NVML: pip install nvidia-ml-py"),
+        (None, UUID, "clock, power and energy need nvidia-ml-py: pip install '.[torch]'"),
         (nvml(nvmlInit=refuse), UUID, f"NVML cannot read GPU {UUID}: Not Supported"),
         (nvml(), "other", "NVML cannot read GPU other: Not Found"),
         (nvml(nvmlDeviceGetTotalEnergyConsumption=refuse), UUID, f"NVML cannot read GPU {UUID}: Not Supported"),
