@@ -90,16 +90,18 @@ def _steady(batch: Batch, gpu: Gpu) -> dict[str, float]:
     import torch
 
     torch.cuda.synchronize()
-    joules: list[tuple[int, float]] = []  # and the number of graphs that had ended
+    joules: list[tuple[int, float]] = []  # after the graph of this number
     start, events, clocks, watts = time.monotonic(), [], [], []
     while time.monotonic() < start + ALONE_SECONDS or len(joules) < 2:
         batch.graph.replay()
         events.append(torch.cuda.Event(enable_timing=True))
         events[-1].record()
-        if len(events) > IN_FLIGHT:
-            events[-1 - IN_FLIGHT].synchronize()
+        ended = len(events) - 1 - IN_FLIGHT
+        if ended < 0:
+            continue
+        events[ended].synchronize()
         if time.monotonic() > start + SETTLING:
-            joules.append((max(0, len(events) - 1 - IN_FLIGHT), gpu.joules()))
+            joules.append((ended, gpu.joules()))
             clocks.append(gpu.megahertz())
             watts.append(gpu.watts())
     celsius = gpu.celsius()
