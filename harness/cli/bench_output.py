@@ -17,6 +17,7 @@ from emugpu.cli.render import several, show_line, show_table
 from emugpu.markdown import table
 from harness.experiments.facts import FigureChange, in_words
 from harness.experiments.verdict import MEANINGS, REGRESSIONS, Judgement, exit_code
+from harness.run.records import BEST
 
 STYLES = {
     "SAME": "green",
@@ -38,7 +39,6 @@ CELL = 300
 """
 ROOM_FOR_REST = 1000
 """Characters reserved for the last lines of tables that do not fit."""
-BEST = "best_of_cublaslt"
 SHOWN = 40
 """Most rows of the table of changes. The others are counted; the files have them all."""
 

@@ -24,7 +24,8 @@ from harness import paths
 SAMPLES = "samples"
 """The field of raw samples in a timing and in each of its vendors, and the folder beside a record file that keeps them.
 """
-VENDORS = ("cublas", "best_of_cublaslt")
+BEST = "best_of_cublaslt"
+VENDORS = ("cublas", BEST)
 """The vendors of GEMMs in a record: cuBLAS's own choice, and the best of cuBLASLt's algorithms (`harness.run.vendors`).
 """
 
