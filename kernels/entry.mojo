@@ -1,9 +1,9 @@
 """The entry points of all kernels: launch bounds, cluster shape, and the kernel of the architecture. Tensor maps are
 parameters, so there are two: only `scaled_gemm` has those of scale factors. Both have all other operands, and a kernel
 reads those that its configuration needs."""
-from .common.config import GemmConfig
 from .common.cta import Cta, Problem
 from .common.layer import EpilogueOperands, Groups, Layer
+from .common.layer_config import LayerConfig
 from .host.label import label
 from .common.tma import tensor_map_address
 from .host.rules import config_error
@@ -16,16 +16,16 @@ from std.utils.static_tuple import StaticTuple
 
 
 @__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.gemm.threads())),
     `nvvm.minctasm`=SIMDLength(1),
-    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.cluster_m), Int32(config.cluster_n), 1),
+    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.gemm.cluster_m), Int32(config.gemm.cluster_n), 1),
 )
 @__llvm_arg_metadata(a_map, `nvvm.grid_constant`)
 @__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
 @__llvm_arg_metadata(c_map, `nvvm.grid_constant`)
 @__name(t"{label(config)}")
 def gemm[
-    config: GemmConfig
+    config: LayerConfig
 ](
     a_map: TMADescriptor,
     b_map: TMADescriptor,
@@ -55,9 +55,9 @@ def gemm[
 
 
 @__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.gemm.threads())),
     `nvvm.minctasm`=SIMDLength(1),
-    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.cluster_m), Int32(config.cluster_n), 1),
+    `nvvm.cluster_dim`=StaticTuple[Int32, 3](Int32(config.gemm.cluster_m), Int32(config.gemm.cluster_n), 1),
 )
 @__llvm_arg_metadata(a_map, `nvvm.grid_constant`)
 @__llvm_arg_metadata(b_map, `nvvm.grid_constant`)
@@ -66,7 +66,7 @@ def gemm[
 @__llvm_arg_metadata(b_scales_map, `nvvm.grid_constant`)
 @__name(t"{label(config)}")
 def scaled_gemm[
-    config: GemmConfig
+    config: LayerConfig
 ](
     a_map: TMADescriptor,
     b_map: TMADescriptor,
@@ -98,7 +98,7 @@ def scaled_gemm[
 
 @inline(.always)
 def run_kernel[
-    config: GemmConfig
+    config: LayerConfig
 ](
     a: UInt64,
     b: UInt64,
@@ -117,12 +117,12 @@ def run_kernel[
     comptime assert wrong.byte_length() == 0, wrong
     comptime if config.masked:
         groups.row_stride = m // groups.count
-    var clusters_m = ceildiv(m, UInt32(config.cluster_rows()))
-    var clusters_n = ceildiv(n, UInt32(config.cluster_columns()))
-    var layer = Layer(a_scales, b_scales, workspace, operands, groups)
-    var problem = Problem(a, b, c, k_iterations, m, n, clusters_m, clusters_n, layer)
-    comptime if config.arch == "sm_100a":
-        run_sm100(Cta[config](), problem)
+    var clusters_m = ceildiv(m, UInt32(config.gemm.cluster_rows()))
+    var clusters_n = ceildiv(n, UInt32(config.gemm.cluster_columns()))
+    var problem = Problem(a, b, c, k_iterations, m, n, clusters_m, clusters_n, workspace)
+    var layer = Layer(a_scales, b_scales, operands, groups)
+    comptime if config.gemm.arch == "sm_100a":
+        run_sm100[config](Cta[config.gemm](), problem, layer)
     else:
-        comptime assert config.arch == "sm_90a"
-        run_sm90(Cta[config](), problem)
+        comptime assert config.gemm.arch == "sm_90a"
+        run_sm90[config](Cta[config.gemm](), problem, layer)

@@ -45,7 +45,7 @@ def kernel[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileSc
         finish_stores(epilogue.leads())
     elif cta.warp == EPILOGUE_WARPS:
         if elect_one_sync():
-            store_shared(cta.buffer[KERNEL, FACTOR](), bitcast[DType.uint32](problem.layer.operands.alpha))
+            store_shared(cta.buffer[KERNEL, FACTOR](), bitcast[DType.uint32](Float32(1)))
             cta.barrier[KERNEL, READY]().arrive()
             produce(cta, problem, tiles.tile)
     else:

@@ -25,7 +25,7 @@ def add_words(plan: Json) -> Json:
         role["does"] = does[role["name"]]
     at = _at_barriers(plan)
     for barrier in plan["barriers"]:
-        if "arrives" not in barrier:  # a kernel of the user's own says it of its barriers
+        if "arrives" not in barrier:  # a kernel says it of the barriers that it declares
             barrier["arrives"], barrier["waits"] = at[barrier["name"]]
     return plan
 
@@ -58,8 +58,6 @@ def _barriers_by_ring(plan: Json) -> list[str]:
         found.append(f"accumulator {count['accumulator']}")
     if "accumulator full" in count:
         found.append(f"accumulator {count['accumulator full']} full and {count['accumulator empty']} empty")
-    if "scales empty" in count:
-        found.append(f"scales {count['scales empty']} empty")
     if "answer full" in count:
         found.append(f"answer {count['answer full']} x (16 bytes, full, empty)")
     found += [f"{barrier['name']} {barrier['count']}" for barrier in plan["barriers"] if "arrives" in barrier]
@@ -164,7 +162,7 @@ def _at_barriers_of_sm100(plan: Json) -> dict[str, tuple[str, str]]:
             f"every epilogue warp of the CTAs of the MMA, after {read}",
             "the MMA thread",
         ),
-        "scales empty": (
+        "scales empty": (  # of older commits: kernel 9 declares it now
             "a commit of the MMA thread, when the MMAs that use the slot are done",
             "the MMA thread, before it copies scale factors into the slot",
         ),

@@ -11,6 +11,7 @@ scale factors in atoms of 128 rows x 4 blocks, 512 bytes, and copies to tensor m
 The scale factors of a matrix are a row-major array of atoms: one row for each 128 rows, one column for each 4 blocks.
 """
 
+from .kernel import Barrier
 from .word import Word
 
 comptime ATOM_ROWS = 128
@@ -25,6 +26,16 @@ comptime ATOM_COLUMNS = 4
 
 comptime SCALE_SLOTS = 2
 """Slots of tensor memory, each for the scale factors of a stage: the MMA reads one while the next is copied."""
+
+comptime SCALES_EMPTY = Barrier(
+    "scales empty",
+    count=SCALE_SLOTS,
+    arrivals=1,
+    bytes=0,
+    arrives="a commit of the MMA thread, when the MMAs that use the slot are done",
+    waits="the MMA thread, before it copies scale factors into the slot",
+)
+"""The empty barriers of the slots."""
 
 
 @fieldwise_init

@@ -5,7 +5,6 @@ Each epilogue defines its name, its operands and its function. A thread calls `a
 accumulator that it holds; the kernel rounds the result to the type of C and stores it.
 """
 from ..own_epilogue import OwnEpilogue
-from .config import GemmConfig
 from .fragment import Fragment, FusedEpilogue, Values, gelu, silu
 from .word import LENGTH, Word
 
@@ -144,19 +143,3 @@ struct Fusion(TrivialRegisterPassable):
             comptime assert name.bytes[LENGTH - 1] == 0, "the name of an epilogue has at most 31 bytes"
             if number == i + 1:
                 self = {name, E.takes_bias, E.takes_residual, E.results}
-
-
-__extension GemmConfig:
-    def is_fused(self) -> Bool:
-        return self.epilogue != NO_EPILOGUE
-
-    def stores_product(self) -> Bool:
-        """C is the product itself: no split-K, no fused epilogue, no scale factors."""
-        return not self.splits_k() and not self.is_fused() and not self.quantises()
-
-    def blocks_in_step(self) -> Int:
-        """Returns how many blocks of a row one step of the epilogue makes, where C is block-scaled."""
-        return self.epilogue_width * self.fusion().results // 8 // self.out_scaling.block()
-
-    def fusion(self) -> Fusion:
-        return Fusion(self.epilogue)

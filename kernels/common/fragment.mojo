@@ -1,6 +1,7 @@
 """The interface of fused epilogues: fragments of the accumulator, operands, and functions that an epilogue may call."""
 from .layer import EpilogueOperands
-from .ptx import exp2, load_one_if_inside, load_pair_if_inside, reciprocal
+from .global_memory import load_one_if_inside, load_pair_if_inside
+from std.sys._assembly import inlined_assembly
 
 comptime Values = SIMD[DType.float32, 8]
 
@@ -98,6 +99,18 @@ trait FusedEpilogue:
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
+@inline(.always)
+def exp2(x: Float32) -> Float32:
+    """Returns 2^x with a relative error of 2^-22.5. Subnormal results become 0 (PTX ISA 9.7.3.21)."""
+    return inlined_assembly["ex2.approx.ftz.f32 $0, $1;", Float32, constraints="=f,f", has_side_effect=False](x)
+
+
+@inline(.always)
+def reciprocal(x: Float32) -> Float32:
+    """Returns 1 / x with a relative error of 2^-23. Subnormal results become 0 (PTX ISA 9.7.3.13)."""
+    return inlined_assembly["rcp.approx.ftz.f32 $0, $1;", Float32, constraints="=f,f", has_side_effect=False](x)
+
+
 @inline(.always)
 def sigmoid[width: SIMDLength, //](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
     """Returns 1 / (1 + e^-x), from two hardware approximations. The relative error is 2^-16 where |x| < 88; elsewhere

@@ -15,16 +15,16 @@ describes overlapping *windows*: each has the rows of one box and begins one row
 one ends where C begins. TMA does not store what a box has beyond the end of its window. A box with `inside` rows of the
 group is therefore stored to the window that ends with the group, `inside` rows before its end. No size can make TMA
 store outside of the windows."""
-from .config import GemmConfig
 from .layer import Groups
-from .ptx import load_global_u32
+from .layer_config import LayerConfig
+from .global_memory import load_global_u32
 from std.math import ceildiv
 
 comptime MOST_GROUPS = 1024
 """The most groups of a launch. Every CTA reads the sizes of all groups before its tiles."""
 
 
-struct Group[config: GemmConfig](TrivialRegisterPassable):
+struct Group[config: LayerConfig](TrivialRegisterPassable):
     """One group: its tiles and its rows."""
 
     var number: UInt32
@@ -45,7 +45,7 @@ struct Group[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def tile_rows(self) -> UInt32:
         """Returns how many cluster tiles the group has along M."""
-        return ceildiv(self.end_row - self.first_row, UInt32(Self.config.cluster_rows()))
+        return ceildiv(self.end_row - self.first_row, UInt32(Self.config.gemm.cluster_rows()))
 
     @inline(.always)
     def seek(mut self, tile: UInt32, groups: Groups, tiles_across: UInt32) -> Bool:

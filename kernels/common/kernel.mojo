@@ -40,13 +40,10 @@ struct Capabilities(TrivialRegisterPassable):
     var double_buffers_epilogue: Bool  # the epilogue writes C through two buffers: TMA stores one, warps fill the other
     var is_persistent: Bool  # a CTA computes tile after tile; otherwise one, at its place in the grid
     var is_block_scaled: Bool  # A and B have scale factors
+    var fuses: Bool  # it takes all options of a `LayerConfig`
     var mbarriers: Numbers  # how many each declared barrier has
     var arrivals: Numbers  # that complete a phase of each declared barrier
     var buffer_bytes: Int  # of all declared buffers
-
-    def fuses(self) -> Bool:
-        """The kernel can apply a fused epilogue."""
-        return self.is_persistent and not self.is_block_scaled
 
 
 struct Kernel(TrivialRegisterPassable):
@@ -67,6 +64,7 @@ struct Kernel(TrivialRegisterPassable):
         double_buffers_epilogue: Bool,
         is_persistent: Bool,
         is_block_scaled: Bool,
+        fuses: Bool = False,
         barriers: List[Barrier] = [],
         buffers: List[Buffer] = [],
     ):
@@ -88,6 +86,7 @@ struct Kernel(TrivialRegisterPassable):
             double_buffers_epilogue,
             is_persistent,
             is_block_scaled,
+            fuses,
             mbarriers,
             arrivals,
             bytes,

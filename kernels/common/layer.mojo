@@ -1,5 +1,6 @@
-"""What a launch of kernels 8 and 9 has besides A, B and C: scale factors, operands of the epilogue, groups, and a
-workspace. The kernel reads what its configuration needs."""
+"""What a launch of kernels 8 and 9 has besides A, B and C: scale factors, operands of the epilogue, and groups. The
+kernel reads what its configuration needs."""
+from .cta import Tile
 
 
 @fieldwise_init
@@ -38,13 +39,12 @@ struct Layer(TrivialRegisterPassable):
 
     var a_scales: UInt64  # tensor map
     var b_scales: UInt64
-    var workspace: UInt64  # counters in global memory, then partial sums (split_k.mojo)
     var operands: EpilogueOperands
     var groups: Groups
 
     @inline(.always)
-    def operands_of(self, group: UInt32) -> EpilogueOperands:
-        """Returns the operands of the epilogue for the rows of a group. Each group has its own bias."""
+    def operands_of(self, tile: Tile) -> EpilogueOperands:
+        """Returns the operands of the epilogue for a tile. Each group has its own bias, as it has its own B."""
         var found = self.operands
-        found.bias += 2 * UInt64(group * self.operands.columns)
+        found.bias += 2 * UInt64(tile.which_b * self.operands.columns)
         return found

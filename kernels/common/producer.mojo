@@ -61,8 +61,6 @@ struct Operand[cta_group: Int, slices: Slices, row_bytes: Int = SWIZZLE_ROW_BYTE
 struct Loader[config: GemmConfig](TrivialRegisterPassable):
     """Fills stages. One thread of every CTA uses it."""
 
-    comptime sharing = Self.config.sharing()
-
     var a: Operand[Self.config.cta_group, Self.config.a_slices()]
     var b: Operand[Self.config.cta_group, Self.config.b_slices()]
     var problem: Problem
@@ -70,7 +68,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def __init__(out self, cta: Cta[Self.config], problem: Problem, b_rows: UInt32):
         """Takes the slices of this CTA. The tensor B has `b_rows` rows."""
-        comptime sharing = Self.sharing
+        comptime sharing = Self.config.sharing()
         self.a = {problem.a, problem.m, 0, sharing.a_part(cta.rank), sharing.a_mask(cta.rank)}
         var b_row = cta.rank_in_pair() * UInt32(Self.config.cta_b_rows())
         self.b = {problem.b, b_rows, b_row, sharing.b_part(cta.rank), sharing.b_mask(cta.rank)}
@@ -79,19 +77,15 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def expect_and_load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
         """Fills an empty stage. The CTA that leads the MMA arrives at its full barrier and announces the bytes of all
-        CTAs of the MMA. Every CTA starts its copies, whose bytes this barrier counts."""
+        CTAs of the MMA. Every CTA starts its copies of A and B, from column k of the tensor maps on; the barrier counts
+        their bytes."""
         var full = cta.full().next(stage).in_leader[Self.config.cta_group]()
         if cta.leads_mma():
             full.arrive_and_expect(UInt32(Self.config.full_bytes()))
-        self.load(cta, tile, stage, k, full)
-
-    @inline(.always)
-    def load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32, full: MBarrier):
-        """Starts the copies of this CTA's slices of A and B, from column k of the tensor maps on."""
-        self.a.load(cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes()), full, tile.row, k)
-        self.b.load(
-            cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes()), full, self.problem.b_row(tile), k
-        )
+        var a = cta.shared + UInt32(cta.layout.a) + stage * UInt32(Self.config.a_bytes())
+        self.a.load(a, full, tile.row, k)
+        var b = cta.shared + UInt32(cta.layout.b) + stage * UInt32(Self.config.b_bytes())
+        self.b.load(b, full, self.problem.b_row(tile), k)
 
 
 @inline(.always)

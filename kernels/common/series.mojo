@@ -1,6 +1,7 @@
 """The kernels of the series."""
 
 from ..own import KERNEL as OWN
+from .block_scaling import SCALES_EMPTY
 from .kernel import Kernel
 from .word import Word
 
@@ -8,8 +9,22 @@ comptime SERIES = [
     Kernel("kernel5", pipelined=False, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False),
     Kernel("kernel6", pipelined=True, double_buffers_epilogue=False, is_persistent=False, is_block_scaled=False),
     Kernel("kernel7", pipelined=True, double_buffers_epilogue=True, is_persistent=False, is_block_scaled=False),
-    Kernel("kernel8", pipelined=True, double_buffers_epilogue=True, is_persistent=True, is_block_scaled=False),
-    Kernel("kernel9", pipelined=True, double_buffers_epilogue=True, is_persistent=True, is_block_scaled=True),
+    Kernel(
+        "kernel8",
+        pipelined=True,
+        double_buffers_epilogue=True,
+        is_persistent=True,
+        is_block_scaled=False,
+        fuses=True,
+    ),
+    Kernel(
+        "kernel9",
+        pipelined=True,
+        double_buffers_epilogue=True,
+        is_persistent=True,
+        is_block_scaled=True,
+        barriers=[SCALES_EMPTY],
+    ),
     OWN,
 ]
 

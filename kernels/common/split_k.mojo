@@ -12,15 +12,16 @@ same bits whichever CTA is last. Its arrival wraps the counter to 0 for the next
 The order of accesses (PTX ISA 8, memory consistency model): a team's stores come before its barrier, after which one
 thread arrives with release. The last arrival acquires what all others released, and a second barrier extends this to
 its team. All loads and stores are generic, so no proxy fence is needed."""
-from .config import TEAM_THREADS, GemmConfig, partials_offset
 from .cta import Cta, Problem
-from .ptx import increment_counter_acq_rel, load_global, load_shared, store_global, store_shared
-from .scheduler import TileScheduler
+from .global_memory import increment_counter_acq_rel, load_global, store_global
+from .layer_config import TEAM_THREADS, LayerConfig, partials_offset
+from .layer_order import LayerTiles
+from .ptx import load_shared, store_shared
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import syncwarp
 
 
-struct Partial[config: GemmConfig](TrivialRegisterPassable):
+struct Partial[config: LayerConfig](TrivialRegisterPassable):
     """The partial sums of a tile that a team computes. All threads of the team use it."""
 
     comptime bytes = 4 * TEAM_THREADS * Self.config.partial_words()
@@ -33,21 +34,21 @@ struct Partial[config: GemmConfig](TrivialRegisterPassable):
     @inline(.always)
     def __init__(
         out self,
-        cta: Cta[Self.config],
+        cta: Cta[Self.config.gemm],
         problem: Problem,
-        tiles: TileScheduler[Self.config],
+        tiles: LayerTiles[Self.config],
         team: UInt32,
         thread: UInt32,
     ):
-        comptime teams = UInt32(Self.config.cluster_size() * Self.config.teams())
+        comptime teams = UInt32(Self.config.gemm.cluster_size() * Self.config.teams())
         var number = tiles.number // UInt32(Self.config.split_k) * teams
         number += cta.rank * UInt32(Self.config.teams()) + team
         var all = problem.clusters_m * problem.clusters_n * teams
-        var behind = problem.layer.workspace + UInt64(partials_offset(Int(all)))
-        self.counter = problem.layer.workspace + 4 * UInt64(1 + number)
+        var behind = problem.workspace + UInt64(partials_offset(Int(all)))
+        self.counter = problem.workspace + 4 * UInt64(1 + number)
         self.first = behind + UInt64(number) * UInt64(Self.config.split_k * Self.bytes) + UInt64(16 * thread)
-        self.part = tiles.k_part()
-        self.arrived = cta.shared + UInt32(cta.layout.arrived) + 4 * team
+        self.part = tiles.order.k_part(tiles.number)
+        self.arrived = cta.shared + UInt32(cta.layout.end) + 4 * team
 
     @inline(.always)
     def store[first: Int](self, sums: SIMD[DType.float32, 4]):

@@ -51,16 +51,6 @@ def tma_store(source: UInt32, map: UInt64, column: Int32, row: Int32):
 
 
 @inline(.always)
-def tma_store_in_window(source: UInt32, map: UInt64, column: Int32, row: Int32, window: Int32):
-    """Starts a copy like `tma_store`, to a tensor of overlapping windows (groups.mojo)."""
-    inlined_assembly[
-        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [$1, {$2, $3, $4}], [$0];",
-        NoneType,
-        constraints="r,l,r,r,r,~{memory}",
-    ](source, map, column, row, window)
-
-
-@inline(.always)
 def tma_commit_group():
     """Closes this thread's bulk group of TMA stores (PTX ISA 9.7.9.25)."""
     inlined_assembly["cp.async.bulk.commit_group;", NoneType, constraints="~{memory}"]()

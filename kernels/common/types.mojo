@@ -1,6 +1,5 @@
 """The names of the types that A, B and C may have, and the types themselves."""
 from .block_scaling import E4M3, block_scaled_names, find_scaling
-from .config import GemmConfig
 from .word import Word
 
 
@@ -24,21 +23,7 @@ def element_type(name: Word) -> DType:
 
 
 def float_name(dtype: DType) -> Word:
+    """Returns the name of a float type; bf16 for other types."""
     if dtype == DType.float32:
         return "f32"
-    return "bf16" if dtype == DType.bfloat16 else "fp16"
-
-
-__extension GemmConfig:
-    def operand_dtype(self) -> DType:
-        """Returns the type of A and B on sm_90a."""
-        return DType.float8_e4m3fn if self.scaling.name == E4M3.name else self.dtype
-
-    def dtype_name(self) -> Word:
-        """Returns the name of the type of A and B."""
-        if self.scaling.bits < 16:
-            return self.scaling.name
-        return float_name(self.dtype)
-
-    def c_dtype_name(self) -> Word:
-        return self.out_scaling.name if self.quantises() else float_name(self.out_dtype)
+    return "fp16" if dtype == DType.float16 else "bf16"

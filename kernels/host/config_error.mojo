@@ -8,10 +8,10 @@ struct ConfigError(Copyable, Movable):
     var instead: StaticString  # other options that could change instead, separated by commas; may be empty
     var message: String  # the value and the rule; empty for a legal configuration
 
-    def __init__(out self, subject: StaticString, message: String, *, instead: StaticString = ""):
+    def __init__(out self, subject: StaticString, message: Some[Writable], *, instead: StaticString = ""):
         self.subject = subject
         self.instead = instead
-        self.message = message
+        self.message = String(message)
 
     def __init__(out self):
         """The configuration is legal."""

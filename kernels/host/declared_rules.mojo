@@ -10,7 +10,7 @@ comptime MOST_COUNTED = (1 << 20) - 1
 def taken_names() -> List[Word]:
     """Returns the names of the barriers and the parts of shared memory in any launch plan (plan_json.mojo)."""
     var barriers: List[Word] = ["full", "empty", "accumulator", "accumulator full", "accumulator empty"]
-    barriers += ["scales empty", "answer full", "answer empty"]
+    barriers += ["answer full", "answer empty"]
     var parts: List[Word] = ["A stages", "B stages", "C tile", "A scale stages", "B scale stages", "barriers"]
     return barriers + parts^
 
@@ -21,7 +21,7 @@ def declared_error(kernel: Kernel) -> ConfigError:
     if kernel.barrier_count > MOST_DECLARED or kernel.buffer_count > MOST_DECLARED:
         var counts = String(t"{kernel.barrier_count} barriers and {kernel.buffer_count} buffers")
         var rule = String(t"a kernel has at most {MOST_DECLARED} of each")
-        return ConfigError("declaration", String(t"{owner} declares {counts}: {rule}"))
+        return ConfigError("declaration", t"{owner} declares {counts}: {rule}")
     var names = taken_names()
     for i in range(kernel.barrier_count):
         var one = kernel.barriers[i]
@@ -35,7 +35,7 @@ def declared_error(kernel: Kernel) -> ConfigError:
         else:
             rule = name_rule(one.name, names)
         if rule.byte_length() > 0:
-            return ConfigError("declaration", String(t"the barrier '{one.name}' of {owner} {rule}"))
+            return ConfigError("declaration", t"the barrier '{one.name}' of {owner} {rule}")
         names.append(one.name)
     for i in range(kernel.buffer_count):
         var one = kernel.buffers[i]
@@ -43,7 +43,7 @@ def declared_error(kernel: Kernel) -> ConfigError:
         if one.bytes < 1:
             rule = String(t"has {one.bytes} bytes: it must have at least 1")
         if rule.byte_length() > 0:
-            return ConfigError("declaration", String(t"the buffer '{one.name}' of {owner} {rule}"))
+            return ConfigError("declaration", t"the buffer '{one.name}' of {owner} {rule}")
         names.append(one.name)
     return ConfigError()
 

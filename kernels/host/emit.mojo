@@ -31,7 +31,7 @@ def print_ptx[*configurations: StaticString]() raises:
     comptime for i in range(configurations.size):
         if arguments[2] == String(i):
             comptime config = unchecked_configuration[configurations[i]]()
-            comptime target = get_gpu_target[config.arch]()
+            comptime target = get_gpu_target[config.gemm.arch]()
             comptime if config.has_scale_factors():
                 return print(compile_info[scaled_gemm[config], target=target]().asm)
             else:

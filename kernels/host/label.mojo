@@ -1,26 +1,28 @@
 """Readable names of configurations, which are the entry names of the kernels."""
-from ..common.config import GemmConfig
-from ..common.types import *
-from ..common.epilogues import *
+from ..common.schedule import *
+from ..common.layer_config import LayerConfig
+from ..common.types import float_name
 
 
-def label(config: GemmConfig) -> String:
+def label(config: LayerConfig) -> String:
     """Returns a name that contains everything in which two kernels can differ."""
-    var tensor_core = String(t"{config.cta_group}cta") if config.has_tmem() else String("wgmma")
+    var gemm = config.gemm
+    var tensor_core = String(t"{gemm.cta_group}cta") if gemm.has_tmem() else String("wgmma")
     var blocks = "_blocks" if config.promotes() else ""
-    var out = String() if config.out_dtype == config.dtype else String(t"_{config.c_dtype_name()}")
+    var usual = config.c_dtype_name() == float_name(gemm.dtype)
+    var out = String() if usual else String(t"_{config.c_dtype_name()}")
     var name = String(
-        t"{config.kernel.name}_{config.dtype_name()}{blocks}{out}_{tensor_core}"
-        t"_{config.mma_m}x{config.mma_n}x{config.block_k}"
-        t"_s{config.stages}_c{config.cluster_m}x{config.cluster_n}_e{config.epilogue_width}"
-        t"{'' if config.multicast else '_nomulticast'}"
+        t"{gemm.kernel.name}_{config.dtype_name()}{blocks}{out}_{tensor_core}"
+        t"_{gemm.mma_m}x{gemm.mma_n}x{config.block_k()}"
+        t"_s{gemm.stages}_c{gemm.cluster_m}x{gemm.cluster_n}_e{gemm.epilogue_width}"
+        t"{'' if gemm.multicast else '_nomulticast'}"
         t"{'' if config.layout == 'nt' else '_'}{'' if config.layout == 'nt' else config.layout}"
     )
-    if not config.kernel.is_persistent:
+    if not gemm.kernel.is_persistent:
         return name^
-    name += String(t"_{config.scheduler}_g{config.raster_group}_a{config.accumulators}")
-    name += String(t"_n{config.sms}") if config.fills_sms() else String()
-    name += String(t"_d{config.clc_depth}") if config.cancels_clusters() else String()
+    name += String(t"_{gemm.scheduler}_g{gemm.raster_group}_a{config.accumulators}")
+    name += String(t"_n{config.sms}") if gemm.fills_sms() else String()
+    name += String(t"_d{config.clc_depth}") if gemm.cancels_clusters() else String()
     name += "_pp" if config.ping_pong else ""
     name += String(t"_k{config.split_k}") if config.splits_k() else String()
     name += "_swapped" if config.swapped else ""

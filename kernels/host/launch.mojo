@@ -1,7 +1,8 @@
 """Launches a kernel from the host, with the tensor maps and launch attributes of its launch plan."""
-from ..common.config import GemmConfig
-from ..common.types import *
-from .launch_plan import LaunchPlan, TensorMap
+from ..common.tile import element_bytes
+from ..common.schedule import *
+from ..common.layer_config import LayerConfig
+from .launch_plan import LaunchPlan, TensorMap, l2_promotion
 from ..common.layer import EpilogueOperands, Groups
 from ..entry import gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
@@ -26,7 +27,7 @@ def promotion(bytes: Int) -> TensorMapL2Promotion:
 
 
 def tensor_map[
-    dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
+    dtype: DType, //, config: LayerConfig, swizzle_bytes: Int
 ](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
     """Creates a tensor map. The library takes dimensions outermost first, and the swizzle at compile time."""
     if map.swizzle_bytes() != swizzle_bytes:
@@ -35,19 +36,19 @@ def tensor_map[
         )
     if map.windows > 0:
         return window_map[config, swizzle_bytes](buffer, map)
-    return create_tma_descriptor[dtype, 2, swizzle_mode(swizzle_bytes), l2_promotion=promotion(config.l2_promotion())](
+    return create_tma_descriptor[dtype, 2, swizzle_mode(swizzle_bytes), l2_promotion=promotion(l2_promotion(config))](
         buffer, Index(map.rows, map.columns), Index(map.pitch, 1), Index(map.box_rows, map.box_columns)
     )
 
 
 def window_map[
-    dtype: DType, //, config: GemmConfig, swizzle_bytes: Int
+    dtype: DType, //, config: LayerConfig, swizzle_bytes: Int
 ](buffer: DeviceBuffer[dtype], map: TensorMap) raises -> TMADescriptor:
     """Creates a tensor map of overlapping windows. It begins before C, but no store goes there (groups.mojo)."""
     var first = DeviceBuffer[dtype](
         buffer.context(), buffer.unsafe_ptr() - map.box_rows * map.columns, map.windows * map.columns, owning=False
     )
-    return create_tma_descriptor[dtype, 3, swizzle_mode(swizzle_bytes), l2_promotion=promotion(config.l2_promotion())](
+    return create_tma_descriptor[dtype, 3, swizzle_mode(swizzle_bytes), l2_promotion=promotion(l2_promotion(config))](
         first,
         Index(map.windows, map.box_rows, map.columns),
         Index(map.columns, map.columns, 1),
@@ -56,7 +57,7 @@ def window_map[
 
 
 def launch[
-    dtype: DType, out_dtype: DType, scale_dtype: DType, //, config: GemmConfig
+    dtype: DType, out_dtype: DType, scale_dtype: DType, //, config: LayerConfig
 ](
     ctx: DeviceContext,
     plan: LaunchPlan,
@@ -70,29 +71,31 @@ def launch[
 ) raises:
     """Enqueues the kernel: C = A . B^T, or a fused epilogue applied to it, or alpha * A . B^T if A and B have scale
     factors. A configuration without scale factors ignores `a_scales` and `b_scales`."""
-    comptime assert config.c_element_bytes() == size_of[out_dtype](), "the configuration and C differ in dtype"
+    comptime assert (
+        element_bytes(config.gemm.out_dtype) == size_of[out_dtype]()
+    ), "the configuration and C differ in dtype"
     comptime if config.quantises():
         if operands.factors == 0:
             raise Error("C of ", config.c_dtype_name(), " has scale factors: use an op with quantised in its name")
     var workspace = List[DeviceBuffer[DType.uint32]]()
     var place: UInt64 = 0
-    comptime if config.counts_tiles() or config.splits_k():
+    comptime if config.gemm.counts_tiles() or config.splits_k():
         # Each launch has its own workspace, because launches on several streams must not share one.
         workspace.append(ctx.enqueue_create_buffer[DType.uint32](plan.workspace // 4))
         ctx.enqueue_memset(workspace[0].create_sub_buffer[DType.uint32](0, plan.counters), 0)
         place = UInt64(Int(workspace[0].unsafe_ptr()))
     var a_map = tensor_map[config, 128](b if config.swapped else a, plan.a)
     var b_map = tensor_map[config, 128](a if config.swapped else b, plan.b)
-    comptime c_row = config.c_element_bytes() * config.c_box()[1]
+    comptime c_row = element_bytes(config.gemm.out_dtype) * config.c_box()[1]
     var c_map = tensor_map[config, 0 if c_row == 16 else c_row](c, plan.c)
     var k_iterations = UInt32(plan.k_iterations)
     var rows = UInt32(plan.rows)
     var columns = UInt32(plan.columns)
     var grid = (plan.grid_x, plan.grid_y, plan.grid_z)
-    var cluster = Dim(config.cluster_m, config.cluster_n, 1)
+    var cluster = Dim(config.gemm.cluster_m, config.gemm.cluster_n, 1)
     var shared = plan.dynamic_shared_memory
     var limit = FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(shared))
-    var overlap = pdl_launch_attributes(PDLLevel.ON if config.overlaps_launches() else PDLLevel.OFF)
+    var overlap = pdl_launch_attributes(PDLLevel.ON if config.gemm.overlaps_launches() else PDLLevel.OFF)
     comptime if config.has_scale_factors():
         # The tensor map of atoms counts words of 8 bytes.
         comptime word = DType.float32 if config.promotes() else DType.uint64

@@ -1,7 +1,5 @@
 """Checks the tensors of MAX ops, and turns them into operands of the kernels."""
-from ..common.config import GemmConfig
-from ..common.types import *
-from ..common.epilogues import *
+from ..common.layer_config import LayerConfig
 from ..common.layer import EpilogueOperands
 from .launch_plan import LaunchPlan, TensorMap, atoms_shape
 from extensibility import ManagedTensorSlice
@@ -35,7 +33,7 @@ def check_memory(map: TensorMap, matrix: ManagedTensorSlice) raises:
 
 
 def check_scales[
-    config: GemmConfig
+    config: LayerConfig
 ](plan: LaunchPlan, a_scales: ManagedTensorSlice, b_scales: ManagedTensorSlice) raises:
     """Raises if scale factors of A and B do not have the expected shape and type. There may be none."""
     comptime if config.has_scale_factors():
@@ -46,14 +44,14 @@ def check_scales[
         check_shape("the scale factors of B", b_scales, scale_shape(config, plan, 1, plan.n))
 
 
-def scale_shape(config: GemmConfig, plan: LaunchPlan, operand: Int, rows: Int) -> List[Int]:
+def scale_shape(config: LayerConfig, plan: LaunchPlan, operand: Int, rows: Int) -> List[Int]:
     """Returns the shape of the scale factors of A (`operand` 0) or B (1)."""
     if config.promotes():
         return [plan.scales[operand].rows, plan.scales[operand].columns]
     return atoms_shape(config.scaling, rows, plan.k)
 
 
-def checked_factors_address[config: GemmConfig](plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
+def checked_factors_address[config: LayerConfig](plan: LaunchPlan, factors: ManagedTensorSlice) raises -> UInt64:
     """Returns the address for the scale factors of C. Raises if their shape does not match."""
     comptime kind = DType.uint8 if config.out_scaling.factors > 0 else DType.float32
     comptime assert factors.dtype == kind, "the scale factors of C are f32 of e4m3, else bytes"
@@ -67,7 +65,7 @@ def list_text(sizes: List[Int]) -> String:
 
 
 def fused_operands[
-    config: GemmConfig
+    config: LayerConfig
 ](
     plan: LaunchPlan, bias: ManagedTensorSlice, residual: ManagedTensorSlice, alpha: Float32, beta: Float32
 ) raises -> EpilogueOperands:

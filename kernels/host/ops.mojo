@@ -23,8 +23,7 @@ cannot address a size, if a bias or residual does not begin at a multiple of 4 b
 import extensibility
 from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
-from ..common.config import GemmConfig
-from ..common.epilogues import *
+from ..common.layer_config import LayerConfig
 from ..common.layer import NO_GROUPS, NO_OPERANDS, EpilogueOperands, Groups
 from .launch import launch
 from .launch_plan import LaunchPlan
@@ -225,7 +224,7 @@ struct ScaledMatmulQuantisedInto:
 
 
 def plan_of[
-    config: GemmConfig
+    config: LayerConfig
 ](
     c: ManagedTensorSlice[rank=2, ...], a: ManagedTensorSlice[rank=2, ...], b: ManagedTensorSlice[rank=2, ...]
 ) raises -> LaunchPlan:
@@ -243,7 +242,7 @@ def plan_of[
 
 
 def enqueue_product[
-    target: StaticString, config: GemmConfig
+    target: StaticString, config: LayerConfig
 ](
     c: ManagedTensorSlice[rank=2, ...],
     a: ManagedTensorSlice[rank=2, ...],
@@ -257,7 +256,7 @@ def enqueue_product[
 
 
 def enqueue[
-    target: StaticString, config: GemmConfig
+    target: StaticString, config: LayerConfig
 ](
     c: ManagedTensorSlice,
     a: ManagedTensorSlice,
@@ -273,7 +272,7 @@ def enqueue[
 
 
 def enqueue_scaled[
-    target: StaticString, config: GemmConfig
+    target: StaticString, config: LayerConfig
 ](
     c: ManagedTensorSlice[rank=2, ...],
     a: ManagedTensorSlice,
@@ -294,7 +293,7 @@ def enqueue_scaled[
 
 
 def launch_on[
-    target: StaticString, config: GemmConfig
+    target: StaticString, config: LayerConfig
 ](
     c: ManagedTensorSlice,
     a: ManagedTensorSlice,
@@ -322,7 +321,7 @@ def launch_on[
     else:
         raise Error(
             "matmul: ",
-            config.kernel.name,
+            config.gemm.kernel.name,
             (
                 " runs on GPUs of compute capability 9.0 (sm_90a: H100, H200) and 10.0"
                 " (sm_100a: B200); this device is not one"

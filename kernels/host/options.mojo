@@ -1,15 +1,15 @@
 """Makes configurations from options: at run time for the planner, at compile time for builds and MAX ops."""
 from ..common.choices import *
-from ..common.config import GemmConfig
+from ..common.layer_config import LayerConfig
 from ..common.options import Options
 from ..common.types import element_type, float_name
 from .rules import config_error
 from std.os import abort
 
 
-def parse_configuration(words: List[String]) raises -> GemmConfig:
+def parse_configuration(words: List[String]) raises -> LayerConfig:
     """Returns the configuration of a list of `name=value`."""
-    return GemmConfig(Options(words))
+    return LayerConfig(Options(words))
 
 
 def split_options(text: StringSlice) -> List[String]:
@@ -17,7 +17,7 @@ def split_options(text: StringSlice) -> List[String]:
     return [String(word) for word in text.split()]
 
 
-def unchecked_configuration[options: StaticString]() -> GemmConfig:
+def unchecked_configuration[options: StaticString]() -> LayerConfig:
     """Returns the configuration of a text. It does not check the rules; the entry point of a kernel does."""
     try:
         return parse_configuration(split_options(options))
@@ -25,7 +25,7 @@ def unchecked_configuration[options: StaticString]() -> GemmConfig:
         abort()
 
 
-def checked_configuration[words: List[String]]() -> GemmConfig:
+def checked_configuration[words: List[String]]() -> LayerConfig:
     """Returns the configuration of a list of options. Compilation fails with the rule that it breaks."""
     comptime error = options_error(materialize[words]())
     comptime assert error.byte_length() == 0, error
@@ -43,7 +43,7 @@ def options_error(words: List[String]) -> String:
         return String(error)
 
 
-def op_configuration[options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType]() -> GemmConfig:
+def op_configuration[options: StaticString, arch: StaticString, dtype: DType, out_dtype: DType]() -> LayerConfig:
     """Returns the configuration of a MAX op. The device gives its architecture, the tensors give its types; if tensors
     are bytes, the options `dtype` and `out_dtype` name the types."""
     comptime assert is_bytes_or_float(dtype), String(t"A and B are {dtype}, not bfloat16 or float16")

@@ -1,36 +1,37 @@
 """The launch plan as JSON (schema 1), for programs that launch, emulate or explain the kernel. It has numbers and
 names; harness/compile/plan_words.py has the sentences about them. Tensor maps list dimensions innermost first, as
 cuTensorMapEncodeTiled takes them (CUDA driver API): dims and boxes in elements, strides in bytes."""
-from ..common.block_scaling import SCALE_SLOTS
-from ..common.config import GemmConfig, SharedMemory
-from ..common.types import *
-from ..common.epilogues import *
+from ..common.config import SharedMemory
+from ..common.tile import element_bytes
+from ..common.schedule import *
+from ..common.layer_config import LayerConfig
 from .json import array, member, numbers, object, quoted, string_member
 from ..common.series import find_kernel
 from .label import label
-from .launch_plan import LaunchPlan, TensorMap
+from .launch_plan import LaunchPlan, TensorMap, l2_promotion
 from ..common.multicast import Slices
 from ..common.raster import Raster
 from ..common.word import Word
 from std.math import ceildiv
 
 
-def config_json(config: GemmConfig) -> String:
+def config_json(config: LayerConfig) -> String:
     """Returns all options of a configuration."""
+    var gemm = config.gemm
     return object(
         [
             string_member("dtype", config.dtype_name()),
             string_member("scales", config.scales),
             string_member("out_dtype", config.c_dtype_name()),
-            member("mma_shape", numbers(config.mma_m, config.mma_n, config.scaling.mma_k())),
-            member("cta_group", config.cta_group),
-            member("block_k", config.block_k),
-            member("stages", config.stages),
-            member("cluster", numbers(config.cluster_m, config.cluster_n)),
-            member("epilogue_width", config.epilogue_width),
-            member("band_m", config.band_m),
-            string_member("scheduler", config.scheduler),
-            member("raster_group", config.raster_group),
+            member("mma_shape", numbers(gemm.mma_m, gemm.mma_n, config.scaling.mma_k())),
+            member("cta_group", gemm.cta_group),
+            member("block_k", config.block_k()),
+            member("stages", gemm.stages),
+            member("cluster", numbers(gemm.cluster_m, gemm.cluster_n)),
+            member("epilogue_width", gemm.epilogue_width),
+            member("band_m", gemm.band_m),
+            string_member("scheduler", gemm.scheduler),
+            member("raster_group", gemm.raster_group),
             member("accumulators", config.accumulators),
             member("clc_depth", config.clc_depth),
             member("sms", config.sms),
@@ -40,41 +41,43 @@ def config_json(config: GemmConfig) -> String:
             member("swapped", config.swapped),
             member("grouped", config.grouped),
             member("masked", config.masked),
-            member("multicast", config.multicast),
+            member("multicast", gemm.multicast),
             string_member("epilogue", config.fusion().name),
             string_member("label", label(config)),
         ]
     )
 
 
-def shared_memory_json(config: GemmConfig) -> String:
+def shared_memory_json(config: LayerConfig) -> String:
     """Returns the parts of shared memory in order. `count`: equal pieces, or 0 for barriers (`barriers_json`)."""
+    var gemm = config.gemm
 
     def part(name: String, bytes: Int, count: Int) -> String:
         return object([string_member("name", name), member("bytes", bytes), member("count", count)])
 
-    def stages(name: StaticString, bytes: Int) {imm config} -> String:
-        return part(name, config.stages * bytes, config.stages)
+    def stages(name: StaticString, bytes: Int) {imm gemm} -> String:
+        return part(name, gemm.stages * bytes, gemm.stages)
 
-    var has_steps = config.c_bytes() < config.cta_m() * config.mma_n * config.c_element_bytes()
+    var has_steps = gemm.c_bytes() < gemm.cta_m() * gemm.mma_n * element_bytes(gemm.out_dtype)
     var parts: List[String] = [
-        stages("A stages", config.a_bytes()),
-        stages("B stages", config.b_bytes()),
-        part("C tile", config.c_bytes(), config.c_buffers() if has_steps else 1),
+        stages("A stages", gemm.a_bytes()),
+        stages("B stages", gemm.b_bytes()),
+        part("C tile", gemm.c_bytes(), gemm.c_buffers() if has_steps else 1),
     ]
     if config.has_scale_factors():
         parts.append(stages("A scale stages", config.a_scale_bytes()))
         parts.append(stages("B scale stages", config.b_scale_bytes()))
-    var kernel = find_kernel(config.kernel.name)
+    var kernel = find_kernel(gemm.kernel.name)
     for i in range(kernel.buffer_count):
         var buffer = kernel.buffers[i]
         parts.append(part(buffer.name.text(), buffer.bytes, 1))
-    parts.append(part("barriers", config.barrier_bytes(), 0))
+    parts.append(part("barriers", config.shared_memory_bytes() - SharedMemory(gemm).responses, 0))
     return array(parts)
 
 
-def roles_json(config: GemmConfig) -> String:
+def roles_json(config: LayerConfig) -> String:
     """Returns the roles of a CTA and their warps."""
+    var gemm = config.gemm
 
     def role(name: StaticString, first: Int, count: Int) -> String:
         return object(
@@ -82,54 +85,53 @@ def roles_json(config: GemmConfig) -> String:
         )
 
     var roles: List[String] = [role("set-up", 0, 1)]
-    if config.has_tmem():
-        if not config.kernel.pipelined:
+    if gemm.has_tmem():
+        if not gemm.kernel.pipelined:
             return array(roles + [role("load and mma", 0, 1), role("epilogue", 0, 4)])
         roles += [role("epilogue", 0, 4), role("producer", 4, 1), role("mma", 5, 1)]
-        if config.fetches_tiles():
+        if gemm.fetches_tiles():
             roles.append(role("scheduler", 6, 1))
         return array(roles)
-    var consumers = 4 * config.consumers()
+    var consumers = 4 * gemm.consumers
     var warps = member("warps", numbers([warp for warp in range(consumers)]))
     roles.append(
         object([string_member("name", "consumers"), warps, member("defers_epilogue", config.defers_epilogue())])
     )
-    roles.append(role("producer", consumers, 4) if config.kernel.pipelined else role("load", 0, 1))
-    if config.counts_tiles():
+    roles.append(role("producer", consumers, 4) if gemm.kernel.pipelined else role("load", 0, 1))
+    if gemm.counts_tiles():
         roles.append(role("scheduler", consumers + 1, 1))
     return array(roles)
 
 
-def barriers_json(config: GemmConfig) -> String:
+def barriers_json(config: LayerConfig) -> String:
     """Returns the offsets of the barriers, and the arrivals and announced bytes that complete a phase of each."""
-    var layout = SharedMemory(config)
+    var gemm = config.gemm
+    var layout = SharedMemory(gemm)
 
     def barrier(name: StaticString, offset: Int, count: Int, arrivals: Int, bytes: Int = 0) -> String:
         var members: List[String] = [string_member("name", name), member("offset", offset), member("count", count)]
         return object(members + [member("arrivals", arrivals), member("bytes", bytes)])
 
     var found: List[String] = [
-        barrier("full", layout.full, config.stages, 1, config.full_bytes()),
-        barrier("empty", layout.empty, config.stages, config.empty_arrivals()),
+        barrier("full", layout.full, gemm.stages, 1, gemm.full_bytes()),
+        barrier("empty", layout.empty, gemm.stages, gemm.empty_arrivals()),
     ]
-    if config.has_tmem():
-        var count = config.accumulator_barriers()
-        if config.kernel.is_persistent:
-            var readers = config.accumulator_readers()
+    if gemm.has_tmem():
+        var count = gemm.accumulator_barriers
+        if gemm.kernel.is_persistent:
+            var readers = gemm.accumulator_readers()
             found.append(barrier("accumulator full", layout.accumulator_full, count, 1))
             found.append(barrier("accumulator empty", layout.accumulator_empty, count, readers))
         else:
             found.append(barrier("accumulator", layout.accumulator_full, count, 1))
-    if config.kernel.is_block_scaled:
-        found.append(barrier("scales empty", layout.scales_empty, SCALE_SLOTS, 1))
-    if config.fetches_tiles():
-        var slots = config.response_slots()
+    if gemm.fetches_tiles():
+        var slots = gemm.response_slots
         var bytes = 16
-        if config.counts_tiles():
-            bytes = 4 if config.cluster_size() > 1 else 0
+        if gemm.counts_tiles():
+            bytes = 4 if gemm.cluster_size() > 1 else 0
         found.append(barrier("answer full", layout.response_full, slots, 1, bytes))
-        found.append(barrier("answer empty", layout.response_empty, slots, config.response_readers()))
-    var kernel = find_kernel(config.kernel.name)
+        found.append(barrier("answer empty", layout.response_empty, slots, gemm.response_readers()))
+    var kernel = find_kernel(gemm.kernel.name)
     for i in range(kernel.barrier_count):
         var one = kernel.barriers[i]
         var members: List[String] = [
@@ -141,25 +143,26 @@ def barriers_json(config: GemmConfig) -> String:
     return array(found)
 
 
-def multicast_json(config: GemmConfig) -> String:
+def multicast_json(config: LayerConfig) -> String:
     """Returns the masks of each CTA, and the first line (K-major: row) of each box that it loads in the tile."""
-    var sharing, b_scale_sharing = config.sharing(), config.b_scale_sharing()
+    var gemm = config.gemm
+    var sharing, b_scale_sharing = gemm.sharing(), config.b_scale_sharing()
 
     def rows(slices: Slices, part: UInt32) -> String:
         return numbers([box * slices.box_lines() for box in range(Int(part), slices.boxes(), slices.parts)])
 
     var ranks = List[String]()
-    for i in range(config.cluster_size()):
+    for i in range(gemm.cluster_size()):
         var rank = UInt32(i)
         var members: List[String] = [
             member("rank", i),
             member("a", Int(sharing.a_mask(rank))),
             member("b", Int(sharing.b_mask(rank))),
             member("commit", Int(sharing.writer_mask(rank))),
-            member("a_rows", rows(config.a_slices(), sharing.a_part(rank))),
-            member("b_rows", rows(config.b_slices(), sharing.b_part(rank))),
+            member("a_rows", rows(gemm.a_slices(), sharing.a_part(rank))),
+            member("b_rows", rows(gemm.b_slices(), sharing.b_part(rank))),
         ]
-        if config.kernel.is_block_scaled:
+        if gemm.kernel.is_block_scaled:
             members.append(member("b_scales", Int(b_scale_sharing.b_mask(rank))))
             members.append(member("a_scale_rows", rows(config.a_scale_slices(), sharing.a_part(rank))))
             members.append(member("b_scale_rows", rows(config.b_scale_slices(), b_scale_sharing.b_part(rank))))
@@ -167,17 +170,18 @@ def multicast_json(config: GemmConfig) -> String:
     return array(ranks)
 
 
-def tiles_json(config: GemmConfig, plan: LaunchPlan, sizes: List[Int]) -> String:
+def tiles_json(config: LayerConfig, plan: LaunchPlan, sizes: List[Int]) -> String:
     """Returns the first tiles in the order of the raster, as [row, column] in cluster tiles; null for kernels that are
     not persistent. With split-K, the parts of a tile follow one another; each group has rows of its own."""
-    if not config.kernel.is_persistent:
+    var gemm = config.gemm
+    if not gemm.kernel.is_persistent:
         return "null"
     comptime most = 512
     var order = List[String]()
     var above = 0
     for size in sizes.copy() if len(sizes) > 0 else [plan.rows]:
-        var rows = ceildiv(size, config.cluster_rows())
-        var raster = Raster(UInt32(config.raster_group), UInt32(max(1, rows)), UInt32(plan.clusters_n))
+        var rows = ceildiv(size, gemm.cluster_rows())
+        var raster = Raster(UInt32(gemm.raster_group), UInt32(max(1, rows)), UInt32(plan.clusters_n))
         for number in range(min(most - len(order), rows * plan.clusters_n)):
             var found = raster.place(UInt32(number))
             order.append(numbers(above + Int(found.row), Int(found.column)))
@@ -185,9 +189,9 @@ def tiles_json(config: GemmConfig, plan: LaunchPlan, sizes: List[Int]) -> String
     return object([member("rows", above), member("columns", plan.clusters_n), member("order", array(order))])
 
 
-def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
+def arguments_json(config: LayerConfig, plan: LaunchPlan) -> String:
     """Returns the arguments of the kernel in the order of its parameters."""
-    var promotion = config.l2_promotion()
+    var promotion = l2_promotion(config)
 
     def map(name: StaticString, map: TensorMap) {imm promotion} -> String:
         var rows = map.row_bytes()
@@ -265,9 +269,10 @@ def arguments_json(config: GemmConfig, plan: LaunchPlan) -> String:
     return array(found)
 
 
-def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[Int] = []) -> String:
+def plan_json(config: LayerConfig, plan: LaunchPlan, entry: String, sizes: List[Int] = []) -> String:
     """Returns the launch plan. `entry` is empty if the kernel is not compiled. `sizes` are the rows of the groups,
     which the host of a launch does not know."""
+    var gemm = config.gemm
     var m = plan.m
     if config.masked:  # rows in memory
         m = 0
@@ -286,17 +291,17 @@ def plan_json(config: GemmConfig, plan: LaunchPlan, entry: String, sizes: List[I
     return object(
         [
             member("schema", 1),
-            string_member("kernel", config.kernel.name),
-            string_member("arch", config.arch),
+            string_member("kernel", gemm.kernel.name),
+            string_member("arch", gemm.arch),
             member("entry", quoted(entry) if entry.byte_length() > 0 else String("null")),
             member("config", config_json(config)),
             member("problem", object(problem)),
             member("grid", numbers(plan.grid_x, plan.grid_y, plan.grid_z)),
-            member("cluster", numbers(config.cluster_m, config.cluster_n, 1)),
+            member("cluster", numbers(gemm.cluster_m, gemm.cluster_n, 1)),
             member("block", numbers(plan.block, 1, 1)),
             member("dynamic_smem", plan.dynamic_shared_memory),
             member("shared_memory", shared_memory_json(config)),
-            member("tmem_columns", config.tmem_columns()),
+            member("tmem_columns", gemm.tmem_columns),
             member("tiles", tiles_json(config, plan, sizes)),
             member("roles", roles_json(config)),
             member("barriers", barriers_json(config)),

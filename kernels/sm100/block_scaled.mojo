@@ -7,8 +7,9 @@
 Tensor memory holds the accumulators from column 0 on, then SCALE_SLOTS slots: each has the atoms of A, then those of B,
 both in the order of K."""
 from ..common.block_scaling import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS
-from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES
 from ..common.cta import Cta
+from ..common.layer_config import LayerConfig
 from .tcgen05 import fence_after_thread_sync, operand_descriptor, tmem_address
 from std.sys._assembly import inlined_assembly
 
@@ -37,7 +38,7 @@ def copy_atom[cta_group: Int](tmem: UInt32, atom: UInt64):
 
 
 # ---- MMA -----------------------------------------------------------------------------------------------------------
-def scaled_descriptor(config: GemmConfig, step: Int) -> UInt32:
+def scaled_descriptor(config: LayerConfig, step: Int) -> UInt32:
     """Returns the instruction descriptor of MMA `step` of a stage: its shape, its types, and the first byte that it
     uses of each word of scale factors (PTX ISA 9.7.16.4.2). The accumulator is always f32."""
     var format = config.scaling
@@ -45,28 +46,28 @@ def scaled_descriptor(config: GemmConfig, step: Int) -> UInt32:
     var types = (
         first << 4 | format.element_code << 7 | format.element_code << 10 | format.scale_code << 23 | first << 29
     )
-    return UInt32(types | (config.mma_n // 8) << 17 | (config.mma_m // 16) << 24)
+    return UInt32(types | (config.gemm.mma_n // 8) << 17 | (config.gemm.mma_m // 16) << 24)
 
 
 @inline(.always)
 def scaled_mma[
-    config: GemmConfig, step: Int
+    config: LayerConfig, step: Int
 ](tmem: UInt32, a: UInt64, b: UInt64, a_scales: UInt32, b_scales: UInt32, accumulate: Bool):
     """Starts D = A.B with scale factors, plus the old D if `accumulate` (PTX ISA 9.7.16.10.9.1)."""
     comptime descriptor = scaled_descriptor(config, step)
     comptime kind = String(".kind::", config.scaling.kind, ".block_scale.scale_vec::", config.scaling.factors, "X")
     inlined_assembly[
-        String("tcgen05.mma.cta_group::", config.cta_group, kind, " [$0], $1, $2, $3, [$4], [$5], $6;"),
+        String("tcgen05.mma.cta_group::", config.gemm.cta_group, kind, " [$0], $1, $2, $3, [$4], [$5], $6;"),
         NoneType,
         constraints="r,l,l,r,r,r,b,~{memory}",
     ](tmem, a, b, descriptor, a_scales, b_scales, accumulate)
 
 
-struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
+struct ScaledMultiplier[config: LayerConfig](TrivialRegisterPassable):
     """Issues block-scaled MMAs. One thread of the CTA that leads the MMA uses it."""
 
     comptime atoms = Self.config.scaling.atoms_per_stage()
-    comptime b_rows = Self.config.mma_n // ATOM_ROWS  # rows of atoms of B
+    comptime b_rows = Self.config.gemm.mma_n // ATOM_ROWS  # rows of atoms of B
     comptime b_columns = Self.b_rows * ATOM_COLUMNS  # TMEM columns of the atoms of B at one K
 
     var a: UInt64
@@ -77,11 +78,11 @@ struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
     var scales: UInt32  # address in TMEM
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config]):
+    def __init__(out self, cta: Cta[Self.config.gemm]):
         self.a = operand_descriptor(cta.shared + UInt32(cta.layout.a))
         self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b))
-        self.a_atoms = atom_descriptor(cta.shared + UInt32(cta.layout.a_scales))
-        self.b_atoms = atom_descriptor(cta.shared + UInt32(cta.layout.b_scales))
+        self.a_atoms = atom_descriptor(cta.shared + UInt32(cta.layout.more))
+        self.b_atoms = atom_descriptor(cta.shared + UInt32(Self.config.b_scales_offset()))
         self.tmem = tmem_address(cta)
         self.scales = self.tmem + UInt32(Self.config.first_scale_column())
 
@@ -93,21 +94,21 @@ struct ScaledMultiplier[config: GemmConfig](TrivialRegisterPassable):
         var a = self.a_atoms + UInt64(stage * UInt32(Self.config.a_scale_bytes() // 16))
         var b = self.b_atoms + UInt64(stage * UInt32(Self.config.b_scale_bytes() // 16))
         comptime for k in range(Self.atoms):
-            copy_atom[Self.config.cta_group](to + UInt32(k * ATOM_COLUMNS), a + UInt64(k * ATOM_BYTES // 16))
+            copy_atom[Self.config.gemm.cta_group](to + UInt32(k * ATOM_COLUMNS), a + UInt64(k * ATOM_BYTES // 16))
         to += UInt32(Self.atoms * ATOM_COLUMNS)
         comptime for k in range(Self.atoms):
             comptime for row in range(Self.b_rows):
                 comptime atom = row * Self.atoms + k
                 comptime column = k * Self.b_columns + row * ATOM_COLUMNS
-                copy_atom[Self.config.cta_group](to + UInt32(column), b + UInt64(atom * ATOM_BYTES // 16))
+                copy_atom[Self.config.gemm.cta_group](to + UInt32(column), b + UInt64(atom * ATOM_BYTES // 16))
 
     @inline(.always)
     def multiply(self, stage: UInt32, slot: UInt32, accumulator: UInt32, accumulate: Bool):
         """Starts the MMAs of a full stage with the scale factors of a slot; they add to the accumulator
         if `accumulate`."""
-        var a = self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16))
-        var b = self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16))
-        var tmem = self.tmem + accumulator * UInt32(Self.config.accumulator_columns())
+        var a = self.a + UInt64(stage * UInt32(Self.config.gemm.a_bytes() // 16))
+        var b = self.b + UInt64(stage * UInt32(Self.config.gemm.b_bytes() // 16))
+        var tmem = self.tmem + accumulator * UInt32(Self.config.gemm.accumulator_columns())
         var a_scales = self.scales + slot * UInt32(Self.config.scale_columns())
         var b_scales = a_scales + UInt32(Self.atoms * ATOM_COLUMNS)
         comptime for step in range(MMAS_PER_STAGE):

@@ -6,12 +6,11 @@ decides in which lane a row of the accumulator lies (PTX ISA 9.7.16.10.5):
     64 rows a CTA, in a pair     row r in lane r, the right half of the columns in lane r + 64
     64 rows a CTA, alone         row r in lane r % 16 + 32 * (r / 16)
 """
-from ..common.box import pack_word, values_per_word
+from ..common.box import BoxRows, PlainRows
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Tile
 from ..common.epilogue_store import Team
 from ..common.pipeline import MBarrier
-from ..common.store_rows import RowsOfBox, store_rows
 from .tcgen05 import fence_after_thread_sync, fence_before_thread_sync, tmem_address, tmem_load
 from max.gpu.primitives.cluster import elect_one_sync
 from max.gpu.sync import named_barrier, syncwarp
@@ -20,13 +19,12 @@ comptime EPILOGUE_WARPS = 4
 
 
 @fieldwise_init
-struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
-    """The part of a tile that one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows x `step_columns`
-    columns; one TMA store writes a box."""
+struct Epilogue[config: GemmConfig, Rows: BoxRows = PlainRows[config]](Team, TrivialRegisterPassable):
+    """The part of a tile that one epilogue warp writes. Shared memory holds C in boxes of `cta_m` rows; one TMA store
+    writes a box."""
 
     comptime width = Self.config.epilogue_width
     comptime halves = 1 if Self.config.half_lanes() else 2  # groups of 16 rows in the warp's 32 lanes
-    comptime Rows = RowsOfBox[Self.config]
     comptime words = Self.halves * Self.Rows.words
     comptime count = Self.halves * Self.width // 2
     comptime Values = SIMD[DType.float32, Self.count]
@@ -54,10 +52,10 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     @inline(.always)
     def pack_words(self, values: Self.Values) -> SIMD[DType.uint32, Self.words]:
         """Converts the values of one step to the type of C."""
-        comptime each = values_per_word(Self.config.out_dtype)
+        comptime each = Self.Rows.values
         var words = SIMD[DType.uint32, Self.words]()
         comptime for i in range(Self.words):
-            words[i] = pack_word[Self.config.out_dtype](values.slice[each, offset=each * i]())
+            words[i] = Self.Rows.pack(values.slice[each, offset=each * i]())
         return words
 
     @inline(.always)
@@ -77,13 +75,13 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
     def write[buffer: Int](self, words: SIMD[DType.uint32, Self.words]):
         comptime for half in range(Self.halves):
             comptime count = Self.Rows.words
-            self.rows.write_half[buffer * Self.config.step_bytes(), half](words.slice[count, offset=half * count]())
+            self.rows.write[buffer * Self.config.step_bytes(), half](words.slice[count, offset=half * count]())
 
     @inline(.always)
     def store[step: Int, buffer: Int](self, c_map: UInt64):
         comptime for box in range(Self.config.boxes_per_step()):
             var column = self.column + Int32(box * Self.config.warp_columns() + step * Self.width)
-            store_rows[Self.config](
+            Self.Rows.store(
                 self.boxes + UInt32(buffer * Self.config.step_bytes() + box * Self.config.c_box_bytes()),
                 c_map,
                 column,
@@ -103,12 +101,12 @@ struct Epilogue[config: GemmConfig](Team, TrivialRegisterPassable):
 
 @inline(.always)
 def wait_for_accumulator[
-    config: GemmConfig
-](cta: Cta[config], tile: Tile, accumulator: UInt32 = 0, parity: UInt32 = 0) -> Epilogue[config]:
+    config: GemmConfig, //, Rows: BoxRows = PlainRows[config]
+](cta: Cta[config], tile: Tile, accumulator: UInt32 = 0, parity: UInt32 = 0) -> Epilogue[config, Rows]:
     """Waits until the accumulator holds the tile (consumer wait). Returns the part that this warp writes. The defaults
     are those of a CTA with one tile: its only accumulator, and the first phase of the full barrier."""
-    comptime E = Epilogue[config]
-    comptime alone = config.accumulator_barriers() == 1
+    comptime E = Epilogue[config, Rows]
+    comptime alone = config.accumulator_barriers == 1
     var number: UInt32 = 0 if alone else accumulator
     cta.accumulator_full().next(number).wait(parity)
     fence_after_thread_sync()
@@ -122,14 +120,14 @@ def wait_for_accumulator[
     var tmem = tmem_address(cta) + (cta.warp * 32 << 16) + accumulator * columns
     var empty = cta.accumulator_empty().next(number).in_cta(cta.rank - cta.rank_in_pair())
     var boxes = cta.shared + UInt32(cta.layout.c)
-    var rows = E.Rows(boxes + box * UInt32(config.c_box_bytes()), row, cta.lane)
+    var rows = Rows(boxes + box * UInt32(config.c_box_bytes()), row, cta.lane)
     var values_row = UInt32(tile.row) + row + cta.lane // 4
     var values_column = UInt32(tile.column) + box * UInt32(config.warp_columns()) + cta.lane % 4 * 2
     return {tmem, empty, boxes, rows, tile.column, tile.row, tile.end, cta.warp, values_row, values_column}
 
 
 @inline(.always)
-def release_accumulator[config: GemmConfig](epilogue: Epilogue[config]):
+def release_accumulator(epilogue: Epilogue):
     """Arrives at the empty barrier of the accumulator, which this warp has read."""
     fence_before_thread_sync()
     syncwarp()

@@ -22,10 +22,11 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var loader = Loader[config](cta, problem, problem.n)
     var multiplier = Multiplier[config](cta)
     var writers = cta.writer_mask()
+    comptime columns = Int32(config.stage_columns())
     var stage = cta.stages(CONSUMER)
     for k in range(problem.k_iterations):
         stage.as_producer().producer_acquire()
-        loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
+        loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.stage_columns()))
         if cta.leads_mma():
             stage.consumer_wait()
             multiplier.multiply(0, 0, k > 0)

@@ -9,13 +9,16 @@ The pipeline of stages is that of kernel 6, and continues across tiles. While th
 the MMA thread fills the other. Before it fills one again, it waits for the epilogue warps of both CTAs of the pair,
 because its MMAs write into the TMEM of both.
 
-Every role has its own TileScheduler; all give the same tiles."""
-from ..common.config import GemmConfig
-from ..common.epilogues import *
+Every role has its own tile scheduler; all give the same tiles."""
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_step
+from ..common.layer import Layer
+from ..common.layer_box import LayerRows
+from ..common.layer_config import LayerConfig
+from ..common.layer_order import LayerTiles
 from ..common.pipeline import CONSUMER, PRODUCER
-from ..common.scheduler import TileScheduler, request_tiles
+from ..common.schedule import *
+from ..common.scheduler import request_tiles
 from ..common.tile_producer import produce_tiles
 from .epilogue import EPILOGUE_WARPS, release_accumulator, wait_for_accumulator
 from .layer_epilogue import write_results
@@ -28,37 +31,39 @@ comptime MMA_WARP = PRODUCER_WARP + 1
 
 
 @inline(.always)
-def multiply_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+def multiply_tiles[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, var tiles: LayerTiles[config]):
     """Multiplies the stages of each tile into the next accumulator. One thread of the CTA that leads the MMA calls
     this. A tile's last commit arrives at the full barriers of its accumulator in both CTAs of a pair."""
-    var multiplier = Multiplier[config](cta)
+    var multiplier = Multiplier[config.gemm](cta)
     var writers = cta.writer_mask()
     var stages = cta.stages(CONSUMER)
     var accumulators = cta.accumulators(PRODUCER)
     while tiles.has_tile():
         accumulators.producer_acquire()
-        for k in range(tiles.k_steps(problem.k_iterations)):
+        for k in range(tiles.order.k_steps(tiles.number)):
             stages.consumer_wait()
             multiplier.multiply(stages.stage, accumulators.stage, k > 0)
-            commit[config.cta_group](stages.empty(), writers)  # consumer release
+            commit[config.gemm.cta_group](stages.empty(), writers)  # consumer release
             stages.advance()
-        commit[config.cta_group](accumulators.full(), cta.pair_mask())  # producer commit
+        commit[config.gemm.cta_group](accumulators.full(), cta.pair_mask())  # producer commit
         accumulators.advance()
         tiles.wait_for_next_tile(cta)
 
 
 @inline(.always)
-def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+def write_tiles[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, var tiles: LayerTiles[config]):
     """Writes tile after tile, accumulator after accumulator. Four warps call this."""
-    comptime last = config.epilogue_steps() - 1
+    comptime last = config.gemm.epilogue_steps() - 1
     var accumulators = cta.accumulators(CONSUMER)
     while tiles.has_tile():
-        var epilogue = wait_for_accumulator(cta, tiles.tile, accumulators.stage, accumulators.parity)
-        comptime for step in range(config.epilogue_steps()):
+        var epilogue = wait_for_accumulator[Rows=LayerRows[config]](
+            cta, tiles.tile, accumulators.stage, accumulators.parity
+        )
+        comptime for step in range(config.gemm.epilogue_steps()):
             var values = epilogue.load[step]()
             comptime if step == last:
                 release_accumulator(epilogue)  # consumer release
-            write_step[config, step](epilogue, epilogue.pack_words(values), problem.c)
+            write_step[config.gemm, step](epilogue, epilogue.pack_words(values), problem.c)
         accumulators.advance()
         tiles.wait_for_next_tile[whole_warp=True](cta)
         if not tiles.has_tile():
@@ -66,21 +71,21 @@ def write_tiles[config: GemmConfig](cta: Cta[config], problem: Problem, var tile
 
 
 @inline(.always)
-def kernel8[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+def kernel8[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, layer: Layer, tiles: LayerTiles[config]):
     """Runs all roles of a CTA between `start` and `finish`."""
     if cta.warp < EPILOGUE_WARPS:
         comptime if config.stores_product():
             write_tiles(cta, problem, tiles)
         else:
-            write_results(cta, problem, tiles)
+            write_results(cta, problem, layer, tiles)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce_tiles(cta, problem, tiles)
+            produce_tiles(cta, problem, layer, tiles)
     elif cta.warp == MMA_WARP:
         if cta.leads_mma():
             if elect_one_sync():
                 multiply_tiles(cta, problem, tiles)
     else:
-        comptime if config.fetches_tiles():
+        comptime if config.gemm.fetches_tiles():
             if elect_one_sync():
                 request_tiles(cta, tiles)

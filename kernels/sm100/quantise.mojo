@@ -7,15 +7,19 @@ factor, and the factors lie in atoms (block_scaling.mojo).
 Four neighbouring lanes hold a row of an accumulator in registers, so a block takes two shuffles and no shared memory.
 """
 from ..common.block_scaling import ATOM_BLOCKS, ATOM_BYTES, ATOM_ROWS, BlockScaling
-from ..common.config import GemmConfig
-from ..common.epilogues import *
 from ..common.cta import Cta, Problem
-from ..common.pack import pack_four
-from ..common.ptx import store_bytes
+from ..common.global_memory import store_bytes
+from ..common.layer import Layer
+from ..common.layer_config import LayerConfig
+from ..common.pack_narrow import pack_four
+from ..common.layer_box import LayerRows
 from .epilogue import Epilogue
 from max.gpu.primitives.warp import shuffle_xor
 from std.math import ceildiv
 from std.memory import bitcast
+
+
+comptime LayerEpilogue[config: LayerConfig] = Epilogue[config.gemm, LayerRows[config]]
 
 
 @inline(.always)
@@ -41,19 +45,23 @@ def divide_by_factor[format: BlockScaling](value: Float32, code: UInt32) -> Floa
 
 @inline(.always)
 def quantise[
-    config: GemmConfig, //, step: Int
-](cta: Cta[config], epilogue: Epilogue[config], values: Epilogue[config].Values, problem: Problem) -> Epilogue[
-    config
-].Values:
+    config: LayerConfig, //, step: Int
+](
+    cta: Cta[config.gemm],
+    epilogue: LayerEpilogue[config],
+    values: LayerEpilogue[config].Values,
+    problem: Problem,
+    layer: Layer,
+) -> LayerEpilogue[config].Values:
     """Divides one step of a tile by its scale factors, and stores the factors: each of four lanes those of one row."""
-    comptime E = Epilogue[config]
+    comptime E = LayerEpilogue[config]
     comptime format = config.out_scaling
     comptime blocks = config.blocks_in_step()
     comptime each = format.block() // 2  # values of two rows that a thread holds in a block
     comptime of_product = UInt32(format.block() * 8 // config.fusion().results)  # columns of the product for a block
     var found = values
     comptime if not format.factors_are_powers_of_two():
-        found *= problem.layer.operands.c_scale
+        found *= layer.operands.c_scale
     var block = (epilogue.values_column + UInt32(step * E.width)) // of_product
     var end = problem.n // of_product
     var own: UInt32 = 0
@@ -80,5 +88,5 @@ def quantise[
     if cta.lane % 4 < rows and row < UInt32(epilogue.end) and block < across * UInt32(ATOM_BLOCKS):
         var atom = UInt64(row // UInt32(ATOM_ROWS)) * UInt64(across) + UInt64(block // UInt32(ATOM_BLOCKS))
         var inside = row % 32 * 16 + row % UInt32(ATOM_ROWS) // 32 * 4 + block % UInt32(ATOM_BLOCKS)
-        store_bytes[blocks](problem.layer.operands.factors + atom * UInt64(ATOM_BYTES) + UInt64(inside), own)
+        store_bytes[blocks](layer.operands.factors + atom * UInt64(ATOM_BYTES) + UInt64(inside), own)
     return found

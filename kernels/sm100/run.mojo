@@ -9,7 +9,11 @@ TMEM. After the last one, no CTA of the cluster can read, multicast or commit in
 only after all commits to it have arrived (the drain), an epilogue warp only after those to the accumulator."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem
-from ..common.scheduler import TileScheduler
+from ..common.layer import Layer
+from ..common.layer_config import LayerConfig
+from ..common.layer_order import LayerOrder, LayerTiles
+from ..common.scheduler import RasterOrder, TileScheduler
+from ..common.start import prepare, wait_for_previous_grid
 from ..own import kernel as own_kernel
 from .kernel5 import kernel5
 from .kernel6 import kernel6
@@ -32,7 +36,7 @@ from max.gpu.sync import syncwarp
 @inline(.always)
 def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     """Prepares barriers and TMEM before the roles. All threads call this."""
-    cta.prepare(problem)
+    prepare(cta, problem)
     cluster_sync()
     if cta.warp == 0:
         tmem_allocate[config](tmem_address_slot(cta))
@@ -42,7 +46,7 @@ def start[config: GemmConfig](cta: Cta[config], problem: Problem):
     else:
         barrier()
     fence_after_thread_sync()
-    cta.wait_for_previous_grid()
+    wait_for_previous_grid(cta)
 
 
 @inline(.always)
@@ -57,21 +61,26 @@ def finish[config: GemmConfig](cta: Cta[config]):
 
 
 @inline(.always)
-def run[config: GemmConfig](cta: Cta[config], problem: Problem):
+def run[config: LayerConfig](cta: Cta[config.gemm], problem: Problem, layer: Layer):
     """Runs the kernel in one CTA. All threads call this."""
-    var tiles = TileScheduler[config](cta, problem)
-    start(cta, problem)
-    tiles.find_first_grouped_tile()
-    comptime if config.kernel.name == "kernel5":
-        kernel5(cta, problem, tiles.tile)
-    elif config.kernel.name == "kernel6":
-        kernel6(cta, problem, tiles.tile)
-    elif config.kernel.name == "kernel7":
-        kernel7(cta, problem, tiles.tile)
-    elif config.kernel.name == "kernel8":
-        kernel8(cta, problem, tiles)
-    elif config.kernel.name == "kernel9":
-        kernel9(cta, problem, tiles)
+    comptime kernel = config.gemm.kernel
+    comptime if kernel.name == "kernel8" or kernel.name == "kernel9":
+        var tiles = LayerTiles[config](cta, problem, LayerOrder[config](problem, layer.groups))
+        start(cta, problem)
+        tiles.find_first_tile()
+        comptime if kernel.name == "kernel8":
+            kernel8(cta, problem, layer, tiles)
+        else:
+            kernel9(cta, problem, layer, tiles)
     else:
-        own_kernel(cta, problem, tiles)
+        var tiles = TileScheduler[config.gemm](cta, problem, RasterOrder[config.gemm](problem))
+        start(cta, problem)
+        comptime if kernel.name == "kernel5":
+            kernel5(cta, problem, tiles.tile)
+        elif kernel.name == "kernel6":
+            kernel6(cta, problem, tiles.tile)
+        elif kernel.name == "kernel7":
+            kernel7(cta, problem, tiles.tile)
+        else:
+            own_kernel(cta, problem, tiles)
     finish(cta)

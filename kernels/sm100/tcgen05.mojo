@@ -55,7 +55,7 @@ def tmem_allocate[config: GemmConfig](address_slot: UInt32):
             "tcgen05.alloc.cta_group::",
             config.cta_group,
             ".sync.aligned.shared::cta.b32 [$0], ",
-            config.tmem_columns(),
+            config.tmem_columns,
             ";",
         ),
         NoneType,
@@ -72,7 +72,7 @@ def tmem_allocate[config: GemmConfig](address_slot: UInt32):
 def tmem_deallocate[config: GemmConfig](tmem: UInt32):
     """Frees the TMEM of this CTA (PTX ISA 9.7.16.7.1). One warp of every CTA that shares the MMA calls this."""
     inlined_assembly[
-        String("tcgen05.dealloc.cta_group::", config.cta_group, ".sync.aligned.b32 $0, ", config.tmem_columns(), ";"),
+        String("tcgen05.dealloc.cta_group::", config.cta_group, ".sync.aligned.b32 $0, ", config.tmem_columns, ";"),
         NoneType,
         constraints="r,~{memory}",
     ](tmem)

@@ -8,8 +8,7 @@ from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
 from ..common.pipeline import CONSUMER
 from ..common.producer import Loader
-from ..common.scheduler import TileScheduler
-from .cta import sync_warpgroup
+from .warpgroup import sync_warpgroup
 from .epilogue import Epilogue
 from .mainloop import Consumer
 from .wgmma import Accumulator
@@ -31,7 +30,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
             # load.
             if elect_one_sync():
                 stage.as_producer().producer_acquire()
-                loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.block_k))
+                loader.expect_and_load(cta, tile, 0, Int32(k) * Int32(config.stage_columns()))
             syncwarp()
         stage.consumer_wait()
         if multiplies:
@@ -50,7 +49,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
 
 
 @inline(.always)
-def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Runs all roles of a CTA after `start`."""
-    var accumulator = load_and_multiply(cta, problem, tiles.tile)
-    write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)
+    var accumulator = load_and_multiply(cta, problem, tile)
+    write_tile[config](Epilogue[config](cta, tile, accumulator), problem.c)

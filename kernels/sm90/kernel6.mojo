@@ -10,11 +10,10 @@ producer writes a stage again only after all consumers that read its slices have
 
 A tile of 64 rows has one consumer warpgroup."""
 from ..common.config import GemmConfig
-from ..common.cta import Cta, Problem
+from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
-from ..common.scheduler import TileScheduler
-from ..common.tile_producer import produce_tiles
-from .cta import warp_of_group, warpgroup
+from ..common.producer import produce
+from .warpgroup import warp_of_group, warpgroup
 from .epilogue import Epilogue
 from .mainloop import Consumer, consume_one_tile, skip_one_tile
 from max.gpu.intrinsics import warpgroup_reg_alloc, warpgroup_reg_dealloc
@@ -29,36 +28,36 @@ K registers, 512 for one thread of all warpgroups together. A single consumer ha
 @inline(.always)
 def is_producer[config: GemmConfig](cta: Cta[config]) -> Bool:
     """This thread belongs to the producer warpgroup."""
-    return warpgroup(cta) == UInt32(config.consumers())
+    return warpgroup(cta) == UInt32(config.consumers)
 
 
 @inline(.always)
 def give_registers[config: GemmConfig]():
     """Gives registers to the consumers. The producer warpgroup calls this."""
-    comptime if config.consumers() == 2:
+    comptime if config.consumers == 2:
         warpgroup_reg_dealloc[PRODUCER_REGISTERS]()
 
 
 @inline(.always)
 def take_registers[config: GemmConfig]():
     """Waits for registers of the producer, and takes them. The consumer warpgroups call this."""
-    comptime if config.consumers() == 2:
+    comptime if config.consumers == 2:
         warpgroup_reg_alloc[CONSUMER_REGISTERS]()
 
 
 @inline(.always)
-def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Runs all roles of a CTA after `start`."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce_tiles(cta, problem, tiles)
+                produce(cta, problem, tile)
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)
-        if consumer.owns_rows(tiles.tile, problem):
+        if consumer.owns_rows(tile, problem):
             var accumulator = consume_one_tile(cta, consumer, problem.k_iterations)
-            write_tile[config](Epilogue[config](cta, tiles.tile, accumulator), problem.c)
+            write_tile[config](Epilogue[config](cta, tile, accumulator), problem.c)
         else:
             skip_one_tile(cta, consumer, problem.k_iterations)

@@ -4,11 +4,10 @@ A warpgroup writes its rows in steps of `epilogue_width` columns through two buf
 stores the other. The buffers take 16 KB of shared memory, not 64 KB, so a fourth stage fits. The grid has bands, so
 that CTAs that run at the same time share operands in the L2 cache (LaunchPlan)."""
 from ..common.config import GemmConfig
-from ..common.cta import Cta, Problem
+from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import finish_stores, write_double_buffered
-from ..common.scheduler import TileScheduler
-from ..common.tile_producer import produce_tiles
-from .cta import warp_of_group
+from ..common.producer import produce
+from .warpgroup import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
 from .mainloop import Consumer, consume_one_tile, skip_one_tile
@@ -16,19 +15,19 @@ from max.gpu.primitives.cluster import elect_one_sync
 
 
 @inline(.always)
-def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileScheduler[config]):
+def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Runs all roles of a CTA after `start`."""
     if is_producer(cta):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce_tiles(cta, problem, tiles)
+                produce(cta, problem, tile)
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)
-        if consumer.owns_rows(tiles.tile, problem):
+        if consumer.owns_rows(tile, problem):
             var accumulator = consume_one_tile(cta, consumer, problem.k_iterations)
-            var epilogue = Epilogue[config](cta, tiles.tile, accumulator)
+            var epilogue = Epilogue[config](cta, tile, accumulator)
             write_double_buffered[config](epilogue, problem.c)
             finish_stores(epilogue.leads())
         else:

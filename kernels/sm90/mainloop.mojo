@@ -2,15 +2,35 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.pipeline import CONSUMER, MBarrier, Pipeline
-from ..common.ptx import fence_proxy_async
-from .cta import sync_warpgroup, warp_of_group, warpgroup
-from .promotion import Promotion
+from .warpgroup import sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import Accumulator, operand_descriptor
-from max.gpu.sync import syncwarp
 
 
-struct Consumer[config: GemmConfig](TrivialRegisterPassable):
+trait StageConsumer(TrivialRegisterPassable):
+    """Multiplies the stages of a tile."""
+
+    comptime config: GemmConfig
+
+    def multiply_stage[
+        *, first_stage: Bool = False
+    ](
+        mut self,
+        mut accumulator: Accumulator[Self.config],
+        mut stages: Pipeline[Self.config.stages],
+        mut previous: UInt32,
+    ):
+        """Multiplies the next stage. `previous` is the last one that this has started, and not yet released."""
+        ...
+
+    def finish_tile(self, accumulator: Accumulator[Self.config], last: UInt32):
+        """Waits for all MMAs and releases the last stage."""
+        ...
+
+
+struct Consumer[gemm: GemmConfig](StageConsumer):
     """The operands that one consumer warpgroup reads, and the barriers that it signals."""
+
+    comptime config = Self.gemm
 
     var group: UInt32
     var row: Int32  # this warpgroup's first row in a tile
@@ -18,24 +38,22 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
     var b: UInt64
     var empty: MBarrier  # the first empty barrier of the CTA whose rank is this thread's lane
     var signals: Bool  # this thread arrives there: that CTA writes into the stages of this one
-    var promotion: Promotion[Self.config]
 
     @inline(.always)
-    def __init__(out self, cta: Cta[Self.config]):
-        comptime rows_bytes = Self.config.a_bytes() // Self.config.consumers_of_tile()
+    def __init__(out self, cta: Cta[Self.gemm]):
+        comptime rows_bytes = Self.gemm.a_bytes() // Self.gemm.consumers_of_tile
         self.group = warpgroup(cta)
-        var part = self.group % UInt32(Self.config.consumers_of_tile())
-        self.row = Int32(part) * Int32(Self.config.consumer_m())
+        var part = self.group % UInt32(Self.gemm.consumers_of_tile)
+        self.row = Int32(part) * Int32(Self.gemm.consumer_m())
         self.a = operand_descriptor(
-            cta.shared + UInt32(cta.layout.a) + part * UInt32(rows_bytes), Self.config.a_mn_major()
+            cta.shared + UInt32(cta.layout.a) + part * UInt32(rows_bytes), Self.gemm.a_mn_major()
         )
-        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b), Self.config.b_mn_major())
-        var rank = min(cta.lane, UInt32(Self.config.cluster_size() - 1))
+        self.b = operand_descriptor(cta.shared + UInt32(cta.layout.b), Self.gemm.b_mn_major())
+        var rank = min(cta.lane, UInt32(Self.gemm.cluster_size() - 1))
         self.empty = cta.empty().in_cta(rank)
         self.signals = cta.lane == rank and cta.writer_mask() >> rank & 1 == 1
-        comptime if not Self.config.promotes():  # with promotion, every warp arrives (`empty_arrivals`)
+        comptime if Self.gemm.consumer_arrivals == 1:  # otherwise, every warp arrives
             self.signals = self.signals and warp_of_group(cta) == 0
-        self.promotion = {cta, self.row}
 
     @inline(.always)
     def owns_rows(self, tile: Tile, problem: Problem) -> Bool:
@@ -43,20 +61,19 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         return tile.row + self.row < tile.end and tile.column < Int32(problem.n)
 
     @inline(.always)
-    def multiply[*, first_stage: Bool = False](self, mut accumulator: Accumulator[Self.config], stage: UInt32):
+    def multiply[*, first_stage: Bool = False](self, mut accumulator: Accumulator[Self.gemm], stage: UInt32):
         """Starts to multiply a stage, and adds it to the accumulator. The `first_stage` of a tile overwrites it."""
-        accumulator.multiply[first_stage=first_stage](
-            self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
-            self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
-        )
+        accumulator.multiply[first_stage=first_stage](self.a_of(stage), self.b_of(stage))
 
     @inline(.always)
-    def multiply_piece[piece: Int](mut self, stage: UInt32):
-        """Starts to multiply a piece of a stage (promotion.mojo)."""
-        self.promotion.multiply[piece](
-            self.a + UInt64(stage * UInt32(Self.config.a_bytes() // 16)),
-            self.b + UInt64(stage * UInt32(Self.config.b_bytes() // 16)),
-        )
+    def a_of(self, stage: UInt32) -> UInt64:
+        """Returns the descriptor of this warpgroup's rows of A in a stage."""
+        return self.a + UInt64(stage * UInt32(Self.gemm.a_bytes() // 16))
+
+    @inline(.always)
+    def b_of(self, stage: UInt32) -> UInt64:
+        """Returns the descriptor of B in a stage."""
+        return self.b + UInt64(stage * UInt32(Self.gemm.b_bytes() // 16))
 
     @inline(.always)
     def release(self, stage: UInt32):
@@ -64,6 +81,29 @@ struct Consumer[config: GemmConfig](TrivialRegisterPassable):
         of the stage must come before; it covers the whole warpgroup."""
         if self.signals:
             self.empty.next(stage).arrive()
+
+    @inline(.always)
+    def multiply_stage[
+        *, first_stage: Bool = False
+    ](mut self, mut accumulator: Accumulator[Self.gemm], mut stages: Pipeline[Self.gemm.stages], mut previous: UInt32):
+        """Waits for the next stage and starts to multiply it, then waits for the previous one and releases it, so that
+        the tensor core always has work."""
+        stages.consumer_wait()
+        self.multiply[first_stage=first_stage](accumulator, stages.stage)
+        comptime if Self.gemm.stages == 1:
+            accumulator.wait[0]()
+            self.release(stages.stage)
+        elif not first_stage:
+            accumulator.wait[1]()
+            self.release(previous)
+        previous = stages.stage
+        stages.advance()
+
+    @inline(.always)
+    def finish_tile(self, accumulator: Accumulator[Self.gemm], last: UInt32):
+        comptime if Self.gemm.stages > 1:
+            accumulator.wait[0]()
+            self.release(last)
 
 
 trait SideJob(TrivialRegisterPassable):
@@ -86,64 +126,12 @@ struct NoSideJob(SideJob, TrivialRegisterPassable):
 
 
 @inline(.always)
-def multiply_stage[
-    config: GemmConfig, *, first_stage: Bool = False
-](
-    cta: Cta[config],
-    mut consumer: Consumer[config],
-    mut accumulator: Accumulator[config],
-    mut stages: Pipeline[config.stages],
-    mut previous: UInt32,
-):
-    """Waits for the next stage and starts to multiply it, then waits for the previous one and releases it, so that the
-    tensor core always has work. With promotion, it multiplies and releases one stage at a time."""
-    comptime if config.promotes():
-        return promote_stage[first_stage=first_stage](cta, consumer, accumulator, stages)
-    stages.consumer_wait()
-    consumer.multiply[first_stage=first_stage](accumulator, stages.stage)
-    comptime if config.stages == 1:
-        accumulator.wait[0]()
-        consumer.release(stages.stage)
-    elif not first_stage:
-        accumulator.wait[1]()
-        consumer.release(previous)
-    previous = stages.stage
-    stages.advance()
-
-
-@inline(.always)
-def promote_stage[
-    config: GemmConfig, *, first_stage: Bool
-](
-    cta: Cta[config],
-    mut consumer: Consumer[config],
-    mut accumulator: Accumulator[config],
-    mut stages: Pipeline[config.stages],
-):
-    """Waits for the next stage, multiplies it, releases it, and promotes its sums with its scale factors."""
-    comptime pieces = Promotion[config].pieces
-    stages.consumer_wait()
-    var factors = consumer.promotion.factors[first_stage=first_stage](stages.stage)
-    comptime for piece in range(pieces):
-        consumer.multiply_piece[piece](stages.stage)
-        comptime if piece == 0:
-            fence_proxy_async()  # the async proxy writes the next factors: only after these reads
-        accumulator.wait[0]()
-        comptime if piece == pieces - 1:
-            syncwarp()  # all lanes have read their factors; one lane arrives
-            consumer.release(stages.stage)
-        consumer.promotion.promote[piece, first_stage=first_stage](factors, accumulator)
-    stages.advance()
-
-
-@inline(.always)
 def start_tile[
-    config: GemmConfig, Job: SideJob
+    C: StageConsumer, Job: SideJob, //
 ](
-    cta: Cta[config],
-    mut consumer: Consumer[config],
-    mut accumulator: Accumulator[config],
-    mut stages: Pipeline[config.stages],
+    mut consumer: C,
+    mut accumulator: Accumulator[C.config],
+    mut stages: Pipeline[C.config.stages],
     k_iterations: UInt32,
     job: Job,
 ) -> UInt32:
@@ -152,30 +140,22 @@ def start_tile[
 
     The code for the first stages is unrolled, each with its step, because registers cannot be indexed at run time."""
     var last: UInt32 = 0
-    multiply_stage[first_stage=True](cta, consumer, accumulator, stages, last)
+    consumer.multiply_stage[first_stage=True](accumulator, stages, last)
     comptime for step in range(Job.steps):
         job.run[step]()
         stages.pin()
         if UInt32(step + 1) < k_iterations:
-            multiply_stage(cta, consumer, accumulator, stages, last)
+            consumer.multiply_stage(accumulator, stages, last)
     comptime first = Job.steps + 1
     for _ in range(UInt32(first), max(UInt32(first), k_iterations)):
-        multiply_stage(cta, consumer, accumulator, stages, last)
+        consumer.multiply_stage(accumulator, stages, last)
     return last
-
-
-@inline(.always)
-def finish_tile[config: GemmConfig](consumer: Consumer[config], accumulator: Accumulator[config], last: UInt32):
-    """Waits for all MMAs and releases the last stage."""
-    comptime if config.stages > 1 and not config.promotes():
-        accumulator.wait[0]()
-        consumer.release(last)
 
 
 @inline(.always)
 def skip_tile[
     config: GemmConfig
-](cta: Cta[config], consumer: Consumer[config], mut stages: Pipeline[config.stages], k_iterations: UInt32):
+](consumer: Consumer[config], mut stages: Pipeline[config.stages], k_iterations: UInt32):
     """Releases every stage of a tile unread. A warpgroup without rows in C calls this, not `start_tile` and
     `finish_tile`: its CTA still loads slices for other CTAs. Products that no thread stores would cost power."""
     for _ in range(k_iterations):
@@ -193,8 +173,8 @@ def consume_one_tile[
     """Multiplies the only tile of a CTA, and returns its accumulator."""
     var stages = cta.stages(CONSUMER)
     var accumulator = Accumulator[config]()
-    var last = start_tile(cta, consumer, accumulator, stages, k_iterations, NoSideJob())
-    finish_tile(consumer, accumulator, last)
+    var last = start_tile(consumer, accumulator, stages, k_iterations, NoSideJob())
+    consumer.finish_tile(accumulator, last)
     return accumulator
 
 
@@ -202,4 +182,4 @@ def consume_one_tile[
 def skip_one_tile[config: GemmConfig](cta: Cta[config], consumer: Consumer[config], k_iterations: UInt32):
     """Releases all stages unread. A warpgroup without rows in C calls this, not `consume_one_tile`."""
     var stages = cta.stages(CONSUMER)
-    skip_tile(cta, consumer, stages, k_iterations)
+    skip_tile(consumer, stages, k_iterations)

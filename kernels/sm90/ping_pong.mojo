@@ -10,16 +10,16 @@ last, half-sized tile.
 Correctness needs the order too. A warpgroup skips the stages of the other's tiles without a wait on their barriers, and
 the parity only tells odd phases from even ones. So a warpgroup begins its tile after the other has seen all of its
 stages full: from then on each barrier is in the phase that the warpgroup waits for, or in the one before."""
-from ..common.config import GemmConfig
-from ..common.epilogues import *
 from ..common.cta import Cta, Problem
 from ..common.epilogue_store import finish_stores, write_double_buffered
+from ..common.layer import Layer
+from ..common.layer_config import LayerConfig
+from ..common.layer_order import LayerTiles
 from ..common.pipeline import CONSUMER
-from ..common.scheduler import TileScheduler
-from .cta import WARPGROUP_WARPS, warp_of_group, warpgroup
-from .epilogue import Epilogue, apply_epilogue
-from .mainloop import Consumer, NoSideJob, finish_tile, skip_tile, start_tile
-from .quantise import quantise
+from .layer_epilogue import finished
+from .mainloop import NoSideJob, skip_tile, start_tile
+from .promotion import LayerConsumer
+from .warpgroup import WARPGROUP_WARPS, warp_of_group, warpgroup
 from .wgmma import Accumulator
 from max.gpu.sync import named_barrier, named_barrier_arrive
 
@@ -46,9 +46,11 @@ struct OrderBarrier(TrivialRegisterPassable):
 
 
 @inline(.always)
-def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, var tiles: TileScheduler[config]):
+def consume_ping_pong[
+    config: LayerConfig
+](cta: Cta[config.gemm], problem: Problem, layer: Layer, var tiles: LayerTiles[config]):
     """Multiplies and writes every second tile of the CTA. A consumer warpgroup calls this."""
-    var consumer = Consumer[config](cta)
+    var consumer = LayerConsumer[config](cta)
     var stages = cta.stages(CONSUMER)
     var order = OrderBarrier(warpgroup(cta))
     if order.group == 1:
@@ -57,19 +59,15 @@ def consume_ping_pong[config: GemmConfig](cta: Cta[config], problem: Problem, va
         tiles.wait_for_next_tile(cta)
     while tiles.has_tile():
         order.wait()
-        if consumer.owns_rows(tiles.tile, problem):
-            var accumulator = Accumulator[config]()
-            var last = start_tile(cta, consumer, accumulator, stages, problem.k_iterations, NoSideJob())
+        if consumer.plain.owns_rows(tiles.tile, problem):
+            var accumulator = Accumulator[config.gemm]()
+            var last = start_tile(consumer, accumulator, stages, problem.k_iterations, NoSideJob())
             order.arrive()
-            finish_tile(consumer, accumulator, last)
-            comptime if config.is_fused():
-                accumulator = apply_epilogue(cta, tiles.tile, accumulator, problem.layer.operands_of(tiles.tile.group))
-            comptime if config.quantises():
-                accumulator = quantise(cta, tiles.tile, accumulator, problem)
-            var epilogue = Epilogue[config](cta, tiles.tile, accumulator, problem.layer.operands.alpha)
-            write_double_buffered[config](epilogue, problem.c)
+            consumer.finish_tile(accumulator, last)
+            var epilogue = finished[config](cta, tiles.tile, accumulator, problem, layer)
+            write_double_buffered[config.gemm](epilogue, problem.c)
         else:
-            skip_tile(cta, consumer, stages, problem.k_iterations)
+            skip_tile(consumer.plain, stages, problem.k_iterations)
             order.arrive()
         stages.skip(problem.k_iterations)
         tiles.wait_for_next_tile(cta)

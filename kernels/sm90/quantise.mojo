@@ -7,8 +7,12 @@ row of a tile in registers, so a block takes two shuffles and no shared memory."
 from ..common.block_scaling import F32_BLOCK
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
-from ..common.ptx import mul_after_wait, pinned, store_global
-from .epilogue import first_row_of_thread
+from ..common.global_memory import store_global
+from ..common.layer import Layer
+from ..common.layer_config import LayerConfig
+from ..common.ptx import mul_after_wait, pinned
+from .epilogue import WARP_ROWS
+from .warpgroup import warp_of_group, warpgroup
 from .wgmma import MMA_M, Accumulator
 from max.gpu.primitives.warp import shuffle_xor
 from std.math import align_up
@@ -20,15 +24,17 @@ comptime BLOCK_REGISTERS = F32_BLOCK // 2
 
 @inline(.always)
 def quantise[
-    config: GemmConfig
-](cta: Cta[config], tile: Tile, values: Accumulator[config], problem: Problem) -> Accumulator[config]:
+    config: LayerConfig
+](cta: Cta[config.gemm], tile: Tile, values: Accumulator[config.gemm], problem: Problem, layer: Layer) -> Accumulator[
+    config.gemm
+]:
     """Multiplies a finished tile by alpha if A and B have `scales`, divides it by its factors, and stores
     the factors."""
     var found = values
     comptime if config.scales != "none":
         comptime for block in range(values.blocks):
             comptime for i in range(values.registers):
-                found.values[block][i] = mul_after_wait(values.values[block][i], problem.layer.operands.alpha)
+                found.values[block][i] = mul_after_wait(values.values[block][i], layer.operands.alpha)
     var columns = config.c_column(Int32(problem.n))
     var lane_row = first_row_of_thread(cta, tile)
     comptime for block in range(values.blocks):
@@ -46,8 +52,17 @@ def quantise[
                 var row = lane_row + UInt32(block * MMA_M + 8 * i)
                 if cta.lane % 4 == 0 and row < UInt32(tile.end) and column < columns:
                     var place = UInt64(column // F32_BLOCK) * UInt64(align_up(problem.m, 4)) + UInt64(row)
-                    store_global(problem.layer.operands.factors + 4 * place, factor)
+                    store_global(layer.operands.factors + 4 * place, factor)
                 comptime for at in range(first + 2 * i, first + BLOCK_REGISTERS, 4):
                     comptime for c in range(2):
                         found.values[block][at + c] = found.values[block][at + c] / factor
     return found
+
+
+@inline(.always)
+def first_row_of_thread[config: GemmConfig](cta: Cta[config], tile: Tile) -> UInt32:
+    """Returns the first row of the product that this thread's registers hold."""
+    var part = warpgroup(cta) % UInt32(config.consumers_of_tile)
+    return (
+        UInt32(tile.row) + part * UInt32(config.consumer_m()) + warp_of_group(cta) * UInt32(WARP_ROWS) + cta.lane // 4
+    )

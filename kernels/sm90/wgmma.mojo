@@ -3,8 +3,7 @@
 All 128 threads of a warpgroup call these functions, in code that is uniform across it. wgmma is asynchronous: between a
 multiplication and the wait for its group, no thread may access the accumulator or overwrite the stage.
 """
-from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, k_advance
-from ..common.types import *
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig, element_bytes, k_advance
 from max.gpu.compute.mma import (
     WGMMADescriptor,
     wgmma_async,
@@ -36,11 +35,11 @@ def multiply_slice[
     config: GemmConfig, columns: Int, scale_d: Int
 ](a: UInt64, b: UInt64, values: StaticTuple[Float32, columns // 2]) -> StaticTuple[Float32, columns // 2]:
     """Starts one wgmma of 64 rows x `columns` columns x 32 bytes of K; `scale_d` 0 ignores the old values."""
-    comptime dtype = config.operand_dtype()
+    comptime dtype = config.dtype
     return wgmma_async[
         MMA_M,
         columns,
-        config.scaling.mma_k(),
+        MMA_K_BYTES // element_bytes(config.dtype),
         a_type=dtype,
         b_type=dtype,
         accum_type=DType.float32,
@@ -50,7 +49,15 @@ def multiply_slice[
     ](WGMMADescriptor[dtype](Int64(a)), WGMMADescriptor[dtype](Int64(b)), values)
 
 
-struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
+trait Sums(TrivialRegisterPassable):
+    """The finished sums of a tile, as the registers of an accumulator hold them."""
+
+    def value[block: Int, register: Int](self) -> Float32:
+        """Returns one sum of this thread."""
+        ...
+
+
+struct Accumulator[config: GemmConfig](Sums):
     """The sums of one consumer warpgroup, in blocks of 64 rows. Register 4j + i of a block holds, in thread t of warp
     w, row 16w + t / 4 + 8 * (i / 2) and column 8j + 2 * (t % 4) + i % 2 (PTX ISA 9.7.15.5.1.1)."""
 
@@ -83,3 +90,7 @@ struct Accumulator[config: GemmConfig](TrivialRegisterPassable):
     def wait[pending: Int](self):
         """Waits until at most `pending` of the newest groups are unfinished."""
         wgmma_wait_group_sync[pending]()
+
+    @inline(.always)
+    def value[block: Int, register: Int](self) -> Float32:
+        return self.values[block][register]

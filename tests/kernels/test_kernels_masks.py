@@ -226,7 +226,7 @@ def test_boxes_of_c_are_as_wide_as_their_swizzle(planner: Planner, width: int, s
         ({"mma_n": 96, "epilogue_width": 64}, "epilogue width 64 does not divide the 96"),
         ({"epilogue_width": 8}, "epilogue width 8 is not one of 16, 32, 64"),
         ({"cta_group": 3}, "cta group 3 is not possible on sm_100a"),
-        ({"block_k": 32}, "block K 32"),
+        ({"block_k": 32}, "'block_k' is not a parameter"),
         ({"cta_group": 1, "mma_m": 64, "cluster_m": 1, "cluster_n": 16}, "16 CTAs share 64 rows of A and each needs"),
         ({"arch": "sm_120a"}, "arch 'sm_120a' is not one of sm_100a, sm_90a"),
         (hopper() | {"cta_group": 2}, "cta group 2 is not possible on sm_90a"),

@@ -13,7 +13,7 @@ from harness import paths
 
 
 def test_the_kernels_know_the_same_gpcs():
-    text = (paths.kernels_dir() / "common" / "config.mojo").read_text(encoding="utf-8")
+    text = (paths.kernels_dir() / "common" / "schedule.mojo").read_text(encoding="utf-8")
     [blackwell, hopper] = re.findall(r"\[((?:\d+(?:, )?)+)\]", text)
     assert tuple(map(int, blackwell.split(", "))) == usual_gpu("sm_100a").gpcs
     assert tuple(map(int, hopper.split(", "))) == usual_gpu("sm_90a").gpcs
