@@ -133,15 +133,8 @@ struct LaunchPlan(Copyable):
         if config.gemm.kernel.is_persistent:
             var clusters = self.clusters_m * self.clusters_n * config.split_k
             if clusters * config.gemm.cluster_size() > LARGEST_GRID:
-                raise Error(
-                    "M ",
-                    m,
-                    " and N ",
-                    n,
-                    " make ",
-                    clusters,
-                    " cluster tiles, too many for one launch: use smaller ones",
-                )
+                var many = String(t"{clusters} cluster tiles, too many for one launch: use smaller ones")
+                raise Error("M ", m, " and N ", n, " make ", many)
             if config.gemm.fills_sms():
                 clusters = min(clusters, config.sms // config.gemm.cluster_size())
             self.grid_x, self.grid_y, self.grid_z = clusters * config.gemm.cluster_m, config.gemm.cluster_n, 1
@@ -149,13 +142,8 @@ struct LaunchPlan(Copyable):
             self.grid_x, self.grid_z = band_grid(self.clusters_m, config)
             self.grid_y = self.clusters_n * config.gemm.cluster_n
         if self.grid_y > 65535:
-            raise Error(
-                "N ",
-                n,
-                " makes a grid of ",
-                self.grid_y,
-                " CTAs along y, more than 65535: use a wider MMA shape or a smaller N",
-            )
+            var rule = "CTAs along y, more than 65535: use a wider MMA shape or a smaller N"
+            raise Error("N ", n, " makes a grid of ", self.grid_y, " ", rule)
         self.block = config.gemm.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
         var a: StaticString = "B" if config.swapped else "A"

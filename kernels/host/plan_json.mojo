@@ -193,6 +193,10 @@ def arguments_json(config: LayerConfig, plan: LaunchPlan) -> String:
     """Returns the arguments of the kernel in the order of its parameters."""
     var promotion = l2_promotion(config)
 
+    def argument(name: StaticString, kind: StaticString, members: List[String]) -> String:
+        var first: List[String] = [string_member("name", name), string_member("kind", kind)]
+        return object(first + members.copy())
+
     def map(name: StaticString, map: TensorMap) {imm promotion} -> String:
         var rows = map.row_bytes()
         var dims, strides = numbers(map.columns, map.rows), numbers(rows)
@@ -200,51 +204,26 @@ def arguments_json(config: LayerConfig, plan: LaunchPlan) -> String:
         if map.windows > 0:
             dims, strides = numbers(map.columns, map.box_rows, map.windows), numbers(rows, rows)
             box = numbers(map.box_columns, map.box_rows, 1)
-        return object(
-            [
-                string_member("name", name),
-                string_member("kind", "tensor_map"),
-                string_member("tensor", map.tensor),
-                string_member("dtype", map.dtype),
-                member("dims", dims),
-                member("strides", strides),
-                member("box", box),
-                member("offset", -map.box_rows * rows if map.windows > 0 else 0),
-                string_member(
-                    "swizzle", String(map.swizzle_bytes(), "B") if map.swizzle_bytes() > 0 else String("none")
-                ),
-                member("l2_promotion", promotion),
-            ]
-        )
+        var members: List[String] = [string_member("tensor", map.tensor), string_member("dtype", map.dtype)]
+        members += [member("dims", dims), member("strides", strides), member("box", box)]
+        members.append(member("offset", -map.box_rows * rows if map.windows > 0 else 0))
+        var swizzle = String(map.swizzle_bytes(), "B") if map.swizzle_bytes() > 0 else String("none")
+        members += [string_member("swizzle", swizzle), member("l2_promotion", promotion)]
+        return argument(name, "tensor_map", members)
 
     def scalar(name: StaticString, value: Int, type: StaticString = "u32") -> String:
-        return object(
-            [
-                string_member("name", name),
-                string_member("kind", "scalar"),
-                string_member("type", type),
-                member("value", value),
-            ]
-        )
+        return argument(name, "scalar", [string_member("type", type), member("value", value)])
 
     def address(name: StaticString, is_taken: Bool, shape: List[Int], dtype: Word) -> String:
         """Returns a parameter that is the address of a tensor, or 0."""
         if not is_taken:
             return scalar(name, 0, "u64")
-        return object(
-            [
-                string_member("name", name),
-                string_member("kind", "tensor"),
-                string_member("dtype", dtype),
-                member("shape", numbers(shape)),
-            ]
-        )
+        return argument(name, "tensor", [string_member("dtype", dtype), member("shape", numbers(shape))])
 
     var workspace = scalar("workspace", 0, "u64")
     if plan.workspace > 0:
-        var members: List[String] = [string_member("name", "workspace"), string_member("kind", "workspace")]
-        members += [member("counters", plan.counters), member("bytes", plan.workspace)]
-        workspace = object(members)
+        var size: List[String] = [member("counters", plan.counters), member("bytes", plan.workspace)]
+        workspace = argument("workspace", "workspace", size)
 
     var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
     if config.has_scale_factors():
@@ -278,12 +257,8 @@ def plan_json(config: LayerConfig, plan: LaunchPlan, entry: String, sizes: List[
         m = 0
         for size in sizes:
             m += size
-    var problem: List[String] = [
-        member("m", m),
-        member("n", plan.n),
-        member("k", plan.k),
-        member("groups", numbers(sizes)),
-    ]
+    var problem: List[String] = [member("m", m), member("n", plan.n), member("k", plan.k)]
+    problem.append(member("groups", numbers(sizes)))
     if config.masked:
         problem.append(member("masked", plan.m // plan.groups))
     if plan.ld.a > 0 or plan.ld.b > 0 or plan.ld.c > 0:

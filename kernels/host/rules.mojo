@@ -107,55 +107,29 @@ def schedule_error(config: LayerConfig) -> ConfigError:
     if gemm.raster_group != 1 and gemm.raster_group != 4 and gemm.raster_group != 8 and gemm.raster_group != 16:
         return ConfigError("raster_group", t"raster group {gemm.raster_group} is not one of 1, 4, 8, 16")
     if config.accumulators != 1 and not (config.accumulators == 2 and gemm.has_tmem()):
-        return ConfigError(
-            "accumulators",
-            String(
-                "accumulators ",
-                config.accumulators,
-                ": there are 1 or 2, in tensor memory" if gemm.has_tmem() else (
-                    ": there is 1, in registers, as sm_90a has no tensor memory"
-                ),
-            ),
-        )
+        var rule: StaticString = "there are 1 or 2, in tensor memory"
+        if not gemm.has_tmem():
+            rule = "there is 1, in registers, as sm_90a has no tensor memory"
+        return ConfigError("accumulators", t"accumulators {config.accumulators}: {rule}")
     if gemm.cancels_clusters() and (config.clc_depth < 1 or config.clc_depth > 3):
         return ConfigError("clc_depth", t"clc depth {config.clc_depth} is not one of 1, 2, 3")
     if not gemm.cancels_clusters() and config.clc_depth != 0:
-        return ConfigError(
-            "clc_depth",
-            String(
-                t"clc depth {config.clc_depth}: the scheduler {gemm.scheduler} has no responses of cluster"
-                t" launch control"
-            ),
-        )
+        var rule: StaticString = "has no responses of cluster launch control"
+        return ConfigError("clc_depth", t"clc depth {config.clc_depth}: the scheduler {gemm.scheduler} {rule}")
     if gemm.fills_sms() and config.sms < gemm.cluster_size():
-        return ConfigError(
-            "sms",
-            t"sms {config.sms}: a cluster of {gemm.cluster_m}x{gemm.cluster_n} needs {gemm.cluster_size()}",
-        )
+        var cluster = String(t"a cluster of {gemm.cluster_m}x{gemm.cluster_n}")
+        return ConfigError("sms", t"sms {config.sms}: {cluster} needs {gemm.cluster_size()}")
     if not gemm.fills_sms() and config.sms != 0:
-        return ConfigError(
-            "sms",
-            t"sms {config.sms}: the scheduler {gemm.scheduler} launches all tiles",
-            instead="scheduler",
-        )
+        var message = String(t"sms {config.sms}: the scheduler {gemm.scheduler} launches all tiles")
+        return ConfigError("sms", message, instead="scheduler")
     if config.ping_pong and (gemm.has_tmem() or not gemm.is_static()):
-        return ConfigError(
-            "ping_pong",
-            String(
-                t"ping-pong with {gemm.kernel.name} of {gemm.arch} and the scheduler"
-                t" {gemm.scheduler}: the warpgroups of sm_90a take turns on a fixed list of tiles"
-            ),
-            instead="scheduler",
-        )
+        var what = String(t"ping-pong with {gemm.kernel.name} of {gemm.arch} and the scheduler {gemm.scheduler}")
+        var message = String(t"{what}: the warpgroups of sm_90a take turns on a fixed list of tiles")
+        return ConfigError("ping_pong", message, instead="scheduler")
     if config.ping_pong and (gemm.mma_m > 128 or gemm.mma_m * gemm.mma_n > 128 * 128):
-        return ConfigError(
-            "mma_shape",
-            String(
-                t"mma shape {gemm.mma_m}x{gemm.mma_n} with ping-pong: one warpgroup has all rows of a"
-                t" tile and holds 128x128 or 64x256 accumulators"
-            ),
-            instead="ping_pong",
-        )
+        var rule: StaticString = "one warpgroup has all rows of a tile and holds 128x128 or 64x256 accumulators"
+        var message = String(t"mma shape {gemm.mma_m}x{gemm.mma_n} with ping-pong: {rule}")
+        return ConfigError("mma_shape", message, instead="ping_pong")
     return ConfigError()
 
 
@@ -168,17 +142,11 @@ def epilogue_error(config: LayerConfig) -> ConfigError:
     if config.epilogue == UNKNOWN_EPILOGUE:
         return ConfigError("epilogue", "epilogue: use one of " + String(", ").join(epilogue_names()))
     if config.is_fused() and config.scaling.name == E4M3.name:
-        return ConfigError(
-            "epilogue",
-            t"epilogue {config.fusion().name}: not behind e4m3, whose epilogue multiplies by alpha",
-            instead="dtype",
-        )
+        var message = String(t"epilogue {config.fusion().name}: not behind e4m3, whose epilogue multiplies by alpha")
+        return ConfigError("epilogue", message, instead="dtype")
     if config.is_fused() and not gemm.kernel.fuses:
-        return ConfigError(
-            "epilogue",
-            t"epilogue {config.fusion().name}: {gemm.kernel.name} stores the product as it is",
-            instead="kernel",
-        )
+        var message = String(t"epilogue {config.fusion().name}: {gemm.kernel.name} stores the product as it is")
+        return ConfigError("epilogue", message, instead="kernel")
     if config.step_columns() < 16 and not config.swapped:
         var pairs = config.out_scaling.bits == 4
         var what = config.c_dtype_name() if pairs else config.fusion().name

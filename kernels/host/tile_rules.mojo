@@ -43,15 +43,13 @@ def layout_error(config: LayerConfig) -> ConfigError:
     """Checks MN-major operands: boxes have 64 rows (PTX ISA 5.5.7), elements have 16 bits (PTX ISA 9.7.15.5)."""
     var gemm = config.gemm
     if config.layout != "nt" and config.scaling.bits < 16:
-        return ConfigError(
-            "layout", t"layout {config.layout}: {config.scaling.name} is multiplied as nt only", instead="dtype"
-        )
+        var message = String(t"layout {config.layout}: {config.scaling.name} is multiplied as nt only")
+        return ConfigError("layout", message, instead="dtype")
     if (gemm.a_mn_major() and gemm.cta_m() % 64 != 0) or (gemm.b_mn_major() and gemm.cta_b_rows() % 64 != 0):
         var shown = String(t"mma shape {gemm.mma_m}x{gemm.mma_n} with layout {config.layout}")
         var rows = gemm.cta_b_rows()
-        return ConfigError(
-            "mma_shape", t"{shown}: the {rows} columns of a CTA must be a multiple of 64", instead="layout"
-        )
+        var message = String(t"{shown}: the {rows} columns of a CTA must be a multiple of 64")
+        return ConfigError("mma_shape", message, instead="layout")
     return ConfigError()
 
 
@@ -94,11 +92,8 @@ def stages_error(config: LayerConfig) -> ConfigError:
     var gemm = config.gemm
     var most = config.stages_that_fit()
     if not gemm.kernel.pipelined and gemm.stages != 1:
-        return ConfigError(
-            "stages",
-            t"stages {gemm.stages}: {gemm.kernel.name} has no pipeline, its only depth is 1",
-            instead="kernel",
-        )
+        var message = String(t"stages {gemm.stages}: {gemm.kernel.name} has no pipeline, its only depth is 1")
+        return ConfigError("stages", message, instead="kernel")
     if gemm.stages < 1 and most >= 1:
         return ConfigError(
             "stages",
