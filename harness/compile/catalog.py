@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import exp
 from typing import Any
 
 from emugpu.gpus import GpuFacts, usual_gpu
@@ -141,18 +142,25 @@ SPACE_9: dict[str, Space] = {
     },
 }
 
-# The factors: seconds that an H200 took for five problems, each kernel alone in a steady state, where the power limit
-# makes joules of them (results/nvidia-h200-alone.json). 256x96, 128x160 and 128x128 without ping-pong are placed
-# between those by their area; in turns with cuBLAS they took 1.01, 1.02 and 1.03.
+
+def _hopper(rows: int, columns: int, cluster: tuple[int, int], **more: Any) -> Tiling:
+    """Returns a tiling whose factor follows from how often operands are read, from shared memory and, less those that a
+    cluster shares, from L2: fitted to 24 problems, each kernel alone on an H200, where the power limit makes joules of
+    them (`harness.compile.tilings.WAVES`).
+    """
+    read, shared = 1 / rows + 1 / columns, 1 / (rows * cluster[1]) + 1 / (columns * cluster[0])
+    alone = 0.044 if cluster == (1, 1) else 0
+    return Tiling((rows, columns), cluster, exp(18.1 * read - 7.64 * shared + alone - 0.1375), **more)
+
+
 SPLITS = (1, 2, 3, 4, 6, 8)
+WIDTHS = (256, 240, 224, 208, 192, 176, 160, 144, 128)
 HOPPER_TILINGS = (
-    Tiling((256, 128), (1, 2), 1.0),
-    Tiling((128, 256), (2, 1), 0.993),
-    Tiling((128, 128), (2, 1), 1.02, ping_pong=True),
-    Tiling((128, 192), (2, 1), 1.025),
-    Tiling((256, 96), (1, 2), 1.025),
-    Tiling((128, 160), (2, 1), 1.03),
-    Tiling((128, 128), (2, 1), 1.04),
+    Tiling((256, 128), (1, 2), 1.006),  # on average of 16 problems slower than 128x256, which reads as much
+    _hopper(128, 128, (2, 1), ping_pong=True),
+    *(_hopper(128, width, cluster) for width in WIDTHS for cluster in ((2, 1), (1, 2))),
+    _hopper(256, 96, (1, 2)),
+    *(_hopper(128, width, cluster, swapped=True, least_m=129) for width in WIDTHS for cluster in ((2, 1), (1, 2))),
     # Of few rows of A: those of 24 that were fastest somewhere (results/nvidia-h200-small-m.json).
     Tiling((64, 16), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=16),
     Tiling((128, 16), (1, 1), 1.1, swapped=True, splits=SPLITS, most_m=16),
@@ -165,11 +173,6 @@ HOPPER_TILINGS = (
     Tiling((128, 64), (1, 1), 1.1, splits=SPLITS, most_m=128),
     Tiling((128, 64), (1, 2), 1.1, splits=SPLITS, most_m=128),
     Tiling((128, 128), (1, 1), 1.1, splits=SPLITS, most_m=256),
-    # For a last row of tiles that is nearly empty; those below 208 by 18 problems on an H100 (nvidia-h100.json).
-    Tiling((128, 144), (2, 1), 1.18, swapped=True, least_m=129),
-    Tiling((128, 160), (2, 1), 1.08, swapped=True, least_m=129),
-    Tiling((128, 176), (2, 1), 1.08, swapped=True, least_m=129),
-    Tiling((128, 208), (2, 1), 1.08, swapped=True, least_m=129),
 )
 
 # As measured in turns (results/nvidia-h200-fp8.json).

@@ -13,10 +13,13 @@ from emugpu.gpus import usual_gpu
 from harness.compile.catalog import Kernel, Tiling
 from harness.problem import Shape, operand_bits
 
-FEW_CLUSTERS, OUTSIDE_SLOWER = 8, 1.5
-"""If a CTA of the last clusters along M lies completely outside C, and there are few clusters along M, the tiles of an
-H200 took 1.2 to 1.6 times as long as their waves predict (777x8192x8192: one cluster of 4). With 24 along M there was
-no such effect, nor on an H100 in a launch of one wave, where nothing waits for such a CTA (384x4096x4096).
+FEW_ROWS = 128
+"""With so many rows of A, or fewer, DRAM is the limit, and not the power."""
+WAVES = 0.6
+"""How much an idle SM costs at the power limit: the time goes with waves^WAVES * (CTAs / SMs)^(1 - WAVES), because SMs
+that wait leave their power to the others, which then have a higher clock. Fitted, with the factors of the tiles, to
+216 choices for 24 problems of 256 to 16,384 rows, each alone on an H200 (results/nvidia-h200-tiles.json). Fitted to 12
+of them alone, it chose for the others what took on average 1.0003 times as long as the fastest one.
 """
 DRAM_BYTES = {"sm_90a": 2300, "sm_100a": 3680}
 """Bytes per cycle of all SMs together, as published for copies: 4.1 TB/s on an H200 at 1.78 GHz; 7.2 TB/s by TMA on a
@@ -118,11 +121,11 @@ def estimate(tiling: Tiling, split: int, shape: Shape, arch: str, asked: Mapping
     # Multicast slices gain only half of the expected time.
     filled = (rows + columns + rows / cn + columns / cm) / 2 + max(0, rows - m) + max(0, columns - n)
     multiply = rows * columns * deep / 2 / gpu.multiplications * tiling.slower
-    ctas_m = ceil(m / rows)
-    lies_outside = ctas_m % cm and ceil(ctas_m / cm) <= FEW_CLUSTERS and (waves > 1 or ctas_m < cm)
-    outside = OUTSIDE_SLOWER if lies_outside else 1
-    work = waves * max(multiply, filled * deep / gpu.l2_bytes) * outside
+    work = waves * max(multiply, filled * deep / gpu.l2_bytes)
     partial = PARTIAL_SLOWER * 4 * rows * columns / gpu.l2_bytes
     handing_over = waves * (HAND_OVER + partial) + split * partial if split > 1 else 0
     dram = (shape.m + shape.b_rows) * shape.k * _element_bytes(asked) / DRAM_BYTES[arch]
+    if _rows(shape) > FEW_ROWS:
+        ctas = ceil(m / rows) * ceil(n / columns) * split * max(1, len(shape.groups))
+        work *= (ctas / sms / waves) ** (1 - WAVES)
     return Estimate(tiling, split, waves, work, dram, handing_over)

@@ -129,6 +129,13 @@ def test_sizes_are_read():
             (2, 1),
             False,
         ),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
+        ((5120, 5120, 13824), (128, 224), (2, 1), False),  # 6.97 of 7 waves; of 128x256 6.06
+        (
+            (384, 5120, 13824),
+            (128, 128),
+            (1, 2),
+            False,
+        ),  # three rows of tiles: half of a cluster along M is outside C
         ((777, 8192, 8192), (128, 208), (2, 1), False),  # swapped: 4 x 208 is 832, of 128 rows 896 or 1024 are paid for
     ],
 )
@@ -139,7 +146,7 @@ def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile
     assert make_config("kernel8", arch="sm_90a").mma_shape == (256, 128)
     asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), mma_shape=(64, 256), cluster=(1, 1))
     assert (asked.mma_shape, asked.cluster) == ((64, 256), (1, 1))
-    assert make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2)).mma_shape[0] == 256
+    assert make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2)).cluster == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def test_an_epilogue_and_the_type_of_c_change_no_choice():
     ("shape", "asked", "tile"),
     [
         ((2560, 2816, 7168), {"epilogue_width": 64}, (128, 256)),  # 128x160 would be the fastest: 160 = 2.5 * 64
-        ((1792, 1024, 6400), {"epilogue_width": 64, "cluster": (1, 2)}, (256, 128)),  # not 256x96
+        ((1792, 1024, 6400), {"epilogue_width": 64, "cluster": (1, 2)}, (128, 128)),  # not 128x144
         ((2560, 2816, 7168), {"stages": 6}, (128, 144)),  # six of 128x160 take 221 KiB, and C beside them
         ((4096, 4096, 4096), {"scheduler": "dynamic", "cluster": (1, 2)}, (256, 128)),
     ],
