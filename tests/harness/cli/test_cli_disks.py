@@ -34,9 +34,9 @@ sys.argv = ["harness", *sys.argv[1:]]
 entry()
 """
 WRONG = """
-from emugpu.launch.memory import Memory
-download = Memory.download
-Memory.download = lambda memory, name: download(memory, name) * (name != "C")
+from emugpu.launch.memory import LaunchMemory
+download = LaunchMemory.download
+LaunchMemory.download = lambda memory, name: download(memory, name) * (name != "C")
 """
 
 
