@@ -232,13 +232,13 @@ GENERATIONS_KEPT = 4
 class Generation:
     """The joint knowledge of the threads that arrive in one generation of a barrier.
 
-    ``waiting`` is the number of agents that have not left. ``arrived`` holds the last arrival by CTA and warp, and
-    ``times`` the component and time of each arrival.
+    ``waiting`` is the number of agents that have not left. ``arrived`` holds the arrivals by CTA and warp, and
+    ``times`` the component and time of each.
     """
 
     clock: Clock | None = None
     waiting: int = 0
-    arrived: dict[tuple[int, int], GroupArrived] = field(default_factory=dict)
+    arrived: dict[tuple[int, int], list[GroupArrived]] = field(default_factory=dict)
     times: list[tuple[int, int]] = field(default_factory=list)
 
     def is_over(self, clock: Clock) -> bool:
@@ -289,10 +289,10 @@ class ThreadBarriers:
         """
         agent, site = event.agent, event.site
         key = (agent.cta, agent.warp)
-        kept = (generations[number].arrived for number in sorted(generations, reverse=True))
-        earlier = next((arrived[key] for arrived in kept if key in arrived), None)
-        generations[event.generation].arrived[key] = event
-        if earlier is None or earlier.waits or not earlier.agent.lanes & agent.lanes:
+        newest = (generations[number].arrived.get(key, ()) for number in sorted(generations, reverse=True))
+        earlier = next((one for kept in newest for one in reversed(kept) if one.agent.lanes & agent.lanes), None)
+        generations[event.generation].arrived.setdefault(key, []).append(event)
+        if earlier is None or earlier.waits:
             return
         fix = "use another barrier in turn, or let the warp wait (bar.sync) before it arrives again"
         missing = "no wait for the end of the phase between the two arrivals"

@@ -170,6 +170,19 @@ CASES = {
         expected="roll(arange(64), 32)",
         block=128,
     ),
+    "a half of a warp that arrives twice, and the other half between": Case(
+        """
+        setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
+        setp.lt.u32 %p2, %r0, 48; @%p2 barrier.arrive 1, 64; bar.warp.sync -1; @!%p2 barrier.arrive 1, 64;
+        bar.warp.sync -1; @%p2 FAULT bar.warp.sync -1; @!%p2 FAULT bra DONE;
+        WAITS: bar.sync 1, 64; ld.shared.b32 %r1, [%r3+128]; bar.sync 2, 64; DONE:
+        """
+        + OUT,
+        "barrier.arrive 2, 64;",
+        "barrier.arrive 1, 64;",
+        ("error barrier-repeated: warp 1 arrives at barrier 1 again",),
+        expected="where(arange(64) < 32, arange(64) + 32, 0)",
+    ),
     "a warp that arrives twice in a phase": Case(
         """
         setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
