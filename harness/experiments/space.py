@@ -79,8 +79,8 @@ class Candidates:
 
     ``combinations``: their number, including those that the kernel itself chooses from for the problem. ``refused``:
     the refused ones, by the option whose rule they break. ``forms``: most promising first, with the kernel's own choice
-    of the other options; each tile comes once before any tile comes with a second cluster or split. ``only``: values
-    that all must have.
+    of the other options; each tile comes once, the default's too, before any comes with a second cluster, split of K or
+    order of operands. ``only``: values that all must have.
     """
 
     kernel: str
@@ -138,7 +138,7 @@ def space_of(
         rules = ", ".join(option for option, _ in refused.most_common())
         rules = f" (rules for {rules} refuse some)" if refused else ""
         raise UsageProblem(f"no configuration of {kernel} on {arch} has {asked_for}{rules}; use other values")
-    ordered = tuple(_ordered(forms, shape))
+    ordered = tuple(form for form in _ordered([default, *forms], shape) if form != default)
     return Candidates(default.kernel, arch, dtype, default, values, len(asked), refused, ordered, only)
 
 
@@ -154,7 +154,7 @@ def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
     turns: Counter[tuple[object, ...]] = Counter()
     keys = {}
     for form in sorted(forms, key=lambda form: cycles[form]):
-        tile = (form.cta_group, form.mma_shape, form.ping_pong, form.swapped)
+        tile = (form.cta_group, form.mma_shape, form.ping_pong)
         keys[form] = (cycles[form] > SLACK * best, turns[tile], cycles[form])
         turns[tile] += 1
     return sorted(forms, key=lambda form: keys[form])
@@ -163,9 +163,9 @@ def _ordered(forms: Sequence[KernelConfig], shape: Shape) -> list[KernelConfig]:
 def estimate_of(config: KernelConfig, shape: Shape) -> Estimate:
     """Returns the estimate for a configuration, also if the kernel itself does not offer it."""
     kernel = config.described_kernel
-    alike = {name: getattr(config, name) for name in OF_TILING if name != "cluster"}
-    known = offered(kernel, config.arch, alike)
-    tiling = Tiling(**alike, cluster=config.cluster, slower=known[0].slower if known else UNKNOWN_SLOWER)
+    own = {name: getattr(config, name) for name in OF_TILING}
+    known = offered(kernel, config.arch, own) or offered(kernel, config.arch, own | {"cluster": None})
+    tiling = Tiling(**own, slower=known[0].slower if known else UNKNOWN_SLOWER)
     asked = {"dtype": config.dtype, "sms": config.sms or None}
     return estimate(tiling, config.split_k, shape, config.arch, asked)
 
