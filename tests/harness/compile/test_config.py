@@ -118,35 +118,33 @@ def test_sizes_are_read():
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile", "cluster", "ping_pong"),
+    ("shape", "tile", "cluster", "ping_pong", "across"),  # across: the tile for a cluster of two along N
     [
-        ((4096, 4096, 4096), (128, 256), (2, 1), False),  # as many waves as 256x128, fewer joules
-        ((8192, 8192, 8192), (128, 256), (2, 1), False),  # 15.5 waves, 16 paid for; of 128x192 20.8 and 21, each dearer
-        ((512, 4096, 4096), (128, 128), (2, 1), True),  # half as many tiles of 256x128 as the GPU has SMs
-        (
-            (2500, 5120, 13824),
-            (128, 160),
-            (2, 1),
-            False,
-        ),  # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid
-        ((5120, 5120, 13824), (128, 224), (2, 1), False),  # 6.97 of 7 waves; of 128x256 6.06
-        (
-            (384, 5120, 13824),
-            (128, 128),
-            (1, 2),
-            False,
-        ),  # three rows of tiles: half of a cluster along M is outside C
-        ((777, 8192, 8192), (128, 208), (2, 1), False),  # swapped: 4 x 208 is 832, of 128 rows 896 or 1024 are paid for
+        # As many waves as 256x128, fewer joules.
+        ((4096, 4096, 4096), (128, 256), (2, 1), False, (256, 128)),
+        # 15.5 waves, 16 paid for; of 128x192 20.8 and 21, each dearer.
+        ((8192, 8192, 8192), (128, 256), (2, 1), False, (256, 128)),
+        # Half as many tiles of 256x128 as the GPU has SMs.
+        ((512, 4096, 4096), (128, 128), (2, 1), True, (128, 128)),
+        # 4.8 of them in turn, 5 are paid for; 3.03 of 256x128, 4 paid.
+        ((2500, 5120, 13824), (128, 160), (2, 1), False, (128, 160)),
+        # 6.97 of 7 waves; of 128x256 6.06.
+        ((5120, 5120, 13824), (128, 224), (2, 1), False, (128, 160)),
+        # Three rows of tiles: half of a cluster along M would be outside C.
+        ((384, 5120, 13824), (128, 128), (1, 2), False, (128, 128)),
+        # Swapped: 4 x 208 is 832, of 128 rows 896 or 1024 are paid for.
+        ((777, 8192, 8192), (128, 208), (2, 1), False, (128, 208)),
     ],
 )
-def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster, ping_pong):
+def test_a_hopper_kernel_that_walks_chooses_its_tile_for_the_problem(shape, tile, cluster, ping_pong, across):
     config = make_config("kernel8", arch="sm_90a", shape=Shape(*shape))
     assert (config.mma_shape, config.cluster, config.ping_pong) == (tile, cluster, ping_pong)
     assert not make_config("kernel8", arch="sm_90a", shape=Shape(*shape), scheduler="dynamic").ping_pong
     assert make_config("kernel8", arch="sm_90a").mma_shape == (256, 128)
     asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), mma_shape=(64, 256), cluster=(1, 1))
     assert (asked.mma_shape, asked.cluster) == ((64, 256), (1, 1))
-    assert make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2)).cluster == (1, 2)
+    asked = make_config("kernel8", arch="sm_90a", shape=Shape(*shape), cluster=(1, 2))
+    assert (asked.mma_shape, asked.cluster) == (across, (1, 2))
 
 
 @pytest.mark.parametrize(
