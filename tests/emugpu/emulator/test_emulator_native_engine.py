@@ -216,17 +216,23 @@ def test_long_loops(monkeypatch, name, schedule, seed):
     )
 
 
-def test_a_loop_of_scalars_is_worth_its_windows(monkeypatch):
-    """While other warps poll for its end: a turn of many short blocks is not nothing."""
-    windows: Counter[bool] = Counter()
+@pytest.fixture
+def windows(monkeypatch) -> Counter[bool]:
+    """Counts the windows that are offered to the native engine, by whether it takes them."""
+    found: Counter[bool] = Counter()
     passes = Machine._passes_natively
 
     def noted(self: Machine, *arguments: Any) -> bool:
         answer = passes(self, *arguments)
-        windows[answer] += 1
+        found[answer] += 1
         return answer
 
     monkeypatch.setattr(Machine, "_passes_natively", noted)
+    return found
+
+
+def test_a_loop_of_scalars_is_worth_its_windows(windows):
+    """While other warps poll for its end: a turn of many short blocks is not nothing."""
     body = f"""
     {PREFIX} mov.b32 %r1, 0; st.shared.u32 [%r5+4092], 0; bar.sync 0; setp.ge.u32 %p3, %r0, 32; @%p3 bra OTHERS;
     LOOP: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 20000; @%p1 bra LOOP; st.shared.u32 [%r5+4092], 1; bra END;
@@ -239,17 +245,8 @@ def test_a_loop_of_scalars_is_worth_its_windows(monkeypatch):
     assert windows[False] < 50  # those of the polling loops are Python's
 
 
-def test_a_loop_that_was_short_in_earlier_launches_is_native_once_it_is_long(monkeypatch):
+def test_a_loop_that_was_short_in_earlier_launches_is_native_once_it_is_long(windows):
     """Sixteen warps of the first launch leave it at once, so that entering it natively does not pay there."""
-    windows: Counter[bool] = Counter()
-    passes = Machine._passes_natively
-
-    def noted(self: Machine, *arguments: Any) -> bool:
-        answer = passes(self, *arguments)
-        windows[answer] += 1
-        return answer
-
-    monkeypatch.setattr(Machine, "_passes_natively", noted)
     body = f"""
     {PREFIX} ld.param.u32 %r9, [n]; mov.b32 %r1, 0;
     LOOP: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %r9; @%p1 bra LOOP; st.global.u32 [%rd1], %r1; ret;
