@@ -95,8 +95,6 @@ def bench(
 ) -> int:
     """Run a suite, compare it with a baseline and keep the history."""
     suite = load_suite(suite_name)
-    if suite.device == "gpu":
-        needs("bench")
     cases = _filter(suite, pattern)
     if save_baseline is not None:
         check_name(save_baseline)
@@ -105,6 +103,8 @@ def bench(
         for case in cases:
             click.echo(case.id)
         return EXIT_OK
+    if suite.device == "gpu":
+        needs("bench")
     progress = Console(stderr=True)
     prepared = runs.prepare(suite, cases, processes=processes, schedules=under, schedule_seed=schedule_seed)
     if jobs > 1 and any(job.request and job.request.gpu for job in prepared):
