@@ -19,8 +19,8 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 from harness import paths
 from harness.compile.config import make_config
 from harness.epilogues import EPILOGUES
+from harness.launch.max_ops import op_parameters, operation
 from harness.problem import BF16, Inputs
-from harness.run.model import op_parameters, operation
 from harness.validation import allowed_error, compute_reference
 
 TOKENS, HIDDEN, FFN = 96, 256, 384

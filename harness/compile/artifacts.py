@@ -37,12 +37,9 @@ from harness.compile import planner
 from harness.compile.compiler import (
     ask,
     compiled,
-    digest,
     driver_source,
     key_of,
     mojo_version,
-    package_version,
-    sources_hash,
     with_notice,
 )
 from harness.compile.config import KernelConfig
@@ -184,15 +181,6 @@ def plan_json(config: KernelConfig, shape: Shape) -> str:
     This does not compile the kernel: one planner, compiled once, serves all configurations.
     """
     return planner.plan_json(config.options(), shape, config.sources.root)
-
-
-def model_key(config: KernelConfig) -> str:
-    """Returns the name of a configuration's MAX model: a hash of sources, configuration and version of MAX.
-
-    The place of the compiler does not count, because models are carried to other machines.
-    """
-    options = json.dumps(config.options())
-    return digest(sources_hash(config.sources.root / "kernels"), options, str(package_version("max")))
 
 
 def _is_whole(folder: Path) -> bool:

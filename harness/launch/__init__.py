@@ -1,1 +1,1 @@
-"""Chooses the configuration of a launch, and launches by the CUDA driver, without MAX."""
+"""Chooses the configuration of a launch, launches by the CUDA driver, and names the ops of MAX, which does without."""

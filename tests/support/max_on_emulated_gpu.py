@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from max_models import compile_artifact, op_operands
 
 from emugpu.driver.gpu_model import gpu_model
 from emugpu.driver.log import LaunchRecord, Log
@@ -31,7 +32,6 @@ from harness.compile.artifacts import C_SCALE, Artifact
 from harness.compile.config import KernelConfig
 from harness.compile.planner import Plan, TensorArgument, TensorMapArgument
 from harness.problem import FP8, Inputs
-from harness.run.model import compile_artifact, op_operands
 from harness.validation import Matmul
 
 

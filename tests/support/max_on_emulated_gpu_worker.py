@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
-from harness.run.model import scalar
+from max_models import scalar
 
 
 def main(folder: Path) -> None:

@@ -25,7 +25,9 @@ from harness.problem import Shape, make_inputs
 from harness.run.case import Request
 from harness.run.runner import run
 
-nightly_unless_changed = pytest.mark.nightly_unless_changed("emugpu/driver/", "kernels/host/", "harness/run/")
+nightly_unless_changed = pytest.mark.nightly_unless_changed(
+    "emugpu/driver/", "kernels/host/", "harness/launch/max_ops", "tests/support/max_"
+)
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 PROMOTIONS = {128: 2, 256: 3}
 

@@ -13,8 +13,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import max_models
 import pytest
 from click.testing import CliRunner
+from max_models import model_key
 
 from emugpu import cache
 from emugpu.errors import CannotRun, UsageProblem
@@ -22,13 +24,13 @@ from harness import paths
 from harness.cli.main import main
 from harness.compile import artifacts as build_module
 from harness.compile import compiler, planner
-from harness.compile.artifacts import build, is_built, model_key
+from harness.compile.artifacts import build, is_built
 from harness.compile.catalog import SM_100A
 from harness.compile.compiler import driver_source, readable_errors
 from harness.compile.config import make_config
 from harness.compile.planner import TensorMapArgument, parse_plan
+from harness.launch.max_ops import op_parameters
 from harness.problem import Shape
-from harness.run.model import op_parameters
 
 # Stands in for the compiler: notes each call, and "compiles" a shell script that prints what a kernel would.
 FAKE_MOJO = r"""#!/bin/sh
@@ -437,7 +439,7 @@ def test_models_are_named_by_what_they_are_made_of(fake, monkeypatch):
     (fake / "kernels" / "x.mojo").write_text("two")
     assert model_key(TWO[0]) != key
     (fake / "kernels" / "x.mojo").write_text("one")
-    monkeypatch.setattr(build_module, "package_version", lambda _: "99")
+    monkeypatch.setattr(max_models, "package_version", lambda _: "99")
     assert model_key(TWO[0]) != key
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from max_models import model_key
 
 from emugpu.errors import CannotRun
 from harness import paths
 from harness.cli.main import main
-from harness.compile.artifacts import model_key
 from harness.compile.catalog import KERNELS
 from harness.compile.compiler import driver_source, key_of, readable_errors
 from harness.compile.config import KernelConfig, find_kernel, make_config

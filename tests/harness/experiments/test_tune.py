@@ -30,10 +30,10 @@ from harness.experiments.space import GEOMETRY_OPTIONS, Candidates, geometry, sp
 from harness.experiments.tune import TuningLimits, tune
 from harness.launch import tuned as store
 from harness.launch.configure import configuration
+from harness.launch.max_ops import op_parameters, tuned_parameters
 from harness.launch.tuned import ShapeClass, class_of
 from harness.paths import ROOT
 from harness.problem import Shape
-from harness.run.model import op_parameters, tuned_parameters
 
 SHAPE = Shape(4096, 4096, 4096)
 pytestmark = pytest.mark.xdist_group("the space that is tuned in")

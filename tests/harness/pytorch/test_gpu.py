@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from max_models import op_operands
 from real_gpu import ARCH, GPUS, needs_gpu
 
 torch = pytest.importorskip("torch")
@@ -13,7 +14,6 @@ from harness.compile.config import make_config  # noqa: E402
 from harness.problem import Shape, make_inputs  # noqa: E402
 from harness.pytorch import grouped_matmul, matmul, scaled_matmul  # noqa: E402
 from harness.pytorch.checks import TORCH_TYPES  # noqa: E402
-from harness.run.model import op_operands  # noqa: E402
 from harness.run.operands import on_gpu  # noqa: E402
 from harness.run.worker import _bits  # noqa: E402
 

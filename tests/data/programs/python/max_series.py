@@ -14,8 +14,8 @@ from max.graph import BufferType, DeviceRef, Graph, TensorType, ops
 
 from harness import paths
 from harness.compile.config import KernelConfig
+from harness.launch.max_ops import op_parameters, operation
 from harness.problem import OUT_TYPES
-from harness.run.model import op_parameters, operation
 
 asked = [(KernelConfig.from_json(text), shape) for text, shape in json.loads(sys.argv[1])]
 device = Accelerator()
