@@ -1,7 +1,8 @@
 """The entry points of all kernels: launch bounds, cluster shape, and the kernel of the architecture. Tensor maps are
 parameters, so there are two: only `scaled_gemm` has those of scale factors. Both have all other operands, and a kernel
-reads those that its configuration needs."""
+reads those that its configuration needs. `direct_gemm` has addresses in place of tensor maps."""
 from .common.cta import Cta, Problem
+from .common.few_rows import Matrix, few_rows
 from .common.layer import EpilogueOperands, Groups, Layer
 from .common.layer_config import LayerConfig
 from .host.label import label
@@ -94,6 +95,35 @@ def scaled_gemm[
     var b_scales = tensor_map_address(Pointer(to=b_scales_map))
     var operands = EpilogueOperands(bias, residual, alpha, beta, m, n, factors, c_scale)
     run_kernel[config](a, b, c, a_scales, b_scales, k_iterations, m, n, workspace, operands, {sizes, groups, 0})
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())), `nvvm.minctasm`=SIMDLength(1)
+)
+@__name(t"{label(config)}")
+def direct_gemm[
+    config: LayerConfig
+](
+    a: UInt64,
+    b: UInt64,
+    c: UInt64,
+    m: UInt32,
+    n: UInt32,
+    row_bytes: UInt32,
+    a_pitch: UInt32,
+    b_pitch: UInt32,
+    c_pitch: UInt32,
+    bias: UInt64,
+    residual: UInt64,
+    alpha: Float32,
+    beta: Float32,
+):
+    """Computes C like `gemm`. Has the addresses of A, B and C, and the bytes from one of their rows to the next; rows
+    of A and B have `row_bytes` bytes."""
+    comptime wrong = config_error(config)
+    comptime assert wrong.byte_length() == 0, wrong
+    var operands = EpilogueOperands(bias, residual, alpha, beta, m, n, 0, 1)
+    few_rows[config](Matrix(a, m, a_pitch), Matrix(b, n, b_pitch), c, c_pitch, row_bytes, operands)
 
 
 @inline(.always)

@@ -87,7 +87,8 @@ class Kernel:
     ``is_persistent``, its CTAs compute tiles in an order of their own; otherwise each computes the tile at its place in
     the grid. ``tilings`` lists, by architecture (for scale factors of blocks: "sm_90a block"), the tilings among which
     it chooses for a problem, its default first; it is empty if the kernel has one for every problem. ``space`` has, by
-    architecture, the values of each option that tuning tries. ``file`` is the source of the user's own kernel.
+    architecture, the values of each option that tuning tries. ``of_series`` is False for a kernel that the word ``all``
+    does not include. ``file`` is the source of the user's own kernel.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Kernel:
     is_persistent: bool = False
     tilings: Mapping[str, tuple[Tiling, ...]] = field(default_factory=dict, hash=False)
     space: Mapping[str, Space] = field(default_factory=dict, hash=False)
+    of_series: bool = True
     file: str | None = None
 
     @property
@@ -233,10 +235,19 @@ KERNELS = {
             is_persistent=True,
             space=SPACE_9,
         ),
+        Kernel(
+            name="rows",
+            summary="for 1 to 16 rows of A: warps read B from global memory to registers, without TMA",
+            archs=("sm_90a", "sm_100a"),
+            dtypes=("bf16", "fp16", "e4m3"),
+            of_series=False,
+        ),
     )
 }
 
 
 def kernels_of(dtype: str | None) -> list[str]:
-    """Returns the kernels that multiply a type, or bf16 if none is given. A command line names them ``all``."""
-    return [kernel.name for kernel in KERNELS.values() if (dtype or "bf16") in kernel.dtypes]
+    """Returns the steps of the series that multiply a type, or bf16 if none is given. A command line names them
+    ``all``.
+    """
+    return [name for name, kernel in KERNELS.items() if kernel.of_series and (dtype or "bf16") in kernel.dtypes]

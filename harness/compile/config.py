@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from emugpu.errors import UsageProblem
-from harness.compile import own_kernel, planner
+from harness.compile import few_rows, own_kernel, planner
 from harness.compile.catalog import KERNELS, Kernel
 from harness.compile.options import OPTIONS
 from harness.compile.own_kernel import CHECKOUT, Sources
@@ -37,6 +37,8 @@ def tilings(kernel: Kernel, arch: str, asked: Mapping[str, Any], shape: Shape | 
     """Returns the options of each tiling that fits the request, the fastest first, or in the kernel's own order without
     a problem. Returns one empty tiling if the kernel has no tilings or none fits.
     """
+    if kernel.name == few_rows.NAME and shape:
+        return [few_rows.tile(shape, arch, asked)]
     if not kernel.tilings:
         return [{}]
     if shape:

@@ -21,7 +21,13 @@ def add_words(plan: Json) -> Json:
         part["detail"] = _detail(part, is_ring, plan)
     for role in plan["roles"]:
         defers = role.pop("defers_epilogue", False)
-        does = _roles_of_sm90(plan, defers) if _is_sm90(plan) else _roles_of_sm100(plan)
+        does = (
+            ROLE_OF_ROWS
+            if role["name"] == "all"
+            else _roles_of_sm90(plan, defers)
+            if _is_sm90(plan)
+            else _roles_of_sm100(plan)
+        )
         role["does"] = does[role["name"]]
     at = _at_barriers(plan)
     for barrier in plan["barriers"]:
@@ -44,6 +50,8 @@ def _detail(part: Json, is_ring: bool, plan: Json) -> str:
         return f"{part['count']} x {part['bytes'] // part['count']}"
     if part["name"] == "barriers":
         return f"{', '.join(_barriers_by_ring(plan))}: {part['bytes'] // 8} x 8"
+    if part["name"] == "partial sums":
+        return "16-byte f32 vectors of each lane, for each warp"
     if part["name"] != "C tile":
         return "declared by the kernel"
     config = plan["config"]
@@ -69,6 +77,12 @@ ADD_PARTS = (
     "; with split-K partial sums go to the workspace first, and one thread arrives at their counter: the last to arrive"
     " adds all parts, the others are done with the tile"
 )
+
+
+ROLE_OF_ROWS = {
+    "all": "in turns along K: load a step of B and of A from global memory to registers, multiply; then add the sums of"
+    " all warps through shared memory, store C"
+}
 
 
 def _roles_of_sm100(plan: Json) -> dict[str, str]:

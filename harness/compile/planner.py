@@ -352,8 +352,16 @@ class Plan:
         return rows // self.config["cta_group"], columns
 
     @property
+    def is_direct(self) -> bool:
+        """Returns whether the kernel reads addresses, so that it has no tensor maps, stages and barriers."""
+        return not any(isinstance(argument, TensorMapArgument) for argument in self.arguments)
+
+    @property
     def output(self) -> tuple[int, int]:
         """Returns rows and columns of C, which a fused epilogue may reduce."""
+        if self.is_direct:
+            rows, columns = next(a.shape for a in self.arguments if isinstance(a, TensorArgument) and a.name == "C")
+            return rows, columns
         dims = next(a.dims for a in self.arguments if isinstance(a, TensorMapArgument) and a.tensor == "C")
         in_element = 8 // self.out_type.bits if self.out_type.bits < 8 else 1  # of a map of bytes
         return self.problem.rows_in_memory, dims[0] * in_element

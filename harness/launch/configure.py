@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from emugpu.errors import UsageProblem
+from harness.compile import few_rows
 from harness.compile.config import KernelConfig, make_config
 from harness.launch.tuned import configuration_for
 from harness.problem import Shape
+
+AUTO = "auto"
+"""The word for kernel8, or for the kernel for few rows of A where that suits a call."""
 
 
 def configuration(
@@ -18,6 +22,8 @@ def configuration(
     """Returns what ``harness tune`` has found for this kind of GPU, if ``tuned`` and if no option is asked for that it
     chooses; else the kernel's own choice. Raises ValueError for options that do not fit.
     """
+    if kernel == AUTO:
+        kernel = few_rows.NAME if few_rows.suits(shape, arch, asked) else "kernel8"
     dtype = asked["dtype"]
     try:
         if tuned and asked.keys() <= {"dtype", "out_dtype"} and asked.get("out_dtype", dtype) == dtype:

@@ -140,7 +140,7 @@ class Gpu:
             return NUMBERS[argument.tensor], argument.offset, IS_MAP | (MAP_ALIGNMENT - 1)
         if isinstance(argument, ScalarArgument):
             return (NUMBERS[argument.name] if argument.type == "f32" else None), 0, 0
-        return NUMBERS[argument.name], 0, OTHER_ALIGNMENT - 1
+        return NUMBERS[argument.name], 0, (MAP_ALIGNMENT if argument.name in ("A", "B", "C") else OTHER_ALIGNMENT) - 1
 
     def _words(self, argument: Argument) -> list[int]:
         """Returns the words of a parameter. A tensor map has no address yet."""

@@ -94,6 +94,8 @@ def simulate(
 
 
 def _check_modelled(plan: Plan) -> None:
+    if plan.is_direct:
+        raise UsageProblem(f"{plan.kernel}: the timing model knows loads by TMA only; use kernel8")
     if plan.layout != "nt":
         raise UsageProblem(f"layout={plan.layout}: the timing model knows K-major A and B only; use layout=nt")
     if plan.problem.ld:

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_dynamo_compiling
 from torch.nn import functional
 
+from harness.launch.configure import AUTO
 from harness.pytorch.calls import Product, run
 from harness.pytorch.checks import Asked, Numbers, Tensors
 from harness.pytorch.operator import call_operator
@@ -104,7 +105,7 @@ def _multiply(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """Returns A . B^T + bias, in the type of A unless another is given, by the configuration that suits the problem."""
-    found = product(("", None, out_dtype, "kernel8", True, ()), (a, b, bias, None, None, None), (1.0, 1.0, 1.0))
+    found = product(("", None, out_dtype, AUTO, True, ()), (a, b, bias, None, None, None), (1.0, 1.0, 1.0))
     assert isinstance(found, torch.Tensor)
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from harness.launch.configure import AUTO
 from harness.problem import FP8
 from harness.pytorch import checks
 from harness.pytorch.calls import Product, prepare
@@ -28,7 +29,7 @@ def matmul(
     out_dtype: torch.dtype | str | None = None,
     c_scale: float = 1.0,
     out: torch.Tensor | None = None,
-    kernel: str = "kernel8",
+    kernel: str = AUTO,
     tuned: bool = True,
     **options: Any,
 ) -> Product:
@@ -42,7 +43,8 @@ def matmul(
     multiple of 8, and K if a and b are contiguous. a and b may be views, transposed or slices of others, and out a
     slice, as long as rows of memory begin at multiples of 16 bytes (docs/tile.md, Layouts); bias and residual are
     contiguous. group_sizes: `grouped_matmul`.
-    activation: relu, gelu (its tanh form), silu or swiglu. ``options`` are those of
+    activation: relu, gelu (its tanh form), silu or swiglu. ``kernel``: auto is kernel8, or rows for up to 8 rows of a
+    (docs/split-k.md), unless layout, groups, a quantised C or options ask for kernel8. ``options`` are those of
     ``harness.compile.config.make_config`` that no argument here gives (cluster, stages, ...). Without any, a call uses
     the configuration that ``harness tune`` found for this GPU and problem, or the default if it found none or
     tuned=False.
@@ -116,7 +118,7 @@ def scaled_matmul(
     """
     if c_scale != 1.0:
         _check_c_scale(c_scale, out_dtype)
-    kernel = "kernel8" if dtype == FP8 else "kernel9"
+    kernel = AUTO if dtype == FP8 else "kernel9"
     asked = (dtype, None, out_dtype, kernel, False, as_key(options) if options else ())
     return product(asked, (a, b, a_scales, b_scales, None, out), (alpha, 0.0, c_scale))
 
@@ -134,7 +136,7 @@ def warm(
     activation: str | None = None,
     out_dtype: torch.dtype | str | None = None,
     device: torch.device | int | None = None,
-    kernel: str = "kernel8",
+    kernel: str = AUTO,
     tuned: bool = True,
     **options: Any,
 ) -> None:

@@ -7,6 +7,7 @@ from html import escape
 from math import prod
 from textwrap import wrap
 
+from emugpu.errors import UsageProblem
 from harness.compile.catalog import STAYING
 from harness.compile.planner import Plan, SharedPart
 from harness.drawing import Drawing
@@ -74,7 +75,9 @@ class Page(Drawing):
 
 
 def as_svg(plan: Plan) -> str:
-    """Draws the whole picture."""
+    """Draws the whole picture. Raises UsageProblem for a kernel without stages, barriers and clusters."""
+    if plan.is_direct:
+        raise UsageProblem(f"{plan.kernel} has no stages, barriers and clusters to draw; write .txt or .json")
     page = Page(48.0)
     page.text(MARGIN, headline(plan), "title")
     page.y += 26

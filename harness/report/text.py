@@ -122,11 +122,12 @@ def launch_lines(plan: Plan) -> list[str]:
     columns_of_tmem = f", {plan.tmem_columns} TMEM columns" if plan.tmem_columns else ""
     clusters = f"{number} cluster{'s' if number > 1 else ''}"
     epilogue = plan.own_epilogue or find_epilogue(plan.config["epilogue"])
-    fused, split = epilogue.name != NONE, plan.split_k
+    fused, split, adders = epilogue.name != NONE, plan.split_k, "warps of a CTA" if plan.is_direct else "CTAs"
     in_memory = f" of {problem.masked} in memory" if problem.masked else ""
     down, across = plan.product
     what = "B . A^T " if plan.swapped else "product " if fused else "C"
     steps = next((a.value for a in plan.arguments if isinstance(a, ScalarArgument) and a.name == "k_iterations"), None)
+    steps = -(-problem.k // plan.config["block_k"]) if plan.is_direct else steps
     return [
         f"{what}[{down},{across}] in tiles of {rows} x {columns} a CTA, K={problem.k} in {steps} steps of "
         f"{plan.config['block_k']}",
@@ -139,7 +140,7 @@ def launch_lines(plan: Plan) -> list[str]:
             if problem.groups
             else []
         ),
-        *([f"split-K: {split} CTAs add up a tile, each a part of K"] if split > 1 else []),
+        *([f"split-K: {split} {adders} add up a tile, each a part of K"] if split > 1 else []),
         *([f"epilogue {epilogue.name}: C[{plan.output[0]},{plan.output[1]}] = {epilogue.formula}"] if fused else []),
     ]
 
@@ -182,6 +183,10 @@ def barrier_facts(barrier: Barrier) -> list[tuple[str, str]]:
 
 def as_text(plan: Plan, width: int = WIDTH) -> str:
     """Writes the explanation in lines of at most this many columns, at least 40."""
+    if plan.is_direct:
+        memory = [f"shared memory of one CTA: {plan.dynamic_smem:,} bytes of partial sums, as many for each warp"]
+        sections = [[headline(plan), *launch_lines(plan)], memory, _roles_text(plan, width)]
+        return "\n\n".join("\n".join(_fit(lines, width)) for lines in sections)
     sections = [
         [headline(plan), *launch_lines(plan)],
         _budget_text(plan, width),
@@ -204,6 +209,8 @@ def _fit(lines: list[str], width: int) -> list[str]:
 
 def as_dict(plan: Plan, plan_data: dict[str, Any]) -> dict[str, Any]:
     """Returns the plan, and what follows from it."""
+    if plan.is_direct:
+        return {"schema": SCHEMA, "plan": plan_data}
     found = budget(plan)
     return {
         "schema": SCHEMA,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness.compile import few_rows
 from harness.compile.config import make_config
 from harness.compile.own_kernel import CHECKOUT
 from harness.problem import ELEMENT_TYPES, FP8
@@ -31,6 +32,8 @@ def function_call(given: Operands) -> Launch | None:
     options = _options(given)
     c = given.c[:, : given.shape.n // (2 if config.epilogue == "swiglu" else 1)]  # without the gaps between its rows
     if config.dtype == FP8:
+        if few_rows.suits(given.shape, config.arch, {"dtype": FP8}) != (config.kernel == few_rows.NAME):
+            return None  # the function takes another kernel
         import torch
 
         a, b = (each.view(torch.float8_e4m3fn) for each in (given.a, given.b))

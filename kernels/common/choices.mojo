@@ -15,8 +15,9 @@ __extension LayerConfig:
     def __init__(out self, var options: Options) raises:
         """Takes the given options. The kernel chooses the others."""
         var arch = options.word[["sm_100a", "sm_90a"]]("arch", "sm_100a")
-        var blackwell = arch == "sm_100a"
         var kernel = find_kernel(options.word[kernel_names()]("kernel", "kernel6")).capabilities
+        var direct = kernel.reads_directly
+        var blackwell = arch == "sm_100a" and not direct
         var dtype = options.word[dtype_names()]("dtype", "bf16")
         self.scaling = find_scaling(dtype)
         var scales: Word = "none"
@@ -31,12 +32,12 @@ __extension LayerConfig:
         self.masked = options.switch("masked")
         self.swapped = options.switch("swapped")
         self.ping_pong = options.switch("ping_pong")
-        self.split_k = options.number("split_k", 1)
+        self.split_k = options.number("split_k", 8 if direct else 1)
         self.layout = matching_string["nt", "nn", "tn", "tt"](options.word[["nt", "nn", "tn", "tt"]]("layout", "nt"))
         self.epilogue = epilogue_number(options.word[epilogue_names()]("epilogue", "none"))
         self.results = Fusion(self.epilogue).results * min(8, self.out_scaling.bits) // 8
         var cta_group = options.number("cta_group", 2 if blackwell else 1)
-        var mma_m = options.number("mma_m", 128 * cta_group)
+        var mma_m = options.number("mma_m", 16 if direct else 128 * cta_group)
         var consumers = 1 if mma_m == 64 and not self.ping_pong else 2
         var bands = kernel.double_buffers_epilogue and not kernel.is_persistent and not blackwell
         var scheduler: Word = "none"
@@ -56,13 +57,13 @@ __extension LayerConfig:
             layout = self.layout,
             cta_group = cta_group,
             mma_m = mma_m,
-            mma_n = options.number("mma_n", 256),
+            mma_n = options.number("mma_n", 32 if direct else 256),
             consumers = consumers,
             consumers_of_tile = 1 if self.ping_pong else consumers,
             consumer_arrivals = 1,
             stages = 0,
             more_stage_bytes = 0,
-            cluster_m = options.number("cluster_m", 4 if blackwell and not self.grouped else 2),
+            cluster_m = options.number("cluster_m", 1 if direct else 4 if blackwell and not self.grouped else 2),
             cluster_n = options.number("cluster_n", 4 if blackwell and not self.grouped else 1),
             multicast = options.switch("multicast", True),
             epilogue_width = 32 if halves else 64,
@@ -79,7 +80,7 @@ __extension LayerConfig:
         # All fields have a value from here on, so methods may be called.
         if self.swapped and self.a_is_k_by_m() != self.b_is_k_by_n():  # the MMA's A is the tensor B
             self.gemm.layout = "tt" if self.b_is_k_by_n() else "nn"
-        while self.gemm.epilogue_width > 16 and self.gemm.warp_columns() % self.gemm.epilogue_width != 0:
+        while self.gemm.epilogue_width > 16 and (direct or self.gemm.warp_columns() % self.gemm.epilogue_width != 0):
             self.gemm.epilogue_width //= 2
         self.gemm.epilogue_width = options.number("epilogue_width", self.gemm.epilogue_width)
         self.gemm.step_row_bytes = self.step_columns() * element_bytes(self.gemm.out_dtype)
@@ -94,5 +95,6 @@ __extension LayerConfig:
         self.gemm.response_slots = 1 if self.gemm.counts_tiles() else self.clc_depth
         var resident = resident_ctas(self.gemm.cluster_size(), blackwell) if self.gemm.fills_sms() else 0
         self.sms = options.number("sms", resident)
-        self.gemm.stages = options.number("stages", self.stages_that_fit() if kernel.pipelined else 1)
+        var depth = max(1, 64 // max(1, self.gemm.mma_n)) if direct else 1
+        self.gemm.stages = options.number("stages", self.stages_that_fit() if kernel.pipelined else depth)
         options.finish()

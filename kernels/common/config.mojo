@@ -61,7 +61,7 @@ struct GemmConfig(TrivialRegisterPassable):
     def has_tmem(self) -> Bool:
         """The kernel is for sm_100a: tensor memory holds the accumulator, and one thread issues the MMAs. On sm_90a,
         the registers of the warpgroups that issue the MMAs hold it."""
-        return self.arch == "sm_100a"
+        return self.arch == "sm_100a" and not self.kernel.reads_directly
 
     def warps(self) -> Int:
         """Returns the warps of a CTA. On sm_100a: four epilogue warps, a producer and an MMA warp if the kernel is

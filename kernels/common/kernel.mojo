@@ -41,6 +41,7 @@ struct Capabilities(TrivialRegisterPassable):
     var is_persistent: Bool  # a CTA computes tile after tile; otherwise one, at its place in the grid
     var is_block_scaled: Bool  # A and B have scale factors
     var fuses: Bool  # it takes all options of a `LayerConfig`
+    var reads_directly: Bool  # all warps load from global memory to registers: few_rows.mojo
     var mbarriers: Numbers  # how many each declared barrier has
     var arrivals: Numbers  # that complete a phase of each declared barrier
     var buffer_bytes: Int  # of all declared buffers
@@ -65,6 +66,7 @@ struct Kernel(TrivialRegisterPassable):
         is_persistent: Bool,
         is_block_scaled: Bool,
         fuses: Bool = False,
+        reads_directly: Bool = False,
         barriers: List[Barrier] = [],
         buffers: List[Buffer] = [],
     ):
@@ -87,6 +89,7 @@ struct Kernel(TrivialRegisterPassable):
             is_persistent,
             is_block_scaled,
             fuses,
+            reads_directly,
             mbarriers,
             arrivals,
             bytes,

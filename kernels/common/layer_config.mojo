@@ -12,6 +12,7 @@ from .config import (
     power_of_two,
 )
 from .epilogues import NO_EPILOGUE, Fusion
+from .few_rows import CHUNK
 from .multicast import Multicast, Slices
 from .types import float_name
 from .word import Word
@@ -37,11 +38,14 @@ struct LayerConfig(TrivialRegisterPassable):
     var ping_pong: Bool  # sm_90a: the consumer warpgroups take whole tiles in turn, not half of each tile
     var epilogue: Int  # number of the fused epilogue
     var results: Int  # columns of C (bytes, where its elements have 4 bits) made of 8 columns of the product
-    var split_k: Int  # parts of K that different CTAs multiply
+    var split_k: Int  # parts of K that different CTAs multiply, or warps of a CTA where the kernel reads directly
     var layout: StaticString  # of A and B in memory, in BLAS letters: n is [M, K] and [K, N], t is [K, M] and [N, K]
     var swapped: Bool  # the kernel computes B . A^T and stores its transpose, so few rows of A lie along the MMA's N
     var grouped: Bool  # rows of A belong to groups, each with its own B: groups.mojo
     var masked: Bool  # all groups have the same number of rows in memory; only the first ones of each count
+
+    def threads(self) -> Int:
+        return 32 * self.split_k if self.gemm.kernel.reads_directly else self.gemm.threads()
 
     # ---- types -----------------------------------------------------------------------------------------------------
     def dtype_name(self) -> Word:
@@ -52,8 +56,8 @@ struct LayerConfig(TrivialRegisterPassable):
         return self.out_scaling.name if self.quantises() else float_name(self.gemm.out_dtype)
 
     def block_k(self) -> Int:
-        """Returns the K elements of a stage: one swizzle row."""
-        return 8 * SWIZZLE_ROW_BYTES // self.scaling.bits
+        """Returns the K elements of a stage: one swizzle row, or a chunk where the kernel reads directly."""
+        return 8 * (CHUNK if self.gemm.kernel.reads_directly else SWIZZLE_ROW_BYTES) // self.scaling.bits
 
     def a_is_k_by_m(self) -> Bool:
         """The tensor A is [K, M] in memory, not [M, K]."""
@@ -140,7 +144,7 @@ struct LayerConfig(TrivialRegisterPassable):
     # ---- split-K ---------------------------------------------------------------------------------------------------
     def splits_k(self) -> Bool:
         """Several CTAs compute the sums of a tile, each over a part of K: split_k.mojo."""
-        return self.split_k > 1
+        return self.split_k > 1 and not self.gemm.kernel.reads_directly
 
     def teams(self) -> Int:
         """Returns how many teams of `TEAM_THREADS` threads write the tile of a CTA."""
@@ -152,7 +156,9 @@ struct LayerConfig(TrivialRegisterPassable):
 
     def shared_memory_bytes(self) -> Int:
         """Returns the bytes of dynamic shared memory that a CTA uses. With split-K, two teams have a word each behind
-        all else."""
+        all else. A kernel that reads directly has the sums of its warps there."""
+        if self.gemm.kernel.reads_directly:
+            return 4 * self.split_k * 16 * self.gemm.mma_n
         return SharedMemory(self.gemm).end + (8 if self.splits_k() else 0)
 
     def stages_that_fit(self) -> Int:

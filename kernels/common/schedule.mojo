@@ -35,7 +35,7 @@ __extension GemmConfig:
     def overlaps_launches(self) -> Bool:
         """A launch may begin before the previous one has ended (programmatic dependent launch). Until then it only
         initialises barriers and does not access global memory. Kernels do this where it was measured to pay."""
-        return self.kernel.is_persistent and not self.has_tmem()
+        return (self.kernel.is_persistent and not self.has_tmem()) or self.kernel.reads_directly
 
 
 def resident_ctas(cluster_size: Int, blackwell: Bool) -> Int:

@@ -25,6 +25,15 @@ comptime SERIES = [
         is_block_scaled=True,
         barriers=[SCALES_EMPTY],
     ),
+    Kernel(
+        "rows",
+        pipelined=False,
+        double_buffers_epilogue=False,
+        is_persistent=False,
+        is_block_scaled=False,
+        fuses=True,
+        reads_directly=True,
+    ),
     OWN,
 ]
 

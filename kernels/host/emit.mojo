@@ -16,7 +16,7 @@ A driver program names the configurations; its build compiles all of them:
 
 Options and defaults are those of GemmConfig. A configuration that breaks a rule fails the build, and the compiler's
 message names the rule. Bad arguments of the program give one line on standard error and exit code 2."""
-from ..entry import gemm, scaled_gemm
+from ..entry import direct_gemm, gemm, scaled_gemm
 from .options import unchecked_configuration
 from max.gpu.host import get_gpu_target
 from max.gpu.host.compile import compile_info
@@ -34,6 +34,8 @@ def print_ptx[*configurations: StaticString]() raises:
             comptime target = get_gpu_target[config.gemm.arch]()
             comptime if config.has_scale_factors():
                 return print(compile_info[scaled_gemm[config], target=target]().asm)
+            elif config.gemm.kernel.reads_directly:
+                return print(compile_info[direct_gemm[config], target=target]().asm)
             else:
                 return print(compile_info[gemm[config], target=target]().asm)
     raise Error("configuration ", arguments[2], " does not exist: there are ", configurations.size, ", counted from 0")

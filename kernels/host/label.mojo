@@ -8,6 +8,8 @@ def label(config: LayerConfig) -> String:
     """Returns a name that contains everything in which two kernels can differ."""
     var gemm = config.gemm
     var tensor_core = String(t"{gemm.cta_group}cta") if gemm.has_tmem() else String("wgmma")
+    if gemm.kernel.reads_directly:
+        tensor_core = "mma"
     var blocks = "_blocks" if config.promotes() else ""
     var usual = config.c_dtype_name() == float_name(gemm.dtype)
     var out = String() if usual else String(t"_{config.c_dtype_name()}")
@@ -18,13 +20,14 @@ def label(config: LayerConfig) -> String:
         t"{'' if gemm.multicast else '_nomulticast'}"
         t"{'' if config.layout == 'nt' else '_'}{'' if config.layout == 'nt' else config.layout}"
     )
-    if not gemm.kernel.is_persistent:
+    if not gemm.kernel.is_persistent and not gemm.kernel.fuses:
         return name^
-    name += String(t"_{gemm.scheduler}_g{gemm.raster_group}_a{config.accumulators}")
+    if gemm.kernel.is_persistent:
+        name += String(t"_{gemm.scheduler}_g{gemm.raster_group}_a{config.accumulators}")
     name += String(t"_n{config.sms}") if gemm.fills_sms() else String()
     name += String(t"_d{config.clc_depth}") if gemm.cancels_clusters() else String()
     name += "_pp" if config.ping_pong else ""
-    name += String(t"_k{config.split_k}") if config.splits_k() else String()
+    name += String(t"_k{config.split_k}") if config.split_k > 1 else String()
     name += "_swapped" if config.swapped else ""
     name += "_masked" if config.masked else "_grouped" if config.grouped else ""
     return name if not config.is_fused() else name + "_" + config.fusion().name.text().replace("-", "_")

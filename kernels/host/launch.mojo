@@ -4,7 +4,7 @@ from ..common.schedule import *
 from ..common.layer_config import LayerConfig
 from .launch_plan import LaunchPlan, TensorMap, l2_promotion
 from ..common.layer import EpilogueOperands, Groups
-from ..entry import gemm, scaled_gemm
+from ..entry import direct_gemm, gemm, scaled_gemm
 from max.gpu.host import DeviceBuffer, DeviceContext, Dim, FuncAttribute
 from max.gpu.primitives.grid_controls import PDLLevel, pdl_launch_attributes
 from max.gpu.host.nvidia.tma import TensorMapL2Promotion, TensorMapSwizzle, TMADescriptor, create_tma_descriptor
@@ -150,3 +150,36 @@ def launch[
             attributes=overlap^,
         )
     _ = workspace^  # keeps the workspace until the kernel is in the queue
+
+
+def launch_direct[
+    dtype: DType, out_dtype: DType, //, config: LayerConfig
+](
+    ctx: DeviceContext,
+    plan: LaunchPlan,
+    a: DeviceBuffer[dtype],
+    b: DeviceBuffer[dtype],
+    c: DeviceBuffer[out_dtype],
+    operands: EpilogueOperands,
+) raises:
+    """Enqueues a kernel that reads directly, and so takes addresses in place of tensor maps."""
+    ctx.enqueue_function[direct_gemm[config]](
+        UInt64(Int(a.unsafe_ptr())),
+        UInt64(Int(b.unsafe_ptr())),
+        UInt64(Int(c.unsafe_ptr())),
+        UInt32(plan.m),
+        UInt32(plan.n),
+        UInt32(plan.a.columns * plan.a.element_bytes),
+        UInt32(plan.a.row_bytes()),
+        UInt32(plan.b.row_bytes()),
+        UInt32(plan.c.row_bytes()),
+        operands.bias,
+        operands.residual,
+        operands.alpha,
+        operands.beta,
+        grid_dim=(plan.grid_x, plan.grid_y, plan.grid_z),
+        block_dim=plan.block,
+        shared_mem_bytes=plan.dynamic_shared_memory,
+        func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(plan.dynamic_shared_memory)),
+        attributes=pdl_launch_attributes(PDLLevel.ON),
+    )

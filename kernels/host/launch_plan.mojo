@@ -18,6 +18,9 @@ outside of the problem: a grid is rounded up to whole clusters, by less than 16 
 comptime LARGEST_GRID = (1 << 31) - 1
 """The most CTAs along x (CUDA Programming Guide, technical specifications)."""
 
+comptime LONGEST_ROW = 1 << 30
+"""The most bytes from one row to the next where kernels count them in 32 bits, beyond the end too (few_rows.mojo)."""
+
 comptime LARGEST_WORKSPACE = 1 << 32
 """The most bytes of a workspace. More partial sums are taken for a mistake."""
 
@@ -104,6 +107,7 @@ struct LaunchPlan(Copyable):
             k_multiple = max(k_multiple, config.scaling.block())
             also = ", and of whole blocks with scale factors"
         var rows_of_k = (ld.a == 0 and not config.a_is_k_by_m()) or (ld.b == 0 and not config.b_is_k_by_n())
+        rows_of_k = rows_of_k or config.gemm.kernel.reads_directly  # without TMA nothing ends rows within 16 bytes
         check_size("M", m, 8 if ld.a == 0 and config.a_is_k_by_m() else 1)
         var in_c: StaticString = ", also in C"
         if config.fusion().results == 4:
@@ -144,7 +148,7 @@ struct LaunchPlan(Copyable):
         if self.grid_y > 65535:
             var rule = "CTAs along y, more than 65535: use a wider MMA shape or a smaller N"
             raise Error("N ", n, " makes a grid of ", self.grid_y, " ", rule)
-        self.block = config.gemm.threads()
+        self.block = config.threads()
         self.dynamic_shared_memory = config.shared_memory_bytes()
         var a: StaticString = "B" if config.swapped else "A"
         var b: StaticString = "A" if config.swapped else "B"
@@ -163,6 +167,9 @@ struct LaunchPlan(Copyable):
             config.c_box()[1],
             m + 1 if config.grouped else 0,
         )
+        var longest = max(self.a.row_bytes(), self.b.row_bytes(), self.c.row_bytes())
+        if config.gemm.kernel.reads_directly and longest > LONGEST_ROW:
+            raise Error("a row of A, B or C takes ", longest, " bytes, and ", config.gemm.kernel.name, " reads 1 GB at most")
         self.scales = []
         if config.promotes():
             var blocks = ceildiv(k, F32_BLOCK)

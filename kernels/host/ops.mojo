@@ -25,7 +25,7 @@ from extensibility import InputTensor, ManagedTensorSlice, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from ..common.layer_config import LayerConfig
 from ..common.layer import NO_GROUPS, NO_OPERANDS, EpilogueOperands, Groups
-from .launch import launch
+from .launch import launch, launch_direct
 from .launch_plan import LaunchPlan
 from .operands import check_memory, check_scales, check_shape, checked_factors_address, fused_operands
 from .options import op_configuration
@@ -306,7 +306,12 @@ def launch_on[
     groups: Groups,
 ) raises:
     """Launches the kernel if the device supports it. Raises otherwise."""
-    comptime if target == "gpu" and (_has_sm_9x() or _has_sm_100x()):
+    comptime on_gpu = target == "gpu" and (_has_sm_9x() or _has_sm_100x())
+    comptime if on_gpu and config.gemm.kernel.reads_directly:
+        launch_direct[config](
+            ctx, plan, a.to_device_buffer(ctx), b.to_device_buffer(ctx), c.to_device_buffer(ctx), operands
+        )
+    elif on_gpu:
         launch[config](
             ctx,
             plan,

@@ -58,6 +58,8 @@ def shared_memory_json(config: LayerConfig) -> String:
     def stages(name: StaticString, bytes: Int) {imm gemm} -> String:
         return part(name, gemm.stages * bytes, gemm.stages)
 
+    if gemm.kernel.reads_directly:
+        return array([part("partial sums", config.shared_memory_bytes(), 1)])
     var has_steps = gemm.c_bytes() < gemm.cta_m() * gemm.mma_n * element_bytes(gemm.out_dtype)
     var parts: List[String] = [
         stages("A stages", gemm.a_bytes()),
@@ -84,6 +86,8 @@ def roles_json(config: LayerConfig) -> String:
             [string_member("name", name), member("warps", numbers([warp for warp in range(first, first + count)]))]
         )
 
+    if gemm.kernel.reads_directly:
+        return array([role("all", 0, config.split_k)])
     var roles: List[String] = [role("set-up", 0, 1)]
     if gemm.has_tmem():
         if not gemm.kernel.pipelined:
@@ -106,6 +110,8 @@ def roles_json(config: LayerConfig) -> String:
 def barriers_json(config: LayerConfig) -> String:
     """Returns the offsets of the barriers, and the arrivals and announced bytes that complete a phase of each."""
     var gemm = config.gemm
+    if gemm.kernel.reads_directly:
+        return "[]"
     var layout = SharedMemory(gemm)
 
     def barrier(name: StaticString, offset: Int, count: Int, arrivals: Int, bytes: Int = 0) -> String:
@@ -225,6 +231,22 @@ def arguments_json(config: LayerConfig, plan: LaunchPlan) -> String:
         var size: List[String] = [member("counters", plan.counters), member("bytes", plan.workspace)]
         workspace = argument("workspace", "workspace", size)
 
+    var bias: List[Int] = [plan.groups, plan.n] if config.grouped else [plan.n]
+    var fused: List[String] = [
+        address("bias", config.fusion().takes_bias, bias, config.dtype_name()),
+        address("residual", config.fusion().takes_residual, [plan.m, plan.n], config.dtype_name()),
+        scalar("alpha", 1, "f32"),
+        scalar("beta", 0, "f32"),
+    ]
+    if config.gemm.kernel.reads_directly:
+        var direct = List[String]()
+        direct.append(address("A", True, [plan.m, plan.k], plan.a.dtype))
+        direct.append(address("B", True, [plan.n, plan.k], plan.b.dtype))
+        direct.append(address("C", True, [plan.m, plan.c.columns], plan.c.dtype))
+        direct += [scalar("m", plan.m), scalar("n", plan.n), scalar("row_bytes", plan.a.columns * plan.a.element_bytes)]
+        direct += [scalar("a_pitch", plan.a.row_bytes()), scalar("b_pitch", plan.b.row_bytes())]
+        direct.append(scalar("c_pitch", plan.c.row_bytes()))
+        return array(direct + fused^)
     var found: List[String] = [map("a_map", plan.a), map("b_map", plan.b), map("c_map", plan.c)]
     if config.has_scale_factors():
         found.append(map("a_scales_map", plan.scales[0]))
@@ -233,11 +255,7 @@ def arguments_json(config: LayerConfig, plan: LaunchPlan) -> String:
     found.append(scalar("m", plan.rows))
     found.append(scalar("n", plan.columns))
     found.append(workspace^)
-    var bias: List[Int] = [plan.groups, plan.n] if config.grouped else [plan.n]
-    found.append(address("bias", config.fusion().takes_bias, bias, config.dtype_name()))
-    found.append(address("residual", config.fusion().takes_residual, [plan.m, plan.n], config.dtype_name()))
-    found.append(scalar("alpha", 1, "f32"))
-    found.append(scalar("beta", 0, "f32"))
+    found += fused^
     var factor: Word = "f32"
     if config.out_scaling.factors > 0:
         factor = "ue8m0" if config.out_scaling.factors_are_powers_of_two() else "e4m3"

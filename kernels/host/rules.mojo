@@ -8,6 +8,7 @@ from ..common.epilogues import UNKNOWN_EPILOGUE, epilogue_names
 from ..common.series import find_kernel, kernel_names
 from .config_error import ConfigError
 from .declared_rules import declared_error
+from .few_rows_rules import few_rows_error
 from .tile_rules import cluster_error, layout_error, mma_error, sharing_error, stages_error
 
 
@@ -35,6 +36,9 @@ def find_error(config: LayerConfig) -> ConfigError:
     var wrong = declared_error(find_kernel(gemm.kernel.name))
     if wrong.is_none():
         wrong = scales_error(config)
+    if wrong.is_none() and gemm.kernel.reads_directly:
+        wrong = one_tile_error(config)
+        return few_rows_error(config) if wrong.is_none() else wrong^
     if wrong.is_none():
         wrong = mma_error(config)
     if wrong.is_none():
@@ -61,13 +65,14 @@ def find_error(config: LayerConfig) -> ConfigError:
 
 
 def scales_error(config: LayerConfig) -> ConfigError:
-    """Checks e4m3, which only kernel8 of sm_90a multiplies, with one factor for C or with scale factors of blocks."""
+    """Checks e4m3, which only kernel8 and `rows` of sm_90a multiply, with one factor for C or, kernel8, with scale
+    factors of blocks."""
     var gemm = config.gemm
     if config.scaling.name == E4M3.name:
         if not gemm.kernel.fuses:
             var message = String(t"dtype e4m3: {gemm.kernel.name} multiplies bf16 or fp16")
             return ConfigError("dtype", message, instead="kernel")
-        if gemm.has_tmem():
+        if gemm.arch == "sm_100a":
             return ConfigError("dtype", t"dtype e4m3: {gemm.kernel.name} multiplies it on sm_90a", instead="arch")
         if config.scales != "tensor" and config.scales != "block":
             return ConfigError("scales", t"scales {config.scales}: e4m3 has tensor or block")

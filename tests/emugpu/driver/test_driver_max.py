@@ -100,6 +100,16 @@ def test_groups(monkeypatch):
     assert_as_planned(launch, plan)
 
 
+@pytest.mark.slow
+@nightly_unless_changed
+def test_addresses_in_place_of_tensor_maps(monkeypatch):
+    """The kernel for few rows of A has no tensor maps."""
+    config = make_config("rows", arch="sm_90a", mma_shape=(16, 40), epilogue="residual", out_dtype="f32")
+    found, plan, launch = run_through_max(monkeypatch, config, (11, 72, 200, (), (216, 208, 0)), "integer")
+    assert found.validation.passed and found.validation.exact
+    assert (launch.grid, launch.block, launch.dynamic_shared) == (plan.grid, plan.block, plan.dynamic_smem)
+
+
 SERIES = {
     "b200": [
         (make_config("kernel5", arch="sm_100a"), (384, 512, 200)),

@@ -1,0 +1,48 @@
+"""Chooses the tile of the kernel for few rows of A (kernels/common/few_rows.mojo)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from emugpu.gpus import usual_gpu
+from harness.epilogues import EPILOGUES, NONE
+from harness.problem import Shape, operand_bits
+from harness.quantised import QUANTISED
+
+NAME = "rows"
+MOST_ROWS = 8
+"""The most rows of A for which PyTorch's functions choose the kernel. With 4096 and 5120 rows of B it was faster than
+kernel8 in all 12 problems that were measured (docs/split-k.md).
+"""
+MOST_OF_B = 40
+"""The most rows of B a CTA where each SM has one CTA. 48 were not measured; with more, kernel8 is as fast or faster in
+most problems.
+"""
+
+ADDED = {"dtype", "scales", "out_dtype", "epilogue"}
+"""The options that do not ask for another kernel."""
+
+
+def suits(shape: Shape, arch: str, asked: Mapping[str, Any]) -> bool:
+    """Returns whether the kernel is the one for a call, which asks for these options."""
+    row_bytes = shape.k * operand_bits(asked["dtype"]) // 8
+    plain = asked.keys() <= ADDED and asked.get("scales") != "block" and asked.get("out_dtype") not in QUANTISED
+    fits = shape.m <= MOST_ROWS and shape.n <= MOST_OF_B * usual_gpu(arch).sms and row_bytes % 16 == 0
+    return plain and fits and not shape.groups
+
+
+def tile(shape: Shape, arch: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of `harness.compile.config.make_config` for a problem, unless a tile is asked for: one CTA an
+    SM, all with as many rows of B, or smaller CTAs if that would take more than `MOST_OF_B`.
+    """
+    if asked.get("mma_shape") is not None:
+        return {}
+    epilogue = asked.get("epilogue") or NONE
+    multiple = 8 if epilogue in EPILOGUES and not EPILOGUES[epilogue].halves else 16
+    of_b, warps = multiple * ceil(shape.n / usual_gpu(arch).sms / multiple), 16
+    if of_b > MOST_OF_B:
+        of_b, warps = 32, 8
+    found = {"mma_shape": (8 if shape.m <= 8 else 16, of_b), "stages": 2, "split_k": warps}
+    return {name: value for name, value in found.items() if asked.get(name) is None}
