@@ -11,7 +11,8 @@ def taken_names() -> List[Word]:
     """Returns the names of the barriers and the parts of shared memory in any launch plan (plan_json.mojo)."""
     var barriers: List[Word] = ["full", "empty", "accumulator", "accumulator full", "accumulator empty"]
     barriers += ["answer full", "answer empty"]
-    var parts: List[Word] = ["A stages", "B stages", "C tile", "A scale stages", "B scale stages", "barriers"]
+    var parts: List[Word] = ["A stages", "B stages", "C tile", "A scale stages", "B scale stages"]
+    parts += ["partial sums", "barriers"]
     return barriers + parts^
 
 

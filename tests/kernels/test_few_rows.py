@@ -119,8 +119,8 @@ CALLS = [
     (Shape(8, 264, 520), BF16 | {"cluster": (1, 1)}, "kernel8"),
     (Shape(8, 264, 516, ld=(520, 520, 264)), BF16, "kernel8"),
     (Shape(8, 264, 520, groups=(5, 3)), BF16, "kernel8"),
-    (Shape(8, 5280, 520), BF16, "rows"),
-    (Shape(8, 5288, 520), BF16, "kernel8"),
+    (Shape(8, 6336, 520), BF16, "rows"),
+    (Shape(8, 6344, 520), BF16, "kernel8"),
     (Shape(9, 264, 520), BF16, "kernel8"),
 ]
 

@@ -43,7 +43,7 @@ def test_the_gpu_suite_fits_every_gpu():
         clusters = [case.config(arch).cluster for case in suite.cases if "cluster" in case.options]
         assert max(cm * cn for cm, cn in clusters) <= 8
     assert {case.config(arch).arch for case in suite.cases for arch in ("sm_90a", "sm_100a")} == {"sm_90a", "sm_100a"}
-    assert suite_names() == ["emulator", "gpu", "hopper", "models"]
+    assert suite_names() == ["emulator", "few-rows", "gpu", "hopper", "models"]
     assert suite.alone and not load_suite("emulator").alone
 
 
