@@ -22,7 +22,7 @@ from emugpu.processes.engine import Engine
 from emugpu.record import new_record
 from harness import paths
 from harness.compile.artifacts import Artifact, build, build_each, make_launchable
-from harness.compile.compiler import find_gpus, mojo_version, package_version
+from harness.compile.compiler import Gpu, find_gpus, mojo_version, package_version
 from harness.compile.config import KernelConfig
 from harness.experiments.soundness import as_field
 from harness.problem import Shape
@@ -45,21 +45,19 @@ class Job(Case):
     synchronisation, or predict its time.
 
     ``schedule_seed`` is that of the emulator's random schedule, or None for the order of issue. ``made_by`` hashes
-    everything else that can change the result (`made_by`). With ``alone`` a GPU times nothing else in turn.
+    everything else that can change the result (`made_by`).
     """
 
     kind: Kind
     device: Device
     made_by: str
     schedule_seed: int | None = None
-    alone: bool = False
 
     @property
     def key(self) -> str:
         """Returns a name computed from the content of the job, so equal jobs have equal names."""
         rest = (self.kind, self.shape.m, self.shape.n, self.shape.k, self.inputs, self.seed, self.schedule_seed)
-        how = (self.device, *(["alone"] if self.alone else []), self.made_by)
-        text = "\0".join((_text(self.config), *map(str, rest), *how))
+        text = "\0".join((_text(self.config), *map(str, rest), self.device, self.made_by))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def fields(self) -> dict[str, Any]:
@@ -107,12 +105,37 @@ class SourceMismatch(CannotRun):
 
 def perform(job: Job) -> Record:
     """Executes a job. Raises `CannotRun` if it has no result, `SourceMismatch` if it was not tried."""
-    if not job.made_by.startswith(hash_of_sources(job.config.sources.root)):
+    _require_same_sources(job.config, job.made_by)
+    return {"run": _run, "check": _check, "predict": _predict}[job.kind](job)
+
+
+def _require_same_sources(config: KernelConfig, planned: str) -> None:
+    if not planned.startswith(hash_of_sources(config.sources.root)):
         raise SourceMismatch(
             f"a worker on {platform.node()} has other kernels or another harness than those of the plan; bring them "
             "together, or leave the files alone while they are used"
         )
-    return {"run": _run, "check": _check, "predict": _predict}[job.kind](job)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Configurations to time on a GPU, in one process, each alone (`harness.run.round`)."""
+
+    configs: tuple[KernelConfig, ...]
+    shape: Shape
+    inputs: str
+    made_by: str
+
+
+def time_round(asked: Round) -> list[Record | str]:
+    """Returns a record of each configuration with its time and the device, or the reason why there is none."""
+    from harness.run.round import time_each  # imported here because the emulator does not need it
+
+    _require_same_sources(asked.configs[0], asked.made_by)
+    gpu = _gpu()
+    results = time_each([_artifact(config) for config in asked.configs], asked.shape, asked.inputs, 0, gpu)
+    about = {"device": {"kind": gpu.kind, "name": gpu.name, "driver": gpu.driver}, "git": _surroundings()["git"]}
+    return [one if isinstance(one, str) else {**about, "timing": {"seconds": one}} for one in results]
 
 
 def compile_all(
@@ -140,18 +163,20 @@ def failure(job: Job, reason: str, log: str = "", deaths: int = 0) -> Record:
 
 
 def _run(job: Job) -> Record:
-    gpu = None
-    if job.device == "gpu":
-        gpu = next(iter(find_gpus()), None)
-        if gpu is None:
-            raise CannotRun("this worker sees no GPU (nvidia-smi lists none)")
-    request = Request(job.config, job.shape, job.inputs, job.seed, _schedule(job), gpu=gpu)
-    request = replace(request, vendors=() if job.alone else ("cublas",))
+    gpu = _gpu() if job.device == "gpu" else None
+    request = Request(job.config, job.shape, job.inputs, job.seed, _schedule(job), gpu=gpu, vendors=("cublas",))
     outcome = run(request, _artifact(job.config), known=_surroundings())
     record = {**outcome.record, "job": job.fields()["job"]}
     if gpu:
         record["job"]["gpu"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return record
+
+
+def _gpu() -> Gpu:
+    found = find_gpus()
+    if not found:
+        raise CannotRun("this worker sees no GPU (nvidia-smi lists none)")
+    return found[0]
 
 
 def _check(job: Job) -> Record:

@@ -50,12 +50,14 @@ def race(candidates: Sequence[C], measure: Measure[C], rounds: int = MOST_ROUNDS
             else:
                 runners[candidate].values.append(value)
         alive = sorted((r for r in alive if r.out is None), key=lambda r: r.figure)
-        if len(alive) <= 1:
+        if not alive:
             break
-        staying = _staying(alive, len(alive) // 2)
+        staying = _staying(alive, max(1, len(alive) // 2))
         for runner in alive[staying:]:
             runner.out = number
         alive = alive[:staying]
+        if len(alive) == 1:
+            break
     for runner in alive[1:]:
         runner.out = rounds
     return sorted(runners.values(), key=lambda r: (not r.values, -(r.out or rounds + 1), r.figure if r.values else 0.0))

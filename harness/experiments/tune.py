@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil
+from time import monotonic as time
 
 from emugpu.errors import CannotRun
 from emugpu.processes.engine import Engine
@@ -13,7 +14,18 @@ from emugpu.processes.worker_process import JobTimeout
 from emugpu.record import new_record
 from harness.compile.compiler import versions
 from harness.compile.config import KernelConfig
-from harness.experiments.job import Device, Job, Kind, Record, SourceMismatch, compile_all, made_by, perform
+from harness.experiments.job import (
+    Device,
+    Job,
+    Kind,
+    Record,
+    Round,
+    SourceMismatch,
+    compile_all,
+    made_by,
+    perform,
+    time_round,
+)
 from harness.experiments.race import MOST_ROUNDS, Runner, race
 from harness.experiments.space import Candidates
 from harness.experiments.times import TimeVerdict, compare_times
@@ -78,11 +90,13 @@ def tune(
     evaluator = _Evaluator(shape, limits, engine, say)
     rounds = MOST_ROUNDS if limits.device == "gpu" else 1
     forms = [candidates.default, *candidates.forms[: ceil(limits.budget / 2)]]
+    evaluator.later = _halvings(limits.budget // 2 + 1) + 2 * limits.processes
     heats = {"tile and cluster": evaluator.race(forms, rounds)}
     if candidates.default in evaluator.failures:
         raise CannotRun(f"the default has no result: {evaluator.failures[candidates.default]}")
     first = heats["tile and cluster"][0].candidate
     variants = [first, *_spread(candidates.variants(first), limits.budget // 2)]
+    evaluator.later = 2 * limits.processes
     heats["the other options"] = evaluator.race(variants, rounds)
     winner = heats["the other options"][0].candidate
     figures = {config: value for config, value in evaluator.figures.items() if config in (winner, candidates.default)}
@@ -94,6 +108,11 @@ def tune(
         _confirm(found, evaluator)
     found.record = evaluator.records[found.best]
     return found
+
+
+def _halvings(count: int) -> int:
+    """Returns about how many times a race of so many candidates measures one."""
+    return count + _halvings(count // 2) if count > 1 else 0
 
 
 def _spread(variants: Sequence[KernelConfig], count: int) -> list[KernelConfig]:
@@ -108,11 +127,12 @@ def _confirm(found: Tuned, evaluator: _Evaluator) -> None:
     if winner == default:
         found.gain = 1.0
         return
-    evaluator.say(f"confirming in {found.limits.processes} fresh processes each")
+    evaluator.say(f"confirming in {found.limits.processes} fresh processes")
     timings: dict[KernelConfig, list[Record]] = {default: [], winner: []}
-    for config, record in evaluator.records_of([default, winner] * found.limits.processes):
-        if record is not None:
-            timings[config] += _processes(record)
+    for number in range(found.limits.processes):  # the first to be timed takes turns
+        for config, record in evaluator.records_of([default, winner][:: 1 if number % 2 else -1]):
+            if record is not None:
+                timings[config].append(record["timing"])
     found.verdict = compare_times({"processes": timings[default]}, {"processes": timings[winner]})
     found.figures |= {config: _median(those) for config, those in timings.items() if those}
     ratio = found.verdict.interval.ratio if found.verdict.interval else 1.0
@@ -122,24 +142,24 @@ def _confirm(found: Tuned, evaluator: _Evaluator) -> None:
         found.best, found.gain = default, 1.0
 
 
-def _processes(record: Record) -> list[Record]:
-    return record["timing"].get("processes") or []
-
-
 def _median(processes: Sequence[Record]) -> float:
     seconds = sorted(one["seconds"] for one in processes)
     return seconds[len(seconds) // 2]
 
 
 class _Evaluator:
-    """Compiles candidates and gets their figures. ``figures`` holds the latest of each."""
+    """Compiles candidates and gets their figures. ``figures`` holds the latest of each. ``later`` is about how many
+    measurements follow the present race, of which the user is told.
+    """
 
     def __init__(self, shape: Shape, limits: TuningLimits, engine: Engine, say: Say) -> None:
         self.shape, self.limits, self.engine, self.say = shape, limits, engine, say
         self.figures: dict[KernelConfig, float] = {}
         self.failures: dict[KernelConfig, str] = {}
         self.records: dict[KernelConfig, Record] = {}
+        self.later = 0
         self._random = random.Random(0)
+        self._seconds_each = 0.0
 
     def race(self, configs: Sequence[KernelConfig], rounds: int) -> list[Runner[KernelConfig]]:
         configs = list(dict.fromkeys(configs))
@@ -159,20 +179,44 @@ class _Evaluator:
         left = [config for config in configs if config not in self.failures]
         if self.limits.device == "gpu":
             self._random.shuffle(left)
-        self.say(f"{len(left)} candidates")
+        self.say(f"{len(left)} candidates{self._left(len(left))}")
         for config in configs:
             if config in self.failures:
                 yield config, None
         for config, record in self.records_of(left):
-            value = None if record is None else self._figure(record)
-            if value is not None and record is not None:
-                self.figures[config] = value
-            yield config, value
+            if record is not None:
+                self.figures[config] = self._figure(record)
+            yield config, None if record is None else self.figures[config]
+
+    def _left(self, alive: int) -> str:
+        """Returns how long the measurements will take by those so far."""
+        seconds = self._seconds_each * (_halvings(alive) + self.later)
+        return f", about {seconds:.0f} s of measuring left" if seconds else ""
 
     def records_of(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | None]]:
-        """Yields a new run of each, or None without a right result; `failures` has the reason."""
+        """Yields a new record of each, or None without a right result; `failures` has the reason. On a GPU one process
+        times all of them.
+        """
+        for config, found in (self._round if self.limits.device == "gpu" else self._jobs)(configs):
+            if isinstance(found, str):
+                self.failures[config] = found
+                yield config, None
+            else:
+                self.records[config] = found
+                yield config, found
+
+    def _round(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | str]]:
+        if not configs:
+            return
+        asked, start = Round(tuple(configs), self.shape, self.limits.inputs, made_by(configs[0].sources.root)), time()
+        [done] = self.engine.map(time_round, [asked], self.limits.limit, "GPU")
+        if isinstance(done.error, SourceMismatch):
+            raise done.error
+        self._seconds_each = (time() - start) / len(configs)
+        yield from zip(configs, [_reason(done.error)] * len(configs) if done.error else done.value, strict=True)
+
+    def _jobs(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | str]]:
         kind: Kind = "predict" if self.limits.device == "model" else "run"
-        on_gpu = self.limits.device == "gpu"
         jobs = (
             Job(
                 config,
@@ -181,29 +225,22 @@ class _Evaluator:
                 kind=kind,
                 device=self.limits.device,
                 made_by=made_by(config.sources.root),
-                alone=on_gpu,
             )
             for config in configs
         )
-        needs = "GPU" if on_gpu else "CPU"
-        for done in self.engine.map(perform, jobs, self.limits.limit, needs):
+        for done in self.engine.map(perform, jobs, self.limits.limit):
             if isinstance(done.error, SourceMismatch):
                 raise done.error
-            config, record = done.item.config, done.value
-            problem = _reason(done.error) if done.error else _problem(record)
-            if problem:
-                self.failures[config] = problem
-                yield config, None
-                continue
-            self.records[config] = record
-            yield config, record
+            is_wrong = not done.error and (done.value.get("validation") or {}).get("passed") is False
+            problem = _reason(done.error) if done.error else "the result is wrong" if is_wrong else ""
+            yield done.item.config, problem or done.value
 
-    def _figure(self, record: Record) -> float | None:
+    def _figure(self, record: Record) -> float:
         """Returns the figure to compare (smaller is better). On a GPU it is the time alone, because alternating with a
         library that draws less power favours kernels that draw more.
         """
         if self.limits.device == "model":
-            return record["predicted"]["seconds"]
+            return float(record["predicted"]["seconds"])
         if self.limits.device == "gpu":
             return float(record["timing"]["seconds"])
         counters = record["counters"]
@@ -212,14 +249,6 @@ class _Evaluator:
 
 def _reason(error: Exception) -> str:
     return f"{error}; give it more with --timeout" if isinstance(error, JobTimeout) else str(error)
-
-
-def _problem(record: Record) -> str:
-    if (record.get("validation") or {}).get("passed") is False:
-        return "the result is wrong"
-    if record["job"]["device"] != "gpu":
-        return ""
-    return "" if _processes(record) else str(record["timing"].get("reason") or "no times came back")
 
 
 def evidence_of(found: Tuned) -> Record:

@@ -20,6 +20,8 @@ BATCH_SECONDS = 0.02
 MOST_LAUNCHES = 2000
 ALONE_SECONDS, SETTLING = 4.0, 1.0
 """Seconds for which a contestant runs alone. The first ones, in which clock and power settle, do not count."""
+ROUND_SECONDS, ROUND_SETTLING = 1.0, 0.4
+"""The same for one of many builds that are compared (`harness.run.round`)."""
 COOLING_SECONDS = 3.0
 """Longest pause before the next contestant. It ends when the GPU is as cool as before the first."""
 IN_FLIGHT = 4
@@ -67,6 +69,16 @@ class Batch:
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) / 1000 / self.count
+
+
+def seconds_alone(batch: Batch) -> float:
+    """Runs a contestant back to back for `ROUND_SECONDS`. Returns the median of the seconds of a launch."""
+    start, samples = time.monotonic(), []
+    while time.monotonic() < start + ROUND_SECONDS:
+        found = batch.seconds()
+        if time.monotonic() > start + ROUND_SETTLING:
+            samples.append(found)
+    return statistics.median(samples or [batch.seconds()])
 
 
 def each_alone(batches: dict[str, Batch], gpu: Gpu, report: Callable[[], None]) -> dict[str, dict[str, float]]:

@@ -109,7 +109,7 @@ class _Series:
             return
         outcome = supervise(self.request, self.timeout)
         self.outcomes.append(outcome)
-        self.failure = outcome.failure or _another_gpu(outcome, self.gpu)
+        self.failure = outcome.failure or another_gpu(outcome, self.gpu)
         if self.failure and self.processes > 1:
             self.failure = f"process {len(self.outcomes)} of {self.processes}: {self.failure}"
 
@@ -132,7 +132,7 @@ def _is_right(outcome: ProcessReport) -> bool:
     return bool(validation and validation["passed"])
 
 
-def _another_gpu(outcome: ProcessReport, gpu: Gpu) -> str | None:
+def another_gpu(outcome: ProcessReport, gpu: Gpu) -> str | None:
     """Returns a message if the process did not use the GPU of the record."""
     used = outcome.events.get("started", {}).get("name", gpu.name)
     if used == gpu.name:
@@ -226,6 +226,8 @@ DOING = {
     "started": "loading the kernel",
     "loaded": "running the kernel for the first time",
     "launched": "being validated",
+    "next": "loading the next kernel",
+    "timed": "being timed",
     "checked": "warming up",
     "searched": "trying the vendor's algorithms",
     "sampled": "being timed",

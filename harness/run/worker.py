@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from harness.run.gpu_timing import Batch, each_alone
 from harness.run.operands import Operands, make_sets
 from harness.validation import Matmul, compute_reference
 
+R = TypeVar("R")
 MOST_WORDS = 2000
 """Characters of an unexpected error that are kept."""
 REPORT_SECONDS = 0.5
@@ -63,12 +64,17 @@ def note(message: str) -> None:
 
 
 def serve(request: MeasurementRequest) -> None:
-    """Serves a request of `harness.run.measure`, in a worker process that ends with its parent in every case, because
-    nothing else may use a GPU that times a kernel.
+    """Serves a request of `harness.run.measure`."""
+    serve_by(_serve, request)
+
+
+def serve_by(work: Callable[[R], None], request: R) -> None:
+    """Serves a request in a worker process that ends with its parent in every case, because nothing else may use a GPU
+    that times a kernel.
     """
     end_with_parent()
     try:
-        _serve(request)
+        work(request)
     except ReportedError:
         raise
     except Exception as error:  # the error may come from a library that the parent does not load
@@ -76,10 +82,10 @@ def serve(request: MeasurementRequest) -> None:
         raise CannotRun(text[:MOST_WORDS]) from error
 
 
-def _serve(request: MeasurementRequest) -> None:
+def start_gpu() -> str:
+    """Starts PyTorch on the GPU and reports the device. Returns its UUID."""
     import torch
 
-    start = time.perf_counter()
     torch.cuda.init()
     properties = torch.cuda.get_device_properties(0)
     emit(
@@ -90,23 +96,46 @@ def _serve(request: MeasurementRequest) -> None:
         multiprocessors=properties.multi_processor_count,
         torch=torch.__version__,
     )
+    return str(properties.uuid)
+
+
+@dataclass
+class Launched:
+    """A kernel that has run once on each set of operands. ``workspace`` is kept because the launches use it."""
+
+    sets: list[Operands]
+    launches: list[Callable[[], None]]
+    workspace: Any
+    validation: dict[str, Any]
+
+
+def launch_once(request: MeasurementRequest, inputs: Inputs) -> Launched:
+    """Loads the kernel, launches it once on each set of operands, and validates the outputs."""
+    import torch
+
+    start = time.perf_counter()
     plan = request.artifact.plan(request.shape)
     launch = Gpu(0).prepare(request.artifact, plan)
     emit("loaded", seconds=time.perf_counter() - start)
-
-    inputs = _inputs(request)
     sets = make_sets(request.artifact.config, plan, request.shape, inputs)
-    outputs = [one.c for one in sets]
-    launches, _workspace = _launches(launch, sets)
+    launches, workspace = _launches(launch, sets)
     for each in launches:
         each()
     torch.cuda.synchronize()
     emit("launched")
-    validation = _validate_all(request, inputs, outputs)
-    emit("checked", validation=validation)
-    if not validation["passed"] or not request.time:
+    return Launched(sets, launches, workspace, _validate_all(request, inputs, [one.c for one in sets]))
+
+
+def _serve(request: MeasurementRequest) -> None:
+    uuid = start_gpu()
+    inputs = draw_inputs(request)
+    launched = launch_once(request, inputs)
+    emit("checked", validation=launched.validation)
+    if not launched.validation["passed"] or not request.time:
         emit("finished", timing=None)
         return
+    sets, launches = launched.sets, launched.launches
+    outputs = [one.c for one in sets]
     right = outputs[0].clone()
     for c in outputs:
         c.fill_(float("nan"))
@@ -114,7 +143,7 @@ def _serve(request: MeasurementRequest) -> None:
     alive = _reporter("searched")
     contestants |= {name: made for name in request.vendors if (made := vendors.launches_of(name, sets, note, alive))}
     batches = {name: Batch(each) for name, each in contestants.items()}
-    timing = _time(request, sets[0], batches, str(properties.uuid))
+    timing = _time(request, sets[0], batches, uuid)
     _check_again(request, inputs, outputs, right)
     emit("finished", timing=timing | {"input_sets": len(sets)})
 
@@ -193,7 +222,7 @@ def _reporter(event: str) -> Callable[..., None]:
 # ---- operands and results ----
 
 
-def _inputs(request: MeasurementRequest) -> Inputs:
+def draw_inputs(request: MeasurementRequest) -> Inputs:
     """Returns the same inputs as on the emulator. The first process of a series draws them, which may take longer than
     all the rest, and leaves them to the others.
     """

@@ -42,13 +42,13 @@ def request_for(folder: Path, kind: str, shape: Shape = SHAPE, **options: Any) -
 
 def right_output(request: worker.MeasurementRequest) -> Any:
     dtype = OUT_TYPES[request.artifact.config.out_dtype]
-    values = compute_reference(worker._inputs(request)).rounded(dtype)
+    values = compute_reference(worker.draw_inputs(request)).rounded(dtype)
     return on_gpu(values.astype(dtype.numpy))
 
 
 def operands_of(request: worker.MeasurementRequest) -> Operands:
     config = request.artifact.config
-    return make_sets(config, plan_of(request), request.shape, worker._inputs(request))[0]
+    return make_sets(config, plan_of(request), request.shape, worker.draw_inputs(request))[0]
 
 
 def plan_of(request: worker.MeasurementRequest) -> Plan:
@@ -65,7 +65,7 @@ def nothing_compiled(monkeypatch):
 @pytest.mark.parametrize("options", CONFIGURATIONS, ids=lambda options: "-".join(map(str, options.values())))
 def test_what_is_right_passes_and_one_wrong_element_of_any_output_fails(tmp_path, options, kind):
     request = request_for(tmp_path, kind, **options)
-    inputs, right = worker._inputs(request), right_output(request)
+    inputs, right = worker.draw_inputs(request), right_output(request)
     found = worker._validate_all(request, inputs, [right, right.clone()])
     assert found["passed"] and found["elements"] == right.numel()
     for wrong_one in (0, 1):
@@ -79,7 +79,7 @@ def test_what_is_right_passes_and_one_wrong_element_of_any_output_fails(tmp_path
 
 def test_a_later_process_compares_with_what_was_found_right(tmp_path, monkeypatch):
     request = request_for(tmp_path, "normal")
-    inputs, right = worker._inputs(request), right_output(request)
+    inputs, right = worker.draw_inputs(request), right_output(request)
     worker._validate_all(request, inputs, [right])
     validated = []
     monkeypatch.setattr(worker, "_validate", lambda *given: validated.append(given) or {"passed": False})
@@ -91,7 +91,7 @@ def test_a_later_process_compares_with_what_was_found_right(tmp_path, monkeypatc
 
 def test_a_wrong_output_is_not_what_later_ones_are_compared_with(tmp_path):
     request = request_for(tmp_path, "integer")
-    inputs, right = worker._inputs(request), right_output(request)
+    inputs, right = worker.draw_inputs(request), right_output(request)
     wrong = right + 1
     assert not worker._validate_all(request, inputs, [wrong])["passed"]
     assert not worker._validate_all(request, inputs, [wrong, wrong])["passed"]
@@ -100,7 +100,7 @@ def test_a_wrong_output_is_not_what_later_ones_are_compared_with(tmp_path):
 
 def test_a_timed_launch_that_gave_something_else_is_validated_anew(tmp_path, monkeypatch):
     request = request_for(tmp_path, "normal")
-    inputs, right = worker._inputs(request), right_output(request)
+    inputs, right = worker.draw_inputs(request), right_output(request)
     told: list[tuple[str, dict]] = []
     monkeypatch.setattr(worker, "emit", lambda event, **fields: told.append((event, fields)))
     worker._check_again(request, inputs, [right.clone()], right)
@@ -121,9 +121,9 @@ def test_a_timed_launch_that_gave_something_else_is_validated_anew(tmp_path, mon
 
 def test_the_inputs_are_drawn_once(tmp_path, monkeypatch):
     request = request_for(tmp_path, "index", dtype="e4m3")
-    first = worker._inputs(request)
+    first = worker.draw_inputs(request)
     monkeypatch.setattr(worker, "make_inputs", lambda *_: pytest.fail("drawn again"))
-    again = worker._inputs(request)
+    again = worker.draw_inputs(request)
     assert np.array_equal(first.a.view(np.uint8), again.a.view(np.uint8)) and first.alpha == again.alpha
 
 
@@ -142,7 +142,7 @@ def test_inputs_pass_through_l2_but_those_of_a_tiny_problem_are_not_copied_for_m
 def test_sets_of_operands_share_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(operands, "_set_count", lambda *_: 3)
     request = request_for(tmp_path, "integer", epilogue="bias")
-    sets = make_sets(request.artifact.config, plan_of(request), SHAPE, worker._inputs(request))
+    sets = make_sets(request.artifact.config, plan_of(request), SHAPE, worker.draw_inputs(request))
     addresses = [address for one in sets for name, address in one.named().items() if name not in ("alpha", "beta")]
     assert len(set(addresses)) == len(addresses) == 3 * len({"A", "B", "C", "bias"})
     assert all(torch.equal(one.tensors["A"], sets[0].tensors["A"]) and one.c.isnan().all() for one in sets)

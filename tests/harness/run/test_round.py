@@ -1,0 +1,52 @@
+"""A round of `harness tune`: several builds in one GPU process, which is replaced by canned answers here."""
+
+from __future__ import annotations
+
+import pytest
+
+from emugpu.errors import CannotRun
+from harness.compile.compiler import Gpu
+from harness.problem import Shape
+from harness.run.measure import ProcessReport
+from harness.run.round import time_each
+
+B200 = Gpu("NVIDIA B200", "10.0", "180 GiB", "580.1")
+SHAPE = Shape(256, 256, 256)
+
+
+@pytest.fixture
+def round_of(monkeypatch, artifacts):
+    """Times builds whose processes answer so. Returns the results, and how many builds each process was asked for."""
+
+    def run(builds, *answers, gpu=B200):
+        asked, left = [], list(answers)
+        monkeypatch.setattr(
+            "harness.run.round.supervise", lambda requests, silent, serve: asked.append(len(requests)) or left.pop(0)
+        )
+        return time_each([artifacts[2, 1]] * builds, SHAPE, "integer", 0, gpu), asked
+
+    return run
+
+
+def answer(results=(), failure=None, name="NVIDIA B200", started=True):
+    events = {"started": {"name": name}} | ({"next": {"number": len(results)}} if started else {})
+    return ProcessReport(events | ({"timed": {"results": list(results)}} if results else {}), failure)
+
+
+def test_one_process_times_all(round_of):
+    assert round_of(3, answer([1e-5, "the result is wrong", 3e-5])) == ([1e-5, "the result is wrong", 3e-5], [3])
+
+
+def test_a_launch_that_fails_costs_its_own_result_only(round_of):
+    results, asked = round_of(4, answer([1e-5], "a deadlock"), answer([3e-5, 4e-5]))
+    assert results == [1e-5, "a deadlock", 3e-5, 4e-5] and asked == [4, 2]
+    assert round_of(2, answer([1e-5], "a crash")) == ([1e-5, "a crash"], [2])
+
+
+def test_without_a_first_launch_there_is_no_result(round_of):
+    with pytest.raises(CannotRun, match="no torch"):
+        round_of(2, answer(failure="no torch", started=False))
+    with pytest.raises(CannotRun, match="it ran on NVIDIA H100, but the driver lists NVIDIA B200 first"):
+        round_of(2, answer([1e-5, 2e-5], name="NVIDIA H100"))
+    with pytest.raises(CannotRun, match="sm_100a"):
+        round_of(1, gpu=Gpu("NVIDIA H200", "9.0", "141 GiB", "580.1"))
