@@ -170,8 +170,7 @@ def _show(console: Console, found: Tuned, explain: bool) -> None:
     if explain:
         for decided, runners in found.heats.items():
             rows = [_row(runner, found) for runner in runners]
-            what = f"{FIGURES[found.limits.device]} {found.unit}"
-            show_table(console, decided, ("configuration", what, "runs", "out in round"), rows)
+            show_table(console, decided, ("configuration", FIGURES[found.limits.device], "runs", "out in round"), rows)
         _show_why(console, differences(found.default, found.best, found.shape))
     for reason, count in Counter(reason.partition("\n")[0] for reason in found.failures.values()).most_common():
         show_line(console, f"{count} without a result: {reason}", "red")
@@ -187,7 +186,7 @@ def _show(console: Console, found: Tuned, explain: bool) -> None:
 
 
 def _row(runner: Runner[KernelConfig], found: Tuned) -> tuple[str, ...]:
-    figure = _figure(runner.figure, found) if runner.values else "-"
+    figure = _with_unit(runner.figure, found) if runner.values else "-"
     return runner.candidate.label, figure, str(len(runner.values)), "" if runner.out is None else str(runner.out)
 
 
@@ -204,10 +203,6 @@ def _explain_kept(console: Console, kind: str, entry: store.Entry, shape: Shape)
 
 def _show_why(console: Console, rows: Sequence[tuple[str, ...]]) -> None:
     show_table(console, "why", ("", "default", "best"), rows)
-
-
-def _figure(value: float, found: Tuned) -> str:
-    return f"{value:.4f}" if found.limits.device == "gpu" else _with_unit(value, found)
 
 
 def _with_unit(value: float, found: Tuned) -> str:
