@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from emugpu.check.clocks import ORDER, VISIBLE, Clock, Components, Rows, column
 from emugpu.check.signals_for_lanes import Behind, LaneRelease, are_passed_on
 from emugpu.emulator.machine.events import Agent, Site
-from emugpu.emulator.machine.lanes import FULL_MASK
 
 GENERIC = ("generic", "cp.async", "st.async")
 """Kinds of accesses through the generic proxy, with non-bulk cp.async (PTX ISA 9.7.9.25.1) and st.async (9.7.9.12)."""
@@ -40,6 +39,8 @@ UNORDERED_KEPT = 8
 """A history keeps this many unordered accesses of each kind."""
 READS_KEPT = 64
 """A history keeps this many reads since the last write, the latest ones."""
+TOUCHED_KEPT = 16
+"""A record keeps the addresses of this many accesses."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,9 +53,10 @@ class Record:
 
     ``order`` is the agent's knowledge of its own cluster, if it was kept. ``scope`` is the scope of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is a
-    number for the addresses and values of a store. ``released`` holds releases of some lanes of the agent, if those of
-    the access need them. ``issue`` is the component and time of the thread that issued an asynchronous operation, as
-    agents that follow the issue know them.
+    number for the addresses and values of a store. ``touched`` holds the addresses, and the number of bytes at each, of
+    the accesses of threads that the record stands for, or is None if there are many or others. ``released`` holds
+    releases of some lanes of the agent, if those of the access need them. ``issue`` is the component and time of the
+    thread that issued an asynchronous operation, as agents that follow the issue know them.
     """
 
     space: Components
@@ -70,7 +72,15 @@ class Record:
     shape: object = None
     issue: tuple[int, int] | None = None
     released: list[LaneRelease] | None = None
+    touched: list[tuple[int | NDArray[np.integer], int]] | None = None
     id: int = field(default_factory=count(1).__next__, init=False)
+
+    def add_touched(self, where: int | NDArray[np.integer], nbytes: int) -> None:
+        """Adds an access of the same agent by the same instruction at the same moment."""
+        if self.touched is not None and len(self.touched) < TOUCHED_KEPT:
+            self.touched.append((where, nbytes))
+        else:
+            self.touched = None
 
     def knew(self, other: Record) -> bool:
         """Returns whether the other access happened before this one, as far as this agent knew."""
@@ -217,14 +227,14 @@ def different(numbers: NDArray[np.int32]) -> list[int]:
 class Conflict(NamedTuple):
     """Two unordered accesses.
 
-    ``late``: the write comes too early after the read; otherwise the read comes too early. ``readers``: the lanes of
-    the reading warp for which the read stands, or 0 if it may stand for reads of other warps, too.
+    ``late``: the write comes too early after the read; otherwise the read comes too early. ``reads``: the read stands
+    for itself, for all reads of its warp by its instruction, or for any reads.
     """
 
     old: Record
     new: Record
     late: bool
-    readers: int = 0
+    reads: Literal["one", "of warp", "any"] = "any"
 
 
 class Histories:
@@ -287,7 +297,7 @@ class Histories:
             elif not write.agrees(read) and not history.is_found(number, observer):
                 old_writes, old_reads = history.old or ((), ())
                 is_late = _is_late(read, write, old_writes, old_reads)
-                self.conflicts.append(Conflict(write, read, is_late, read.agent.lanes))
+                self.conflicts.append(Conflict(write, read, is_late, "one"))
         history = history.with_finder(read)
         for n, entry in enumerate(history.reads):
             if entry.last.who == read.who and entry.last.site is read.site and entry.last.space is read.space:
@@ -324,8 +334,8 @@ class Histories:
             kept_reads.append(entry)
             if not read.agrees(write):
                 is_late = _is_late(read, write, history.writes, history.reads)
-                readers = read.agent.lanes if entry.is_one else FULL_MASK
-                self.conflicts.append(Conflict(read, write, is_late, readers if keeps_all else 0))
+                reads: Literal["one", "of warp"] = "one" if entry.is_one else "of warp"
+                self.conflicts.append(Conflict(read, write, is_late, reads if keeps_all else "any"))
         writes = (write, *kept_writes[:UNORDERED_KEPT])
         return AccessHistory(writes, tuple(kept_reads[:UNORDERED_KEPT]), (history.writes, history.reads))
 

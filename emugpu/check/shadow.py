@@ -203,9 +203,11 @@ def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
     record = moment.records.get(key)
     if record is None:
         about = (moment.space, moment.who, moment.time, "generic", writes, agent, site, moment.order, scope, key[3])
-        record = moment.records[key] = Record(*about)
+        record = moment.records[key] = Record(*about, touched=[(event.where, event.nbytes * event.items)])
         if "sync" not in site.modifiers:
             record.released = moment.released
+    elif key[3] is None:
+        record.add_touched(event.where, event.nbytes * event.items)
     return record
 
 

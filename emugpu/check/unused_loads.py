@@ -8,6 +8,9 @@ and those with another role drop it.
 A finding about a plain load waits until a thread that has the value executes an instruction that uses it
 (`emugpu.emulator.translate.loaded_values`). If the cluster ends before, the finding is dropped. An instruction counts
 at whatever time the thread executes it, and a finding that still waits when a run breaks off stands.
+
+Only the lanes, and the elements of a vector, count whose bytes the store overlaps: a load by several lanes or of a
+vector is as many loads, in no order (PTX ISA 8.2: vector data types).
 """
 
 from __future__ import annotations
@@ -18,20 +21,48 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from emugpu.check.history import WEAK, Conflict
+from emugpu.check.history import WEAK, Conflict, Record
 from emugpu.emulator.machine.events import Agent, Site
+from emugpu.emulator.machine.lanes import FULL_MASK, lanes_of
 from emugpu.emulator.native.layout import Traced, TraceEvent
 from emugpu.emulator.native.trace import Batch
-from emugpu.emulator.translate.loaded_values import LoadedValues, Reach
+from emugpu.emulator.translate.loaded_values import LoadedValues
 
 Warp = tuple[int, int, int]
 
 
-class _Held(NamedTuple):
-    """A finding about a load by some lanes of a warp."""
+class _Pair(NamedTuple):
+    """A load and a store that nothing orders. ``is_one``: no other load of the warp is meant."""
 
-    lanes: int
-    reach: Reach
+    read: Record
+    write: Record
+    is_one: bool
+
+    def lanes(self, elements: int) -> list[int]:
+        """Returns for each element of the loaded vector the lanes whose value the store may have written.
+
+        The load's record may get further addresses until the cluster ends.
+        """
+        read, write = self.read, self.write
+        if not self.is_one:
+            return [FULL_MASK] * elements
+        if read.touched is None or write.touched is None:
+            return [read.agent.lanes] * elements
+        written = np.unique(np.concatenate([_bytes_at(*touched) for touched in write.touched]))
+        found, bits = [0] * elements, 1 << lanes_of(read.agent.lanes)[1]
+        for where, nbytes in read.touched:
+            size = nbytes // elements
+            starts = np.broadcast_to(where, len(bits))[:, None] + size * np.arange(elements)
+            overlaps = np.searchsorted(written, starts) < np.searchsorted(written, starts + size)
+            for element in range(elements):
+                found[element] |= int(bits[overlaps[:, element]].sum())
+        return found
+
+
+class _Held(NamedTuple):
+    """A finding about the loads of a warp by an instruction. ``pairs`` is by the ids of the two records."""
+
+    pairs: dict[tuple[int, int], _Pair]
     tell: Callable[[], None]
 
 
@@ -61,8 +92,9 @@ class UnusedLoads:
         if column >= 0:
             warp = agent[:3]
             row = self._row(warp)
+            before = self._lanes[row, column]
             self._lanes[row, column] |= np.uint32(agent.lanes)
-            if warp in self._held:
+            if warp in self._held and self._lanes[row, column] != before:
                 self._decide(warp)
 
     def traced(self, batch: Batch) -> None:
@@ -90,26 +122,34 @@ class UnusedLoads:
         read = conflict.new if conflict.old.writes else conflict.old
         if read.writes or read.kind != "generic" or read.site.opcode != "ld" or read.scope != WEAK:
             return False
-        reach = self._values.reach(read.site.index)
         warp = read.agent[:3]
-        if reach is None or not conflict.readers or self._is_used(warp, conflict.readers, reach):
+        pair = _Pair(read, conflict.old if conflict.old.writes else conflict.new, conflict.reads == "one")
+        if conflict.reads == "any" or self._is_used(pair):
             return False
-        if warp[0] not in self._ended:
-            key = (rule, conflict.old.site, conflict.new.site, conflict.late, conflict.readers)
-            self._held.setdefault(warp, {}).setdefault(key, _Held(conflict.readers, reach, tell))
+        key = (rule, conflict.old.site, conflict.new.site, conflict.late)
+        held = self._held.setdefault(warp, {}).setdefault(key, _Held({}, tell))
+        held.pairs[pair.read.id, pair.write.id] = pair
         return True
 
-    def _is_used(self, warp: Warp, lanes: int, reach: Reach) -> bool:
-        row = self._row(warp)
-        executed = self._lanes[row]
-        own = np.bitwise_or.reduce(executed[self._columns[[*reach.own]]])
-        return bool(int(own) & lanes) or bool(executed[self._columns[[*reach.warp]]].any())
+    def _is_used(self, pair: _Pair) -> bool:
+        executed = self._lanes[self._row(pair.read.agent[:3])]
+        elements = self._values.reach(pair.read.site.index)
+        if all(reach is None for reach in elements):
+            return True
+        for reach, lanes in zip(elements, pair.lanes(len(elements)), strict=True):
+            if not lanes:
+                continue
+            if reach is None or executed[self._columns[[*reach.warp]]].any():
+                return True
+            if int(np.bitwise_or.reduce(executed[self._columns[[*reach.own]]])) & lanes:
+                return True
+        return False
 
     def _decide(self, warp: Warp) -> None:
         """Adds the findings about values that the warp has used."""
         held = self._held[warp]
         for key, one in [*held.items()]:
-            if self._is_used(warp, one.lanes, one.reach):
+            if any(map(self._is_used, one.pairs.values())):
                 del held[key]
                 one.tell()
 
@@ -121,8 +161,18 @@ class UnusedLoads:
             del self._held[warp]
 
     def end(self) -> None:
-        """Adds the findings that still wait, because the run broke off."""
-        held, self._held = self._held, {}
-        for of_warp in held.values():
-            for one in of_warp.values():
-                one.tell()
+        """Adds the findings that still wait, because the run broke off.
+
+        Those about a cluster that has ended were found later, and wait only for the records to be complete.
+        """
+        for warp in self._held:
+            if warp[0] in self._ended:
+                self._decide(warp)
+            else:
+                for one in self._held[warp].values():
+                    one.tell()
+        self._held = {}
+
+
+def _bytes_at(where: int | NDArray[np.integer], nbytes: int) -> NDArray[np.int64]:
+    return (np.atleast_1d(np.asarray(where, np.int64))[:, None] + np.arange(nbytes)).ravel()

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from emugpu.emulator.instructions.table import Assign, Emitted, Unsupported, find
-from emugpu.emulator.ptx.ast import Instruction, MemoryOperand
+from emugpu.emulator.ptx.ast import Instruction, MemoryOperand, Register, Vector
 from emugpu.emulator.translate.cfg import EXCHANGES, accumulators, destinations
 
 _GUARD = -1
@@ -37,7 +37,7 @@ class LoadedValues:
 
     def __init__(self, instructions: Sequence[Instruction], emitted: Sequence[Emitted | Unsupported]) -> None:
         self._instructions, self._emitted = instructions, emitted
-        self._known: dict[int, Reach | None] = {}
+        self._known: dict[int, tuple[Reach | None, ...]] = {}
 
     @cached_property
     def stores(self) -> frozenset[int]:
@@ -68,19 +68,24 @@ class LoadedValues:
                 found.setdefault(register.slot, []).append((i, position))
         return found
 
-    def reach(self, load: int) -> Reach | None:
-        """Returns which of `uses` the value of a load reaches: as the data of a store, or as any operand of others.
+    def reach(self, load: int) -> tuple[Reach | None, ...]:
+        """Returns which of `uses` each element of a load reaches: as the data of a store, or as any operand of others.
 
-        Returns None if the value may decide anything else, such as an address, a guard, an atomic, or a branch around
-        more than arithmetic. So it does if it reaches nothing: no compiler leaves such a load in a program.
+        It is None for an element that may decide anything else, such as an address, a guard, an atomic, or a branch
+        around more than arithmetic. All are None if none of them reaches anything: no compiler leaves such a load in a
+        program.
         """
         if load not in self._known:
-            self._known[load] = self._reach(load)
+            loaded = self._instructions[load].operands[0]
+            elements = loaded.elements if isinstance(loaded, Vector) else (loaded,)
+            found = tuple(self._reach(one.registers()) for one in elements)
+            decides = any(reach is None or any(reach) for reach in found)
+            self._known[load] = found if decides else (None,) * len(found)
         return self._known[load]
 
-    def _reach(self, load: int) -> Reach | None:
+    def _reach(self, registers: Sequence[Register]) -> Reach | None:
         uses: dict[bool, set[int]] = {False: set(), True: set()}
-        work = [(r.slot, False) for r in destinations(self._instructions[load])]
+        work = [(r.slot, False) for r in registers]
         seen = set(work)
         while work:
             slot, is_exchanged = work.pop()
@@ -95,7 +100,7 @@ class LoadedValues:
                 new = {(r.slot, is_exchanged or exchanges) for one in changed for r in destinations(one)} - seen
                 seen |= new
                 work += new
-        return Reach(frozenset(uses[False]), frozenset(uses[True])) if any(uses.values()) else None
+        return Reach(frozenset(uses[False]), frozenset(uses[True]))
 
     def _is_arithmetic(self, i: Instruction) -> bool:
         return isinstance(self._emitted[i.index], Assign)

@@ -32,6 +32,7 @@ STORES = {
 """%p1: whether the thread stores the element."""
 LOAD, STORE, ADD = "ld.SPACE.b32 %r10, [ELEMENT];", "@%p1 st.SPACE.b32 [ELEMENT], %r11;", "add.u32 %r11, %r10, 1;"
 VECTOR, ABOVE_5 = "ld.SPACE.v2.b32 {%r10, %r12}, [ELEMENT];", "setp.gt.u32 %p2, %r10, 5;"
+STORE_SECOND, HALF = STORE.replace("ELEMENT", "ELEMENT+4"), "setp.lt.and.u32 %p1, %lane, 16, %p1;"
 OWN, OTHER = "st.shared.b32 [%r3], %r11;", "st.shared.b32 [%r3], %r13;"
 IN_PLACE = LOAD + ADD + STORE
 
@@ -51,6 +52,13 @@ UNUSED = {
     "redux": LOAD + "redux.sync.add.u32 %r11, %r10, -1;" + STORE,
     "a vector": VECTOR + "add.u32 %r11, %r10, %r12;" + STORE,
     "an element of a vector": VECTOR + "add.u32 %r11, %r12, 1;" + STORE,
+    "an element of a vector that is not stored": VECTOR + ADD + STORE + "st.shared.b32 [%r3], %r12;",
+    "an element of a vector that nothing reads": VECTOR + ADD + STORE_SECOND + OWN,
+    "a dropped element of a vector": VECTOR.replace("%r12", "_") + ADD + STORE_SECOND + OWN,
+    "lanes that load what is not stored": LOAD + ADD + HALF + STORE + only("%lane ge 16", OWN),
+    "lanes whose loads in two passes are not stored": "AGAIN:" + LOAD + ADD
+    + "xor.b32 %r1, %r1, 4; xor.b64 %d1, %d1, 4; add.u32 %r9, %r9, 1; setp.lt.u32 %p4, %r9, 2; @%p4 bra AGAIN;"
+    + HALF + STORE + only("%lane ge 16", OWN),
     "a loop": "AGAIN:" + IN_PLACE + "add.u32 %r9, %r9, 1; setp.lt.u32 %p4, %r9, 3; @%p4 bra AGAIN;",
     "a loop with barriers": "AGAIN:" + IN_PLACE
     + "bar.sync 0; add.u32 %r9, %r9, 1; setp.lt.u32 %p4, %r9, 3; @%p4 bra AGAIN;",
@@ -63,7 +71,11 @@ USED = {
     "a later block": IN_PLACE + CTA_BARRIER + only("%warp eq 1", OWN),
     "setp and selp": IN_PLACE + ABOVE_5 + "selp.b32 %r13, 1, 2, %p2;" + OTHER,
     "a guarded move": IN_PLACE + ABOVE_5 + "mov.b32 %r13, 0; @%p2 mov.b32 %r13, 1;" + OTHER,
-    "an element of a vector": VECTOR + ADD + STORE + "st.shared.b32 [%r3], %r12;",
+    "an element of a vector": VECTOR + ADD + STORE_SECOND + "st.shared.b32 [%r3], %r12;",
+    "one lane that loads what is stored": LOAD + ADD + HALF + STORE + only("%lane ge 15", OWN),
+    "a lane whose load in the second pass is stored": "AGAIN:" + LOAD + ADD
+    + "xor.b32 %r1, %r1, 4; xor.b64 %d1, %d1, 4; add.u32 %r9, %r9, 1; setp.lt.u32 %p4, %r9, 2; @%p4 bra AGAIN;"
+    + HALF + STORE_SECOND + only("%lane ge 15", OWN),
     "shfl to another lane": IN_PLACE + "shfl.sync.idx.b32 %r13, %r11, 2, 31, -1;" + only("%thread eq 37", OTHER),
     "vote": IN_PLACE + ABOVE_5 + "vote.sync.ballot.b32 %r13, %p2, -1;" + only("%thread eq 37", OTHER),
     "a branch around a move": IN_PLACE + ABOVE_5 + "mov.b32 %r13, 0; @%p2 bra ON; mov.b32 %r13, 1; ON:" + OTHER,
@@ -277,6 +289,8 @@ def test_random_programs_give_findings_at_the_same_places_at_once_and_later(make
 
 STEPS = (
     *["{guard} ld.shared.b32 {d}, [%r1];"] * 3, "{guard} ld.shared.b32 {d}, [%r3];", "add.u32 {d}, {a}, {b};",
+    "{guard} ld.shared.v2.b32 {{{d}, %r25}}, [%r1];", "{guard} ld.shared.v2.b32 {{%r25, {d}}}, [%r1];",
+    "setp.lt.and.u32 %p1, %lane, 16, %p1;", "@%p1 st.shared.b32 [%r1+4], {a};", "{guard} ld.shared.b32 {d}, [%r1+4];",
     "xor.b32 {d}, {a}, {b};", "{guard} mov.b32 {d}, {a};", "setp.gt.u32 %p2, {a}, {b};", "selp.b32 {d}, {a}, {b}, %p2;",
     "shfl.sync.bfly.b32 {d}, {a}, 5, 31, -1;", *["@%p1 st.shared.b32 [%r1], {a};"] * 3,
     *["@%p3 st.shared.b32 [%r3], {a};"] * 3, "@%p2 bra ON{n}; add.u32 {d}, {a}, {b}; ON{n}:",
@@ -292,11 +306,12 @@ def elements_of_warp_0(choose: random.Random) -> str:
         steps.append(choose.choice(STEPS).format(guard=guard, d=d, a=a, b=b, n=n))
     start = "".join(f"mul.lo.u32 %r{n}, %thread, {n};" for n in range(20, 25)) + "mov.pred %p2, 0;"
     thread = choose.randrange(32, 64)
-    start += f"setp.eq.u32 %p3, %thread, {thread}; @%p1 st.shared.b32 [%r1], %thread;" + CTA_BARRIER
-    for n, word in enumerate(("%r1", "%r3")):
+    start += f"setp.eq.u32 %p3, %thread, {thread}; @%p1 st.shared.v2.b32 [%r1], {{%thread, %lane}};" + CTA_BARRIER
+    start += "mov.b32 %r25, 3;"
+    for n, word in enumerate(("%r1", "%r1+4", "%r3")):
         steps.append(f"ld.shared.b32 %r3{n}, [{word}]; st.global.b32 [%d1+{256 * n}], %r3{n};")
-    end = CTA_BARRIER + "mul.wide.u32 %d1, %thread, 4; add.s64 %d1, %d1, %m0;" + "".join(steps[-2:])
-    return START + STORES["warps"] + start + "".join(steps[:-2]) + end
+    end = CTA_BARRIER + "mul.wide.u32 %d1, %thread, 4; add.s64 %d1, %d1, %m0;" + "".join(steps[-3:])
+    return START + STORES["warps"] + start + "".join(steps[:-3]) + end
 
 
 @pytest.mark.thorough
@@ -318,10 +333,10 @@ def test_a_random_program_without_a_finding_has_one_result(monkeypatch):
         results, held, is_clean = set(), 0, True
         for schedule in range(4):
             device, checker = Device(schedule="random", seed=schedule), Checker()
-            out = device.alloc(512)
+            out = device.alloc(768)
             device.launch(module, "setting0", grid=1, block=64, arguments=[out], sinks=[checker])
             is_clean &= not checker.report().errors
-            results.add(device.download(out, np.uint32, 128).tobytes())
+            results.add(device.download(out, np.uint32, 192).tobytes())
         assert not is_clean or len(results) == 1, module
         clean, raced, differ = clean + (is_clean and held > 0), raced + (not is_clean), differ + (len(results) > 1)
     assert min(clean, raced) > 10 and differ > 5, (clean, raced, differ)
