@@ -44,6 +44,14 @@ def _arrive(f: Fragment, site: Site, barrier: CountingBarrier, count: Value, wai
         f.tokens[barrier] = barrier.arrive_lanes(f.warp.index, f.mask, f.warp.alive, threads)
 
 
+def _is_ahead(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
+    """Suspends the fragment if it arrives again before the other lanes of its warp have arrived."""
+    if not barrier.lanes.get(f.warp.index, 0) & f.mask:
+        return None
+    barrier.ahead.append(f)
+    return f.grid.wakeups.suspend(f, barrier, "waits for the other lanes of its warp", site)
+
+
 def _wait(f: Fragment, site: Site, barrier: CountingBarrier) -> object:
     """Suspends the fragment until the generation for which it has arrived is complete."""
     if barrier.generation == f.tokens[barrier]:
@@ -60,6 +68,8 @@ def bar_sync(f: Fragment, site: Site, number: Value, count: Value, aligned: bool
         return suspended
     barrier = _named(f, number)
     if barrier not in f.tokens:
+        if (suspended := _is_ahead(f, site, barrier)) is not None:
+            return suspended
         _arrive(f, site, barrier, count, waits=True)
     return _wait(f, site, barrier)
 
@@ -68,6 +78,8 @@ def bar_arrive(f: Fragment, site: Site, number: Value, count: Value, aligned: bo
     if aligned and (suspended := gather(f, site)) is not None:
         return suspended
     barrier = _named(f, number)
+    if (suspended := _is_ahead(f, site, barrier)) is not None:
+        return suspended
     _arrive(f, site, barrier, count, waits=False)
     del f.tokens[barrier]
     return None
@@ -105,6 +117,8 @@ def bar_reduce(f: Fragment, site: Site, operation: str, number: Value, count: Va
         return suspended
     barrier = _named(f, number)
     if barrier not in f.tokens:
+        if (suspended := _is_ahead(f, site, barrier)) is not None:
+            return suspended
         holds = (mask_of(p) & f.mask).bit_count()
         yes, everybody = barrier.votes.get(barrier.generation, (0, 0))
         barrier.votes[barrier.generation] = yes + holds, everybody + f.count

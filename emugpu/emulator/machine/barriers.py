@@ -180,7 +180,8 @@ class CountingBarrier:
     If a barrier is for all threads rather than for a given number of them, threads that exit need not arrive. At a
     barrier for a given number of threads, a warp counts as 32 threads once its lanes that have not exited have arrived
     (PTX ISA 9.7.13.1: the instruction waits for the non-exited threads of its warp, then marks the warp's arrival).
-    ``lanes`` holds the lanes that have arrived of each warp, by index, of which others have not.
+    ``lanes`` holds the lanes that have arrived of each warp, by index, of which others have not, and ``ahead`` what
+    waits for these others because it would arrive again.
     """
 
     name: str
@@ -195,6 +196,7 @@ class CountingBarrier:
     """The votes of bar.red by generation: the number of threads whose predicate is true, and of all threads."""
     waiters: list[Any] = field(default_factory=list)
     lanes: dict[int, int] = field(default_factory=dict)
+    ahead: list[Any] = field(default_factory=list)
 
     def arrive_lanes(self, warp: int, lanes: int, alive: int, needed: int) -> int:
         """Counts lanes of a warp at a barrier for ``needed`` threads. Returns the generation they belong to.
@@ -205,6 +207,8 @@ class CountingBarrier:
         is_whole = not alive & ~(before | lanes)
         if not is_whole:
             self.lanes[warp] = before | lanes
+        else:
+            self.wakeups.release(self.ahead)
         threads = WARP_SIZE - before.bit_count() if is_whole else lanes.bit_count()
         return self.arrive(threads, needed, everybody=False)
 
@@ -243,6 +247,7 @@ class CountingBarrier:
         self.lanes.clear()
         self.generation += 1
         self.wakeups.release(self.waiters)
+        self.wakeups.release(self.ahead)
 
     def __str__(self) -> str:
         return self.name

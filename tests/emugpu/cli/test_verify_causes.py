@@ -183,6 +183,19 @@ CASES = {
         ("error barrier-repeated: warp 1 arrives at barrier 1 again",),
         expected="where(arange(64) < 32, arange(64) + 32, 0)",
     ),
+    "a half of a warp that arrives for the other half": Case(
+        """
+        setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
+        setp.lt.u32 %p2, %r0, 48; @%p2 barrier.arrive 1, 64; FAULT barrier.arrive 1, 64;
+        bar.warp.sync -1; bar.arrive 2, 64; bra DONE;
+        WAITS: bar.sync 1, 64; setp.lt.u32 %p2, %r20, 16; @%p2 ld.shared.b32 %r1, [%r3+128]; bar.sync 2, 64; DONE:
+        """
+        + OUT,
+        "@!%p2",
+        "@%p2",
+        ("hung: ", "warp 1 lanes 0x0000ffff: waits for the other lanes of its warp, PTX line "),
+        expected="where(arange(64) < 16, arange(64) + 32, 0)",
+    ),
     "a warp that arrives twice in a phase": Case(
         """
         setp.lt.u32 %p1, %r0, 32; st.shared.b32 [%r3], %r0; @%p1 bra WAITS;
