@@ -7,7 +7,7 @@ machine knows of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -36,7 +36,7 @@ class Checker(DeferredSink):
     The checker treats successive launches as ordered; `emugpu.driver.stream_order` compares those of a program.
     ``regions`` names parts of dynamic shared memory (by default,
     each launch names its own). ``roles`` names warps: each has a ``name`` and ``warps``. ``on_finding`` is called with
-    each new finding as soon as the checker finds it. ``footprint`` gets what a single launch touches.
+    each new finding as soon as the checker finds it. ``footprints`` get what each launch touches.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Checker(DeferredSink):
         regions: Sequence[Any] = (),
         roles: Sequence[Any] = (),
         on_finding: Callable[[Finding], None] | None = None,
-        footprint: Footprint | None = None,
+        footprints: Iterable[Footprint] = (),
     ) -> None:
         self._on_finding = on_finding
         self.is_deferred = on_finding is None
         self.batches: SingleBarrierCtas | None = None
         self._regions = tuple(regions)
         self._roles = tuple(roles)
-        self._footprint = footprint
+        self._footprints = iter(footprints)
         self._launches: list[_CheckedLaunch] = []
         self._take: dict[type, Callable[[Any], None]] = {GridStarted: self._started}
 
@@ -66,7 +66,7 @@ class Checker(DeferredSink):
             take(event)
 
     def _started(self, event: GridStarted) -> None:
-        launch = _CheckedLaunch(event, self._regions, self._roles, self._footprint)
+        launch = _CheckedLaunch(event, self._regions, self._roles, next(self._footprints, None))
         if self._on_finding is not None:
             launch.model.findings.on_finding = self._on_finding
             launch.model.defers = False
@@ -77,6 +77,11 @@ class Checker(DeferredSink):
     def report(self) -> Report:
         """Returns the findings. A run that did not end is checked up to the point that it reached."""
         return merged([launch.report() for launch in self._launches])
+
+    def name_of(self, address: int) -> str:
+        """Returns the name of the memory of the last launch that holds a device address."""
+        found = self._launches[-1].model.allocation(address)
+        return f"'{found.name}'" if found is not None and found.name else f"{address:#x}"
 
     def failed(self, error: Exception) -> None:
         """Handles the error that ended the last launch; an error about synchronisation becomes a finding, too."""
@@ -237,7 +242,7 @@ class Checked:
     file of its PTX. ``failure`` says why a run did not end, or is empty; ``ended`` is the verdict that follows from it.
     ``correct`` says whether the result is right, or is None if there is no result to compare. ``where`` names the run
     with the wrong result, if that run has inputs of its own, and the buffers that are wrong. ``is_limited``: a run
-    has reached a limit of time or instructions.
+    has reached a limit of time or instructions. ``unsure`` says what was not looked at.
     """
 
     label: str
@@ -250,6 +255,7 @@ class Checked:
     ended: Word = "clean"
     where: str = ""
     is_limited: bool = False
+    unsure: tuple[str, ...] = ()
 
     @property
     def is_sound(self) -> bool:
@@ -278,6 +284,7 @@ def together(runs: Sequence[Checked]) -> Checked:
         correct=False if False in verdicts else None if None in verdicts else True,
         schedules=len(runs),
         where=next((run.where for run in runs if run.correct is False), ""),
+        unsure=tuple(dict.fromkeys(text for run in runs for text in run.unsure)),
     )
 
 

@@ -155,7 +155,7 @@ class LoadedLaunchable:
             _three(threads),
             launch.dynamic_shared,
             cluster,
-            launch.overlap,
+            bool(launch.overlap),
         )
 
 

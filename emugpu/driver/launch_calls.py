@@ -159,7 +159,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         gpu=gpu.model.target,
     )
     footprint = Footprint(session.order.key, shape.starts_early) if gpu.check else None
-    checker = Checker(footprint=footprint) if footprint is not None else None
+    checker = Checker(footprints=[footprint]) if footprint is not None else None
     workers = gpu.options.jobs
     if workers > 1 and (shape.cooperative or checker or session.device.why_one_worker(function.code)):
         workers = 1

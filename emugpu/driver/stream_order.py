@@ -11,7 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from emugpu.check.findings import Finding
-from emugpu.check.footprint import Footprint, Key, Overlap, TouchedMemory
+from emugpu.check.footprint import (
+    Footprint,
+    Key,
+    Overlap,
+    TouchedMemory,
+    early_access,
+    is_not_known,
+    touches_the_same,
+)
 from emugpu.driver.log import LaunchRecord, Log
 from emugpu.driver.memory import Window
 from emugpu.emulator.names import short_name
@@ -192,23 +200,21 @@ class StreamOrder:
             self._say(earlier, later, base, found, early)
 
     def _say(self, earlier: StreamOperation, later: StreamOperation, base: int, found: Overlap, early: bool) -> None:
-        does = "writes" if found.first_writes else "reads"
-        what = f"{later.name} touches bytes that {earlier.name} {does} ({found.nbytes} at {base + found.place:#x})"
+        where = f"{found.nbytes} at {base + found.place:#x}"
+        what = touches_the_same(later.name, earlier.name, where, found)
         if not found.certain:
-            self._log.not_looked_at(f"whether {what}: nothing orders the two, and they share 16 bytes at least")
+            self._log.not_looked_at(is_not_known(what))
             return
         if early:
-            message = f"{what}, and may do so before its griddepcontrol.wait, while the other one runs"
-            missing = "no griddepcontrol.wait before the access, in a launch that may start before the other one ends"
-            fix = "griddepcontrol.wait (cudaGridDependencySynchronize) before it, or a launch without the attribute"
+            finding = early_access(later.name, earlier.name, where, found)
         else:
             message = f"{what}, and nothing orders the two"
             missing = f"no event or wait of the host between stream {earlier.stream:#x} and stream {later.stream:#x}"
             fix = "cudaEventRecord in the first stream and cudaStreamWaitEvent in the second one, or a synchronisation"
-        finding = Finding("race-launches", "error", message, None, None, "", missing, fix)
+            finding = Finding("race-launches", "error", message, None, None, "", missing, fix)
         record = later.record or earlier.record or (self._log.launches[-1] if self._log.launches else None)
         if record is None:
-            self._log.not_looked_at(message)
+            self._log.not_looked_at(finding.message)
         elif finding not in record.findings:
             record.findings = (*record.findings, finding)
 

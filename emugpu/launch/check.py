@@ -18,6 +18,7 @@ from emugpu.errors import CannotRun
 from emugpu.launch.expectation import Comparison, Holds
 from emugpu.launch.launching import TOLERANT, EmulationOptions, load_module, run, under_schedules
 from emugpu.launch.memory import UndefinedResult
+from emugpu.launch.overlap import early_races, footprints_of, unsaid
 from emugpu.launch.spec import ExpectationResult, Launchable
 from emugpu.processes.engine import in_order
 
@@ -147,7 +148,8 @@ def _is_right(run: Checked) -> bool:
 def check_once(work: CheckJob) -> Checked:
     """Returns the outcome under one schedule."""
     what = work.what
-    checker = Checker(roles=what.roles)
+    footprints = footprints_of(what.launches)
+    checker = Checker(roles=what.roles, footprints=footprints)
     failure, correct, where, is_limited = "", None, work.where, False
     ended: Word = "clean"
     warnings: tuple[RuleWarning, ...] = ()
@@ -167,10 +169,11 @@ def check_once(work: CheckJob) -> Checked:
         if isinstance(error.__cause__, Exception):
             checker.failed(error.__cause__)
     report = checker.report()
-    report = replace(report, findings=(*report.findings, *emulator_warnings(warnings)))
+    early, unsure = early_races(what.launches, footprints, checker.name_of)
+    report = replace(report, findings=(*early, *report.findings, *emulator_warnings(warnings)))
     return Checked(
         what.label, dict(what.about), str(what.ptx), report, failure, correct, ended=ended, where=where,
-        is_limited=is_limited,
+        is_limited=is_limited, unsure=tuple(unsure),
     )  # fmt: skip
 
 
@@ -193,7 +196,10 @@ def judge(what: Launchable, checked: Checked) -> Verdict:
         reasons.append(("wrong", f"a result is wrong{checked.where}"))
     if not what.expectations:
         reasons.append(("incomplete", "no result is expected, so none was compared"))
+    reasons += [("incomplete", text) for text in checked.unsure]
     module = load_module(what)
+    if text := unsaid(what.launches, module):
+        reasons.append(("incomplete", text))
     launched = (module.find(launch.kernel) for launch in what.launches)
     kernels = {kernel.name: (kernel, module.target) for kernel in launched}
     return Verdict(

@@ -227,11 +227,14 @@ def _launches(top: TomlTable, buffers: Mapping[str, Buffer], maps: Mapping[str, 
     ]
     if not tables:
         top.fail("launch", value, "must be at least one table")
-    return tuple(_launch(table, buffers, maps) for table in tables)
+    launches = tuple(_launch(table, buffers, maps) for table in tables)
+    if launches[0].overlap:
+        tables[0].fail("overlap", True, "leave it out of the first launch, which has none in front of it")
+    return launches
 
 
 def _launch(table: TomlTable, buffers: Mapping[str, Buffer], maps: Mapping[str, Map]) -> Launch:
-    table.only("kernel", "grid", "cluster", "block", "dynamic_shared", "cooperative", "arguments")
+    table.only("kernel", "grid", "cluster", "block", "dynamic_shared", "cooperative", "overlap", "arguments")
     kernel = table.optional_text("kernel", "the kernel's name, or a part that no other has")
     grid = table.sizes("grid", "CTAs along x, y, z", most_entries=3)
     if grid is None:
@@ -240,6 +243,8 @@ def _launch(table: TomlTable, buffers: Mapping[str, Buffer], maps: Mapping[str, 
     block = table.sizes("block", "threads along x, y, z", most_entries=3)
     shared = table.whole("dynamic_shared", 0, LARGEST_SHARED, "bytes of dynamic shared memory", default=0)
     cooperative = table.truth("cooperative", "whether all CTAs run at once, for grid.sync", default=False)
+    rule = "whether it may start before the launch in front of it has ended (programmaticStreamSerialization)"
+    overlap = table.truth("overlap", rule, default=False) if "overlap" in table else None
     given = table.take("arguments", [])
     if not isinstance(given, list | dict):
         table.fail("arguments", given, "must be an array in the kernel's order, or a table by parameter name")
@@ -249,7 +254,9 @@ def _launch(table: TomlTable, buffers: Mapping[str, Buffer], maps: Mapping[str, 
         (name, reader.read(f"arguments{'.' if isinstance(given, dict) else ''}{name}", item)) for name, item in named
     )
     by_name = isinstance(given, dict)
-    return Launch(kernel, grid, cluster, block, shared, arguments, by_name, table.where, cooperative=cooperative)
+    return Launch(
+        kernel, grid, cluster, block, shared, arguments, by_name, table.where, overlap=overlap, cooperative=cooperative
+    )  # fmt: skip
 
 
 # ---- expectations ----

@@ -237,8 +237,8 @@ class Launch:
 
     If ``kernel``, ``cluster`` or ``block`` is None, the PTX determines it. ``arguments`` are in the kernel's order,
     or ``by_name``. ``where`` is the launch's key in the launch file. ``regions`` names parts of dynamic shared
-    memory. ``overlap``: on a GPU the launch may begin while the previous one ends (programmatic stream
-    serialisation). ``cooperative``: all CTAs run at the same time.
+    memory. ``overlap``: the launch may begin while the previous one ends (programmatic stream serialisation); None
+    if the launch file does not say. ``cooperative``: all CTAs run at the same time.
     """
 
     kernel: str | None
@@ -250,7 +250,7 @@ class Launch:
     by_name: bool = False
     where: str = "launch"
     regions: tuple[Region, ...] = ()
-    overlap: bool = False
+    overlap: bool | None = None
     cooperative: bool = False
 
 

@@ -1,0 +1,100 @@
+"""Launch files with launches that may start before the one in front of them has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from emugpu.errors import UsageProblem
+from emugpu.launch.check import CheckOptions, check, judge
+from emugpu.launch.launch_file import read_launch_file
+
+LET, WAIT = "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"
+FILL, COPY = "st.global.b32 [%d2], %r1;", "ld.global.b32 %r2, [%d1]; st.global.b32 [%d2], %r2;"
+BODIES = {
+    "fill": FILL,
+    "fill_and_let": LET + FILL,
+    "copy": COPY,
+    "copy_and_let": LET + COPY,
+    "copy_after": WAIT + COPY,
+    "copy_after_a_late_wait": "ld.global.b32 %r2, [%d1];" + WAIT + "st.global.b32 [%d2], %r2;",
+    "copy_after_and_let": WAIT + LET + COPY,
+    "let_and_copy_after": LET + WAIT + COPY,
+    "thread_by_thread": LET + "add.u64 %d2, %d2, %d3; st.global.b32 [%d2], %r1;",
+    "the_others": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2+4], %r1;",
+}
+ENTRY = """
+.visible .entry {name}(.param .u64 from, .param .u64 to)
+{{
+.reg .b32 %r<4>; .reg .b64 %d<6>;
+ld.param.u64 %d1, [from]; ld.param.u64 %d2, [to];
+mov.u32 %r1, %tid.x; mul.wide.u32 %d3, %r1, 4; add.u64 %d1, %d1, %d3; add.u64 %d2, %d2, %d3;
+{body}
+ret;
+}}
+"""
+PTX = ".version 8.0\n.target sm_90\n.address_size 64\n" + "".join(
+    ENTRY.format(name=name, body=body) for name, body in BODIES.items()
+)
+BUFFERS = "".join(f'{name} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for name in "pqr")
+LAUNCH = '[[launch]]\nkernel = "{}"\ngrid = 1\nblock = 32\narguments = ["{}", "{}"]\n{}\n'
+EARLY = "overlap = true"
+
+
+def verdict(tmp_path, *launches: tuple[str, str, str, str]):
+    (tmp_path / "kernels.ptx").write_text(PTX)
+    file = tmp_path / "launch.toml"
+    file.write_text(
+        'ptx = "kernels.ptx"\n[expect]\nr = "0 * r"\n[buffers]\n'
+        + BUFFERS
+        + "".join(LAUNCH.format(*one) for one in launches)
+    )
+    what = read_launch_file(file)
+    [checked] = check([what], CheckOptions(2))
+    return judge(what, checked)
+
+
+RACE, UNSURE = "racy", "incomplete"
+TWO = {
+    "early without a wait": (("fill_and_let", "copy", EARLY), RACE),
+    "early with a wait": (("fill_and_let", "copy_after", EARLY), "clean"),
+    "a wait that is too late": (("fill_and_let", "copy_after_a_late_wait", EARLY), RACE),
+    "not early": (("fill_and_let", "copy", "overlap = false"), "clean"),
+    "nobody says whether it is early": (("fill_and_let", "copy", ""), UNSURE),
+    "behind a launch that does not let it": (("fill", "copy", EARLY), "clean"),
+    "no launch may be early": (("fill", "copy", ""), "clean"),
+    "over what the first one writes": (("fill_and_let", "fill", EARLY), RACE),
+    "perhaps not the same bytes": (("thread_by_thread", "the_others", EARLY), UNSURE),
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_a_launch_that_starts_early_waits_before_it_touches_the_same(name, tmp_path):
+    (first, second, overlap), word = TWO[name]
+    target = "p" if second in ("fill", "the_others") else "q"
+    found = verdict(tmp_path, (first, "q", "p", ""), (second, "p", target, overlap))
+    assert found.word == word, found.reasons
+    assert {finding.rule for finding in found.findings} == ({"race-launches"} if word == RACE else set())
+    if word == RACE:
+        assert "launch[1] touches bytes that launch[0] writes (128 bytes at 'p' + 0)" in found.findings[0].message
+
+
+THREE = {
+    "the second one waits, then lets": ("copy_after_and_let", "clean"),
+    "the second one lets, then waits": ("let_and_copy_after", RACE),
+    "the second one does not let": ("copy_after", "clean"),
+}
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_a_launch_may_start_before_the_last_but_one_has_ended(name, tmp_path):
+    """The third launch reads what the first has written, and does not wait."""
+    second, word = THREE[name]
+    launches = ("fill_and_let", "q", "p", ""), (second, "q", "r", EARLY), ("copy", "p", "q", EARLY)
+    found = verdict(tmp_path, *launches)
+    others = [one for one in found.findings if "launch[0]" in one.message]
+    assert bool(others) == (word == RACE), found.reasons
+
+
+def test_no_launch_is_in_front_of_the_first_one(tmp_path):
+    with pytest.raises(UsageProblem, match=r"launch\[0\]\.overlap = True: leave it out of the first launch"):
+        verdict(tmp_path, ("fill", "q", "p", EARLY))
