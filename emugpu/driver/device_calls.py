@@ -125,6 +125,12 @@ def runtime_check(session: Session) -> None:
     )
 
 
+@handles("emulatedNoExportTable")
+def no_export_table(session: Session, table: str) -> None:
+    """Notes a private table of NVIDIA's driver that does not exist here. Most libraries do without it."""
+    session.gpu.log.lacks(f"cuGetExportTable has no table {table}")
+
+
 @handles("emulatedRefusal")
 def refusal(session: Session, name: str) -> None:
     """Refuses a function of the runtime that is not supported."""

@@ -71,14 +71,15 @@ class Log:
     """The events of a program's run.
 
     ``unhandled`` counts the refused functions by name. ``failure`` is the first reason why the emulated GPU could not
-    serve the program; the program's results then mean nothing. ``computed`` counts the library functions that NumPy
-    computed in place of NVIDIA's kernels.
+    serve the program; the program's results then mean nothing. ``lacking`` says what the emulated driver lacks and most
+    programs do without. ``computed`` counts the library functions that NumPy computed in place of NVIDIA's kernels.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.launches: list[LaunchRecord] = []
         self.unhandled: dict[str, int] = {}
         self.failure = ""
+        self.lacking: list[str] = []
         self.computed: dict[str, int] = {}
         self.by_torch: set[str] = set()
         """The operators that PyTorch has computed on the CPU."""
@@ -111,6 +112,11 @@ class Log:
         if what not in self.unlooked:
             self.unlooked.append(what)
 
+    def lacks(self, what: str) -> None:
+        """Records what the emulated driver lacks. It counts only if the program fails."""
+        if what not in self.lacking:
+            self.lacking.append(what)
+
     def failed(self, why: str) -> None:
         """Records why the emulated GPU cannot serve the program."""
         if why not in self._reported:
@@ -135,8 +141,10 @@ def judge(log: Log, program: str, failure: str, checked: bool) -> Verdict:
         reasons += [(word, f"{where}: {reason}") for word, reason in races(launch.findings)]
     if failure:
         # If a call was refused, the program may fail because of that; its kernels may be right.
-        incomplete = log.failure or log.unhandled or any(launch.ended == "incomplete" for launch in log.launches)
+        refused = log.failure or log.unhandled or log.lacking
+        incomplete = refused or any(launch.ended == "incomplete" for launch in log.launches)
         reasons.append(("wrong" if log.launches and not incomplete else "incomplete", failure))
+        reasons += [("incomplete", f"perhaps because {what}") for what in log.lacking]
     if log.failure:
         reasons.append(("incomplete", f"the emulated GPU could not do what the program asked for: {log.failure}"))
     reasons += [("incomplete", f"not looked at: {what}") for what in log.unlooked]

@@ -137,10 +137,9 @@ API Result cuGetExportTable(uint64_t table, uint64_t id) {
     for (size_t n = 0; n < COUNT(tables); n++)
         if (!memcmp((const void *)id, tables[n].id, sizeof tables[n].id)) *(const void **)table = tables[n].table;
     if (!memcmp((const void *)id, driver_check, sizeof driver_check)) emulatedRuntimeCheck();
-    if (!*(const void **)table && getenv("EMULATED_GPU_TRACE")) {
-        fprintf(stderr, "emulated GPU: there is no export table ");
-        for (int n = 0; n < 16; n++) fprintf(stderr, "%02x", ((const unsigned char *)id)[n]);
-        fprintf(stderr, "\n");
-    }
-    return *(const void **)table ? SUCCESS : NOT_FOUND;
+    if (*(const void **)table) return SUCCESS;
+    char text[33];
+    for (int n = 0; n < 16; n++) snprintf(text + 2 * n, 3, "%02x", ((const unsigned char *)id)[n]);
+    emulatedNoExportTable(text);
+    return NOT_FOUND;
 }

@@ -269,6 +269,25 @@ def test_functions_that_are_not_there_are_named(capfd):
     assert "cuGraphCreate is not supported" in capfd.readouterr().err
 
 
+TABLES = {"unknown": ("ERROR_NOT_FOUND", 16 * "ab"), "known": ("SUCCESS", "6bd5fb6c5bf4e74a8987d93912fd9df9")}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("table", [None, *TABLES])
+def test_a_program_that_fails_after_a_private_table_was_missing_is_incomplete(table, fails):
+    asks = ""
+    if table is not None:
+        result, id = TABLES[table]
+        asks = f"result = result_of('cuGetExportTable', byref(c_uint64()), bytes.fromhex({id!r}))\n"
+        asks += f"assert result == 'CUDA_{result}', result\n"
+    code, log = run_script(ADD + asks + f"sys.exit({3 * fails})", check=True)
+    assert code == 3 * fails
+    verdict = judge(log, "the program", "the program ended with code 3" if fails else "", True)
+    assert verdict.word == ("clean" if not fails else "incomplete" if table == "unknown" else "wrong")
+    told = [reason for _, reason in verdict.reasons if "cuGetExportTable has no table abab" in reason]
+    assert len(told) == (fails and table == "unknown")
+
+
 def test_a_cubin_alone_is_refused_with_the_way_out(capfd):
     elf = "b'\\x7fELF' + bytes(60)"
     code, log = run_script(f"""
