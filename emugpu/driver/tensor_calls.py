@@ -1,7 +1,8 @@
 """Calls of `emugpu.pytorch`: the memory of PyTorch's tensors, and what PyTorch computes on the CPU.
 
 A tensor lies at one address for program and kernels, like pinned memory. Unlike that, it has a shadow: PyTorch says
-which bytes it has written. A tensor's memory is freed without a wait, as PyTorch's own allocator does it.
+which bytes it has written. The memory of tensors, pinned memory too, is freed without a wait, as PyTorch's own
+allocators do it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def free(session: Session, address: int) -> None:
     if block is None:
         raise DriverError("INVALID_VALUE", f"{address:#x} is not a tensor's memory")
     session.order.freed(address)
-    session.used -= block.data.size
+    if not session.pinned.holds(address):
+        session.used -= block.data.size
     session.memory.drop(block)
 
 

@@ -30,6 +30,7 @@ def install(torch: Any, library: ctypes.CDLL) -> None:
         size, stride, dtype=dtype, device="cuda"
     )
     storages.install(torch, library)
+    streams.install(library)
     torch.version.cuda = CUDA_VERSION
 
 

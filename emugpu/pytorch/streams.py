@@ -1,4 +1,6 @@
-"""Streams and events of `torch.cuda`, by those of the emulated driver. PyTorch's own operators are in none of them.
+"""Streams and events of `torch.cuda`, by those of the emulated driver. Of PyTorch's own operators, only copies between
+CPU and device are in one: the host waits for what is before them in the current stream. The memory that they touch is
+not compared with that of launches.
 
 Import this module after torch.
 """
@@ -137,3 +139,13 @@ def current(device: Any = None) -> Stream:
 def make_current(stream: Stream | None) -> None:
     if stream is not None:
         _local.stream = stream
+        _library.emulated_make_current(ctypes.c_void_p(stream.cuda_stream))
+
+
+_library: ctypes.CDLL
+
+
+def install(library: ctypes.CDLL) -> None:
+    """Lets the device know the current stream: copies between the devices are in it."""
+    global _library
+    _library = library

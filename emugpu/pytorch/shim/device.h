@@ -26,8 +26,9 @@ void use_context();
 // Raises an error if a device is not the only one that there is.
 void require(c10::Device device);
 
-// Waits for all launches, and raises the error of one that failed.
+// Waits for all launches, or for those of this thread's current stream, and raises the error of one that failed.
 void synchronize();
+void synchronize_stream();
 
 // Tells the driver that PyTorch computes an operator on the CPU. A name is told once in a section.
 void tell_computed(const std::string &name);

@@ -126,6 +126,13 @@ void synchronize() {
   call("cuCtxSynchronize");
 }
 
+static thread_local void *current_stream = nullptr;
+
+void synchronize_stream() {
+  use_context();
+  call("cuStreamSynchronize", current_stream);
+}
+
 static std::mutex names;
 static std::unordered_set<std::string> told;
 
@@ -150,6 +157,8 @@ EXPORTED void emulated_section_begins() {
   std::lock_guard<std::mutex> lock(emulated::names);
   emulated::told.clear();
 }
+
+EXPORTED void emulated_make_current(void *stream) { emulated::current_stream = stream; }
 
 EXPORTED c10::Allocator *emulated_allocator() { return emulated::allocator(); }
 

@@ -215,7 +215,7 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
   const auto results = stack->size() - schema.returns().size();
   for (size_t i = results; i < stack->size(); i++) {
     IValue &value = (*stack)[i];
-    if (!value.isTensor() && !value.isTensorList()) synchronize();
+    if (!value.isTensor() && !value.isTensorList()) synchronize_stream();
     value = aliases.gpu(value);
     // The statistics that a forward operator returns behind its result stay in float.
     const bool statistics = i > results && name.find("backward") == std::string::npos;
@@ -235,10 +235,11 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
   return Tensor(at::detail::empty_strided_generic(size, stride, allocator(), CUDA, c10::dtype_or_default(dtype)));
 }
 
-// Copies between the devices, and on the device.
+// Copies between the devices, and on the device. A copy between the devices is in the current stream, and the host waits
+// for it: if it is non-blocking only for one to pageable memory (CUDA Driver API, API synchronization behavior).
 Tensor &copy(Tensor &to, const Tensor &from, bool non_blocking) {
   static const std::string name = "aten::copy_";
-  if (!on_gpu(to)) synchronize();
+  if (on_gpu(to) != on_gpu(from) && (!non_blocking || !(on_gpu(to) || is_pinned_address(to.const_data_ptr())))) synchronize_stream();
   Aliases aliases(name);
   auto target = aliases.cpu(to, true), source = aliases.cpu(from, false);
   at::AutoDispatchBelowAutograd guard;

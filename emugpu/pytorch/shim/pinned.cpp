@@ -19,7 +19,7 @@ void release(void *address) {
     std::lock_guard<std::mutex> held(lock);
     blocks().erase(address);
   }
-  call_at_end("cuMemFreeHost", address);
+  call_at_end("emulatedTensorFree", reinterpret_cast<uint64_t>(address));
 }
 
 struct Pinned final : c10::Allocator {

@@ -84,6 +84,29 @@ def test_what_no_one_wrote_of_a_tensor_is_unwritten_memory(capfd, python, case, 
     assert first in launch.warnings[0].message
 
 
+HOST_WAITS = [
+    *((between, "default") for between in ("to", "copy_", "copy_ of pinned memory", "cpu", "item", "equal")),
+    ("non_blocking copy_ to pageable memory", "default"),
+    *((between, "a") for between in ("to", "cpu", "item")),
+]
+HOST_GOES_ON = [
+    *((between, "default") for between in ("nothing", "on the device", "non_blocking to", "non_blocking to the cpu")),
+    ("non_blocking copy_ of pinned memory", "default"),
+    *((between, first) for between in ("to", "cpu", "item") for first in ("a in default", "default in a")),
+]
+
+
+def test_the_host_waits_for_the_current_stream_of_a_copy(capfd, python):
+    cases = [*HOST_WAITS, *HOST_GOES_ON]
+    done = run(
+        capfd, "h100", python, PROGRAMS / "python/torch_streams.py", *(x for case in cases for x in case), check=True
+    )
+    assert done.code == 0 and len(done.log.launches) == 2 * len(cases), done.err
+    found = {launch.number: [finding.rule for finding in launch.findings] for launch in done.log.launches}
+    assert [cases[number // 2] for number, rules in found.items() if rules] == HOST_GOES_ON
+    assert {rule for rules in found.values() for rule in rules} == {"race-launches"}
+
+
 # ---- the plugin ----
 
 SHARED = "mov.b32 %r4, words; shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r4; st.shared.b32 [%r3], %r0;"
