@@ -7,6 +7,7 @@ from typing import NamedTuple
 from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
 from emugpu.check.findings import Severity
 from emugpu.check.history import TENSOR, Conflict, Observer, Record
+from emugpu.check.same_values import write_the_same
 from emugpu.check.signals_for_lanes import Behind
 
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "response")
@@ -157,7 +158,7 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
 
 def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
     swap = new.site.line < old.site.line
-    if old.site is new.site and old.stored is not None and old.stored == new.stored:
+    if old.site is new.site and write_the_same(old, new):
         return Diagnosis(
             f"race-{space}", "note", "several threads write the same values to one place by this instruction",
             "no path from one write to the other", "one thread writes it", swap,

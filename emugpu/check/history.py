@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,9 +54,10 @@ class Record:
     ``order`` is the agent's knowledge of its own cluster, if it was kept. ``scope`` is the scope of an atomic, relaxed,
     volatile, acquire or release access, else WEAK. ``shape`` is the accumulator and size of an MMA. ``stored`` is a
     number for the addresses and values of a store. ``touched`` holds the addresses, and the number of bytes at each, of
-    the accesses of threads that the record stands for, or is None if there are many or others. ``released`` holds
-    releases of some lanes of the agent, if those of the access need them. ``issue`` is the component and time of the
-    thread that issued an asynchronous operation, as agents that follow the issue know them.
+    the accesses of threads that the record stands for, or is None if there are many or others. ``values`` is that of a
+    thread's store, as `Access` has it. ``released`` holds releases of some lanes of the agent, if those of the access
+    need them. ``issue`` is the component and time of the thread that issued an asynchronous operation, as agents that
+    follow the issue know them.
     """
 
     space: Components
@@ -73,6 +74,7 @@ class Record:
     issue: tuple[int, int] | None = None
     released: list[LaneRelease] | None = None
     touched: list[tuple[int | NDArray[np.integer], int]] | None = None
+    values: Any = None
     id: int = field(default_factory=count(1).__next__, init=False)
 
     def add_touched(self, where: int | NDArray[np.integer], nbytes: int) -> None:

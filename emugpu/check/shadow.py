@@ -203,7 +203,8 @@ def record_of(event: Access, moment: Moment, scope: int = WEAK) -> Record:
     record = moment.records.get(key)
     if record is None:
         about = (moment.space, moment.who, moment.time, "generic", writes, agent, site, moment.order, scope, key[3])
-        record = moment.records[key] = Record(*about, touched=[(event.where, event.nbytes * event.items)])
+        touched, values = [(event.where, event.nbytes * event.items)], event.values if event.mode == "write" else None
+        record = moment.records[key] = Record(*about, touched=touched, values=values)
         if "sync" not in site.modifiers:
             record.released = moment.released
     elif key[3] is None:

@@ -11,6 +11,7 @@ from ptx_programs import ALLOCATE, FREE, STORE_R1, WORDS, source
 from emugpu.check import Checker
 from emugpu.check.findings import Finding, Place, by_cause
 from emugpu.emulator import Deadlock, Device, Fault, Module, TensorMap
+from emugpu.emulator.native.library import library_for
 from emugpu.launch.check import CheckOptions, check
 from emugpu.launch.launch_file import read_launch_file
 from harness.paths import ROOT
@@ -60,6 +61,41 @@ def test_warps_that_write_the_same_words_have_a_note():
     assert [(f.rule, f.severity) for f in report.findings] == [("race-shared", "note")]
     _, report = judged(body.format("%r0") + STORE_R1 + "ret;", grid=1)
     assert [(f.rule, f.severity) for f in report.findings] == [("race-shared", "error")]
+
+
+OVERLAPPING = {
+    "words": "mad.lo.u32 %r5, %r6, 4, %r3; st.shared.b32 [%r5], VALUE;",
+    "bytes": "add.u32 %r5, %r6, %r3; st.shared.b8 [%r5], VALUE;",
+    "two words, and a word": "mad.lo.u32 %r5, %r6, 8, %r3; st.shared.v2.b32 [%r5], {VALUE, VALUE};",
+    "global memory": "mul.wide.u32 %rd1, %r6, 4; add.s64 %rd1, %rd0, %rd1; st.global.b32 [%rd1], VALUE;",
+    "some lanes": "mad.lo.u32 %r5, %r7, 4, %r3; setp.lt.u32 %p1, %r0, 40; @%p1 st.shared.b32 [%r5], VALUE;",
+    "lanes that disagree": "shr.u32 %r5, %r7, 1; add.u32 %r5, %r5, %r8; mad.lo.u32 %r5, %r5, 4, %r3;"
+    "and.b32 %r9, %r7, 1; st.shared.b32 [%r5], %r9;",
+    "long words": "mad.lo.u32 %r5, %r6, 8, %r3; cvt.u64.u32 %rd1, VALUE; st.shared.b64 [%r5], %rd1;",
+}
+"""Two warps store to places of which some are the same. %r6: the lane + the warp, %r7: the lane, %r8: the warp, %r10:
+256 times the warp.
+"""
+DIFFER = {"some lanes": {"%r6": "error", "%r7": "note"}, "bytes": {"%r10": "note"}}
+"""Where the severity is another one than for words."""
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.parametrize(
+    ("value", "severity"), [("258", "note"), ("%r6", "note"), ("%r7", "error"), ("%r8", "error"), ("%r10", "error")]
+)
+@pytest.mark.parametrize("kind", OVERLAPPING)
+def test_stores_of_the_same_values_to_overlapping_places_have_a_note(kind, value, severity, engine):
+    severity = "error" if kind == "lanes that disagree" else DIFFER.get(kind, {}).get(value, severity)
+    start = (
+        "mov.b32 %r3, words; and.b32 %r7, %r0, 31; shr.u32 %r8, %r0, 5; add.u32 %r6, %r7, %r8; shl.b32 %r10, %r8, 8;"
+    )
+    module = Module.from_text(source(start + OVERLAPPING[kind].replace("VALUE", value) + "ret;", WORDS))
+    for seed in range(2):
+        device, checker = Device(schedule="random", seed=seed, library=library_for(engine)), Checker()
+        out = device.upload(np.zeros(64, np.uint32))
+        device.launch(module, grid=1, block=64, arguments=[out], sinks=[checker])
+        assert [finding.severity for finding in checker.report().findings] == [severity]
 
 
 BULK_STORES = {

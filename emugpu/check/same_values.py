@@ -1,0 +1,42 @@
+"""Stores of threads that write the same values, so that their order does not matter."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emugpu.check.history import Record
+
+LARGEST_ITEM = 8
+
+
+def write_the_same(one: Record, other: Record) -> bool:
+    """Returns whether two stores write the same value to each byte that both of them write, if that is known."""
+    if one.stored == other.stored:
+        return one.stored is not None
+    mine, theirs = _contents(one), _contents(other)
+    if mine is None or theirs is None:
+        return False
+    _, at_mine, at_theirs = np.intersect1d(mine[0], theirs[0], return_indices=True)
+    return bool((mine[1][at_mine] == theirs[1][at_theirs]).all())
+
+
+def _contents(store: Record) -> tuple[NDArray[np.int64], NDArray[np.uint64]] | None:
+    """Returns the addresses of the bytes that a store writes, and their values.
+
+    Returns None if they are not known, or if its lanes write different values to one byte.
+    """
+    if store.values is None or store.touched is None or len(store.touched) != 1:
+        return None
+    [(where, nbytes)] = store.touched
+    items = [np.asarray(item) for item in (store.values if isinstance(store.values, tuple) else (store.values,))]
+    size = nbytes // len(items)
+    if size > LARGEST_ITEM or any(item.dtype.kind not in "iu" for item in items):
+        return None
+    starts = np.atleast_1d(np.asarray(where, np.int64))
+    words = np.stack([np.broadcast_to(item.astype(np.uint64), len(starts)) for item in items], axis=1)
+    values = (words[..., None] >> (8 * np.arange(size, dtype=np.uint64)) & np.uint64(0xFF)).ravel()
+    places, first, which = np.unique(
+        (starts[:, None] + np.arange(nbytes)).ravel(), return_index=True, return_inverse=True
+    )
+    return (places, values[first]) if (values == values[first][which]).all() else None
