@@ -73,7 +73,9 @@ def _begin(server: Server, options: dict[str, Any]) -> None:
         emulation.make_device()
     except (TypeError, ValueError, EmulatorError) as error:
         raise UsageProblem(f"emulated GPU: {error}") from None
-    server.use(SharedGpu(server.gpu.model, emulation, Log(), check=check, kept_ptx=server.gpu.kept_ptx))
+    log = Log()
+    log.lacking = server.gpu.log.lacking  # a library asks once, and keeps the answer
+    server.use(SharedGpu(server.gpu.model, emulation, log, check=check, kept_ptx=server.gpu.kept_ptx))
 
 
 def _verdict(server: Server, target: str, failure: str) -> tuple[Verdict, list[dict[str, Any]]]:

@@ -101,6 +101,28 @@ def test_each_section_has_its_verdict(module):
     ], done.stderr
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_library_that_lacks_a_private_table_may_fail_in_a_later_section(module, asks):
+    done = python(
+        module,
+        f"""
+        for fails in (False, True):
+            try:
+                with emulated_gpu("b200", check=True) as gpu:
+                    from kernels import *
+                    if not fails and {asks}:
+                        assert result_of("cuGetExportTable", byref(c_uint64()), bytes(16)) == "CUDA_ERROR_NOT_FOUND"
+                    launched("right")
+                    if fails:
+                        raise RuntimeError("the runtime has not started")
+            except RuntimeError:
+                pass
+            print(gpu.verdict.word)
+        """,
+    )
+    assert done.stdout.splitlines() == ["clean", "incomplete" if asks else "wrong"], done.stderr
+
+
 def test_an_exception_is_wrong_and_no_launch_is_incomplete(module):
     done = python(
         module,
