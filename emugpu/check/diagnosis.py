@@ -7,7 +7,7 @@ from typing import NamedTuple
 from emugpu.check.clocks import EXECUTION, GLOBAL, LOCAL, REMOTE, VISIBLE, column
 from emugpu.check.findings import Severity
 from emugpu.check.history import TENSOR, Conflict, Observer, Record
-from emugpu.check.same_values import write_the_same
+from emugpu.check.same_values import are_alike, write_the_same
 from emugpu.check.signals_for_lanes import Behind
 
 ASYNC = ("copy", "store", "mma", "wgmma", "cp", "response")
@@ -158,9 +158,9 @@ def _written_too_early(read: Record, write: Record, space: str, swap: bool, weak
 
 def _two_writes(old: Record, new: Record, space: str) -> Diagnosis:
     swap = new.site.line < old.site.line
-    if old.site is new.site and write_the_same(old, new):
+    if are_alike(old.site, new.site) and write_the_same(old, new):
         return Diagnosis(
-            f"race-{space}", "note", "several threads write the same values to one place by this instruction",
+            f"race-{space}", "note", "several threads write the same values to one place",
             "no path from one write to the other", "one thread writes it", swap,
         )  # fmt: skip
     what = f"{_name(old)} and {_name(new)} write to one place in any order"

@@ -6,8 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emugpu.check.history import Record
+from emugpu.emulator.machine.events import Site
 
 LARGEST_ITEM = 8
+
+
+def are_alike(one: Site, other: Site) -> bool:
+    """Returns whether two writes are one instruction, or store the same register or number, as in an unrolled loop."""
+    if one is other:
+        return True
+    values = [site.text.partition("]")[2] for site in (one, other)]
+    return one.opcode == other.opcode == "st" and one.modifiers == other.modifiers and values[0] == values[1]
 
 
 def write_the_same(one: Record, other: Record) -> bool:
