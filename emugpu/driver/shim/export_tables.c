@@ -140,6 +140,7 @@ API Result cuGetExportTable(uint64_t table, uint64_t id) {
     if (*(const void **)table) return SUCCESS;
     char text[33];
     for (int n = 0; n < 16; n++) snprintf(text + 2 * n, 3, "%02x", ((const unsigned char *)id)[n]);
+    if (getenv("EMULATED_GPU_TRACE")) fprintf(stderr, "emulated GPU: there is no export table %s\n", text);
     emulatedNoExportTable(text);
     return NOT_FOUND;
 }
