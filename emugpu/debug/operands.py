@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from emugpu.emulator.machine.events import Operation
 from emugpu.emulator.memory.descriptors import Major
 from emugpu.emulator.units.formats import ELEMENT_BITS
-from emugpu.emulator.units.mma_instruction import QUADRANT, Mma, scale_columns
+from emugpu.emulator.units.mma_instruction import QUADRANT, Mma, scale_places
 from emugpu.emulator.units.operands import Operand
 from emugpu.emulator.units.wgmma import decode_wgmma
 
@@ -77,10 +77,10 @@ def tensor_product(operation: Operation, cta: int, lane: int, column: int) -> El
 def _factors(what: Mma, cta: int, lane: int, numbers: tuple[int, int]) -> Iterator[ScaleFactors]:
     """Yields the scale factors of a row of A and of a row of B, in the quadrant of a lane of D."""
     shape = what.shape()
-    for number, address, byte in zip(numbers, what.scales, (shape.a_id, shape.b_id), strict=True):
-        if what.vectors:
-            quadrant, column = lane // QUADRANT * QUADRANT, scale_columns(address, 1).start + number // QUADRANT
-            yield ScaleFactors(cta, quadrant + number % QUADRANT, column, byte, what.vectors)
+    if what.vectors:
+        for number, places, byte in zip(numbers, scale_places(what), (shape.a_id, shape.b_id), strict=True):
+            own, column = int(places.lanes[lane // QUADRANT, number]), int(places.columns[number])
+            yield ScaleFactors(cta, own, column, byte, what.vectors)
 
 
 def register_product(operation: Operation, warp: int, register: int, lane: int) -> ElementProduct:

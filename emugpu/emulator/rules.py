@@ -222,7 +222,7 @@ _WARNINGS = {
         "wait for the last arrival before mbarrier.inval",
     ),
     "scale-copies": (
-        "The scale factors of an MMA are the same in all quadrants of lanes, and those of B in both CTAs of a pair.",
+        "The scale factors of an MMA are the same in all quadrants that use them, and those of B in both CTAs.",
         "`tcgen05.mma`: Block Scaling, layout of the scale factors",
         "copy the scale factors to all four quadrants of lanes (tcgen05.cp with .warpx4), and to both CTAs",
     ),

@@ -37,7 +37,7 @@ from emugpu.emulator.memory.descriptors import (
 )
 from emugpu.emulator.memory.tmem import LANES, split_address
 from emugpu.emulator.ptx.ast import Immediate, Instruction, MemoryOperand, Vector
-from emugpu.emulator.units.mma_instruction import A_COLUMNS, Mma, a_lanes, metadata_columns, scale_columns
+from emugpu.emulator.units.mma_instruction import A_COLUMNS, Mma, a_lanes, metadata_columns, scale_places
 
 
 def pipe(f: Fragment, lane: int) -> object:
@@ -112,7 +112,6 @@ Regions = tuple[events.Region, ...]
 @lru_cache(maxsize=4096)
 def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
     """Returns the regions that an MMA of these CTAs reads and writes. Loops use the same few descriptors again."""
-    shape = what.shape()
     a, b = what.operands()
     reads: list[events.Region] = []
     for rank in ranks:
@@ -127,8 +126,7 @@ def _regions(what: Mma, ranks: tuple[int, ...]) -> tuple[Regions, Regions]:
         if what.metadata is not None:
             spans.append(metadata_columns(what))
         if what.vectors:
-            counts = (shape.m // what.cta_group, shape.n)
-            spans += [scale_columns(address, count) for address, count in zip(what.scales, counts, strict=True)]
+            spans += [places.span for places in scale_places(what)]
         reads += [events.TensorBlock(rank, range(LANES), range(s.start, s.stop)) for s in spans]
     d = tuple(
         events.TensorBlock(rank, range(k.lanes.start, k.lanes.stop), range(k.columns.start, k.columns.stop))

@@ -131,6 +131,17 @@ class Mma(NamedTuple):
         return accumulator_layout(self.d_address, shape.m, shape.n, self.cta_group)
 
     @property
+    def parts(self) -> int:
+        """The parts of D's columns that lie one above the other, in lanes of their own."""
+        return len({block.target[1].start for block in self.layout()[0]})
+
+    @property
+    def scaled(self) -> tuple[int, int]:
+        """The rows of A in each CTA and the columns of B that have scale factors."""
+        shape = self.shape()
+        return shape.m // self.cta_group, shape.n
+
+    @property
     def flops(self) -> int:
         shape = self.shape()
         return 2 * shape.m * shape.n * self.depth
@@ -168,10 +179,35 @@ def a_lanes(what: Mma) -> NDArray[np.intp]:
     return np.stack([np.concatenate(lanes) for lanes in parts.values()])
 
 
-def scale_columns(address: int, rows: int) -> slice:
-    """Returns the columns that hold the scale factors of so many rows of A or columns of B, 32 in each column."""
-    column = split_address(address)[1]
-    return slice(column, column + -(-rows // QUADRANT))
+class ScalePlaces(NamedTuple):
+    """Where the scale factors of rows of A or of columns of B lie: lanes [4 copies, numbers] and columns [numbers].
+
+    span: all columns.
+    """
+
+    lanes: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    span: slice
+
+
+@lru_cache(maxsize=1024)
+def scale_places(what: Mma) -> tuple[ScalePlaces, ScalePlaces]:
+    """Returns the places of the scale factors of A and of B in each CTA (PTX ISA 9.7.16.10.7).
+
+    Number r has its factors in lane r % 32 of each quadrant and in column r / 32. In layout B, a quadrant has only
+    those columns of B that it multiplies, counted from 0, so there are two copies of each. The ISA does not say so; it
+    is NVIDIA's layout (ScaleFactorDuplicated2by2 in CUTLASS's mma_traits_sm100_frag.hpp, and CuTe DSL's example
+    2cta_mma_blockscale_m128.py, 2026).
+    """
+    found = []
+    for address, count, parts in zip(what.scales, what.scaled, (1, what.parts), strict=True):
+        part, number = np.divmod(np.arange(count), count // parts)
+        copies = LANES // QUADRANT // parts
+        quadrants = copies * part + np.arange(LANES // QUADRANT)[:, None] % copies
+        lanes, first = QUADRANT * quadrants + number % QUADRANT, split_address(address)[1]
+        columns = first + number // QUADRANT
+        found.append(ScalePlaces(lanes, columns, slice(first, int(columns.max()) + 1)))
+    return found[0], found[1]
 
 
 def metadata_columns(what: Mma) -> slice:

@@ -25,7 +25,7 @@ from emugpu.emulator.units.mma_instruction import (
     TensorMemoryBlock,
     a_lanes,
     metadata_columns,
-    scale_columns,
+    scale_places,
 )
 from emugpu.emulator.units.operands import Operand, table, to_numbers
 from emugpu.emulator.units.sparsity import chosen
@@ -148,7 +148,7 @@ def _compute_in_parts(
     """
     result = np.zeros_like(old)
     rows, step = shape.m // len(ctas), SPARSE_ROWS if what.sparse else QUADRANT
-    whole = not what.sparse and agreed_scales(ctas, what, rows, shape.n) is not None
+    whole = not what.sparse and agreed_scales(ctas, what) is not None
     for i, cta in enumerate(ctas):
         for block in what.layout()[0]:
             columns = block.target[1]
@@ -225,12 +225,12 @@ def _match(
 # ---- scale factors ----
 
 
-def agreed_scales(ctas: Sequence[TensorCoreCta], what: Mma, rows: int, n: int) -> list[NDArray[np.uint8]] | None:
+def agreed_scales(ctas: Sequence[TensorCoreCta], what: Mma) -> list[NDArray[np.uint8]] | None:
     """Returns, for each CTA, the words of the scale factors of its rows of A and then of B, as bytes [words, 4].
 
-    There are 32 words for each column of tensor memory. None unless all copies were written and are equal.
+    None unless all copies were written and are equal.
     """
-    positions, of_a = _scale_positions(what.scales, rows, n)
+    positions, of_a = _scale_positions(what), what.scaled[0]
     found: list[NDArray[np.uint8]] = []
     for cta in ctas:
         copies = cta.tmem.data.take(positions)
@@ -242,13 +242,10 @@ def agreed_scales(ctas: Sequence[TensorCoreCta], what: Mma, rows: int, n: int) -
     return found
 
 
-@lru_cache(maxsize=512)
-def _scale_positions(addresses: tuple[int, int], rows: int, n: int) -> tuple[NDArray[np.intp], int]:
-    """Returns the flat indices of the words, [4 copies, words], and the number of those that belong to A."""
-    of_a, of_b = scale_columns(addresses[0], rows), scale_columns(addresses[1], n)
-    columns = np.r_[of_a, of_b][:, None]
-    lanes = np.arange(LANES).reshape(4, 1, QUADRANT)
-    return (lanes * COLUMNS + columns).reshape(4, -1), QUADRANT * (of_a.stop - of_a.start)
+@lru_cache(maxsize=1024)
+def _scale_positions(what: Mma) -> NDArray[np.intp]:
+    """Returns the flat indices of the words of A and then of B, [4 copies, words]."""
+    return np.hstack([places.lanes * COLUMNS + places.columns for places in scale_places(what)])
 
 
 def _scales(
@@ -263,15 +260,14 @@ def _scales(
 ) -> NDArray[np.float64]:
     """Returns the scale factors of some rows of A (operand 0) or columns of B (operand 1), from the quadrant of a lane.
 
-    Number r has its factors in lane r % 32 of the quadrant and column r / 32: as many bytes as there are vectors,
-    starting with the byte that the descriptor names. others: CTAs whose copies should be equal.
+    Each has as many bytes as there are vectors, starting with the byte that the descriptor names. others: CTAs whose
+    copies should be equal.
     """
-    identifier, address = (shape.a_id, shape.b_id)[operand], what.scales[operand]
+    identifier, places = (shape.a_id, shape.b_id)[operand], scale_places(what)[operand]
     if identifier % what.vectors:
         raise Fault(f"scale factor id {identifier} must be a multiple of {what.vectors}", "descriptor")
-    lanes, columns = numbers % QUADRANT, split_address(address)[1] + numbers // QUADRANT
-    words = _read(tmem, lanes + lane // QUADRANT * QUADRANT, columns, "a scale factor of tcgen05.mma")
-    copies = (lanes + QUADRANT * np.arange(4)[:, None], columns)
+    copies = (places.lanes[:, numbers], places.columns[numbers])
+    words = _read(tmem, copies[0][lane // QUADRANT], copies[1], "a scale factor of tcgen05.mma")
     used = np.uint32(((1 << 8 * what.vectors) - 1) << 8 * identifier)
     if any(((cta.tmem.data[copies] ^ words) & used).any() or not cta.tmem.valid[copies].all() for cta in others):
         warn(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +11,10 @@ from ptx_programs import launch
 
 from emugpu.emulator import Device, Fault
 from emugpu.emulator.machine import events
+from emugpu.emulator.memory.shared import SharedMemory
+from emugpu.emulator.memory.tmem import TensorMemory
+from emugpu.emulator.units.mma import MmaUnit
+from emugpu.emulator.units.mma_instruction import Mma
 
 DTYPES = {
     "f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "e4m3": ml_dtypes.float8_e4m3fn,
@@ -61,8 +67,9 @@ def descriptor(offset: int, width: int = 32) -> str:
     return str(1 << 46 | leading >> 4 << 16 | stride >> 4 << 32 | offset >> 4)
 
 
-def instruction_descriptor(kind: str, m: int, a: str, b: str, d: str = "f32", scale: str = "", **bits: int) -> int:
-    value = N >> 3 << 17 | m >> 4 << 24
+def instruction_descriptor(kind: str, m: int, a: str, b: str, d: str = "f32", scale: str = "", n: int = N,
+                           **bits: int) -> int:  # fmt: skip
+    value = n >> 3 << 17 | m >> 4 << 24
     code = {**CODES, **({"e2m1": 1} if kind in ("mxf4", "mxf4nvf4") else {})}
     value |= code[a] << 7 | code[b] << 10
     if kind in SCALED:
@@ -289,6 +296,47 @@ def test_a_quadrant_of_d_takes_the_scale_factors_of_its_own_lanes():
     found = run("mxf8f6f4", mma, *rows, before=only_the_first, device=Device(uninitialised="report")).view(np.float32)
     np.testing.assert_array_equal(found[:32], 0.25 * (a @ b.T)[:32])
     assert np.isnan(found[32:]).all()
+
+
+@pytest.mark.parametrize("accumulation", ["f32", "tensor_core"])
+@pytest.mark.parametrize("n", [32, 96, 256])
+def test_a_pair_with_128_rows_has_the_scale_factors_of_half_of_b_in_each_half_of_the_lanes(n, accumulation):
+    """As CuTe DSL's example 2cta_mma_blockscale_m128.py copies them, with 64x128b.warpx2::01_23."""
+    rng = np.random.default_rng(13)
+    a, b = values(rng, "e4m3", (128, 32)), values(rng, "e4m3", (n, 32))
+    sfa, sfb = rng.integers(124, 131, 128), rng.integers(124, 131, n)
+    half, result = n // 2, np.empty((128, n))
+    pair = [SimpleNamespace(shared=SharedMemory(1 << 16), tmem=TensorMemory()) for _ in range(2)]
+    for i, cta in enumerate(pair):
+        cta.tmem.allocate(512)
+        for at, rows in ((0x1000, a[64 * i :][:64]), (0x2000, b[half * i :][:half])):
+            data = core_matrices(rows_of_bytes(rows, "e4m3", "mxf8f6f4"))
+            cta.shared.scatter(at + np.arange(data.size), 1, data)
+        # Row r of A: every quadrant. Column c of B: the two quadrants that multiply it, from column 264 in each half.
+        places = [(32 * q + r % 32, 256 + r // 32, sfa[64 * i + r]) for r in range(64) for q in range(4)]
+        places += [
+            (64 * (c // half) + copy + c % half % 32, 264 + c % half // 32, sfb[c])
+            for c in range(n)
+            for copy in (0, 32)
+        ]
+        for lane, column, factor in places:
+            cta.tmem.data[lane, column], cta.tmem.valid[lane, column] = factor, True
+    form = instruction_descriptor("mxf8f6f4", 128, "e4m3", "e4m3", scale="ue8m0", n=n)
+    what = Mma("mxf8f6f4", 0, int(descriptor(0x1000)), False, int(descriptor(0x2000)), form, False, 2, None, vectors=1,
+               scales=(256, 264))  # fmt: skip
+    told: list[tuple[str, str]] = []
+    unit = MmaUnit(accumulation)
+    unit.mma(pair, what, lambda rule, text: told.append((rule, text)))
+    for i, h in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        pair[i].tmem.settle(0, 256)
+        found = pair[i].tmem.data[64 * h : 64 * h + 64, :half].view(np.float32)
+        result[64 * i : 64 * i + 64, half * h : half * h + half] = found
+    wanted = (a * 2.0 ** (sfa - 127)[:, None]) @ (b * 2.0 ** (sfb - 127)[:, None]).T
+    np.testing.assert_array_equal(result, wanted)
+    assert not told
+    pair[1].tmem.data[96, 264] += 1  # the second copy of the first column of the right half
+    unit.mma(pair, what, lambda rule, text: told.append((rule, text)))
+    assert {rule for rule, _ in told} == {"scale-copies"}
 
 
 def test_a_type_code_that_names_no_type_is_a_warning():
