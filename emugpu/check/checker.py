@@ -208,7 +208,8 @@ class _CheckedLaunch:
 
     def _depends(self, event: events.GridDependency) -> None:
         if self.model.footprint is not None:
-            self.model.footprint.depends(event.agent, "wait" in event.site.modifiers)
+            thread = self.model.threads.of(event.agent)
+            self.model.footprint.depends(event.agent, thread, "wait" in event.site.modifiers)
 
     def _exited(self, event: events.Exited) -> None:
         model, agent = self.model, event.agent

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from emugpu.check.clocks import Clock
 from emugpu.check.findings import Finding
+from emugpu.check.threads import Thread
 from emugpu.emulator.machine.events import Agent
 from emugpu.emulator.memory.bytes import CHUNK
 
@@ -151,11 +153,12 @@ def _overlap(
 
 class Footprint:
     """What one launch touches: ``all`` of it, and, of a launch that may start before the one in front of it has ended,
-    what its threads touch ``early``: before their griddepcontrol.wait.
+    what its threads touch ``early``: before a griddepcontrol.wait, of their own or of a thread of their cluster that
+    they have synchronised with. When a wait returns, the earlier grids have ended and the whole grid sees what they
+    did (PTX ISA, griddepcontrol).
 
-    ``key`` returns the key of the allocation at an address. ``waits`` says whether any thread has executed a
-    griddepcontrol.wait. ``triggers`` holds the CTAs that have let the next launch start, ``early_triggers`` those of
-    them that did so before a wait.
+    ``key`` returns the key of the allocation at an address. ``triggers`` holds the CTAs that have let the next launch
+    start, ``early_triggers`` those of them that did so before a wait.
     """
 
     def __init__(self, key: Callable[[int], Key], starts_early: bool) -> None:
@@ -163,20 +166,25 @@ class Footprint:
         self.key = key
         self.triggers: set[tuple[int, int]] = set()
         self.early_triggers: set[tuple[int, int]] = set()
-        self._waited: set[tuple[int, int, int]] = set()
+        self._waits: dict[int, dict[int, int]] = {}
+        """By cluster, the time of the first wait of each component."""
 
-    def depends(self, agent: Agent, wait: bool) -> None:
+    def depends(self, agent: Agent, thread: Thread, wait: bool) -> None:
         """Handles griddepcontrol: a ``wait``, or else launch_dependents."""
         if wait:
-            self._waited.add(agent[:3])
+            self._waits.setdefault(agent.cluster, {}).setdefault(thread.own, thread.time)
             return
         self.triggers.add(agent[:2])
-        if agent[:3] not in self._waited:
+        if not self._has_waited(thread.peek()):
             self.early_triggers.add(agent[:2])
 
-    def add(self, base: int, nbytes: int, chunks: Numbers, whole: Numbers, kind: int, agent: Agent | None) -> None:
-        """Adds accesses. ``agent`` is None if no thread of its CTA has waited."""
+    def _has_waited(self, clock: Clock) -> bool:
+        waits = self._waits.get(clock.space.number, {})
+        return any(clock.knows(clock.space, who, time) for who, time in waits.items())
+
+    def add(self, base: int, nbytes: int, chunks: Numbers, whole: Numbers, kind: int, clock: Clock | None) -> None:
+        """Adds accesses by an agent with this knowledge. ``clock`` is None if no thread of its CTA has waited."""
         key = self.key(base)
         self.all.add(key, nbytes, chunks, whole, kind)
-        if self.early is not None and (agent is None or agent[:3] not in self._waited):
+        if self.early is not None and (clock is None or not self._has_waited(clock)):
             self.early.add(key, nbytes, chunks, whole, kind)

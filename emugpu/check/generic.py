@@ -209,7 +209,7 @@ class GenericProxy:
         elif run.space == "global":
             moment = self.model.threads.of(run.agent).accessing(run.lanes)
             own = owner(moment.space, moment.who)
-            self.model.note_chunks(run.base, run.mode != "read", run.chunks, run.whole, run.agent)
+            self.model.note_chunks(run.base, run.mode != "read", run.chunks, run.whole, moment.clock)
             accesses = ((event, moment) for event in run)
             self.model.add_pending_global(run.base, run.mode != "read", run.chunks, own, len(run), accesses)
         if run.mode != "read":

@@ -173,7 +173,9 @@ class OperationsInFlight:
             allocation = self.model.allocation(region.tensor_map.first_inside(region.coordinates))
             if allocation is not None:
                 if self.model.footprint is not None:
-                    self.model.note_places(allocation, *rows_of(region.tensor_map, region.coordinates), record)
+                    self.model.note_places(
+                        allocation, *rows_of(region.tensor_map, region.coordinates), record, observer
+                    )
                 allocation.access(region, record, observer)
         else:
             assert isinstance(region, GlobalItems)

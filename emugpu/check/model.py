@@ -122,26 +122,28 @@ class Model:
         if allocation is None:
             return
         inside = (places >= allocation.base) & (places < allocation.base + allocation.nbytes)
-        self.note_places(allocation, places[inside], nbytes, record)
+        self.note_places(allocation, places[inside], nbytes, record, observer)
         allocation.access((places[inside], nbytes), record, observer)
         if not inside.all():
             self.access_global(places[~inside], nbytes, record, observer)
 
-    def note_places(self, allocation: ShadowAllocation, places: NDArray[np.int64], nbytes: int, record: Record) -> None:
+    def note_places(
+        self, allocation: ShadowAllocation, places: NDArray[np.int64], nbytes: int, record: Record, observer: Observer
+    ) -> None:
         """Adds bytes of an allocation to the footprint."""
         if self.footprint is not None and nbytes and len(places):
             whole, parts = chunks_of(places - allocation.base, nbytes)
             chunks = np.array([chunk for chunk, _ in parts], np.int64)
             kind = kind_of(record.writes, record.scope != WEAK)
-            self.footprint.add(allocation.base, allocation.nbytes, chunks, whole, kind, record.agent)
+            self.footprint.add(allocation.base, allocation.nbytes, chunks, whole, kind, observer.clock)
 
     def note_chunks(
-        self, base: int, writes: bool, chunks: NDArray[Any], whole: NDArray[Any], agent: Agent | None
+        self, base: int, writes: bool, chunks: NDArray[Any], whole: NDArray[Any], clock: Clock | None
     ) -> None:
-        """Adds weak accesses of threads to chunks of an allocation to the footprint."""
+        """Adds weak accesses of threads with this knowledge to chunks of an allocation to the footprint."""
         allocation = self.allocation(base) if self.footprint is not None else None
         if self.footprint is not None and allocation is not None:
-            self.footprint.add(base, allocation.nbytes, chunks, whole, kind_of(writes, False), agent)
+            self.footprint.add(base, allocation.nbytes, chunks, whole, kind_of(writes, False), clock)
 
     def add_pending_global(
         self, base: int, writes: bool, chunks: Chunks, owners: int | NDArray[np.int64], count: int, accesses: Known

@@ -28,6 +28,7 @@ ret;
 """
 WRITE = "st.global.b32 [%d2], %r1;"
 COPY = "ld.global.b32 %r2, [%d1]; st.global.b32 [%d2], %r2;"
+WARP_WAITS = "setp.gt.u32 %p, %r1, 31; @%p bra NEXT; griddepcontrol.wait; NEXT: "
 BODIES = {
     "fill": WRITE,
     "fill_late": "griddepcontrol.launch_dependents;" + WRITE,
@@ -35,6 +36,8 @@ BODIES = {
     "read": "ld.global.b32 %r2, [%d1];",
     "wait_first": "griddepcontrol.wait;" + COPY,
     "wait_late": "ld.global.b32 %r2, [%d1]; griddepcontrol.wait; st.global.b32 [%d2], %r2;",
+    "warp_waits": WARP_WAITS + "bar.sync 0;" + COPY,
+    "warp_waits_late": "bar.sync 0;" + WARP_WAITS + COPY,
     "count": "red.relaxed.gpu.global.add.u32 [%d2], 1;",
     "every_other": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2], %r1;",
     "every_other_next": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2+4], %r1;",
@@ -123,6 +126,10 @@ PROGRAMS = {
     "early without a wait": ("run('fill_late', 0, p, a); run('pass_on', p, out, a, True)", RACE),
     "early with a wait": ("run('fill_late', 0, p, a); run('wait_first', p, out, a, True)", ""),
     "early with a wait that is too late": ("run('fill_late', 0, p, a); run('wait_late', p, out, a, True)", RACE),
+    "early with a wait of one warp, and a barrier": (
+        "run('fill_late', 0, p, a); run('warp_waits', p, out, a, True)", ""),
+    "early with a wait of one warp behind the barrier": (
+        "run('fill_late', 0, p, a); run('warp_waits_late', p, out, a, True)", RACE),
     "early, over what the first one writes": ("run('fill_late', 0, p, a); run('fill', 0, p, a, True)", RACE),
     "early, of other memory": ("run('fill_late', 0, p, a); run('pass_on', q, out, a, True)", ""),
     "not early": ("run('fill_late', 0, p, a); run('pass_on', p, out, a)", ""),
