@@ -37,7 +37,8 @@ class _SingleBarrierCta:
     warps.
 
     The kept trace of the CTA begins after entry ``entry`` of part ``part``, when generation ``since`` of its barrier
-    was complete, or from the CTA's start. ``site`` is that of the entry.
+    was complete, or from the CTA's start. ``site`` is that of the entry. ``parts`` are the kept ones that have entries
+    of the CTA, and perhaps earlier ones.
     """
 
     def __init__(self, cta: TrackedCta, filtered: CtaFilter, part: int) -> None:
@@ -45,6 +46,7 @@ class _SingleBarrierCta:
         self.components, self._started = cta.cluster.components, cta.started
         self.exits: list[events.Exited] = []
         self.part, self.entry, self.since = part, -1, 0
+        self.parts: list[int] = []
         self.site: Site | None = None
         self.own = [warp.parts[0].own for warp in cta.warps.values()]
         self.arrivals: list[list[int]] = [[] for _ in self.own]
@@ -154,7 +156,14 @@ class SingleBarrierCtas:
         if len(others) < len(batch.entries):
             self._parts.append(_Part(batch, self._clusters[batch.entries["warp"]], completed))
             self._count += len(batch.entries)
-        for cluster, one in [*self.by_cluster.items()]:
+        present = [
+            (cluster, self.by_cluster[cluster])
+            for cluster in np.unique(self._clusters[batch.entries["warp"]]).tolist()
+            if cluster in self.by_cluster
+        ]
+        for _, one in present if len(others) < len(batch.entries) else ():
+            one.parts.append(self._forgotten + len(self._parts) - 1)
+        for cluster, one in present:
             if (stopped_at := self._filter.stopped_at(one.filtered)) is not None:
                 self._give_up(cluster, stopped_at)
         self._pass_on(batch, others)
@@ -289,7 +298,8 @@ class SingleBarrierCtas:
 
     def _kept(self, one: _SingleBarrierCta, cluster: int) -> Iterator[tuple[int, _Part, Numbers]]:
         """Yields the kept parts of a CTA's trace: the number, the part, and the CTA's entries in it."""
-        for number, part in enumerate(self._parts[one.part - self._forgotten :], one.part):
+        for number in one.parts[bisect_left(one.parts, one.part) :]:
+            part = self._parts[number - self._forgotten]
             at = np.flatnonzero(part.clusters == cluster)
             yield number, part, at[at > one.entry] if number == one.part else at
 
