@@ -280,11 +280,13 @@ def tensor_unordered(conflict: Conflict) -> Diagnosis:
             "no path between the two", f"{waits}a cluster barrier (or a CTA barrier without pairs) between them",
             _comes_first(new) > _comes_first(old),
         )  # fmt: skip
-    if new.kind == "cp" and old.kind == "mma" and (old.who, old.space) == (new.who, new.space):
+    one_thread = old.kind == "mma" and (old.who, old.space) == (new.who, new.space)
+    if one_thread and (new.kind == "cp" or (new.kind == "mma" and new.writes and not old.writes)):
+        # CUTLASS's attention (example 77) has such MMAs: the next scores overwrite the probabilities.
         return Diagnosis(
-            "tmem-race", "warning", "the tcgen05.cp overwrites columns that an MMA issued before it may still use",
+            "tmem-race", "warning", f"{_name(new)} overwrites columns that an MMA issued before it may still use",
             "the two are not among the pairs that execute in the order of their issue (PTX ISA 9.7.16.6)",
-            "wait for a tcgen05.commit after the MMA, or copy to other columns in turn",
+            "wait for a tcgen05.commit after the MMA, or write to other columns in turn",
         )  # fmt: skip
     if old.writes != new.writes:
         read, write = (new, old) if old.writes else (old, new)

@@ -284,6 +284,21 @@ def two_multiplications(form: str) -> str:
     return with_operands(work + BEFORE + CTA_BARRIER + AFTER + only("%warp eq 0", LD + WAIT_LD))
 
 
+def a_overwritten(form: str) -> str:
+    """An MMA reads A in tensor memory, and one of another shape overwrites A, as CUTLASS's attention does."""
+    first = mma(1, 128, 16, "%r11").replace("%d0, %d1, %r31", "[%r10], %d1, %r31")
+    second = mma(1, 128, 8)
+    if form == "two threads":
+        work = only("%thread eq 32", first + commit("bars") + wait("bars"))
+        work += only("%thread eq 64", second + commit("bars+8") + wait("bars+8"))
+    else:
+        between = commit("bars+8") + wait("bars+8") + AFTER if form == "wait" else ""
+        work = only("%thread eq 32", first + between + second + commit("bars") + wait("bars"))
+    stored = f"tcgen05.st.sync.aligned.32x32b.x8.b32 [%r10], {{{', '.join(8 * ['%thread'])}}};"
+    every_lane = "add.u32 %r11, %r10, 16;" + stored + WAIT_ST + BEFORE + CTA_BARRIER + AFTER
+    return with_operands(every_lane + work + BEFORE + CTA_BARRIER)
+
+
 def store_then_multiply(form: str) -> str:
     """A tcgen05.st of warp 0, and an MMA of thread 32 that overwrites it."""
     stored = ST + (WAIT_ST if form != "no wait" else "") + (BEFORE if form != "no fence" else "")
@@ -353,6 +368,8 @@ EDGES = [
     edge("commit", {"own": "", "another's": "tmem-race"}, commit_by, **CTA_OF_96),
     edge("two multiplications", {"pipelined": "", "other shape": "tmem-race", "two threads": "tmem-race"},
          two_multiplications, **CTA_OF_96),
+    edge("A overwritten by an MMA", {"wait": "", "one thread": "", "two threads": "tmem-race"}, a_overwritten,
+         threads=128, arguments=operands(128)),
     edge("tcgen05.st before an MMA", {"wait": "", "no wait": "tmem-race", "no fence": ""},
          store_then_multiply, **CTA_OF_96),
     Table("written over a barrier", {"form": ("beside", "over")}, lambda s: overwritten(s.form),
@@ -379,6 +396,15 @@ TABLES = EDGES
 def test_edge(table):
     found = table.disagreements(table.targets[0])
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(("form", "severity"), [("wait", None), ("one thread", "warning")])
+def test_an_mma_that_overwrites_a_of_one_before_is_a_warning(form, severity):
+    table = Table("mma", {"form": (form,)}, lambda s: a_overwritten(form), lambda s: outcome(), threads=128,
+                  arguments=operands(128))  # fmt: skip
+    report, end = table.report(Device(), Module.from_text(table.text("sm_100a")), "setting0")
+    found = [finding.severity for finding in report.findings if finding.rule == "tmem-race"]
+    assert (found, end) == ([severity] if severity else [], "ends")
 
 
 @pytest.mark.parametrize(("form", "severity"), [("writer", None), ("reader", "warning")])
