@@ -30,13 +30,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("emulated GPU", "the emulated GPU")
     group.addoption("--emulated-gpu", metavar="GPU", help="Run the tests on an emulated GPU: b200, h200, h100, ...")
     group.addoption("--check", action="store_true", help="Look for races in every launch on the emulated GPU, too.")
+    group.addoption(
+        "--emulated-gpu-limit", metavar="SECONDS", type=float,
+        help="End the launches of a test that take longer, all together; the test is then incomplete.",
+    )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
     marker = "emulated_gpu(verdict='clean', **options): the verdict that a test is to have on the emulated GPU"
     config.addinivalue_line("markers", f"{marker}; options of emugpu.emulated_gpu")
-    if config.getoption("--check") and not config.getoption("--emulated-gpu"):
+    limit, has_gpu = config.getoption("--emulated-gpu-limit"), config.getoption("--emulated-gpu")
+    if config.getoption("--check") and not has_gpu:
         raise pytest.UsageError("--check looks at launches on the emulated GPU; add --emulated-gpu b200")
+    if limit is not None and not has_gpu:
+        raise pytest.UsageError("--emulated-gpu-limit is that of the emulated GPU; add --emulated-gpu b200")
+    if limit is not None and not limit > 0:
+        raise pytest.UsageError(f"--emulated-gpu-limit {limit:g}: must be above 0; give the seconds of a test")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,7 +78,8 @@ def _marked(item: pytest.Item) -> dict[str, Any]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     gpu = item.config.getoption("--emulated-gpu")
     if gpu:
-        options = {"check": item.config.getoption("--check"), **_marked(item)}
+        given = {"check": item.config.getoption("--check"), "limit": item.config.getoption("--emulated-gpu-limit")}
+        options = {**given, **_marked(item)}
         options.pop("verdict", None)
         item.stash[_SECTION] = _begin(gpu, item.nodeid, options)
 

@@ -160,6 +160,7 @@ def emulated_gpu(
     engine: str = "native",
     timeout: float | None = None,
     max_steps: int | None = None,
+    limit: float | None = None,
 ) -> Iterator[EmulatedGpu]:
     """Gives this process an emulated GPU, for code that calls the CUDA driver: Triton, CuTe DSL, numba, cuda.core, MAX.
 
@@ -176,7 +177,7 @@ def emulated_gpu(
         schedule: fifo, random, declining or reversed. seed: of a random schedule. accumulation, uninitialised, engine:
             as the settings of ``--emulate``.
         timeout: after this many seconds in which no cluster has ended, a launch is ended. max_steps: the limit of a
-            launch in warp instructions.
+            launch in warp instructions. limit: the seconds that all launches may take together.
 
     Raises:
         UsageProblem: an argument has an unknown value, or a CUDA library is already loaded.
@@ -186,7 +187,7 @@ def emulated_gpu(
         raise UsageProblem("emulated_gpu inside emulated_gpu: a process has one GPU; leave the inner one out")
     options = {
         "check": check, "schedule": schedule, "seed": seed, "accumulation": accumulation,
-        "uninitialised": uninitialised, "engine": engine, "timeout": timeout, "max_steps": max_steps,
+        "uninitialised": uninitialised, "engine": engine, "timeout": timeout, "max_steps": max_steps, "limit": limit,
     }  # fmt: skip
     section = begin(gpu, "this program", options)
     try:

@@ -67,7 +67,9 @@ def _serve_requests(control: Connection, server: Server) -> bool:
 
 def _begin(server: Server, options: dict[str, Any]) -> None:
     """Continues with new options and an empty log."""
-    check = options.pop("check", False)
+    check, limit = options.pop("check", False), options.pop("limit", None)
+    if limit is not None and not limit > 0:
+        raise UsageProblem(f"emulated GPU: limit {limit:g}: must be above 0; give seconds")
     try:
         emulation = EmulationOptions(**{"uninitialised": "report", **options})
         emulation.make_device()
@@ -75,7 +77,7 @@ def _begin(server: Server, options: dict[str, Any]) -> None:
         raise UsageProblem(f"emulated GPU: {error}") from None
     log = Log()
     log.lacking = server.gpu.log.lacking  # a library asks once, and keeps the answer
-    server.use(SharedGpu(server.gpu.model, emulation, log, check=check, kept_ptx=server.gpu.kept_ptx))
+    server.use(SharedGpu(server.gpu.model, emulation, log, check=check, kept_ptx=server.gpu.kept_ptx, limit=limit))
 
 
 def _verdict(server: Server, target: str, failure: str) -> tuple[Verdict, list[dict[str, Any]]]:

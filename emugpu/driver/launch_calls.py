@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -165,6 +166,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         workers = 1
     if gpu.recorder is not None:
         gpu.recorder.keep(session, function, parameters, record)
+    begun = time.monotonic()
     try:
         result = session.device.launch(
             function.module.ptx,
@@ -181,6 +183,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
             workers=workers,
             max_steps=gpu.options.max_steps,
             timeout=gpu.options.timeout,
+            limit=gpu.seconds_left(),
         )
     except LaunchError as error:
         raise DriverError("INVALID_VALUE", f"launch of kernel '{record.kernel}': {error}") from error
@@ -195,6 +198,8 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         record.counters, record.seconds, record.warnings = result.counters, result.seconds, result.warnings
         session.printed.append(result.output)
         session.clock += result.seconds
+    finally:
+        gpu.spent += time.monotonic() - begun
     if checker:
         record.findings = checker.report().findings
     gpu.log.launches.append(record)

@@ -52,6 +52,13 @@ class SharedGpu:
     """Whether to check the synchronisation of every launch."""
     kept_ptx: Path | None = None
     """The folder in which compilers in the program leave the PTX of the machine code that they load."""
+    limit: float | None = None
+    """The seconds that all launches may take together; None: no limit."""
+    spent: float = 0.0
+    """The seconds that launches have taken so far."""
+
+    def seconds_left(self) -> float | None:
+        return None if self.limit is None else max(self.limit - self.spent, 1e-6)
 
 
 @dataclass

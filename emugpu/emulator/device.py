@@ -295,6 +295,7 @@ class Device:
         workers: int = 1,
         max_steps: int | None = None,
         timeout: float | None = None,
+        limit: float | None = None,
         watch: Callable[[], None] | None = None,
         strict: bool = False,
         allow: Collection[str] = (),
@@ -312,7 +313,7 @@ class Device:
         ``cooperative``: all CTAs run at once, and have the workspace that cooperative_groups' ``grid.sync`` needs.
         ``workers``: the number of processes that share the clusters, for kernels whose clusters are independent.
         ``max_steps`` (warp instructions, by default a billion) ends a run that takes longer, ``timeout`` one of which
-        no cluster has ended for so many seconds.
+        no cluster has ended for so many seconds, ``limit`` one that takes so many seconds in all.
         ``watch`` is called now and then; an exception that it raises ends the run. If no cluster ends for half a
         minute, a warning of Python's logging says where the run is. ``strict``: warnings become Faults, except for the
         rules in ``allow``. Errors always end the run.
@@ -343,10 +344,10 @@ class Device:
                 f"grid {shape.grid}: a cooperative grid runs all at once, and the GPU has room for {capacity} "
                 f"{clusters} of this kernel, not {shape.cluster_count}"
             )
-        for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout)):
+        for name, value in (("workers", workers), ("max_steps", max_steps), ("timeout", timeout), ("limit", limit)):
             if value is not None and not value > 0:
                 raise LaunchError(f"{name} {value}: must be above 0")
-        limits = Limits(max_steps or MOST_STEPS, timeout, watch)
+        limits = Limits(max_steps or MOST_STEPS, timeout, limit, watch)
         if cooperative:
             shape = replace(
                 shape, workspace=self.upload(np.zeros(WORKSPACE, np.uint8), "the cooperative grid's barrier")

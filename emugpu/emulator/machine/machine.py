@@ -60,14 +60,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Limits:
-    """How many warp instructions a run may take, and for how many seconds it may go on without a cluster ending; None
-    means no limit.
+    """How many warp instructions a run may take, for how many seconds it may go on without a cluster ending, and for
+    how many in all; None means no limit.
 
     watch: a function that is called now and then; an exception that it raises ends the run.
     """
 
     steps: int = MOST_STEPS
     seconds: float | None = None
+    all_seconds: float | None = None
     watch: Callable[[], None] | None = None
 
 
@@ -457,6 +458,8 @@ class Machine:
                 f"no cluster of it has ended for {limits.seconds:g} seconds, its limit (timeout); a persistent kernel, "
                 "whose clusters all end late, may need a higher one"
             )
+        if limits.all_seconds is not None and now - self._started_at > limits.all_seconds:
+            self._give_up(f"the {limits.all_seconds:g} seconds that it had are over (limit)")
         steps = self._check_steps()
         if now - self._silent_since > self._silence:
             self._say_where(now, steps)

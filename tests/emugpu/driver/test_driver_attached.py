@@ -22,6 +22,7 @@ KERNELS = {
     "racy": SHARED + "xor.b32 %r5, %r3, 0; ld.shared.b32 %r1, [%r5]; xor.b32 %r6, %r3, 128; ld.shared.b32 %r2, [%r6];"
     "bar.sync 0;" + NEIGHBOUR,
     "fault": "ld.global.b32 %r1, [%rd0+4096];" + STORE_R1 + "ret;",
+    "endless": "mov.b32 %r1, 0; LOOP: add.s32 %r1, %r1, 1; bra LOOP;",
 }
 PROGRAM = """
 from driver_client import *
@@ -261,10 +262,41 @@ def test_without_the_option_the_plugin_does_nothing(tmp_path):
     assert "needs the emulated GPU: pytest --emulated-gpu b200" in done.stdout
 
 
+def test_a_test_beyond_its_limit_is_incomplete(module):
+    suite = """
+        import pytest
+        from kernels import *
+
+        def test_long():
+            launched("endless")
+
+        def test_after_it():
+            assert launched("right") == RIGHT
+
+        @pytest.mark.emulated_gpu(limit=0.2)
+        def test_marked():
+            launched("endless")
+        """
+    options = ("--emulated-gpu", "b200", "--emulated-gpu-limit", "0.5", "--junit-xml", "out.xml")
+    done = pytest_of(module, suite, *options)
+    assert outcomes(module) == {
+        "test_long": ("failure", "incomplete"),
+        "test_after_it": ("passed", "clean"),
+        "test_marked": ("failure", "incomplete"),
+    }, done.stdout + done.stderr
+    for seconds in ("0.5", "0.2"):
+        assert f"the {seconds} seconds that it had are over (limit)" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--check"], "--check looks at launches on the emulated GPU; add --emulated-gpu b200"),
+        (["--emulated-gpu-limit", "9"], "--emulated-gpu-limit is that of the emulated GPU; add --emulated-gpu b200"),
+        (
+            ["--emulated-gpu", "b200", "--emulated-gpu-limit", "0"],
+            "--emulated-gpu-limit 0: must be above 0; give the seconds of a test",
+        ),
         (["--emulated-gpu", "b300"], "GPU 'b300': must be one of b200, h100, h200, rtx5090, spark"),
     ],
 )

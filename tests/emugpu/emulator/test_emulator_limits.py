@@ -41,7 +41,7 @@ def launch(body: str, *, device: Device | None = None, threads: int = 32, grid: 
 
 
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
-@pytest.mark.parametrize("limit", [{"max_steps": 5000}, {"timeout": 0.3}], ids=["steps", "seconds"])
+@pytest.mark.parametrize("limit", [{"max_steps": 5000}, {"timeout": 0.3}, {"limit": 0.3}], ids=str)
 def test_an_endless_loop_ends_at_the_limit_and_the_report_says_where(schedule, limit):
     start = time.perf_counter()
     with pytest.raises(LimitExceeded) as error:
