@@ -9,6 +9,7 @@ import pytest
 from handovers import CLUSTER_BARRIER, CTA_BARRIER, FENCE, Table, only, outcome, wait
 from test_check_handovers_copies import BOX, LOAD
 from test_check_handovers_tensor import (
+    A_BYTES,
     AFTER,
     BEFORE,
     LD,
@@ -20,8 +21,11 @@ from test_check_handovers_tensor import (
     commit,
     freed,
     initialise,
+    load,
     mma,
+    operand,
     operands,
+    pair_commit,
 )
 
 from emugpu.emulator import Device, Module, TensorMap
@@ -284,6 +288,31 @@ def two_multiplications(form: str) -> str:
     return with_operands(work + BEFORE + CTA_BARRIER + AFTER + only("%warp eq 0", LD + WAIT_LD))
 
 
+def pair_copies(form: str) -> str:
+    """Each CTA of a pair loads; the leader copies the data of both to tensor memory, as CuTe DSL's example
+    2cta_mma_blockscale_m128.py does. Has it waited for the load of the other one?
+    """
+    tell = "mov.b32 %r12, bars+8; mapa.shared::cluster.u32 %r12, %r12, 0;"
+    tell += "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12];"
+    arm = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], {A_BYTES};"
+    hear = wait("bars+8", 0, ".acquire.cluster")
+    if form == "own only":
+        tell = hear = ""
+    copy = operand("%d0", "data") + "tcgen05.cp.cta_group::2.32x128b.warpx4 [%r10], %d0;" + pair_commit("bars+16", 3)
+    return (
+        only("%thread eq 0", initialise(1, 1, 1))
+        + CLUSTER_BARRIER
+        + allocated(2)
+        + BEFORE
+        + CLUSTER_BARRIER
+        + AFTER
+        + only("%thread eq 32", arm + load(0, "data", "bars") + only("%rank eq 1", wait("bars") + tell))
+        + only("%thread eq 64", only("%rank eq 0", wait("bars") + hear + copy + wait("bars+16")))
+        + CLUSTER_BARRIER
+        + freed(2)
+    )
+
+
 def a_overwritten(form: str) -> str:
     """An MMA reads A in tensor memory, and one of another shape overwrites A, as CUTLASS's attention does."""
     first = mma(1, 128, 16, "%r11").replace("%d0, %d1, %r31", "[%r10], %d1, %r31")
@@ -368,6 +397,8 @@ EDGES = [
     edge("commit", {"own": "", "another's": "tmem-race"}, commit_by, **CTA_OF_96),
     edge("two multiplications", {"pipelined": "", "other shape": "tmem-race", "two threads": "tmem-race"},
          two_multiplications, **CTA_OF_96),
+    edge("copy of a pair", {"told": "", "own only": "stage-read-early"}, pair_copies, threads=96, grid=2, cluster=2,
+         arguments=operands(128)),
     edge("A overwritten by an MMA", {"wait": "", "one thread": "", "two threads": "tmem-race"}, a_overwritten,
          threads=128, arguments=operands(128)),
     edge("tcgen05.st before an MMA", {"wait": "", "no wait": "tmem-race", "no fence": ""},
