@@ -174,6 +174,9 @@ const std::unordered_set<std::string> IN_FLOAT = {
     "aten::native_group_norm_backward",
 };
 
+// Operators that take more types and layouts on a GPU than on a CPU: what the CPU refuses says nothing of a GPU.
+const std::unordered_set<std::string> WIDER_ON_GPU = {"aten::_scaled_mm", "aten::_scaled_mm_v2"};
+
 // Makes arguments float. Returns the type that they had, if they were bfloat16 or half.
 std::optional<at::ScalarType> widen(torch::jit::Stack &stack, size_t first) {
   at::AutoDispatchBelowAutograd guard;
@@ -207,9 +210,12 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
                                 "PyTorch's operators by those of the CPU, and cannot run this one");
   }
   tell_computed(name);
-  {
+  try {
     at::AutoDispatchBelowAutograd guard;
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  } catch (const c10::Error &) {
+    if (WIDER_ON_GPU.count(name)) tell_refused(name);
+    throw;
   }
   aliases.finish();
   const auto results = stack->size() - schema.returns().size();

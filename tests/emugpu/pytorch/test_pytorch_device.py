@@ -139,6 +139,12 @@ def test_of_cuda_alone():
     q = torch.zeros(1, 16, 4, 8, device="cuda").half()
     torch.ops.aten._flash_attention_forward(q, q, q, None, None, 16, 16, 0.0, False, False)
 
+def test_of_types_that_the_cpu_refuses():
+    launched("right")
+    numbers = torch.zeros(128, 64, dtype=torch.uint8, device="cuda").view(torch.float4_e2m1fn_x2)
+    scales = torch.ones(1024, device="cuda").to(torch.float8_e4m3fn)
+    torch._scaled_mm(numbers, numbers.t(), scales, scales, out_dtype=torch.bfloat16)
+
 def test_torch_alone():
     assert torch.ones(3, device="cuda").sum() == 3
 """
@@ -154,6 +160,7 @@ def test_each_test_of_a_suite_that_imports_torch_has_a_verdict(python, tmp_path)
     assert "test_right PASSED (clean)" in done.stdout, done.stdout + done.stderr
     assert "test_racy FAILED (racy)" in done.stdout
     assert "test_of_cuda_alone FAILED (incomplete)" in done.stdout
+    assert "test_of_types_that_the_cpu_refuses FAILED (incomplete)" in done.stdout
     assert "test_torch_alone PASSED " in done.stdout
     assert "computed by PyTorch on the CPU, not looked at: aten::zero_" in done.stdout.replace("fill_", "zero_")
 
