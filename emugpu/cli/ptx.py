@@ -10,11 +10,12 @@ from rich.console import Console
 
 from emugpu.cli.options import NamedPath, as_json
 from emugpu.cli.outputs import Outputs, output_option
-from emugpu.cli.ptx_output import show_listing
+from emugpu.cli.ptx_output import show_coverage, show_listing
 from emugpu.cli.render import show_line
 from emugpu.emulator import LaunchError
 from emugpu.emulator.names import find_name
 from emugpu.errors import CannotRun, UsageProblem
+from emugpu.launch.coverage import ISA_COLUMNS, isa_rows
 from emugpu.launch.listing import ListedKernel, Listing, list_kernels
 from emugpu.launch.spec import read_ptx
 from emugpu.launch.template import launch_template
@@ -24,7 +25,7 @@ file_argument = click.argument("file", type=NamedPath(path_type=Path), metavar="
 
 @click.group()
 def ptx() -> None:
-    """List the kernels of a PTX file, and write launch files for them."""
+    """List the kernels of a PTX file, write launch files for them, and say which instructions run."""
 
 
 @ptx.command("list")
@@ -39,6 +40,18 @@ def list_command(file: Path, outputs: Outputs) -> int:
     written = outputs.write(json=lambda: as_json(listing.as_dict()))
     if outputs.shows_report:
         show_listing(Console(), file, listing)
+        written.show(Console())
+    return written.exit_code
+
+
+@ptx.command()
+@output_option("json")
+def coverage(outputs: Outputs) -> int:
+    """List the instructions of the PTX ISA: since when, for which targets, and whether they run."""
+    rows = isa_rows()
+    written = outputs.write(json=lambda: as_json([dict(zip(ISA_COLUMNS, row, strict=True)) for row in rows]))
+    if outputs.shows_report:
+        show_coverage(Console(), rows)
         written.show(Console())
     return written.exit_code
 

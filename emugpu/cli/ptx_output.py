@@ -9,8 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from emugpu.cli.render import flatten_counters, show_line, show_table
+from emugpu.emulator.isa import NEWEST
 from emugpu.emulator.names import readable_name, short_name
 from emugpu.launch.corpus import NOT_LAUNCHED, Row
+from emugpu.launch.coverage import ISA_COLUMNS
 from emugpu.launch.expectation import Comparison
 from emugpu.launch.launching import LaunchOutcome, ScheduleOutcome, name_schedules
 from emugpu.launch.listing import ListedKernel, Listing
@@ -39,6 +41,12 @@ def show_listing(console: Console, file: Path, listing: Listing) -> None:
         )
 
 
+def show_coverage(console: Console, rows: Sequence[Sequence[str]]) -> None:
+    """Shows the table of the ISA."""
+    runs = sum(row[-1] == "runs" for row in rows)
+    show_table(console, f"PTX ISA {NEWEST}: {runs} of {len(rows)} families and forms run", ISA_COLUMNS, rows)
+
+
 def _show_kernel(console: Console, kernel: ListedKernel) -> None:
     title = f"kernel {short_name(kernel.name)}, line {kernel.line}"
     # Compilers repeat the kernel's name in that of each parameter.
@@ -64,7 +72,7 @@ def _show_kernel(console: Console, kernel: ListedKernel) -> None:
         refused = kernel.unimplemented
         show_line(console, f"{len(refused)} of {kernel.instructions} instructions are not implemented:", "yellow")
         for refusal in refused[:SHOWN_REFUSALS]:
-            show_line(console, f"  line {refusal.line}: {refusal.text}")
+            show_line(console, f"  line {refusal.line}: {refusal.text}: {refusal.why}")
         if len(refused) > SHOWN_REFUSALS:
             show_line(console, f"  ... and {len(refused) - SHOWN_REFUSALS} more; -o FILE.json has them all")
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from emugpu.emulator import RULES, PtxSyntaxError
-from emugpu.emulator.instructions.table import TABLE, Spec
+from emugpu.emulator.isa import FORMS, NEWEST
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.emulator.translate.refusals import problem_of, unimplemented
 from emugpu.markdown import table
@@ -36,9 +36,9 @@ REFUSALS = (
     ("... does not have the type .T", "The instruction does not exist with this type; ptxas refuses it, too.", "3"),
     ("PTX for T: the emulated GPUs are ...", "No emulated GPU could run the target's instructions.", "2"),
     (
-        "this instruction, or one of its modifiers or operands, is not implemented",
-        "The emulator lacks it. It stops the kernel only when it is executed; `emugpu ptx list` shows all of them, "
-        "with lines, before. There is never a silent no-op.",
+        "... is not implemented: ...",
+        "The emulator lacks it, for this reason. It stops the kernel only when it is executed; `emugpu ptx list` shows "
+        "all of them, with lines, before. There is never a silent no-op.",
         "3",
     ),
     ("Fault: ...", "The kernel broke a rule of the machine; the rules are below.", "3"),
@@ -60,7 +60,7 @@ REFUSALS = (
 """What a message begins with or holds, what it means, and the exit code."""
 
 
-MODULE = """.version 9.0
+MODULE = """.version {version}
 .target {target}
 .address_size 64
 .global .align 16 .b8 device_words[64];
@@ -78,7 +78,8 @@ END: ret;
 """A module with one kernel. Its registers are named by what they hold: %p predicates, %h 16 bits, %r 32 bits, %d 64
 bits, %f f32, %e f64, %q 128 bits.
 """
-TARGETS = ("sm_90a", "sm_100a", "sm_120a")
+TARGETS = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+ISA_COLUMNS = ("instruction", "section", "PTX ISA", "targets", "status")
 
 
 def targets_of(statement: str) -> tuple[str, ...]:
@@ -89,7 +90,7 @@ def targets_of(statement: str) -> tuple[str, ...]:
 def is_implemented(statement: str, target: str) -> bool:
     """Returns whether the emulator implements a statement in `MODULE` for a target, which must have it."""
     try:
-        module = parse_module(MODULE.format(target=target, body=statement))
+        module = parse_module(MODULE.format(version=NEWEST, target=target, body=statement))
         kernel = module.kernels["kernel"]
         missing = unimplemented(kernel, module)
     except PtxSyntaxError:
@@ -141,21 +142,20 @@ def _shortened(statement: str) -> str:
 
 def _instructions() -> Iterator[str]:
     yield ""
-    yield "## The table of instructions"
+    yield "## The instructions of the PTX ISA"
     yield ""
-    yield "An instruction is found by the longest of these names that it begins with; which modifiers and operands it"
-    yield "may have is up to its entry, and everything else is refused."
+    yield "`emugpu ptx coverage` prints this table. Sections are those of PTX ISA 9.4. A target with an `f` stands for"
+    yield "its family: `sm_100f` for `sm_100a`, `sm_103f` and `sm_103a`, too; one without a letter for all later ones."
+    yield "Modifiers and operands that are not implemented are refused. A form may be newer than the `.version` of its"
+    yield "file; only ptxas refuses that."
     yield ""
-    rows = [
-        (f"`{name}`", _operands(spec), spec.family, "yes" if spec.blocks else "", ", ".join(spec.targets) or "all")
-        for name, spec in sorted(TABLE.items())
-    ]
-    yield from table(("name", "operands", "counted as", "may wait", "targets"), rows)
+    yield from table(ISA_COLUMNS, [(f"`{title}`", *rest) for title, *rest in isa_rows()])
 
 
-def _operands(spec: Spec) -> str:
-    few, many = spec.operands[0], spec.operands[-1]
-    return str(few) if few == many else f"{few} to {many}"
+def isa_rows() -> list[tuple[str, ...]]:
+    """Returns the table of the ISA as text, with `ISA_COLUMNS`."""
+    status = {form: f"refused: {form.refused}" if form.refused else "runs" for form in FORMS}
+    return [(form.title, form.section, form.version, form.targets or "all", status[form]) for form in FORMS]
 
 
 def _refusals() -> Iterator[str]:

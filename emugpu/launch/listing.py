@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from emugpu.emulator import PtxSyntaxError
+from emugpu.emulator.isa import why_not
 from emugpu.emulator.memory.tensor_map_bytes import ALIGNMENT, NBYTES
 from emugpu.emulator.names import readable_name
 from emugpu.emulator.ptx.ast import (
@@ -44,11 +45,12 @@ class ListedParameter:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An instruction or line that the emulator does not support. ``why`` says the reason."""
+    """An instruction or line that the emulator does not support, and whether its kernel cannot be launched at all."""
 
     line: int
     text: str
-    why: str = "not implemented"
+    why: str
+    at_launch: bool
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def _list_kernel(text: str, section: Section) -> ListedKernel:
         dynamic,
         len(kernel.instructions),
         tuple(refused),
-        next((f"PTX line {r.line}: {r.why}" for r in refused if r.why != "not implemented"), ""),
+        next((f"PTX line {r.line}: {r.why}" for r in refused if r.at_launch), ""),
     )
 
 
@@ -152,7 +154,7 @@ def _refusals(kernel: PtxKernel, module: ParsedModule) -> list[Refusal]:
     for i in kernel.instructions:
         problem = problem_of(i, target)
         if problem or i.index in lacking:
-            found.append(Refusal(i.line, i.text, problem or "not implemented"))
+            found.append(Refusal(i.line, i.text, problem or why_not(i), bool(problem)))
     return found
 
 
@@ -171,7 +173,7 @@ def _unreadable(text: str, section: Section, line: int, error: PtxSyntaxError) -
         parameters, directives = _parameters(head), head.directives
     except PtxSyntaxError:
         parameters, directives = (), {}
-    refusal = Refusal(where, shown, why)
+    refusal = Refusal(where, shown, why, True)
     return ListedKernel(
         section.name, readable_name(section.name), line, parameters, directives, None, False, 0, (refusal,), message
     )

@@ -17,9 +17,9 @@ from emugpu.launch.coverage import MODULE
 BOTH, SM90, SM100, SM120 = ("sm_90a", "sm_100a"), ("sm_90a",), ("sm_100a",), ("sm_120a", "sm_121a")
 
 
-def module(lines: list[str], target: str) -> str:
+def module(lines: list[str], target: str, version: str = "9.0") -> str:
     """A module with one kernel that has the lines as its body."""
-    return MODULE.format(target=target, body="\n".join(lines))
+    return MODULE.format(version=version, target=target, body="\n".join(lines))
 
 
 def _each(pattern: str, **choices: str) -> list[str]:
@@ -192,6 +192,15 @@ _CVT_100 = [
     *_each("cvt.rn{x}.f16x2.{t} %r0, %h1;", x="- .relu", t="e2m3x2 e3m2x2"),
     *_each("{{ .reg .b8 b; cvt.u8.u16 b, %h1; cvt.rn{x}.f16x2.e2m1x2 %r0, b; }}", x="- .relu"),
     *_each("cvt.{r}.satfinite.tf32.f32 %r0, %f1;", r="rn rz"),
+]
+_CVT_NARROW = [
+    *_each("cvt.rn{x}.bf16x2.{t} %r0, %h1;", x="- .relu", t="e4m3x2 e5m2x2 e2m3x2 e3m2x2"),
+    *_each("cvt.rn.satfinite{x}.{t}.bf16x2 %h0, %r1;", x="- .relu", t="e4m3x2 e5m2x2 e2m3x2 e3m2x2"),
+    *_each("cvt.rn.satfinite{x}.{t}.f16x2 %h0, %r1;", x="- .relu", t="e2m3x2 e3m2x2"),
+    *_each(
+        "{{ .reg .b8 b; cvt.rn.satfinite{x}.e2m1x2.{t} b, %r1; cvt.u16.u8 %h0, b; }}", x="- .relu", t="f16x2 bf16x2"
+    ),
+    *_each("{{ .reg .b8 b; cvt.u8.u16 b, %h1; cvt.rn{x}.bf16x2.e2m1x2 %r0, b; }}", x="- .relu"),
 ]
 
 _LOADS = [
@@ -411,7 +420,8 @@ _SPECIAL = [
            "reserved_smem_offset_cap reserved_smem_offset_0"),
     *_each("mov.u64 %d0, %{r};", r="clock64 globaltimer gridid current_graph_exec pm0_64"), "mov.pred %p0, %is_explicit_cluster;",
     "nanosleep.u32 %r1;", *_each("griddepcontrol.{w};", w="wait launch_dependents"), "pmevent 3;", "pmevent.mask 3;",
-    "exit;", "@%p0 trap;", "brkpt;", ".pragma \"nounroll\";", ".pragma \"unknown; {\";",
+    "exit;", "@%p0 trap;", "brkpt;", "vadd4.u32.u32.u32 %r0, %r1, %r2, %r3;",
+    "{ places: .branchtargets END; brx.idx %r1, places; }", ".pragma \"nounroll\";", ".pragma \"unknown; {\";",
     "isspacep.param::entry %p0, %d1;", "mapa.u64 %d0, %d1, %r2;", "getctarank.shared::cluster.u32 %r0, %r1;", "getctarank.u64 %r0, %d1;", "mapa.shared::cluster.u64 %d0, %d1, %r2;",
 ]  # fmt: skip
 
@@ -539,6 +549,7 @@ FORMS: Families = {
     "single (sm_100a)": (SM100, _SINGLE_100),
     "conversions": (BOTH, _CVT),
     "conversions (sm_100a)": (SM100, _CVT_100),
+    "conversions of narrow types (PTX ISA 9.1, 9.2)": (("sm_100a", "sm_120a"), _CVT_NARROW),
     "mma.sync": (BOTH, _mma()),
     "mma.sync (sm_120a)": (SM120, _mma_of_kinds()),
     "special": (BOTH, _SPECIAL),
@@ -557,7 +568,34 @@ FORMS: Families = {
 """By family: the targets that have it, and its forms."""
 LACKING = _several("""
 multimem.ld_reduce.global.add.f32 %f0, [%d1];  multimem.red.global.add.f32 [%d1], %f0;
+multimem.st.async.release.sys.global.u32 [%d1], %r0;
+multimem.cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 64;
 tex.2d.v4.f32.f32 {%f0..%f3}, [%d1, {%f4, %f5}];  suld.b.2d.b32.trap %r0, [%d1, {%r1, %r2}];
-tcgen05.shift.cta_group::1.down [%r0];
+tcgen05.shift.cta_group::1.down [%r0];  vadd.s32.s32.s32 %r1, %r0, %r0;
+tcgen05.ld.red.sync.aligned.32x32b.x2.max.f32 {%f0, %f1}, %f2, [%r99];
+add.sat.u16x2 %r0, %r1, %r2;  min.u8x4 %r0, %r1, %r2;  clmad.lo.u64 %d0, %d1, %d2, %d3;
+sin.approx.ftz.2pi.f32 %f0, %f1;  mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1, %r2;
+cvt.rs.f16x2.f32 %r0, %f1, %f2, %r3;  cvt.rn.satfinite.s2f6x2.f32 %h0, %f1, %f2;
+cvt.rn.scaled::n2::ue8m0.bf16x2.e4m3x2 %r0, %h1, %h2;  fabric.wait.sync_restrict::reads;
+st.async.release.sys.global.u32 [%d1], %r0;
+st.async.shared::cluster.mbarrier::complete_tx::bytes.b128 [%r1], %q0, [%r3];
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%r1], [%d1], 64, 3, %r4, [%r3];
+cp.async.bulk.relaxed.gpu.shared::cta.global.mbarrier::complete_tx::bytes.b128 [%r1], [%d1], 64, [%r3];
+cp.async.bulk.relaxed.sys.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.b128 [%r1], [%d1], 64, [%r3], %h1;
+cp.async.bulk.tensor.3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2, %r3, %r4}], [%r5], {%h1, %h2};
+cp.async.bulk.wait_group.sync_restrict::proxy::async 0;
+tensormap.replace.tile.global_address.alloc_class.global.b1024.b64 [%d1], %d2;
+mbarrier.try_wait.parity.phase_type::conditional.shared::cta.b64 %p0, [%r1], %r2;
+fence.proxy.generic::fabric.alias.release.sys;  fence.proxy.alias.release.sys;
+fence.proxy.async::generic.release.sync_restrict::shared::cluster::read.cluster;
+fence.alias.sync_restrict::read.release.sys;
 """)
-"""What the emulator has not."""
+"""What the emulator has not: a form for each row of `emugpu.emulator.isa` that says so."""
+RUBIN = _several("""
+add.rn.f32x2.f16x2 %d0, %r1, %d2;  set.eq.u8x4.u8x4 %r0, %r1, %r2;  cvt.rn.satfinite.ue5m3x2.f32 %h0, %f1, %f2;
+applypriority.async.bulk.global.L2::evict_normal [%d1], 128;  spcompress.b32 %r0, %r1;
+mbarrier.arrive.shared::cluster.multicast::cluster::32b.b64 _, [%r1], %r2;
+cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs::w.bulk_group [%d1, {%r2, %r3, %r4, %r6}], [%r5];
+tcgen05.mma.cta_group::1.kind::ti16 [%r1], %d1, %d2, %r2, %p0;
+""")
+"""The same for what only Rubin has."""

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.atomics import combine
 from emugpu.emulator.instructions.table import (
-    BLACKWELL,
     Effect,
     Translator,
     Unsupported,
@@ -456,7 +455,7 @@ def clear(f: Fragment, site: Site, address: Value, size: Value) -> None:
     f.grid.wakeups.changes += 1
 
 
-@instruction("st.bulk", operands=3, writes=0, family="memory", targets=BLACKWELL)
+@instruction("st.bulk", operands=3, writes=0, family="memory")
 def _st_bulk(i: Instruction, w: Translator) -> Effect:
     only(i, "weak", "shared::cta")
     if not i.has("shared::cta") or immediate(i.operands[2]) != 0:

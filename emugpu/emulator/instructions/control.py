@@ -14,8 +14,6 @@ import numpy as np
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.table import (
-    CONSUMER,
-    TENSOR_MEMORY,
     Effect,
     Translator,
     Unsupported,
@@ -266,7 +264,6 @@ def set_max_registers(f: Fragment, site: Site, count: int, increase: bool) -> ob
     writes=0,
     blocks=True,
     family="other",
-    targets=("sm_90a", *TENSOR_MEMORY, *CONSUMER),
 )
 def _setmaxnreg(i: Instruction, w: Translator) -> Effect:
     only_form(i, "inc.sync.aligned.u32", "dec.sync.aligned.u32")

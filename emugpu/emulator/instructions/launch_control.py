@@ -12,7 +12,6 @@ import numpy as np
 
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.table import (
-    BLACKWELL,
     Effect,
     Translator,
     Unsupported,
@@ -118,7 +117,7 @@ def try_cancel(f: Fragment, site: Site, response: Value, barrier: Value, multica
         grid.submit(AsyncOperation("launch-control", run, f, site))
 
 
-@instruction("clusterlaunchcontrol.try_cancel", operands=2, writes=0, family="barrier", targets=BLACKWELL)
+@instruction("clusterlaunchcontrol.try_cancel", operands=2, writes=0, family="barrier")
 def _try_cancel(i: Instruction, w: Translator) -> Effect:
     only(i, "async", "shared::cta", "mbarrier::complete_tx::bytes", "multicast::cluster::all", "b128")
     if not (i.has("async") and i.has("mbarrier::complete_tx::bytes")):
@@ -139,7 +138,7 @@ def is_canceled(f: Fragment, site: Site, response: Value) -> Value:
     return given
 
 
-@instruction("clusterlaunchcontrol.query_cancel.is_canceled", operands=2, family="alu", targets=BLACKWELL)
+@instruction("clusterlaunchcontrol.query_cancel.is_canceled", operands=2, family="alu")
 def _is_canceled(i: Instruction, w: Translator) -> Effect:
     only(i, "pred", "b128")
     return Effect(is_canceled, [w.read(i.operands[1], "b128")], i.operands[:1])
@@ -169,7 +168,6 @@ def first_ctaids(f: Fragment, site: Site, response: Value) -> tuple[Value, ...]:
     "clusterlaunchcontrol.query_cancel.get_first_ctaid::z",
     operands=2,
     family="alu",
-    targets=BLACKWELL,
 )
 def _first_ctaid(i: Instruction, w: Translator) -> Effect:
     response = w.read(i.operands[1], "b128")

@@ -2,9 +2,9 @@
 
 An instruction is registered by its *emitter*. An emitter is a function that says what the instruction does: an `Assign`
 of micro-operations on registers, or a call of an `Effect` on the machine. The decorator `instruction` gives the rest:
-how many operands there are, which of them are written, whether the instruction may suspend the warp, which targets have
-it, and which family it is counted in. A name is the opcode with as many modifiers as needed to distinguish
-instructions: "add", "mbarrier.try_wait", "tcgen05.ld".
+how many operands there are, which of them are written, whether the instruction may suspend the warp, and which
+family it is counted in. `isa` says which targets have it. A name is the opcode with as many modifiers as needed to
+distinguish instructions: "add", "mbarrier.try_wait", "tcgen05.ld".
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ from emugpu.emulator.ptx.ast import (
     Symbol,
     Vector,
 )
-
-TENSOR_MEMORY = ("sm_100a", "sm_100f", "sm_101a", "sm_101f", "sm_103a", "sm_103f", "sm_110a", "sm_110f")
-"""Targets with tcgen05, and with the cta_group forms of TMA."""
-CONSUMER = ("sm_120a", "sm_120f", "sm_121a", "sm_121f")
-BLACKWELL = ("sm_100", *TENSOR_MEMORY, "sm_120", *CONSUMER)
-"""Targets with cluster launch control and st.bulk."""
 
 
 class Unsupported(Exception):
@@ -163,7 +157,6 @@ class Spec:
     blocks: bool
     settles: bool
     family: str
-    targets: tuple[str, ...]
 
     def destinations(self, i: Instruction) -> list[Register]:
         """Returns the registers that the instruction writes."""
@@ -183,21 +176,20 @@ def instruction(
     blocks: bool = False,
     settles: bool = False,
     family: str = "alu",
-    targets: tuple[str, ...] = (),
 ) -> Callable[[Emitter], Emitter]:
     """Registers an emitter.
 
     operands: how many there may be. writes: how many of them, from the first, are destinations (unless they are
     addresses). blocks: the instruction may suspend the warp, and is executed again when the warp is resumed. settles:
     the basic block ends with the instruction, because what it makes readable is readable only at the end of a block.
-    family: the family in which it is counted. targets: the only targets that have it; empty means all.
+    family: the family in which it is counted.
     """
     counts = range(operands, operands + 1) if isinstance(operands, int) else operands
 
     def register(emitter: Emitter) -> Emitter:
         for name in names:
             assert name not in TABLE, name
-            TABLE[name] = Spec(name, emitter, counts, writes, blocks, settles, family, targets)
+            TABLE[name] = Spec(name, emitter, counts, writes, blocks, settles, family)
         return emitter
 
     return register
@@ -207,7 +199,7 @@ def _refuse(i: Instruction, w: Translator) -> None:
     raise Unsupported
 
 
-UNKNOWN = Spec("", _refuse, range(1 << 16), writes=1, blocks=False, settles=False, family="alu", targets=())
+UNKNOWN = Spec("", _refuse, range(1 << 16), writes=1, blocks=False, settles=False, family="alu")
 """The entry of all instructions without an emitter. Most of these write their first operand."""
 
 

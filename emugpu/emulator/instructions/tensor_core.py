@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from emugpu.emulator.instructions.mbarrier import reached
 from emugpu.emulator.instructions.table import (
-    TENSOR_MEMORY,
     Effect,
     Translator,
     Unsupported,
@@ -171,8 +170,8 @@ def _kind(i: Instruction) -> str:
     return kind
 
 
-@instruction("tcgen05.mma.sp", operands=range(6, 10), writes=0, family="mma", targets=TENSOR_MEMORY)
-@instruction("tcgen05.mma", operands=range(5, 9), writes=0, family="mma", targets=TENSOR_MEMORY)
+@instruction("tcgen05.mma.sp", operands=range(6, 10), writes=0, family="mma")
+@instruction("tcgen05.mma", operands=range(5, 9), writes=0, family="mma")
 def _mma(i: Instruction, w: Translator) -> Effect:
     kind, group = _kind(i), cta_group(i)
     sizes = [m for m in i.modifiers if m in ("block16", "block32") or m.startswith("scale_vec::")]
@@ -220,8 +219,8 @@ def _effect(
     return Effect(mma, [w.constant(Tcgen05Form, *form), *operands, masks, accumulate, factors, *pointers])
 
 
-@instruction("tcgen05.mma.ws.sp", operands=range(6, 8), writes=0, family="mma", targets=TENSOR_MEMORY)
-@instruction("tcgen05.mma.ws", operands=range(5, 7), writes=0, family="mma", targets=TENSOR_MEMORY)
+@instruction("tcgen05.mma.ws.sp", operands=range(6, 8), writes=0, family="mma")
+@instruction("tcgen05.mma.ws", operands=range(5, 7), writes=0, family="mma")
 def _mma_ws(i: Instruction, w: Translator) -> Effect:
     """Emits a weight-stationary MMA. A zero-column mask must be the immediate 0 if it is given."""
     kind = _kind(i)
@@ -313,7 +312,7 @@ def _copy(
     events.report_finished(grid.sink, operation)
 
 
-@instruction("tcgen05.cp", operands=2, writes=0, family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.cp", operands=2, writes=0, family="tmem")
 def _cp(i: Instruction, w: Translator) -> Effect:
     group = cta_group(i)
     forms = [m for m in i.modifiers[1:] if m not in GROUPS]
@@ -370,7 +369,7 @@ def barrier_address(address: Value) -> Value:
     return shared_from_generic(address)
 
 
-@instruction("tcgen05.commit", operands=range(1, 3), writes=0, family="barrier", targets=TENSOR_MEMORY)
+@instruction("tcgen05.commit", operands=range(1, 3), writes=0, family="barrier")
 def _commit(i: Instruction, w: Translator) -> Effect:
     only(i, GROUPS, "mbarrier::arrive::one", "shared::cluster", "multicast::cluster")
     cta_group(i)

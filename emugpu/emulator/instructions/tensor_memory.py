@@ -12,7 +12,6 @@ from emugpu.emulator.instructions.accesses import loaded_origin
 from emugpu.emulator.instructions.fence import fence
 from emugpu.emulator.instructions.table import (
     NOTHING,
-    TENSOR_MEMORY,
     Effect,
     Micro,
     OfWarp,
@@ -122,7 +121,7 @@ def _wake_allocators(cta: Cta) -> None:
     cta.grid.wakeups.release(cta.allocation_waiters)
 
 
-@instruction("tcgen05.alloc", operands=2, writes=0, blocks=True, family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.alloc", operands=2, writes=0, blocks=True, family="tmem")
 def _alloc(i: Instruction, w: Translator) -> Effect:
     only(i, GROUPS, "sync", "aligned", "shared::cta")
     return Effect(alloc, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), str(cta_group(i))])
@@ -166,7 +165,7 @@ def _take_late_loads(f: Fragment, site: Site, columns: range) -> None:
                     load.read()
 
 
-@instruction("tcgen05.dealloc", operands=2, writes=0, family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.dealloc", operands=2, writes=0, family="tmem")
 def _dealloc(i: Instruction, w: Translator) -> Effect:
     only(i, GROUPS, "sync", "aligned")
     return Effect(dealloc, [w.read(i.operands[0], "u32"), w.read(i.operands[1], "u32"), str(cta_group(i))])
@@ -179,7 +178,7 @@ def relinquish(f: Fragment, site: Site) -> None:
         f.grid.sink(events.TensorMemoryRelinquished(f.agent, site))
 
 
-@instruction("tcgen05.relinquish_alloc_permit", operands=0, writes=0, family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.relinquish_alloc_permit", operands=0, writes=0, family="tmem")
 def _relinquish(i: Instruction, w: Translator) -> Effect:
     only(i, GROUPS, "sync", "aligned")
     return Effect(relinquish)
@@ -343,13 +342,13 @@ def _stores_are_over(f: Fragment, site: Site, kind: str, stores: Sequence[Pendin
     f.pending_stores = [store for store in f.pending_stores if store not in stores]
 
 
-@instruction("tcgen05.wait::ld", operands=0, writes=0, settles=True, family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.wait::ld", operands=0, writes=0, settles=True, family="tmem")
 def _wait_ld(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
     return Effect(wait_for_loads, micro=(Micro("tcgen05.wait::ld", None, (), quiet=True),))
 
 
-@instruction("tcgen05.wait::st", operands=0, writes=0, family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.wait::st", operands=0, writes=0, family="tmem")
 def _wait_st(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
     return Effect(wait_for_stores, micro=(Micro("tcgen05.wait::st", None, (), quiet=True),))
@@ -390,7 +389,7 @@ def layout_of(i: Instruction) -> tuple[str, int, bool, int]:
     return shape, int(times[1:]), i.has(packs), split
 
 
-@instruction("tcgen05.ld", operands=range(2, 4), family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.ld", operands=range(2, 4), family="tmem")
 def _ld(i: Instruction, w: Translator) -> Effect:
     destinations = registers(i.operands[0])
     slots = str(tuple(r.slot for r in destinations))
@@ -414,7 +413,7 @@ def _by_register(i: Instruction, w: Translator, address: Operand, values: Sequen
     )  # fmt: skip
 
 
-@instruction("tcgen05.st", operands=range(2, 4), writes=0, family="tmem", targets=TENSOR_MEMORY)
+@instruction("tcgen05.st", operands=range(2, 4), writes=0, family="tmem")
 def _st(i: Instruction, w: Translator) -> Effect:
     values = elements(i.operands[-1])
     arguments = [tuple_of(w.read(e, "b32") for e in values), repr(layout_of(i)), w.pointer(i.operands[0])]
@@ -427,7 +426,6 @@ def _st(i: Instruction, w: Translator) -> Effect:
     operands=0,
     writes=0,
     family="fence",
-    targets=TENSOR_MEMORY,
 )
 def _fence(i: Instruction, w: Translator) -> Effect:
     only(i)

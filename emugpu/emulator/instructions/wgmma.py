@@ -33,7 +33,6 @@ from emugpu.emulator.units.wgmma import WgmmaForm, a_from_registers, decode_wgmm
 
 MAX_GROUPS_KEPT = 8
 """wgmma.wait_group allows at most 7 pending groups."""
-_SM90 = ("sm_90a",)
 
 
 def _member(f: Fragment, what: str) -> Member:
@@ -70,7 +69,7 @@ def fence(f: Fragment, site: Site) -> None:
         f.grid.sink(events.Fenced(f.agent, site))
 
 
-@instruction("wgmma.fence", operands=0, writes=0, family="fence", targets=_SM90)
+@instruction("wgmma.fence", operands=0, writes=0, family="fence")
 def _fence(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
     return Effect(fence)
@@ -193,12 +192,12 @@ _SAME = ("f16", "bf16", "tf32")
 """If A has one of these types, B must have the same."""
 
 
-@instruction("wgmma.mma_async", operands=range(4, 9), family="mma", targets=_SM90)
+@instruction("wgmma.mma_async", operands=range(4, 9), family="mma")
 def _mma_async(i: Instruction, w: Translator) -> Effect:
     return _multiply(i, w, list(i.modifiers[1:]), i.operands, None)
 
 
-@instruction("wgmma.mma_async.sp", operands=range(6, 11), family="mma", targets=_SM90)
+@instruction("wgmma.mma_async.sp", operands=range(6, 11), family="mma")
 def _sparse_mma_async(i: Instruction, w: Translator) -> Effect:
     """Emits a sparse wgmma. Metadata and the sparsity selector come after B."""
     return _multiply(i, w, list(i.modifiers[2:]), (*i.operands[:3], *i.operands[5:]), immediate(i.operands[4]))
@@ -280,7 +279,7 @@ def commit(f: Fragment, site: Site) -> None:
     member.groups += 1
 
 
-@instruction("wgmma.commit_group", operands=0, writes=0, family="barrier", targets=_SM90)
+@instruction("wgmma.commit_group", operands=0, writes=0, family="barrier")
 def _commit(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
     return Effect(commit)
@@ -300,7 +299,7 @@ def wait(f: Fragment, site: Site, allowed: int) -> object:
     return None
 
 
-@instruction("wgmma.wait_group", operands=1, writes=0, blocks=True, settles=True, family="barrier", targets=_SM90)
+@instruction("wgmma.wait_group", operands=1, writes=0, blocks=True, settles=True, family="barrier")
 def _wait(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
     allowed = immediate(i.operands[0])

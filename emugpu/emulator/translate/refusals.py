@@ -1,17 +1,13 @@
-"""Checks of a module before it runs: instructions that its target lacks, or that are not implemented.
-
-The targets of whole instructions are those of the "Target ISA Notes" in PTX ISA 9.7.13.17 (clusterlaunchcontrol),
-9.7.15 (wgmma), 9.7.16 (tcgen05) and 9.7.19.5 (setmaxnreg). ptxas refuses the same instructions.
-"""
+"""Checks of a module before it runs: instructions that its target lacks, or that are not implemented."""
 
 from __future__ import annotations
 
 from emugpu.emulator.errors import PtxSyntaxError
 from emugpu.emulator.instructions.table import Unsupported, find
+from emugpu.emulator.isa import target_problem
 from emugpu.emulator.ptx.ast import Instruction, ParsedModule, PtxKernel
 from emugpu.emulator.ptx.types import type_problem
 from emugpu.emulator.translate.layout import VariableLayout
-from emugpu.emulator.translate.targets import target_problem
 from emugpu.emulator.translate.writer import Operands
 
 
@@ -27,11 +23,9 @@ def check_module(module: ParsedModule) -> None:
 
 def problem_of(i: Instruction, target: str) -> str:
     """Returns why ptxas refuses an instruction: the target lacks it, or its operands have a wrong number or type."""
-    spec = find(i)
-    if spec.targets and target not in spec.targets:
-        return f"{i.opcode} does not exist on the module's target {target}; it needs {', '.join(spec.targets)}"
     if problem := target_problem(i, target):
         return problem
+    spec = find(i)
     if len(i.operands) not in spec.operands:
         few, many = spec.operands[0], spec.operands[-1]
         wanted = str(few) if few == many else f"{few} to {many}"

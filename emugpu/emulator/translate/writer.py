@@ -26,6 +26,7 @@ from emugpu.emulator.instructions.table import (
 )
 from emugpu.emulator.instructions.tensor_memory import forget_load, load_early
 from emugpu.emulator.instructions.values import add_offset, narrow, select
+from emugpu.emulator.isa import why_not
 from emugpu.emulator.machine.barriers import SUSPENDED
 from emugpu.emulator.machine.code import BLOCKED, EXIT
 from emugpu.emulator.machine.divergence import diverge, diverge_many, restrict
@@ -58,9 +59,8 @@ from emugpu.emulator.translate.expressions import expressions
 from emugpu.emulator.translate.layout import VariableLayout
 
 
-def unsupported(f: Fragment, site: Site) -> None:
-    message = f"this instruction, or one of its modifiers or operands, is not implemented: {site.text}"
-    raise Fault(message, "unsupported")
+def unsupported(f: Fragment, site: Site, why: str) -> None:
+    raise Fault(f"{why}: {site.text}", "unsupported")
 
 
 def pending(name: str) -> None:
@@ -246,7 +246,7 @@ class Writer:
 
     def _branch(self, i: Instruction, block: BasicBlock) -> None:
         if isinstance(self._emitted[i.index], Unsupported):
-            self._effect(i, Effect(unsupported))
+            self._effect(i, Effect(unsupported, [repr(why_not(i))]))
         if i.opcode == "brx":
             table = tuple(self._starting_at.get(t, EXIT) for t in i.targets)
             selector = self._operands.read(i.operands[0], "u32")
@@ -278,7 +278,7 @@ class Writer:
         elif isinstance(emitted, Effect):
             self._effect(i, emitted)
         elif isinstance(emitted, Unsupported):
-            self._effect(i, Effect(unsupported))
+            self._effect(i, Effect(unsupported, [repr(why_not(i))]))
             for r in destinations(i):
                 if i.guard is None:
                     self.line(f"v{r.slot} = 0")

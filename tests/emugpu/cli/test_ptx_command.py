@@ -219,3 +219,13 @@ def test_init_takes_a_kernel_by_a_part_of_its_name():
 )  # fmt: skip
 def test_compilers_are_told_by_what_they_write(text, compiler):
     assert compiler_of(text) == compiler
+
+
+def test_coverage_lists_the_instructions_of_the_isa(tmp_path):
+    shown = CliRunner().invoke(main, ["ptx", "coverage"])
+    assert shown.exit_code == 0 and "wgmma" in shown.output and "several GPUs" in shown.output
+    CliRunner().invoke(main, ["ptx", "coverage", "-o", str(tmp_path / "isa.json")])
+    rows = {row["instruction"]: row for row in json.loads((tmp_path / "isa.json").read_text())}
+    wgmma = {"instruction": "wgmma", "section": "9.7.17", "PTX ISA": "8.0", "targets": "sm_90a", "status": "runs"}
+    assert rows["wgmma"] == wgmma
+    assert rows["spcompress, spdecompress"]["status"] == "refused: only Rubin has it"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from native_engine import library, outcome, same
-from ptx_forms import _each
+from ptx_forms import _each, module
 from ptx_programs import module_of, source
 from test_emulator_native_engine import listened
 
 from emugpu.emulator import Module
 from emugpu.emulator.native.layout import StopReason
-from emugpu.launch.coverage import MODULE
 
 # ---- the text of Python ----
 
@@ -136,8 +135,7 @@ def program(form: str, guard: str, uniform: bool) -> str:
         place = -(-place // 8) * 8
     lines.append("selp.u32 %r12, 1, 0, %p1; st.global.u32 [%d11+112], %r12;")
     lines.append("selp.u32 %r12, 1, 0, %p2; st.global.u32 [%d11+116], %r12;")
-    text = MODULE.format(target="sm_100a", body="\n".join(lines))
-    return text.replace(".param .align 64 .b8 map[128]", ".param .u64 values")
+    return module(lines, "sm_100a").replace(".param .align 64 .b8 map[128]", ".param .u64 values")
 
 
 WITHOUT = [

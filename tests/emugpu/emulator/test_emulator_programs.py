@@ -302,7 +302,7 @@ def test_named_barriers_count_threads_of_those_who_sync_and_arrive():
         ("mov.b32 %r3, words; st.shared.b32 [%r3+510], %r0;", r"align|multiple"),
         ("mov.b32 %r3, 16; ld.shared.b32 %r1, [%r3];", r"0x10 is in the first 1024 bytes"),
         ("mov.u64 %rd4, 64; ld.global.b32 %r1, [%rd4];", r"outside|allocation"),
-        ("vadd.u32.u32.u32 %r1, %r0, %r0;", r"not implemented: vadd.u32.u32.u32"),
+        ("vadd.u32.u32.u32 %r1, %r0, %r0;", r"not implemented: scalar video .*: vadd.u32.u32.u32"),
         ("mov.b32 %r3, words; ld.shared.b32.unknown %r1, [%r3];", r"not implemented: ld.shared.b32.unknown"),
         ("setp.lt.s32 %p1, %r8, 3; @%p1 bra L; L: ", r"register %r8"),
         ("@%p5 bra L; L: ", r"predicate %p5, which was never written"),

@@ -9,10 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ptx_forms import FORMS, module
+from ptx_forms import FORMS, LACKING, RUBIN, module
 
 from emugpu.emulator.device import Module
+from emugpu.emulator.instructions.table import TABLE
+from emugpu.emulator.isa import FORMS as ISA
+from emugpu.emulator.isa import NEWEST, Form, forms_of, target_problem, why_not
+from emugpu.emulator.ptx.ast import Instruction
+from emugpu.emulator.ptx.parser import parse_module
 from emugpu.launch.coverage import is_implemented
+from emugpu.launch.ptxas import ptxas_version
 
 FAMILIES = [(name, target) for name, (targets, _) in FORMS.items() for target in targets]
 
@@ -33,23 +39,86 @@ def _unsupported(code) -> list[int]:
     ]
 
 
+def parsed(statement: str, target: str = "sm_100a") -> Instruction:
+    return parse_module(module([statement], target)).kernels["kernel"].instructions[0]
+
+
+def rows_of(statement: str) -> list[Form]:
+    """The rows about each instruction of a statement."""
+    instructions = parse_module(module([statement], "sm_100a")).kernels["kernel"].instructions[:-1]
+    return [row for i in instructions for row in forms_of(i)]
+
+
+def test_each_row_of_the_isa_says_what_its_forms_do():
+    """A row that runs has an implemented form, and each implemented form a family; a refused row has a refused form."""
+    running, refused = set(), set()
+    for _, forms in FORMS.values():
+        for form in forms:
+            rows = rows_of(form)
+            assert any(not row.words for row in rows) or form.startswith((".pragma", "ret", "exit")), form
+            running.update(rows)
+    for form in (*LACKING, *RUBIN):
+        assert not is_implemented(form, "sm_103a"), form
+        refused.update(row for row in rows_of(form) if row.refused)
+    assert [row.title for row in ISA if not row.refused and row not in running] == []
+    assert [row.title for row in ISA if row.refused and row not in refused] == []
+    assert [row.title for row in running if row.refused] == []
+
+
+def test_every_instruction_of_the_emulator_is_in_a_family():
+    families = [name for row in ISA if not row.words for name in row.names.split()]
+    assert [name for name in TABLE if not any(f"{name}.".startswith(f"{family}.") for family in families)] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (
+            "multimem.red.global.add.f32 [%d1], %f0;",
+            "multimem.red is not implemented: several GPUs, and an address that stands for the memory of all of them "
+            "(PTX ISA 9.7.10.15)",
+        ),
+        ("fabric.wait.sync_restrict::reads;", "fabric is not implemented: several GPUs (PTX ISA 9.7.11)"),
+        (
+            "sin.approx.ftz.2pi.f32 %f0, %f1;",
+            "sin with .2pi is not implemented: no text of it was at hand (PTX ISA 9.7.3)",
+        ),
+        ("frobnicate %r1;", "this instruction, or one of its modifiers or operands, is not implemented"),
+    ],
+)
+def test_a_refusal_says_why(statement, why):
+    assert why_not(parsed(statement)) == why
+
+
+def test_what_only_rubin_has_is_refused_for_all_targets_that_are_emulated():
+    for statement in RUBIN:
+        for target in ("sm_90a", "sm_100a", "sm_103a", "sm_120a"):
+            assert "it needs sm_107" in target_problem(parsed(statement), target), statement
+
+
+def test_a_file_of_the_newest_version_runs():
+    assert Module.from_text(module(["mov.u32 %r0, 1;"], "sm_100a", NEWEST)).code("kernel")
+
+
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
 @pytest.mark.parametrize(
     "target", ["sm_90a", "sm_90", "sm_100a", "sm_100f", "sm_103a", "sm_120a", "sm_120f", "sm_121a"]
 )
 def test_each_target_has_the_forms_that_ptxas_accepts(target, tmp_path):
-    """An advisory of ptxas is no refusal."""
-    assert tried(("mov.b32 %r0, %nothing;",), "sm_90a", tmp_path) == set()
-    for family, (targets, forms) in FORMS.items():
-        accepted = tried(forms, target, tmp_path)
+    """An advisory of ptxas is no refusal. It knows the PTX ISA of its own version: 13.0 has 9.0."""
+    assert tried(("mov.b32 %r0, %nothing;",), "sm_90a", tmp_path, "9.0") == set()
+    version = f"9.{ptxas_version().split('.')[1]}"
+    for family, (targets, every) in FORMS.items():
+        forms = [form for form in every if all(float(row.version) <= float(version) for row in rows_of(form))]
+        accepted = tried(forms, target, tmp_path, version)
         assert accepted == {form for form in forms if is_implemented(form, target)}, family
         assert target not in targets or len(accepted) == len(forms), family
 
 
-def tried(forms: Sequence[str], target: str, folder: Path) -> set[str]:
+def tried(forms: Sequence[str], target: str, folder: Path, version: str) -> set[str]:
     """The forms that ptxas accepts."""
     source = folder / "forms.ptx"
-    source.write_text(module(forms, target))
+    source.write_text(module(forms, target, version))
     run = subprocess.run(
         ["ptxas", f"-arch={target}", "-O0", str(source), "-o", "/dev/null"], capture_output=True, text=True, check=False
     )
