@@ -172,7 +172,7 @@ def emulated_gpu(
     ``with`` block has its own verdict. An exception in the block counts as a wrong result.
 
     Args:
-        gpu: b200, h200, h100, rtx5090 or spark.
+        gpu: b200, b300, h200, h100, rtx5090 or spark.
         check: whether to look for races, as ``emugpu verify`` does; much slower.
         schedule: fifo, random, declining or reversed. seed: of a random schedule. accumulation, uninitialised, engine:
             as the settings of ``--emulate``.

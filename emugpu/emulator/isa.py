@@ -231,7 +231,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     # 9.7.17 matrices of a warpgroup, 9.7.18 tensor memory
     Form("wgmma", "9.7.17", "8.0", "sm_90a"),
     Form("tcgen05", "9.7.18", "8.6", TENSOR),
-    Form("tcgen05.ld.red", "9.7.18.8.3", "8.8", "sm_103f sm_110f", lacking="loads with a reduction"),
+    Form("tcgen05.ld.red", "9.7.18.8.3", "8.8", "sm_103f sm_110f"),
     Form("tcgen05.shift", "9.7.18.9", "8.6", "sm_100a sm_103a sm_110a", lacking="rows that move down"),
     Form("tcgen05", "9.7.18.10", "8.6", "sm_100a sm_110a", "kind::i8"),
     Form("tcgen05", "9.7.18.10", "8.6", "sm_100a sm_103a sm_110a", "scale_vec::1X scale_vec::2X scale_vec::4X"),

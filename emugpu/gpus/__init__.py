@@ -13,7 +13,7 @@ from pathlib import Path
 from emugpu.errors import CannotRun
 
 FOLDER = Path(__file__).parent
-USUAL = {"sm_90": "h200", "sm_100": "b200", "sm_120": "rtx5090", "sm_121": "spark"}
+USUAL = {"sm_90": "h200", "sm_100": "b200", "sm_103": "b300", "sm_120": "rtx5090", "sm_121": "spark"}
 """The GPU that represents an architecture if none is named. A target is looked up by its beginning."""
 
 

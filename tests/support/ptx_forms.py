@@ -414,6 +414,13 @@ def _tcgen05(g: int) -> list[str]:
     return forms
 
 
+_REDUCED_LOADS = [
+    *_each("tcgen05.ld.red.sync.aligned.32x32b.x2.{op}{m}.f32 {{%f0, %f1}}, %f2, [%r99];", op="min max",
+           m="- .abs .NaN .abs.NaN"),
+    *_each("tcgen05.ld.red.sync.aligned.16x32bx2.x2.{t}.{op} {{%r0, %r1}}, %r2, [%r99], 16;", t="u32 s32", op="min max"),
+    "tcgen05.ld.red.sync.aligned.32x32b.x4.max.s32 {%r0, %r1, %r2, %r3}, %r4, [%r99];",
+]  # fmt: skip
+
 _SPECIAL = [
     *_each("mov.u32 %r0, %{r};", r="clock clock_hi globaltimer_lo globaltimer_hi smid nsmid laneid warpid nwarpid lanemask_lt "
            "dynamic_smem_size total_smem_size aggr_smem_size pm0 envreg3 reserved_smem_offset_begin reserved_smem_offset_end "
@@ -563,6 +570,7 @@ FORMS: Families = {
     "atomics (sm_100a)": (SM100, _ATOMICS_100),
     "wgmma": (SM90, _wgmma()),
     "tcgen05": (SM100, _tcgen05(1)),
+    "tcgen05 (sm_103a)": (("sm_103a",), _REDUCED_LOADS),
     "tcgen05 of pairs": (SM100, [*_tcgen05(2), *_PAIRS]),
 }
 """By family: the targets that have it, and its forms."""
@@ -572,7 +580,6 @@ multimem.st.async.release.sys.global.u32 [%d1], %r0;
 multimem.cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 64;
 tex.2d.v4.f32.f32 {%f0..%f3}, [%d1, {%f4, %f5}];  suld.b.2d.b32.trap %r0, [%d1, {%r1, %r2}];
 tcgen05.shift.cta_group::1.down [%r0];  vadd.s32.s32.s32 %r1, %r0, %r0;
-tcgen05.ld.red.sync.aligned.32x32b.x2.max.f32 {%f0, %f1}, %f2, [%r99];
 add.sat.u16x2 %r0, %r1, %r2;  min.u8x4 %r0, %r1, %r2;  clmad.lo.u64 %d0, %d1, %d2, %d3;
 sin.approx.ftz.2pi.f32 %f0, %f1;  mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1, %r2;
 cvt.rs.f16x2.f32 %r0, %f1, %f2, %r3;  cvt.rn.satfinite.s2f6x2.f32 %h0, %f1, %f2;

@@ -10,6 +10,7 @@ import numpy as np
 from emugpu.emulator.errors import Fault
 from emugpu.emulator.instructions.accesses import loaded_origin
 from emugpu.emulator.instructions.fence import fence
+from emugpu.emulator.instructions.floats import extremum
 from emugpu.emulator.instructions.table import (
     NOTHING,
     Effect,
@@ -238,10 +239,18 @@ def _follow_stores(f: Fragment, site: Site, spot: RegisterPlace) -> None:
     _stores_are_over(f, site, "st by ld", overlapping)
 
 
-def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], address: Value) -> None:
+def load(
+    f: Fragment,
+    site: Site,
+    slots: Sequence[int],
+    where: tuple[Any, ...],
+    address: Value,
+    reduction: tuple[str, str, bool, bool] | None = None,
+) -> None:
     """Executes ``tcgen05.ld``. Its registers may be used after ``tcgen05.wait::ld``.
 
-    The schedule decides whether the value is taken at issue or only at the wait. Both are legal.
+    The schedule decides whether the value is taken at issue or only at the wait. Both are legal. reduction: with
+    ``.red``, the arguments of `least_or_greatest`, whose result is in the last register.
     """
     cta, spot = f.cta, _spot(f, site, where, address)
     _follow_stores(f, site, spot)
@@ -252,10 +261,17 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     def read() -> Any:
         events.report_started(f.grid.sink, operation)
         try:
-            values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((len(slots), WARP_SIZE), np.uint32)
+            count = len(slots) - bool(reduction)
+            values: Any = cta.tmem.load(spot) if f.grid.computes else np.zeros((count, WARP_SIZE), np.uint32)
+            if reduction:
+                values = [*values, least_or_greatest(*reduction, values)]
         except Fault as fault:
             origin = loaded_origin(f, site, fault)
-            values = [made(row, missing, origin, fault.rule) for row, missing in zip(*cta.tmem.peek(spot), strict=True)]
+            rows, masks = cta.tmem.peek(spot)
+            values = [made(row, missing, origin, fault.rule) for row, missing in zip(rows, masks, strict=True)]
+            if reduction:
+                undefined = np.where(masks.any(axis=0), np.uint32(0xFFFFFFFF), np.uint32(0))
+                values.append(made(least_or_greatest(*reduction, rows), undefined, origin, fault.rule))
         pending.read = lambda: values
         return values
 
@@ -264,6 +280,17 @@ def load(f: Fragment, site: Site, slots: Sequence[int], where: tuple[Any, ...], 
     if f.grid.choices.early():
         pending.read()
     f.pending_loads.append(pending)
+
+
+def least_or_greatest(operation: str, kind: str, magnitudes: bool, nan: bool, rows: Any) -> Any:
+    """Returns the minimum or maximum of each thread's registers, with the rules of ``min`` and ``max``."""
+    if kind != "f32":
+        numbers = rows.view(np.int32 if kind == "s32" else np.uint32)
+        return (numbers.min(axis=0) if operation == "min" else numbers.max(axis=0)).view(np.uint32)
+    found = rows[0]
+    for row in rows:
+        found = extremum(operation, kind, False, nan, magnitudes, False, found, row)
+    return np.broadcast_to(found, (WARP_SIZE,))
 
 
 EARLY_READ = "register-before-wait"
@@ -373,15 +400,15 @@ def store(f: Fragment, site: Site, values: Sequence[Value], where: tuple[Any, ..
     f.pending_stores.append(PendingStore(site, lane_value(address, f.lanes[0]), spot, operation))
 
 
-def layout_of(i: Instruction) -> tuple[str, int, bool, int]:
-    """Returns (shape, .xN, pack or unpack, immHalfSplitoff) of a tcgen05.ld or tcgen05.st."""
+def layout_of(i: Instruction, *words: str) -> tuple[str, int, bool, int]:
+    """Returns (shape, .xN, pack or unpack, immHalfSplitoff) of a tcgen05.ld or tcgen05.st, which may have words."""
     packs = "pack::16b" if i.modifiers[0] == "ld" else "unpack::16b"
     shape = next((m for m in i.modifiers if m[0].isdigit()), "")
     times = next((m for m in i.modifiers if m[0] == "x"), "")
     if not shape or not times[1:].isdigit():
         raise Unsupported
-    only(i, "sync", "aligned", shape, times, packs)
-    if i.modifiers[-1] != "b32":
+    only(i, "sync", "aligned", shape, times, packs, words)
+    if not words and i.modifiers[-1] != "b32":
         raise Unsupported
     split = 0
     if shape == "16x32bx2":
@@ -395,6 +422,21 @@ def _ld(i: Instruction, w: Translator) -> Effect:
     slots = str(tuple(r.slot for r in destinations))
     arguments = [slots, repr(layout_of(i)), w.pointer(i.operands[1])]
     return Effect(load, arguments, poisons=destinations, micro=_by_register(i, w, i.operands[1], destinations))
+
+
+@instruction("tcgen05.ld.red", operands=range(3, 5), writes=2, family="tmem")
+def _ld_red(i: Instruction, w: Translator) -> Effect:
+    """A load with the minimum or maximum of what each thread loads, which is two registers at least."""
+    kind, operation = i.modifiers[-1], next((m for m in i.modifiers if m in ("min", "max")), "")
+    floats = ("abs", "NaN") if kind == "f32" else ()
+    where = layout_of(i, operation, *floats)
+    loaded, result = registers(i.operands[0]), registers(i.operands[1])
+    if kind not in ("f32", "u32", "s32") or where[0] not in ("32x32b", "16x32bx2") or where[1] < 2 or where[2]:
+        raise Unsupported
+    reduction = (operation, kind, i.has("abs"), i.has("NaN"))
+    slots = tuple(r.slot for r in (*loaded, *result))
+    arguments = [str(slots), repr(where), w.pointer(i.operands[2]), repr(reduction)]
+    return Effect(load, arguments, poisons=(*loaded, *result))
 
 
 def _by_register(i: Instruction, w: Translator, address: Operand, values: Sequence[Operand]) -> tuple[Micro, ...]:

@@ -28,7 +28,7 @@ class SmLimits(NamedTuple):
 
 
 DATA_CENTRE, CONSUMER = SmLimits(2048, 32, 228 << 10), SmLimits(1536, 24, 100 << 10)
-_LIMITS = {"sm_90": DATA_CENTRE, "sm_100": DATA_CENTRE, "sm_120": CONSUMER, "sm_121": CONSUMER}
+_LIMITS = {"sm_90": DATA_CENTRE, "sm_100": DATA_CENTRE, "sm_103": DATA_CENTRE, "sm_120": CONSUMER, "sm_121": CONSUMER}
 """CUDA Programming Guide, compute capabilities."""
 _TARGET = re.compile(r"sm_(\d+)([af]?)\b")
 
@@ -36,14 +36,11 @@ _TARGET = re.compile(r"sm_(\d+)([af]?)\b")
 def architecture(target: str) -> str:
     """Returns the architecture that is emulated for PTX of a target. Raises LaunchError if none could run it.
 
-    PTX for a target without a suffix runs on every later architecture. The features of sm_103 are emulated on an
-    sm_100. sm_120 has neither wgmma nor tcgen05.
+    PTX for a target without a suffix runs on every later architecture. sm_120 has neither wgmma nor tcgen05.
     """
     found = _TARGET.match(target)
     number, suffix = (int(found[1]), found[2]) if found else (0, "")
-    if number in (100, 103):
-        return "sm_100"
-    if number in (120, 121):
+    if number in (100, 103, 120, 121):
         return f"sm_{number}"
     if number == 90 or (0 < number < 90 and not suffix):
         return "sm_90"

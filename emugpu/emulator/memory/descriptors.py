@@ -84,7 +84,9 @@ def decode_sm100(value: int) -> MatrixDescriptor:
     _require_zero(value, what, (53, 60))
     if _bits(value, 52, 52):
         raise Fault(
-            f"{what} {value:#x}: absolute leading dimension mode (bit 52) does not exist on sm_100", "descriptor"
+            f"{what} {value:#x}: absolute leading dimension mode (bit 52) is for K = 96 of sm_103a, "
+            "which is not implemented",
+            "descriptor",
         )
     code = _bits(value, 61, 63)
     if code == 1:

@@ -215,7 +215,7 @@ def load_step(i: Instruction, unloaded: set[int]) -> None:
     name = find(i).name
     if name == "tcgen05.wait::ld":
         unloaded.clear()
-    elif name == "tcgen05.ld":
+    elif name.startswith("tcgen05.ld"):
         unloaded.update(r.slot for r in destinations(i))
     elif i.guard is None:
         unloaded.difference_update(r.slot for r in destinations(i))

@@ -146,7 +146,7 @@ def test_an_exception_is_wrong_and_no_launch_is_incomplete(module):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("emulated_gpu('b300').__enter__()", "GPU 'b300': must be one of b200, h100, h200, rtx5090, spark"),
+        ("emulated_gpu('b400').__enter__()", "GPU 'b400': must be one of b200, b300, h100, h200, rtx5090, spark"),
         ("emulated_gpu(schedule='lifo').__enter__()", "schedule 'lifo': must be fifo, random, declining or reversed"),
         ("with emulated_gpu(): emulated_gpu('b200').__enter__()", "emulated_gpu inside emulated_gpu"),
         ("with emulated_gpu(): pass\nemulated_gpu('h200').__enter__()", "this process has an emulated b200 already"),
@@ -297,7 +297,7 @@ def test_a_test_beyond_its_limit_is_incomplete(module):
             ["--emulated-gpu", "b200", "--emulated-gpu-limit", "0"],
             "--emulated-gpu-limit 0: must be above 0; give the seconds of a test",
         ),
-        (["--emulated-gpu", "b300"], "GPU 'b300': must be one of b200, h100, h200, rtx5090, spark"),
+        (["--emulated-gpu", "b400"], "GPU 'b400': must be one of b200, b300, h100, h200, rtx5090, spark"),
     ],
 )
 def test_wrong_options_are_said_in_a_line(tmp_path, options, said):

@@ -25,8 +25,8 @@ def test_the_h200_is_as_recorded_but_for_what_the_emulated_driver_has_not():
     assert [model.stack_bytes, model.printf_bytes, model.heap_bytes] == [FACTS["limits"][n] for n in "012"]
 
 
-SMS = {"b200": 148, "h100": 132, "h200": 132, "rtx5090": 170, "spark": 48}
-SHARED = {"b200": 228, "h100": 228, "h200": 228, "rtx5090": 100, "spark": 100}
+SMS = {"b200": 148, "b300": 148, "h100": 132, "h200": 132, "rtx5090": 170, "spark": 48}
+SHARED = {"b200": 228, "b300": 228, "h100": 228, "h200": 228, "rtx5090": 100, "spark": 100}
 
 
 @pytest.mark.parametrize("name", gpu_names())
@@ -48,5 +48,5 @@ def test_models_fit_the_emulator(name):
 
 
 def test_an_unknown_gpu():
-    with pytest.raises(ValueError, match="GPU 'rtx': must be one of b200, h100, h200, rtx5090, spark"):
+    with pytest.raises(ValueError, match="GPU 'rtx': must be one of b200, b300, h100, h200, rtx5090, spark"):
         gpu_model("rtx")

@@ -24,10 +24,10 @@ def test_peaks_agree_with_each_other(name):
     """The peak is what all SMs multiply at a clock that such a GPU has."""
     gpu = facts(name)
     hertz = gpu.tflops * 1e12 / (2 * gpu.multiplications * gpu.sms)
-    assert 1.7e9 < hertz < (2.0e9 if name in ("b200", "h100", "h200") else 2.6e9) and gpu.source
+    assert 1.7e9 < hertz < (2.0e9 if name in ("b200", "b300", "h100", "h200") else 2.6e9) and gpu.source
 
 
-@pytest.mark.parametrize(("target", "sms"), [("sm_90", 132), ("sm_90a", 132), ("sm_100a", 148), ("sm_100f", 148)])
+@pytest.mark.parametrize(("target", "sms"), [("sm_90", 132), ("sm_100a", 148), ("sm_100f", 148), ("sm_103a", 148)])
 def test_the_emulated_gpu_has_the_sms_of_the_usual_one(target, sms):
     assert usual_gpu(target).sms == sms == residency(target, 1, 200 * 1024, 128, None)
 
