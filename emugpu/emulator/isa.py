@@ -117,9 +117,9 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("fns", "9.7.1", "6.0"),
     Form("bmsk szext", "9.7.1", "7.6"),
     Form("add min max", "9.7.1", "8.0", words="u16x2 s16x2"),
-    Form("add", "9.7.1.1", "9.2", "sm_120f", "u32 u16x2 s16x2", lacking="packed and saturating", also=_having("sat")),
-    Form("add sub neg min max", "9.7.1", "9.2", "sm_120f", "u8x4 s8x4", lacking="packed bytes"),
-    Form("clmad", "9.7.1.5", "9.3", lacking="carry-less products"),
+    Form("add", "9.7.1.1", "9.2", "sm_120f", "u32 u16x2 s16x2", also=_having("sat")),
+    Form("add sub neg min max", "9.7.1", "9.2", "sm_120f", "u8x4 s8x4"),
+    Form("clmad", "9.7.1.5", "9.3"),
     Form("addc madc subc", "9.7.2", "1.2"),
     # 9.7.3 to 9.7.6 floats
     Form("cos ex2 fma lg2 rcp rsqrt sin sqrt", "9.7.3", "1.4"),

@@ -92,6 +92,15 @@ _INTEGER = [
     "mov.u32 %r0, WARP_SZ;", "mov.b32 %r0, {%h0, %h1};", "mov.f32 %f0, 0f3F800000;", "mov.f64 %e0, 1.5;",
 ]  # fmt: skip
 
+_INTEGER_93 = [*_each("clmad.{h}.u64 %d0, %d1, %d2, {c};", h="lo hi", c="%d3 0")]
+_INTEGER_120 = [
+    *_each("{op}{s}.{t} %r0, %r1, %r2;", op="add sub", s="- .sat", t="u8x4 s8x4"),
+    *_each("{op}.{t} %r0, %r1, %r2;", op="min max", t="u8x4 s8x4 relu.s8x4"),
+    *_each("add.sat.{t} %r0, %r1, %r2;", t="u32 u16x2 s16x2"),
+    "neg.s8x4 %r0, %r1;",
+    "add.s8x4.sat %r0, %r1, %r2;",
+]
+
 _HALF = [
     *_each("{op}{rn}{ftz}{sat}.f16 %h0, %h1, %h2;", op="add sub mul", rn="- .rn", ftz="- .ftz", sat="- .sat"),
     *_each("{op}{rn}.f16x2 %r0, %r1, %r2;", op="add sub mul", rn="- .rn .ftz .sat"),
@@ -551,6 +560,8 @@ FORMS: Families = {
     "basic (sm_90a)": (SM90, _PLAIN_90),
     "basic (sm_100a)": (SM100, _PLAIN_100),
     "integer": (BOTH, _INTEGER),
+    "integer (PTX ISA 9.3)": ((*BOTH, "sm_103a", *SM120), _INTEGER_93),
+    "integer (sm_120a, PTX ISA 9.2)": (SM120, _INTEGER_120),
     "half": (BOTH, _HALF),
     "single and double": (BOTH, _SINGLE),
     "single (sm_100a)": (SM100, _SINGLE_100),
@@ -580,7 +591,6 @@ multimem.st.async.release.sys.global.u32 [%d1], %r0;
 multimem.cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 64;
 tex.2d.v4.f32.f32 {%f0..%f3}, [%d1, {%f4, %f5}];  suld.b.2d.b32.trap %r0, [%d1, {%r1, %r2}];
 tcgen05.shift.cta_group::1.down [%r0];  vadd.s32.s32.s32 %r1, %r0, %r0;
-add.sat.u16x2 %r0, %r1, %r2;  min.u8x4 %r0, %r1, %r2;  clmad.lo.u64 %d0, %d1, %d2, %d3;
 sin.approx.ftz.2pi.f32 %f0, %f1;  mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1, %r2;
 cvt.rs.f16x2.f32 %r0, %f1, %f2, %r3;  cvt.rn.satfinite.s2f6x2.f32 %h0, %f1, %f2;
 cvt.rn.scaled::n2::ue8m0.bf16x2.e4m3x2 %r0, %h1, %h2;  fabric.wait.sync_restrict::reads;

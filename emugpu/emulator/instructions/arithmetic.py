@@ -31,30 +31,51 @@ from emugpu.emulator.machine.lanes import Value
 from emugpu.emulator.machine.poison import in_parts, spreads, upwards
 from emugpu.emulator.ptx.ast import Dual, Immediate, Instruction, Operand
 
-# ---- two 16-bit integers in one register (PTX ISA 9.7.1.1, 9.7.1.13, 9.7.1.14) ----
+# ---- several integers in one register, and sums that saturate (PTX ISA 9.7.1) ----
 
-PACKED_KINDS = ("u16x2", "s16x2")
+PACKED_KINDS = ("u16x2", "s16x2", "u8x4", "s8x4")
+_PACKED_FORMS = {
+    "add": (*PACKED_KINDS, *(f"sat.{kind}" for kind in (*PACKED_KINDS, "u32"))),
+    "sub": ("u8x4", "s8x4", "sat.u8x4", "sat.s8x4"),
+    "neg": ("s8x4",),
+    "min": (*PACKED_KINDS, "relu.s16x2", "relu.s8x4"),
+    "max": (*PACKED_KINDS, "relu.s16x2", "relu.s8x4"),
+}
 
 
-@spreads(lambda name, is_signed, relu, a, b: in_parts(16, a, b))
-def packed_operation(name: str, is_signed: bool, relu: bool, a: Value, b: Value) -> Value:
-    def half(x: int, y: int) -> int:
+def _bits_of_part(kind: str) -> int:
+    return int(kind[1:].partition("x")[0])
+
+
+@spreads(lambda name, kind, words, a, b: in_parts(_bits_of_part(kind), a, b))
+def packed_operation(name: str, kind: str, words: tuple[str, ...], a: Value, b: Value) -> Value:
+    """Computes an operation on each part of a register. words: its other modifiers, sat or relu."""
+    is_signed, bits = kind[0] == "s", _bits_of_part(kind)
+    low, high = values.limits(bits, is_signed)
+    low = 0 if "relu" in words else low
+
+    def part(x: int, y: int) -> int:
         if is_signed:
-            x, y = values.signed(x, 16), values.signed(y, 16)
-        result = {"add": x + y, "min": min(x, y), "max": max(x, y)}[name]
-        return (max(result, 0) if relu else result) & 0xFFFF
+            x, y = values.signed(x, bits), values.signed(y, bits)
+        result = {"add": x + y, "sub": x - y, "min": min(x, y), "max": max(x, y)}[name]
+        return (max(low, min(high, result)) if words else result) & ((1 << bits) - 1)
 
     def scalar(x: int, y: int) -> int:
-        return half(x & 0xFFFF, y & 0xFFFF) | half(x >> 16, y >> 16) << 16
+        mask = (1 << bits) - 1
+        return sum(part(x >> n & mask, y >> n & mask) << n for n in range(0, 32, bits))
 
     return values.lanewise(32, scalar, a, b)
 
 
 def _packed(i: Instruction) -> Assign:
-    forms = {"add": PACKED_KINDS, "min": (*PACKED_KINDS, "relu.s16x2"), "max": (*PACKED_KINDS, "relu.s16x2")}
-    only_form(i, *forms.get(i.opcode, ()))
-    kind = kind_of(i)
-    return assign(computed(i, packed_operation, kind, before=(i.opcode, kind[0] == "s", i.has("relu"))))
+    only_form(i, *_PACKED_FORMS.get(i.opcode, ()))
+    destination, *sources = i.operands
+    if i.opcode == "neg":
+        sources = [Immediate(0), *sources]
+    if len(sources) != 2:
+        raise Unsupported
+    before = ("sub" if i.opcode == "neg" else i.opcode, kind_of(i), i.modifiers[:-1])
+    return assign(calculated(packed_operation, destination, tuple((s, "b32") for s in sources), before=before))
 
 
 # ---- with a carry in or out (PTX ISA 9.7.2) ----
@@ -151,10 +172,9 @@ def _add(i: Instruction, w: Translator) -> Assign:
         return floats.sum_or_product(i, kind)
     if i.has("cc"):
         return _add_with_carry(i)
-    if i.has("sat"):
-        only_form(i, "sat.s32")
+    if i.modifiers == ("sat", "s32"):
         return assign(computed(i, values.add_saturated, "s32", i.opcode == "sub"))
-    if kind in PACKED_KINDS:
+    if i.has("sat") or kind in PACKED_KINDS:
         return _packed(i)
     _only_integers(i, kind)
     return assign(*narrowed([micro_of(i, f"{i.opcode}.{row_bits(kind)}", kind)], kind))
@@ -209,6 +229,25 @@ def _mad(i: Instruction, w: Translator) -> Assign:
     return assign(*_product(i, "mad", kind))
 
 
+@spreads(lambda high, a, b, c: upwards(a, b, c))
+def carry_less(high: bool, a: Value, b: Value, c: Value) -> Value:
+    """Computes ``clmad``: one half of the product of two polynomials over GF(2), plus c (PTX ISA 9.7.1.5)."""
+
+    def scalar(x: int, y: int, z: int) -> int:
+        product = 0
+        for n in range(64):
+            product ^= (x << n) * (y >> n & 1)
+        return (product >> 64 * high & values.M64) ^ z
+
+    return values.lanewise(64, scalar, a, b, c)
+
+
+@instruction("clmad", operands=4)
+def _clmad(i: Instruction, w: Translator) -> Assign:
+    only_form(i, "lo.u64", "hi.u64")
+    return assign(computed(i, carry_less, "u64", before=(i.has("hi"),)))
+
+
 @instruction("div", "rem", operands=3)
 def _div(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
@@ -247,6 +286,8 @@ def _neg(i: Instruction, w: Translator) -> Assign:
     kind = kind_of(i)
     if kind in floats.KINDS:
         return floats.negate_or_absolute(i, kind)
+    if kind in PACKED_KINDS:
+        return _packed(i)
     _only_integers(i, kind)
     destination, source = i.operands
     bits = row_bits(kind)

@@ -251,7 +251,7 @@ def mask(kind: str) -> int:
 
 
 def is_integer(kind: str) -> bool:
-    return kind[0] in "sub" and not kind.startswith("bf") and kind != "b128" and not kind.endswith("x2")
+    return kind[0] in "sub" and not kind.startswith("bf") and kind != "b128" and "x" not in kind
 
 
 def memory(operand: Operand) -> MemoryOperand:

@@ -11,7 +11,7 @@ import re
 from functools import cache
 
 _TYPE = (
-    r"[bsu](?:1|4|8|16|32|64|128)|[su]16x2|pred|b?f16(?:x2)?|t?f32|f32x2|f64"
+    r"[bsu](?:1|4|8|16|32|64|128)|[su]16x2|[su]8x4|pred|b?f16(?:x2)?|t?f32|f32x2|f64"
     r"|e[2345]m[1235](?:x[24])?|ue8m0(?:x2)?|ue4m3"
 )
 _SPACE = r"global|local|const|shared(?:::\w+)?|param(?:::\w+)?"

@@ -31,7 +31,8 @@ _FLOATS = ("f32", "f64")
 _BYTES = ("u8", "s8")
 _CONVERTED = (*_BYTES, *_INTEGERS, *_FLOATS, "f16", "bf16")
 """The types of conversions of one number. Conversions of two numbers, and of smaller types, are not checked here."""
-_PACKED = ("u16x2", "s16x2")
+_BYTES_OF_FOUR = ("u8x4", "s8x4")
+_PACKED = ("u16x2", "s16x2", *_BYTES_OF_FOUR)
 _MEMORY = ("b8", *_BYTES, *_BITS, *_INTEGERS, *_FLOATS, "b128")
 """The types of loads and stores."""
 _ATOMIC = (*_BITS, "b128", *_WORDS, *_FLOATS, *_HALVES)
@@ -52,10 +53,11 @@ class _Signature(NamedTuple):
 def _signatures() -> Iterator[tuple[str, _Signature]]:
     table: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("add", (*_SUMS, *_PACKED), "T T T"),
-        ("sub", _SUMS, "T T T"),
+        ("sub", (*_SUMS, *_BYTES_OF_FOUR), "T T T"),
         ("mul", (*_INTEGERS, *_FLOATS, *_HALVES, "f32x2"), "T T T"),
         ("mul.wide", _INTEGERS[:4], "W T T"),
         ("mad", (*_INTEGERS, *_FLOATS), "T T T T"),
+        ("clmad", ("u64",), "T T T T"),
         ("mad.wide", _INTEGERS[:4], "W T T W"),
         ("mul24", ("u32", "s32"), "T T T"),
         ("mad24", ("u32", "s32"), "T T T T"),
@@ -65,7 +67,8 @@ def _signatures() -> Iterator[tuple[str, _Signature]]:
         ("fma", (*_FLOATS, *_HALVES, "f32x2"), "T T T T"),
         ("div", (*_INTEGERS, *_FLOATS), "T T T"),
         ("rem", _INTEGERS, "T T T"),
-        ("abs neg", ("s16", "s32", "s64", *_FLOATS, *_HALVES), "T T"),
+        ("abs", ("s16", "s32", "s64", *_FLOATS, *_HALVES), "T T"),
+        ("neg", ("s16", "s32", "s64", "s8x4", *_FLOATS, *_HALVES), "T T"),
         ("min max", (*_INTEGERS, *_PACKED, *_FLOATS, *_HALVES), "T T T T"),
         ("popc clz", ("b32", "b64"), "u32 T"),
         ("bfind", _WORDS, "u32 T"),
