@@ -21,6 +21,7 @@ TENSOR = "sm_100f sm_110f"
 RUBIN = "sm_107f"
 GPUS = "several GPUs, and an address that stands for the memory of all of them"
 TEXTURES = "textures and surfaces"
+STRONG = "the checker knows no strong copies"
 NO_TEXT = "no text of it was at hand"
 
 
@@ -145,7 +146,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("shfl", "9.7.10.6", "6.0"),
     Form("ld st", "9.7.10", "8.8", "sm_100", " ".join(TYPE_BYTES), also=WIDE),
     Form("st.async", "9.7.10.12", "8.1"),
-    Form("st.async", "9.7.10.12", "9.2", words="b128", lacking="128 bits in one register"),
+    Form("st.async", "9.7.10.12", "9.2", words="b128"),
     Form("st.async", "9.7.10.12", "8.7", "sm_100", "release", lacking="the asynchronous store to global memory"),
     Form("st.bulk", "9.7.10.14", "8.6", "sm_100"),
     Form("multimem.ld_reduce multimem.st multimem.red", "9.7.10.15", "8.1", lacking=GPUS),
@@ -168,10 +169,11 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("cp.async", "9.7.10.28.3", "7.0"),
     Form("cp.async.bulk cp.reduce.async.bulk", "9.7.10.28", "8.0"),
     Form("cp.async.bulk", "9.7.10.28.4.1", "8.6", "sm_100", "cp_mask"),
-    Form("cp.async.bulk", "9.7.10.28.4.1", "9.2", words="ignore_oob", lacking="copies over the edge of a buffer"),
-    Form("cp.async.bulk", "9.7.10.28.4", "9.3", words="weak relaxed", lacking="weak and strong copies"),
+    Form("cp.async.bulk", "9.7.10.28.4.1", "9.2", words="ignore_oob"),
+    Form("cp.async.bulk", "9.7.10.28.4", "9.3", words="weak"),
+    Form("cp.async.bulk", "9.7.10.28.4", "9.3", words="relaxed", lacking=STRONG),
     Form("cp.async.bulk", "9.7.10.28.4.1", "9.3", f"sm_90a {TENSOR}", "relaxed",
-         "weak and strong copies", _having("multicast::cluster")),
+         STRONG, _having("multicast::cluster")),
     Form("cp", "9.7.10.28.5", "8.6", TENSOR, "cta_group::1 cta_group::2 tile::scatter4"),
     Form("cp", "9.7.10.28.5", "8.6", TENSOR, "tile::gather4", also=TO_THE_CLUSTER),
     Form("cp", "9.7.10.28.5", "8.6", "sm_100", "tile::gather4"),
@@ -200,7 +202,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("fence", "9.7.15.4", "9.3", "sm_100", "generic::fabric fabric::generic fabric::fabric",
          lacking="several GPUs"),
     Form("fence", "9.7.15.4", "9.4", words="sync_restrict::shared::cluster::read", lacking="a fence of reads alone"),
-    Form("fence", "9.7.15.4", "9.4", words="alias", lacking="one direction alone", also=_having("acquire", "release")),
+    Form("fence", "9.7.15.4", "9.4", words="alias", also=_having("acquire", "release")),
     Form("fence.alias", "9.7.15.4", "9.5", lacking=NO_TEXT),
     Form("atom red", "9.7.15", "1.1"),
     Form("red.async", "9.7.15.7", "8.1"),
@@ -211,8 +213,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("griddepcontrol", "9.7.15.14", "7.8"),
     Form("elect", "9.7.15.15", "8.0"),
     Form("mbarrier", "9.7.15.16", "7.0"),
-    Form("mbarrier", "9.7.15.16", "9.3", words="phase_type::primary phase_type::conditional layout::v0 layout::v1",
-         lacking="layouts and kinds of phases"),
+    Form("mbarrier", "9.7.15.16", "9.3", words="phase_type::primary phase_type::conditional layout::v0 layout::v1"),
     Form("tensormap.cp_fenceproxy", "9.7.15.17", "8.3"),
     Form("clusterlaunchcontrol", "9.7.15.18", "8.6", "sm_100"),
     Form("clusterlaunchcontrol", "9.7.15.18", "8.6", SPECIFIC, "multicast::cluster::all"),

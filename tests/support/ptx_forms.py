@@ -98,7 +98,6 @@ _INTEGER_120 = [
     *_each("{op}.{t} %r0, %r1, %r2;", op="min max", t="u8x4 s8x4 relu.s8x4"),
     *_each("add.sat.{t} %r0, %r1, %r2;", t="u32 u16x2 s16x2"),
     "neg.s8x4 %r0, %r1;",
-    "add.s8x4.sat %r0, %r1, %r2;",
 ]
 
 _HALF = [
@@ -290,6 +289,28 @@ _MBARRIER = [
     "mbarrier.try_wait.shared.b64 %p0, [%r1], %d2, 1000;", "mbarrier.pending_count.b64 %r0, %d1;", "fence.mbarrier_init.release.cluster;",
 ]  # fmt: skip
 
+_MBARRIER_93 = [
+    *_each("mbarrier.init.layout::{v}.shared::cta.b64 [%r1], 4;", v="v0 v1"),
+    *_each("mbarrier.check_layout.layout::{v}{s}.b64 %p0, {a};", v="v0 v1", s=".shared::cta", a="[%r1]"),
+    "mbarrier.check_layout.layout::v0.b64 %p0, [%d1];",
+    "mbarrier.pending_count.layout::v0.b64 %r0, %d1;",
+    *_each("mbarrier.{w}.parity.phase_type::{p}.shared::cta.b64 %p0, [%r1], %r2;", w="test_wait try_wait",
+           p="primary conditional"),
+    *_each("mbarrier.{w}.parity.phase_type::primary.shared::cta.b64 %p0|%p1, [%r1], %r2;", w="test_wait try_wait"),
+    "mbarrier.test_wait.phase_type::primary.acquire.cta.shared::cta.b64 %p0|%p1, [%r1], %d2;",
+    "mbarrier.try_wait.phase_type::primary.relaxed.cluster.shared::cta.b64 %p0|%p1, [%r1], %d2, 100;",
+    "{ .reg .b8 b; mbarrier.try_wait.parity.phase_type::primary.shared::cta.b64 %p0|%p1, b, [%r1], %r2; }",
+]  # fmt: skip
+_BULK_94 = [
+    *_each("st.async{w}.shared::cluster.mbarrier::complete_tx::bytes.b128 [%r1], %q0, [%r3];", w="- .weak"),
+    *_each("cp.async.bulk{w}.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%r1], [%d1], 64, 3, %r4, [%r3];",
+           w="- .weak"),
+    "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint.ignore_oob [%r1], [%d1], 64, 3, 4, [%r3], %d2;",
+    "cp.async.bulk.weak.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r1], [%r2], 64, [%r3];",
+    "cp.async.bulk.weak.global.shared::cta.bulk_group [%d1], [%r1], 64;",
+    "fence.proxy.alias.release.sys;", "fence.proxy.alias.acquire.sys;",
+]  # fmt: skip
+
 _TMA = "cp.async.bulk.tensor"
 _BULK = [
     *_each("cp.async.bulk.shared::{s}.global.mbarrier::complete_tx::bytes{h} [%r1], [%d1], %r2, [%r3]{p};", s="cluster", h="-", p="-"),
@@ -426,7 +447,7 @@ def _tcgen05(g: int) -> list[str]:
 _REDUCED_LOADS = [
     *_each("tcgen05.ld.red.sync.aligned.32x32b.x2.{op}{m}.f32 {{%f0, %f1}}, %f2, [%r99];", op="min max",
            m="- .abs .NaN .abs.NaN"),
-    *_each("tcgen05.ld.red.sync.aligned.16x32bx2.x2.{t}.{op} {{%r0, %r1}}, %r2, [%r99], 16;", t="u32 s32", op="min max"),
+    *_each("tcgen05.ld.red.sync.aligned.16x32bx2.x2.{op}.{t} {{%r0, %r1}}, %r2, [%r99], 16;", t="u32 s32", op="min max"),
     "tcgen05.ld.red.sync.aligned.32x32b.x4.max.s32 {%r0, %r1, %r2, %r3}, %r4, [%r99];",
 ]  # fmt: skip
 
@@ -574,7 +595,9 @@ FORMS: Families = {
     "loads and stores": (BOTH, _LOADS),
     "loads and stores (sm_100a)": (SM100, _LOADS_100),
     "mbarrier": (BOTH, _MBARRIER),
+    "mbarrier (PTX ISA 9.3)": (BOTH, _MBARRIER_93),
     "bulk copies": (BOTH, _BULK),
+    "copies and fences (PTX ISA 9.2 to 9.4)": (BOTH, _BULK_94),
     "im2col": (BOTH, _IM2COL),
     "bulk copies (sm_100a)": (SM100, _BULK_100),
     "atomics and warps": (BOTH, _ATOMICS),
@@ -595,15 +618,12 @@ sin.approx.ftz.2pi.f32 %f0, %f1;  mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1,
 cvt.rs.f16x2.f32 %r0, %f1, %f2, %r3;  cvt.rn.satfinite.s2f6x2.f32 %h0, %f1, %f2;
 cvt.rn.scaled::n2::ue8m0.bf16x2.e4m3x2 %r0, %h1, %h2;  fabric.wait.sync_restrict::reads;
 st.async.release.sys.global.u32 [%d1], %r0;
-st.async.shared::cluster.mbarrier::complete_tx::bytes.b128 [%r1], %q0, [%r3];
-cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%r1], [%d1], 64, 3, %r4, [%r3];
 cp.async.bulk.relaxed.gpu.shared::cta.global.mbarrier::complete_tx::bytes.b128 [%r1], [%d1], 64, [%r3];
 cp.async.bulk.relaxed.sys.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.b128 [%r1], [%d1], 64, [%r3], %h1;
 cp.async.bulk.tensor.3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2, %r3, %r4}], [%r5], {%h1, %h2};
 cp.async.bulk.wait_group.sync_restrict::proxy::async 0;
 tensormap.replace.tile.global_address.alloc_class.global.b1024.b64 [%d1], %d2;
-mbarrier.try_wait.parity.phase_type::conditional.shared::cta.b64 %p0, [%r1], %r2;
-fence.proxy.generic::fabric.alias.release.sys;  fence.proxy.alias.release.sys;
+fence.proxy.generic::fabric.alias.release.sys;
 fence.proxy.async::generic.release.sync_restrict::shared::cluster::read.cluster;
 fence.alias.sync_restrict::read.release.sys;
 """)

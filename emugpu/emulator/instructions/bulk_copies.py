@@ -199,13 +199,17 @@ def _put(f: Fragment, to: int, how: Reduction, chosen: int | None, data: Bytes) 
 
 @dataclass(slots=True, eq=False)
 class _Arrival:
-    """Bytes in flight to one offset of one or several CTAs. read: returns them when the copy starts."""
+    """Bytes in flight to one offset of one or several CTAs. read: returns them when the copy starts.
+
+    edges: how many of the first and of the last bytes become undefined (``.ignore_oob``).
+    """
 
     read: Callable[[], Bytes]
     how: Reduction
     offset: int
     barrier: int
     operation: Operation | None
+    edges: tuple[int, int]
     data: Bytes | None = None
 
     def land(self, targets: Sequence[Cta]) -> None:
@@ -222,6 +226,9 @@ class _Arrival:
             if self.how is not None:
                 data = reduced(self.how, cta.shared.read(self.offset, nbytes), data)
             cta.shared.write(self.offset, data)
+            first, last = self.edges
+            cta.shared.poison(self.offset, first)
+            cta.shared.poison(self.offset + nbytes - last, last)
             barrier = cta.mbarrier(self.barrier)
             if o is not None and sink is not None:
                 o.detail["values"] = data
@@ -239,6 +246,7 @@ def _send(
     targets: Sequence[Cta],
     how: Reduction,
     places: tuple[int, int, int],
+    edges: tuple[int, int] = (0, 0),
 ) -> None:
     """Issues a copy to shared memory. places: offset of the destination, offset of the mbarrier, number of bytes."""
     grid = f.grid
@@ -249,7 +257,7 @@ def _send(
         reads = (*(() if source is None else (source,)), *(written if how is not None else ()))
         signals = tuple((cta.rank, barrier) for cta in targets)
         operation = grid.operation(kind, f, site, reads=reads, writes=written, signals=signals, reduction=how)
-    arrival = _Arrival(read, how, offset, barrier, operation)
+    arrival = _Arrival(read, how, offset, barrier, operation, edges)
     groups = [[cta] for cta in targets] if grid.choices.splits_multicast else [list(targets)]
     for some in groups:
         grid.submit(AsyncOperation(kind, partial(arrival.land, some), f, site))
@@ -274,8 +282,13 @@ def to_shared(
     size: Value,
     barrier: Value,
     mask: Value,
+    edges: Sequence[Value] = (0, 0),
 ) -> None:
-    """Executes ``cp.async.bulk`` or ``cp.reduce.async.bulk`` to shared::cluster. mask: None without multicast."""
+    """Executes ``cp.async.bulk`` or ``cp.reduce.async.bulk`` to shared memory. mask: None without multicast.
+
+    edges: with ``.ignore_oob``, how many bytes at the start and at the end may lie outside of the source's allocation.
+    They count for the mbarrier, and what is written for them is undefined.
+    """
     for lane in f.lanes:
         to, at, nbytes = (lane_value(v, lane) for v in (destination, source, size))
         signal = lane_value(barrier, lane)
@@ -286,14 +299,30 @@ def to_shared(
             targets = f.cta.cluster.masked(lane_value(mask, lane), "a bulk multicast")
         if from_global:
             check(nbytes, offset, at)
-            read: Callable[[], Bytes] = partial(f.grid.memory.read, at, nbytes)
-            region: events.Region = events.GlobalItems(np.array([at]), np.array([nbytes]))
+            first, last = (lane_value(edge, lane) for edge in edges)
+            if max(first, last) >= ALIGNMENT:
+                raise Fault(f"a bulk copy ignores {first} and {last} bytes; each must be 0..15", "operand")
+            inner = max(0, nbytes - first - last)
+            read: Callable[[], Bytes] = partial(_inner_bytes, f, at, nbytes, first, inner)
+            region: events.Region = events.GlobalItems(np.array([at + first]), np.array([inner]))
             f.grid.counters.tma_loads += 1
         else:
             own = own_offset(f, at, "the source of a bulk copy")
             check(nbytes, offset, own)
             read, region = partial(f.cta.shared.read, own, nbytes), events.SharedBytes(f.cta.rank, own, nbytes)
-        _send(f, site, "bulk.load", read, region, targets, how, (offset, signal & OFFSET_MASK, nbytes))
+            first = last = 0
+        places = offset, signal & OFFSET_MASK, nbytes
+        _send(f, site, "bulk.load", read, region, targets, how, places, (first, last))
+
+
+def _inner_bytes(f: Fragment, at: int, nbytes: int, first: int, inner: int) -> Bytes:
+    """Returns bytes of global memory, of which only some, from the first one on, are looked at."""
+    if inner == nbytes:
+        return f.grid.memory.read(at, nbytes)
+    found = np.zeros(nbytes, np.uint8)
+    if inner:
+        found[first : first + inner] = f.grid.memory.read(at + first, inner)
+    return found
 
 
 def _as_array(data: bytes) -> Bytes:
@@ -338,9 +367,9 @@ def _size(i: Instruction, w: Translator, position: int) -> str:
     return w.read(i.operands[position], "u32")
 
 
-@instruction("cp.async.bulk", operands=range(3, 7), writes=0, family="tma")
+@instruction("cp.async.bulk", operands=range(3, 8), writes=0, family="tma")
 def _copy(i: Instruction, w: Translator) -> Effect:
-    return _bulk(i, w, "None", ())
+    return _bulk(i, w, "None", ("weak", "ignore_oob"))
 
 
 def _bulk(i: Instruction, w: Translator, how: str, more: Sequence[str]) -> Effect:
@@ -356,16 +385,19 @@ def _bulk(i: Instruction, w: Translator, how: str, more: Sequence[str]) -> Effec
     only(i, "async", "bulk", "global", "shared::cta", "shared::cluster", COMPLETE, "L2::cache_hint",
          "multicast::cluster", more)  # fmt: skip
     spaces = [m for m in i.modifiers if m in ("global", "shared::cta", "shared::cluster")]
-    multicast = i.has("multicast::cluster")
+    multicast, ignores = i.has("multicast::cluster"), i.has("ignore_oob")
     ways = (["shared::cluster", "global"], ["shared::cta", "global"], ["shared::cluster", "shared::cta"])
-    if spaces not in ways or not i.has(COMPLETE) or len(i.operands) != 4 + hint + multicast:
+    if spaces not in ways or not i.has(COMPLETE) or len(i.operands) != 4 + hint + multicast + 2 * ignores:
+        raise Unsupported
+    if ignores and (spaces != ["shared::cta", "global"] or multicast):
         raise Unsupported
     if multicast and spaces != ["shared::cluster", "global"]:
         raise Unsupported
     mask = w.read(i.operands[4], "b16") if multicast else "None"
     pointers = [w.pointer(i.operands[n]) for n in (0, 1)]
-    barrier = w.pointer(i.operands[3])
-    return Effect(to_shared, [str(spaces[1] == "global"), how, *pointers, _size(i, w, 2), barrier, mask])
+    barrier = w.pointer(i.operands[3 + 2 * ignores])
+    edges = [tuple_of(_size(i, w, n) for n in (3, 4))] if ignores else []
+    return Effect(to_shared, [str(spaces[1] == "global"), how, *pointers, _size(i, w, 2), barrier, mask, *edges])
 
 
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
@@ -407,7 +439,7 @@ def _prefetch(i: Instruction, w: Translator) -> None:
 
 
 _VECTORS = {"v2": 2, "v4": 4}
-_STORED = ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")
+_STORED = ("b32", "b64", "b128", "u32", "u64", "s32", "s64", "f32", "f64")
 
 
 @instruction("st.async", operands=3, writes=0, family="memory")

@@ -39,6 +39,8 @@ _FENCES = (
     "acquire.sync_restrict::shared::cluster.cluster",
     "release.sync_restrict::shared::cta.cluster",
     "proxy.alias",
+    "proxy.alias.acquire.sys",
+    "proxy.alias.release.sys",
     *(f"proxy.async{space}" for space in ("", ".global", ".shared::cta", ".shared::cluster")),
     "proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
     "proxy.async::generic.release.sync_restrict::shared::cta.cluster",

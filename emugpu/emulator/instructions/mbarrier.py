@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from emugpu.emulator.errors import Fault
@@ -18,7 +20,7 @@ from emugpu.emulator.instructions.table import (
     only,
     shared_pointer,
 )
-from emugpu.emulator.machine.barriers import MBarrier
+from emugpu.emulator.machine.barriers import SUSPENDED, MBarrier
 from emugpu.emulator.machine.events import (
     Arrived,
     BarrierInit,
@@ -32,10 +34,12 @@ from emugpu.emulator.machine.events import (
 )
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value
 from emugpu.emulator.machine.state import Cta, Fragment
-from emugpu.emulator.ptx.ast import Instruction, MemoryOperand
+from emugpu.emulator.ptx.ast import Dual, Instruction, MemoryOperand
 
 _SPACES = ("shared", "shared::cta", "shared::cluster")
 _ORDER = ("release", "relaxed", "acquire", "cta", "cluster", "b64")
+_LAYOUTS = ("layout::v0", "layout::v1")
+"""An mbarrier of layout v1 also holds a report, which only operations between several GPUs set: here it is zero."""
 
 
 def _place(f: Fragment, address: int, cluster: bool) -> tuple[Cta, int]:
@@ -61,7 +65,7 @@ def reached(
     return cta.mbarrier(offset)
 
 
-def mbarrier_init(f: Fragment, site: Site, address: Value, count: Value) -> None:
+def mbarrier_init(f: Fragment, site: Site, address: Value, count: Value, layout: int) -> None:
     for lane in f.lanes:
         offset = own_offsets(f, lane_value(address, lane))
         if offset % 8:
@@ -69,20 +73,37 @@ def mbarrier_init(f: Fragment, site: Site, address: Value, count: Value) -> None
         wanted = lane_value(count, lane)
         live = f.cta.mbarriers.get(offset)
         if live is not None:
-            if live.used or live.expected != wanted:
+            if live.used or (live.expected, live.layout) != (wanted, layout):
                 raise Fault(
                     f"initialises the live {live} again; mbarrier.inval must come first", "mbarrier-init", offset
                 )
             f.grid.findings.warn("mbarrier-reinit", site, f"initialises {live} a second time, before any use")
-        f.cta.new_mbarrier(offset, wanted)
+        f.cta.new_mbarrier(offset, wanted, layout)
         if f.grid.sink is not None:
             f.grid.sink(BarrierInit(f.agent, site, f.cta.rank, offset, wanted))
 
 
 @instruction("mbarrier.init", operands=2, writes=0, family="barrier")
 def _init(i: Instruction, w: Translator) -> Effect:
-    _check(i, ("shared", "shared::cta"))
-    return Effect(mbarrier_init, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32")])
+    _check(i, ("shared", "shared::cta"), *_LAYOUTS)
+    layout = str(int(i.has("layout::v1")))
+    return Effect(mbarrier_init, [shared_pointer(i, w, i.operands[0]), w.read(i.operands[1], "u32"), layout])
+
+
+def has_layout(f: Fragment, site: Site, address: Value, layout: int) -> Value:
+    """Executes ``check_layout``: returns for each lane whether its mbarrier has this layout."""
+    result = np.zeros(WARP_SIZE, np.bool_)
+    for lane in f.lanes:
+        result[lane] = f.cta.mbarrier(own_offsets(f, lane_value(address, lane))).layout == layout
+    return bool(result[f.lanes[0]]) if (result[f.lane_index] == result[f.lanes[0]]).all() else result
+
+
+@instruction("mbarrier.check_layout", operands=2, family="barrier")
+def _check_layout(i: Instruction, w: Translator) -> Effect:
+    _check(i, ("shared", "shared::cta"), *_LAYOUTS)
+    if not any(i.has(layout) for layout in _LAYOUTS):
+        raise Unsupported
+    return Effect(has_layout, [shared_pointer(i, w, i.operands[1]), str(int(i.has("layout::v1")))], i.operands[:1])
 
 
 def mbarrier_inval(f: Fragment, site: Site, address: Value) -> None:
@@ -170,7 +191,7 @@ def _arrive(i: Instruction, w: Translator) -> Effect:
 @instruction("mbarrier.pending_count", operands=2, family="barrier")
 def _pending_count(i: Instruction, w: Translator) -> Assign:
     """Returns the number of arrivals that were pending before the one that returned a state."""
-    only(i, "b64")
+    only(i, "b64", "layout::v0")
     destination, state = i.operands
     count = Temporary(is_wide=True)
     return assign(micro("shr.64", count, "b64", state, _PENDING_SHIFT), micro("trunc.32", destination, "b64", count))
@@ -294,13 +315,30 @@ def _report(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int,
         sink(Polled(f.agent, site, lanes, barrier.cta, barrier.offset, barrier.phase))
 
 
-@instruction("mbarrier.try_wait", "mbarrier.test_wait", operands=range(3, 5), blocks=True, family="barrier")
+def wait_with_report(f: Fragment, site: Site, values: int, *arguments: Any) -> object:
+    """Executes a wait that also returns the report of the phase, which is zero: no operation here makes one."""
+    over = wait(f, site, *arguments)
+    return over if over is SUSPENDED else (over, *((False, 0)[:values]))
+
+
+@instruction("mbarrier.try_wait", "mbarrier.test_wait", operands=range(3, 6), writes=2, blocks=True, family="barrier")
 def _wait(i: Instruction, w: Translator) -> Effect:
-    _check(i, ("shared", "shared::cta"), "parity")
+    """Emits a wait. Its primary and its conditional phase are the same here (PTX ISA 9.7.15.16.5)."""
+    _check(i, ("shared", "shared::cta"), "parity", "phase_type::primary", "phase_type::conditional")
     by_state = not i.has("parity")
-    operand = w.read(i.operands[2], "b64")
-    arguments = [shared_pointer(i, w, i.operands[1]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
-    return Effect(wait, arguments, i.operands[:1])
+    at = next(n for n, operand in enumerate(i.operands) if isinstance(operand, MemoryOperand))
+    over, *value = i.operands[:at]
+    if (by_state and i.has("phase_type::conditional")) or len(value) > 1:
+        raise Unsupported
+    operand = w.read(i.operands[at + 1], "b64")
+    arguments = [shared_pointer(i, w, i.operands[at]), operand, str(by_state), str(i.modifiers[0] == "test_wait")]
+    if not isinstance(over, Dual):
+        if value:
+            raise Unsupported
+        return Effect(wait, arguments, [over])
+    if not i.has("phase_type::primary"):
+        raise Unsupported
+    return Effect(wait_with_report, [str(1 + len(value)), *arguments], [over.first, over.second, *value])
 
 
 def _check(i: Instruction, spaces: tuple[str, ...], *more: str) -> None:

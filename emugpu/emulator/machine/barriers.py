@@ -71,6 +71,8 @@ class Wakeups(Generic[W]):
 
 MAX_COUNT = (1 << 20) - 1
 """Largest arrival count and largest magnitude of the transaction count."""
+MAX_COUNT_OF_V1 = (1 << 9) - 1
+"""Largest arrival count of an mbarrier with ``.layout::v1`` (PTX ISA 9.7.15.16.3)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +89,7 @@ class MBarrier:
     label: str
     wakeups: Wakeups[Any]
     on_completion: Callable[[MBarrier], None] | None
+    layout: int = 0
     pending: int = field(init=False)
     bytes: int = 0
     phase: int = 0
@@ -99,8 +102,9 @@ class MBarrier:
 
     def __post_init__(self) -> None:
         count = self.pending = self.expected
-        if not 1 <= count <= MAX_COUNT:
-            raise Fault(f"mbarrier.init with count {count}; the count must be 1..{MAX_COUNT}", "mbarrier-init")
+        most = (MAX_COUNT, MAX_COUNT_OF_V1)[self.layout]
+        if not 1 <= count <= most:
+            raise Fault(f"mbarrier.init with count {count}; the count must be 1..{most}", "mbarrier-init")
 
     def passed(self, parity: int) -> bool:
         """Returns whether the phase of that parity has completed (PTX ISA 9.7.13.15.16)."""

@@ -388,7 +388,7 @@ class Cta:
             )
         return barrier
 
-    def new_mbarrier(self, offset: int, count: int) -> MBarrier:
+    def new_mbarrier(self, offset: int, count: int, layout: int = 0) -> MBarrier:
         """Initialises the 8 bytes at an offset as an mbarrier."""
         grid, cluster, rank = self.grid, self.cluster.number, self.rank
         report = None
@@ -399,7 +399,7 @@ class Cta:
 
         name = grid.region_at(offset)
         label = f"{name} (mbarrier)" if name else "mbarrier"
-        barrier = MBarrier(self.rank, offset, count, label, grid.wakeups, report)
+        barrier = MBarrier(self.rank, offset, count, label, grid.wakeups, report, layout)
         self.shared.check_range(offset, 8, 8)
         self.shared.guard_mbarrier(offset, str(barrier))
         self.mbarriers[offset] = barrier

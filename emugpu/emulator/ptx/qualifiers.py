@@ -23,7 +23,11 @@ _DONE = r"mbarrier::complete_tx::bytes|bulk_group"
 
 _DEFAULT = (
     *("pack", "bulk", r"hi|lo|wide", "cc", "proxy", r"async(?:::\w+)?|alias|mbarrier_init|tensormap::generic"),
-    *("expect_tx|noComplete|parity", r"eq|ne|lt|le|gt|ge|lo|ls|hi|hs|equ|neu|ltu|leu|gtu|geu|num|nan"),
+    *(
+        "expect_tx|noComplete|parity",
+        r"phase_type::\w+|layout::\w+",
+        r"eq|ne|lt|le|gt|ge|lo|ls|hi|hs|equ|neu|ltu|leu|gtu|geu|num|nan",
+    ),
     *("to", "sync", "aligned", r"idx|up|down|bfly|all|any|uni|ballot", r"clamp|wrap|shiftamt", _ORDERING, _SCOPE),
     *(_SHAPE, r"x[124]", "trans", _SPACE, "nc", r"L[12]", _DONE, r"multicast::cluster(?:::all)?"),
     *(
@@ -54,6 +58,7 @@ _MMA = (
 _COPY = (
     *(
         "bulk",
+        "weak",
         "commit_group|wait_group",
         "read",
         "prefetch",
@@ -67,7 +72,7 @@ _COPY = (
         _SPACE,
     ),
     *(r"tile(?:::\w+)?|im2col(?:\w|::)*", _DONE, "multicast::cluster", r"cta_group::[12]", "L2::cache_hint"),
-    *(r"L2::\d+B", "cp_mask", _TYPE),
+    *(r"L2::\d+B", "cp_mask|ignore_oob", _TYPE),
 )
 _BARRIER = ("warp|cta|cluster", "sync|arrive|wait|red", "popc|and|or", _ORDERING, "aligned", _TYPE)
 _SYNTAX: tuple[tuple[str, tuple[str, ...]], ...] = (
