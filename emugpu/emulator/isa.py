@@ -128,7 +128,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("tanh", "9.7.3", "7.0"),
     Form("add sub mul fma", "9.7.3", "8.6", "sm_100", "f32x2"),
     Form("min max", "9.7.3", "8.8", "sm_100", "f32", also=THREE_INPUTS),
-    Form("sin cos", "9.7.3", "9.5", words="2pi", lacking=NO_TEXT),
+    Form("sin cos", "9.7.3", "9.5", words="2pi"),
     Form("abs add ex2 fma max min mul neg sub tanh", "9.7.4", "4.2", words="f16 f16x2 bf16 bf16x2"),
     Form("add sub fma", "9.7.5", "8.6", "sm_100", "f16 bf16", also=_having("f32")),
     Form("add sub mul fma", "9.7.5", "9.4", RUBIN, "f16x2 bf16x2", also=_having("f32x2")),

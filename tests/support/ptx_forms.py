@@ -585,6 +585,7 @@ FORMS: Families = {
     "integer (sm_120a, PTX ISA 9.2)": (SM120, _INTEGER_120),
     "half": (BOTH, _HALF),
     "single and double": (BOTH, _SINGLE),
+    "single (PTX ISA 9.5)": (BOTH, _each("{op}.approx.ftz.2pi.f32 %f0, %f1;", op="sin cos")),
     "single (sm_100a)": (SM100, _SINGLE_100),
     "conversions": (BOTH, _CVT),
     "conversions (sm_100a)": (SM100, _CVT_100),
@@ -614,7 +615,7 @@ multimem.st.async.release.sys.global.u32 [%d1], %r0;
 multimem.cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 64;
 tex.2d.v4.f32.f32 {%f0..%f3}, [%d1, {%f4, %f5}];  suld.b.2d.b32.trap %r0, [%d1, {%r1, %r2}];
 tcgen05.shift.cta_group::1.down [%r0];  vadd.s32.s32.s32 %r1, %r0, %r0;
-sin.approx.ftz.2pi.f32 %f0, %f1;  mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1, %r2;
+mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1, %r2;
 cvt.rs.f16x2.f32 %r0, %f1, %f2, %r3;  cvt.rn.satfinite.s2f6x2.f32 %h0, %f1, %f2;
 cvt.rn.scaled::n2::ue8m0.bf16x2.e4m3x2 %r0, %h1, %h2;  fabric.wait.sync_restrict::reads;
 st.async.release.sys.global.u32 [%d1], %r0;

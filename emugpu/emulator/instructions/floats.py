@@ -247,8 +247,8 @@ def negate_or_absolute(i: Instruction, kind: str) -> Assign:
 _APPROXIMATE = {
     "ex2": ("approx.f32", "approx.ftz.f32", "approx.f16", "approx.f16x2", "approx.ftz.bf16", "approx.ftz.bf16x2"),
     "lg2": ("approx.f32", "approx.ftz.f32"),
-    "sin": ("approx.f32", "approx.ftz.f32"),
-    "cos": ("approx.f32", "approx.ftz.f32"),
+    "sin": ("approx.f32", "approx.ftz.f32", "approx.ftz.2pi.f32"),
+    "cos": ("approx.f32", "approx.ftz.f32", "approx.ftz.2pi.f32"),
     "rsqrt": ("approx.f32", "approx.ftz.f32"),
     "tanh": ("approx.f32", "approx.f16", "approx.f16x2", "approx.bf16", "approx.bf16x2"),
 }
@@ -256,8 +256,9 @@ _APPROXIMATE = {
 
 @instruction("ex2", "lg2", "sin", "cos", "tanh", operands=2)
 def _function(i: Instruction, w: Translator) -> Assign:
+    """With ``.2pi``, the argument is a number of turns. ptxas 13.5 then leaves out the product with 1 / 2 pi."""
     only_form(i, *_APPROXIMATE[i.opcode])
-    return general(i, i.opcode, kind_of(i))
+    return general(i, f"{i.opcode}.2pi" if i.has("2pi") else i.opcode, kind_of(i))
 
 
 @instruction("rcp", "sqrt", operands=2)

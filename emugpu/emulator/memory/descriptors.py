@@ -86,7 +86,7 @@ def decode_sm100(value: int) -> MatrixDescriptor:
         raise Fault(
             f"{what} {value:#x}: absolute leading dimension mode (bit 52) is for K = 96 of sm_103a, "
             "which is not implemented",
-            "descriptor",
+            "unsupported",
         )
     code = _bits(value, 61, 63)
     if code == 1:
@@ -226,7 +226,10 @@ def decode(kind: str, value: int, group: int, weights: bool = False, sparse: boo
         raise Fault(f"{what} {value:#x}: N = {n} is not one that the instruction has", "descriptor")
     scale, ids, d_type = "", (0, 0), "f32"
     if kind in SCALED:
-        zero((0, 1), (3, 3), (6, 6), (24, 26), (31, 31))
+        zero((0, 1), (3, 3), (6, 6), (24, 26))
+        if bits(31, 31) and not wide_b:
+            raise Fault(f"{what} {value:#x}: K = 96 (bit 31) of sm_103a is not implemented", "unsupported")
+        zero((31, 31))
         scale = "ue8m0" if bits(23, 23) else "ue4m3"
         if scale == "ue4m3" and kind != "mxf4nvf4":
             raise Fault(f"{what} {value:#x}: scale factors of type ue4m3 (bit 23) exist in mxf4nvf4 only", "descriptor")

@@ -35,6 +35,7 @@ _DEFAULT = (
         "noftz",
         r"rn[ai]?|r[zmps]i?|approx|full",
         "ftz",
+        "2pi",
         "sat",
         "NaN",
         "xorsign",

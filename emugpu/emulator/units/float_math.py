@@ -243,12 +243,12 @@ def convert_nan(bits: NDArray[Any], origin: Format, form: Format) -> NDArray[Any
 _TURNS = float(np.float32(1 / (2 * math.pi)))
 
 
-def _of_turns(function: Callable[[Any], Any]) -> Callable[[Numbers], Numbers]:
-    """Wraps sin or cos for a number of turns: the argument over 2 pi in f32, cut. Tiny turns are flushed to zero."""
+def _of_turns(function: Callable[[Any], Any], factor: float = _TURNS) -> Callable[[Numbers], Numbers]:
+    """Wraps sin or cos for a number of turns: the argument times a factor in f32, cut. Tiny turns become zero."""
 
     def compute(a: Numbers) -> Numbers:
         with np.errstate(all="ignore"):
-            exact = a * _TURNS
+            exact = a * factor
             turns = exact.astype(np.float32).astype(np.float64)
             turns = np.where(
                 np.abs(turns) > np.abs(exact), np.nextafter(turns.astype(np.float32), np.float32(0)), turns
@@ -281,6 +281,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lg2": np.log2,
     "sin": _of_turns(np.sin),
     "cos": _of_turns(np.cos),
+    "sin.2pi": _of_turns(np.sin, 1.0),
+    "cos.2pi": _of_turns(np.cos, 1.0),
     "tanh": np.tanh,
 }
 

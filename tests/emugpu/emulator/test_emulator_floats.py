@@ -356,3 +356,16 @@ def test_a_nan_of_one_thread_alone_is_a_scalar():
     """
     found = launch(body + STORE_R1 + "ret;", words=32).words(32)
     assert found.tolist() == [0xFFF80000 if lane == 5 else 0x3FF00000 for lane in range(32)]
+
+
+@pytest.mark.parametrize(("name", "function"), [("sin", np.sin), ("cos", np.cos)])
+def test_sin_and_cos_of_turns(name, function):
+    """.2pi: the argument is a number of turns, so whole and quarter turns are exact however many there are."""
+    turns = np.array([0.25, 0.5, 1e6, 1e6 + 0.25, -0.25, 0.1, 0.0, 3.0, 123.456], np.float32)
+    turns = np.concatenate([turns, np.linspace(-2, 2, 23, dtype=np.float32)])
+    found = evaluate(f"{name}.approx.ftz.2pi.f32 %f0, %f1;", [("f1", turns.view(np.uint32))], "f0").view(np.float32)
+    exact = function(2 * np.pi * np.fmod(turns.astype(np.float64), 1.0))
+    assert np.abs(found - exact).max() < 2.0**-22
+    assert found[:2].round(6).tolist() == ([1.0, 0.0] if name == "sin" else [0.0, -1.0])
+    infinite = evaluate(f"{name}.approx.ftz.2pi.f32 %f0, %f1;", [("f1", np.full(32, 0x7F800000))], "f0")
+    assert np.isnan(infinite.view(np.float32)).all()
