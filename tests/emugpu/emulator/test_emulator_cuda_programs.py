@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from cuda_programs import cuda
 
+from emugpu.check import Checker
 from emugpu.emulator import Device
 
-TARGETS = ("sm_90a", "sm_100a")
+TARGETS = ("sm_90a", "sm_100a", "sm_103a")
 
 
 @pytest.mark.thorough
@@ -37,6 +38,20 @@ def test_a_histogram_in_distributed_shared_memory(target, schedule):
     source, bins = device.upload(data.astype(np.uint32)), device.upload(np.zeros(256, np.uint32))
     device.launch(cuda("histogram", target), grid=8, cluster=4, block=32, arguments=[source, len(data), bins])
     assert device.download(bins, np.uint32, 256).tolist() == np.bincount(data % 256, minlength=256).tolist()
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "random"])
+def test_the_greatest_of_each_row_by_a_load_with_a_reduction(schedule):
+    """A program that only a B300 runs: tcgen05.ld.red has the rows and the greatest magnitude of each."""
+    rows = np.random.default_rng(8).integers(-100, 101, (2 * 128, 8)).astype(np.float32)
+    rows[:, 0] = np.where(rows[:, 0] == 0, 1, rows[:, 0])
+    device, checker = Device(schedule=schedule, seed=5), Checker()
+    source, scaled, greatest = device.upload(rows), device.alloc(rows.nbytes), device.alloc(4 * len(rows))
+    device.launch(cuda("row_max"), grid=2, block=128, arguments=[source, scaled, greatest], sinks=[checker])
+    most = np.abs(rows).max(axis=1)
+    assert device.download(greatest, np.float32, most.shape).tolist() == most.tolist()
+    np.testing.assert_array_equal(device.download(scaled, np.float32, rows.shape), rows / most[:, None])
+    assert checker.report().findings == ()
 
 
 def computed(name: str, x: np.ndarray, functions: int) -> np.ndarray:
