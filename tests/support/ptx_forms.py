@@ -203,6 +203,13 @@ _CVT_100 = [
 ]
 _CVT_NARROW = [
     *_each("cvt.rn{x}.bf16x2.{t} %r0, %h1;", x="- .relu", t="e4m3x2 e5m2x2 e2m3x2 e3m2x2"),
+    *_each("cvt.rn{x}.satfinite.bf16x2.{t} %r0, %h1;", x="- .relu", t="e4m3x2 e2m3x2"),
+    *_each(
+        "cvt.rn{x}.scaled::n2::ue8m0.bf16x2.{t} %r0, %h1, %h2;",
+        x="- .relu .satfinite .relu.satfinite",
+        t="e4m3x2 e5m2x2 e2m3x2 e3m2x2",
+    ),
+    "{ .reg .b8 b; cvt.u8.u16 b, %h1; cvt.rn.scaled::n2::ue8m0.bf16x2.e2m1x2 %r0, b, %h2; }",
     *_each("cvt.rn.satfinite{x}.{t}.bf16x2 %h0, %r1;", x="- .relu", t="e4m3x2 e5m2x2 e2m3x2 e3m2x2"),
     *_each("cvt.rn.satfinite{x}.{t}.f16x2 %h0, %r1;", x="- .relu", t="e2m3x2 e3m2x2"),
     *_each(
@@ -617,7 +624,7 @@ tex.2d.v4.f32.f32 {%f0..%f3}, [%d1, {%f4, %f5}];  suld.b.2d.b32.trap %r0, [%d1, 
 tcgen05.shift.cta_group::1.down [%r0];  vadd.s32.s32.s32 %r1, %r0, %r0;
 mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1, %r2;
 cvt.rs.f16x2.f32 %r0, %f1, %f2, %r3;  cvt.rn.satfinite.s2f6x2.f32 %h0, %f1, %f2;
-cvt.rn.scaled::n2::ue8m0.bf16x2.e4m3x2 %r0, %h1, %h2;  fabric.wait.sync_restrict::reads;
+fabric.wait.sync_restrict::reads;
 st.async.release.sys.global.u32 [%d1], %r0;
 cp.async.bulk.relaxed.gpu.shared::cta.global.mbarrier::complete_tx::bytes.b128 [%r1], [%d1], 64, [%r3];
 cp.async.bulk.relaxed.sys.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.b128 [%r1], [%d1], 64, [%r3], %h1;

@@ -80,18 +80,26 @@ def pack_pair(kind: str, source: str, mode: str, relu: bool, saturate: bool, *so
     return _value(high << width | low)
 
 
-def _unpacked_spreads(kind: str, source: str, relu: bool, mask: Value) -> Value:
+_ONES = 0x7F7F
+"""Two scale factors of 1, as ue8m0."""
+
+
+def _unpacked_spreads(kind: str, source: str, relu: bool, saturate: bool, mask: Value, scale: Value = 0) -> Value:
     width = _half_bits(source)
-    return joined(16, mask >> width, mask & ((1 << width) - 1))
+    return joined(16, mask >> width | scale >> 8, mask & ((1 << width) - 1) | scale & 0xFF)
 
 
 @spreads(_unpacked_spreads)
-def unpack_pair(kind: str, source: str, relu: bool, value: Value) -> Value:
-    """Converts a packed type to f16x2 or bf16x2, which hold all of its values."""
+def unpack_pair(kind: str, source: str, relu: bool, saturate: bool, value: Value, scale: Value = _ONES) -> Value:
+    """Converts a packed type to f16x2 or bf16x2, which hold all of its values. scale: two factors, as ue8m0."""
     bits, width = _array(value), np.uint32(_half_bits(source))
     mask = np.uint32((1 << int(width)) - 1)
-    high, low = (formats.decode(x, _PAIRS[source]) for x in (bits >> width & mask, bits & mask))
-    packed = [encode(float_math.rectified(x, relu), _PAIRS[kind], "rn") for x in (high, low)]
+    packed = []
+    for number, factor in ((bits >> width, _array(scale) >> np.uint32(8)), (bits, _array(scale))):
+        product = formats.decode(number & mask, _PAIRS[source]) * formats.decode(
+            factor & np.uint32(0xFF), formats.UE8M0
+        )
+        packed.append(encode(float_math.rectified(product, relu), _PAIRS[kind], "rn", saturate))
     return _value(packed[0] << 16 | packed[1])
 
 
@@ -245,11 +253,17 @@ def _pair(i: Instruction, words: list[str], to: str, source: str) -> Assign:
     sources = i.operands[1:]
     if source in _PAIRS and source not in ("f16x2", "bf16x2"):
         # Conversions of fp8 and smaller to bf16x2 exist since PTX ISA 9.2.
-        wanted = ("bf16x2",) if source == "ue8m0x2" else ("f16x2", "bf16x2")
-        if to not in wanted or len(sources) != 1 or form not in ("rn", *(("rn.relu",) if source != "ue8m0x2" else ())):
+        forms = {"f16x2": ("rn", "rn.relu"), "bf16x2": tuple(f"rn{r}{s}" for r in relus for s in ("", ".satfinite"))}
+        if source == "ue8m0x2":
+            forms = {"bf16x2": ("rn",)}
+        scaled = "scaled::n2::ue8m0" in words
+        form = form.removesuffix(".scaled::n2::ue8m0")
+        if form not in forms.get(to, ()) or len(sources) != 1 + scaled or (scaled and len(forms["bf16x2"]) == 1):
             raise Unsupported
-        kind = "b8" if source == "e2m1x2" else "b16"
-        return assign(computed(i, unpack_pair, kind, before=(to, source, "relu" in words)))
+        if scaled and to != "bf16x2":
+            raise Unsupported
+        kinds = ("b8" if source == "e2m1x2" else "b16", "b16")[: len(sources)]
+        return assign(computed(i, unpack_pair, kinds, before=(to, source, "relu" in words, "satfinite" in words)))
     if to in _STRICT_PAIRS:
         allowed: tuple[str, ...] = tuple(f"rn{r}.satfinite" for r in relus)
         from_halves: tuple[str, ...] = ("f16x2", "bf16x2")

@@ -42,6 +42,7 @@ _DEFAULT = (
         "abs",
         "relu",
         "satfinite",
+        "scaled::n2::ue8m0",
     ),
     *(r"L1::\w+", r"L2::evict_\w+", "L2::cache_hint", r"L2::\d+B", r"v[248]", r"b\d+x16(?:_p\d+)?", _TYPE),
     r"f4e|b4e|rc8|rc16|ecl|ecr",

@@ -364,3 +364,42 @@ def test_integers_saturate_and_pack():
         for a, b in zip(signed, np.roll(signed, 3), strict=True)
     ]
     assert halves.tolist() == wanted
+
+
+NARROW = {
+    "e4m3x2": ml_dtypes.float8_e4m3fn,
+    "e5m2x2": ml_dtypes.float8_e5m2,
+    "e2m3x2": ml_dtypes.float6_e2m3fn,
+    "e3m2x2": ml_dtypes.float6_e3m2fn,
+}
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("words", ["", ".relu", ".satfinite", ".relu.satfinite"])
+def test_narrow_numbers_to_bf16_by_scale_factors(kind, words):
+    """Each number, times the power of two of its own factor, is rounded once to bf16 (PTX ISA 9.7.10.24)."""
+    rng = np.random.default_rng(7)
+    size = 6 if NARROW[kind](0).dtype.name.startswith("float6") else 8
+    codes, factors = rng.integers(0, 1 << size, (512, 2)), rng.integers(0, 255, (512, 2))
+    factors[:256] = rng.integers(120, 135, (256, 2))
+    packed, scale = (v[:, 0] << 8 | v[:, 1] for v in (codes, factors))
+    text = f"cvt.rn{words}.scaled::n2::ue8m0.bf16x2.{kind} %r0, %h1, %h2;"
+    found = evaluate(text, [("h1", packed), ("h2", scale)], "r0")
+    numbers = codes.astype(np.uint8).view(NARROW[kind]).astype(np.float64) * 2.0 ** (factors.astype(np.float64) - 127)
+    if "relu" in words:
+        numbers = np.where(np.signbit(numbers) & ~np.isnan(numbers), 0.0, numbers)  # -0, too
+    if "satfinite" in words:
+        largest = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
+        numbers = np.where(np.isnan(numbers), np.nan, np.clip(numbers, -largest, largest))
+    with np.errstate(over="ignore"):
+        wanted = numbers.astype(np.float32).astype(ml_dtypes.bfloat16)
+    got = np.stack([found >> 16, found & 0xFFFF], 1).astype(np.uint16).view(ml_dtypes.bfloat16)
+    nan = np.isnan(numbers)
+    assert (np.isnan(got.astype(np.float32)) == nan).all()
+    assert (got.view(np.uint16)[~nan] == wanted.view(np.uint16)[~nan]).all()
+
+
+def test_a_scale_factor_that_is_no_number():
+    text = "cvt.rn.scaled::n2::ue8m0.bf16x2.e4m3x2 %r0, %h1, %h2;"
+    found = evaluate(text, [("h1", np.full(32, 0x3838)), ("h2", np.full(32, 0xFF80))], "r0")
+    assert np.isnan((found & 0xFFFF0000).view(np.float32)).all() and (found & 0xFFFF == 0x4000).all()
