@@ -53,6 +53,7 @@ TO_TF32 = Condition("and .tf32, without .rna", lambda i: i.has("tf32") and not i
 FROM_HALVES = Condition("from .f16x2 and .bf16x2", lambda i: i.modifiers[-1] in ("f16x2", "bf16x2"))
 FROM_BF16 = Condition("from .bf16x2", lambda i: i.modifiers[-1] == "bf16x2")
 TO_BF16 = Condition("to .bf16x2", lambda i: i.modifiers[-2] == "bf16x2")
+K96 = Condition("with K = 96, which the instruction descriptor says", lambda i: False)
 TO_THE_CLUSTER = Condition("to .shared::cluster", lambda i: not i.has("shared::cta"))
 
 
@@ -180,7 +181,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("cp", "9.7.10.28.5", "8.6", TENSOR, "im2col::w im2col::w::128", lacking="these rows of images"),
     Form("cp mbarrier tcgen05", "9.7.10.28", "9.4", RUBIN, "multicast::cluster::32b"),
     Form("cp", "9.7.10.28.5", "9.4", RUBIN, "override::global_address im2col_no_offs::w"),
-    Form("cp.async.bulk.wait_group", "9.7.10.28.6", "9.5", "sm_100", "sync_restrict::proxy::async", lacking=NO_TEXT),
+    Form("cp.async.bulk.wait_group", "9.7.10.28.6", "9.5", words="sync_restrict::proxy::async", lacking=NO_TEXT),
     Form("tensormap.replace", "9.7.10.29", "8.3", f"sm_90a {SPECIFIC}"),
     Form("tensormap.replace", "9.7.10.29", "8.6", SPECIFIC, "swizzle_atomicity"),
     Form("tensormap.replace tensormap.query", "9.7.10.29", "9.5", f"sm_90a {SPECIFIC}", "alloc_class alloc_class_large",
@@ -236,7 +237,9 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("tcgen05.shift", "9.7.18.9", "8.6", "sm_100a sm_103a sm_110a", lacking="rows that move down"),
     Form("tcgen05", "9.7.18.10", "8.6", "sm_100a sm_110a", "kind::i8"),
     Form("tcgen05", "9.7.18.10", "8.6", "sm_100a sm_103a sm_110a", "scale_vec::1X scale_vec::2X scale_vec::4X"),
-    Form("tcgen05", "9.7.18.10", "9.4", RUBIN, "kind::ti16 decompress::lut::b exclusive spcompress"),
+    Form("tcgen05", "9.7.18.10", "9.4", RUBIN, "kind::ti16 decompress::lut::b spcompress"),
+    Form("tcgen05", "9.7.18.7", "9.4", TENSOR, "exclusive", lacking=NO_TEXT),
+    Form("tcgen05.mma", "9.7.18.10.7", "8.8", "sm_103a", lacking="the layout of its operands", also=K96),
     # 9.7.19 the stack, 9.7.20 video, 9.7.21 others
     Form("alloca stackrestore stacksave", "9.7.19", "7.3"),
     Form("vadd vsub vabsdiff vmin vmax vshl vshr vmad vset", "9.7.20.1", "2.0", lacking="scalar video instructions"),

@@ -621,7 +621,8 @@ multimem.ld_reduce.global.add.f32 %f0, [%d1];  multimem.red.global.add.f32 [%d1]
 multimem.st.async.release.sys.global.u32 [%d1], %r0;
 multimem.cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 64;
 tex.2d.v4.f32.f32 {%f0..%f3}, [%d1, {%f4, %f5}];  suld.b.2d.b32.trap %r0, [%d1, {%r1, %r2}];
-tcgen05.shift.cta_group::1.down [%r0];  vadd.s32.s32.s32 %r1, %r0, %r0;
+tcgen05.shift.cta_group::1.down [%r0];  tcgen05.alloc.exclusive.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 512;
+vadd.s32.s32.s32 %r1, %r0, %r0;
 mul.e4m3x4.e2m1p4x4.e4m3x4.satfinite %r0, %r1, %r2;
 cvt.rs.f16x2.f32 %r0, %f1, %f2, %r3;  cvt.rn.satfinite.s2f6x2.f32 %h0, %f1, %f2;
 fabric.wait.sync_restrict::reads;
