@@ -19,6 +19,7 @@ from emugpu.emulator.ptx.ast import Instruction
 from emugpu.emulator.ptx.parser import parse_module
 from emugpu.launch.coverage import is_implemented
 from emugpu.launch.ptxas import ptxas_version
+from emugpu.paths import ROOT
 
 FAMILIES = [(name, target) for name, (targets, _) in FORMS.items() for target in targets]
 
@@ -96,7 +97,8 @@ def test_what_only_rubin_has_is_refused_for_all_targets_that_are_emulated():
             assert "it needs sm_107" in target_problem(parsed(statement), target), statement
 
 
-def test_a_file_of_the_newest_version_runs():
+def test_a_file_of_the_newest_version_runs_and_the_readme_names_it():
+    assert f"| PTX | ISA {NEWEST} (" in (ROOT / "README.md").read_text()
     assert Module.from_text(module(["mov.u32 %r0, 1;"], "sm_100a", NEWEST)).code("kernel")
 
 
