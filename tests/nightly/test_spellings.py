@@ -18,7 +18,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from ptx_forms import FORMS, module
+from ptx_forms import FORMS, isa_of_ptxas, module
 
 from emugpu.emulator.errors import PtxSyntaxError
 from emugpu.emulator.ptx.ast import Instruction, ParsedModule
@@ -53,12 +53,12 @@ def accepted(path: Path, statements: Iterable[str], target: str) -> list[str]:
     """Returns the statements that ptxas takes. Each has a line of its own."""
     left = list(dict.fromkeys(statements))
     while left:
-        lines, said = rejected(path, module(left, target), target)
+        lines, said = rejected(path, module(left, target, isa_of_ptxas()), target)
         wrong = {line - FIRST for line in lines}
         if not wrong:
             return left
         if lines == {-1}:  # ptxas itself has failed, in one of them
-            return [s for s in left if not rejected(path, module([s], target), target)[0]]
+            return [s for s in left if not rejected(path, module([s], target, isa_of_ptxas()), target)[0]]
         assert wrong <= set(range(len(left))), said
         left = [statement for n, statement in enumerate(left) if n not in wrong]
     return left
@@ -128,6 +128,8 @@ def test_every_form_may_be_spelt_otherwise(family, vary, tmp_path):
     rng = random.Random(family)
     spelt = {other: plain for plain in statements(lines) for other in vary(plain, rng)}
     taken = accepted(tmp_path / "spelt.ptx", spelt, targets[0])
+    if not taken and "PTX ISA" in family:
+        pytest.skip("ptxas does not know these forms")
     assert taken
     assert list(different(((other, spelt[other]) for other in taken), targets[0])) == []
 
