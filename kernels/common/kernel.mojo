@@ -52,7 +52,7 @@ struct Kernel(TrivialRegisterPassable):
     kernels."""
 
     var capabilities: Capabilities
-    var barrier_count: Int  # at most MOST_DECLARED: `declared_error` refuses more
+    var barrier_count: Int  # at most MOST_DECLARED: `check_declared` refuses more
     var buffer_count: Int
     var barriers: StaticTuple[Barrier, MOST_DECLARED]
     var buffers: StaticTuple[Buffer, MOST_DECLARED]

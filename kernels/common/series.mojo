@@ -48,8 +48,8 @@ def kernel_names() -> List[Word]:
 
 
 def find_kernel(name: Word) -> Kernel:
-    """Returns the kernel of this name. For an unknown name, returns a kernel without capabilities, which `find_error`
-    refuses."""
+    """Returns the kernel of this name. For an unknown name, returns a kernel without capabilities, which the rules
+    refuse."""
     comptime for kernel in SERIES:
         if name == kernel.capabilities.name:
             return kernel

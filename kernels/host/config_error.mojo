@@ -6,18 +6,9 @@ struct ConfigError(Copyable, Movable):
 
     var subject: StaticString  # the option that breaks the rule, or `declaration`: the kernel's own
     var instead: StaticString  # other options that could change instead, separated by commas; may be empty
-    var message: String  # the value and the rule; empty for a legal configuration
+    var message: String  # the value and the rule
 
     def __init__(out self, subject: StaticString, message: Some[Writable], *, instead: StaticString = ""):
         self.subject = subject
         self.instead = instead
         self.message = String(message)
-
-    def __init__(out self):
-        """The configuration is legal."""
-        self.subject = ""
-        self.instead = ""
-        self.message = String()
-
-    def is_none(self) -> Bool:
-        return self.message.byte_length() == 0

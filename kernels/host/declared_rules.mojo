@@ -16,17 +16,17 @@ def taken_names() -> List[Word]:
     return barriers + parts^
 
 
-def declared_error(kernel: Kernel) -> ConfigError:
+def check_declared(kernel: Kernel) raises ConfigError:
     """Checks the declarations of a kernel."""
     var owner = kernel.capabilities.name
     if kernel.barrier_count > MOST_DECLARED or kernel.buffer_count > MOST_DECLARED:
         var counts = String(t"{kernel.barrier_count} barriers and {kernel.buffer_count} buffers")
         var rule = String(t"a kernel has at most {MOST_DECLARED} of each")
-        return ConfigError("declaration", t"{owner} declares {counts}: {rule}")
+        raise ConfigError("declaration", t"{owner} declares {counts}: {rule}")
     var names = taken_names()
     for i in range(kernel.barrier_count):
         var one = kernel.barriers[i]
-        var rule = String()
+        var rule: String
         if one.count < 1:
             rule = String(t"has a count of {one.count}: it must be at least 1")
         elif one.arrivals < 1 or one.arrivals > MOST_COUNTED:
@@ -36,7 +36,7 @@ def declared_error(kernel: Kernel) -> ConfigError:
         else:
             rule = name_rule(one.name, names)
         if rule.byte_length() > 0:
-            return ConfigError("declaration", t"the barrier '{one.name}' of {owner} {rule}")
+            raise ConfigError("declaration", t"the barrier '{one.name}' of {owner} {rule}")
         names.append(one.name)
     for i in range(kernel.buffer_count):
         var one = kernel.buffers[i]
@@ -44,9 +44,8 @@ def declared_error(kernel: Kernel) -> ConfigError:
         if one.bytes < 1:
             rule = String(t"has {one.bytes} bytes: it must have at least 1")
         if rule.byte_length() > 0:
-            return ConfigError("declaration", t"the buffer '{one.name}' of {owner} {rule}")
+            raise ConfigError("declaration", t"the buffer '{one.name}' of {owner} {rule}")
         names.append(one.name)
-    return ConfigError()
 
 
 def name_rule(name: Word, names: List[Word]) -> String:

@@ -5,51 +5,50 @@ from ..common.tile import *
 from .config_error import ConfigError
 
 
-def few_rows_error(config: LayerConfig) -> ConfigError:
-    """Returns the first rule that the configuration breaks. Its type of A and B has been checked."""
+def check_few_rows(config: LayerConfig) raises ConfigError:
+    """Checks all but the type of A and B."""
     var name = config.gemm.kernel.name
     var shown = String(t"mma shape {config.gemm.mma_m}x{config.gemm.mma_n}")
     if config.epilogue == UNKNOWN_EPILOGUE:
-        return ConfigError("epilogue", String("epilogue: use one of ") + String(", ").join(epilogue_names()))
+        raise ConfigError("epilogue", "epilogue: use one of " + String(", ").join(epilogue_names()))
     var multiple = 64 // config.fusion().results  # of a pair of gate and up, 8 columns each
     if config.gemm.mma_m != 8 and config.gemm.mma_m != 16:
-        return ConfigError("mma_shape", String(t"{shown}: {name} has 8 or 16 rows of A a CTA"))
+        raise ConfigError("mma_shape", t"{shown}: {name} has 8 or 16 rows of A a CTA")
     if config.gemm.mma_n < multiple or config.gemm.mma_n > 64 or config.gemm.mma_n % multiple != 0:
-        return ConfigError("mma_shape", String(t"{shown}: a multiple of {multiple} rows of B a CTA, up to 64"))
+        raise ConfigError("mma_shape", t"{shown}: a multiple of {multiple} rows of B a CTA, up to 64")
     if config.split_k < 1 or config.split_k > 16:
-        return ConfigError("split_k", String(t"split k {config.split_k}: {name} has 1 to 16 warps a CTA"))
+        raise ConfigError("split_k", t"split k {config.split_k}: {name} has 1 to 16 warps a CTA")
     var most = 128 // config.gemm.mma_n
     if config.gemm.stages < 1 or config.gemm.stages > most:
         var rule = String(t"{name} loads 1 to {most} times before it multiplies {config.gemm.mma_n} rows of B")
-        return ConfigError("stages", String(t"stages {config.gemm.stages}: {rule}"))
+        raise ConfigError("stages", t"stages {config.gemm.stages}: {rule}")
     if config.scales == "block":
-        return ConfigError("scales", String(t"scales block: {name} has one factor for all of C"))
+        raise ConfigError("scales", t"scales block: {name} has one factor for all of C")
     if config.quantises():
-        return ConfigError("out_dtype", String(t"out dtype {config.c_dtype_name()}: not with {name}"), instead="kernel")
+        raise ConfigError("out_dtype", t"out dtype {config.c_dtype_name()}: not with {name}", instead="kernel")
     if config.layout != "nt":
         var message = String(t"layout {config.layout}: {name} reads A as [M, K] and B as [N, K]")
-        return ConfigError("layout", message, instead="kernel")
+        raise ConfigError("layout", message, instead="kernel")
     if config.grouped:
-        return ConfigError("kernel", String(t"groups: {name} multiplies one A and one B"))
+        raise ConfigError("kernel", t"groups: {name} multiplies one A and one B")
     if config.is_fused() and config.scales != "none":
         var message = String(t"epilogue {config.fusion().name}: not with e4m3, which is multiplied by alpha")
-        return ConfigError("epilogue", message, instead="dtype")
-    return unused_error(config)
+        raise ConfigError("epilogue", message, instead="dtype")
+    check_unused(config)
 
 
-def unused_error(config: LayerConfig) -> ConfigError:
+def check_unused(config: LayerConfig) raises ConfigError:
     """Refuses other values than the only ones of options that are about clusters, TMA or the order of operands."""
     var rule = String(t": {config.gemm.kernel.name} has no clusters and no TMA")
     if config.gemm.cta_group != 1:
-        return ConfigError("cta_group", String(t"cta group {config.gemm.cta_group}{rule}"), instead="kernel")
+        raise ConfigError("cta_group", t"cta group {config.gemm.cta_group}{rule}", instead="kernel")
     if config.gemm.cluster_size() != 1:
-        return ConfigError("cluster", String(t"cluster {config.gemm.cluster_m}x{config.gemm.cluster_n}{rule}"), instead="kernel")
+        raise ConfigError("cluster", t"cluster {config.gemm.cluster_m}x{config.gemm.cluster_n}{rule}", instead="kernel")
     if not config.gemm.multicast:
-        return ConfigError("multicast", String(t"multicast=false{rule}"), instead="kernel")
+        raise ConfigError("multicast", t"multicast=false{rule}", instead="kernel")
     if config.gemm.epilogue_width != 16:
-        return ConfigError("epilogue_width", String(t"epilogue width {config.gemm.epilogue_width}{rule}"), instead="kernel")
+        raise ConfigError("epilogue_width", t"epilogue width {config.gemm.epilogue_width}{rule}", instead="kernel")
     if config.gemm.band_m != 0:
-        return ConfigError("band_m", String(t"band of {config.gemm.band_m} CTAs{rule}"), instead="kernel")
+        raise ConfigError("band_m", t"band of {config.gemm.band_m} CTAs{rule}", instead="kernel")
     if config.swapped:
-        return ConfigError("swapped", String(t"swapped{rule}"), instead="kernel")
-    return ConfigError()
+        raise ConfigError("swapped", t"swapped{rule}", instead="kernel")

@@ -169,7 +169,9 @@ struct LaunchPlan(Copyable):
         )
         var longest = max(self.a.row_bytes(), self.b.row_bytes(), self.c.row_bytes())
         if config.gemm.kernel.reads_directly and longest > LONGEST_ROW:
-            raise Error("a row of A, B or C takes ", longest, " bytes, and ", config.gemm.kernel.name, " reads 1 GB at most")
+            raise Error(
+                "a row of A, B or C takes ", longest, " bytes, and ", config.gemm.kernel.name, " reads 1 GB at most"
+            )
         self.scales = []
         if config.promotes():
             var blocks = ceildiv(k, F32_BLOCK)

@@ -22,7 +22,7 @@ from .launch_plan import DENSE, LaunchPlan, LeadingDimensions
 from ..common.options import whole_number
 from .options import parse_configuration, split_options
 from .plan_json import config_json, plan_json
-from .rules import ConfigError, find_error
+from .rules import check, config_error
 from std.sys import argv, exit, stderr, stdin
 
 
@@ -30,14 +30,15 @@ def reply_to(line: String) -> String:
     """Returns the line of JSON for a line of options."""
     try:
         var config = parse_configuration(split_options(line))
-        var wrong = find_error(config)
-        if wrong.is_none():
+        try:
+            check(config)
             return object([member("config", config_json(config))])
-        var subject = string_member("subject", wrong.subject)
-        var refused = object(
-            [subject, string_member("instead", wrong.instead), string_member("message", wrong.message)]
-        )
-        return object([member("refused", refused)])
+        except wrong:
+            var subject = string_member("subject", wrong.subject)
+            var refused = object(
+                [subject, string_member("instead", wrong.instead), string_member("message", wrong.message)]
+            )
+            return object([member("refused", refused)])
     except error:
         return object([string_member("error", String(error))])
 
@@ -84,9 +85,9 @@ def print_plan() raises:
     var given = numbers("ld")
     var ld = DENSE if len(given) == 0 else LeadingDimensions(given[0], given[1], given[2])
     var config = parse_configuration(List[String](arguments[4:]))
-    var wrong = find_error(config)
-    if not wrong.is_none():
-        raise Error(wrong.message)
+    var wrong = config_error(config)
+    if wrong.byte_length() > 0:
+        raise Error(wrong)
     print(plan_json(config, LaunchPlan(config, m, n, k, len(sizes), ld), String(), sizes))
 
 
