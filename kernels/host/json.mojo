@@ -1,42 +1,35 @@
-"""JSON as text. Functions return values, or the members of an object."""
+"""JSON as text. Text must not contain quotes, backslashes or control characters."""
 
 
-def quoted(text: String) -> String:
-    """Returns a JSON string. The text must not contain quotes, backslashes or control characters."""
-    return String('"', text, '"')
+struct Json(ImplicitlyCopyable, Writable):
+    """A JSON value. Numbers and lists convert to it; anything else becomes a string."""
+
+    var text: String
+
+    def __init__(out self, *, text: String):
+        """Takes text that is JSON already."""
+        self.text = text
+
+    @implicit
+    def __init__[T: Writable, //](out self, value: T):
+        comptime if T == Bool:
+            self.text = String(value).lower()
+        elif T == Int or T == List[Int] or T == List[Json]:
+            self.text = String(value)
+        else:
+            self.text = String('"', value, '"')
+
+    def write_to(self, mut writer: Some[Writer]):
+        writer.write(self.text)
 
 
-def member(name: StaticString, value: Int) -> String:
-    """Returns a member of an object."""
-    return String(quoted(name), ": ", value)
+def numbers(*items: Int) -> List[Int]:
+    """Returns a list: a literal has no type that converts to JSON."""
+    return [item for item in items]
 
 
-def member(name: StaticString, value: Bool) -> String:
-    """Returns a member of an object."""
-    return String(quoted(name), ": ", "true" if value else "false")
-
-
-def member(name: StaticString, value: String) -> String:
-    """Returns a member of an object whose value is JSON already."""
-    return String(quoted(name), ": ", value)
-
-
-def string_member(name: StaticString, value: Some[Writable]) -> String:
-    """Returns a member of an object whose value is a JSON string."""
-    return member(name, quoted(String(value)))
-
-
-def array(items: List[String]) -> String:
-    return String("[", String(", ").join(items), "]")
-
-
-def numbers(items: List[Int]) -> String:
-    return array([String(item) for item in items])
-
-
-def numbers(*items: Int) -> String:
-    return array([String(item) for item in items])
-
-
-def object(members: List[String]) -> String:
-    return String("{", String(", ").join(members), "}")
+def object(var **members: Json) -> Json:
+    """Returns an object with these members, in this order."""
+    return Json(
+        text=String("{", String(", ").join([String(t'"{one.key}": {one.value}') for one in members.items()]), "}")
+    )

@@ -17,7 +17,7 @@ configuration or a size breaks a rule, it prints one line on standard error and 
 `plan configs` reads lines of options and prints a line for each: {"config": {...}} with all options; {"refused":
 {"subject", "instead", "message"}} if it breaks a rule (ConfigError); or {"error": message} if it is no configuration.
 """
-from .json import object, member, string_member
+from .json import object
 from .launch_plan import DENSE, LaunchPlan, LeadingDimensions
 from ..common.options import whole_number
 from .options import parse_configuration, split_options
@@ -32,15 +32,12 @@ def reply_to(line: String) -> String:
         var config = parse_configuration(split_options(line))
         try:
             check(config)
-            return object([member("config", config_json(config))])
+            return object(config=config_json(config)).text
         except wrong:
-            var subject = string_member("subject", wrong.subject)
-            var refused = object(
-                [subject, string_member("instead", wrong.instead), string_member("message", wrong.message)]
-            )
-            return object([member("refused", refused)])
+            var refused = object(subject=wrong.subject, instead=wrong.instead, message=wrong.message)
+            return object(refused=refused^).text
     except error:
-        return object([string_member("error", String(error))])
+        return object(error=String(error)).text
 
 
 def serve_lines() raises:
@@ -88,7 +85,7 @@ def print_plan() raises:
     var wrong = config_error(config)
     if wrong.byte_length() > 0:
         raise Error(wrong)
-    print(plan_json(config, LaunchPlan(config, m, n, k, len(sizes), ld), String(), sizes))
+    print(plan_json(config, LaunchPlan(config, m, n, k, len(sizes), ld), sizes))
 
 
 def plan_main():
