@@ -3,11 +3,11 @@ from kernels.common.config import GemmConfig
 from kernels.common.cta import Cta, Problem
 from kernels.common.epilogue_store import finish_stores, write_step
 from kernels.common.kernel import Barrier, Buffer, Kernel
-from kernels.common.producer import produce
+from kernels.common.producer import produce_tile
 from kernels.common.ptx import load_shared_f32, store_shared
 from kernels.common.scheduler import TileScheduler
 from kernels.sm100.epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from kernels.sm100.mainloop import multiply
+from kernels.sm100.mainloop import multiply_tile
 from max.gpu.primitives.cluster import elect_one_sync
 from std.memory import bitcast
 
@@ -47,6 +47,6 @@ def kernel[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileSc
         if elect_one_sync():
             store_shared(cta.buffer[KERNEL, FACTOR](), bitcast[DType.uint32](Float32(1)))
             cta.barrier[KERNEL, READY]().arrive()
-            produce(cta, problem, tiles.tile)
+            produce_tile(cta, problem, tiles.tile)
     else:
-        multiply(cta, problem)
+        multiply_tile(cta, problem)

@@ -2,10 +2,10 @@
 from kernels.common.config import GemmConfig, Kernel
 from kernels.common.cta import Cta, Problem
 from kernels.common.epilogue_store import finish_stores, write_double_buffered
-from kernels.common.producer import produce
+from kernels.common.producer import produce_tile
 from kernels.common.scheduler import TileScheduler
 from kernels.sm100.epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from kernels.sm100.mainloop import multiply
+from kernels.sm100.mainloop import multiply_tile
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime KERNEL = Kernel(
@@ -24,6 +24,6 @@ def kernel[config: GemmConfig](cta: Cta[config], problem: Problem, tiles: TileSc
         finish_stores(epilogue.leads())
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tiles.tile)
+            produce_tile(cta, problem, tiles.tile)
     else:
-        multiply(cta, problem)
+        multiply_tile(cta, problem)

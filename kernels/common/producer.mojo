@@ -89,7 +89,7 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
 
 
 @inline(.always)
-def produce[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
+def produce_tile[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
     """Fills a stage for each K step of the only tile of a CTA. One thread of every CTA calls this."""
     var loader = Loader[config](cta, problem, problem.n)
     var stages = cta.stages(PRODUCER)

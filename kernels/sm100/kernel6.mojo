@@ -12,9 +12,9 @@ again only after every MMA that reads its slices has arrived.
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
-from ..common.producer import produce
+from ..common.producer import produce_tile
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from .mainloop import multiply
+from .mainloop import multiply_tile
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime PRODUCER_WARP = EPILOGUE_WARPS
@@ -27,6 +27,6 @@ def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
         write_tile[config](wait_for_accumulator(cta, tile), problem.c)
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tile)
+            produce_tile(cta, problem, tile)
     else:
-        multiply(cta, problem)
+        multiply_tile(cta, problem)

@@ -7,9 +7,9 @@ thread are those of kernel 6.
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import finish_stores, write_double_buffered
-from ..common.producer import produce
+from ..common.producer import produce_tile
 from .epilogue import EPILOGUE_WARPS, wait_for_accumulator
-from .mainloop import multiply
+from .mainloop import multiply_tile
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime PRODUCER_WARP = EPILOGUE_WARPS
@@ -24,6 +24,6 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
         finish_stores(epilogue.leads())
     elif cta.warp == PRODUCER_WARP:
         if elect_one_sync():
-            produce(cta, problem, tile)
+            produce_tile(cta, problem, tile)
     else:
-        multiply(cta, problem)
+        multiply_tile(cta, problem)

@@ -33,7 +33,7 @@ struct Multiplier[config: GemmConfig](TrivialRegisterPassable):
 
 
 @inline(.always)
-def multiply[config: GemmConfig](cta: Cta[config], problem: Problem):
+def multiply_tile[config: GemmConfig](cta: Cta[config], problem: Problem):
     """Multiplies the stages of the only tile of a CTA, in one thread of the CTA that leads the MMA. A commit arrives
     when all earlier MMAs are done: for a stage, at the empty barriers of all CTAs that wrote into it; for the tile, at
     the full barriers of the accumulator in both CTAs of a pair."""

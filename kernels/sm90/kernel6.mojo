@@ -12,7 +12,7 @@ A tile of 64 rows has one consumer warpgroup."""
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import write_tile
-from ..common.producer import produce
+from ..common.producer import produce_tile
 from .warpgroup import warp_of_group, warpgroup
 from .epilogue import Epilogue
 from .mainloop import Consumer, consume_one_tile, skip_one_tile
@@ -52,7 +52,7 @@ def kernel6[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem, tile)
+                produce_tile(cta, problem, tile)
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)

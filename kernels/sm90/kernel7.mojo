@@ -6,7 +6,7 @@ that CTAs that run at the same time share operands in the L2 cache (LaunchPlan).
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.epilogue_store import finish_stores, write_double_buffered
-from ..common.producer import produce
+from ..common.producer import produce_tile
 from .warpgroup import warp_of_group
 from .epilogue import Epilogue
 from .kernel6 import give_registers, is_producer, take_registers
@@ -21,7 +21,7 @@ def kernel7[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
         give_registers[config]()
         if warp_of_group(cta) == 0:
             if elect_one_sync():
-                produce(cta, problem, tile)
+                produce_tile(cta, problem, tile)
     else:
         take_registers[config]()
         var consumer = Consumer[config](cta)

@@ -61,7 +61,7 @@ def test_a_file_runs_as_a_kernel_of_the_series(tmp_path):
     assert own["figures"] == seventh["figures"]
 
     # What is edited is compiled anew: without its producer the MMA waits for ever.
-    mine.write_text(text.replace("produce(cta, problem, tiles.tile)", "pass"))
+    mine.write_text(text.replace("produce_tile(cta, problem, tiles.tile)", "pass"))
     hung = harness(tmp_path, "run", "mine.mojo", *PRODUCT, "--schedules", "2")
     assert hung.returncode == 3 and "waits" in hung.stderr + hung.stdout
     assert f"harness run {mine}" in hung.stderr + hung.stdout
@@ -223,7 +223,7 @@ def test_a_worker_without_the_file_says_so(tmp_path):
 def test_two_kernels_in_a_command_and_in_its_workers(tmp_path):
     """The second is kernel 7 without its producer, so its MMA waits for ever."""
     _, second = two_kernels(tmp_path)
-    second.write_text(second.read_text().replace("produce(cta, problem, tiles.tile)", "pass"))
+    second.write_text(second.read_text().replace("produce_tile(cta, problem, tiles.tile)", "pass"))
     given = ("one.mojo", "two.mojo", *PRODUCT)
     done = harness(tmp_path, "compare", *given, "--json", "-")
     assert done.returncode == 3 and "two: " in done.stderr and "waits" in done.stderr, done.stderr
