@@ -8,7 +8,7 @@ from .schedule import *
 from .series import find_kernel, kernel_names
 from .tile import element_bytes
 from .types import OUT_DTYPES, dtype_names, element_type, float_name
-from .word import Word, matching_string
+from .word import Word
 
 
 __extension LayerConfig:
@@ -98,3 +98,12 @@ __extension LayerConfig:
         var depth = max(1, 64 // max(1, self.gemm.mma_n)) if direct else 1
         self.gemm.stages = options.number("stages", self.stages_that_fit() if kernel.pipelined else depth)
         options.finish()
+
+
+def matching_string[*choices: StaticString](word: Word) -> StaticString:
+    """Returns the choice that equals the word, as a string, for comparisons in the code of a kernel. LLVM evaluates
+    comparisons of strings later than of numbers, which changes the order of instructions."""
+    comptime for i in range(choices.size):
+        if word == choices[i]:
+            return choices[i]
+    return ""

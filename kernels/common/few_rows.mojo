@@ -15,7 +15,7 @@ from .global_memory import store_bytes
 from .launch_control import griddepcontrol_wait, launch_dependents
 from .layer import EpilogueOperands
 from .layer_config import LayerConfig
-from .pack import pack_pair
+from .box import pack_pair
 from .ptx import Registers
 from max.gpu import block_idx, thread_idx
 from max.gpu.memory import external_memory

@@ -1,7 +1,6 @@
 """Boxes of C of kernels 8 and 9: also transposed, of 4- and 8-bit elements, and up to the last row of a group."""
-from .box import BoxRows, pack_wide, swizzle, write_wide
+from .box import BoxRows, pack_wide, store_matrices, swizzle, write_wide
 from .layer_config import LayerConfig
-from .pack import store_matrices
 from .pack_narrow import pack_eight, pack_four, store_halves, store_quarters
 from .ptx import store_shared
 from .tile import element_bytes

@@ -9,7 +9,6 @@
 How a role commits or releases depends on what fills or reads the stage: an arrival that announces the bytes of TMA
 copies, a commit of the tensor core, or an arrival of a thread. So the role contains that line, on `full()` or
 `empty()`."""
-from .ptx import pinned
 from std.sys._assembly import inlined_assembly
 
 
@@ -62,30 +61,12 @@ struct MBarrier(TrivialRegisterPassable):
             self.address
         )
 
-    @inline(.always)
-    def arrive_release(self):
-        """Arrives with release at cluster scope: a thread of any CTA that waits with `wait_acquire` observes the
-        earlier reads and writes of this thread (PTX ISA 9.7.13.15.13)."""
-        inlined_assembly[
-            "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"
-        ](self.address)
-
     # ---- waits -----------------------------------------------------------------------------------------------------
     @inline(.always)
     def wait(self, parity: UInt32):
         """Waits until the phase of this parity has completed. Parity 1 counts as completed on a new barrier."""
         while not inlined_assembly[
             "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
-        ](self.address, parity):
-            pass
-
-    @inline(.always)
-    def wait_acquire(self, parity: UInt32):
-        """Waits with acquire at cluster scope: observes what other CTAs did before they arrived with release."""
-        while not inlined_assembly[
-            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 $0, [$1], $2;",
-            Bool,
-            constraints="=b,r,r,~{memory}",
         ](self.address, parity):
             pass
 
@@ -173,17 +154,3 @@ struct Pipeline[stages: Int](TrivialRegisterPassable):
             if self.stage == UInt32(Self.stages):
                 self.stage = 0
                 self.parity ^= 1
-
-    @inline(.always)
-    def skip(mut self, count: UInt32):
-        """Moves `count` stages further."""
-        var place = self.stage + count
-        self.parity ^= place // UInt32(Self.stages) & 1
-        self.stage = place % UInt32(Self.stages)
-
-    @inline(.always)
-    def pin(mut self):
-        """Keeps the compiler from computing the position any earlier. In unrolled code it would compute the positions
-        of all stages in advance, and run out of registers."""
-        self.stage = pinned(self.stage)
-        self.parity = pinned(self.parity)

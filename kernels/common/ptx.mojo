@@ -2,7 +2,7 @@
 
 Shared memory addresses have 32 bits; bits 24 and up of a CTA's own addresses hold its rank in the cluster. Convergent
 instructions (barriers, `elect.sync`, shuffles) use the library instead, because the compiler may duplicate inline
-assembly into both sides of a branch. Other files wrap TMA copies (tma.mojo), conversions (pack.mojo), mbarriers
+assembly into both sides of a branch. Other files wrap TMA copies (tma.mojo), conversions (box.mojo), mbarriers
 (pipeline.mojo), launch control (launch_control.mojo) and global memory (global_memory.mojo)."""
 from std.sys import _RegisterPackType
 from std.sys._assembly import inlined_assembly
@@ -61,26 +61,8 @@ def fence_proxy_async():
     inlined_assembly["fence.proxy.async.shared::cta;", NoneType, constraints="~{memory}"]()
 
 
-# ---- operations behind a wait ----------------------------------------------------------------------------------------
-@inline(.always)
-def mul_after_wait(a: Float32, b: Float32) -> Float32:
-    """Returns a * b. The compiler keeps this behind the wait for the tensor core, which writes `a`."""
-    return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
-
-
-@inline(.always)
-def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
-    """Returns a * b + c, rounded once. It stays behind the wait, like `mul_after_wait`."""
-    return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
-
-
+# ---- order -----------------------------------------------------------------------------------------------------------
 @inline(.always)
 def pinned(value: UInt32) -> UInt32:
     """Returns the same value, which the compiler computes here and no earlier."""
     return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](value)
-
-
-@inline(.always)
-def pinned(value: Float32) -> Float32:
-    """Returns the same value, which the compiler uses here and no earlier."""
-    return inlined_assembly["", Float32, constraints="=f,0", has_side_effect=True](value)

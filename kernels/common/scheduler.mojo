@@ -6,7 +6,7 @@ from .launch_control import NOTHING_CANCELED, canceled_cluster_x, store_async, t
 from .pipeline import CONSUMER, PRODUCER, Pipeline, address_in
 from .ptx import fence_proxy_async, load_shared, store_shared
 from .raster import Raster
-from .responses import response_address, responses
+from .responses import *
 from .schedule import *
 from max.gpu import block_idx, grid_dim
 from max.gpu.primitives.cluster import elect_one_sync

@@ -44,12 +44,3 @@ def bytes_of(text: StringSlice) -> Bytes:
     for i in range(min(LENGTH, text.byte_length())):
         found[i] = text.as_bytes()[i]
     return found
-
-
-def matching_string[*choices: StaticString](word: Word) -> StaticString:
-    """Returns the choice that equals the word, as a string, for comparisons in the code of a kernel. LLVM evaluates
-    comparisons of strings later than of numbers, which changes the order of instructions."""
-    comptime for i in range(choices.size):
-        if word == choices[i]:
-            return choices[i]
-    return ""

@@ -59,15 +59,6 @@ struct Epilogue[config: GemmConfig, Rows: BoxRows = PlainRows[config]](Team, Tri
         return words
 
     @inline(.always)
-    def shifted_right(self, columns: Int32) -> Self:
-        """Returns the epilogue of the columns this far to the right, in TMEM and in C."""
-        var other = self
-        other.tmem += UInt32(columns)
-        other.column += columns
-        other.values_column += UInt32(columns)
-        return other
-
-    @inline(.always)
     def read[step: Int](self) -> SIMD[DType.uint32, Self.words]:
         return self.pack_words(self.load[step]())
 

@@ -19,13 +19,24 @@ from ..common.scheduler import request_tiles
 from ..common.series import find_kernel
 from ..common.tile_producer import produce_tiles
 from .block_scaled import ScaledMultiplier
-from .epilogue import EPILOGUE_WARPS, release_accumulator, wait_for_accumulator
+from .epilogue import EPILOGUE_WARPS, Epilogue, release_accumulator, wait_for_accumulator
 from .kernel8 import MMA_WARP, PRODUCER_WARP
 from .quantise import quantise
 from .tcgen05 import commit
 from max.gpu.primitives.cluster import elect_one_sync
 
 comptime KERNEL = find_kernel("kernel9")
+
+
+__extension Epilogue:
+    @inline(.always)
+    def shifted_right(self, columns: Int32) -> Self:
+        """Returns the epilogue of the columns this far to the right, in TMEM and in C."""
+        var other = self
+        other.tmem += UInt32(columns)
+        other.column += columns
+        other.values_column += UInt32(columns)
+        return other
 
 
 @inline(.always)

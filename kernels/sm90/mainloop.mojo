@@ -2,8 +2,18 @@
 from ..common.config import GemmConfig
 from ..common.cta import Cta, Problem, Tile
 from ..common.pipeline import CONSUMER, MBarrier, Pipeline
+from ..common.ptx import pinned
 from .warpgroup import sync_warpgroup, warp_of_group, warpgroup
 from .wgmma import Accumulator, operand_descriptor
+
+
+__extension Pipeline:
+    @inline(.always)
+    def pin(mut self):
+        """Keeps the compiler from computing the position any earlier. In unrolled code it would compute the positions
+        of all stages in advance, and run out of registers."""
+        self.stage = pinned(self.stage)
+        self.parity = pinned(self.parity)
 
 
 trait StageConsumer(TrivialRegisterPassable):

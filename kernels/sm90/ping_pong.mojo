@@ -15,7 +15,7 @@ from ..common.epilogue_store import finish_stores, write_double_buffered
 from ..common.layer import Layer
 from ..common.layer_config import LayerConfig
 from ..common.layer_order import LayerTiles
-from ..common.pipeline import CONSUMER
+from ..common.pipeline import CONSUMER, Pipeline
 from .layer_epilogue import finished
 from .mainloop import NoSideJob, skip_tile, start_tile
 from .promotion import LayerConsumer
@@ -26,6 +26,15 @@ from max.gpu.sync import named_barrier, named_barrier_arrive
 comptime BOTH_WARPGROUPS = Int32(2 * WARPGROUP_WARPS * 32)
 comptime FIRST_ORDER_BARRIER = Int32(3)
 """The first of two named barriers, one for each warpgroup. Barriers 1 and 2 belong to their epilogues."""
+
+
+__extension Pipeline:
+    @inline(.always)
+    def skip(mut self, count: UInt32):
+        """Moves `count` stages further."""
+        var place = self.stage + count
+        self.parity ^= place // UInt32(Self.stages) & 1
+        self.stage = place % UInt32(Self.stages)
 
 
 @fieldwise_init

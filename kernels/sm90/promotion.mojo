@@ -10,10 +10,10 @@ from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
 from ..common.cta import Cta
 from ..common.layer_config import LayerConfig
 from ..common.pipeline import Pipeline
-from ..common.ptx import fence_proxy_async, fma_after_wait, load_shared_f32
+from ..common.ptx import fence_proxy_async, load_shared_f32
 from .mainloop import Consumer, StageConsumer
 from .warpgroup import warp_of_group
-from .wgmma import MMA_M, Accumulator, multiply_slice
+from .wgmma import MMA_M, Accumulator, fma_after_wait, multiply_slice
 from max.gpu.compute.mma import wgmma_commit_group_sync, wgmma_fence_aligned
 from max.gpu.sync import syncwarp
 from std.utils.static_tuple import StaticTuple

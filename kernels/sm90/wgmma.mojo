@@ -11,6 +11,7 @@ from max.gpu.compute.mma import (
     wgmma_fence_aligned,
     wgmma_wait_group_sync,
 )
+from std.sys._assembly import inlined_assembly
 from std.utils.static_tuple import StaticTuple
 
 comptime MMA_M = 64
@@ -94,3 +95,22 @@ struct Accumulator[config: GemmConfig](Sums):
     @inline(.always)
     def value[block: Int, register: Int](self) -> Float32:
         return self.values[block][register]
+
+
+# ---- operations behind the wait for the tensor core ------------------------------------------------------------------
+@inline(.always)
+def mul_after_wait(a: Float32, b: Float32) -> Float32:
+    """Returns a * b. The compiler keeps this behind the wait for the tensor core, which writes `a`."""
+    return inlined_assembly["mul.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f"](a, b)
+
+
+@inline(.always)
+def fma_after_wait(a: Float32, b: Float32, c: Float32) -> Float32:
+    """Returns a * b + c, rounded once. It stays behind the wait too."""
+    return inlined_assembly["fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f"](a, b, c)
+
+
+@inline(.always)
+def pinned(value: Float32) -> Float32:
+    """Returns the same value, which the compiler uses here and no earlier."""
+    return inlined_assembly["", Float32, constraints="=f,0", has_side_effect=True](value)
