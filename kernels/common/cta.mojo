@@ -110,14 +110,16 @@ struct Cta[config: GemmConfig](TrivialRegisterPassable):
     def barrier[kernel: Kernel, declared: Barrier](self, number: UInt32 = 0) -> MBarrier:
         """Returns an mbarrier that the kernel declares."""
         comptime offset = kernel.offset_of(declared)
-        comptime assert offset >= 0, "the kernel does not declare this barrier"
+        comptime name = kernel.capabilities.name
+        comptime assert offset >= 0, String(t"add the barrier '{declared.name}' to the `barriers` of the kernel {name}")
         return MBarrier(self.shared + UInt32(Self.layout.declared_barriers + offset)).next(number)
 
     @inline(.always)
     def buffer[kernel: Kernel, declared: Buffer](self) -> UInt32:
         """Returns the shared memory address of a buffer that the kernel declares."""
         comptime offset = kernel.offset_of(declared)
-        comptime assert offset >= 0, "the kernel does not declare this buffer"
+        comptime name = kernel.capabilities.name
+        comptime assert offset >= 0, String(t"add the buffer '{declared.name}' to the `buffers` of the kernel {name}")
         return self.shared + UInt32(Self.layout.declared_buffers + offset)
 
     @inline(.always)

@@ -148,6 +148,17 @@ def test_a_wrong_declaration_is_refused_in_one_line(tmp_path, right, wrong, mess
 
 @pytest.mark.slow
 @nightly_unless_what_runs_changed
+def test_a_barrier_that_the_kernel_does_not_declare_is_named(tmp_path):
+    text = WITH_BARRIER.read_text()
+    assert text.count("    barriers=[READY],\n") == 1
+    (tmp_path / "mine.mojo").write_text(text.replace("    barriers=[READY],\n", ""))
+    done = harness(tmp_path, "run", "mine.mojo", "--shape", "256")
+    assert done.returncode == 3
+    assert "add the barrier 'factor ready' to the `barriers` of the kernel my_barrier" in done.stderr
+
+
+@pytest.mark.slow
+@nightly_unless_what_runs_changed
 def test_a_misspelt_field_of_a_barrier_names_the_missing_one(tmp_path):
     (tmp_path / "mine.mojo").write_text(WITH_BARRIER.read_text().replace("arrivals=1", "arivals=1"))
     done = harness(tmp_path, "run", "mine.mojo", "--shape", "256")
