@@ -1,6 +1,5 @@
 """Reads a configuration from options. The kernel chooses the options that are left out."""
 from .block_scaling import E4M3, find_scaling
-from .config import GemmConfig
 from .epilogues import Fusion, epilogue_names, epilogue_number
 from .layer_config import LayerConfig
 from .options import Options

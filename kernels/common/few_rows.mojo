@@ -199,7 +199,8 @@ def load[offset: Int, whole: Bool, once: Bool](address: UInt64, inside: Bool) ->
 def mma[config: LayerConfig](a: Words, low: UInt32, high: UInt32, sums: Sums) -> Sums:
     """Returns the sums, and added to them 16 rows of A times 8 rows of B, 32 bytes deep. All threads of a warp call
     this, with the thread's part of A and two words of B."""
-    comptime type: StaticString = "e4m3" if config.scaling.bits == 8 else "bf16" if config.gemm.dtype == DType.bfloat16 else "f16"
+    comptime half: StaticString = "bf16" if config.gemm.dtype == DType.bfloat16 else "f16"
+    comptime type = "e4m3" if config.scaling.bits == 8 else half
     comptime shape = String("m16n8k", config.scaling.mma_k())
     var found = inlined_assembly[
         String("mma.sync.aligned.", shape, ".row.col.f32.", type, ".", type, ".f32")

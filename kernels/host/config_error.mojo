@@ -12,3 +12,9 @@ struct ConfigError(Copyable, Movable):
         self.subject = subject
         self.instead = instead
         self.message = String(message)
+
+
+def check_only(holds: Bool, subject: StaticString, message: Some[Writable]) raises ConfigError:
+    """Refuses an option unless it has the only value that the kernel takes."""
+    if not holds:
+        raise ConfigError(subject, message, instead="kernel")

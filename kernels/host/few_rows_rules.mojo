@@ -2,7 +2,7 @@
 from ..common.epilogues import UNKNOWN_EPILOGUE, epilogue_names
 from ..common.layer_config import LayerConfig
 from ..common.tile import *
-from .config_error import ConfigError
+from .config_error import ConfigError, check_only
 
 
 def check_few_rows(config: LayerConfig) raises ConfigError:
@@ -39,16 +39,11 @@ def check_few_rows(config: LayerConfig) raises ConfigError:
 
 def check_unused(config: LayerConfig) raises ConfigError:
     """Refuses other values than the only ones of options that are about clusters, TMA or the order of operands."""
-    var rule = String(t": {config.gemm.kernel.name} has no clusters and no TMA")
-    if config.gemm.cta_group != 1:
-        raise ConfigError("cta_group", t"cta group {config.gemm.cta_group}{rule}", instead="kernel")
-    if config.gemm.cluster_size() != 1:
-        raise ConfigError("cluster", t"cluster {config.gemm.cluster_m}x{config.gemm.cluster_n}{rule}", instead="kernel")
-    if not config.gemm.multicast:
-        raise ConfigError("multicast", t"multicast=false{rule}", instead="kernel")
-    if config.gemm.epilogue_width != 16:
-        raise ConfigError("epilogue_width", t"epilogue width {config.gemm.epilogue_width}{rule}", instead="kernel")
-    if config.gemm.band_m != 0:
-        raise ConfigError("band_m", t"band of {config.gemm.band_m} CTAs{rule}", instead="kernel")
-    if config.swapped:
-        raise ConfigError("swapped", t"swapped{rule}", instead="kernel")
+    var gemm = config.gemm
+    var rule = String(t": {gemm.kernel.name} has no clusters and no TMA")
+    check_only(gemm.cta_group == 1, "cta_group", t"cta group {gemm.cta_group}{rule}")
+    check_only(gemm.cluster_size() == 1, "cluster", t"cluster {gemm.cluster_m}x{gemm.cluster_n}{rule}")
+    check_only(gemm.multicast, "multicast", t"multicast=false{rule}")
+    check_only(gemm.epilogue_width == 16, "epilogue_width", t"epilogue width {gemm.epilogue_width}{rule}")
+    check_only(gemm.band_m == 0, "band_m", t"band of {gemm.band_m} CTAs{rule}")
+    check_only(not config.swapped, "swapped", t"swapped{rule}")

@@ -6,7 +6,7 @@ from ..common.schedule import *
 from ..common.layer_config import LayerConfig
 from ..common.epilogues import UNKNOWN_EPILOGUE, epilogue_names
 from ..common.series import find_kernel, kernel_names
-from .config_error import ConfigError
+from .config_error import ConfigError, check_only
 from .declared_rules import check_declared
 from .few_rows_rules import check_few_rows
 from .tile_rules import check_cluster, check_layout, check_mma, check_sharing, check_stages
@@ -82,18 +82,12 @@ def check_one_tile(config: LayerConfig) raises ConfigError:
     """Refuses options about the order of tiles for kernels whose CTAs compute one tile each."""
     var gemm = config.gemm
     var rule = String(t": {gemm.kernel.name} computes one tile a CTA, at its place in the grid")
-    if gemm.scheduler != "none":
-        raise ConfigError("scheduler", t"scheduler {gemm.scheduler}{rule}", instead="kernel")
-    if gemm.raster_group != 1:
-        raise ConfigError("raster_group", t"raster group {gemm.raster_group}{rule}", instead="kernel")
-    if config.accumulators != 1:
-        raise ConfigError("accumulators", t"accumulators {config.accumulators}{rule}", instead="kernel")
-    if config.clc_depth != 0:
-        raise ConfigError("clc_depth", t"clc depth {config.clc_depth}{rule}", instead="kernel")
-    if config.sms != 0:
-        raise ConfigError("sms", t"sms {config.sms}{rule}", instead="kernel")
-    if config.ping_pong:
-        raise ConfigError("ping_pong", t"ping-pong{rule}", instead="kernel")
+    check_only(gemm.scheduler == "none", "scheduler", t"scheduler {gemm.scheduler}{rule}")
+    check_only(gemm.raster_group == 1, "raster_group", t"raster group {gemm.raster_group}{rule}")
+    check_only(config.accumulators == 1, "accumulators", t"accumulators {config.accumulators}{rule}")
+    check_only(config.clc_depth == 0, "clc_depth", t"clc depth {config.clc_depth}{rule}")
+    check_only(config.sms == 0, "sms", t"sms {config.sms}{rule}")
+    check_only(not config.ping_pong, "ping_pong", t"ping-pong{rule}")
 
 
 def check_schedule(config: LayerConfig) raises ConfigError:

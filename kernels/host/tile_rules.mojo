@@ -1,6 +1,6 @@
 """Rules about tiles: MMA shape, layout, cluster, multicast and stages must be possible on the hardware."""
 from ..common.block_scaling import ATOM_ROWS, F32_BLOCK
-from ..common.config import SHARED_MEMORY_LIMIT, SWIZZLE_ROW_BYTES, SharedMemory
+from ..common.config import SHARED_MEMORY_LIMIT, SharedMemory
 from ..common.layer_config import LayerConfig
 from .config_error import ConfigError
 

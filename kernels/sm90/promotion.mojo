@@ -6,7 +6,7 @@ wgmma adds fp8 with 13 fraction bits (measured on an H200; arXiv 2511.10909), so
 over its sums: *promotion*. A warpgroup has 64 rows x 128 columns of partial sums at a time, a *piece*, and waits for
 them. Meanwhile the tensor core works for the other warpgroup."""
 from ..common.block_scaling import F32_BLOCK
-from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES, GemmConfig
+from ..common.config import MMA_K_BYTES, SWIZZLE_ROW_BYTES
 from ..common.cta import Cta
 from ..common.layer_config import LayerConfig
 from ..common.pipeline import Pipeline
