@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -119,12 +120,15 @@ def _require_same_sources(config: KernelConfig, planned: str) -> None:
 
 @dataclass(frozen=True)
 class Round:
-    """Configurations to time on a GPU, in one process, each alone (`harness.run.round`)."""
+    """Configurations to time on a GPU, in one process, each alone (`harness.run.round`). ``folder`` is of all rounds of
+    a tuning, and the planner removes it: a worker is killed at its end.
+    """
 
     configs: tuple[KernelConfig, ...]
     shape: Shape
     inputs: str
     made_by: str
+    folder: Path
 
 
 def time_round(asked: Round) -> list[Record | str]:
@@ -133,7 +137,9 @@ def time_round(asked: Round) -> list[Record | str]:
 
     _require_same_sources(asked.configs[0], asked.made_by)
     gpu = _gpu()
-    results = time_each([_artifact(config) for config in asked.configs], asked.shape, asked.inputs, 0, gpu)
+    with tempfile.TemporaryDirectory() as own:
+        folder = asked.folder if asked.folder.exists() else Path(own)  # the planner may be another machine
+        results = time_each([_artifact(config) for config in asked.configs], asked.shape, asked.inputs, 0, gpu, folder)
     about = {"device": {"kind": gpu.kind, "name": gpu.name, "driver": gpu.driver}, "git": _surroundings()["git"]}
     return [one if isinstance(one, str) else {**about, "timing": {"seconds": one}} for one in results]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil
+from pathlib import Path
 from time import monotonic as time
 
 from emugpu.errors import CannotRun
@@ -38,7 +40,8 @@ FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
 @dataclass(frozen=True)
 class TuningLimits:
     """The limits of a tuning. ``budget``: configurations to compile besides the default. ``processes``: number that
-    times the winner and the default at the end. ``limit``: seconds per job. ``workers``: simultaneous compilations.
+    times the winner and the default at the end. ``limit``: seconds per job, in a
+    round on a GPU per candidate. ``workers``: simultaneous compilations.
     """
 
     device: Device
@@ -87,7 +90,12 @@ def tune(
     candidates: Candidates, shape: Shape, limits: TuningLimits, engine: Engine, say: Say = lambda message: None
 ) -> Tuned:
     """Tunes a kernel. Raises `CannotRun` if the default has no result to compare with."""
-    evaluator = _Evaluator(shape, limits, engine, say)
+    with tempfile.TemporaryDirectory(prefix="gpu-rounds-") as folder:
+        return _tune(candidates, _Evaluator(shape, limits, engine, say, Path(folder)))
+
+
+def _tune(candidates: Candidates, evaluator: _Evaluator) -> Tuned:
+    shape, limits = evaluator.shape, evaluator.limits
     rounds = MOST_ROUNDS if limits.device == "gpu" else 1
     forms = [candidates.default, *candidates.forms[: ceil(limits.budget / 2)]]
     evaluator.later = _halvings(limits.budget // 2 + 1) + 2 * limits.processes
@@ -152,8 +160,8 @@ class _Evaluator:
     measurements follow the present race, of which the user is told.
     """
 
-    def __init__(self, shape: Shape, limits: TuningLimits, engine: Engine, say: Say) -> None:
-        self.shape, self.limits, self.engine, self.say = shape, limits, engine, say
+    def __init__(self, shape: Shape, limits: TuningLimits, engine: Engine, say: Say, folder: Path) -> None:
+        self.shape, self.limits, self.engine, self.say, self.folder = shape, limits, engine, say, folder
         self.figures: dict[KernelConfig, float] = {}
         self.failures: dict[KernelConfig, str] = {}
         self.records: dict[KernelConfig, Record] = {}
@@ -208,8 +216,10 @@ class _Evaluator:
     def _round(self, configs: Sequence[KernelConfig]) -> Iterator[tuple[KernelConfig, Record | str]]:
         if not configs:
             return
-        asked, start = Round(tuple(configs), self.shape, self.limits.inputs, made_by(configs[0].sources.root)), time()
-        [done] = self.engine.map(time_round, [asked], self.limits.limit, "GPU")
+        start, sources = time(), made_by(configs[0].sources.root)
+        asked = Round(tuple(configs), self.shape, self.limits.inputs, sources, self.folder)
+        limit = self.limits.limit and self.limits.limit * len(configs)
+        [done] = self.engine.map(time_round, [asked], limit, "GPU")
         if isinstance(done.error, SourceMismatch):
             raise done.error
         self._seconds_each = (time() - start) / len(configs)

@@ -6,9 +6,7 @@ and temperature; the next round is another process.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from emugpu.errors import CannotRun
@@ -27,14 +25,16 @@ Result = float | str
 """The seconds of a launch, or why there are none."""
 
 
-def time_each(artifacts: Sequence[Artifact], shape: Shape, inputs: str, seed: int, gpu: Gpu) -> list[Result]:
+def time_each(
+    artifacts: Sequence[Artifact], shape: Shape, inputs: str, seed: int, gpu: Gpu, folder: Path
+) -> list[Result]:
     """Returns a result for each build, in their order. A build whose launch fails ends the process; another one times
-    the rest. Raises `CannotRun` if no process gets as far as the first build.
+    the rest. Raises `CannotRun` if a process does not get as far as a build. In ``folder`` the rounds of one problem
+    leave its inputs and a right output to each other.
     """
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     for artifact in artifacts:
         check_arch(artifact.config.arch, major, minor, gpu.name)
-    folder = Path(_folder(str(shape), inputs, seed, artifacts[0].config.dtype).name)
     requests = [
         worker.MeasurementRequest(artifact, shape, inputs, seed, folder, 0.0, vendors=(), time=True, alone=True)
         for artifact in artifacts
@@ -43,7 +43,7 @@ def time_each(artifacts: Sequence[Artifact], shape: Shape, inputs: str, seed: in
     while len(results) < len(artifacts):
         report = supervise(requests[len(results) :], SILENT_SECONDS, serve)
         results += _results(report, gpu)
-    return results
+    return results[: len(artifacts)]  # a process that fails after its last result has a reason too many
 
 
 def _results(report: ProcessReport, gpu: Gpu) -> list[Result]:
@@ -55,12 +55,6 @@ def _results(report: ProcessReport, gpu: Gpu) -> list[Result]:
     if "next" not in report.events or report.failure is None:
         raise CannotRun(failure)
     return [*found, failure]
-
-
-@lru_cache(maxsize=1)
-def _folder(*problem: object) -> tempfile.TemporaryDirectory[str]:
-    """Returns the folder in which the processes of one problem leave its inputs and a right output to each other."""
-    return tempfile.TemporaryDirectory(prefix="gpu-rounds-")
 
 
 def serve(requests: Sequence[worker.MeasurementRequest]) -> None:

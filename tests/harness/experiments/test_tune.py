@@ -234,6 +234,24 @@ def test_candidates_without_a_result_cost_nothing_but_the_default_must_have_one(
     assert len(engine.runs) == len(set(engine.runs)) <= 5, "at once, without a second heat"
 
 
+def test_a_round_has_the_time_of_its_candidates_and_the_folder_of_its_tuning():
+    """Workers are killed at their end, so the planner removes the folder."""
+    rounds = []
+
+    class Watched(Pretend):
+        def map(self, function, items, limit=None, needs="CPU"):
+            items = list(items)
+            if function is time_round:
+                rounds.extend((len(item.configs), limit, item.folder, item.folder.exists()) for item in items)
+            return super().map(function, items, limit, needs)
+
+    tune(candidates(), SHAPE, TuningLimits("gpu", budget=8, limit=10.0), Watched(lambda config: 1e-3, 0.001))
+    assert rounds and all(limit == 10 * count and there for count, limit, _, there in rounds)
+    assert len({folder for *_, folder, _ in rounds}) == 1 and not rounds[0][2].exists()
+    tune(candidates(), SHAPE, TuningLimits("gpu", budget=8, limit=None), Watched(lambda config: 1e-3, 0.001))
+    assert rounds[-1][1] is None
+
+
 @pytest.mark.slow
 def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     """Also that nothing was better; a file that cannot be read is said before anything is measured."""

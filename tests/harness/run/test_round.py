@@ -15,7 +15,7 @@ SHAPE = Shape(256, 256, 256)
 
 
 @pytest.fixture
-def round_of(monkeypatch, artifacts):
+def round_of(monkeypatch, artifacts, tmp_path):
     """Times builds whose processes answer so. Returns the results, and how many builds each process was asked for."""
 
     def run(builds, *answers, gpu=B200):
@@ -23,7 +23,7 @@ def round_of(monkeypatch, artifacts):
         monkeypatch.setattr(
             "harness.run.round.supervise", lambda requests, silent, serve: asked.append(len(requests)) or left.pop(0)
         )
-        return time_each([artifacts[2, 1]] * builds, SHAPE, "integer", 0, gpu), asked
+        return time_each([artifacts[2, 1]] * builds, SHAPE, "integer", 0, gpu, tmp_path), asked
 
     return run
 
@@ -41,6 +41,7 @@ def test_a_launch_that_fails_costs_its_own_result_only(round_of):
     results, asked = round_of(4, answer([1e-5], "a deadlock"), answer([3e-5, 4e-5]))
     assert results == [1e-5, "a deadlock", 3e-5, 4e-5] and asked == [4, 2]
     assert round_of(2, answer([1e-5], "a crash")) == ([1e-5, "a crash"], [2])
+    assert round_of(2, answer([1e-5, 2e-5], "a crash at its end")) == ([1e-5, 2e-5], [2])
 
 
 def test_without_a_first_launch_there_is_no_result(round_of):
