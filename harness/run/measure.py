@@ -227,7 +227,7 @@ DOING = {
     "loaded": "running the kernel for the first time",
     "launched": "being validated",
     "next": "loading the next kernel",
-    "timed": "being timed",
+    "timed": "ending",
     "checked": "warming up",
     "searched": "trying the vendor's algorithms",
     "sampled": "being timed",

@@ -13,7 +13,7 @@ from emugpu.errors import CannotRun
 from emugpu.gpus import check_arch
 from harness.compile.artifacts import Artifact
 from harness.compile.compiler import Gpu
-from harness.problem import Shape
+from harness.problem import Inputs, Shape
 from harness.run import worker
 from harness.run.gpu_timing import Batch, seconds_alone
 from harness.run.measure import ProcessReport, another_gpu, supervise
@@ -68,9 +68,17 @@ def _serve(requests: Sequence[worker.MeasurementRequest]) -> None:
     results: list[Result] = []
     for number, request in enumerate(requests):
         worker.emit("next", number=number)
-        launched = worker.launch_once(request, inputs)
-        if launched.validation["passed"]:
-            results.append(seconds_alone(Batch(launched.launches)))
-        else:
-            results.append("the result is wrong")
+        results.append(_time(request, inputs))
         worker.emit("timed", results=results)
+
+
+def _time(request: worker.MeasurementRequest, inputs: Inputs) -> Result:
+    launched, seconds = worker.launch_once(request, inputs), 0.0
+    outputs = [one.c for one in launched.sets]
+    worker.emit("checked", validation=launched.validation)
+    if launched.validation["passed"]:
+        for c in outputs:
+            c.fill_(float("nan"))
+        seconds = seconds_alone(Batch(launched.launches))
+        launched.validation = worker.validate_all(request, inputs, outputs)  # of the timed launches
+    return seconds if launched.validation["passed"] else "the result is wrong"

@@ -123,7 +123,7 @@ def launch_once(request: MeasurementRequest, inputs: Inputs) -> Launched:
         each()
     torch.cuda.synchronize()
     emit("launched")
-    return Launched(sets, launches, workspace, _validate_all(request, inputs, [one.c for one in sets]))
+    return Launched(sets, launches, workspace, validate_all(request, inputs, [one.c for one in sets]))
 
 
 def _serve(request: MeasurementRequest) -> None:
@@ -237,7 +237,7 @@ def draw_inputs(request: MeasurementRequest) -> Inputs:
     return inputs
 
 
-def _validate_all(request: MeasurementRequest, inputs: Inputs, outputs: list[Any]) -> dict[str, Any]:
+def validate_all(request: MeasurementRequest, inputs: Inputs, outputs: list[Any]) -> dict[str, Any]:
     """Returns the verdict on the first wrong output, or on the first.
 
     An output whose bits equal those of a right one, of this process or an earlier one, is right.

@@ -66,36 +66,36 @@ def nothing_compiled(monkeypatch):
 def test_what_is_right_passes_and_one_wrong_element_of_any_output_fails(tmp_path, options, kind):
     request = request_for(tmp_path, kind, **options)
     inputs, right = worker.draw_inputs(request), right_output(request)
-    found = worker._validate_all(request, inputs, [right, right.clone()])
+    found = worker.validate_all(request, inputs, [right, right.clone()])
     assert found["passed"] and found["elements"] == right.numel()
     for wrong_one in (0, 1):
         outputs = [right.clone(), right.clone()]
         outputs[wrong_one][5, 7] += 64 + abs(outputs[wrong_one][5, 7])
-        found = worker._validate_all(request, inputs, outputs)
+        found = worker.validate_all(request, inputs, outputs)
         assert not found["passed"] and found["mismatches"] == 1 and found["wrong_tiles"]
     outputs[1][5, 7] = float("nan")
-    assert worker._validate_all(request, inputs, outputs)["non_finite"] == 1
+    assert worker.validate_all(request, inputs, outputs)["non_finite"] == 1
 
 
 def test_a_later_process_compares_with_what_was_found_right(tmp_path, monkeypatch):
     request = request_for(tmp_path, "normal")
     inputs, right = worker.draw_inputs(request), right_output(request)
-    worker._validate_all(request, inputs, [right])
+    worker.validate_all(request, inputs, [right])
     validated = []
     monkeypatch.setattr(worker, "_validate", lambda *given: validated.append(given) or {"passed": False})
-    assert worker._validate_all(request, inputs, [right.clone(), right.clone()]) == {"passed": True} and not validated
+    assert worker.validate_all(request, inputs, [right.clone(), right.clone()]) == {"passed": True} and not validated
     other = right.clone()
     other[0, 0] += 1
-    assert not worker._validate_all(request, inputs, [right, other])["passed"] and len(validated) == 1
+    assert not worker.validate_all(request, inputs, [right, other])["passed"] and len(validated) == 1
 
 
 def test_a_wrong_output_is_not_what_later_ones_are_compared_with(tmp_path):
     request = request_for(tmp_path, "integer")
     inputs, right = worker.draw_inputs(request), right_output(request)
     wrong = right + 1
-    assert not worker._validate_all(request, inputs, [wrong])["passed"]
-    assert not worker._validate_all(request, inputs, [wrong, wrong])["passed"]
-    assert worker._validate_all(request, inputs, [right])["passed"]
+    assert not worker.validate_all(request, inputs, [wrong])["passed"]
+    assert not worker.validate_all(request, inputs, [wrong, wrong])["passed"]
+    assert worker.validate_all(request, inputs, [right])["passed"]
 
 
 def test_a_timed_launch_that_gave_something_else_is_validated_anew(tmp_path, monkeypatch):

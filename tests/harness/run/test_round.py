@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from emugpu.errors import CannotRun
 from harness.compile.compiler import Gpu
 from harness.problem import Shape
+from harness.run import round as rounds
 from harness.run.measure import ProcessReport
 from harness.run.round import time_each
 
@@ -51,3 +54,22 @@ def test_without_a_first_launch_there_is_no_result(round_of):
         round_of(2, answer([1e-5, 2e-5], name="NVIDIA H100"))
     with pytest.raises(CannotRun, match="sm_100a"):
         round_of(1, gpu=Gpu("NVIDIA H200", "9.0", "141 GiB", "580.1"))
+
+
+@pytest.mark.parametrize("wrong_at", [None, "first", "timed"])
+def test_a_result_is_wrong_if_the_first_or_a_timed_launch_is(monkeypatch, wrong_at):
+    """A build may be right when it runs alone, and wrong when its launches follow each other."""
+    told, verdicts = [], {"first": {"passed": wrong_at != "first"}, "timed": {"passed": wrong_at != "timed"}}
+    c = SimpleNamespace(fill_=lambda value: told.append(("filled", value)))
+    launched = SimpleNamespace(sets=[SimpleNamespace(c=c)], launches=[], validation=verdicts["first"])
+    monkeypatch.setattr(rounds.worker, "start_gpu", lambda: "uuid")
+    monkeypatch.setattr(rounds.worker, "draw_inputs", lambda request: None)
+    monkeypatch.setattr(rounds.worker, "launch_once", lambda request, inputs: launched)
+    monkeypatch.setattr(rounds.worker, "validate_all", lambda request, inputs, outputs: verdicts["timed"])
+    monkeypatch.setattr(rounds.worker, "emit", lambda event, **fields: told.append((event, fields)))
+    monkeypatch.setattr(rounds, "Batch", list)
+    monkeypatch.setattr(rounds, "seconds_alone", lambda batch: told.append(("timing", batch)) or 1e-5)
+    rounds._serve([None])
+    assert told[-1] == ("timed", {"results": [1e-5 if wrong_at is None else "the result is wrong"]})
+    expected = ["next", "checked", *([] if wrong_at == "first" else ["filled", "timing"]), "timed"]
+    assert [what for what, _ in told] == expected
