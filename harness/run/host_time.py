@@ -32,7 +32,8 @@ def function_call(given: Operands) -> Launch | None:
     options = _options(given)
     c = given.c[:, : given.shape.n // (2 if config.epilogue == "swiglu" else 1)]  # without the gaps between its rows
     if config.dtype == FP8:
-        if few_rows.suits(given.shape, config.arch, {"dtype": FP8}) != (config.kernel == few_rows.NAME):
+        asked = {"dtype": FP8, "scales": config.scales, **options}
+        if few_rows.suits(given.shape, config.arch, asked) != (config.kernel == few_rows.NAME):
             return None  # the function takes another kernel
         import torch
 

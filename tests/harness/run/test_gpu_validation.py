@@ -236,3 +236,26 @@ def test_what_has_no_function_has_no_host_time(tmp_path):
     """PyTorch's function would choose the sizes of groups on the GPU, and has none for the user's own kernel."""
     request = request_for(tmp_path, "integer", replace(SHAPE, groups=(40, 56)), grouped=True)
     assert host_time.function_call(operands_of(request)) is None
+
+
+FP8_CALLS: list[tuple[str, dict[str, Any], bool]] = [
+    ("rows", {"scales": "tensor"}, True),
+    ("rows", {"scales": "tensor", "split_k": 4}, False),
+    ("kernel8", {"scales": "tensor"}, False),
+    ("kernel8", {"scales": "tensor", "cluster": (1, 1), "stages": 3}, True),
+    ("kernel8", {"scales": "block"}, True),
+]
+
+
+@pytest.mark.parametrize(("kernel", "options", "takes"), FP8_CALLS, ids=str)
+def test_the_function_for_few_rows_of_e4m3_is_that_of_this_kernel(tmp_path, monkeypatch, kernel, options, takes):
+    """`scaled_matmul` chooses the kernel itself, so for some builds there is no call."""
+    fake, shape = FakeGpu(monkeypatch), Shape(8, 144, 128)
+    config = make_config(kernel, arch="sm_90a", dtype="e4m3", shape=shape, **options)
+    artifact = Artifact(config, tmp_path, False)
+    given = operands_of(worker.MeasurementRequest(artifact, shape, "integer", 1, tmp_path, 1.0, [], False, False))
+    call = host_time.function_call(given)
+    assert (call is not None) == takes
+    if call:
+        call()
+        assert [found for found, _ in fake.prepared] == [config]
