@@ -18,6 +18,8 @@ kernel8 in all problems that were measured (docs/split-k.md).
 """
 MOST_OF_B = 48
 """The most rows of B a CTA where each SM has one CTA. With more, kernel8 is as fast or faster in most problems."""
+LONGEST = 1 << 28
+"""The most elements from one row to the next: 1 GB of f32, which the kernel counts in 32 bits."""
 
 ADDED = {"dtype", "scales", "out_dtype", "epilogue"}
 """The options that do not ask for another kernel."""
@@ -28,7 +30,7 @@ def suits(shape: Shape, arch: str, asked: Mapping[str, Any]) -> bool:
     row_bytes = shape.k * operand_bits(asked["dtype"]) // 8
     plain = asked.keys() <= ADDED and asked.get("scales") != "block" and asked.get("out_dtype") not in QUANTISED
     fits = shape.m <= MOST_ROWS and shape.n <= MOST_OF_B * usual_gpu(arch).sms and row_bytes % 16 == 0
-    return plain and fits and not shape.groups
+    return plain and fits and not shape.groups and max(shape.k, *shape.ld, 0) <= LONGEST
 
 
 def tile(shape: Shape, arch: str, asked: Mapping[str, Any]) -> dict[str, Any]:
