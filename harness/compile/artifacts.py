@@ -321,7 +321,7 @@ def other_buffers(plan: Plan, inputs: Inputs) -> dict[str, Buffer]:
         if isinstance(argument, TensorArgument) and argument.name == FACTORS_OF_C:
             shape = (prod(argument.shape[:-1]), argument.shape[-1])
             found[argument.name] = Buffer(argument.name, DATA_TYPES[argument.dtype], shape, Fill("nan"))
-        elif isinstance(argument, TensorArgument) and argument.name not in "ABC":
+        elif isinstance(argument, TensorArgument) and argument.name not in ("A", "B", "C"):
             if argument.name not in given:
                 raise UsageProblem(f"epilogue {inputs.epilogue.name} takes a {argument.name}, and its formula has none")
             element = ELEMENT_TYPES.get(argument.dtype)

@@ -15,9 +15,7 @@ from typing import Generic, TypeVar
 
 C = TypeVar("C", bound=Hashable)
 Measure = Callable[[Sequence[C]], Iterable[tuple[C, float | None]]]
-"""Measures each candidate once, in its own process: a time or a ratio of times (smaller is better), or None for no
-result.
-"""
+"""Measures each candidate once, all in one process: a time (smaller is better), or None for no result."""
 
 MOST_ROUNDS = 8
 NOISE = 0.01
