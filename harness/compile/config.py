@@ -179,6 +179,9 @@ class KernelConfig:
             f"{self.kernel} {self.arch} {self.types}{blocks} {self.mma_shape[0]}x{self.mma_shape[1]} {unit} "
             f"cluster {self.cluster[0]}x{self.cluster[1]} stages {self.stages} epilogue {self.epilogue_width}"
             f"{'' if self.multicast else ' no multicast'}{'' if self.layout == 'nt' else f' {self.layout}'}{self._walk}"
+            f"{f' split-K {self.split_k}' if self.split_k > 1 else ''}{' swapped' if self.swapped else ''}"
+            f"{' masked' if self.masked else ' grouped' if self.grouped else ''}"
+            f"{'' if self.epilogue == NONE else f' with {self.epilogue}'}"
         )
 
     @property
@@ -196,9 +199,6 @@ class KernelConfig:
         return (
             f" {self.scheduler}{details} group {self.raster_group}"
             f" accumulators {self.accumulators}{' ping-pong' if self.ping_pong else ''}"
-            f"{f' split-K {self.split_k}' if self.split_k > 1 else ''}{' swapped' if self.swapped else ''}"
-            f"{' masked' if self.masked else ' grouped' if self.grouped else ''}"
-            f"{'' if self.epilogue == NONE else f' with {self.epilogue}'}"
         )
 
     def options(self) -> dict[str, Any]:

@@ -156,3 +156,13 @@ WRONG = [
 def test_what_it_refuses(options, message):
     with pytest.raises(UsageProblem, match=message):
         make_config("rows", **{"arch": "sm_90a", **options})
+
+
+def test_its_name_says_how_many_warps_and_which_epilogue():
+    given = [{}, {"split_k": 4}, {"epilogue": "bias"}]
+    labels = [make_config("rows", arch="sm_90a", mma_shape=(8, 32), **options).label for options in given]
+    assert [label.partition("epilogue 16")[2] for label in labels] == [
+        " split-K 8",
+        " split-K 4",
+        " split-K 8 with bias",
+    ]
