@@ -177,7 +177,7 @@ def store[
 # ---- instructions ----------------------------------------------------------------------------------------------------
 @inline(.always)
 def prefetch(address: UInt64):
-    """Fetches the line of an address into L2 (PTX ISA 9.7.9.16)."""
+    """Fetches the line of an address into L2 (PTX ISA 9.7.9.15)."""
     inlined_assembly["prefetch.global.L2 [$0];", NoneType, constraints="l,~{memory}"](address)
 
 
