@@ -32,6 +32,7 @@ from harness.experiments.race import MOST_ROUNDS, Runner, race
 from harness.experiments.space import Candidates
 from harness.experiments.times import TimeVerdict, compare_times
 from harness.problem import Shape
+from harness.run.measure import require_timed
 
 FIGURES = {"gpu": "measured", "model": "predicted", "emulator": "counted"}
 """The kind of figure that each device gives."""
@@ -96,6 +97,9 @@ def tune(
 
 def _tune(candidates: Candidates, evaluator: _Evaluator) -> Tuned:
     shape, limits = evaluator.shape, evaluator.limits
+    if limits.device == "gpu":
+        for config in candidates.forms:
+            require_timed(config)
     rounds = MOST_ROUNDS if limits.device == "gpu" else 1
     forms = [candidates.default, *candidates.forms[: ceil(limits.budget / 2)]]
     evaluator.later = _halvings(limits.budget // 2 + 1) + 2 * limits.processes

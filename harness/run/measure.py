@@ -21,6 +21,7 @@ from emugpu.processes.worker_process import WorkerProcess
 from emugpu.processes.worker_process import request as pickled
 from harness.compile.artifacts import Artifact
 from harness.compile.compiler import Gpu
+from harness.compile.config import KernelConfig
 from harness.problem import Shape
 from harness.quantised import QUANTISED
 from harness.run import statistics, worker
@@ -60,8 +61,7 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
     gpu, shape = asked.gpu, asked.shape
     assert gpu is not None
     notes: list[str] = []
-    if (out_dtype := artifacts[0].config.out_dtype) in QUANTISED:
-        raise UsageProblem(f"out dtype {out_dtype} is not timed; use bf16, fp16 or f32, or --device emulator")
+    require_timed(artifacts[0].config)
     vendors = asked.vendors if time else ()
     if vendors and (why := why_none(artifacts[0].config)):
         notes.append(f"{' and '.join(vendors)} not timed: {why}")
@@ -89,6 +89,12 @@ def measure(artifacts: Sequence[Artifact], asked: Request, *, time: bool = True)
             for one in series:
                 one.run_next()
     return [one.combine(shape) for one in series]
+
+
+def require_timed(config: KernelConfig) -> None:
+    """Refuses a configuration whose output is not timed."""
+    if config.out_dtype in QUANTISED:
+        raise UsageProblem(f"out dtype {config.out_dtype} is not timed; use bf16, fp16 or f32, or --device emulator")
 
 
 @dataclass

@@ -252,6 +252,12 @@ def test_a_round_has_the_time_of_its_candidates_and_the_folder_of_its_tuning():
     assert rounds[-1][1] is None
 
 
+def test_a_quantised_output_is_not_timed():
+    quantised = space_of("kernel8", "sm_90a", "bf16", SHAPE, {"out_dtype": ["e4m3"]})
+    with pytest.raises(UsageProblem, match="out dtype e4m3 is not timed; use bf16, fp16 or f32, or --device emulator"):
+        tune(quantised, SHAPE, TuningLimits("gpu", budget=2), Pretend(lambda config: 1e-3))
+
+
 @pytest.mark.slow
 def test_what_was_measured_is_kept_after_it_is_shown(monkeypatch, results_dir):
     """Also that nothing was better; a file that cannot be read is said before anything is measured."""
