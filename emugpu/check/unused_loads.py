@@ -132,7 +132,8 @@ class UnusedLoads:
         return True
 
     def _is_used(self, pair: _Pair) -> bool:
-        executed = self._lanes[self._row(pair.read.agent[:3])]
+        row = self._row(pair.read.agent[:3])  # may make more room in the table
+        executed = self._lanes[row]
         elements = self._values.reach(pair.read.site.index)
         if all(reach is None for reach in elements):
             return True

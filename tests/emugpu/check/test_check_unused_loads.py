@@ -15,6 +15,7 @@ from emugpu.check import Checker
 from emugpu.check.history import READS_KEPT
 from emugpu.check.unused_loads import UnusedLoads
 from emugpu.emulator import Device, Fault, Module
+from emugpu.emulator.native.library import library_for
 
 START = """
 setp.ge.u32 %p0, %thread, 0; mov.b32 %r9, 0; mov.b32 %r11, 0; mov.u32 %r8, %ctaid.x;
@@ -256,6 +257,18 @@ def test_it_does_not_matter_how_the_checker_gets_the_events(use):
     found = [{finding.rule for finding in checker.report().errors} for checker in (at_once, one, other)]
     assert found == [{"race-global"} if "used" in use else set()] * 3
     assert {finding.rule for finding in told} == found[0]
+
+
+@pytest.mark.parametrize("element", ["%r10", "%r12"])
+def test_the_first_store_of_a_launch_may_write_what_others_have_loaded(element):
+    body = f"""
+    mov.b32 %r2, data; shl.b32 %r1, %thread, 2; add.u32 %r1, %r1, %r2; ld.global.v2.b32 {{%r10, %r12}}, [%m0];
+    setp.eq.u32 %p1, %thread, 40; @%p1 st.global.b32 [%m0+4], 1; bar.sync 0; st.shared.b32 [%r1], {element};
+    """
+    text = Table("", {}, lambda s: body, expected, arguments=data).text("sm_90a")
+    checker, device = Checker(), Device(library=library_for("python"))
+    device.launch(Module.from_text(text), "setting0", grid=1, block=64, arguments=data(device), sinks=[checker])
+    assert {finding.rule for finding in checker.report().errors} == ({"race-global"} if element == "%r12" else set())
 
 
 @pytest.mark.parametrize("ends", [True, False])
