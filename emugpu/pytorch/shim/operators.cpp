@@ -190,6 +190,16 @@ std::optional<at::ScalarType> widen(torch::jit::Stack &stack, size_t first) {
   return found;
 }
 
+// Whether the host waits for the device to learn the size of a result: how many elements a mask selects, or are unique.
+bool waits_for_size(const c10::OperatorHandle &op, const std::string &name, const IValue &last) {
+  if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;
+  if (name == "aten::repeat_interleave") return last.isNone();
+  if (name != "aten::index") return true;
+  for (const std::optional<Tensor> &each : last.toOptionalTensorVector())
+    if (each && each->defined() && (each->scalar_type() == at::kBool || each->scalar_type() == at::kByte)) return true;
+  return false;
+}
+
 void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stack *stack) {
   const auto &schema = op.schema();
   const std::string &name = schema.name();
@@ -210,6 +220,7 @@ void run_on_cpu(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::
                                 "PyTorch's operators by those of the CPU, and cannot run this one");
   }
   tell_computed(name);
+  if (waits_for_size(op, name, stack->back())) synchronize_stream();
   try {
     at::AutoDispatchBelowAutograd guard;
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
@@ -241,11 +252,12 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
   return Tensor(at::detail::empty_strided_generic(size, stride, allocator(), CUDA, c10::dtype_or_default(dtype)));
 }
 
-// Copies between the devices, and on the device. A copy between the devices is in the current stream, and the host waits
-// for it: if it is non-blocking only for one to pageable memory (CUDA Driver API, API synchronization behavior).
+// Copies between the devices, and on the device. A copy between the devices is in the current stream. The host waits
+// for it, except for a non-blocking one that is not to pageable memory (CUDA Driver API, API synchronization behavior).
 Tensor &copy(Tensor &to, const Tensor &from, bool non_blocking) {
   static const std::string name = "aten::copy_";
-  if (on_gpu(to) != on_gpu(from) && (!non_blocking || !(on_gpu(to) || is_pinned_address(to.const_data_ptr())))) synchronize_stream();
+  const bool to_pageable = !on_gpu(to) && !is_pinned_address(to.const_data_ptr());
+  if (on_gpu(to) != on_gpu(from) && (!non_blocking || to_pageable)) synchronize_stream();
   Aliases aliases(name);
   auto target = aliases.cpu(to, true), source = aliases.cpu(from, false);
   at::AutoDispatchBelowAutograd guard;

@@ -87,16 +87,18 @@ def test_what_no_one_wrote_of_a_tensor_is_unwritten_memory(capfd, python, case, 
 HOST_WAITS = [
     *((between, "default") for between in ("to", "copy_", "copy_ of pinned memory", "cpu", "item", "equal")),
     ("non_blocking copy_ to pageable memory", "default"),
+    *((between, "default") for between in ("a mask", "nonzero", "unique", "repeats")),
     *((between, "a") for between in ("to", "cpu", "item")),
 ]
 HOST_GOES_ON = [
     *((between, "default") for between in ("nothing", "on the device", "non_blocking to", "non_blocking to the cpu")),
     ("non_blocking copy_ of pinned memory", "default"),
+    *((between, "default") for between in ("an index", "repeats of a known sum")),
     *((between, first) for between in ("to", "cpu", "item") for first in ("a in default", "default in a")),
 ]
 
 
-def test_the_host_waits_for_the_current_stream_of_a_copy(capfd, python):
+def test_the_host_waits_for_the_current_stream_of_a_copy_or_a_size(capfd, python):
     cases = [*HOST_WAITS, *HOST_GOES_ON]
     done = run(
         capfd, "h100", python, PROGRAMS / "python/torch_streams.py", *(x for case in cases for x in case), check=True
