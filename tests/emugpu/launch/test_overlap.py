@@ -10,6 +10,7 @@ from emugpu.launch.launch_file import read_launch_file
 
 LET, WAIT = "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"
 FILL, COPY = "st.global.b32 [%d2], %r1;", "ld.global.b32 %r2, [%d1]; st.global.b32 [%d2], %r2;"
+WARP_0 = "setp.ge.u32 %p1, %r1, 32; @%p1 bra ON0;"
 BODIES = {
     "fill": FILL,
     "fill_and_let": LET + FILL,
@@ -20,12 +21,15 @@ BODIES = {
     "copy_after_and_let": WAIT + LET + COPY,
     "let_and_copy_after": LET + WAIT + COPY,
     "thread_by_thread": LET + "add.u64 %d2, %d2, %d3; st.global.b32 [%d2], %r1;",
+    "warp_0_waits": WARP_0 + WAIT + "ON0: bar.sync 0;" + COPY,
+    "warp_0_waits_late": WARP_0.replace("ON0", "ON1") + "bar.arrive 1, 64;" + WAIT + "ON1:"
+    "setp.lt.u32 %p1, %r1, 32; @%p1 bra ON2; bar.sync 1, 64;" + COPY + "ON2:",
     "the_others": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2+4], %r1;",
 }
 ENTRY = """
 .visible .entry {name}(.param .u64 from, .param .u64 to)
 {{
-.reg .b32 %r<4>; .reg .b64 %d<6>;
+.reg .pred %p<2>; .reg .b32 %r<4>; .reg .b64 %d<6>;
 ld.param.u64 %d1, [from]; ld.param.u64 %d2, [to];
 mov.u32 %r1, %tid.x; mul.wide.u32 %d3, %r1, 4; add.u64 %d1, %d1, %d3; add.u64 %d2, %d2, %d3;
 {body}
@@ -35,8 +39,8 @@ ret;
 PTX = ".version 8.0\n.target sm_90\n.address_size 64\n" + "".join(
     ENTRY.format(name=name, body=body) for name, body in BODIES.items()
 )
-BUFFERS = "".join(f'{name} = {{ dtype = "u32", shape = 64, init = "zeros" }}\n' for name in "pqr")
-LAUNCH = '[[launch]]\nkernel = "{}"\ngrid = 1\nblock = 32\narguments = ["{}", "{}"]\n{}\n'
+BUFFERS = "".join(f'{name} = {{ dtype = "u32", shape = 128, init = "zeros" }}\n' for name in "pqr")
+LAUNCH = '[[launch]]\nkernel = "{}"\ngrid = 1\nblock = 64\narguments = ["{}", "{}"]\n{}\n'
 EARLY = "overlap = true"
 
 
@@ -58,6 +62,8 @@ TWO = {
     "early without a wait": (("fill_and_let", "copy", EARLY), RACE),
     "early with a wait": (("fill_and_let", "copy_after", EARLY), "clean"),
     "a wait that is too late": (("fill_and_let", "copy_after_a_late_wait", EARLY), RACE),
+    "one warp waits for all": (("fill_and_let", "warp_0_waits", EARLY), "clean"),
+    "one warp waits too late for the other": (("fill_and_let", "warp_0_waits_late", EARLY), RACE),
     "not early": (("fill_and_let", "copy", "overlap = false"), "clean"),
     "nobody says whether it is early": (("fill_and_let", "copy", ""), UNSURE),
     "behind a launch that does not let it": (("fill", "copy", EARLY), "clean"),
@@ -75,7 +81,11 @@ def test_a_launch_that_starts_early_waits_before_it_touches_the_same(name, tmp_p
     assert found.word == word, found.reasons
     assert {finding.rule for finding in found.findings} == ({"race-launches"} if word == RACE else set())
     if word == RACE:
-        assert "launch[1] touches bytes that launch[0] writes (128 bytes at 'p' + 0)" in found.findings[0].message
+        bytes, place = (128, 128) if second.startswith("warp_0") else (256, 0)
+        assert (
+            f"launch[1] touches bytes that launch[0] writes ({bytes} bytes at 'p' + {place})"
+            in found.findings[0].message
+        )
 
 
 THREE = {
