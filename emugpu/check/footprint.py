@@ -168,15 +168,23 @@ class Footprint:
         self.early_triggers: set[tuple[int, int]] = set()
         self._waits: dict[int, dict[int, int]] = {}
         """By cluster, the time of the first wait of each component."""
+        self._waited: set[tuple[int, int]] = set()
+        """The CTAs that have waited."""
 
     def depends(self, agent: Agent, thread: Thread, wait: bool) -> None:
         """Handles griddepcontrol: a ``wait``, or else launch_dependents."""
         if wait:
             self._waits.setdefault(agent.cluster, {}).setdefault(thread.own, thread.time)
+            self._waited.add(agent[:2])
             return
         self.triggers.add(agent[:2])
         if not self._has_waited(thread.peek()):
             self.early_triggers.add(agent[:2])
+
+    @property
+    def waits_before_it_lets(self) -> bool:
+        """Whether a CTA lets the next launch start, or exits, only after a griddepcontrol.wait."""
+        return self.early is not None and not self._waited <= self.early_triggers
 
     def _has_waited(self, clock: Clock) -> bool:
         waits = self._waits.get(clock.space.number, {})

@@ -204,7 +204,7 @@ def run(session: Session, function: LoadedKernel, shape: LaunchShape, parameters
         record.findings = checker.report().findings
     gpu.log.launches.append(record)
     if footprint is not None:
-        submit_launch(session.order, record, stream, footprint, prod(shape.grid))
+        submit_launch(session.order, record, stream, footprint)
 
 
 def _stop_if_gone(session: Session) -> None:

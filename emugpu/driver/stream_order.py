@@ -144,10 +144,10 @@ class StreamOrder:
 
     # ---- operations ----
 
-    def submit(self, operation: StreamOperation, footprint: Footprint | None = None, ctas: int = 0) -> None:
+    def submit(self, operation: StreamOperation, footprint: Footprint | None = None) -> None:
         """Handles the submission of an operation to its stream, and reports its races with those that may still run.
 
-        ``footprint`` is that of a launch, whose grid has ``ctas`` CTAs.
+        A launch has a ``footprint``.
         """
         stream = self.stream(operation.stream)
         operation.stream = stream.handle
@@ -168,8 +168,7 @@ class StreamOrder:
                 elif starts.get(earlier.stream, 0) < earlier.number and footprint is not None and footprint.early:
                     self._compare(earlier, operation, footprint.early, True)
         if footprint is not None and footprint.triggers:
-            waits = footprint.early is not None and len(footprint.early_triggers) < ctas
-            operation.next = full if waits else starts
+            operation.next = full if footprint.waits_before_it_lets else starts
         stream.count += 1
         operation.number = stream.count
         stream.clock = joined(stream.clock, full, {stream.handle: stream.count})
@@ -219,9 +218,9 @@ class StreamOrder:
             record.findings = (*record.findings, finding)
 
 
-def submit_launch(order: StreamOrder, record: LaunchRecord, stream: int, footprint: Footprint, ctas: int) -> None:
+def submit_launch(order: StreamOrder, record: LaunchRecord, stream: int, footprint: Footprint) -> None:
     name = f"launch {record.number} of kernel '{short_name(record.kernel)}'"
     operation = StreamOperation(name, stream, footprint.all.close(), record)
     if footprint.early is not None:
         footprint.early.close()
-    order.submit(operation, footprint, ctas)
+    order.submit(operation, footprint)

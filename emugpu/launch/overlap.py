@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import prod
 
 from emugpu.check.findings import Finding
 from emugpu.check.footprint import Footprint, TouchedMemory, early_access, is_not_known, touches_the_same
@@ -45,7 +44,7 @@ def early_races(
                     unsure.append(is_not_known(touches_the_same(*about)))
         if not footprint.triggers:
             first = number + 1
-        elif footprint.early is None or len(footprint.early_triggers) < prod(launches[number].grid):
+        elif footprint.early is None or footprint.waits_before_it_lets:
             first = number  # some CTA has let the next launch start only when those before this one had ended
     return found, unsure
 

@@ -21,6 +21,7 @@ BODIES = {
     "copy_after_and_let": WAIT + LET + COPY,
     "let_and_copy_after": LET + WAIT + COPY,
     "thread_by_thread": LET + "add.u64 %d2, %d2, %d3; st.global.b32 [%d2], %r1;",
+    "cta_1_exits": "mov.u32 %r2, %ctaid.x; setp.eq.u32 %p1, %r2, 1; @%p1 exit;" + LET + WAIT + COPY,
     "warp_0_waits": WARP_0 + WAIT + "ON0: bar.sync 0;" + COPY,
     "warp_0_waits_late": WARP_0.replace("ON0", "ON1") + "bar.arrive 1, 64;" + WAIT + "ON1:"
     "setp.lt.u32 %p1, %r1, 32; @%p1 bra ON2; bar.sync 1, 64;" + COPY + "ON2:",
@@ -40,17 +41,17 @@ PTX = ".version 8.0\n.target sm_90\n.address_size 64\n" + "".join(
     ENTRY.format(name=name, body=body) for name, body in BODIES.items()
 )
 BUFFERS = "".join(f'{name} = {{ dtype = "u32", shape = 128, init = "zeros" }}\n' for name in "pqr")
-LAUNCH = '[[launch]]\nkernel = "{}"\ngrid = 1\nblock = 64\narguments = ["{}", "{}"]\n{}\n'
+LAUNCH = '[[launch]]\nkernel = "{}"\ngrid = GRID\nblock = 64\narguments = ["{}", "{}"]\n{}\n'
 EARLY = "overlap = true"
 
 
-def verdict(tmp_path, *launches: tuple[str, str, str, str]):
+def verdict(tmp_path, *launches: tuple[str, str, str, str], grid: int = 1):
     (tmp_path / "kernels.ptx").write_text(PTX)
     file = tmp_path / "launch.toml"
     file.write_text(
         'ptx = "kernels.ptx"\n[expect]\nr = "0 * r"\n[buffers]\n'
         + BUFFERS
-        + "".join(LAUNCH.format(*one) for one in launches)
+        + "".join(LAUNCH.format(*one).replace("GRID", str(grid)) for one in launches)
     )
     what = read_launch_file(file)
     [checked] = check([what], CheckOptions(2))
@@ -91,6 +92,7 @@ def test_a_launch_that_starts_early_waits_before_it_touches_the_same(name, tmp_p
 THREE = {
     "the second one waits, then lets": ("copy_after_and_let", "clean"),
     "the second one lets, then waits": ("let_and_copy_after", RACE),
+    "the second one lets in one CTA, and the other one exits": ("cta_1_exits", RACE),
     "the second one does not let": ("copy_after", "clean"),
 }
 
@@ -100,7 +102,7 @@ def test_a_launch_may_start_before_the_last_but_one_has_ended(name, tmp_path):
     """The third launch reads what the first has written, and does not wait."""
     second, word = THREE[name]
     launches = ("fill_and_let", "q", "p", ""), (second, "q", "r", EARLY), ("copy", "p", "q", EARLY)
-    found = verdict(tmp_path, *launches)
+    found = verdict(tmp_path, *launches, grid=2)
     others = [one for one in found.findings if "launch[0]" in one.message]
     assert bool(others) == (word == RACE), found.reasons
 
