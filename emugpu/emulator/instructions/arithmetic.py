@@ -229,7 +229,7 @@ def _mad(i: Instruction, w: Translator) -> Assign:
     return assign(*_product(i, "mad", kind))
 
 
-@spreads(lambda high, a, b, c: upwards(a, b, c))
+@spreads(lambda high, a, b, c: in_parts(64, a, b, c) if high else upwards(a, b, c))
 def carry_less(high: bool, a: Value, b: Value, c: Value) -> Value:
     """Computes ``clmad``: one half of the product of two polynomials over GF(2), plus c (PTX ISA 9.7.1.5)."""
 

@@ -112,6 +112,9 @@ BY_PART = {
     "the first of four bytes": (".reg .b8 c<4>; cvt.u8.u32 c0, %r10; mov.b32 %r1, {c0, c1, c2, c3};", 0, 1),
     "a sum of 16 bits beside it": ("add.u16 %rs3, %rs2, %rs1; mov.b32 %r1, {%rs3, %rs1};", 2, 2),
     "the upper half as a float": ("mov.b32 {_, %rs3}, %r4; cvt.f32.bf16 %r1, %rs3;", 0, 4),
+    "clmad.lo": ("clmad.lo.u64 %rd6, %rd4, %rd3, %rd4; cvt.u32.u64 %r1, %rd6;", 0, 4),
+    "a pair of bf16 of e4m3 by factors": ("cvt.rn.satfinite.e4m3x2.f32 %rs3, %r30, %r10;"
+                                          "cvt.rn.scaled::n2::ue8m0.bf16x2.e4m3x2 %r1, %rs1, %rs3;", 0, 2),
 }  # fmt: skip
 """What makes %r1 of a register with an undefined part, and the byte and the number of bytes that are defined then."""
 
@@ -157,8 +160,16 @@ def test_where_it_decides_the_launch_ends_and_says_where_it_comes_from(what, mod
     assert error.value.rule == "undefined"
 
 
-def test_what_is_computed_from_it_is_undefined_whole():
-    body = HALF + "max.u32 %r5, %r2, 1; and.b32 %r5, %r5, 0xff; setp.lt.u32 %p1, %r5, 5; @%p1 exit; ret;"
+@pytest.mark.parametrize(
+    "computed",
+    [
+        "max.u32 %r5, %r2, 1;",
+        "mov.b64 %rd4, {%r10, %r2}; clmad.hi.u64 %rd4, %rd4, -1, 0; cvt.u32.u64 %r5, %rd4;",
+        "mov.b64 %rd4, {%r10, %r2}; clmad.hi.u64 %rd4, -1, %rd4, 0; cvt.u32.u64 %r5, %rd4;",
+    ],
+)
+def test_what_is_computed_from_it_is_undefined_whole(computed):
+    body = HALF + computed + "and.b32 %r5, %r5, 0xff; setp.lt.u32 %p1, %r5, 5; @%p1 exit; ret;"
     with pytest.raises(Fault, match="%rs2"):
         run(body)
 
