@@ -431,7 +431,9 @@ def _ld_red(i: Instruction, w: Translator) -> Effect:
     floats = ("abs", "NaN") if kind == "f32" else ()
     where = layout_of(i, operation, *floats)
     loaded, result = registers(i.operands[0]), registers(i.operands[1])
-    if kind not in ("f32", "u32", "s32") or where[0] not in ("32x32b", "16x32bx2") or where[1] < 2 or where[2]:
+    if not operation or kind not in ("f32", "u32", "s32"):
+        raise Unsupported
+    if where[0] not in ("32x32b", "16x32bx2") or where[1] < 2 or where[2]:
         raise Unsupported
     reduction = (operation, kind, i.has("abs"), i.has("NaN"))
     slots = tuple(r.slot for r in (*loaded, *result))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ptx_programs import ALLOCATE, FREE, WORDS, launch, source
 
-from emugpu.emulator import Fault, PtxSyntaxError
+from emugpu.emulator import Device, Fault, PtxSyntaxError
 from emugpu.emulator.device import Module
 
 NAN, CANONICAL = 0x7FC12345, 0x7FFFFFFF
@@ -69,6 +69,7 @@ def test_the_registers_hold_what_is_loaded_and_the_last_one_the_greatest(seed):
         ("min.f32", (0.0, -0.0), -0.0),
         ("max.f32", (-0.0, 0.0), 0.0),
         ("f32.max", (1.0, 2.0), 2.0),
+        ("max.f32", (0.0, 1e-40), 1e-40),
     ],
 )
 def test_floats_follow_the_rules_of_min_and_max(rest, pair, result):
@@ -93,12 +94,14 @@ def test_integers_are_signed_or_not(rest, result):
 def test_each_half_of_the_warp_has_the_columns_of_its_own_part():
     """.16x32bx2: lanes 0 to 15 have the columns from the address on, lanes 16 to 31 those that are further."""
     lanes = np.arange(32, dtype=np.uint32)
-    split = "tcgen05.ld.red.sync.aligned.16x32bx2.x2.max.u32 {%r6, %r7}, %r8, [%r2], 0;\n"
+    third = "mul.lo.u32 %r4, %r0, 100; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2+2], {%r4};\n"
+    third += "tcgen05.wait::st.sync.aligned;\n"
+    split = third + "tcgen05.ld.red.sync.aligned.16x32bx2.x2.max.u32 {%r6, %r7}, %r8, [%r2], 1;\n"
     found = loaded(split, lanes * 10, 500 - lanes * 10)
-    plain = "mov.b32 %r8, 0; tcgen05.ld.sync.aligned.16x32bx2.x2.b32 {%r6, %r7}, [%r2], 0;\n"
-    plain = loaded(plain, lanes * 10, 500 - lanes * 10)
-    assert (found[:2] == plain[:2]).all()
-    assert (found[2] == np.maximum(plain[0], plain[1])).all()
+    row = lanes % 16
+    first = np.where(lanes < 16, row * 10, 500 - row * 10)
+    second = np.where(lanes < 16, 500 - row * 10, row * 100)
+    assert (found == [first, second, np.maximum(first, second)]).all()
 
 
 def test_the_result_may_be_read_after_the_wait_only():
@@ -122,6 +125,21 @@ def test_what_was_never_stored_has_no_greatest_element():
         launch(body, module_scope=WORDS, target="sm_103a")
 
 
+@pytest.mark.parametrize("kind", ["max.f32", "max.u32"])
+def test_if_one_column_was_never_stored_only_its_register_and_the_result_are_undefined(kind):
+    body = ALLOCATE + "mov.b32 %r4, 5; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r2], {%r4};"
+    body += "tcgen05.wait::st.sync.aligned;" + form(kind) + WAIT
+
+    def branch(register: str) -> None:
+        options = {"module_scope": WORDS, "target": "sm_103a", "device": Device(uninitialised="poison")}
+        launch(body + FREE + f"setp.eq.u32 %p1, {register}, 5; @%p1 exit; ret;", **options)
+
+    branch("%r6")
+    for register in ("%r7", "%r8"):
+        with pytest.raises(Fault, match="column 1, which was never written"):
+            branch(register)
+
+
 def test_a_b200_has_no_such_load():
     with pytest.raises(PtxSyntaxError, match=r"it needs sm_103a, sm_103f, sm_110a, sm_110f"):
         Module.from_text(source(ALLOCATE + form("max.f32") + "ret;", WORDS)).code("kernel")
@@ -132,6 +150,7 @@ def test_a_b200_has_no_such_load():
     [
         "tcgen05.ld.red.sync.aligned.32x32b.x1.max.f32 {%r6}, %r8, [%r2];",
         "tcgen05.ld.red.sync.aligned.32x32b.x2.add.f32 {%r6, %r7}, %r8, [%r2];",
+        "tcgen05.ld.red.sync.aligned.32x32b.x2.f32 {%r6, %r7}, %r8, [%r2];",
         "tcgen05.ld.red.sync.aligned.32x32b.x2.max.abs.s32 {%r6, %r7}, %r8, [%r2];",
         "tcgen05.ld.red.sync.aligned.16x64b.x2.max.f32 {%r6, %r7}, %r8, [%r2];",
         "tcgen05.ld.red.sync.aligned.32x32b.x2.pack::16b.max.f32 {%r6, %r7}, %r8, [%r2];",
