@@ -95,6 +95,14 @@ def test_an_mbarrier_has_the_layout_that_it_was_given(layout, is_v1):
     assert set(run(body + STORE_R1 + "ret;", module_scope=SHARED).tolist()) == {1 if is_v1 else 10}
 
 
+def test_a_live_mbarrier_keeps_its_layout():
+    again = "@%p1 mbarrier.init.layout::{}.shared::cta.b64 [%r3], 1; ret;"
+    body = INIT.format(layout=".layout::v0", count=1) + again
+    launch(body.format("v0"), module_scope=SHARED)
+    with pytest.raises(Fault, match=r"mbarrier.inval must come first"):
+        launch(body.format("v1"), module_scope=SHARED)
+
+
 def test_the_layout_of_what_is_no_mbarrier():
     body = "mov.b32 %r3, words; mbarrier.check_layout.layout::v0.shared::cta.b64 %p2, [%r3]; ret;"
     with pytest.raises(Fault, match="mbarrier"):
