@@ -91,6 +91,11 @@ class Form(NamedTuple):
         of_rubin = self.targets in (RUBIN, "sm_107a")
         return "only Rubin has it" if of_rubin else self.lacking
 
+    def name_in(self, words: tuple[str, ...]) -> str:
+        """Returns the first of its names with which an instruction of these words begins, or an empty string."""
+        written = ".".join((*words, ""))
+        return next((name for name in self.names.split() if written.startswith(f"{name}.")), "")
+
     def word_in(self, modifiers: tuple[str, ...]) -> str:
         """Returns the first of its words that is among an instruction's modifiers, or an empty string."""
         return next((word for word in self.words.split() if word in modifiers), "")
@@ -258,8 +263,7 @@ def forms_of(i: Instruction) -> list[Form]:
 
 @cache
 def _forms_of(opcode: str, modifiers: tuple[str, ...]) -> tuple[Form, ...]:
-    written = ".".join((opcode, *modifiers, ""))
-    named = (form for form in FORMS if any(written.startswith(f"{name}.") for name in form.names.split()))
+    named = (form for form in FORMS if form.name_in((opcode, *modifiers)))
     return tuple(form for form in named if not form.words or form.word_in(modifiers))
 
 
@@ -275,11 +279,16 @@ def target_problem(i: Instruction, target: str) -> str:
     return f"{what} does not exist on the module's target {target}; it needs {needed}"
 
 
+def lacking(i: Instruction) -> Form | None:
+    """Returns the last row that says why the emulator does not run an instruction, or None."""
+    return next((form for form in reversed(forms_of(i)) if form.lacking), None)
+
+
 def why_not(i: Instruction) -> str:
     """Returns why an instruction that the emulator refuses is not implemented."""
-    lacking = next((form for form in forms_of(i) if form.lacking), None)
-    if lacking is None:
+    form = lacking(i)
+    if form is None:
         return "this instruction, or one of its modifiers or operands, is not implemented"
-    name = ".".join((i.opcode, *i.modifiers[:1])) if "." in lacking.names else i.opcode
-    what = f"{name} with .{lacking.word_in(i.modifiers)}" if lacking.words else name
-    return f"{what} is not implemented: {lacking.lacking} (PTX ISA {lacking.section})"
+    name = form.name_in((i.opcode, *i.modifiers))
+    what = f"{name} with .{form.word_in(i.modifiers)}" if form.words else name
+    return f"{what} is not implemented: {form.lacking} (PTX ISA {form.section})"

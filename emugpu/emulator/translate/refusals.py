@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emugpu.emulator.errors import PtxSyntaxError
 from emugpu.emulator.instructions.table import Unsupported, find
-from emugpu.emulator.isa import target_problem
+from emugpu.emulator.isa import lacking, target_problem
 from emugpu.emulator.ptx.ast import Instruction, ParsedModule, PtxKernel
 from emugpu.emulator.ptx.types import type_problem
 from emugpu.emulator.translate.layout import VariableLayout
@@ -22,8 +22,12 @@ def check_module(module: ParsedModule) -> None:
 
 
 def problem_of(i: Instruction, target: str) -> str:
-    """Returns why ptxas refuses an instruction: the target lacks it, or its operands have a wrong number or type."""
-    if problem := target_problem(i, target):
+    """Returns why ptxas refuses an instruction: the target lacks it, or its operands have a wrong number or type.
+
+    The operands of what the emulator lacks are not looked at.
+    """
+    problem = target_problem(i, target)
+    if problem or lacking(i):
         return problem
     spec = find(i)
     if len(i.operands) not in spec.operands:

@@ -26,7 +26,7 @@ from emugpu.emulator.instructions.table import (
 )
 from emugpu.emulator.instructions.tensor_memory import forget_load, load_early
 from emugpu.emulator.instructions.values import add_offset, narrow, select
-from emugpu.emulator.isa import why_not
+from emugpu.emulator.isa import lacking, why_not
 from emugpu.emulator.machine.barriers import SUSPENDED
 from emugpu.emulator.machine.code import BLOCKED, EXIT
 from emugpu.emulator.machine.divergence import diverge, diverge_many, restrict
@@ -88,6 +88,8 @@ class Operands:
 
         Raises PtxSyntaxError on an unknown symbol.
         """
+        if lacking(i):
+            return Unsupported()
         try:
             emitted = find(i).emit(i, self)
             if isinstance(emitted, Assign):
