@@ -102,9 +102,13 @@ class MBarrier:
 
     def __post_init__(self) -> None:
         count = self.pending = self.expected
-        most = (MAX_COUNT, MAX_COUNT_OF_V1)[self.layout]
-        if not 1 <= count <= most:
-            raise Fault(f"mbarrier.init with count {count}; the count must be 1..{most}", "mbarrier-init")
+        if not 1 <= count <= self.most:
+            raise Fault(f"mbarrier.init with count {count}; the count must be 1..{self.most}", "mbarrier-init")
+
+    @property
+    def most(self) -> int:
+        """The largest arrival count that its layout can hold."""
+        return (MAX_COUNT, MAX_COUNT_OF_V1)[self.layout]
 
     def passed(self, parity: int) -> bool:
         """Returns whether the phase of that parity has completed (PTX ISA 9.7.13.15.16)."""
@@ -126,8 +130,8 @@ class MBarrier:
 
     def expect_arrival(self) -> None:
         """Makes the current phase, and only this one, await one more arrival (cp.async.mbarrier.arrive)."""
-        if self.pending == MAX_COUNT:
-            raise Fault(f"{self} awaits {MAX_COUNT} arrivals already; there can be no more", "mbarrier-count")
+        if self.pending == self.most:
+            raise Fault(f"{self} awaits {self.most} arrivals already; there can be no more", "mbarrier-count")
         self.pending += 1
         self.used = True
 

@@ -119,6 +119,20 @@ def test_layout_v1_counts_to_511():
                 launch(body, module_scope=SHARED)
 
 
+def test_layout_v1_awaits_at_most_511_arrivals():
+    """cp.async.mbarrier.arrive makes the phase await one more, which layout v1 cannot count after 511."""
+    for layout, count, ends in (("v1", 510, False), ("v1", 511, True), ("v0", 511, False)):
+        body = (
+            INIT.format(layout=f".layout::{layout}", count=count)
+            + "@%p1 cp.async.mbarrier.arrive.shared.b64 [%r3]; ret;"
+        )
+        if ends:
+            with pytest.raises(Fault, match="awaits 511 arrivals already"):
+                launch(body, module_scope=SHARED)
+        else:
+            launch(body, module_scope=SHARED)
+
+
 @pytest.mark.parametrize("layout", ["v0", "v1"])
 @pytest.mark.parametrize("schedule", ["fifo", "random"])
 def test_both_phases_end_together_and_report_nothing(layout, schedule):
