@@ -33,6 +33,7 @@ from emugpu.emulator.machine.events import (
     Waited,
 )
 from emugpu.emulator.machine.lanes import WARP_SIZE, Value, lane_value
+from emugpu.emulator.machine.poison import made
 from emugpu.emulator.machine.state import Cta, Fragment
 from emugpu.emulator.ptx.ast import Dual, Instruction, MemoryOperand
 
@@ -316,9 +317,17 @@ def _report(f: Fragment, site: Site, lanes: int, barrier: MBarrier, wanted: int,
 
 
 def wait_with_report(f: Fragment, site: Site, values: int, *arguments: Any) -> object:
-    """Executes a wait that also returns the report of the phase, which is zero: no operation here makes one."""
+    """Executes a wait that also returns the report of the phase, as so many values: a predicate, and a byte.
+
+    It is zero, for no operation here makes one, and undefined where the phase is not over (PTX ISA 9.7.15.16.19).
+    """
     over = wait(f, site, *arguments)
-    return over if over is SUSPENDED else (over, *((False, 0)[:values]))
+    if over is SUSPENDED:
+        return over
+    undefined = ~np.broadcast_to(np.asarray(over, np.bool_), WARP_SIZE)
+    origin = f"the report of {site.place}, whose phase is not over"
+    zeros = [np.zeros(WARP_SIZE, kind) for kind in (np.bool_, np.uint32)[:values]]
+    return (over, *(made(zero, undefined * zero.dtype.type(0xFF), origin) for zero in zeros))
 
 
 @instruction("mbarrier.try_wait", "mbarrier.test_wait", operands=range(3, 6), writes=2, blocks=True, family="barrier")

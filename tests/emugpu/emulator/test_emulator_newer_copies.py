@@ -149,6 +149,17 @@ def test_both_phases_end_together_and_report_nothing(layout, schedule):
     assert found.tolist() == [7] * 32
 
 
+@pytest.mark.parametrize("use", ["@%p3 bra OUT;", "cvt.u32.u8 %r1, value; setp.eq.u32 %p4, %r1, 0; @%p4 bra OUT;"])
+def test_a_report_is_undefined_until_the_phase_is_over(use):
+    look = INIT.format(layout=".layout::v1", count=1) + "{}{{ .reg .b8 value;"
+    look += "mbarrier.test_wait.parity.phase_type::primary.shared::cta.b64 %p2|%p3, value, [%r3], 0;"
+    arrive = "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r3]; bar.warp.sync -1;"
+    launch(look.format("") + "@!%p2 bra OUT;" + use + "} OUT: ret;", module_scope=SHARED)
+    launch(look.format(arrive) + use + "} OUT: ret;", module_scope=SHARED)
+    with pytest.raises(Fault, match=r"the report of .*, whose phase is not over"):
+        launch(look.format("") + use + "} OUT: ret;", module_scope=SHARED)
+
+
 @pytest.mark.parametrize(
     "wait",
     [
