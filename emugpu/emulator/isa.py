@@ -149,6 +149,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     # 9.7.10 data movement and conversion
     Form("cvt ld mov st", "9.7.10", "1.0"),
     Form("cvta isspacep ldu prefetch prefetchu prmt", "9.7.10", "2.0"),
+    Form("prefetch", "9.7.10.17", "9.4", words="valid_addr", lacking=NO_TEXT),
     Form("shfl", "9.7.10.6", "6.0"),
     Form("ld st", "9.7.10", "8.8", "sm_100", " ".join(TYPE_BYTES), also=WIDE),
     Form("st.async", "9.7.10.12", "8.1"),
@@ -177,7 +178,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("cp.async.bulk", "9.7.10.28.4.1", "8.6", "sm_100", "cp_mask"),
     Form("cp.async.bulk", "9.7.10.28.4.1", "9.2", words="ignore_oob"),
     Form("cp.async.bulk", "9.7.10.28.4", "9.3", words="weak"),
-    Form("cp.async.bulk", "9.7.10.28.4", "9.3", words="relaxed", lacking=STRONG),
+    Form("cp.async.bulk cp.reduce.async.bulk", "9.7.10.28.4", "9.3", words="relaxed", lacking=STRONG),
     Form("cp.async.bulk", "9.7.10.28.4.1", "9.3", f"sm_90a {TENSOR}", "relaxed",
          STRONG, _having("multicast::cluster")),
     Form("cp", "9.7.10.28.5", "8.6", TENSOR, "cta_group::1 cta_group::2 tile::scatter4"),

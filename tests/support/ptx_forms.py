@@ -636,6 +636,8 @@ st.async.release.sys.global.u32 [%d1], %r0;
 cp.async.bulk.relaxed.gpu.shared::cta.global.mbarrier::complete_tx::bytes.b128 [%r1], [%d1], 64, [%r3];
 cp.async.bulk.relaxed.sys.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.b128 [%r1], [%d1], 64, [%r3], %h1;
 cp.async.bulk.tensor.3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2, %r3, %r4}], [%r5], {%h1, %h2};
+cp.reduce.async.bulk.relaxed.gpu.global.shared::cta.bulk_group.add.u32 [%d1], [%r1], 64;
+prefetch.global.L1::32B.valid_addr [%d1];
 cp.async.bulk.wait_group.sync_restrict::proxy::async 0;
 tensormap.replace.tile.global_address.alloc_class.global.b1024.b64 [%d1], %d2;
 fence.proxy.generic::fabric.alias.release.sys;
