@@ -1,8 +1,8 @@
 """The instructions of the PTX ISA as data: where each is described, when it came, who has it, and whether it runs.
 
 ``emugpu ptx coverage``, the page on what is implemented, and the refusals of a module are made of this table. Sections
-are those of PTX ISA 9.4; versions and targets are from its "PTX ISA Notes", "Target ISA Notes" and table 72. ptxas 13.0
-refuses the same forms, as far as it knows them. What only PTX ISA 9.5 has is from lists of its changes.
+are those of PTX ISA 9.4; versions and targets are from its "PTX ISA Notes", "Target ISA Notes" and table 72. ptxas 13.5
+refuses the same forms. What only PTX ISA 9.5 has is from lists of its changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RUBIN = "sm_107f"
 GPUS = "several GPUs, and an address that stands for the memory of all of them"
 TEXTURES = "textures and surfaces"
 STRONG = "the checker knows no strong copies"
-NO_TEXT = "no text of it was at hand"
+ONLY_SYNTAX = "we know its syntax, and not what it does"
 
 
 class Condition(NamedTuple):
@@ -138,7 +138,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("abs add ex2 fma max min mul neg sub tanh", "9.7.4", "4.2", words="f16 f16x2 bf16 bf16x2"),
     Form("add sub fma", "9.7.5", "8.6", "sm_100", "f16 bf16", also=_having("f32")),
     Form("add sub mul fma", "9.7.5", "9.4", RUBIN, "f16x2 bf16x2", also=_having("f32x2")),
-    Form("add sub mul fma", "9.7.6", "9.4", "sm_100a sm_103a", "e4m3x4 e5m2x4", lacking=NO_TEXT),
+    Form("add sub mul fma", "9.7.6", "9.4", "sm_100a sm_103a", "e4m3x4 e5m2x4", lacking=ONLY_SYNTAX),
     # 9.7.7 and 9.7.8 comparisons, 9.7.9 logic
     Form("selp set setp slct", "9.7.7", "1.0"),
     Form("set", "9.7.7.1", "9.4", RUBIN, "u8x4 s8x4 u16x2 s16x2"),
@@ -149,7 +149,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     # 9.7.10 data movement and conversion
     Form("cvt ld mov st", "9.7.10", "1.0"),
     Form("cvta isspacep ldu prefetch prefetchu prmt", "9.7.10", "2.0"),
-    Form("prefetch", "9.7.10.17", "9.4", words="valid_addr", lacking=NO_TEXT),
+    Form("prefetch", "9.7.10.17", "9.4", words="valid_addr", lacking=ONLY_SYNTAX),
     Form("shfl", "9.7.10.6", "6.0"),
     Form("ld st", "9.7.10", "8.8", "sm_100", " ".join(TYPE_BYTES), also=WIDE),
     Form("st.async", "9.7.10.12", "8.1"),
@@ -187,11 +187,11 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("cp", "9.7.10.28.5", "8.6", TENSOR, "im2col::w im2col::w::128", lacking="these rows of images"),
     Form("cp mbarrier tcgen05", "9.7.10.28", "9.4", RUBIN, "multicast::cluster::32b"),
     Form("cp", "9.7.10.28.5", "9.4", RUBIN, "override::global_address im2col_no_offs::w"),
-    Form("cp.async.bulk.wait_group", "9.7.10.28.6", "9.5", words="sync_restrict::proxy::async", lacking=NO_TEXT),
+    Form("cp.async.bulk.wait_group", "9.7.10.28.6", "9.5", words="sync_restrict::proxy::async", lacking=ONLY_SYNTAX),
     Form("tensormap.replace", "9.7.10.29", "8.3", f"sm_90a {SPECIFIC}"),
     Form("tensormap.replace", "9.7.10.29", "8.6", SPECIFIC, "swizzle_atomicity"),
     Form("tensormap.replace tensormap.query", "9.7.10.29", "9.5", f"sm_90a {SPECIFIC}", "alloc_class alloc_class_large",
-         lacking=NO_TEXT),
+         lacking=ONLY_SYNTAX),
     Form("spcompress spdecompress", "9.7.10.30", "9.4", "sm_107a"),
     # 9.7.11 fabric, 9.7.12 textures, 9.7.13 surfaces, 9.7.14 control flow
     Form("fabric", "9.7.11", "9.3", "sm_100", lacking="several GPUs"),
@@ -210,7 +210,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
          lacking="several GPUs"),
     Form("fence", "9.7.15.4", "9.4", words="sync_restrict::shared::cluster::read", lacking="a fence of reads alone"),
     Form("fence", "9.7.15.4", "9.4", words="alias", also=_having("acquire", "release")),
-    Form("fence.alias", "9.7.15.4", "9.5", lacking=NO_TEXT),
+    Form("fence.alias", "9.7.15.4", "9.5", lacking=ONLY_SYNTAX),
     Form("atom red", "9.7.15", "1.1"),
     Form("red.async", "9.7.15.7", "8.1"),
     Form("vote match", "9.7.15", "6.0"),
@@ -244,7 +244,7 @@ FORMS = (  # those of whole instructions first, and of several about one form th
     Form("tcgen05", "9.7.18.10", "8.6", "sm_100a sm_110a", "kind::i8"),
     Form("tcgen05", "9.7.18.10", "8.6", "sm_100a sm_103a sm_110a", "scale_vec::1X scale_vec::2X scale_vec::4X"),
     Form("tcgen05", "9.7.18.10", "9.4", RUBIN, "kind::ti16 decompress::lut::b spcompress"),
-    Form("tcgen05", "9.7.18.7", "9.4", TENSOR, "exclusive", lacking=NO_TEXT),
+    Form("tcgen05", "9.7.18.7", "9.4", TENSOR, "exclusive", lacking=ONLY_SYNTAX),
     Form("tcgen05.mma", "9.7.18.10.7", "8.8", "sm_103a", lacking="the layout of its operands", also=K96),
     # 9.7.19 the stack, 9.7.20 video, 9.7.21 others
     Form("alloca stackrestore stacksave", "9.7.19", "7.3"),

@@ -91,7 +91,7 @@ def test_every_instruction_of_the_emulator_is_in_a_family():
         ("fabric.wait.sync_restrict::reads;", "fabric is not implemented: several GPUs (PTX ISA 9.7.11)"),
         (
             "fence.alias.sync_restrict::read.release.sys;",
-            "fence.alias is not implemented: no text of it was at hand (PTX ISA 9.7.15.4)",
+            "fence.alias is not implemented: we know its syntax, and not what it does (PTX ISA 9.7.15.4)",
         ),
         ("frobnicate %r1;", "this instruction, or one of its modifiers or operands, is not implemented"),
     ],
