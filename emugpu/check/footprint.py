@@ -153,9 +153,9 @@ def _overlap(
 
 class Footprint:
     """What one launch touches: ``all`` of it, and, of a launch that may start before the one in front of it has ended,
-    what its threads touch ``early``: before a griddepcontrol.wait, of their own or of a thread of their cluster that
-    they have synchronised with. When a wait returns, the earlier grids have ended and the whole grid sees what they
-    did (PTX ISA, griddepcontrol).
+    what its threads touch ``early``: before a griddepcontrol.wait, of their own or of a thread that they have
+    synchronised with since. When a wait returns, the earlier grids have ended and the whole grid sees what they did
+    (PTX ISA, griddepcontrol).
 
     ``key`` returns the key of the allocation at an address. ``triggers`` holds the CTAs that have let the next launch
     start, ``early_triggers`` those of them that did so before a wait.
@@ -187,8 +187,12 @@ class Footprint:
         return self.early is not None and not self._waited <= self.early_triggers
 
     def _has_waited(self, clock: Clock) -> bool:
-        waits = self._waits.get(clock.space.number, {})
-        return any(clock.knows(clock.space, who, time) for who, time in waits.items())
+        """Returns whether the clock knows of a wait. The scope of the synchronisation may have been too narrow."""
+        return any(
+            clock.knows(space, who, time)
+            for space in (clock.space, *(clock.foreign or ()))
+            for who, time in self._waits.get(space.number, {}).items()
+        )
 
     def add(self, base: int, nbytes: int, chunks: Numbers, whole: Numbers, kind: int, clock: Clock | None) -> None:
         """Adds accesses by an agent with this knowledge. ``clock`` is None if no thread of its CTA has waited."""

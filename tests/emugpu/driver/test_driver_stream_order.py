@@ -29,6 +29,12 @@ ret;
 WRITE = "st.global.b32 [%d2], %r1;"
 COPY = "ld.global.b32 %r2, [%d1]; st.global.b32 [%d2], %r2;"
 WARP_WAITS = "setp.gt.u32 %p, %r1, 31; @%p bra NEXT; griddepcontrol.wait; NEXT: "
+CTA_WAITS = (
+    "mov.u32 %r2, %ctaid.x; setp.ne.u32 %p, %r2, 0; sub.u64 %d3, %d2, %d3; @%p bra HEAR; griddepcontrol.wait;"
+    "bar.sync 0; setp.ne.u32 %p, %r1, 0; @%p bra NEXT; st.{}.gpu.global.b32 [%d3+2048], 1; bra NEXT;"
+    "HEAR: ld.{}.gpu.global.b32 %r2, [%d3+2048]; setp.ne.u32 %p, %r2, 1; @%p bra HEAR;" + COPY + "NEXT: "
+)
+"""CTA 0 waits and sets a flag; CTA 1 copies when it has seen the flag."""
 BODIES = {
     "fill": WRITE,
     "fill_late": "griddepcontrol.launch_dependents;" + WRITE,
@@ -38,6 +44,8 @@ BODIES = {
     "wait_late": "ld.global.b32 %r2, [%d1]; griddepcontrol.wait; st.global.b32 [%d2], %r2;",
     "warp_waits": WARP_WAITS + "bar.sync 0;" + COPY,
     "warp_waits_late": "bar.sync 0;" + WARP_WAITS + COPY,
+    "cta_waits": CTA_WAITS.format("release", "acquire"),
+    "cta_waits_relaxed": CTA_WAITS.format("relaxed", "relaxed"),
     "count": "red.relaxed.gpu.global.add.u32 [%d2], 1;",
     "every_other": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2], %r1;",
     "every_other_next": "add.u64 %d2, %d2, %d3; st.global.b32 [%d2+4], %r1;",
@@ -56,13 +64,13 @@ a, b = (asked("cuStreamCreate", c_uint(1)) for _ in range(2))  # that do not wai
 blocking = asked("cuStreamCreate", c_uint(0))
 event = asked("cuEventCreate", c_uint(2))
 
-def run(name, source, target, stream=0, early=False):
+def run(name, source, target, stream=0, early=False, grid=1):
     values = [c_uint64(source), c_uint64(target)]
     pointers = (ctypes.c_void_p * 2)(*(ctypes.addressof(v) for v in values))
     attribute = (c_uint * 18)(6, 0, 1)
     config = (c_uint64 * 7)()
     words = (c_uint * 14).from_buffer(config)
-    words[:7] = [1, 1, 1, 128, 1, 1, 0]
+    words[:7] = [grid, 1, 1, 128, 1, 1, 0]
     config[4], config[5], words[12] = stream, ctypes.addressof(attribute), int(early)
     call("cuLaunchKernelEx", byref(config), kernels[name], pointers, None)
 
@@ -130,6 +138,10 @@ PROGRAMS = {
         "run('fill_late', 0, p, a); run('warp_waits', p, out, a, True)", ""),
     "early with a wait of one warp behind the barrier": (
         "run('fill_late', 0, p, a); run('warp_waits_late', p, out, a, True)", RACE),
+    "early with a wait of one CTA, and a flag": (
+        "run('fill_late', 0, p, a); run('cta_waits', p, out, a, True, 2)", ""),
+    "early with a wait of one CTA, and a relaxed flag": (
+        "run('fill_late', 0, p, a); run('cta_waits_relaxed', p, out, a, True, 2)", RACE),
     "early, over what the first one writes": ("run('fill_late', 0, p, a); run('fill', 0, p, a, True)", RACE),
     "early, of other memory": ("run('fill_late', 0, p, a); run('pass_on', q, out, a, True)", ""),
     "not early": ("run('fill_late', 0, p, a); run('pass_on', p, out, a)", ""),
