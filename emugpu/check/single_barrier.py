@@ -153,16 +153,13 @@ class SingleBarrierCtas:
         self._hold(batch, accesses)
         for _, _, warp, lanes, *_ in batch.entries[exits].tolist():
             self._of(warp).exits.append(events.Exited(batch.trace.agent(warp, lanes)))
+        clusters = self._clusters[batch.entries["warp"]]
+        present = [(cluster, one) for cluster in np.unique(clusters).tolist() if (one := self.by_cluster.get(cluster))]
         if len(others) < len(batch.entries):
-            self._parts.append(_Part(batch, self._clusters[batch.entries["warp"]], completed))
+            for _, one in present:
+                one.parts.append(self._forgotten + len(self._parts))
+            self._parts.append(_Part(batch, clusters, completed))
             self._count += len(batch.entries)
-        present = [
-            (cluster, self.by_cluster[cluster])
-            for cluster in np.unique(self._clusters[batch.entries["warp"]]).tolist()
-            if cluster in self.by_cluster
-        ]
-        for _, one in present if len(others) < len(batch.entries) else ():
-            one.parts.append(self._forgotten + len(self._parts) - 1)
         for cluster, one in present:
             if (stopped_at := self._filter.stopped_at(one.filtered)) is not None:
                 self._give_up(cluster, stopped_at)
