@@ -2,7 +2,8 @@
 `epilogue_width` columns.
 
 A team is the warps that fill a buffer together, each its part of a box (box.mojo). One thread of the team issues all of
-its TMA stores, so only this thread can wait until TMA has read their source.
+its TMA stores, so only this thread can wait until TMA has read their source. `elect_one_sync` elects the same thread
+of a warp each time (PTX ISA 9.7.13.14).
 """
 from .config import GemmConfig
 from .ptx import fence_proxy_async

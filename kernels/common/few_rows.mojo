@@ -9,13 +9,13 @@ memory.
 and 2t + 9 from lane t of four. The order of K within a sum is free if A and B have the same, so lane t loads the 16
 bytes at 16t of both: words 0 and 1 are its part of one MMA, words 2 and 3 that of the next. The sums lie in registers
 like those of wgmma, so fused epilogues take them."""
+from .box import pack_pair
 from .epilogues import *
 from .fragment import Fragment, Values
 from .global_memory import store_bytes
 from .launch_control import griddepcontrol_wait, launch_dependents
 from .layer import EpilogueOperands
 from .layer_config import LayerConfig
-from .box import pack_pair
 from .ptx import Registers
 from max.gpu import block_idx, thread_idx
 from max.gpu.memory import external_memory

@@ -55,8 +55,9 @@ struct MBarrier(TrivialRegisterPassable):
 
     @inline(.always)
     def arrive(self):
-        """Arrives once at a barrier of any CTA of the cluster. It orders accesses of this CTA only. This suffices to
-        tell that the tensor core has read a stage, because asynchronous copies move the data."""
+        """Arrives once at a barrier of any CTA of the cluster, with release at CTA scope, the default. This suffices to
+        tell that the tensor core has read a stage, because asynchronous copies move the data. Where threads hand over
+        data across CTAs, they use `arrive_release` and `wait_acquire` (responses.mojo)."""
         inlined_assembly["mbarrier.arrive.shared::cluster.b64 _, [$0];", NoneType, constraints="r,~{memory}"](
             self.address
         )
@@ -64,7 +65,8 @@ struct MBarrier(TrivialRegisterPassable):
     # ---- waits -----------------------------------------------------------------------------------------------------
     @inline(.always)
     def wait(self, parity: UInt32):
-        """Waits until the phase of this parity has completed. Parity 1 counts as completed on a new barrier."""
+        """Waits until the phase of this parity has completed, with acquire at CTA scope, the default. Parity 1 counts
+        as completed on a new barrier."""
         while not inlined_assembly[
             "mbarrier.try_wait.parity.shared::cta.b64 $0, [$1], $2;", Bool, constraints="=b,r,r,~{memory}"
         ](self.address, parity):

@@ -78,7 +78,8 @@ struct Loader[config: GemmConfig](TrivialRegisterPassable):
     def expect_and_load(self, cta: Cta[Self.config], tile: Tile, stage: UInt32, k: Int32):
         """Fills an empty stage. The CTA that leads the MMA arrives at its full barrier and announces the bytes of all
         CTAs of the MMA. Every CTA starts its copies of A and B, from column k of the tensor maps on; the barrier counts
-        their bytes."""
+        their bytes. Some may arrive before they are announced, but none that belong to the next phase: every CTA waits
+        until the MMAs have read the stage."""
         var full = cta.full().next(stage).in_leader[Self.config.cta_group]()
         if cta.leads_mma():
             full.arrive_and_expect(UInt32(Self.config.full_bytes()))

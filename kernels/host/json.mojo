@@ -2,7 +2,7 @@
 
 
 struct Json(ImplicitlyCopyable, Writable):
-    """A JSON value. Numbers and lists convert to it; anything else becomes a string."""
+    """A JSON value. An Int, a Bool, a list of Int and a list of Json convert to it; anything else becomes a string."""
 
     var text: String
 

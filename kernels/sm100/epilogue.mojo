@@ -30,7 +30,7 @@ struct Epilogue[config: GemmConfig, Rows: BoxRows = PlainRows[config]](Team, Tri
     comptime Values = SIMD[DType.float32, Self.count]
 
     var tmem: UInt32
-    var empty: MBarrier  # empty barrier of the accumulator, in the CTA that leads the MMA
+    var empty: MBarrier  # of the accumulator, in the CTA that leads the MMA; only persistent kernels have it
     var boxes: UInt32  # C in shared memory
     var rows: Self.Rows
     var column: Int32  # first column of the CTA's tile in the product

@@ -22,7 +22,6 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
     var loader = Loader[config](cta, problem, problem.n)
     var multiplier = Multiplier[config](cta)
     var writers = cta.writer_mask()
-    comptime columns = Int32(config.stage_columns())
     var stage = cta.stages(CONSUMER)
     for k in range(problem.k_iterations):
         stage.as_producer().producer_acquire()
@@ -40,7 +39,7 @@ def load_and_multiply[config: GemmConfig](cta: Cta[config], problem: Problem, ti
 
 @inline(.always)
 def kernel5[config: GemmConfig](cta: Cta[config], problem: Problem, tile: Tile):
-    """Runs all roles of a CTA between `start` and `finish`."""
+    """Runs all roles of a CTA between `start` and `finish` (run.mojo)."""
     if cta.warp == 0:
         if elect_one_sync():
             load_and_multiply(cta, problem, tile)
