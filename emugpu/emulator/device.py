@@ -246,8 +246,9 @@ class Device:
 
         It needs a library, a sink that can receive events later, and a kernel that has native code.
         """
-        quiet = grid.sink is None and not grid.choices.splits_multicast
-        plan = grid.code.native(quiet) if self._library is not None and can_defer(grid.sink) else None
+        quiet = grid.sink is None
+        early = quiet and not grid.choices.splits_multicast
+        plan = grid.code.native(quiet, early) if self._library is not None and can_defer(grid.sink) else None
         return NativeEngine(self._library, grid, plan) if self._library is not None and plan is not None else None
 
     def _find_symbol(self, name: str, module: Module | None) -> tuple[Symbols, str]:

@@ -95,7 +95,8 @@ class Micro:
     ("st"); its first source is the address, and the second the value to store. nbytes: size of one item. offset: is
     added to the address. alignment: of the whole access. is_first: whether it is the first item of its access. part:
     for a load of tensor memory, what is added to lane * 512 + column; for a store of matrices, which of them it is.
-    quiet: the native engine runs it only if no sink is attached, and then tcgen05.ld takes its values at once.
+    quiet: the native engine runs it only if no sink is attached. early: it does so only under a schedule whose loads of
+    tensor memory take their values at once.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Micro:
     is_first: bool = False
     part: int = 0
     quiet: bool = False
+    early: bool = False
     imm: int = 0
     function: Function | None = None
 

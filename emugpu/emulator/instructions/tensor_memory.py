@@ -372,7 +372,7 @@ def _stores_are_over(f: Fragment, site: Site, kind: str, stores: Sequence[Pendin
 @instruction("tcgen05.wait::ld", operands=0, writes=0, settles=True, family="tmem")
 def _wait_ld(i: Instruction, w: Translator) -> Effect:
     only(i, "sync", "aligned")
-    return Effect(wait_for_loads, micro=(Micro("tcgen05.wait::ld", None, (), quiet=True),))
+    return Effect(wait_for_loads, micro=(Micro("tcgen05.wait::ld", None, (), quiet=True, early=True),))
 
 
 @instruction("tcgen05.wait::st", operands=0, writes=0, family="tmem")
@@ -452,7 +452,8 @@ def _by_register(i: Instruction, w: Translator, address: Operand, values: Sequen
     loads = i.modifiers[0] == "ld"
     return tuple(
         Micro(f"tcgen05.{i.modifiers[0]}", value if loads else None, sources if loads else (*sources, (value, "b32")),
-              offset=offset, alignment=SHAPES[shape].lane_alignment, is_first=n == 0, part=part, quiet=True)
+              offset=offset, alignment=SHAPES[shape].lane_alignment, is_first=n == 0, part=part, quiet=True,
+              early=loads)
         for n, (value, part) in enumerate(zip(values, parts_of(shape, len(values)), strict=True))
     )  # fmt: skip
 

@@ -6,7 +6,6 @@ PTX ISA 9.7.9.6 and 9.7.13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -307,8 +306,7 @@ def active_mask(f: Fragment, site: Site) -> int:
 
 @instruction("activemask", operands=1)
 def _activemask(i: Instruction, w: Translator) -> Effect:
-    native = replace(micro("activemask", i.operands[0], "b32", 0), quiet=True)
-    return Effect(active_mask, [], i.operands[:1], micro=(native,))
+    return Effect(active_mask, [], i.operands[:1], micro=(micro("activemask", i.operands[0], "b32", 0),))
 
 
 @together

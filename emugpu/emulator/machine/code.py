@@ -32,8 +32,8 @@ class Code:
     registers of a warp that starts. local_bytes: the size of a thread's local memory frame. symbols: the device
     variables that the kernel names. places: for each variable and parameter its state space and its offset there; for
     global ones the state space only. native: returns the plan of what can run natively, or None, for a launch that is
-    quiet or not; the plan is made at the first call. instruction_at: for each line of the generated source, the
-    instruction it belongs to. values: what the values of loads can reach, a `LoadedValues`.
+    quiet or not, and early or not (`Planner`); the plan is made at the first call. instruction_at: for each line of the
+    generated source, the instruction it belongs to. values: what the values of loads can reach, a `LoadedValues`.
     """
 
     kernel: PtxKernel
@@ -53,7 +53,7 @@ class Code:
     local_bytes: int
     symbols: Sequence[str]
     places: Mapping[str, tuple[str, int]]
-    native: Callable[[bool], Any]
+    native: Callable[[bool, bool], Any]
     uses_launch_control: bool
     uses_tensor_memory: bool
     between_clusters: str

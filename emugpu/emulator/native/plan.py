@@ -134,9 +134,10 @@ class Planner:
         operands: Any,
         write_pieces: Callable[[int, Sequence[BasicBlock]], list[BlockFunction]],
         quiet: bool,
+        early: bool,
     ) -> None:
-        """Prepares a plan. ``quiet`` means that no sink will be attached and that loads of tensor memory take their
-        values at once.
+        """Prepares a plan. ``quiet`` means that no sink will be attached, ``early`` that loads of tensor memory take
+        their values at once under the schedule.
         """
         self._instructions = instructions
         self._emitted = emitted
@@ -151,7 +152,7 @@ class Planner:
         read = {r.slot for i in instructions for r in sources(i)}
         self._excluded = frozenset(held | (read - written))
         self._rows = Rows(dtypes, operands, self._excluded)
-        self._encoder = Encoder(instructions, self._rows, quiet)
+        self._encoder = Encoder(instructions, self._rows, quiet, early)
         self._records: list[Record] = []
         self._early: list[tuple[int, str]] = []
         self._locations: list[set[int]] = []

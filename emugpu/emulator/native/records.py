@@ -48,10 +48,10 @@ class Encoder:
     natively. ``barriers``: the numbers of the barriers that run natively.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], rows: Rows, quiet: bool) -> None:
-        """``quiet`` means that no sink will be attached and that loads of tensor memory take their values at once."""
+    def __init__(self, instructions: Sequence[Instruction], rows: Rows, quiet: bool, early: bool) -> None:
+        """For ``quiet`` and ``early`` see `Planner`."""
         self._rows = rows
-        self._quiet = quiet
+        self._quiet, self._early = quiet, early
         self._read = {r.slot for i in instructions for r in sources(i)}
         self.accesses: dict[int, tuple[str, str, int, int]] = {}
         self.barriers: set[int] = set()
@@ -64,7 +64,7 @@ class Encoder:
         if emitted is None:
             return []
         given = {m.destination.slot for m in emitted.micro if isinstance(m.destination, Register)}
-        if any(m.quiet for m in emitted.micro) and not self._quiet:
+        if any((m.quiet and not self._quiet) or (m.early and not self._early) for m in emitted.micro):
             return None
         if emitted.micro == (NOTHING,):
             return [] if i.guard is None else None

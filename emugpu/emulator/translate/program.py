@@ -59,9 +59,9 @@ def translate(kernel: PtxKernel, module: ParsedModule) -> Code:
         exec(compile(text, filename, "exec"), names)  # our own generated code
         return [names[name] for name in made]
 
-    def make_plan(quiet: bool) -> NativePlan | None:
+    def make_plan(quiet: bool, early: bool) -> NativePlan | None:
         about = (instructions, emitted, blocks, starting_at, unloaded_in, dtypes)
-        return Planner(*about, operands, write_pieces, quiet).plan()
+        return Planner(*about, operands, write_pieces, quiet, early).plan()
 
     dtypes = _dtypes(kernel)
     initial: list[Any] = [

@@ -36,7 +36,7 @@ def test_plain_forms_do_the_same_in_native_code(family):
         if not re.match(r"[a-z0-9.:]+ (%|b,)", form) or re.match(r"%(q|clock|global)", form):
             continue
         text = program(spelled(form), "@%p1" if compared % 3 == 0 else "", compared % 3 == 1)
-        plan = Module(text).code(None).native(False)
+        plan = Module(text).code(None).native(False, False)
         if plan is None:
             continue
         compared += 1
@@ -55,7 +55,7 @@ st.global.u32 [%rd1], %r5; ret;
 
 def test_the_code_around_a_call_stays_native():
     text = source(WORK.format(before="", after=""))
-    plan = module_of(text).code(None).native(True)
+    plan = module_of(text).code(None).native(True, True)
     assert plan is not None and len(plan.calls) == 2
     assert [len(pieces) for pieces in plan.pieces if pieces] == [1]
     found = same(text, threads=64)
@@ -98,7 +98,7 @@ WRONG = {
 def test_calls_in_programs_do_the_same(name, schedule):
     before, after = CASES[name]
     text = source(WORK.format(before=before, after=after))
-    assert module_of(text).code(None).native(True).calls
+    assert module_of(text).code(None).native(True, True).calls
     found = same(text, threads=64, schedule=schedule, seed=3)
     assert ("error" in found) == (name in WRONG) and WRONG.get(name, "") in found.get("error", ""), found.get("error")
 

@@ -53,7 +53,7 @@ def test_later_launches_of_a_kernel_find_its_memory_as_new():
                 found.append(str(error))
         assert found[0] == found[1]
         assert isinstance(found[0], str) == (n == 7)
-        kept += module.code(None).native(True).workspaces
+        kept += module.code(None).native(True, True).workspaces
     assert len(kept) == 11  # not that of the launch that has failed
     assert len({id(one) for one in kept}) == 2
 
@@ -445,7 +445,7 @@ def test_launch_files_under_both_engines(path):
 def test_epilogues_begin_with_accumulators_of_wgmma():
     """Python puts them into the registers: native code begins there, and does not go on to there by itself."""
     what = read_launch_file(ROOT / "tests" / "data" / "launches" / "nvcc_wgmma_gemm.toml")
-    plan = module_of(what.text).code(None).native(True)
+    plan = module_of(what.text).code(None).native(True, True)
     native = [
         (b, n, piece) for b, pieces in enumerate(plan.pieces) for n, piece in enumerate(pieces) if piece.start >= 0
     ]

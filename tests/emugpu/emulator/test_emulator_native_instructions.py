@@ -156,7 +156,7 @@ def test_the_forms_have_micro_operations():
     without = []
     for form in FORMS:
         module = Module(program(form, "", False))
-        plan = module.code(None).native(True)
+        plan = module.code(None).native(True, True)
         assert plan is not None
         native = sum(piece.last - piece.first for pieces in plan.pieces for piece in pieces if piece.start >= 0)
         if plan.calls or native < len(module.find(None).instructions):
@@ -226,10 +226,12 @@ def from_tmem(use: str) -> str:
 )
 def test_tensor_memory_comes_to_registers_and_goes_on_as_matrices(shape, at, trans):
     text = from_tmem(LOAD.format(shape=shape, at=at) + KEEP.format(trans=trans))
-    plan = module_of(text).code(None).native(True)
     instructions = module_of(text).find(None).instructions
-    native = [i.opcode for b in plan.pieces for p in b if p.start >= 0 for i in instructions[p.first : p.last]]
-    assert native.count("stmatrix") == 2 and native.count("tcgen05") == 2
+    # Without a sink: if loads take their values at once, and if they may take them at the wait. With a sink.
+    for mode, counts in (((True, True), (2, 2)), ((True, False), (2, 0)), ((False, False), (0, 0))):
+        plan = module_of(text).code(None).native(*mode)
+        native = [i.opcode for b in plan.pieces for p in b if p.start >= 0 for i in instructions[p.first : p.last]]
+        assert (native.count("stmatrix"), native.count("tcgen05")) == counts
     found = same(text, threads=128)
     assert "error" not in found and not found["stops"][StopReason.FAILED]
     words = np.frombuffer(found["out"], np.uint32)[:512]
@@ -368,6 +370,13 @@ def test_lanes_that_name_different_members_do_the_same(name):
     assert is_python or ("error" not in found and not found["stops"][StopReason.FAILED])
 
 
+def test_activemask_is_native_with_a_sink():
+    instructions = module_of(text := source(GROUPS + IN_GROUPS["who is there"] + "ret;")).find(None).instructions
+    pieces = [piece for several in module_of(text).code(None).native(False, False).pieces for piece in several]
+    native = [i.opcode for p in pieces if p.start >= 0 for i in instructions[p.first : p.last]]
+    assert native.count("activemask") == 2
+
+
 def test_all_functions_of_three_bits():
     work = "".join(f"lop3.b32 %r6, %r3, %r4, %r5, {n}; mad.lo.u32 %r8, %r8, 31, %r6;" for n in range(256))
     found = same(source(GROUPS + work + "st.global.u32 [%rd1], %r8; ret;"))
@@ -460,5 +469,5 @@ def test_what_only_makes_an_event_stays_native_where_nobody_listens(instruction)
     adds = "add.u32 %r1, %r0, 1;" * 20
     code = module_of(source(f"{adds} {instruction} {adds} ret;")).code(None)
     for quiet in (True, False):
-        in_python = [piece for pieces in code.native(quiet).pieces for piece in pieces if piece.start < 0]
+        in_python = [piece for pieces in code.native(quiet, quiet).pieces for piece in pieces if piece.start < 0]
         assert bool(in_python) != quiet

@@ -183,7 +183,7 @@ def test_atomics_do_the_same_to_memory_and_return_the_same(operation, space):
         text = atomic_program(operation, space, lanes)
         found = same(text, threads=32)
         assert "error" not in found, (lanes, found["error"])
-        plan = module_of(text).code(None).native(True)
+        plan = module_of(text).code(None).native(True, True)
         assert plan is not None and all(piece.start >= 0 for pieces in plan.pieces for piece in pieces)
 
 

@@ -74,10 +74,9 @@ def test_accesses_of_every_space_are_native(name):
     found = same(text)
     assert "error" not in found and not found["stops"][StopReason.FAILED]
     assert np.frombuffer(found["out"], np.uint32)[:32].tolist() == expected.tolist()
-    plan = module_of(text).code(None).native(True)
-    assert plan is not None
-    pieces = [p for several in plan.pieces for p in several]
-    assert pieces and all(p.start >= 0 for p in pieces)
+    for early in (True, False):
+        pieces = [p for several in module_of(text).code(None).native(True, early).pieces for p in several]
+        assert pieces and all(p.start >= 0 for p in pieces)
     same(text, schedule="random", seed=2)
 
 
